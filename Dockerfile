@@ -17,10 +17,12 @@ WORKDIR /srv/scrimp
 COPY pyproject.toml constraints.txt README.md LICENSE setup.py alembic.ini ./
 COPY alembic alembic
 COPY app app
+COPY client client
 COPY scrimp scrimp
+COPY scrimp_server scrimp_server
 COPY worker worker
 # Without torch: the API never loads it.
-RUN pip install --no-cache-dir -c constraints.txt -e '.[production]'
+RUN pip install --no-cache-dir -c constraints.txt -e ./client -e '.[production,images,otel,s3]'
 ENV SCRIMP_HOME=/var/lib/scrimp SCRIMP_HOST=0.0.0.0
 USER 10001:10001
 VOLUME /var/lib/scrimp
@@ -40,11 +42,13 @@ WORKDIR /srv/scrimp
 COPY pyproject.toml constraints.txt README.md LICENSE setup.py alembic.ini ./
 COPY alembic alembic
 COPY app app
+COPY client client
 COPY scrimp scrimp
+COPY scrimp_server scrimp_server
 COPY worker worker
-RUN pip install --no-cache-dir --extra-index-url "${TORCH_INDEX}" -c constraints.txt -e '.[production,worker]'
+RUN pip install --no-cache-dir --extra-index-url "${TORCH_INDEX}" -c constraints.txt -e ./client -e '.[production,worker,hf,otel,s3]'
 # The image has no compiler; without this, noise is made in Python.
-RUN pip install --no-cache-dir -c constraints.txt ziglang && python3 worker/noise/build.py && pip uninstall -qy ziglang
+RUN pip install --no-cache-dir -c constraints.txt ziglang && python3 worker/native/build.py && pip uninstall -qy ziglang
 ENV SCRIMP_HOME=/var/lib/scrimp
 USER 10001:10001
 VOLUME /var/lib/scrimp

@@ -1,9 +1,9 @@
 # Each target sets up what it needs in .venv, with versions pinned by constraints.txt.
 PYTHON ?= python3
 BIN := .venv/bin
-PINS := pyproject.toml constraints.txt setup.py worker/noise/native.c
-REPRODUCE := reproduce-adambc-analysis reproduce-barcode-mnist reproduce-dp2 reproduce-dpformer reproduce-heavy-tail reproduce-language \
-  reproduce-linear-scaling reproduce-search-gain
+PINS := pyproject.toml client/pyproject.toml client/setup.py constraints.txt setup.py $(wildcard worker/native/*.c)
+REPRODUCE := reproduce-adambc-analysis reproduce-barcode-mnist reproduce-correlated reproduce-dp2 reproduce-dpformer reproduce-heavy-tail reproduce-language \
+  reproduce-linear-scaling reproduce-prompts reproduce-search-gain
 NIGHTLY := nightly-fuzz nightly-contract nightly-audit nightly-bound nightly-chaos nightly-services
 .DEFAULT_GOAL := help
 .PHONY: help demo serve test check lint bench gpu nightly docs openapi notebooks graph wheel clean $(NIGHTLY) $(REPRODUCE)
@@ -20,8 +20,8 @@ help:
 	@echo "make nightly runs $(NIGHTLY):"
 	@echo "             long runs, each with a dated report (nightly-chaos: SECONDS=, SEED=)"
 	@echo "make docs    builds the documentation site into build/site"
-	@echo "make openapi writes docs/openapi.json and docs/api.md"
-	@echo "make wheel   builds dist/scrimp-*.whl for every Linux since 2014, the compiled noise step included"
+	@echo "make openapi writes docs/openapi.json and docs/api.md, and the client's typed specifications"
+	@echo "make wheel   builds dist/scrimp_client-*.whl, and dist/scrimp-*.whl for every Linux since 2014 with the noise step"
 	@echo "make notebooks  stores the outputs of the notebooks in examples/"
 	@echo "make graph   measures and draws the import graph, for docs/architecture.md"
 	@echo "make clean   removes .venv and the demo's home"
@@ -35,10 +35,10 @@ serve: .venv/.demo
 test: .venv/.dev
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null \
 	  || echo "No Chromium here: the browser tests are skipped (apt install chromium; SCRIMP_REQUIRE_BROWSER=1 forbids it)"
-	$(BIN)/python -m pytest -n 4 --timeout 300
+	$(BIN)/python -m pytest -n 3 --timeout 300
 
 check: lint
-	$(BIN)/python -m pytest -n 4 -m "not slow and not browser and not nightly"
+	$(BIN)/python -m pytest -n 3 -m "not slow and not browser and not nightly"
 
 lint: .venv/.dev
 	$(BIN)/ruff check .
@@ -86,13 +86,14 @@ docs: .venv/.dev
 
 openapi: .venv/.dev
 	$(BIN)/python scripts/write_openapi.py
+	$(BIN)/python scripts/write_specs.py
 
 # ziglang is a C compiler from the registry: its library needs nothing newer than glibc 2.17.
 wheel:
 	$(PYTHON) -m venv build/wheel
 	build/wheel/bin/python -m pip install -qq -c constraints.txt 'setuptools>=70.1' ziglang
-	build/wheel/bin/python -m pip wheel -qq --no-deps --no-build-isolation --wheel-dir dist .
-	@ls dist/scrimp-*-py3-none-manylinux*.whl
+	build/wheel/bin/python -m pip wheel -qq --no-deps --no-build-isolation --wheel-dir dist ./client .
+	@ls dist/scrimp_client-*.whl dist/scrimp-*-py3-none-manylinux*.whl
 
 # Stores the outputs of the notebooks in examples/.
 notebooks: .venv/.dev
@@ -112,27 +113,27 @@ clean:
 	  echo "This Python cannot make virtual environments (Debian and Ubuntu: apt install python3-venv)" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
 
-# The installation compiles the noise step if it finds a compiler. Otherwise one is fetched; without it, noise is made in
+# The installation compiles parts of a step if it finds a compiler. Otherwise one is fetched; without it, they run in
 # Python: the same bits, slower.
-COMPILED = @test -e worker/noise/libnoise.so \
-  || { $(BIN)/python -m pip install -qq -c constraints.txt ziglang && $(BIN)/python worker/noise/build.py; } \
-  || echo "The noise step is not compiled: it runs in Python, slower and with the same bits"
+COMPILED = @$(BIN)/python -c "from worker.native import library; raise SystemExit(library.INSTALLED is None)" \
+  || { $(BIN)/python -m pip install -qq -c constraints.txt ziglang && $(BIN)/python worker/native/build.py; } \
+  || echo "Parts of a step are not compiled: they run in Python, slower and with the same bits"
 
 # A changed version or dependency renews the stamps. `dev` includes everything in `demo`.
 .venv/.dev: $(PINS) | .venv/bin/python
 	@echo "Installing into .venv (minutes, the first time) ..."
-	@$(BIN)/python -m pip install -qq -c constraints.txt -e '.[dev]'
+	@$(BIN)/python -m pip install -qq -c constraints.txt -e ./client -e '.[dev]'
 	$(COMPILED)
 	@touch .venv/.dev .venv/.demo
 
 .venv/.demo: $(PINS) | .venv/bin/python
 	@echo "Installing into .venv (minutes, the first time) ..."
-	@$(BIN)/python -m pip install -qq -c constraints.txt -e '.[demo]'
+	@$(BIN)/python -m pip install -qq -c constraints.txt -e ./client -e '.[demo]'
 	$(COMPILED)
 	@touch .venv/.demo
 
 .venv/.bench: $(PINS) | .venv/bin/python
 	@echo "Installing into .venv (minutes, the first time) ..."
-	@$(BIN)/python -m pip install -qq -c constraints.txt -e '.[bench]'
+	@$(BIN)/python -m pip install -qq -c constraints.txt -e ./client -e '.[bench]'
 	$(COMPILED)
 	@touch .venv/.bench .venv/.demo

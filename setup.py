@@ -1,4 +1,4 @@
-"""What pyproject.toml cannot say: migrations beside `app.db`, and the compiled noise step beside `worker.noise`."""
+"""What pyproject.toml cannot say: migrations beside `app.db`, and the compiled parts of a step in `worker.native`."""
 
 import importlib.util
 import shutil
@@ -12,13 +12,13 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
-LIBRARY = Path("worker") / "noise" / "libnoise.so"
+LIBRARY = Path("worker") / "native" / "libscrimp.so"
 
 
 @cache
 def compiled():
-    """The noise step's library and its compiler; None if no compiler works: then the wheel is pure Python."""
-    script = importlib.util.spec_from_file_location("noise_build", ROOT / "worker" / "noise" / "build.py")
+    """The library and its compiler; None if no compiler works: then the wheel is pure Python."""
+    script = importlib.util.spec_from_file_location("native_build", ROOT / "worker" / "native" / "build.py")
     build = importlib.util.module_from_spec(script)
     sys.modules[script.name] = build  # for its dataclass
     script.loader.exec_module(build)
@@ -40,7 +40,7 @@ class Build(build_py):
             )
         made = compiled()
         if made is None:
-            self.warn("no C compiler works here: noise will be made in Python, slower and with the same bits")
+            self.warn("no C compiler works here: a step will be made in Python, slower and with the same bits")
             return
         beside = target / LIBRARY.with_suffix(".new")  # replaced at once: a running worker keeps its own
         shutil.copy(Path(made[0].name) / LIBRARY.name, beside)

@@ -8,6 +8,8 @@ ServiceError
 │   ├── Unauthenticated     401  /problems/unauthenticated
 │   ├── Forbidden           403  /problems/forbidden
 │   ├── Conflict            409  /problems/<code>                one of ConflictCode
+│   ├── PreconditionFailed  412  /problems/precondition-failed
+│   ├── PreconditionRequired 428 /problems/precondition-required
 │   ├── PolicyError         409  /problems/policy-exceeded       requested, allowed
 │   ├── TooManyRequests     429  /problems/too-many-requests     retry_after_s, also as Retry-After
 │   ├── TooSlow             408  /problems/too-slow
@@ -29,6 +31,7 @@ from typing import Any, Literal
 # Every way in which a request can conflict with the current state.
 ConflictCode = Literal[
     "artifact-damaged",
+    "budget-too-low",
     "cap-too-low",
     "certificate-pending",
     "content-deleted",
@@ -38,6 +41,8 @@ ConflictCode = Literal[
     "idempotency-key-reused",
     "last-admin-key",
     "ledger-behind",
+    "not-ready",
+    "quota-exceeded",
     "too-many-jobs",
     "too-many-predictions",
     "too-many-uploads",
@@ -64,6 +69,12 @@ class ServiceError(Exception):
         super().__init__(message)
         self.message = message
         self.members = members
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The problem document (RFC 9457)."""
+        named = {"type": f"/problems/{self.code}", "title": self.title, "status": self.status, "detail": self.message}
+        return named | self.members
 
 
 class RequestError(ServiceError):
@@ -148,6 +159,22 @@ class PolicyError(RequestError):
     title = "The owner's policy does not allow this job"
 
 
+class PreconditionFailed(RequestError):
+    """The policy was changed since the caller looked at it; nothing was changed now."""
+
+    code = "precondition-failed"
+    status = 412
+    title = "It was changed in the meantime"
+
+
+class PreconditionRequired(RequestError):
+    """A change of a policy must name the version that it is for."""
+
+    code = "precondition-required"
+    status = 428
+    title = "The version of the change is missing"
+
+
 class TooManyRequests(RequestError):
     """More requests or more failed sign-ins in a minute than the limit."""
 
@@ -174,6 +201,11 @@ class TooLarge(RequestError):
     code = "too-large"
     status = 413
     title = "The body is too large"
+
+
+def too_large(limit_bytes: int) -> TooLarge:
+    """The error for a data file above the limit."""
+    return TooLarge(f"a data file may have at most {limit_bytes} bytes here", limit_bytes=limit_bytes)
 
 
 class BudgetError(ServiceError):

@@ -14,20 +14,29 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.concurrency import run_in_threadpool
 from starlette.routing import BaseRoute
 
+from app import objects
 from app.audit.origin import Origins
 from app.audit.routes import router as audit_router
+from app.budgets.request_routes import router as budget_requests_router
+from app.budgets.routes import router as budgets_router
 from app.catalogue.routes import router as catalogue_router
+from app.charges.routes import router as charges_router
+from app.dashboard.audit import router as audit_page_router
 from app.dashboard.compare import router as compare_page_router
 from app.dashboard.entries import router as entries_router
 from app.dashboard.gate import SessionFirst
+from app.dashboard.keys import router as key_pages_router
 from app.dashboard.register import router as register_page_router
+from app.dashboard.routes import root as root_router
 from app.dashboard.routes import router as dashboard_router
+from app.dashboard.stream import router as change_stream_router
 from app.dashboard.submit import router as submit_page_router
 from app.dashboard.webhooks import router as webhook_pages_router
 from app.dashboard.workers import router as worker_pages_router
 from app.datasets import resumable
 from app.datasets import service as datasets
 from app.datasets.parsing import Parsers
+from app.datasets.reader import Reader
 from app.datasets.resumable_routes import router as uploads_router
 from app.datasets.routes import router as datasets_router
 from app.db.engine import Database
@@ -40,9 +49,11 @@ from app.jobs.stream import EventHub
 from app.keys.gate import KeyFirst
 from app.keys.routes import router as keys_router
 from app.ledger.behind import survey
+from app.ledger.checkpoint_routes import router as checkpoints_router
 from app.ledger.heads import Heads
 from app.ledger.routes import router as ledger_router
 from app.ledger.signing_key_routes import router as signing_keys_router
+from app.lifecycle.measures import Measures
 from app.predictions.routes import router as predictions_router
 from app.retention.routes import router as retention_router
 from app.secrets import load_secret, load_secrets
@@ -55,6 +66,7 @@ from app.web import openapi, problems
 from app.web.headers import HeadAsGet, HostCheck, SecurityHeaders
 from app.web.limits import BodyLimit
 from app.web.ratelimit import RequestLimits
+from app.web.requests import RequestIds
 from app.webhooks.routes import router as webhooks_router
 from app.webhooks.targets import Policy
 
@@ -68,6 +80,10 @@ ROUTERS = (
     uploads_router,
     grants_router,
     ledger_router,
+    checkpoints_router,
+    budgets_router,
+    budget_requests_router,
+    charges_router,
     signing_keys_router,
     forecast_router,
     jobs_router,
@@ -82,8 +98,12 @@ ROUTERS = (
     compare_page_router,
     register_page_router,
     worker_pages_router,
+    key_pages_router,
+    audit_page_router,
+    change_stream_router,
     catalogue_router,
     dashboard_router,
+    root_router,
     docs_router,
 )
 
@@ -92,15 +112,19 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     """Makes the API. Needs a migrated database and the API's secrets (`scrimp serve` makes both for an
     embedded home)."""
     settings = settings or get_settings()
-    logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     db = Database.of(settings)
-    pricing = PricingService(db, settings)
+    measures = Measures(db)
+    pricing, reader = PricingService(db, settings, measures), Reader(db, settings)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         pricing.warm()
         await run_in_threadpool(_look_around, db, settings)
+        reader.start()
+        measures.start()
         yield
+        await run_in_threadpool(measures.close)
+        await run_in_threadpool(reader.close)
         pricing.close()
         db.close()
 
@@ -126,7 +150,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.webhook_key = load_secret(settings, "webhook_key")
     app.state.webhook_policy = Policy.of(settings)
     app.state.readiness = Readiness(lambda: checks(db, settings))
-    app.state.registry = make_registry(db, settings)
+    app.state.registry = make_registry(db, settings, measures)
     problems.install(app)
     app.openapi = openapi.document(app)  # type: ignore[method-assign] # how FastAPI has it extended
     # The middleware added last sees a request first.
@@ -138,8 +162,9 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         (Origins, {"db": db, "trusted_proxies": settings.trusted_proxies}),
         (HostCheck, {"allowed_hosts": settings.allowed_hosts}),
         (problems.Problems, {}),
-        (RequestMetrics, {"registry": app.state.registry}),
+        (RequestMetrics, {"measures": measures}),
         (SecurityHeaders, {"behind_tls": settings.behind_tls}),
+        (RequestIds, {"access_log": settings.access_log, "trusted_proxies": settings.trusted_proxies}),
     ):
         app.add_middleware(middleware, **options)
     return app
@@ -161,7 +186,7 @@ def _look_around(db: Database, settings: Settings) -> None:
     resumable.sweep(settings)
     try:
         # The database may have been restored since the last start.
-        survey(db, Heads.of(settings), settings.storage_root)
+        survey(db, Heads.of(settings), objects.of(settings))
     # the database is away: the relay surveys too, and each admission checks its own record
     except SQLAlchemyError as error:
         logger.error("the ledgers were not compared with their recorded heads: %s", type(error).__name__)

@@ -6,6 +6,8 @@ import logging
 import threading
 from collections.abc import Callable
 
+from app.logs import kind_of
+
 logger = logging.getLogger(__name__)
 LONGEST_WAIT_S = 5.0
 
@@ -19,7 +21,7 @@ def repeat(what: Callable[[], object], stop: threading.Event, poll_s: float) -> 
             busy = what()
             wait = poll_s
         except Exception as error:  # it outlives a broker or database that is away for a while
-            logger.error("%s: %s; trying again", type(error).__name__, error)
+            logger.error("%s; trying again", kind_of(error), exc_info=error)
             busy, wait = False, min(wait * 2, LONGEST_WAIT_S)
 
 

@@ -28,16 +28,19 @@ import time
 import traceback
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from app import progress
 from app.errors import LimitError, ServiceError
-from app.processes import plain_environment
+from app.processes import loading, plain_environment
 
 log = logging.getLogger(__name__)
 
 ROOT = Path(__file__).resolve().parents[1]
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
+LOOK_S = 0.5  # how often a call looks whether it is to end
 MAX_WAITING = 16  # calls of one LimitedServer, including the running one
 OUT_OF_MEMORY = 77  # the exit status of a process that has no memory left to report it
 PR_SET_PDEATHSIG = 1
@@ -46,7 +49,26 @@ PR_SET_PDEATHSIG = 1
 LIMIT_SIGNALS = (signal.SIGKILL, signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
 
 
-def run_limited(target: str, request: dict[str, Any], *, memory_bytes: int, time_s: float) -> dict[str, Any]:
+class Interrupted(Exception):
+    """A watched call was ended by its caller."""
+
+
+@dataclass(eq=False)
+class Watch:
+    """What the caller of a long call sees of it, and how it ends the call from another thread.
+
+    Attributes:
+        stop: once set, the process is killed and the call raises Interrupted.
+        read_bytes: how many bytes the process has read (app.progress).
+    """
+
+    stop: threading.Event = field(default_factory=threading.Event)
+    read_bytes: int = 0
+
+
+def run_limited(
+    target: str, request: dict[str, Any], *, memory_bytes: int, time_s: float, watch: Watch | None = None
+) -> dict[str, Any]:
     """Runs `target(request)` once in a process of its own and returns its answer.
 
     Args:
@@ -54,15 +76,17 @@ def run_limited(target: str, request: dict[str, Any], *, memory_bytes: int, time
         request: JSON. Not on the command line, because it may hold keys.
         memory_bytes: address space of the process (RLIMIT_AS).
         time_s: wall clock, including the start of the process; also its CPU time (RLIMIT_CPU).
+        watch: hears of its progress, and may end it.
 
     Raises:
+        Interrupted: the watch ended it.
         LimitError: it exceeded its memory or time.
         ServiceError: the target's error, with the same class, code and members; any other failure becomes a plain
             ServiceError whose text holds no value.
     """
     process = source.take(target, memory_bytes, cpu_s=math.ceil(time_s) + 1)
     try:
-        return process.call(target, request, time_s)
+        return process.call(target, request, time_s, watch)
     finally:
         source.give_back(target, process)
 
@@ -187,11 +211,12 @@ class HelperProcess:
     def alive(self) -> bool:
         return self._popen.poll() is None
 
-    def call(self, target: str, request: dict[str, Any], time_s: float) -> dict[str, Any]:
+    def call(self, target: str, request: dict[str, Any], time_s: float, watch: Watch | None = None) -> dict[str, Any]:
         """Runs `target(request)` in the process and returns its answer. Raises like `run_limited`."""
         self.busy = True
         try:
-            answer = self._exchange({"target": target, "request": request}, time.monotonic() + time_s)
+            message = {"target": target, "request": request}
+            answer = self._exchange(message, time.monotonic() + time_s, watch or Watch())
         except TimeoutError:
             self.kill()
             raise LimitError(f"This takes longer than the limit of {time_s:g} s") from None
@@ -219,17 +244,37 @@ class HelperProcess:
                 os.killpg(self._popen.pid, signal.SIGKILL)
         return self._popen.wait()
 
-    def _exchange(self, message: dict[str, Any], deadline: float) -> dict[str, Any]:
+    def _exchange(self, message: dict[str, Any], deadline: float, watch: Watch) -> dict[str, Any]:
         self._socket.settimeout(_left(deadline))
         self._socket.sendall(json.dumps(message).encode() + b"\n")
         buffer = bytearray()
-        while not buffer.endswith(b"\n"):
-            self._socket.settimeout(_left(deadline))
-            chunk = self._socket.recv(1 << 20)
+        while True:
+            chunk = self._received(deadline, watch)
             buffer += chunk
-            if not chunk or len(buffer) > MAX_ANSWER_BYTES:
+            if len(buffer) > MAX_ANSWER_BYTES:
                 raise EOFError
-        return dict(json.loads(buffer))
+            if b"\n" not in chunk:
+                continue
+            *whole, rest = bytes(buffer).split(b"\n")
+            for line in whole:
+                answer = dict(json.loads(line))
+                if "read_bytes" not in answer:
+                    return answer
+                watch.read_bytes = answer["read_bytes"]
+            buffer = bytearray(rest)
+
+    def _received(self, deadline: float, watch: Watch) -> bytes:
+        """The next bytes of the answer; looks at the watch while it waits."""
+        while not watch.stop.is_set():
+            self._socket.settimeout(min(LOOK_S, _left(deadline)))
+            try:
+                chunk = self._socket.recv(1 << 20)
+            except TimeoutError:
+                continue
+            if not chunk:
+                raise EOFError
+            return chunk
+        raise Interrupted
 
     def _death(self, target: str) -> ServiceError:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -310,11 +355,18 @@ def _main(fd: int, parent: int, memory_bytes: int, cpu_s: int | None, preload: l
     _die_with(parent)
     _limit(memory_bytes, cpu_s)
     with socket.socket(fileno=fd) as connection, connection.makefile("rwb") as lines:
-        for module in preload:
-            importlib.import_module(module)
-        for line in lines:  # ends when the caller's end is closed
-            lines.write(_answer(**json.loads(line)) + b"\n")
+        with loading():
+            for module in preload:
+                importlib.import_module(module)
+
+        def say(message: bytes) -> None:
+            lines.write(message + b"\n")
             lines.flush()
+
+        # The thread that tells progress has ended before the answer is written.
+        with progress.heard_by(lambda count: say(json.dumps({"read_bytes": count}).encode())):
+            for line in lines:  # ends when the caller's end is closed
+                say(_answer(**json.loads(line)))
 
 
 def _die_with(parent: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from typing import Literal
 from urllib.parse import quote
 
 from pydantic import Field
@@ -42,6 +43,18 @@ class Settings(BaseSettings):
         description="Folder of the ledgers' recorded heads; keep it out of database backups; none: home/heads.",
     )
 
+    object_store: str = Field(
+        "",
+        pattern=r"^(s3://.+)?$",
+        description="Bucket for models and other files of jobs (s3://…); empty: home/storage.",
+    )
+
+    witnesses: list[str] = Field(
+        [], description='Witnesses of checkpoints, as JSON: ["URL VERIFIER-KEY", …]; the relay sends them each one.'
+    )
+    witness_required: bool = Field(
+        False, description="Admit and run nothing on private data unless every witness has seen the newest checkpoint."
+    )
     host: str = Field("127.0.0.1", description="Address the API listens on; loopback by default.")
     port: int = Field(8100, description="Port the API listens on.")
     allowed_hosts: list[str] = Field(
@@ -67,6 +80,9 @@ class Settings(BaseSettings):
     max_open_upload_bytes: int = Field(
         128 * 1024 * MIB, ge=1, description="What those uploads of a key may declare together."
     )
+    max_stored_bytes: int = Field(
+        0, ge=0, description="What an owner's key may store: data sets, uploads, files being read; 0: no limit."
+    )
     upload_kept_hours: float = Field(
         24.0, gt=0, description="Hours after its last byte that an upload in pieces is kept, complete or not."
     )
@@ -85,6 +101,15 @@ class Settings(BaseSettings):
     )
     parse_time_s: float = Field(300.0, description="Wall clock of the process that parses a data file.")
     max_parsers: int = Field(2, ge=1, description="Data files that one API process parses at once.")
+    read_at_once_bytes: int = Field(
+        8 * MIB,
+        ge=0,
+        description="Data sets up to this size are read within the request; larger ones in the background.",
+    )
+    read_time_s: float = Field(
+        24 * 3600.0, gt=0, description="Wall clock of the process that reads a data file in the background."
+    )
+    max_readers: int = Field(1, ge=1, description="Data sets that one API process reads in the background at once.")
     parse_wait_s: float = Field(10.0, description="How long a registration waits for its turn; after that 503.")
     pricing_memory_bytes: int = Field(3072 * MIB, description="Address space of the process that prices jobs.")
     pricing_time_s: float = Field(30.0, description="Wall clock for pricing one job.")
@@ -170,7 +195,16 @@ class Settings(BaseSettings):
         gt=0,
         description="Factor on the waits between attempts of a webhook, and on the time until it is disabled.",
     )
-    log_level: str = Field("INFO", description="Level of the service's logs.")
+    log_level: str = Field(
+        "INFO", pattern=r"(?i)^(debug|info|warning|error|critical)$", description="Level of the service's logs."
+    )
+    log_format: Literal["text", "json"] = Field(
+        "text", description="The logs' lines: text for people, or a JSON object each."
+    )
+    otel_endpoint: str = Field(
+        "", pattern=r"^(https?://.+)?$", description="OTLP/HTTP collector that jobs are traced to; empty: no traces."
+    )
+    access_log: bool = Field(False, description="Log a line for each request: method, route, status and time.")
 
     @property
     def effective_database_url(self) -> str:

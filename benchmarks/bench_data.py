@@ -1,6 +1,6 @@
 """Measures an attempt on data larger than memory: its memory, and time a step, by the number of records.
 
-    python benchmarks/bench_data.py [--records 1000000 5000000 20000000] [--folder FOLDER] [--report FILE]
+    python benchmarks/bench_data.py [--records 1000000 5000000 20000000] [--folder FOLDER] [--report FILE] [--reading]
 
 Each row is one attempt of the product: a process of the fork server, in its sandbox, with records on disk as a
 registration stores them. The data are synthetic: 100 dense float32 features, three classes, private, with DP-SGD on a
@@ -13,6 +13,8 @@ deleted at the end; 20 million records take 8.2 GB of disk.
 from __future__ import annotations
 
 import argparse
+import mmap
+import os
 import re
 import shutil
 import socket
@@ -20,6 +22,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,6 +33,7 @@ sys.path[:0] = [str(ROOT)]
 import numpy as np  # noqa: E402
 
 from app.formats.layout import Layout  # noqa: E402
+from app.formats.part_reader import PartFile  # noqa: E402
 from app.formats.part_writer import PartWriter  # noqa: E402
 from app.formats.stored import StoredPart  # noqa: E402
 from tests.worker.support import Supervisor, forks, spec, start_of  # noqa: E402
@@ -54,6 +58,7 @@ NOTES = """
   so its time grows with them.
 * Early Poisson steps check the hashes of the chunks that they read for the first time: a chunk holds 327 records.
 """
+READING = "\n## Reading ahead\n"
 HEAD = (
     "| records | sampling | rows a pass | anonymous, MiB | mapped, MiB | s to `ready` | s to the first step's end "
     "| s a step, first block | s a step, last blocks |\n|---:|---|---:|---:|---:|---:|---:|---:|---:|"
@@ -148,12 +153,60 @@ def measured(folder: Path, part: dict[str, str], records: int, sampling: str) ->
     )
 
 
+def reading(folder: Path, records: int, batches: int = 100) -> list[str]:
+    """What a Poisson batch's reading costs by itself, in ms: the most that reading ahead in a thread could hide.
+
+    Returns:
+        rows of a table: processor time where the file is cached; wall clock where it is not, as shipped, and with the
+        kernel told of the batch's places first.
+    """
+    part = generated(folder, records)
+    draw = np.random.default_rng(2)
+    drawn = [np.sort(draw.choice(records, BATCH, replace=False)) for _ in range(batches)]
+
+    def medians(clock: Callable[[], float], *, cold: bool, told: bool) -> float:
+        file = PartFile(Path(part["path"]), part["sha256"])
+        file._seen[:] = True  # hashes are checked once, in early steps
+        with Path(part["path"]).open("rb") as raw:
+            if cold:
+                os.posix_fadvise(raw.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+                file._map.madvise(mmap.MADV_RANDOM)  # as if the data were larger than memory: no page is there by luck
+            else:
+                file.column("y")
+            found = []
+            for numbers in drawn:
+                began = clock()
+                if told:
+                    chunks, within = np.divmod(numbers, file.layout.chunk_rows)
+                    starts = 4 * file._places("x", chunks, file.layout.types["x"]) + 4 * FEATURES * within
+                    for start in starts.tolist():
+                        os.posix_fadvise(raw.fileno(), start, 4 * FEATURES, os.POSIX_FADV_WILLNEED)
+                file.rows(numbers)
+                found.append(1000 * (clock() - began))
+        return float(np.median(found))
+
+    processor, wall = time.process_time, time.perf_counter
+    return [
+        f"| cached, processor time | {medians(processor, cold=False, told=False):.2f} |",
+        f"| cached, the kernel is told first, processor time | {medians(processor, cold=False, told=True):.2f} |",
+        f"| not cached, wall clock | {medians(wall, cold=True, told=False):.1f} |",
+        f"| not cached, the kernel is told first, wall clock | {medians(wall, cold=True, told=True):.1f} |",
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=int, nargs="+", default=[1_000_000, 5_000_000, 20_000_000])
     parser.add_argument("--folder", type=Path, default=None)
     parser.add_argument("--report", type=Path, default=None)
+    parser.add_argument(
+        "--reading", action="store_true", help="only what reading a batch costs, of the first --records"
+    )
     asked = parser.parse_args()
+    if asked.reading:
+        with tempfile.TemporaryDirectory(dir=asked.folder) as place:
+            print("\n".join(reading(Path(place), asked.records[0])))
+        return
     rows = [HEAD]
     print(HEAD, flush=True)
     for records in asked.records:
@@ -172,7 +225,9 @@ def main() -> None:
         finally:
             shutil.rmtree(folder)
     if asked.report is not None:
-        asked.report.write_text("\n".join([TITLE, *rows, NOTES]) + "\n")
+        old = asked.report.read_text() if asked.report.exists() else ""
+        ahead = "".join(old.partition(READING)[1:])  # written by hand from --reading
+        asked.report.write_text("\n".join([TITLE, *rows, NOTES]) + "\n" + ahead)
 
 
 if __name__ == "__main__":

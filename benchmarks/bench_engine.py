@@ -40,13 +40,17 @@ from app.contracts.job_spec import CnnModel, JobSpec, MlpModel  # noqa: E402
 from app.privacy.numerics import Numerics, PublicSizes, numerics_of  # noqa: E402
 from benchmarks import engine_growth  # noqa: E402
 from worker.clipping.bookkeeping import Bookkeeping  # noqa: E402
+from worker.clipping.totals import Grid  # noqa: E402
 from worker.data.passes import Cuttable, filled  # noqa: E402
-from worker.models.base import Parameters  # noqa: E402
 from worker.models.initial import keyed_normals  # noqa: E402
 from worker.models.networks import Network  # noqa: E402
 from worker.models.pooling import MaxPool2x2  # noqa: E402
 from worker.models.recommenders import TransformerRec  # noqa: E402
 from worker.noise.gaussian import GaussianRelease  # noqa: E402
+from worker.optimizers.base import StepInfo  # noqa: E402
+from worker.optimizers.descent import Descent  # noqa: E402
+from worker.optimizers.dp_sgd import DpSgd  # noqa: E402
+from worker.optimizers.pieces import flattened  # noqa: E402
 
 REPORT = ROOT / "benchmarks" / "reports" / "engine.md"
 WRITTEN = ROOT / "benchmarks" / "engine_notes.md"  # written by hand: what was tried
@@ -206,21 +210,18 @@ def plain(task: Task) -> Step:
     return step
 
 
-class NarrowSums(Bookkeeping[Any]):
-    """Sums in float32, to measure the cost of precision; without the bound's guarantee."""
-
-    def _zeros(self, parameters: Parameters) -> Parameters:
-        return {name: torch.zeros_like(value, dtype=torch.float32) for name, value in parameters.items()}
-
-
 class Private:
-    """The whole private step; `noises` has the noise's time in each step."""
+    """The whole private step, with a job's types, shapes and totals; `noises` has the noise's time in each step."""
 
-    def __init__(self, task: Task, engine: type[Bookkeeping[Any]] = Bookkeeping) -> None:
+    def __init__(self, task: Task) -> None:
         module = task.module()
-        self.parameters = {name: p.detach().clone().double() for name, p in module.named_parameters()}
-        rows = task.numerics.rows_per_pass
-        self.engine = engine(module, task.losses, rows=rows, kind="flat", max_grad_norm=1.0)
+        self.parameters = flattened({name: p.detach().double() for name, p in module.named_parameters()})
+        self.optimizer = DpSgd(Descent(0.01))
+        numerics = task.numerics
+        rows, grid = numerics.rows_per_pass, Grid(numerics.records_bound, numerics.rows_per_pass)
+        self.engine: Bookkeeping[Any] = Bookkeeping(
+            module, task.losses, rows=rows, kind="flat", max_grad_norm=1.0, grid=grid
+        )
         self.batch, self.number, self.noises = Drawn(*task.batch), 0, list[float]()
         self.release = GaussianRelease(
             KEY,
@@ -236,7 +237,7 @@ class Private:
         began = now()
         noised = self.release.release(total, self.number)
         self.noises.append(now() - began)
-        self.parameters = {name: torch.add(value, noised[name], alpha=-0.01) for name, value in self.parameters.items()}
+        self.optimizer.update(noised, {}, self.parameters, StepInfo(self.number, 0.0))
 
 
 def opacus_hooks(task: Task) -> Step:
@@ -294,7 +295,6 @@ KINDS: dict[str, Callable[[Task], Step]] = {
     "non-private": lambda task: plain(task.standard),
     "non-private, our layers": plain,
     "private": Private,
-    "private, sums in float32": lambda task: Private(task, NarrowSums),
     "Opacus, hooks": lambda task: opacus_hooks(task.standard),
     "Opacus, ghost": lambda task: opacus_ghost(task.standard),
 }
@@ -373,7 +373,7 @@ def ratio(times: dict[str, list[float]], over: str, under: str = "private") -> s
 
 def row(name: str, rounds: int) -> str:
     task = TASKS[name]()
-    kinds = [kind for kind in KINDS if kind != "Opacus, ghost" or "untied" in name]
+    kinds = [kind for kind in KINDS if kind != "Opacus, ghost" or not name.startswith("tied")]
     if task.standard is task:
         kinds.remove("non-private, our layers")
     times, noise = timed(task, kinds, rounds)
@@ -390,7 +390,6 @@ def row(name: str, rounds: int) -> str:
         ratio(times, "Opacus, ghost"),
         f"{memory['private'] / memory['non-private']:.2f}",
         under_torch_allocation(name, rounds) if DEVICE.type == "cpu" else "–",
-        ratio(times, "non-private", "private, sums in float32"),
         ratio(times, "non-private, our layers"),
     ]
     return f"| {name} | " + " | ".join(cells) + " |"
@@ -412,7 +411,6 @@ COLUMNS = (
     "times Opacus' ghost clipping's",
     "peak memory",
     "throughput under torch's own allocation",
-    "throughput, were sums in float32",
     "of non-private with our layers",
 )
 TABLE = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}"

@@ -20,10 +20,11 @@ import torch  # noqa: E402
 from bench_training import BUCKETS, PARTS, ROOT, Reviews, Steps, key, machine, reviews, stand_in  # noqa: E402
 
 from worker.models.linear import Linear  # noqa: E402
+from worker.native.library import PATHS, load  # noqa: E402
 from worker.noise import native  # noqa: E402
 from worker.noise.gaussian import NoisedGradient, PublicRelease  # noqa: E402
 from worker.noise.generator import KeyedStream, gaussians  # noqa: E402
-from worker.noise.native import PATHS, Native  # noqa: E402
+from worker.noise.native import Native  # noqa: E402
 from worker.noise.release import SHIFT, Address, noised_mean  # noqa: E402
 from worker.noise.sampling import PoissonSampler  # noqa: E402
 
@@ -81,8 +82,8 @@ def numbers(rounds: int) -> list[str]:
         stream.fill(words.numpy(), step, 0, 0, 0)
         finish(library, words, step)
 
-    libraries = {f"compiled, {path}": native.load(path=path) for path in reversed(PATHS)}
-    libraries = {name: library for name, library in libraries.items() if library is not None}
+    opened = {f"compiled, {path}": load(path=path) for path in reversed(PATHS)}
+    libraries = {name: Native(library) for name, library in opened.items() if library is not None}
     kinds: dict[str, Callable[[int], Any]] = {
         "words alone (AES-256-CTR)": lambda step: stream.fill(words.numpy(), step, 0, 0, 0)
     }
@@ -156,7 +157,7 @@ HEAD = """\
 Made by `python benchmarks/bench_noise.py`. Machine: {machine}.
 
 A release is the correctly rounded sum with a true Gaussian (`worker/noise/rounding.py`). Words are made ahead on
-another thread while the step computes its gradient. One compiled pass (`worker/noise/native.c`) makes Gaussians of
+another thread while the step computes its gradient. One compiled pass (`worker/native/noise.c`) makes Gaussians of
 them, adds, rounds and divides; Python does the same, to the bit, where no library was built. All compared kinds take
 turns in one process."""
 

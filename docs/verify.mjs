@@ -4,7 +4,10 @@
 //
 // CERTIFICATE: the document of GET /v1/jobs/{id}/certificate, or its envelope alone. KEY: the service's public key, base64
 // of 32 bytes, as its owner gave it to you; never one that came with the certificate. FILEs: what the job delivered. Each
-// must have the SHA-256 that the certificate states.
+// must have the SHA-256 that the certificate states. Where the certificate holds a checkpoint, the key must have signed it,
+// and the job's ledger entries must be in its tree (RFC 6962). Checked is the envelope's signature; a document must show what
+// the envelope holds, and name this key. The document's own `signature`, over canonical JSON, is for
+// `scrimp certificates verify`: Python writes numbers as JavaScript does not.
 //
 // Exit status: 0 if all holds, 1 if something does not, 2 if the input cannot be read.
 import { createHash, createPublicKey, verify } from "node:crypto";
@@ -15,6 +18,7 @@ import { isDeepStrictEqual } from "node:util";
 const PAYLOAD_TYPE = "application/vnd.in-toto+json";
 const STATEMENT_TYPE = "https://in-toto.io/Statement/v1";
 const PREDICATE_TYPE = "https://scrimp.example.org/privacy-certificate/v1";
+const LOG = "scrimp.example.org/ledger"; // the name of checkpoints' keys; an origin is LOG/DATASET
 const ED25519_SPKI = Buffer.from("302a300506032b6570032100", "hex"); // RFC 8410: what precedes the raw key in DER
 
 function stop(status, text) {
@@ -33,7 +37,9 @@ function read() {
   const document = JSON.parse(readFileSync(path, "utf8"));
   const envelope = document.payload === undefined ? document.envelope : document;
   if (!envelope) stop(2, "this certificate has no envelope: an earlier version of the service issued it");
-  return { envelope, files, shown: document.certificate, key: createPublicKey({ key: Buffer.concat([ED25519_SPKI, raw]), format: "der", type: "spki" }) };
+  const found = createPublicKey({ key: Buffer.concat([ED25519_SPKI, raw]), format: "der", type: "spki" });
+  const shown = document.payload === undefined ? document : undefined;
+  return { envelope, files, shown, named: key, key: found, raw };
 }
 
 // "DSSEv1", then the length and the bytes of the type and of the payload: what is signed.
@@ -63,6 +69,44 @@ function tell({ subject, predicate }) {
   for (const each of subject) console.log(`subject    ${each.digest.sha256}  ${each.name}`);
 }
 
+const sha256 = (...parts) => createHash("sha256").update(Buffer.concat(parts)).digest();
+const node = (left, right) => sha256(Buffer.from([1]), left, right);
+
+// RFC 9162, section 2.1.3.2: the root to which a leaf's path leads; undefined if the path has another length.
+function rootOf(index, size, leaf, path) {
+  let [here, last, found] = [index, size - 1, leaf];
+  for (const each of path) {
+    if (last === 0) return undefined;
+    if (here % 2 === 1 || here === last) {
+      found = node(each, found);
+      while (here !== 0 && here % 2 === 0) [here, last] = [here / 2, Math.floor(last / 2)];
+    } else found = node(found, each);
+    [here, last] = [Math.floor(here / 2), Math.floor(last / 2)];
+  }
+  return last === 0 ? found : undefined;
+}
+
+// The faults of a certificate's checkpoint, a signed note of C2SP, and of the proofs that its entries are in it.
+function faults({ dataset, ledger }, key, raw) {
+  if (ledger.checkpoint === undefined) return [];
+  const [body, lines] = ledger.checkpoint.split("\n\n");
+  const [origin, size, root] = body.split("\n");
+  const id = sha256(Buffer.from(`${LOG}\n\x01`), raw).subarray(0, 4);
+  const texts = lines.split("\n").filter((line) => line.startsWith(`\u2014 ${LOG} `)).map((line) => line.split(" ")[2]);
+  const blobs = texts.map((text) => Buffer.from(text, "base64")).filter((blob, at) => blob.toString("base64") === texts[at]);
+  const signed = blobs.some((blob) => blob.subarray(0, 4).equals(id) && verify(null, Buffer.from(`${body}\n`), key, blob.subarray(4)));
+  const found = signed && origin === `${LOG}/${dataset.id}` ? [] : ["the checkpoint is not this ledger's, signed by this key"];
+  const own = ledger.proofs.find((each) => each.entry === ledger.entry_seq);
+  if (own?.hash !== ledger.head) found.push("no proof is of the entry that settled the job");
+  for (const { entry, hash, path } of ledger.proofs) {
+    const leaf = sha256(Buffer.from([0]), Buffer.from(hash, "hex"));
+    const to = entry < 1 || entry > size ? undefined : rootOf(entry - 1, Number(size), leaf, path.map((each) => Buffer.from(each, "base64")));
+    if (to?.toString("base64") !== root) found.push(`entry ${entry} is not in the checkpoint`);
+  }
+  console.log(`checkpoint ${size} entries, root ${root}: ${found.length ? "does NOT hold" : `has entries ${ledger.proofs.map((each) => each.entry).join(", ")}`}`);
+  return found;
+}
+
 function compared(path, subjects) {
   const digest = createHash("sha256").update(readFileSync(path)).digest("hex");
   const named = subjects.find((each) => each.digest.sha256 === digest);
@@ -71,14 +115,20 @@ function compared(path, subjects) {
 }
 
 try {
-  const { envelope, files, key, shown } = read();
+  const { envelope, files, key, named, raw, shown } = read();
   const statement = opened(envelope, key);
-  if (shown !== undefined && !isDeepStrictEqual(shown, statement.predicate)) {
+  if (shown !== undefined && !isDeepStrictEqual(shown.certificate, statement.predicate)) {
     stop(1, "FAULT  the document shows another certificate than the one that was signed");
   }
+  const id = createHash("sha256").update(raw).digest("hex");
+  if (shown !== undefined && (shown.public_key !== named || shown.algorithm !== "Ed25519" || envelope.signatures[0].keyid !== id)) {
+    stop(1, "FAULT  the document names another key or algorithm than those that signed it");
+  }
   tell(statement);
+  const wrong = faults(statement.predicate, key, raw);
+  for (const each of wrong) console.log(`FAULT      ${each}`);
   const found = files.map((path) => compared(path, statement.subject));
-  process.exitCode = found.every(Boolean) ? 0 : 1;
+  process.exitCode = found.every(Boolean) && !wrong.length ? 0 : 1;
 } catch (error) {
   stop(2, `cannot read this as a certificate: ${error.message}`);
 }

@@ -16,11 +16,12 @@ import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
-from scrimp.errors import ScrimpError
+from scrimp.errors import MissingPackage, ScrimpError
 
 GZIP = b"\x1f\x8b"
 LABELS = ("label", "y", "target", "class", "outcome", "diagnosis")
@@ -95,9 +96,15 @@ def _counted(rows: Iterable[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]
         raise UnreadableFileError(f"the file cannot be read as CSV or JSONL: {error}") from None
 
 
-def _of_parquet(file: Path) -> tuple[list[dict[str, Any]], int]:
-    import pyarrow.parquet as pq
+def _arrow(module: str) -> Any:
+    try:
+        return import_module(module)
+    except ImportError:
+        raise MissingPackage("a Parquet or Arrow file", "pyarrow", "scrimp-client[arrow]") from None
 
+
+def _of_parquet(file: Path) -> tuple[list[dict[str, Any]], int]:
+    pq = _arrow("pyarrow.parquet")
     with pq.ParquetFile(file) as opened:
         first: list[dict[str, Any]] = (
             next(opened.iter_batches(LOOKED_AT)).to_pylist() if opened.metadata.num_rows else []
@@ -106,8 +113,7 @@ def _of_parquet(file: Path) -> tuple[list[dict[str, Any]], int]:
 
 
 def _of_arrow(file: Path) -> tuple[list[dict[str, Any]], int]:
-    import pyarrow as pa
-
+    pa = _arrow("pyarrow")
     rows: list[dict[str, Any]] = []
     count = 0
     with pa.OSFile(str(file)) as source:
@@ -120,7 +126,10 @@ def _of_arrow(file: Path) -> tuple[list[dict[str, Any]], int]:
 
 
 def _arrays(file: Path) -> Guess:
-    from numpy.lib import format as npy
+    try:
+        from numpy.lib import format as npy
+    except ImportError:
+        raise MissingPackage("an NPZ file", "numpy", "scrimp-client[model]") from None
 
     shapes: dict[str, tuple[int, ...]] = {}
     with zipfile.ZipFile(file) as archive:
@@ -242,9 +251,17 @@ def _has_decimal_commas(rows: list[dict[str, Any]]) -> bool:
     return any(re.fullmatch(r"-?\d+,\d+", cell) for cell in cells)
 
 
-def _spec(file: Path, format: str, task: dict[str, Any], features: dict[str, Any], count: int) -> dict[str, Any]:
-    from app.contracts.dataset_spec import rounded
+def rounded(count: int) -> int:
+    """Rounds a count to tens, or to two digits, as the service does when it suggests one (app.contracts).
 
+    >>> rounded(24_873), rounded(943), rounded(64)
+    (25000, 940, 60)
+    """
+    unit: int = 10 ** max(1, len(str(count)) - 2)
+    return max(unit, (count + unit // 2) // unit * unit)
+
+
+def _spec(file: Path, format: str, task: dict[str, Any], features: dict[str, Any], count: int) -> dict[str, Any]:
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", file.name.split(".")[0]).strip("-.") or "data"
     privacy = {"sensitivity": "private", "unit": "example", "records": rounded(count), "cap": {"epsilon": 4.0}}
     return {

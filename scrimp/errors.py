@@ -3,6 +3,7 @@
 ScrimpError
 ├── ServiceUnreachable   no answer: not running, wrong address, interrupted
 ├── WaitTimeout          a job or a prediction had not ended by the deadline; it continues
+├── MissingPackage       a library that this needs is not installed; also an ImportError
 ├── PredictionFailed     a prediction has no answer: too much at once, or its model's file is gone
 └── ApiError             the service answered with a problem document (RFC 9457)
     ├── InvalidRequest     422, .errors: [{"pointer", "detail"}]
@@ -15,7 +16,10 @@ ScrimpError
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import httpx
 
 
 class ScrimpError(Exception):
@@ -30,6 +34,19 @@ class WaitTimeout(ScrimpError):
     """A job or a prediction had not ended by the deadline. It continues."""
 
 
+class MissingPackage(ScrimpError, ImportError):
+    """A library that only this needs is not installed.
+
+    Args:
+        what: what needs it, such as "checking a signature".
+        library: its name.
+        install: what pip installs for it.
+    """
+
+    def __init__(self, what: str, library: str, install: str) -> None:
+        super().__init__(f"{what} needs {library}: pip install '{install}'")
+
+
 class PredictionFailed(ScrimpError):
     """A prediction has no answer, and will have none."""
 
@@ -41,9 +58,24 @@ class ApiError(ScrimpError):
         problem: the problem document: `type`, `title`, `status`, `detail` and further members.
     """
 
+    remedy: str | None = None  # what to do, for every error of the class
+
     def __init__(self, problem: dict[str, Any]) -> None:
-        super().__init__(problem.get("detail") or problem.get("title") or "the service refused the request")
+        super().__init__(problem)
         self.problem = problem
+
+    @property
+    def detail(self) -> str:
+        """What is wrong, in a sentence."""
+        return str(self.problem.get("detail") or self.problem.get("title") or "the service refused the request")
+
+    def __str__(self) -> str:
+        """What is wrong, where, the problem's type, and what to do."""
+        places = [
+            f"\n  {each.get('pointer', '')}  {each.get('detail', '')}" for each in self.problem.get("errors") or ()
+        ]
+        todo = "" if self.remedy is None else f"\n{self.remedy}"
+        return f"{self.detail}{''.join(places)} [{self.status} /problems/{self.code or 'unknown'}]{todo}"
 
     @property
     def status(self) -> int:
@@ -62,6 +94,8 @@ class ApiError(ScrimpError):
 class InvalidRequest(ApiError):
     """The request is malformed or impossible (422); `errors` names the places."""
 
+    remedy = "Change what the lines name, and send it again; nothing was stored."
+
     @property
     def errors(self) -> list[dict[str, Any]]:
         """The faults: `[{"pointer", "detail"}]`."""
@@ -70,6 +104,8 @@ class InvalidRequest(ApiError):
 
 class NotAllowed(ApiError):
     """The key is missing or invalid (401), or may not do this (403)."""
+
+    remedy = "Give another key: Client(url, key), --key or SCRIMP_KEY; admins make keys, owners grant access."
 
 
 class NotFound(ApiError):
@@ -82,6 +118,12 @@ class Conflict(ApiError):
 
 class BudgetRefused(Conflict):
     """The whole cost of the job does not fit the cap. Nothing was charged."""
+
+    def __str__(self) -> str:
+        """What is wrong, and what would fit."""
+        largest = self.largest_epsilon_that_fits
+        fits = "no job of this kind fits any more" if largest is None else f"the largest ε that fits is {largest:.6g}"
+        return f"{super().__str__()}\nNothing was charged; {fits}."
 
     @property
     def requested(self) -> Any:
@@ -108,6 +150,10 @@ class BudgetRefused(Conflict):
 class TooManyRequests(ApiError):
     """A limit was exceeded (429)."""
 
+    def __str__(self) -> str:
+        """What is wrong, and how long to wait."""
+        return f"{super().__str__()}\nTry again in {self.retry_after_s} s."
+
     @property
     def retry_after_s(self) -> int:
         """Seconds to wait."""
@@ -129,3 +175,14 @@ def error_of(problem: dict[str, Any]) -> ApiError:
     if str(problem.get("type", "")).endswith("/budget-exceeded"):
         return BudgetRefused(problem)
     return BY_STATUS.get(int(problem.get("status", 0)), ApiError)(problem)
+
+
+def refusal(response: httpx.Response) -> ApiError:
+    """The error for an answer that is none of success."""
+    if "json" in response.headers.get("content-type", ""):
+        problem = response.json()
+        if isinstance(problem, dict):
+            return error_of({"status": response.status_code} | problem)
+    return error_of(
+        {"status": response.status_code, "title": response.reason_phrase or "Refused", "detail": response.text[:300]}
+    )

@@ -1,6 +1,7 @@
 """A certificate in plain words, in the order of NIST SP 800-226, from the certificate alone.
 
-Nothing is asked of the service. What an attacker can find is computed from the printed events (app.privacy.profile).
+Nothing is asked of the service. What an attacker can find is computed from the printed events, by the extension
+`profile` (app.privacy.profile).
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from typing import Any
+
+from scrimp.extensions import SERVER, extension
 
 Json = Mapping[str, Any]
 Section = tuple[str, list[str]]
@@ -23,8 +26,7 @@ def explained(body: Json) -> list[Section]:
         body: the certificate's; of a job or of a study.
 
     Raises:
-        KeyError, TypeError, ValueError: it is no certificate.
-        PrivacyError: it has events of an unknown kind.
+        KeyError, TypeError, ValueError: it is no certificate, or it has events of an unknown kind.
     """
     return [
         ("Unit of privacy", _unit(body)),
@@ -72,11 +74,11 @@ def _mechanism(body: Json) -> list[str]:
         return lines + ([f"its final trial alone has ε = {_up(final['value'])}"] if final is not None else [])
     sampling, mechanism = body["sampling"], body["mechanism"]
     training, thing = mechanism["training"], _thing(body)
-    batches = (
-        "every step takes all records"
-        if sampling["kind"] == "full_batch"
-        else f"a step takes each {thing} with probability {sampling['sample_rate']:.4g}"
-    )
+    batches = {
+        "full_batch": "every step takes all records",
+        "poisson": f"a step takes each {thing} with probability {sampling['sample_rate']:.4g}",
+        "cyclic": f"each {thing} takes part once in every {training.get('cycle')} steps, in a secret group",
+    }[sampling["kind"]]
     twice = (training.get("delayed") or {}).get("variant") == "extra_query"
     begins = (
         ", where C begins at this length and follows a noisy count that is paid for" if training.get("adaptive") else ""
@@ -86,6 +88,14 @@ def _mechanism(body: Json) -> list[str]:
         f"what one {thing} adds is at most {body['max_grad_norm']:g} long ({training['clipping']} clipping{begins}); "
         f"the noise's standard deviation is {body['gradient_noise_multiplier']:.6g} times that",
     ]
+    if training.get("truncation"):
+        most = training["truncation"]["largest_batch"]
+        lines.append(f"of a larger draw, {most} are chosen at random; the chance of that is paid for")
+    if training.get("noise"):
+        lines.append(
+            f"each step takes back {training['noise']['decay']:g} of the noise of the step before; what a {thing} adds "
+            "then shows in later steps too, and the noise is scaled up for that"
+        )
     if twice:
         lines.append("most steps query their batch a second time, and are charged for it")
     for name, what in (("mean", "the features' mean"), ("frequencies", "how many users have each item")):
@@ -146,10 +156,10 @@ def _numerics(body: Json) -> list[str]:
 
 def _reading(body: Json) -> list[str]:
     """For the account with the larger loss: training part and hold-out are disjoint."""
-    from app.privacy.events import read
-    from app.privacy.profile import profile
-
-    profiles = [profile(read(tree)) for tree in body["events"].values() if tree is not None and tree["events"]]
+    profile = extension("profile")
+    if profile is None:
+        return [f"for what an attacker can find, install the service's package too: {SERVER}"]
+    profiles = [profile(tree) for tree in body["events"].values() if tree is not None and tree["events"]]
     if not profiles:
         return []
     rates = profiles[0].true_positives

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field, field_validator
+
+from scrimp import plots
+from scrimp.administered import AuditEntry as AuditEntry  # noqa: PLC0414
+from scrimp.administered import AuditVerification as AuditVerification  # noqa: PLC0414
+from scrimp.administered import Delivery as Delivery  # noqa: PLC0414
+from scrimp.administered import Key as Key  # noqa: PLC0414
+from scrimp.administered import Kind as Kind  # noqa: PLC0414
+from scrimp.administered import NewKey as NewKey  # noqa: PLC0414
+from scrimp.administered import NewSecret as NewSecret  # noqa: PLC0414
+from scrimp.administered import Resource as Resource  # noqa: PLC0414
+from scrimp.administered import Webhook as Webhook  # noqa: PLC0414
+from scrimp.administered import Worker as Worker  # noqa: PLC0414
+from scrimp.rows import Rows, facts
 
 FINAL = frozenset({"succeeded", "failed", "cancelled"})
-
-
-class Resource(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="allow")
 
 
 class Upload(Resource):
@@ -59,7 +68,36 @@ class Ledger(Resource):
     comparison: dict[str, Epsilon | None] | None = None
     entries: int
     head: str
+    cap_version: str = ""
     closed: bool = False
+    collusion: str = ""
+
+    def rows(self) -> Rows[Account]:
+        """The accounts; each has its name as a further member."""
+        return Rows(Account(**each.model_dump(), name=name) for name, each in self._accounts().items())
+
+    def frame(self) -> Any:
+        """The accounts as a pandas DataFrame, a row for each; see `scrimp.rows.Rows.frame`."""
+        return self.rows().frame()
+
+    def plot(self) -> Any:
+        """Draws spent, held and left of each account; returns matplotlib's axes.
+
+        Raises:
+            MissingPackage: matplotlib is not installed.
+        """
+        return plots.accounts(self._accounts())
+
+    def _accounts(self) -> dict[str, Account]:
+        return {name: each for name, each in self.accounts.items() if each is not None}
+
+    def _repr_html_(self) -> str:
+        budgets = [
+            (name, f"{each.spent / each.budget:.1%} spent, {each.held / each.budget:.1%} held")
+            for name, each in self._accounts().items()
+        ]
+        spent = [("of what ran so far", f"ε = {self.epsilon_spent.value:.4g}")]
+        return facts([("cap", f"ε = {self.cap.value:g}, δ = {self.cap.delta:g}"), *budgets, *spent])
 
 
 class Forecast(Resource):
@@ -103,22 +141,6 @@ class Shape(Resource):
     records_holdout: int = 0
 
 
-class Dataset(Resource):
-    """`holdout`: the declared hold-out, if there is one; `access`: what the calling key may do (view, train, own);
-    `max_epsilon_per_job`: the owner's policy for it; `content_deleted_at`: when the data themselves were deleted."""
-
-    id: str
-    name: str
-    holdout: dict[str, Any] | None = None
-    shape: Shape = Shape()
-    ledger: Ledger | None = None
-    access: str | None = None
-    max_epsilon_per_job: float | None = None
-    state: str = "ready"
-    declaration: int = 1
-    content_deleted_at: str | None = None
-
-
 class Read(Resource):
     """What a data file holds, for its owner alone: the records that were read, those left out, and the protected units
     of the whole and of each part."""
@@ -130,16 +152,57 @@ class Read(Resource):
     holdout: int
 
 
-class RegisteredDataset(Dataset):
-    """The answer to a registration: the data set, and what its file holds."""
+class Reading(Resource):
+    """How far a file is read in the background, for its owner alone. `problem`: why it was rejected. `read` and
+    `warnings` (data-dependent): what was read."""
 
-    read: Read
+    bytes: int
+    bytes_read: int
+    problem: dict[str, Any] | None = None
+    read: Read | None = None
+    warnings: list[str] | None = None
+
+
+class Dataset(Resource):
+    """`holdout`: the declared hold-out, if there is one; `access`: what the calling key may do (view, train, own);
+    `max_epsilon_per_job`: the owner's policy for it; `content_deleted_at`: when the data themselves were deleted;
+    `state`: ready, reading (no job can use it yet), rejected, behind or retired."""
+
+    id: str
+    name: str
+    holdout: dict[str, Any] | None = None
+    shape: Shape = Shape()
+    ledger: Ledger | None = None
+    access: str | None = None
+    max_epsilon_per_job: float | None = None
+    state: str = "ready"
+    declaration: int = 1
+    content_deleted_at: str | None = None
+    reading: Reading | None = None
+
+    @field_validator("shape", mode="before")
+    @classmethod
+    def _known_later(cls, shape: Any) -> Any:
+        return Shape() if shape is None else shape  # of a file that is being read
+
+    def _repr_html_(self) -> str:
+        sizes = f"{self.shape.records_train:,} to train on, {self.shape.records_holdout:,} held out"
+        budget = "public: no privacy is claimed for it" if self.ledger is None else self.ledger._repr_html_()
+        facts_of = facts([("data set", f"{self.name} ({self.id})"), ("state", self.state), ("records", sizes)])
+        return facts_of + budget
+
+
+class RegisteredDataset(Dataset):
+    """The answer to a registration: the data set, and what its file holds; None while it is read."""
+
+    read: Read | None = None
     warnings: list[str] = []
 
 
 class RedeclaredDataset(RegisteredDataset):
     """A data set with its new declaration. `suggested_records` is a rounded count: an exact one becomes public."""
 
+    read: Read
     suggested_records: int
 
 
@@ -154,7 +217,7 @@ class CheckedDataset(Resource):
 
 
 class Grant(Resource):
-    """Lets a key see a data set (`view`) or train on it (`train`)."""
+    """Lets a key see a data set (`view`), train on it (`train`) or charge it for another system (`charge`)."""
 
     dataset_id: str
     key_id: str
@@ -164,6 +227,26 @@ class Grant(Resource):
     max_epsilon_per_job: float | None = None
     created_at: str
     created_by: str
+
+
+class Charge(Resource):
+    """What another system computes from a data set. Shares are parts of the accounts' budgets."""
+
+    id: str
+    dataset: str
+    account: str
+    status: str
+    mechanism: dict[str, Any]
+    attested: str
+    attested_by: str
+    unit: str
+    train: int
+    holdout: int
+    share_train: float
+    share_holdout: float
+    reason: str | None = None
+    created_at: str
+    settled_at: str | None = None
 
 
 class SweepPoint(Resource):
@@ -227,6 +310,13 @@ class Quote(Resource):
     estimated_duration_s: float | None = None
     warnings: list[str] = []
     resolved: Rate | None = None
+
+    def _repr_html_(self) -> str:
+        epsilon = "public data" if self.epsilon is None else f"ε = {self.epsilon.value:.4g}, δ = {self.epsilon.delta:g}"
+        answer = "fits" if self.fits else "does not fit"
+        bill = [(each.what, None if each.epsilon is None else f"ε = {each.epsilon.value:.4g}") for each in self.lines]
+        more = [("jobs like it that fit", self.jobs_that_fit), *(("warning", each) for each in self.warnings)]
+        return facts([("privacy", epsilon), ("steps", self.steps), *bill, ("budget", answer), *more])
 
 
 class Metric(Resource):
@@ -338,6 +428,8 @@ class Job(Resource):
     artifacts: list[Artifact] = []
     failure: dict[str, Any] | None = None
     warnings: list[Any] = []
+    tags: list[str] = []
+    notes: str = ""
     study: Study | None = None
     parent: str | None = None
     created_at: str
@@ -400,50 +492,33 @@ class SignedCertificate(Resource):
     envelope: dict[str, Any] | None = None
 
 
-class AuditEntry(Resource):
-    """Who did what, when, from where. `hash` covers all its other members."""
+class Checkpoint(Resource):
+    """A ledger's newest checkpoint, a signed note: keep it outside the service, and `ledger verify --checkpoint` later.
 
-    version: int
-    seq: int | None
-    id: int
-    at: str
-    action: str
-    actor: str | None
-    target: str | None
-    address: str | None
-    user_agent: str | None
-    outcome: str
-    details: dict[str, Any]
-    prev_hash: str | None
-    hash: str | None
+    Attributes:
+        size: how many entries it covers.
+        root: base64 of their tree's root.
+        checkpoint: the note, with the cosignatures of witnesses.
+    """
+
+    dataset: str
+    size: int
+    root: str
+    checkpoint: str
 
 
-class AuditVerification(Resource):
-    """The service's verification of the audit log."""
+class Proof(Resource):
+    """A proof about the tree of the first `size` entries; `scrimp.transparency` checks it.
 
-    valid: bool
-    entries: int
-    head: str
-    unsealed: int
-    first_bad_entry: int | None = None
-    problem: str | None = None
+    Attributes:
+        entry, hash: the entry that is in the tree; None: the proof is about `since`.
+        since: the size of the tree that this one begins with.
+        path: hashes in base64.
+    """
 
-
-class Key(Resource):
-    """An API key and its limits, without its token."""
-
-    id: str
-    name: str
-    role: str
-    created_at: str
-    expires_at: str | None = None
-    rotated_at: str | None = None
-    revoked_at: str | None = None
-    limits: dict[str, int | None] = {}
-
-
-class NewKey(Resource):
-    """A new key with its token, which the service does not keep."""
-
-    key: Key
-    token: str
+    dataset: str
+    size: int
+    entry: int | None = None
+    hash: str | None = None
+    since: int | None = None
+    path: list[str]

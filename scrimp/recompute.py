@@ -24,6 +24,7 @@ import json
 import math
 import sys
 from fractions import Fraction
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -112,24 +113,29 @@ def check_signature(document: Json, key: str | None) -> list[str]:
     if key is None:
         print("signature  NOT CHECKED: without --public-key only the numbers are")
         return []
-    from cryptography.exceptions import InvalidSignature
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
     if document.get("algorithm", "Ed25519") != "Ed25519":
         return [f"unknown signature algorithm {document['algorithm']!r}"]
-    signed, signatures = signed_of(document)
-    verifier = Ed25519PublicKey.from_public_bytes(_key_bytes(key))
-    for signature in signatures:
-        try:
-            verifier.verify(base64.b64decode(signature, validate=True), signed)
-            break
-        except (InvalidSignature, binascii.Error):
-            continue
-    else:
+    if not is_signed_by(document, _key_bytes(key)):
         print("signature  WRONG")
         return ["the signature is not the given key's over this certificate"]
     print("signature  right")
     return []
+
+
+def is_signed_by(document: Json, key: bytes) -> bool:
+    """Says if one of the document's signatures is this raw key's."""
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    signed, signatures = signed_of(document)
+    verifier = Ed25519PublicKey.from_public_bytes(key)
+    for signature in signatures:
+        try:
+            verifier.verify(base64.b64decode(signature, validate=True), signed)
+        except (InvalidSignature, binascii.Error):
+            continue
+        return True
+    return False
 
 
 def check_body(body: Json) -> list[str]:
@@ -230,13 +236,32 @@ def check_agreement(body: Json) -> list[str]:
     ]
     if body["relation"] != "add_or_remove_one":
         faults.append(f"the relation {body['relation']!r} is not the one computed here")
-    if training["sampling"] == "full_batch" and training["sample_rate"] != 1.0:
-        faults.append("full batch at a sample rate below 1")
-    return faults + check_count(body, training)
+    if training["sampling"] != "poisson" and training["sample_rate"] != 1.0:
+        faults.append(f"{training['sampling']} at a sample rate below 1")
+    if (training["sampling"] == "cyclic") != bool(training.get("cycle")):
+        faults.append("a cycle is named where batches are not cyclic, or none where they are")
+    return faults + check_truncation(training) + check_count(body, training)
+
+
+def check_truncation(training: Json) -> list[str]:
+    """The chance of a full batch must be taken at the most units that registration admits, 2 N + 64 of N = L/q declared
+    ones: with fewer, the price would be too small."""
+    cut = training.get("truncation")
+    if not cut:
+        return []
+    if training["sampling"] != "poisson" or not 0.0 < training["sample_rate"] < 1.0:
+        return ["a largest batch is named where batches are no Poisson samples"]
+    least = 2 * round(training["expected_batch_size"] / training["sample_rate"]) + 64
+    print(f"truncated  at most {cut['largest_batch']} of {cut['records']} units, at least {least}")
+    if cut["records"] < least:
+        return [f"batches are cut of {cut['records']} units, but registration admits {least}"]
+    return []
 
 
 def check_count(body: Json, training: Json) -> list[str]:
     """If the clipping norm adapts, a step is two Gaussian mechanisms on one batch: σ⁻² = σ_g⁻² + σ_c⁻²."""
+    if training.get("noise"):
+        return check_correlated(body, training)
     adaptive = training.get("adaptive")
     of = body if "gradient_noise_multiplier" in body else {"gradient_noise_multiplier": training["noise_multiplier"]}
     sigma, own = Fraction(training["noise_multiplier"]), Fraction(of["gradient_noise_multiplier"])
@@ -251,27 +276,44 @@ def check_count(body: Json, training: Json) -> list[str]:
     return [] if 1 / own**2 + 1 / count**2 <= 1 / sigma**2 else ["gradient and count release more than σ says"]
 
 
-def expected_tree(mechanism: Json, account: str) -> Json:
-    """T sums over (sampled) records with noise σ; then releases, including those before the first step, with std
-    sensitivity/μ, that is σ = 1/μ."""
+def check_correlated(body: Json, training: Json) -> list[str]:
+    """Noise s (z_t − λ z_{t−1}): s/C must be at least σ √((1 + λᵇ) / ((1 − λ²)(1 − λᵇ))) for units that take part every
+    b steps."""
+    decay, sigma = Fraction(training["noise"]["decay"]), Fraction(training["noise_multiplier"])
+    again = decay ** (training.get("cycle") or 1)
+    least = sigma**2 * (1 + again) / ((1 - decay**2) * (1 - again))
+    own = Fraction(body["gradient_noise_multiplier"])
+    print(f"noise      correlated, decay {float(decay):g}: {float(own):.6g}, at least {float(least) ** 0.5:.6g}")
+    faults = [] if own**2 >= least else ["correlated noise has less fresh noise than σ needs"]
+    if training["sampling"] == "poisson" or training.get("adaptive") or training.get("delayed"):
+        faults.append("correlated noise has no price with Poisson batches, an adaptive norm or phases")
+    return faults
 
-    def sums(sample_rate: float, sigma: float, count: int) -> Json:
+
+def expected_tree(mechanism: Json, account: str) -> Json:
+    """T sums over (sampled) records with noise σ, ⌈T/b⌉ where units take part every b steps; then releases, including
+    those before the first step, with std sensitivity/μ, that is σ = 1/μ."""
+
+    def sums(sample_rate: float, sigma: float, count: int, cut: Json | None = None) -> Json:
         event: Json = {"kind": "gaussian", "noise_multiplier": sigma}
-        if sample_rate < 1.0:
+        if cut:
+            event = {**cut, "kind": "truncated_sampled", "sample_rate": sample_rate, "event": event}
+        elif sample_rate < 1.0:
             event = {"kind": "poisson_sampled", "sample_rate": sample_rate, "event": event}
         return {"kind": "self_composed", "count": count, "event": event}
 
     def training_sums() -> Json:
         """If a step queries its batch twice, both sums together are one with σ/√2, rounded down."""
         rate, sigma, steps = training["sample_rate"], training["noise_multiplier"], training["steps"]
-        delayed = training.get("delayed")
+        steps = math.ceil(steps / (training.get("cycle") or 1))  # how often a unit takes part at most
+        delayed, cut = training.get("delayed"), training.get("truncation")
         if not delayed or delayed["variant"] != "extra_query":
-            return sums(rate, sigma, steps)
+            return sums(rate, sigma, steps, cut)
         single = math.ceil(steps / delayed["delay_sgd"])
         if single == steps:
-            return sums(rate, sigma, steps)
-        twice = sums(rate, math.nextafter(sigma / math.sqrt(2.0), 0.0), steps - single)
-        return {"kind": "composed", "events": [sums(rate, sigma, single), twice]}
+            return sums(rate, sigma, steps, cut)
+        twice = sums(rate, math.nextafter(sigma / math.sqrt(2.0), 0.0), steps - single, cut)
+        return {"kind": "composed", "events": [sums(rate, sigma, single, cut), twice]}
 
     training = mechanism["training"]
     trees = [training_sums()] if account == "train" else []
@@ -288,9 +330,60 @@ def epsilon_of(tree: Json, delta: float, grid: float) -> float:
     sigma = gaussian_sigma(tree)
     if sigma is not None:
         return float(dp_accounting.get_epsilon_gaussian(sigma, delta))
+    if is_truncated(tree):
+        return float(losses(tree, grid).get_epsilon_for_delta(delta))
     accountant = dp_accounting.pld.PLDAccountant(value_discretization_interval=grid)
     accountant.compose(dp_event(tree))
     return float(accountant.get_epsilon(delta))
+
+
+def is_truncated(tree: Json) -> bool:
+    """Returns True if an event in the tree has truncated samples."""
+    inner = tree.get("events") or ([tree["event"]] if "event" in tree else [])
+    return bool(tree["kind"] == "truncated_sampled" or any(is_truncated(event) for event in inner))
+
+
+def losses(tree: Json, grid: float) -> Any:
+    """The privacy loss distribution of an event tree. A truncated sample mixes two Gaussians: a unit is added or, with
+    the chance of a full batch, takes another's place, at twice the distance."""
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    def gaussian(sigma: float, rate: float = 1.0) -> Any:
+        return pld.from_gaussian_mechanism(sigma, value_discretization_interval=grid, sampling_prob=rate)
+
+    kind = tree["kind"]
+    if kind == "composed":
+        return reduce(lambda one, other: one.compose(other), [losses(event, grid) for event in tree["events"]])
+    if kind == "self_composed":
+        return losses(tree["event"], grid).self_compose(tree["count"])
+    if kind == "gaussian":
+        return gaussian(tree["noise_multiplier"])
+    rate, sigma = tree["sample_rate"], tree["event"]["noise_multiplier"]
+    if kind == "poisson_sampled":
+        return gaussian(sigma, rate)
+    full = chance_of_a_full_batch(tree["records"], tree["largest_batch"], rate)
+    return gaussian(sigma / 2.0, rate).compute_mixture(gaussian(sigma, rate), full)
+
+
+def chance_of_a_full_batch(records: int, most: int, rate: float) -> float:
+    """P(Bin(N, q) ≥ B), summed term by term.
+
+    >>> round(chance_of_a_full_batch(3, 2, 0.5), 12)
+    0.5
+    """
+    if most > records:
+        return 0.0
+    if not 0.0 < rate < 1.0:  # no sampling: a fault of its own, see check_truncation
+        return 1.0
+    ways = math.lgamma(records + 1) - math.lgamma(most + 1) - math.lgamma(records - most + 1)
+    log_first = ways + most * math.log(rate) + (records - most) * math.log1p(-rate)
+    total = term = 1.0  # relative to the first term
+    for k in range(most, records):
+        term *= (records - k) / (k + 1) * rate / (1.0 - rate)
+        total += term
+        if k > rate * records and term < 1e-18 * total:
+            break
+    return min(1.0, math.exp(log_first + math.log(total)))
 
 
 def gaussian_sigma(tree: Json) -> float | None:
@@ -333,6 +426,9 @@ def describe(tree: Json) -> str:
         return f"{tree['count']} × {describe(tree['event'])}"
     if tree["kind"] == "gaussian":
         return f"Gaussian({tree['noise_multiplier']:.6g})"
+    if tree["kind"] == "truncated_sampled":
+        most = f"at most {tree['largest_batch']} of {tree['records']}"
+        return f"Poisson({tree['sample_rate']:.6g}), {most}, of {describe(tree['event'])}"
     return f"Poisson({tree['sample_rate']:.6g}) of {describe(tree['event'])}"
 
 

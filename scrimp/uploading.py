@@ -38,7 +38,7 @@ def upload(call: Call, base_url: str, path: Path, progress: Progress | None) -> 
     """Sends a file, or the rest of it; returns the complete upload.
 
     Args:
-        call: `Client._json`: method, path and httpx's arguments, to the answer's JSON.
+        call: `Client.json`: method, path and httpx's arguments, to the answer's JSON.
         base_url: the service's address.
         path: the file.
         progress: called with the bytes that are sent and those of the whole file.

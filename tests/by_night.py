@@ -25,4 +25,5 @@ def _by_night(value: Any) -> Any:
 
 
 # For what does not differ by backing: the fixture `backing`, on PostgreSQL by night.
-ON_SQLITE_BY_DAY = pytest.mark.parametrize("backing", but(BACKINGS, lambda backing: backing == "sqlite"))
+SQLITE_BY_DAY = but(BACKINGS, lambda backing: backing == "sqlite")
+ON_SQLITE_BY_DAY = pytest.mark.parametrize("backing", SQLITE_BY_DAY)

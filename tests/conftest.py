@@ -19,6 +19,7 @@ from app.db.engine import Database
 from app.db.migrate import upgrade
 from app.keys import service as keys
 from app.main import create_app
+from app.processes import loading
 from app.secrets import ensure_secrets, load_secret
 from app.settings import Settings
 from tests import servers, spread, warm
@@ -52,6 +53,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=spread.slow_first)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[object]:
+    """The modules and thousands of tests live until the end: looking for garbage among them took four seconds."""
+    with loading():
+        return (yield)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -194,3 +195,40 @@ def listens(port: int) -> bool:
     with socket.socket() as probe:
         probe.settimeout(0.5)
         return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+class S3:
+    """A real S3 server on the loopback. Its buckets vanish with it."""
+
+    def __init__(self, port: int) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+        self.environment = {
+            "AWS_ENDPOINT_URL": self.url,
+            "AWS_ACCESS_KEY_ID": "tests",
+            "AWS_SECRET_ACCESS_KEY": "tests",
+            "AWS_REGION": "us-east-1",
+        }
+
+    def bucket(self) -> str:
+        """A new bucket's address."""
+        name = f"b{secrets.token_hex(8)}"
+        asked = urllib.request.Request(f"{self.url}/{name}", method="PUT")
+        with urllib.request.urlopen(asked) as answer:
+            assert answer.status == 200
+        return f"s3://{name}"
+
+
+@contextmanager
+def s3() -> Iterator[S3]:
+    """An S3 server in a process of its own."""
+    port = free_port()
+    line = [sys.executable, "-c", "from moto.server import main; import sys; main(sys.argv[1:])", "-p", str(port)]
+    with subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            deadline = time.monotonic() + 60
+            while not listens(port):
+                assert process.poll() is None and time.monotonic() < deadline, "the S3 server does not start"
+                time.sleep(0.05)
+            yield S3(port)
+        finally:
+            process.terminate()

@@ -29,8 +29,9 @@ SLOW_FIRST = (
 # They load transformers, which takes six seconds of processor time.
 LOADING = "tests/hf/"
 # Files of tests/e2e that share the service of a backing, and the backing of their tests that do not name one.
-SHARING = {f"tests/e2e/test_{file}.py": "sqlite" for file in ("audit", "events", "language", "logs", "notebooks")}
-SHARING |= {f"tests/e2e/test_{file}.py": "sqlite" for file in ("probe", "ratings", "sequences", "spine", "studies")}
+SHARING = {f"tests/e2e/test_{file}.py": "sqlite" for file in ("audit", "client", "devices", "events", "language")}
+SHARING |= {f"tests/e2e/test_{file}.py": "sqlite" for file in ("logs", "notebooks", "probe", "ratings", "reading")}
+SHARING |= {f"tests/e2e/test_{file}.py": "sqlite" for file in ("sequences", "spine", "studies", "vision")}
 SHARING |= {f"tests/e2e/test_{file}.py": "postgres" for file in ("attacks", "audit_faults", "cluster", "outages")}
 
 

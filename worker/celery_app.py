@@ -5,16 +5,25 @@ from __future__ import annotations
 from typing import Any
 
 from celery import Celery
-from celery.signals import worker_shutting_down
+from celery.signals import celeryd_init, setup_logging, worker_shutting_down
 
+from app import logs, tracing
 from app.lifecycle.broker import celery_options
 from app.settings import get_settings
-from worker.attempt import log
 from worker.attempt.supervisor import STOPPING
 
-log.install()
 app = Celery("scrimp", include=["worker.tasks"])
-app.conf.update(celery_options(get_settings()), worker_log_format=log.FORMAT, worker_task_log_format=log.FORMAT)
+app.conf.update(celery_options(get_settings()))
+
+
+@celeryd_init.connect  # type: ignore[untyped-decorator]
+@setup_logging.connect  # type: ignore[untyped-decorator]
+def _log(**_: Any) -> None:
+    """Sets up the logs before Celery says a word, and again in place of its own set-up."""
+    settings = get_settings()
+    logs.configure("worker", settings.log_format, settings.log_level)
+    if not tracing.is_on():
+        tracing.configure("worker", settings.otel_endpoint)
 
 
 @worker_shutting_down.connect  # type: ignore[untyped-decorator]

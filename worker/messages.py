@@ -49,6 +49,7 @@ FailureCode = Literal[
     "storage",
     "extractor-missing",
     "model-missing",
+    "model-unfit",
     "numerics",
     "device",
     "internal",
@@ -60,8 +61,9 @@ FAILURE_TEXTS: dict[FailureCode, str] = {
     "protocol": "The attempt and its supervisor do not follow the same protocol.",
     "storage": "The model's files could not be written.",
     "model-missing": "The model is missing from this worker's models root, or differs from the admitted one.",
+    "model-unfit": "A part of the model has no exact per-record gradients here; this attempt read no record.",
     "extractor-missing": "The extractor is missing from this worker's models root, or differs from the admitted one.",
-    "numerics": "On this worker a record's results depend on other records; nothing private was computed.",
+    "numerics": "On this worker a record's results depend on other records; this attempt computed nothing private.",
     "device": "The worker's GPU cannot be used; another attempt follows.",
     "internal": "The attempt failed.",
 }
@@ -171,10 +173,12 @@ class Claim(Document):
     Attributes:
         epsilon: the planned ε of all that the job releases; for a trial, of its whole study.
         certificate: the certificate's id, which is its job's; for a trial, its study's.
+        noise: how the noise of the steps hangs together; null where it is independent.
     """
 
     epsilon: Epsilon
     certificate: str
+    noise: str | None = None
 
 
 # --- supervisor → child ---
@@ -425,11 +429,16 @@ class Stopped(Document):
 
 
 class Failed(Document):
-    """The attempt failed, with a code and its fixed text."""
+    """The attempt failed, with a code and its fixed text.
+
+    Attributes:
+        module: with code `model-unfit`, the part of the public model at which the check failed.
+    """
 
     kind: Literal["failed"] = "failed"
     code: FailureCode
     message: str
+    module: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_. ()]{1,200}$")] | None = None
 
 
 ToChild = Start | Predict | Go | Written | Stop | Resalt

@@ -11,6 +11,7 @@ from typing import Any
 
 from celery.signals import worker_ready, worker_shutdown
 
+from app import tracing
 from app.contracts.devices import Device, Kind
 from app.contracts.events import RUN_JOB
 from app.contracts.job_spec import MOST_PROCESSES
@@ -19,13 +20,14 @@ from app.db.engine import Database
 from app.ledger.heads import Heads
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.fair import claim_next
+from app.lifecycle.measures import ENDS, Measures
 from app.lifecycle.presence import Presence
 from app.lifecycle.states import notify
+from app.logs import about
 from app.predictions import claims as predictions
 from app.settings import get_settings
 from worker.attempt.devices import on_this_machine
 from worker.attempt.fork_server import ForkServer
-from worker.attempt.log import about
 from worker.attempt.policy import NETWORK_DEVICES
 from worker.attempt.sandbox import default_memory_bytes, probe
 from worker.attempt.supervisor import STOPPING, run_attempt
@@ -55,6 +57,11 @@ def _presence() -> Presence:
     heartbeat_s = get_settings().heartbeat_s
     device = _device().model_copy(update={"processes": _processes()})
     return Presence(_database(), socket.gethostname(), os.getpid(), heartbeat_s, _sandbox(), [device])
+
+
+@cache
+def _measures() -> Measures:
+    return Measures(_database())
 
 
 @cache
@@ -97,11 +104,14 @@ def _sandbox() -> Sandbox | None:
 @worker_ready.connect  # type: ignore[untyped-decorator]
 def _appear(**_: Any) -> None:
     _presence().start()
+    _measures().start()
 
 
 @worker_shutdown.connect  # type: ignore[untyped-decorator]
 def _leave(**_: Any) -> None:
     _presence().stop()
+    _measures().close()
+    tracing.close()
 
 
 @app.task(name=RUN_JOB)  # type: ignore[untyped-decorator]
@@ -115,15 +125,22 @@ def run_job(job_id: str) -> None:
     """
     settings, db = get_settings(), _database()
     if predictions.is_prediction(job_id):
-        with about(job_id):
+        with about({"prediction": job_id}):
             predict(db, job_id, settings, _fork_server())
         return
     if STOPPING.is_set():
         with db.write() as session:
             notify(session, job_id)
         return
+    began = tracing.wall()
     held = claim_next(db, Heads.of(settings), _presence().name, settings.lease_s, _kinds(), _processes())
     if held is not None:
         log = AttemptLog(db, held, lease_s=settings.lease_s, max_attempts=settings.max_attempts)
-        with about(f"{held.job_id}/{held.attempt}"):
-            run_attempt(log, settings, _fork_server(), has_gpu="cuda" in _kinds(), processes=_processes())
+        ids: tracing.Ids = {"job": held.job_id, "attempt": held.attempt, "worker": held.worker}
+        tracing.past("claim", ids, began, parent=held.traceparent)
+        with (
+            about({"job": held.job_id, "attempt": str(held.attempt)}),
+            tracing.coarse("attempt", ids, parent=held.traceparent),
+        ):
+            ended = run_attempt(log, settings, _fork_server(), has_gpu="cuda" in _kinds(), processes=_processes())
+        _measures().count(ENDS, ended)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, Protocol
 
 from torch import Tensor
@@ -22,6 +22,7 @@ from app.contracts.base import Document
 from app.errors import PrivacyError
 from app.privacy.mechanism import MechanismConfig
 from app.privacy.releases import NoisyCount, NoisySum
+from worker.data.shards import InPieces
 from worker.messages import (
     ArtifactFile,
     Digest,
@@ -196,15 +197,20 @@ class Telemetry:
         self._sender.send(MetricValue.model_validate(metric | {"on": on, "released_by": released_by, "parts": parts}))
 
 
-def state_digest(step: int, *parts: Mapping[str, Tensor]) -> str:
+def state_digest(step: int, *parts: Mapping[str, Tensor] | Iterable[InPieces]) -> str:
     """SHA-256 over the step and the names, types, shapes and bytes of all tensors.
 
     It is a function of noised gradients only, so it may leave. Two states with the same digest are identical in every
-    bit.
+    bit. Tensors may come in pieces, which change no digest.
     """
     digest = hashlib.sha256(f"scrimp/v1/state/{step}".encode())
     for number, part in enumerate(parts):
-        for name, value in part.items():
-            digest.update(f"\n{number}/{name}/{value.dtype}/{tuple(value.shape)}\n".encode())
-            digest.update(value.detach().cpu().contiguous().reshape(-1).numpy().view("u1").data)
+        for each in _in_one_piece(part) if isinstance(part, Mapping) else part:
+            digest.update(f"\n{number}/{each.name}/{each.dtype}/{tuple(each.shape)}\n".encode())
+            for piece in each.pieces:
+                digest.update(piece.detach().cpu().contiguous().reshape(-1).numpy().view("u1").data)
     return digest.hexdigest()
+
+
+def _in_one_piece(part: Mapping[str, Tensor]) -> Iterator[InPieces]:
+    return (InPieces(name, value.dtype, value.shape, iter((value,))) for name, value in part.items())

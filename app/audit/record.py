@@ -21,17 +21,31 @@ Action = Literal[
     "key.created",
     "key.rotated",
     "key.revoked",
+    "dataset.reading",  # accepted: its file is read in the background
+    "dataset.rejected",  # its file did not fit
+    "dataset.withdrawn",  # before its file was read
     "dataset.registered",
     "dataset.redeclared",
     "dataset.retired",
     "dataset.cap_changed",
     "dataset.same_content",  # the same content as another owner's data set
     "ledger.joined",
+    "budget.set",  # what keys or a team may use of a cap
+    "budget.closed",
+    "budget.requested",
+    "budget.approved",
+    "budget.denied",
+    "charge.held",  # by another system
+    "charge.posted",
+    "charge.voided",
     "dataset.restored",  # the missing spending of a restored backup was posted
     "grant.set",
     "grant.removed",
     "job.submitted",
     "job.cancelled",
+    "job.paused",
+    "job.resumed",
+    "job.labelled",  # its tags or notes were changed
     "job.failed",  # the cause is hidden from callers: it may depend on private data
     "artifact.downloaded",
     "artifacts.deleted",
@@ -66,7 +80,9 @@ class Details(TypedDict, total=False):
     role: str
     key: str  # the grant's key
     access: str
-    name: str  # the artifact's name
+    name: str  # the artifact's or the budget's name
+    joined: list[str]  # the keys that may spend within the budget from now on
+    left: list[str]  # those that it bounds no more
     epsilon: float | None  # a cap; the owner's policy for one job
     enabled: bool
     because: str  # for `job.failed`: the failure's code

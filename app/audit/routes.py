@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from fastapi import APIRouter, Query
 from sqlalchemy import select
 
 from app.audit.chain import content, verify
+from app.audit.record import Action
 from app.contracts.base import Document
 from app.db.models import AuditEntry
 from app.keys.auth import AdminKey
@@ -16,6 +17,7 @@ from app.web.deps import Db
 from app.web.pagination import After, Limit, decode_cursor, encode_cursor
 
 router = APIRouter(prefix="/v1/audit", tags=["audit"])
+ACTIONS: tuple[str, ...] = get_args(Action)
 OfKey = Annotated[str | None, Query(max_length=200, description="Only actions of this key.")]
 OfAction = Annotated[str | None, Query(max_length=200, description="Only this action, such as `job.submitted`.")]
 OfTarget = Annotated[str | None, Query(max_length=200, description="Only actions on this target: an id.")]

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 
 from app.contracts.hf import HfModel, adapted, size
 from app.contracts.job_spec import JobSpec
-from app.errors import InvalidRequest
+from app.errors import InvalidRequest, LimitError
 from app.formats import model_folder
-from app.formats.model_folder import CONFIG, ModelFolder, UnfitModelError
+from app.formats.model_folder import CONFIG, TEMPLATE, TOKENIZER_CONFIG, ModelFolder, UnfitModelError
+from app.sandbox import run_limited
 
 LISTED = 20
+TEMPLATE_MEMORY, TEMPLATE_TIME_S = 1 << 30, 10.0
 
 
-def resolved(spec: JobSpec, models_root: Path | None, outputs: int) -> JobSpec:
+def resolved(spec: JobSpec, models_root: Path | None, outputs: int, *, prompts: bool = False) -> JobSpec:
     """The specification with its model pinned: content hash, kind and sizes filled in.
 
     Args:
         outputs: the number of the data set's classes, or 1.
+        prompts: its records are prompts and answers.
 
     Raises:
         InvalidRequest: the model is missing, cannot be tuned as requested, or differs from the pinned one.
@@ -27,28 +31,63 @@ def resolved(spec: JobSpec, models_root: Path | None, outputs: int) -> JobSpec:
         return spec
     found = _find(models_root, asked.path)
     of, tensors = found.architecture, found.tensors(asked, outputs)
-    if asked.max_length > found.positions:
+    if found.of_images != (asked.image is not None):
+        needs = "say how a record's numbers form an image: height, width, channels, layout and input_scale"
+        raise InvalidRequest.at("/model/image", needs if found.of_images else "this model reads texts: leave it out")
+    if not found.of_images and asked.max_length > found.positions:
         raise InvalidRequest.at("/model/max_length", f"this model reads at most {found.positions} tokens")
     if asked.tuning == "bias" and not any(name.endswith(".bias") for name in tensors):
         raise InvalidRequest.at("/model/tuning", "this model has no biases")
+    if asked.tuning == "lora" and not (of.targets or (asked.lora and asked.lora.targets)):
+        raise InvalidRequest.at("/model/lora/targets", "no layers are known by name in this model: name some")
     if asked.lora is not None and asked.lora.targets is not None:
         layers = {name.rpartition(".")[2] for name in adapted(of, asked.lora, tensors)}
         if unknown := set(asked.lora.targets) - layers:
             raise InvalidRequest.at("/model/lora/targets", f"its blocks have no layer {sorted(unknown)[0]!r}")
         if any(len(tensors[f"{name}.weight"]) != 2 for name in adapted(of, asked.lora, tensors)):
             raise InvalidRequest.at("/model/lora/targets", "LoRA adapts linear layers only")
+    if asked.image is not None and found.image[0] == 1 and asked.image.channels == 3:
+        raise InvalidRequest.at("/model/image/channels", "this model reads images with one channel")
+    if asked.chat:
+        _check_chat(found, prompts=prompts)
     facts = {
         "sha256": found.sha256,
         "architecture": found.kind,
         "parameters": size(tensors),
         "trained": size(found.trained(asked, outputs)),
-        "vocabulary": found.vocabulary,
+        "vocabulary": None if found.of_images else found.vocabulary,
+        "patches": found.positions if found.of_images else None,
         "pass_numbers": found.pass_numbers(asked),
     }
     for name, fact in facts.items():
         if getattr(asked, name) not in (None, fact):
             raise InvalidRequest.at(f"/model/{name}", f"the model in this folder has {fact}: leave this out")
     return spec.model_copy(update={"model": asked.model_copy(update=facts)})
+
+
+def _check_chat(found: ModelFolder, *, prompts: bool) -> None:
+    if not prompts:
+        raise InvalidRequest.at("/model/chat", "this data set declares no `task.prompt`, which a chat template writes")
+    refused = _chat_refusal(
+        found.sha256, str(found.files.get(TEMPLATE, "")), str(found.files.get(TOKENIZER_CONFIG, ""))
+    )
+    if refused:
+        raise InvalidRequest.at("/model/chat", refused)
+
+
+@lru_cache(maxsize=256)
+def _chat_refusal(_sha256: str, template: str, config: str) -> str:
+    """Why the folder's chat template cannot be used; "" if it can. It runs in a process of its own, under limits."""
+    try:
+        answer = run_limited(
+            "app.formats.chat:tried",
+            {"template": template, "config": config},
+            memory_bytes=TEMPLATE_MEMORY,
+            time_s=TEMPLATE_TIME_S,
+        )
+    except LimitError:
+        return f"the model's chat template takes more than {TEMPLATE_TIME_S:g} s, or too much memory"
+    return str(answer["refused"])
 
 
 def _find(models_root: Path | None, path: str) -> ModelFolder:

@@ -6,9 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import assert_never
 
+from app.contracts.architectures import task_of
 from app.contracts.base import Document
+from app.contracts.cnn import FIRST, LEAST, MOST_NUMBERS, behind, blocks
 from app.contracts.extractor import ExtractorRef
-from app.contracts.hf import ARCHITECTURES, HfModel
+from app.contracts.hf import HfModel
 from app.contracts.job_spec import (
     CnnModel,
     GruRecModel,
@@ -22,12 +24,11 @@ from app.contracts.job_spec import (
     RecurrentRecModel,
     TransformerRecModel,
 )
+from app.contracts.model_settings import RecordSizes
 
 MAX_PARAMETERS = 50_000_000
 MAX_TUNED = 200_000_000  # for a Hugging Face model
 MAX_SCORES = 2**26  # for one record: positions · items
-CNN_FEATURES = {"conv2": 28 * 28, "conv5": 3 * 32 * 32}
-CNN_IMAGES = {"conv2": "28 × 28 with one channel", "conv5": "32 × 32 with three channels"}
 
 
 class Layer(Document):
@@ -74,11 +75,14 @@ CATALOGUE: dict[str, Entry] = {
     ),
     "cnn": Entry(
         CnnModel,
-        "A small convolutional network: `conv2` for 28 × 28 images with one channel, `conv5` for 32 × 32 with three.",
-        "Images of these sizes, as a tensor of 784 or 3072 numbers a record. Set `input_scale` to 1/255 for bytes.",
+        "A convolutional network over images of a declared size: `conv2` and `conv5` are small, `wrn16_4` is a wide "
+        "residual network with GroupNorm.",
+        "Images, as a tensor of height · width · channels numbers a record: `image` gives the size if it is not the "
+        "preset's own. Set `input_scale` to 1/255 for bytes. `wrn16_4` needs a GPU.",
         ("tensor",),
         "conv2: the MNIST model of TensorFlow Privacy's and Opacus' tutorials. conv5: the CIFAR-10 model of Opacus' "
-        "examples.",
+        'examples. wrn16_4: De et al. 2022, "Unlocking high-accuracy differentially private image classification '
+        'through scale".',
     ),
     "matrix_factorization": Entry(
         MatrixFactorizationModel,
@@ -116,11 +120,11 @@ CATALOGUE: dict[str, Entry] = {
     ),
     "hf": Entry(
         HfModel,
-        "A Hugging Face model from a folder, tuned as a whole or in part: GPT-2 and Llama kinds on next tokens, BERT "
-        "and RoBERTa kinds as classifiers.",
-        "Texts, where a pretrained model is available. Privately LoRA, or the biases alone: few parameters mean "
-        "little noise, and frozen parameters cost nothing.",
-        ("text",),
+        "A Hugging Face model from a folder, tuned as a whole or in part: causal language models on next tokens, BERT "
+        "and RoBERTa kinds as classifiers of texts, ViT and DeiT as classifiers of images.",
+        "Texts and images, where a pretrained model is available. Privately LoRA, or the biases alone: few parameters "
+        "mean little noise, and frozen parameters cost nothing.",
+        ("text", "tensor"),
         'Li et al. 2022, "Large language models can be strong differentially private learners"; Yu et al. 2022, '
         '"Differentially private fine-tuning of language models"; Bu et al. 2022, "Bias-term only fine-tuning".',
         tasks=("language_model", "classification"),
@@ -178,11 +182,29 @@ def _factors(model: MatrixFactorizationModel, rows: tuple[int, int]) -> list[Lay
 
 
 def _convolutional(model: CnnModel, outputs: int) -> list[Layer]:
+    channels, (tall, wide) = model.size.channels, behind(model.preset, model.size)
     if model.preset == "conv2":
-        return [_conv("1", 1, 16, 8), _conv("4", 16, 32, 4), _dense("8", 512, 32), _dense("10", 32, outputs)]
-    channels = [3, 32, 64, 64, 128]
-    convolutions = [_conv(str(1 + 3 * at), channels[at], channels[at + 1], 3) for at in range(4)]
-    return [*convolutions, _dense("14", 128, outputs)]
+        flat = _dense("8", 32 * tall * wide, 32)
+        return [_conv("1", channels, 16, 8), _conv("4", 16, 32, 4), flat, _dense("10", 32, outputs)]
+    if model.preset == "wrn16_4":
+        return _residual(channels, outputs)
+    sizes = [channels, 32, 64, 64, 128]
+    found = [_conv(str(1 + 3 * at), sizes[at], sizes[at + 1], 3) for at in range(4)]
+    return [*found, _dense("14", 128, outputs)]
+
+
+def _residual(channels: int, outputs: int) -> list[Layer]:
+    found, last = [_conv("1", channels, FIRST, 3, bias=False)], FIRST
+    for at, block in enumerate(blocks(), start=2):
+        found += [_norm(f"{at}.norm1", block.inputs, "group_norm")]
+        found += [_conv(f"{at}.conv1", block.inputs, block.outputs, 3, bias=False)]
+        found += [_norm(f"{at}.norm2", block.outputs, "group_norm")]
+        found += [_conv(f"{at}.conv2", block.outputs, block.outputs, 3, bias=False)]
+        if block.has_shortcut:
+            found += [_conv(f"{at}.shortcut", block.inputs, block.outputs, 1, bias=False)]
+        last = block.outputs
+    end = 2 + len(list(blocks()))
+    return [*found, _norm(str(end), last, "group_norm"), _dense(str(end + 4), last, outputs)]
 
 
 def _recommender(model: RecommenderModel, items: int, between: list[Layer]) -> list[Layer]:
@@ -206,16 +228,17 @@ def _recurrent(model: RecurrentRecModel) -> list[Layer]:
     return [_dense(name, model.dim, model.gates * model.dim) for name in names]
 
 
-def _norm(name: str, features: int) -> Layer:
-    return Layer(name=name, kind="layer_norm", shapes={"weight": [features], "bias": [features]})
+def _norm(name: str, features: int, kind: str = "layer_norm") -> Layer:
+    return Layer(name=name, kind=kind, shapes={"weight": [features], "bias": [features]})
 
 
 def _dense(name: str, inputs: int, outputs: int, *, bias: bool = True) -> Layer:
     return Layer(name=name, kind="linear", shapes={"weight": [outputs, inputs]} | ({"bias": [outputs]} if bias else {}))
 
 
-def _conv(name: str, inputs: int, outputs: int, kernel: int) -> Layer:
-    return Layer(name=name, kind="conv2d", shapes={"weight": [outputs, inputs, kernel, kernel], "bias": [outputs]})
+def _conv(name: str, inputs: int, outputs: int, kernel: int, *, bias: bool = True) -> Layer:
+    shapes = {"weight": [outputs, inputs, kernel, kernel]} | ({"bias": [outputs]} if bias else {})
+    return Layer(name=name, kind="conv2d", shapes=shapes)
 
 
 def refusal(
@@ -231,12 +254,52 @@ def refusal(
     if features_kind not in entry.takes:
         wanted = " or ".join(f"`{kind}`" for kind in entry.takes)
         return "/model/kind", f"a `{model.kind}` model needs features of kind {wanted}; these are `{features_kind}`"
-    if isinstance(model, HfModel) and model.architecture and ARCHITECTURES[model.architecture].task != task_kind:
+    if isinstance(model, HfModel) and model.architecture and task_of(model.architecture) != task_kind:
         return "/model/path", f"a `{model.architecture}` model cannot be tuned on tasks of kind `{task_kind}`"
-    if isinstance(model, CnnModel) and features != CNN_FEATURES[model.preset]:
-        wanted = f"{CNN_IMAGES[model.preset]}, {CNN_FEATURES[model.preset]} numbers"
-        return "/model/preset", f"`{model.preset}` needs images of {wanted}; this data set's records have {features}"
+    if wrong := _no_records(model, features_kind, features):
+        return wrong
     return _too_large(model, features, outputs, rows)
+
+
+def _no_records(model: Model, features_kind: str, features: int) -> tuple[str, str] | None:
+    """Why a data set's records are not what a model of texts or images reads."""
+    if isinstance(model, HfModel):
+        return _no_tuning(model, features_kind, features)
+    return _no_image(model, features) if isinstance(model, CnnModel) else None
+
+
+def _no_tuning(model: HfModel, features_kind: str, features: int) -> tuple[str, str] | None:
+    """Why a Hugging Face model cannot read a data set's features."""
+    if (features_kind == "tensor") != (model.image is not None):
+        detail = "models of images need features of kind `tensor`, and models of texts `text`"
+        return "/model/path", f"{detail}; this data set's are `{features_kind}`"
+    if model.image is not None and model.image.numbers != features:
+        detail = f"this image has {model.image.numbers} numbers; this data set's records have {features}"
+        return "/model/image", detail
+    return None
+
+
+def _no_image(model: CnnModel, features: int) -> tuple[str, str] | None:
+    """Why images of this size do not suit a convolutional network, or this data set."""
+    size, least = model.size, LEAST[model.preset]
+    if features != size.numbers:
+        detail = f"images of {size.shown} have {size.numbers} numbers; this data set's records have {features}"
+        where = "/model/image" if model.image else "/model/preset"
+        return where, f"{detail}: give `image` as height, width and channels"
+    if min(size.height, size.width) < least or min(behind(model.preset, size)) < 1:
+        return (
+            "/model/image",
+            f"`{model.preset}` needs at least {least} × {least} pixels; these images are {size.shown}",
+        )
+    if model.weight_standardization and model.preset != "wrn16_4":
+        return "/model/weight_standardization", "only `wrn16_4` has weight standardization: leave it out"
+    held = model.held(RecordSizes(features, 1, False, 1))
+    if held > MOST_NUMBERS:
+        detail = (
+            f"a pass would hold {held} numbers for one image, {held * 4 >> 20} MiB; at most {MOST_NUMBERS} are allowed"
+        )
+        return "/model/image", detail
+    return None
 
 
 def _no_input(extractor: ExtractorRef | None, features_kind: str, features: int) -> tuple[str, str] | None:

@@ -186,10 +186,16 @@ class NextItemTask(TaskSettings):
 class LanguageModelTask(TaskSettings):
     """Predicts each token of a text from the tokens before it. A record is one row's text, which is its own label.
 
-    Where users are protected, a record is all rows of one user.
+    Where users are protected, a record is all rows of one user. With `prompt`, a record is the text of that column and
+    then the features' text: the model reads both, and the loss is that of the second one's tokens.
     """
 
     kind: Literal["language_model"] = "language_model"
+    prompt: ColumnName | None = None
+
+    @property
+    def label_column(self) -> str | None:
+        return self.prompt
 
     def clipped(self, bound: float, items: int) -> str | None:
         """See TaskSettings.clipped."""
@@ -261,14 +267,23 @@ class Columns(FeatureSettings):
         return self.typical_length or super().length(features)
 
 
+class ImageShape(Document):
+    """The size of every image of an archive, in pixels; 1 channel for grey, 3 for colours."""
+
+    height: Annotated[int, Field(strict=True, ge=1, le=1024)]
+    width: Annotated[int, Field(strict=True, ge=1, le=1024)]
+    channels: Literal[1, 3] = 3
+
+
 class Tensor(FeatureSettings):
-    """One array of an NPZ file, records first.
+    """One array of an NPZ file, records first; or, with `image`, the images of an archive, their values over 255.
 
     `typical_length`: about ‖x‖ of a record, from public knowledge: learning rates that are "auto" use it.
     """
 
     kind: Literal["tensor"] = "tensor"
     array: ColumnName
+    image: ImageShape | None = None
     typical_length: TypicalLength | None = None
 
     @property
@@ -433,7 +448,8 @@ class PublicHoldout(Document):
 Task = Annotated[
     ClassificationTask | RegressionTask | RatingTask | NextItemTask | LanguageModelTask, Field(discriminator="kind")
 ]
-TableFormat = Literal["csv", "parquet", "npz", "jsonl", "arrow"]  # files with one record a row (app.formats.readers)
+# Files with one record a row, or an image (app.formats.readers).
+TableFormat = Literal["csv", "parquet", "npz", "jsonl", "arrow", "images"]
 Features = Annotated[HashedText | Text | Columns | TableFeatures | Tensor | Interactions, Field(discriminator="kind")]
 
 
@@ -501,8 +517,13 @@ class DatasetSpec(Document):
     @model_validator(mode="after")
     def _consistent(self) -> DatasetSpec:
         is_tensor = isinstance(self.features, Tensor)
-        if is_tensor and self.format != "npz":
-            raise ValueError("features of kind 'tensor' need an npz file")
+        if is_tensor and self.format not in ("npz", "images"):
+            raise ValueError("features of kind 'tensor' need an npz file, or an archive of images")
+        has_image = isinstance(self.features, Tensor) and self.features.image is not None
+        if has_image != (self.format == "images"):
+            raise ValueError("format 'images' and a tensor's `image` go together")
+        if has_image and not (isinstance(self.task, ClassificationTask) and self.privacy.user_column is None):
+            raise ValueError("an archive of images has a class for each image, and no users: use task 'classification'")
         if not is_tensor and self.format == "npz":
             raise ValueError("an npz file holds arrays: use features of kind 'tensor'")
         if self.csv is not None and self.format != "csv":
@@ -511,7 +532,8 @@ class DatasetSpec(Document):
             raise ValueError("task 'language_model' needs features of kind 'text'")
         label = self.task.label_column
         if label in self.features.names:
-            raise ValueError("the label cannot also be a feature")
+            name = "prompt" if isinstance(self.task, LanguageModelTask) else "label"
+            raise ValueError(f"the {name} cannot also be a feature")
         user = self.privacy.user_column
         if user is not None and isinstance(self.task, RatingTask):
             raise ValueError("unit 'user' is not available for task 'rating': a record is one rating")

@@ -20,6 +20,9 @@ EventType = Literal[
     "metric",  # {name, step, value, std, on, released_by}
     "replay_mismatch",  # {matched_step}: fresh keys from this step on
     "cancel_requested",
+    "pause_requested",
+    "paused",  # on no worker until it is resumed; its hold stays
+    "resumed",
     "ranks",  # {ranks: [{pid, passes, max_rss_bytes}]}: of several ranks, on public data alone
     "attempt_lost",  # {attempt}: the worker died or was stopped; the job is queued again
     "succeeded",  # {charge, steps}
@@ -43,7 +46,19 @@ ANNOUNCED: dict[EventType, str] = {
     "cancelled": "job.cancelled",
     "certificate_issued": "job.certificate_issued",
 }
+# Events of requests for a budget, for the data set's owner and admins, and for the key that asked.
+BudgetEvent = Literal["budget.requested", "budget.approved", "budget.denied"]
 WebhookEventType = Literal[
-    "job.queued", "job.started", "job.succeeded", "job.failed", "job.cancelled", "job.certificate_issued"
+    "job.queued",
+    "job.started",
+    "job.succeeded",
+    "job.failed",
+    "job.cancelled",
+    "job.certificate_issued",
+    "ledger.checkpoint",
+    "budget.requested",
+    "budget.approved",
+    "budget.denied",
 ]
+CHECKPOINT = "ledger.checkpoint"
 WEBHOOK_TEST = "webhook.test"

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
+from app.contracts.architectures import Architecture
 from app.contracts.base import Document
-from app.contracts.extractor import Sha256Hex
+from app.contracts.extractor import ImageInput, Sha256Hex
 from app.contracts.model_settings import ModelSettings, RecordSizes
 
 Tuning = Literal["full", "head", "last_block", "bias", "lora"]
@@ -40,14 +39,20 @@ class Lora(Document):
 
 
 class HfModel(ModelSettings):
-    """A Hugging Face model from a folder of the models root: GPT-2 and Llama kinds for task `language_model`, BERT and
-    RoBERTa kinds for `classification` of texts.
+    """A Hugging Face model from a folder of the models root: causal language models (GPT-2, Llama, Mistral, Qwen,
+    Gemma, Phi-3 and others) for task `language_model`, BERT and RoBERTa kinds for `classification` of texts, ViT and
+    DeiT for `classification` of images.
 
     `tuning`: all parameters; the output layer alone (where it shares the embedding's matrix, it gets one of its own);
     the last block and the norm behind it; biases alone; or LoRA. Every tuning trains a classifier too.
 
     A record is cut to `max_length` tokens and padded to that length. There is no dropout. `gradient_checkpointing`
     recomputes each block's activations instead of keeping them.
+
+    `chat`, for data with prompts: the tokenizer's own chat template writes the prompt as the user's message and the
+    answer as the assistant's. Otherwise the answer follows the prompt as it is.
+
+    `image`, for ViT and DeiT: how a record's numbers form an image. It is resized bilinearly to the model's own size.
 
     `sha256` pins the folder's content. It and the fields after it are filled in when the job is admitted.
     """
@@ -58,11 +63,14 @@ class HfModel(ModelSettings):
     lora: Lora | None = None  # for tuning `lora` alone; null: its defaults
     max_length: Annotated[int, Field(strict=True, ge=2, le=4096)] = 128
     gradient_checkpointing: bool = False
+    chat: bool = False
+    image: ImageInput | None = None
     sha256: Sha256Hex | None = None
-    architecture: Literal["gpt2", "llama", "bert", "roberta"] | None = None
+    architecture: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,60}$")] | None = None
     parameters: Annotated[int, Field(ge=1)] | None = None
     trained: Annotated[int, Field(ge=1)] | None = None
     vocabulary: Annotated[int, Field(ge=1)] | None = None
+    patches: Annotated[int, Field(ge=1)] | None = None  # positions of an image
     pass_numbers: Annotated[int, Field(ge=1)] | None = None  # about how many numbers a pass holds for one record
 
     @model_validator(mode="after")
@@ -77,76 +85,7 @@ class HfModel(ModelSettings):
 
     def positions(self) -> int:
         """See ModelSettings.positions."""
-        return 2 * self.max_length
-
-
-@dataclass(frozen=True)
-class Architecture:
-    """Where the parts of a kind of model are.
-
-    Attributes:
-        task: the kind of data set's task that it is tuned on.
-        body: the name prefix of all but the output layers. A file may leave it out.
-        blocks: the name of a block's tensors, before the block's number.
-        norm: the norm behind the last block; "" if there is none.
-        head: the output layers.
-        embedding: the matrix of the tokens, (vocabulary, d).
-        targets: the layers that LoRA adapts by default, as in peft.
-        transposed: its linear layers hold (inputs, outputs).
-        numbers: the names in config.json for the number of blocks, of positions, and d.
-    """
-
-    task: Literal["language_model", "classification"]
-    body: str
-    blocks: str
-    norm: str
-    head: str
-    embedding: str
-    targets: tuple[str, ...]
-    transposed: bool = False
-    numbers: tuple[str, str, str] = ("num_hidden_layers", "max_position_embeddings", "hidden_size")
-
-
-ARCHITECTURES: dict[str, Architecture] = {
-    "gpt2": Architecture(
-        "language_model",
-        "transformer.",
-        "transformer.h.",
-        "transformer.ln_f.",
-        "lm_head.",
-        "transformer.wte.weight",
-        ("c_attn",),
-        transposed=True,
-        numbers=("n_layer", "n_positions", "n_embd"),
-    ),
-    "llama": Architecture(
-        "language_model",
-        "model.",
-        "model.layers.",
-        "model.norm.",
-        "lm_head.",
-        "model.embed_tokens.weight",
-        ("q_proj", "v_proj"),
-    ),
-    "bert": Architecture(
-        "classification",
-        "bert.",
-        "bert.encoder.layer.",
-        "",
-        "classifier.",
-        "bert.embeddings.word_embeddings.weight",
-        ("query", "value"),
-    ),
-    "roberta": Architecture(
-        "classification",
-        "roberta.",
-        "roberta.encoder.layer.",
-        "",
-        "classifier.",
-        "roberta.embeddings.word_embeddings.weight",
-        ("query", "value"),
-    ),
-}
+        return self.patches or 2 * self.max_length
 
 
 def trains(of: Architecture, tuning: Tuning, last_block: int, name: str) -> bool:
@@ -213,10 +152,3 @@ def rank_groups(vocabulary: int) -> dict[str, range]:
 def size(shapes: Shapes) -> int:
     """How many numbers tensors with these shapes hold."""
     return sum(math.prod(shape) for shape in shapes.values())
-
-
-def canonical(of: Architecture, name: str) -> str:
-    """A tensor's name in transformers' class. Files may lack the prefix, and old files use gamma and beta."""
-    name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
-    name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
-    return name if name.startswith((of.body, of.head, "lm_head.", "cls.", "score.")) else of.body + name

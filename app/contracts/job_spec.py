@@ -7,13 +7,16 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
+from app.contracts.architectures import task_of
 from app.contracts.base import NO_NUL, DeltaValue, Document, EpsilonValue, NoiseMultiplier, Steps
+from app.contracts.cnn import OWN_SIZE, ImageSize, Preset, convolutions
 from app.contracts.extractor import ExtractorRef
-from app.contracts.hf import ARCHITECTURES, HfModel
+from app.contracts.hf import HfModel
 from app.contracts.hpo import Hpo
 from app.contracts.metrics import METRICS, Metric, rule_of
 from app.contracts.model_settings import ModelSettings, RecordSizes
-from app.contracts.optimizers import Optimizer
+from app.contracts.optimizers import Dp2Settings, Optimizer
+from app.contracts.sampling import CorrelatedNoise, Cyclic, FullBatch, Poisson, Sampling
 
 # Bounds for clipping norms and losses: far from where floats lose digits or underflow, so that noise is not rounded
 # off.
@@ -100,35 +103,36 @@ class MlpModel(ModelSettings):
         return 4 * (of.features + sum(self.hidden) + of.outputs)
 
 
-# For each convolution: channels in and out, the kernel's side, and the number of positions that it is applied at.
-CONVOLUTIONS: dict[str, tuple[tuple[int, int, int, int], ...]] = {
-    "conv2": ((1, 16, 8, 14 * 14), (16, 32, 4, 5 * 5)),
-    "conv5": ((3, 32, 3, 32 * 32), (32, 64, 3, 16 * 16), (64, 64, 3, 8 * 8), (64, 128, 3, 4 * 4)),
-}
-
-
 class CnnModel(ModelSettings):
-    """A convolutional network from the literature on private training, for one size of image.
+    """A convolutional network from the literature on private training.
 
-    `conv2`: 28 × 28, one channel. `conv5`: 32 × 32, three channels; `channels` gives their position in the array.
+    `image`: left out, 28 × 28 with one channel for `conv2`, 32 × 32 with three for `conv5` and `wrn16_4`. `channels`
+    gives their position in the array. `weight_standardization` is for `wrn16_4`.
     """
 
     kind: Literal["cnn"] = "cnn"
-    preset: Literal["conv2", "conv5"]
+    preset: Preset
+    image: ImageSize | None = None
     activation: Activation = "tanh"
     channels: Literal["first", "last"] = "first"
     input_scale: InputScale = 1.0
+    weight_standardization: bool = False
+
+    @property
+    def size(self) -> ImageSize:
+        """Of the images."""
+        return self.image or OWN_SIZE[self.preset]
 
     def held(self, of: RecordSizes) -> int:
         """See ModelSettings.held."""
         return 2 * of.features + sum(
-            6 * outputs * places + inputs * kernel**2 * (places + outputs)
-            for inputs, outputs, kernel, places in CONVOLUTIONS[self.preset]
+            6 * each.outputs * each.places + each.inputs * each.kernel**2 * (each.places + each.outputs)
+            for each in convolutions(self.preset, self.size)
         )
 
     def positions(self) -> int:
         """See ModelSettings.positions."""
-        return max(positions for _, _, _, positions in CONVOLUTIONS[self.preset])
+        return max(each.places for each in convolutions(self.preset, self.size))
 
 
 class MatrixFactorizationModel(ModelSettings):
@@ -308,37 +312,6 @@ class Clipping(Document):
         return self
 
 
-class FullBatch(Document):
-    """Every record takes part in every step."""
-
-    is_sampled: ClassVar[bool] = False
-    kind: Literal["full_batch"] = "full_batch"
-
-    def batch(self, records: int) -> int:
-        """L, the divisor of every step."""
-        return records
-
-    def rate(self, records: int) -> float:
-        """q: the chance of a record to take part in a step."""
-        return 1.0
-
-
-class Poisson(Document):
-    """Each record takes part in a step independently, with probability expected_batch_size / records."""
-
-    is_sampled: ClassVar[bool] = True
-    kind: Literal["poisson"] = "poisson"
-    expected_batch_size: Annotated[int, Field(strict=True, ge=1)]
-
-    def batch(self, records: int) -> int:
-        """L, the divisor of every step."""
-        return self.expected_batch_size
-
-    def rate(self, records: int) -> float:
-        """q = L / records."""
-        return self.expected_batch_size / records
-
-
 class Length(Document):
     """steps, or epochs: floor(epochs · records / expected_batch_size), at least 1."""
 
@@ -435,8 +408,7 @@ def token_ranks(evaluation: Evaluation | None, model: Model) -> int | None:
     """How many tokens are grouped by id for noisy losses; None if losses are not grouped so."""
     if evaluation is None or not evaluation.by_frequency or not isinstance(model, HfModel):
         return None
-    causal = model.architecture is not None and ARCHITECTURES[model.architecture].task == "language_model"
-    return model.vocabulary if causal else None
+    return model.vocabulary if model.architecture and task_of(model.architecture) == "language_model" else None
 
 
 MOST_PROCESSES = 8  # of one attempt
@@ -454,8 +426,12 @@ class Runtime(Document):
     dtype: Literal["auto", "bfloat16", "float32", "float64"] = "auto"
     # The processes (ranks) that share each step of the job on one machine, with its processors divided among them.
     # auto: as many as the worker has GPUs, which is 1. At one number of threads each, the model is the same to the bit
-    # for every number of them. A job that asks for more gives each fewer threads: a pass may then round differently.
+    # for every number of them; without privacy, up to rounding. A job that asks for more gives each fewer threads: a
+    # pass may then round differently.
     processes: Literal["auto"] | Annotated[int, Field(strict=True, ge=1, le=MOST_PROCESSES)] = 1
+    # What the ranks divide among themselves besides passes. optimizer: each keeps the optimizer's state, adds the noise
+    # and makes the update of its own share of the parameters alone, so it needs less memory. The model is the same.
+    shard: Literal["none", "optimizer"] = "none"
     # How long the job may run, without waiting; in a study, each trial. After that it fails, and its whole hold is
     # spent.
     max_duration_s: Annotated[float, Field(gt=0.0, le=1e8)] | None = None
@@ -480,7 +456,8 @@ class JobSpec(Document):
     optimizer: Annotated[Optimizer, Field(discriminator="kind")]
     privacy: JobPrivacy | None
     clipping: Clipping | None = None  # default: flat at 1.0 on private data
-    sampling: Annotated[FullBatch | Poisson, Field(discriminator="kind")] = FullBatch()
+    sampling: Sampling = FullBatch()
+    noise: CorrelatedNoise | None = Field(default=None, exclude_if=lambda noise: noise is None)  # null: independent
     length: Length
     evaluation: Evaluation | None = None
     runtime: Runtime = Runtime()
@@ -495,4 +472,30 @@ class JobSpec(Document):
             )
         if self.runtime.dtype == "bfloat16" and not isinstance(self.model, HfModel):
             raise ValueError("`runtime.dtype` 'bfloat16' is for Hugging Face models only")
+        return self
+
+    @model_validator(mode="after")
+    def _noise_is_priced(self) -> JobSpec:
+        """Refuses what no theorem here prices."""
+        delayed = self.optimizer if isinstance(self.optimizer, Dp2Settings) else None
+        if isinstance(self.sampling, Cyclic) and delayed is not None and delayed.variant == "extra_query":
+            raise ValueError("`cyclic` sampling has no price for steps of two queries: use `delayed` or `full_batch`")
+        truncates = isinstance(self.sampling, Poisson) and self.sampling.largest_batch is not None
+        if truncates and self.privacy is None:
+            raise ValueError("give `largest_batch` only with a private job: without noise no batch is hidden")
+        if self.hpo is not None and (self.noise is not None or truncates or isinstance(self.sampling, Cyclic)):
+            raise ValueError(
+                "a study divides its total by steps: use no `noise`, `cyclic` sampling or `largest_batch` with `hpo`"
+            )
+        if self.noise is None:
+            return self
+        if self.privacy is None:
+            raise ValueError("give `noise` only with a private job: with `privacy` null there is no noise")
+        if isinstance(self.sampling, Poisson):
+            raise ValueError(
+                "correlated `noise` has no price under Poisson sampling: a step shows what earlier batches had; use "
+                "`cyclic` sampling"
+            )
+        if delayed is not None or (self.clipping is not None and self.clipping.kind == "adaptive"):
+            raise ValueError("correlated `noise` needs one clipping norm and one query for all steps")
         return self

@@ -58,7 +58,7 @@ def compare_page(
         jobs=found,
         left_out=max(0, len(chosen) - MOST),
         overlays=drawn,
-        tradeoffs=[each for each in map(tradeoff, drawn) if each is not None],
+        tradeoffs=[(each.name, chart) for each in drawn if (chart := tradeoff(each)) is not None],
         differences=differences(found),
     )
 

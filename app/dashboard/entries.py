@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Request, Response
@@ -13,10 +14,11 @@ from fastapi.responses import StreamingResponse
 from app.dashboard.burndown import burndowns
 from app.dashboard.page import PageRoute, render
 from app.dashboard.session import HOME, CurrentViewer
+from app.dashboard.views import key_names
 from app.db.engine import Database
 from app.db.models import Account
-from app.grants.service import require
-from app.ids import rfc3339
+from app.grants.service import find, require
+from app.ids import now, rfc3339
 from app.ledger import repository
 from app.ledger.accounts import filter_for
 from app.web.deps import Db
@@ -48,10 +50,10 @@ def entries_csv(dataset_id: Id, db: Db, viewer: CurrentViewer) -> Response:
 def burndown(request: Request, dataset_id: Id, db: Db, viewer: CurrentViewer) -> Response:
     """What was spent and held over time: a part of a data set's page."""
     with db.read() as session:
-        found = require(session, viewer.caller, dataset_id, "view")
+        found, access = find(session, viewer.caller, dataset_id)
         _dataset, account = repository.dataset_with_account(session, found.id)
-        drawings = burndowns(session, account)
-    return render(request, "_burndown.html", viewer=viewer, drawings=drawings)
+        drawings = burndowns(session, account, partial(key_names, session, viewer.caller, access))
+    return render(request, "_burndown.html", viewer=viewer, drawings=drawings, now=now())
 
 
 def _lines(db: Database, account: Account) -> Iterator[str]:

@@ -19,7 +19,8 @@ NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 TAGS = ("kind", "strategy")
 # Admission fills these in: nobody is asked for them.
 FILLED_IN = re.compile(
-    r"/model/(sha256|architecture|parameters|trained|vocabulary|pass_numbers)|/model/extractor/(sha256|features|length)"
+    r"/model/(sha256|architecture|parameters|trained|vocabulary|patches|pass_numbers)"
+    r"|/model/extractor/(sha256|features|length)"
 )
 # How a member without a value reads, where "default" would say too little.
 UNSET = {"/privacy": "none: no privacy is claimed", "/evaluation": "none: nothing is measured", "/hpo": "none: one run"}

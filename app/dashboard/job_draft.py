@@ -26,7 +26,7 @@ LAYOUT = Layout(
         "Model": ("model",),
         "Optimizer": ("optimizer",),
         "Privacy": ("privacy",),
-        "Length and batches": ("length", "sampling", "clipping"),
+        "Length and batches": ("length", "sampling", "clipping", "noise"),
         "Scores": ("evaluation",),
         "Study": ("hpo",),
         "Where it runs": ("runtime", "seed"),

@@ -1,14 +1,13 @@
-"""Jobs compared, as drawings: their curves over each other with bands of noise, and their scores over ε.
-
-band = value ± 1.96 std         95 % of the added noise; nothing else is in it
-"""
+"""Jobs compared, as charts: their curves over each other with bands of noise, and their scores over ε."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from app.dashboard.curve import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Plane, Point, Tick, bar, ticks
+from app.contracts.metrics import METRICS, rule_of
+from app.dashboard.chart import MOST_POINTS, SERIES, Axis, Chart, Line, Point, around, bar, drawable
+from app.dashboard.curve import points_of, steps_axis, values_axis
+from app.dashboard.numbers import up, with_noise
 from app.jobs.schemas import JobView, MetricView
 
 
@@ -27,65 +26,68 @@ class Compared:
         return self.job.name or self.job.id
 
     @property
+    def said(self) -> str:
+        """Its number and title: titles may be the same."""
+        return f"{self.number + 1}: {self.title}"
+
+    @property
     def epsilon(self) -> float | None:
         """The ε that it is planned for; None on public data."""
         return self.job.quote.epsilon.value if self.job.quote.epsilon else None
 
+    @property
+    def currency(self) -> tuple[str, float, str]:
+        """Jobs compare by ε if this is the same: the data set, δ and the unit."""
+        if self.job.quote.epsilon is None:
+            raise ValueError("a public job has no ε")
+        return self.job.dataset, self.job.quote.epsilon.delta, self.job.quote.epsilon.unit
+
 
 @dataclass(frozen=True)
 class Series:
-    """One job's released values of a metric."""
+    """One job's released values of a metric, by step."""
 
     of: Compared
-    points: list[Point]
-
-    @property
-    def line(self) -> str:
-        """The values, as an SVG polyline."""
-        return " ".join(f"{each.x:.1f},{each.y:.1f}" for each in self.points)
-
-    @property
-    def band(self) -> str:
-        """The error bars' ends, there and back, as an SVG polygon."""
-        high = [f"{each.x:.1f},{each.high:.1f}" for each in self.points]
-        return " ".join([*high, *(f"{each.x:.1f},{each.low:.1f}" for each in reversed(self.points))])
-
-
-class Frame:
-    """The viewBox of a drawing, and the plane within it."""
-
-    left, right, top, bottom = LEFT, WIDTH - RIGHT, TOP, HEIGHT - BOTTOM
-    width, height = WIDTH, HEIGHT
+    metrics: list[MetricView]
 
 
 @dataclass(frozen=True)
-class Overlay(Frame):
-    """One metric of several jobs, by step."""
+class Overlay:
+    """One metric of several jobs."""
 
     name: str
     series: list[Series]
-    x_ticks: list[Tick]
-    y_ticks: list[Tick]
+
+    @property
+    def chart(self) -> Chart:
+        """The values by step."""
+        every = [metric for each in self.series for metric in each.metrics]
+        most = MOST_POINTS // len(self.series)
+        lines = [
+            Line(
+                each.of.said,
+                points_of(each.metrics, most),
+                colour=SERIES[each.of.number],
+                spread="band",
+                mark=str(each.of.number + 1),
+            )
+            for each in self.series
+        ]
+        last = max(metric.step for metric in every)
+        title = f"{self.name} of {len(lines)} jobs by training step"
+        return Chart(f"overlay-{self.name}", title, steps_axis(last), values_axis(self.name, every), lines)
 
 
 def overlays(jobs: list[Compared]) -> list[Overlay]:
     """A drawing for each metric that some of the jobs released, by name."""
     found: dict[str, dict[int, list[MetricView]]] = {}
     for number, job in enumerate(jobs):
-        for metric in job.metrics:
-            if math.isfinite(metric.value) and math.isfinite(metric.std):
-                found.setdefault(metric.name, {}).setdefault(number, []).append(metric)
-    return [_overlay(name, jobs, by_job) for name, by_job in sorted(found.items())]
-
-
-def _overlay(name: str, jobs: list[Compared], by_job: dict[int, list[MetricView]]) -> Overlay:
-    metrics = [each for group in by_job.values() for each in group]
-    plane = Plane.around(map(bar, metrics), max(each.step for each in metrics))
-    series = [
-        Series(jobs[number], plane.points(sorted(group, key=lambda each: each.step)))
-        for number, group in by_job.items()
+        for metric in drawable(job.metrics):
+            found.setdefault(metric.name, {}).setdefault(number, []).append(metric)
+    return [
+        Overlay(name, [Series(jobs[at], sorted(group, key=lambda each: each.step)) for at, group in by_job.items()])
+        for name, by_job in sorted(found.items())
     ]
-    return Overlay(name, series, plane.x_ticks, plane.y_ticks)
 
 
 @dataclass(frozen=True)
@@ -93,34 +95,57 @@ class Paid:
     """A job's last score at the ε that it is planned for."""
 
     of: Compared
-    point: Point
+    epsilon: float
+    metric: MetricView
+
+    @property
+    def point(self) -> Point:
+        """Its place on the chart."""
+        said = with_noise(self.metric.value, self.metric.std)
+        return Point(self.epsilon, self.metric.value, f"ε {up(self.epsilon)}", said, *bar(self.metric))
 
 
-@dataclass(frozen=True)
-class Tradeoff(Frame):
-    """One metric's last value over ε, a point for each private job."""
-
-    name: str
-    paid: list[Paid]
-    x_ticks: list[Tick]
-    y_ticks: list[Tick]
-
-
-def tradeoff(overlay: Overlay) -> Tradeoff | None:
-    """A metric's scores over ε; None if fewer than two of the jobs have both."""
-    last = [(each.of, each.points[-1].metric, each.of.epsilon) for each in overlay.series]
-    private = [(of, metric, epsilon) for of, metric, epsilon in last if epsilon is not None]
-    if len(private) < 2:
+def tradeoff(overlay: Overlay) -> Chart | None:
+    """A score over ε, with its Pareto fronts; None if fewer than two of the jobs have both."""
+    paid = [Paid(each.of, each.of.epsilon, each.metrics[-1]) for each in overlay.series if each.of.epsilon is not None]
+    if len(paid) < 2 or overlay.name not in METRICS:
         return None
-    most = max(epsilon for _, _, epsilon in private) * 1.1
-    plane = Plane.around([bar(metric) for _, metric, _ in private], 1)
+    lines = [
+        Line(
+            each.of.said,
+            [each.point],
+            colour=SERIES[each.of.number],
+            shape="dots",
+            spread="bars",
+            mark=str(each.of.number + 1),
+        )
+        for each in paid
+    ]
+    fronts = [
+        Line("best at its price", [each.point for each in front], "muted", dashed=True, quiet=True)
+        for front in pareto_fronts(paid, larger_is_better=rule_of(overlay.name).larger_is_better)
+    ]
+    ends = [end for each in paid for end in bar(each.metric)]
+    return Chart(
+        f"tradeoff-{overlay.name}",
+        f"last {overlay.name} of {len(paid)} jobs over their ε",
+        Axis("ε of the job, as planned", 0.0, max(each.epsilon for each in paid) * 1.1),
+        Axis(overlay.name, *around(ends)),
+        fronts + lines,
+    )
 
-    def x(epsilon: float) -> float:
-        return LEFT + (WIDTH - LEFT - RIGHT) * epsilon / most
 
-    paid = []
-    for of, metric, epsilon in private:
-        low, high = bar(metric)
-        paid.append(Paid(of, Point(x(epsilon), plane.y(metric.value), plane.y(low), plane.y(high), metric)))
-    x_ticks = [Tick(x(each), f"{each:g}") for each in ticks(0.0, most, 6) if each <= most]
-    return Tradeoff(overlay.name, paid, x_ticks, plane.y_ticks)
+def pareto_fronts(paid: list[Paid], *, larger_is_better: bool) -> list[list[Paid]]:
+    """The jobs that no other job beats in both score and ε, by ε: a front for each currency with two such jobs."""
+    groups: dict[tuple[str, float, str], list[Paid]] = {}
+    for each in paid:
+        groups.setdefault(each.of.currency, []).append(each)
+    sign = 1.0 if larger_is_better else -1.0
+    fronts = []
+    for group in groups.values():
+        front: list[Paid] = []
+        for each in sorted(group, key=lambda one: (one.epsilon, -sign * one.metric.value)):
+            if not front or sign * each.metric.value > sign * front[-1].metric.value:
+                front.append(each)
+        fronts.append(front)
+    return [front for front in fronts if len(front) > 1]

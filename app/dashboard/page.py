@@ -34,6 +34,7 @@ def templates() -> Environment:
         lstrip_blocks=True,
     )
     made.filters.update(numbers.FILTERS)
+    made.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":")}
     return made
 
 

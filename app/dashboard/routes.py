@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Form, Path, Query, Request, Response
 from fastapi.responses import FileResponse, JSONResponse, RedirectResponse
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
@@ -34,12 +35,15 @@ from app.dashboard.session import (
     sign_out,
     start_login,
 )
+from app.datasets import readings
 from app.datasets.routes import list_datasets, states_of
+from app.datasets.schemas import ReadingDataset
 from app.db.engine import Database
 from app.db.models import ApiKey, Job
-from app.errors import NotFound, RequestError, Unauthenticated
-from app.grants.service import require, visible
+from app.errors import InvalidRequest, NotFound, RequestError, Unauthenticated
+from app.grants.service import Access, require, visible
 from app.jobs import service as job_service
+from app.jobs.labels import LONGEST_NOTES, LONGEST_TAG, MOST_TAGS, JobLabels, edit
 from app.jobs.repository import JobOrder, count_by_status
 from app.jobs.routes import Pricing, Status, download_artifact, jobs_among, page_of_jobs, show_certificate
 from app.keys import service as keys
@@ -52,6 +56,7 @@ from app.web.deps import Db, Gpus, RecordedHeads, ServiceSettings, gpus_of
 from app.web.headers import is_head
 from app.web.pagination import After
 
+root = APIRouter(include_in_schema=False)
 router = APIRouter(prefix=HOME, include_in_schema=False, route_class=PageRoute)
 static_files = StaticFiles(directory=HERE / "static")
 
@@ -59,6 +64,12 @@ Id = Annotated[str, Path(pattern=r"^[A-Za-z0-9_]{1,100}$")]
 ROWS = 25
 WRONG_KEY = "This key is unknown, expired or revoked."
 STALE_FORM = "The form was out of date. Please try again; cookies must be allowed for this site."
+
+
+@root.get("/")
+def start() -> RedirectResponse:
+    """Leads a person who types the service's address to the dashboard."""
+    return RedirectResponse(HOME, 303)
 
 
 @router.get("/static/{path:path}")
@@ -131,19 +142,21 @@ class JobsQuery:
         dataset: Annotated[str | None, Query(max_length=100)] = None,
         after: After = None,
         q: Annotated[str | None, Query(max_length=200, pattern=NO_NUL)] = None,
+        tag: Annotated[str | None, Query(max_length=LONGEST_TAG, pattern=NO_NUL)] = None,
         sort: JobOrder | Literal[""] = "newest",
     ) -> None:
         self.status, self.dataset, self.after = status or None, dataset or None, after or None
-        self.q, self.sort = (q or "").strip() or None, sort or "newest"
+        self.q, self.tag = (q or "").strip() or None, (tag or "").strip().lower() or None
+        self.sort = sort or "newest"
 
     @property
     def is_filtered(self) -> bool:
         """Returns True if some jobs may be left out."""
-        return any((self.status, self.dataset, self.q))
+        return any((self.status, self.dataset, self.q, self.tag))
 
     def url(self, path: str, **changes: Any) -> str:
         """The address of this list with other filters; a filter that is None is left out."""
-        asked = {"q": self.q, "status": self.status, "dataset": self.dataset}
+        asked = {"q": self.q, "tag": self.tag, "status": self.status, "dataset": self.dataset}
         asked |= {"sort": self.sort if self.sort != "newest" else None} | changes
         kept = {name: value for name, value in asked.items() if value}
         return f"{path}?{urlencode(kept)}" if kept else path
@@ -180,6 +193,42 @@ def live_job(job_id: Id, request: Request, db: Db, viewer: CurrentViewer) -> Res
 def cancel_job(job_id: Id, db: Db, viewer: PostingViewer) -> Response:
     """Cancels a job, then shows it."""
     job_service.cancel(db, viewer.caller, job_id)
+    return RedirectResponse(f"{HOME}/jobs/{job_id}", 303)
+
+
+@router.post("/jobs/{job_id}/pause")
+def pause_job(job_id: Id, db: Db, viewer: PostingViewer) -> Response:
+    """Pauses a job, then shows it."""
+    job_service.pause(db, viewer.caller, job_id)
+    return RedirectResponse(f"{HOME}/jobs/{job_id}", 303)
+
+
+@router.post("/jobs/{job_id}/resume")
+def resume_job(job_id: Id, db: Db, viewer: PostingViewer) -> Response:
+    """Lets a paused job go on, then shows it."""
+    job_service.resume(db, viewer.caller, job_id)
+    return RedirectResponse(f"{HOME}/jobs/{job_id}", 303)
+
+
+@router.post("/jobs/{job_id}/labels")
+def label_job(
+    job_id: Id,
+    db: Db,
+    viewer: PostingViewer,
+    tags: Annotated[str, Form(max_length=1000)] = "",
+    notes: Annotated[str, Form(max_length=2 * LONGEST_NOTES)] = "",
+) -> Response:
+    """Changes a job's tags, which stand between commas, and its notes; then shows the job."""
+    given = [each for each in tags.split(",") if each.strip()]
+    try:
+        asked = JobLabels(tags=given, notes=notes.replace("\r\n", "\n").strip())
+    except ValidationError:
+        raise InvalidRequest(
+            f"give at most {MOST_TAGS} tags of at most {LONGEST_TAG} characters, and at most {LONGEST_NOTES} "
+            "characters of notes"
+        ) from None
+    with db.write() as session:
+        edit(session, viewer.caller, job_id, asked)
     return RedirectResponse(f"{HOME}/jobs/{job_id}", 303)
 
 
@@ -222,13 +271,16 @@ def dataset_page(
     before: Before = None,
     check: bool = False,
 ) -> Response:
-    """Budgets, entries and jobs of a data set; `check` recomputes its hash chain."""
+    """Budgets, entries and jobs of a data set; `check` recomputes its hash chain. If it is not ready: how far it is."""
     with db.read() as session:
+        reading = readings.find(session, viewer.caller, dataset_id)
+        if reading is not None:
+            return render(request, "reading.html", viewer=viewer, dataset=ReadingDataset.of(reading))
         page = views.dataset_page(session, dataset_id, viewer, before)
     checked = asdict(verified(db, heads, page.dataset.id)) if check and page.ledger else None
     recent = page_of_jobs(db, viewer.caller, gpus_of(request), dataset=page.dataset.id, limit=views.JOBS_ON_DATASET)
     usable = page.dataset.state == "ready" and states_of(db, heads, [page.dataset.id])[page.dataset.id] == "ready"
-    may_start = usable and page.dataset.access != "view" and viewer.caller.role != "viewer"
+    may_start = usable and Access(page.dataset.access).covers("train") and viewer.caller.role != "viewer"
     return render(
         request, "dataset.html", viewer=viewer, page=page, checked=checked, jobs=recent.items, may_start=may_start
     )
@@ -242,6 +294,15 @@ def live_dataset(dataset_id: Id, request: Request, db: Db, viewer: CurrentViewer
     if page.ledger is None:
         raise NotFound("this data set is public: it has no ledger")
     return render(request, "_ledger.html", viewer=viewer, page=page)
+
+
+@router.get("/live/readings/{dataset_id}")
+def live_reading(dataset_id: Id, request: Request, db: Db, viewer: CurrentViewer) -> Response:
+    """How far a data set's file is read."""
+    with db.read() as session:
+        reading = readings.find(session, viewer.caller, dataset_id)
+        shown = ReadingDataset.of(reading) if reading else views.dataset_page(session, dataset_id, viewer, None).dataset
+    return render(request, "_reading.html", viewer=viewer, dataset=shown)
 
 
 @router.get("/live/datasets/{dataset_id}/comparison")
@@ -273,7 +334,7 @@ def _job(request: Request, db: Database, viewer: Viewer, job_id: str) -> views.J
 
 def _jobs(db: Database, caller: Caller, gpus: GpuWorkers, asked: JobsQuery) -> dict[str, Any]:
     """One page of jobs, and the data that its filters need."""
-    among = {"dataset": asked.dataset, "q": asked.q}
+    among = {"dataset": asked.dataset, "q": asked.q, "tag": asked.tag}
     page = page_of_jobs(db, caller, gpus, **among, status=asked.status, after=asked.after, limit=ROWS, sort=asked.sort)
     with db.read() as session:
         counts = count_by_status(session, jobs_among(session, caller, **among))

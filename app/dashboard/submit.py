@@ -31,7 +31,7 @@ from app.datasets.schemas import DatasetView
 from app.db.engine import Database
 from app.db.models import Job
 from app.errors import BudgetError, Conflict, Forbidden, InvalidRequest, LimitError, NotFound, RequestError
-from app.grants.service import REFUSED, require_job
+from app.grants.service import REFUSED, Access, require_job
 from app.jobs import routes as jobs
 from app.jobs.routes import Pricing
 from app.jobs.schemas import Quote
@@ -69,7 +69,8 @@ class Api:
 
         def found() -> list[DatasetView]:
             newest = list_datasets(self.db, self.heads, caller, None, DATASETS_SHOWN).items
-            usable = [each for each in newest if each.access != "view" and each.state == "ready"]
+            ready = [each for each in newest if isinstance(each, DatasetView) and each.state == "ready"]
+            usable = [each for each in ready if Access(each.access).covers("train")]
             for name in wanted:
                 if not any(name in (each.id, each.name) for each in usable):
                     with suppress(NotFound, Forbidden, Conflict):
@@ -117,7 +118,7 @@ def usable_dataset(db: Database, heads: Heads, caller: Caller, wanted: str) -> D
         Conflict: it is retired, or its ledger is behind.
     """
     found = brief_dataset(db, heads, caller, wanted)
-    if found.access == "view":
+    if not Access(found.access).covers("train"):
         raise Forbidden(REFUSED["train"])
     if found.state != "ready":
         raise Conflict("wrong-state", NOT_USABLE[found.state])

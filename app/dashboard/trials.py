@@ -1,67 +1,152 @@
-"""A study as a drawing: r of each trial over its privacy, and the line that leads to the final trial."""
+"""A study as charts: scores by trial and over η and T, all settings side by side, and the line that leads to r*."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from app.dashboard.curve import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Tick, ticks
+from app.contracts.metrics import METRICS, rule_of
+from app.dashboard.chart import MOST_POINTS, NORMAL_95, SERIES, Axis, Chart, Line, Point, around, decades, thinned
+from app.dashboard.numbers import significant, with_noise
 from app.jobs.trials import FitView, TrialList, TrialView
 
 LINE_POINTS = 60
+MOST_LINES = 100  # in the chart of all settings; the best ones
+
+
+def ranked(found: TrialList) -> list[TrialView]:
+    """The trials, the best score first; those without a score last, by number."""
+    sign = -1.0 if larger_is_better(found) else 1.0
+    return sorted(found.items, key=lambda each: (each.score is None, sign * _value(each), each.number))
+
+
+def larger_is_better(found: TrialList) -> bool:
+    """How the study compares its trials."""
+    name = next((each.score.name for each in found.items if each.score), "accuracy")
+    return rule_of(name).larger_is_better if name in METRICS else True
 
 
 @dataclass(frozen=True)
-class Dot:
-    """A trial. `best`: the trial of its level whose r the line uses; or the final trial."""
+class StudyCharts:
+    """A study's charts; a list is empty, and `scaling` None, where there is nothing to draw yet."""
 
-    x: float
-    y: float
-    best: bool
-    trial: TrialView
-
-
-@dataclass(frozen=True)
-class ScalingPicture:
-    """r over μ (or ε), r in powers of ten, in a viewBox of WIDTH × HEIGHT. `line`: the fit, as an SVG polyline."""
-
-    fit_in: str
-    dots: list[Dot]
-    line: str
-    x_ticks: list[Tick]
-    y_ticks: list[Tick]
-
-    left, right, top, bottom = LEFT, WIDTH - RIGHT, TOP, HEIGHT - BOTTOM
-    width, height = WIDTH, HEIGHT
+    scores: list[Chart]
+    all_settings: Chart | None
+    scaling: Chart | None
 
 
-def scaling_picture(found: TrialList) -> ScalingPicture | None:
-    """The picture of linear scaling; None for other strategies, and until r* is known."""
-    fit = found.study.fit if found.study else None
-    placed = [(_place(each, fit), each) for each in found.items] if fit else []
-    if fit is None or not placed:
+def study_charts(found: TrialList) -> StudyCharts:
+    """The charts of a study, from the scores that were released so far."""
+    scored = thinned([each for each in found.items if each.score and math.isfinite(each.score.value)], MOST_POINTS)
+    charts = []
+    if scored:
+        by_number = Axis("trial", -0.5, max(each.number for each in scored) + 0.5)
+        charts.append(_slice("number", "by trial", by_number, scored, lambda each: each.number))
+        for name, label, of in SLICES:
+            values = [of(each) for each in scored]
+            if min(values) > 0 and max(values) > min(values):
+                axis = Axis(label, *decades(values), scale="log")
+                charts.append(_slice(name, f"over {label}", axis, scored, of))
+    return StudyCharts(charts, _all_settings(found), _scaling(found))
+
+
+SLICES: tuple[tuple[str, str, Callable[[TrialView], float]], ...] = (
+    ("rate", "learning rate η", lambda each: each.learning_rate),
+    ("steps", "steps T", lambda each: float(each.steps)),
+)
+
+
+def _value(trial: TrialView) -> float:
+    return trial.score.value if trial.score else 0.0
+
+
+def _slice(name: str, title: str, axis: Axis, scored: list[TrialView], of: Callable[[TrialView], float]) -> Chart:
+    """The scores of all trials over one number of theirs; the delivered trial in its own colour."""
+    lines = []
+    for chosen in (False, True):
+        points = [_scored(each, of(each)) for each in scored if each.chosen == chosen]
+        if points:
+            said, colour = ("delivered trial", SERIES[1]) if chosen else ("trials", SERIES[0])
+            lines.append(Line(said, sorted(points, key=lambda each: each.x), colour, "dots", "bars"))
+    score = scored[0].score.name if scored[0].score else "score"
+    ends = [end for line in lines for point in line.points for end in (point.low, point.high) if end is not None]
+    return Chart(f"study-{name}", f"{score} {title}", axis, Axis(score, *around(ends)), lines)
+
+
+def _scored(trial: TrialView, x: float) -> Point:
+    std = trial.score.std if trial.score else 0.0
+    low, high = _value(trial) - NORMAL_95 * std, _value(trial) + NORMAL_95 * std
+    return Point(x, _value(trial), said(trial), with_noise(_value(trial), std), low, high)
+
+
+def said(trial: TrialView) -> str:
+    """A trial in words."""
+    return f"trial {trial.number}, η {significant(trial.learning_rate, 3)}, T {trial.steps}"
+
+
+def _all_settings(found: TrialList) -> Chart | None:
+    """Parallel coordinates: a line for each scored trial through its η, T, r and score; None for fewer than two."""
+    best = [each for each in ranked(found) if each.score and math.isfinite(each.score.value)][:MOST_LINES]
+    if len(best) < 2:
         return None
-    most = max(x for x, _ in placed) * 1.05
-    lows = [each.r for _, each in placed] + [fit.r_star]
-    decades = range(math.floor(math.log10(min(lows))), math.ceil(math.log10(max(lows)) + 1e-9) + 1)
-    low, high = decades[0], max(decades[-1], decades[0] + 1)
+    axes: list[tuple[str, list[float], bool]] = [
+        ("η", [each.learning_rate for each in best], True),
+        ("T", [float(each.steps) for each in best], True),
+    ]
+    if all(each.max_grad_norm is not None for each in best):
+        axes.append(("C", [each.max_grad_norm or 1.0 for each in best], True))
+    axes.append(("r", [each.r for each in best], True))
+    axes.append((best[0].score.name if best[0].score else "score", [_value(each) for each in best], False))
+    names = [f"{name} {significant(min(values), 3)} … {significant(max(values), 3)}" for name, values, _ in axes]
+    lines = []
+    for at in reversed(range(len(best))):  # the best one is drawn last, above the others
+        points = [
+            Point(float(place), _height(values, at, log=log), said(best[at]), f"{name} {significant(values[at], 4)}")
+            for place, (name, values, log) in enumerate(axes)
+        ]
+        rank = "best" if at == 0 else "best third" if at < -(-len(best) // 3) else "others"
+        lines.append(Line(rank, points, {"best": SERIES[1], "best third": SERIES[0]}.get(rank, "muted")))
+    x = Axis("", -0.3, len(axes) - 0.7, "names", names=names)
+    return Chart("study-all", "every scored trial through its settings", x, Axis("", -0.05, 1.05, "hidden"), lines)
 
-    def x(value: float) -> float:
-        return LEFT + (WIDTH - LEFT - RIGHT) * value / most
 
-    def y(r: float) -> float:
-        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (math.log10(r) - low) / (high - low)
+def _height(values: list[float], at: int, *, log: bool) -> float:
+    """A value's place between the smallest and the largest, 0 … 1."""
+    placed = [math.log(each) for each in values] if log and min(values) > 0 else values
+    low, high = min(placed), max(placed)
+    return (placed[at] - low) / (high - low) if high > low else 0.5
 
+
+def _scaling(found: TrialList) -> Chart | None:
+    """r over the privacy of a trial, with the line and r*; None for other strategies, and until r* is known."""
+    fit = found.study.fit if found.study else None
+    if fit is None or not found.items:
+        return None
+    unit = "μ" if fit.fit_in == "mu" else "ε"
+    best = {level.best for level in fit.levels}
+    pilots = [(_place(each, fit), each) for each in found.items if each.role != "final"]
+    low, high = decades([each.r for each in found.items] + [fit.r_star])
     ends = [fit.at_final * k / LINE_POINTS for k in range(1, LINE_POINTS + 1)]
     curve = [(at, sum(c * at**k for k, c in enumerate(fit.coefficients))) for at in ends]
-    best = {level.best for level in fit.levels}
-    return ScalingPicture(
-        fit_in="μ" if fit.fit_in == "mu" else "ε",
-        dots=[Dot(x(at), y(each.r), each.number in best or each.role == "final", each) for at, each in placed],
-        line=" ".join(f"{x(at):.1f},{y(r):.1f}" for at, r in curve if 10.0**low <= r <= 10.0**high),
-        x_ticks=[Tick(x(each), f"{each:g}") for each in ticks(0.0, most, 6) if each <= most],
-        y_ticks=[Tick(y(10.0**each), f"{10.0**each:g}") for each in decades],
-    )
+    star = Point(fit.at_final, fit.r_star, "the final trial", f"r* = {significant(fit.r_star, 4)}")
+
+    def dots(chosen: bool) -> list[Point]:
+        return [
+            Point(x, each.r, said(each), f"r {significant(each.r, 4)}")
+            for x, each in pilots
+            if (each.number in best) == chosen
+        ]
+
+    most = max([x for x, _ in pilots] + [fit.at_final]) * 1.08
+    lines = [
+        Line("line", [Point(x, r, "", "") for x, r in curve if low <= r <= high], "accent", dashed=True, quiet=True),
+        Line("other trials", dots(False), "accent", "dots", hollow=True),
+        Line("best of its level", dots(True), "accent", "dots"),
+        Line("r*", [star], SERIES[1], "dots", mark="r*"),
+    ]
+    title = f"total step size r of each trial over its {unit}, and the line to r*"
+    return Chart("study-scaling", title, Axis(f"{unit} of a trial", 0.0, most), Axis("r", low, high, "log"), lines)
 
 
 def _place(trial: TrialView, fit: FitView) -> float:

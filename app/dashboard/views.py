@@ -10,22 +10,24 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.budgets.schemas import BudgetView
+from app.budgets.service import visible_to
 from app.contracts.base import Epsilon
 from app.dashboard.curve import Curve, curves
 from app.dashboard.numbers import percent
 from app.dashboard.session import Viewer
-from app.dashboard.trials import ScalingPicture, scaling_picture
+from app.dashboard.trials import StudyCharts, ranked, study_charts
 from app.datasets.schemas import DatasetView
 from app.db.models import Account, ApiKey, Certificate, Dataset, Job, LedgerEntry
 from app.grants.service import Access, find, require_job, visible
 from app.jobs import repository as jobs
 from app.jobs.schemas import EventView, JobView, MetricView
-from app.jobs.service import may_cancel
-from app.jobs.trials import TrialList, trials
+from app.jobs.service import STOPPABLE, may_cancel
+from app.jobs.trials import TrialList, TrialView, trials
 from app.keys.service import Caller
 from app.ledger import repository as ledger
 from app.ledger import summary
-from app.ledger.accounts import filter_for, remaining_of
+from app.ledger.accounts import filter_for
 from app.ledger.schemas import AccountView, LedgerView
 from app.lifecycle.presence import GpuWorkers
 from app.lifecycle.states import FINISHED
@@ -35,7 +37,6 @@ from app.privacy.prices import Units
 EVENTS_SHOWN = 200
 ENTRIES_SHOWN = 50
 JOBS_ON_DATASET = 10
-STOPPABLE = ("queued", "running")
 ACTIVE = ("queued", "running", "pausing", "cancelling")
 
 
@@ -119,10 +120,11 @@ class JobPage:
         factor: e^ε, rounded up.
         has_account: True if the job is charged, because the data are private.
         unit: the unit of charges.
+        train_budget, holdout_budget: today's budgets, 0 without any.
         room: how many more jobs of this price the budget admits; None where nothing is charged.
         charged_share: the charged part of the hold; None until the job has settled.
         entries: the job's own entries in the ledger.
-        trials, picture: for a study, its trials, and the scaling law fitted to them.
+        trials, ranked, study_charts: for a study, its trials, the best score first, and their charts.
         is_trial: it is a trial of a study, and only its score is released.
         hands_out_model: the model's weights leave the worker.
         certificate_due: it spent privacy and has settled, so a certificate is or will be issued.
@@ -135,6 +137,8 @@ class JobPage:
     factor: str | None
     has_account: bool
     unit: str | None
+    train_budget: int
+    holdout_budget: int
     room: int | None
     charged_share: float | None
     curves: list[Curve]
@@ -144,10 +148,14 @@ class JobPage:
     certificate: Certificate | None
     certificate_due: bool
     may_cancel: bool
+    may_pause: bool
+    may_resume: bool
+    may_label: bool
     may_download: bool
     may_submit: bool
     trials: TrialList | None
-    picture: ScalingPicture | None
+    ranked: list[TrialView]
+    study_charts: StudyCharts | None
     is_trial: bool
     hands_out_model: bool
 
@@ -178,6 +186,7 @@ def job_page(session: Session, job_id: str, viewer: Viewer, gpus: GpuWorkers) ->
     entries = ledger.page_of_entries(session, dataset.id, after=0, job=job_id, limit=10)
     account = session.get(Account, dataset.id)
     view = JobView.of(job, details, gpus)
+    may_steer = may_cancel(session, caller, job)
     found, trial = trials(session, job) if job.study is not None else None, job.trial or {"role": "final"}
     return JobPage(
         job=view,
@@ -187,7 +196,9 @@ def job_page(session: Session, job_id: str, viewer: Viewer, gpus: GpuWorkers) ->
         factor=_factor(view.quote.epsilon),
         has_account=account is not None,
         unit=view.quote.charge["unit"],
-        room=None if job.parent_id else _room(account, view.quote.charge),
+        train_budget=account.train_budget if account else 0,
+        holdout_budget=account.holdout_budget if account else 0,
+        room=None if job.parent_id else _room(session, viewer.caller, job.dataset_id, view.quote.charge),
         charged_share=None if view.charged is None else view.charged.share,
         curves=curves(metrics, _last_step(job, metrics)),
         metrics=metrics,
@@ -195,11 +206,15 @@ def job_page(session: Session, job_id: str, viewer: Viewer, gpus: GpuWorkers) ->
         entries=entries,
         certificate=jobs.certificate(session, job_id),
         certificate_due=job.status in FINISHED and not job.parent_id and any(each.kind == "post" for each in entries),
-        may_cancel=job.status in STOPPABLE and not job.parent_id and may_cancel(session, caller, job),
+        may_cancel=job.status in STOPPABLE and not job.parent_id and may_steer,
+        may_pause=job.status in ("queued", "running") and not job.parent_id and may_steer,
+        may_resume=job.status in ("pausing", "paused") and not job.parent_id and may_steer,
+        may_label=may_steer,
         may_download=access.covers("train"),
         may_submit=access.covers("train"),
         trials=found,
-        picture=scaling_picture(found) if found else None,
+        ranked=ranked(found) if found else [],
+        study_charts=study_charts(found) if found else None,
         is_trial=trial["role"] != "final",
         hands_out_model=trial.get("keeps_weights", True),
     )
@@ -210,11 +225,12 @@ def _last_step(job: Job, metrics: list[MetricView]) -> int:
     return max((each.step for each in metrics), default=1) if job.study is not None else job.steps
 
 
-def _room(account: Account | None, charge: dict[str, Any] | None) -> int | None:
-    """How many jobs of this charge fit what is left; None where nothing is charged."""
-    if account is None or charge is None:
+def _room(session: Session, caller: Caller, dataset_id: str, charge: dict[str, Any] | None) -> int | None:
+    """How many jobs of this charge fit what is left to the caller; None where nothing is charged."""
+    left = jobs.remaining(session, dataset_id, caller.id)
+    if left is None or charge is None:
         return None
-    return Units.model_validate(remaining_of(account)).holds(Units(train=charge["train"], holdout=charge["holdout"]))
+    return left.holds(Units(train=charge["train"], holdout=charge["holdout"]))
 
 
 def _factor(epsilon: Epsilon | None) -> str | None:
@@ -229,7 +245,8 @@ class DatasetPage:
     """A data set, its budgets, and a page of its entries, newest first.
 
     Attributes:
-        room: how many more jobs like the newest one the budget admits; None without one.
+        room: how many more jobs like the newest one the budget admits for this viewer; None without one.
+        within: the budgets within the cap that this viewer may see.
         names: the name behind a key's id, as far as the viewer may know it.
         older: where the next page of entries ends; None on the last one.
     """
@@ -237,6 +254,7 @@ class DatasetPage:
     dataset: DatasetView
     budgets: list[Budget]
     room: int | None
+    within: list[BudgetView]
     entries: list[LedgerEntry]
     names: dict[str, str]
     before: int | None
@@ -262,12 +280,15 @@ def dataset_page(session: Session, dataset_id: str, viewer: Viewer, before: int 
     entries, older = _entries(session, dataset, before)
     newest = select(Job.quote).where(Job.dataset_id == row.id, Job.parent_id.is_(None))
     like = session.scalar(newest.order_by(Job.created_at.desc(), Job.id.desc()).limit(1))
+    within = [] if account is None else visible_to(session, viewer.caller, row.id)
+    actors, users = {entry.actor for entry in entries}, {key for each in within for key in each.keys or ()}
     return DatasetPage(
         dataset=dataset,
         budgets=budgets(dataset.ledger),
-        room=_room(account, None if like is None else like["charge"]),
+        room=_room(session, viewer.caller, row.id, None if like is None else like["charge"]),
+        within=within,
         entries=entries,
-        names=key_names(session, viewer.caller, access, {dataset.owner} | {entry.actor for entry in entries}),
+        names=key_names(session, viewer.caller, access, {dataset.owner} | actors | users),
         before=before,
         older=older,
     )

@@ -17,7 +17,7 @@ from app.errors import Conflict, InvalidRequest, NotFound
 from app.web.deps import Db
 from app.webhooks import service
 from app.webhooks.routes import SecretKey, Targets
-from app.webhooks.schemas import DeliveryView, WebhookRequest, WebhookView
+from app.webhooks.schemas import DeliveryView, WebhookChange, WebhookRequest, WebhookView
 
 PAGE = f"{HOME}/webhooks"
 router = APIRouter(prefix=PAGE, include_in_schema=False, route_class=PageRoute)
@@ -43,7 +43,7 @@ def webhooks_page(request: Request, db: Db, viewer: CurrentViewer) -> Response:
 @router.get("/live")
 def live_webhooks(request: Request, db: Db, viewer: CurrentViewer) -> Response:
     """The changing part of the webhooks' page."""
-    return render(request, "_webhooks.html", viewer=viewer, cards=_cards(db, viewer))
+    return render(request, "_webhooks.html", viewer=viewer, cards=_cards(db, viewer), kinds=get_args(WebhookEventType))
 
 
 @router.post("")
@@ -87,6 +87,33 @@ def enable(webhook_id: Id, db: Db, viewer: PostingViewer, enabled: Annotated[boo
     with db.write() as session:
         service.change(session, viewer.caller, webhook_id, enabled=enabled)
     return RedirectResponse(f"{PAGE}#{webhook_id}", 303)
+
+
+@router.post("/{webhook_id}/events")
+def change_events(
+    request: Request,
+    webhook_id: Id,
+    db: Db,
+    viewer: PostingViewer,
+    events: Annotated[list[str], Form()] = [],  # noqa: B006 - FastAPI copies it
+    description: Text = "",
+) -> Response:
+    """Changes what a webhook tells of, and its description."""
+    try:
+        asked = WebhookChange.model_validate({"events": events, "description": description.strip()})
+    except ValidationError:
+        return _page(request, db, viewer, problem="Choose at least one event.", status=422)
+    with db.write() as session:
+        service.change(session, viewer.caller, webhook_id, events=asked.events, description=asked.description)
+    return RedirectResponse(f"{PAGE}#{webhook_id}", 303)
+
+
+@router.post("/{webhook_id}/secret")
+def rotate_secret(request: Request, webhook_id: Id, db: Db, key: SecretKey, viewer: PostingViewer) -> Response:
+    """Gives a webhook a new secret; only the page that answers shows it."""
+    with db.write() as session:
+        _webhook, secret = service.rotate_secret(session, key, viewer.caller, webhook_id)
+    return _page(request, db, viewer, secret=secret)
 
 
 @router.post("/{webhook_id}/delete")

@@ -19,7 +19,7 @@ from app.datasets.service import Registered, split_sizes
 from app.db.engine import Database
 from app.db.models import Account, Dataset, Declaration
 from app.errors import Conflict, InvalidRequest, Unavailable
-from app.formats.stored import DataDamagedError
+from app.formats.damage import DataDamagedError
 from app.grants import service as grants
 from app.ids import now
 from app.keys.service import Caller

@@ -12,13 +12,12 @@ from app.datasets import repository
 from app.db.engine import Database
 from app.db.models import Dataset
 from app.errors import Conflict, InvalidRequest, Unavailable
-from app.keys.service import Caller
 from app.ledger import accounts, behind
 from app.ledger.heads import Heads
 from app.settings import Settings
 
 
-def check(session: Session, heads: Heads, caller: Caller, spec: DatasetSpec, contents: list[dict[str, str]]) -> None:
+def check(session: Session, heads: Heads, owner_key: str, spec: DatasetSpec, contents: list[dict[str, str]]) -> None:
     """Refuses content that this owner registered before, if either registration protects it.
 
     The files of two public hold-outs may be the same, as no privacy is claimed for them.
@@ -35,11 +34,11 @@ def check(session: Session, heads: Heads, caller: Caller, spec: DatasetSpec, con
         raise InvalidRequest.at(
             "/holdout_file", "the hold-out file is identical to the data file: send different records"
         )
-    for part, dataset in repository.with_content(session, caller.id, sent["data"]):
+    for part, dataset in repository.with_content(session, owner_key, sent["data"]):
         protected = spec.privacy.sensitivity == "private" or (part == "data" and dataset.sensitivity == "private")
         if protected and not _is_retired(heads, dataset):
             raise _duplicate(dataset)
-    for part, dataset in repository.with_content(session, caller.id, sent["holdout"]):
+    for part, dataset in repository.with_content(session, owner_key, sent["holdout"]):
         if part == "data" and dataset.sensitivity == "private" and not _is_retired(heads, dataset):
             raise _duplicate(dataset)
 
@@ -65,9 +64,9 @@ def _is_retired(heads: Heads, dataset: Dataset) -> bool:
     return True
 
 
-def check_forgotten(db: Database, settings: Settings, caller: Caller, hmacs: set[str]) -> None:
+def check_forgotten(db: Database, settings: Settings, owner_key: str, hmacs: set[str]) -> None:
     """Raises Conflict, `ledger-behind`, if this owner registered the content and the database has lost it."""
-    forgotten = behind.forgotten_content(db, Heads.of(settings), caller.id, hmacs)
+    forgotten = behind.forgotten_content(db, Heads.of(settings), owner_key, hmacs)
     if forgotten is not None:
         detail = f"you registered this content as {forgotten}, and the database lost that entry: restore a newer backup"
         raise Conflict("ledger-behind", detail)

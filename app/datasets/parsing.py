@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from app.sandbox import busy, run_limited
+from app.sandbox import Watch, busy, run_limited
 from app.settings import Settings
 
 PARSER = "app.formats.parse:parse"
@@ -15,12 +15,19 @@ RECOUNTER = "app.formats.recount:recount"
 
 
 class Parsers:
-    """At most `max_parsers` parsing processes of this API process: each may take `parse_memory_bytes`."""
+    """A few parsing processes of this API process: each may take `parse_memory_bytes`.
 
-    def __init__(self, settings: Settings) -> None:
+    Args:
+        most: how many at once; None: `max_parsers`.
+        time_s: how long one may take; None: `parse_time_s`.
+    """
+
+    def __init__(self, settings: Settings, most: int | None = None, time_s: float | None = None) -> None:
         self._settings = settings
-        self._free = threading.BoundedSemaphore(settings.max_parsers)
-        self._copies = threading.BoundedSemaphore(settings.max_parsers)
+        self._time_s = settings.parse_time_s if time_s is None else time_s
+        most = settings.max_parsers if most is None else most
+        self._free = threading.BoundedSemaphore(most)
+        self._copies = threading.BoundedSemaphore(most)
 
     @contextmanager
     def copying(self) -> Iterator[None]:
@@ -36,14 +43,15 @@ class Parsers:
         finally:
             self._copies.release()
 
-    def parse(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Runs app.formats.parse.parse under limits.
+    def parse(self, request: dict[str, Any], watch: Watch | None = None) -> dict[str, Any]:
+        """Runs app.formats.parse.parse under limits. `watch` sees its progress, and may end it.
 
         Raises:
+            Interrupted: the watch ended it.
             InvalidRequest: a file does not match the specification.
             LimitError: it took more memory or time than is allowed; with status 503, no process became free in time.
         """
-        return self._run(PARSER, request)
+        return self._run(PARSER, request, watch)
 
     def recount(self, request: dict[str, Any]) -> dict[str, Any]:
         """Runs app.formats.recount.recount under the same limits.
@@ -53,11 +61,11 @@ class Parsers:
         """
         return self._run(RECOUNTER, request)
 
-    def _run(self, target: str, request: dict[str, Any]) -> dict[str, Any]:
+    def _run(self, target: str, request: dict[str, Any], watch: Watch | None = None) -> dict[str, Any]:
         if not self._free.acquire(timeout=self._settings.parse_wait_s):
             raise busy()
         try:
-            memory_bytes, time_s = self._settings.parse_memory_bytes, self._settings.parse_time_s
-            return run_limited(target, request, memory_bytes=memory_bytes, time_s=time_s)
+            memory_bytes = self._settings.parse_memory_bytes
+            return run_limited(target, request, memory_bytes=memory_bytes, time_s=self._time_s, watch=watch)
         finally:
             self._free.release()

@@ -8,15 +8,23 @@ from datetime import datetime
 from sqlalchemy import ColumnElement, or_, select, tuple_
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from app.db.models import Account, ApiKey, Dataset, DatasetContent, Job
+from app.db.models import Account, ApiKey, Dataset, DatasetContent, DatasetReading, Job
 from app.errors import Conflict
 from app.grants.service import Access, access_of, visible, with_grants
 from app.keys.service import Caller
 
 
-def name_is_taken(session: Session, name: str) -> bool:
-    """Returns True if a data set has this name."""
-    return session.scalar(select(Dataset.id).where(Dataset.name == name)) is not None
+def name_is_taken(session: Session, name: str, dataset_id: str | None = None) -> bool:
+    """Returns True if a data set has this name, or will have it once its file is read.
+
+    Args:
+        dataset_id: the data set that asks: its own reading holds the name for it.
+    """
+    reading = select(DatasetReading.id).where(
+        DatasetReading.holds_name == name, DatasetReading.id != (dataset_id or "")
+    )
+    has = select(Dataset.id).where(Dataset.name == name)
+    return session.scalar(has) is not None or session.scalar(reading) is not None
 
 
 def with_content(session: Session, owner_key: str, hmacs: Iterable[str]) -> list[tuple[str, Dataset]]:

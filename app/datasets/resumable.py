@@ -25,9 +25,9 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from app.contracts.base import Document
-from app.datasets.storage import create, too_large
+from app.datasets.storage import create
 from app.disk import sync
-from app.errors import Conflict, InvalidRequest, NotFound, StorageFull
+from app.errors import Conflict, InvalidRequest, NotFound, StorageFull, too_large
 from app.ids import new_id, now
 from app.settings import Settings
 
@@ -81,8 +81,7 @@ def begin(settings: Settings, key_id: str, size: int, sha256: str | None) -> Upl
     if size > settings.max_upload_total_bytes:
         raise too_large(settings.max_upload_total_bytes)
     with _locked(settings) as root:
-        there = [upload for folder in root.glob("up_*") if (upload := _load(settings, folder)) is not None]
-        there = [each for each in there if each.expires_at > now()]
+        there = _there(settings, root)
         _check_limits(settings, [each.declared.size for each in there if each.declared.key == key_id], size)
         promised = sum(each.declared.size - each.offset for each in there)
         if shutil.disk_usage(root).free < promised + size:
@@ -93,6 +92,22 @@ def begin(settings: Settings, key_id: str, size: int, sha256: str | None) -> Upl
         _declare(folder, Declared(key=key_id, size=size, sha256=sha256))
         sync(root)
     return find(settings, key_id, folder.name)
+
+
+def declared_bytes(settings: Settings, key_id: str) -> int:
+    """What a key's uploads have declared together."""
+    return sum(each.declared.size for each in _there(settings, _root(settings)) if each.declared.key == key_id)
+
+
+def count_open(settings: Settings) -> int:
+    """Counts the uploads that are there, complete or not."""
+    return sum(1 for _ in _root(settings).glob("up_*"))
+
+
+def _there(settings: Settings, root: Path) -> list[Upload]:
+    """All uploads that have not expired."""
+    found = [upload for folder in root.glob("up_*") if (upload := _load(settings, folder)) is not None]
+    return [each for each in found if each.expires_at > now()]
 
 
 def find(settings: Settings, key_id: str, upload_id: str) -> Upload:
@@ -185,11 +200,11 @@ def give_up(settings: Settings, key_id: str, upload_id: str) -> None:
         os.close(descriptor)
 
 
-def take(settings: Settings, key_id: str, upload_id: str, pointer: str, target: Path) -> None:
+def take(settings: Settings, key_id: str, upload_id: str, pointer: str, target: Path) -> Declared:
     """Gives a complete upload's file a second name, where a registration looks for it. The upload stays.
 
     Raises:
-        InvalidRequest: there is no such upload of this key, a part of it is missing, or it arrived damaged.
+        InvalidRequest: there is no such upload of this key, or a part of it is missing.
     """
     try:
         upload = find(settings, key_id, upload_id)
@@ -199,12 +214,18 @@ def take(settings: Settings, key_id: str, upload_id: str, pointer: str, target: 
         os.link(upload.file, target)
     except (NotFound, FileNotFoundError):
         raise InvalidRequest.at(pointer, "this key has no such upload, or it has expired: upload the file") from None
-    if upload.declared.sha256 is not None:
-        with target.open("rb") as file:
-            arrived = hashlib.file_digest(file, "sha256").hexdigest()
-        if arrived != upload.declared.sha256:
-            detail = "its SHA-256 is not the declared one: delete this upload, and upload the file again"
-            raise InvalidRequest.at(pointer, detail)
+    return upload.declared
+
+
+def check_arrived(file: Path, sha256: str | None, pointer: str) -> None:
+    """Reads a file whole, and raises InvalidRequest if it is not the declared one. Does nothing without `sha256`."""
+    if sha256 is None:
+        return
+    with file.open("rb") as content:
+        arrived = hashlib.file_digest(content, "sha256").hexdigest()
+    if arrived != sha256:
+        detail = "its SHA-256 is not the declared one: delete this upload, and upload the file again"
+        raise InvalidRequest.at(pointer, detail)
 
 
 def consume(settings: Settings, upload_id: str) -> None:

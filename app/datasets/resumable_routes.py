@@ -9,7 +9,7 @@ from fastapi import APIRouter, Header, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from app.audit import record as audit
-from app.datasets import resumable
+from app.datasets import quota, resumable
 from app.datasets.schemas import UploadRequest, UploadView
 from app.keys.auth import OwnerKey
 from app.web.deps import Db, ServiceSettings
@@ -37,7 +37,9 @@ def begin_upload(
     body: UploadRequest, db: Db, settings: ServiceSettings, caller: OwnerKey, response: Response
 ) -> UploadView:
     """Begins an upload of a large data file. Send its bytes with PATCH, then name its id in a data set's `upload`."""
+    quota.require(db, settings, caller.id, body.size)
     with db.write() as session:
+        quota.reserve(session, settings, caller.id, body.size)
         upload = resumable.begin(settings, caller.id, body.size, body.sha256)
         audit.record(session, "upload.begun", upload.id)
     response.headers["Location"] = f"/v1/uploads/{upload.id}"

@@ -12,22 +12,26 @@ from starlette.concurrency import run_in_threadpool
 
 from app.contracts.dataset_spec import DatasetSpec, rounded
 from app.contracts.redeclaration import Redeclaration
-from app.datasets import declaring, repository, resumable, service, storage
+from app.datasets import declaring, quota, readings, repository, resumable, service, sources, storage
 from app.datasets.parsing import Parsers
 from app.datasets.schemas import (
     CheckedDataset,
     DatasetList,
     DatasetView,
     Read,
+    Reading,
+    ReadingDataset,
     RedeclaredDataset,
     RegisteredDataset,
     Shape,
     State,
 )
+from app.datasets.sources import Arrived
 from app.datasets.upload import Upload
 from app.db.engine import Database
-from app.db.models import Account
-from app.errors import InvalidRequest, TooLarge
+from app.db.models import Account, Dataset, DatasetReading
+from app.disk import require_room
+from app.errors import Conflict, InvalidRequest, TooLarge
 from app.grants import service as grants
 from app.ids import rfc3339
 from app.jobs.pricing import PricingService
@@ -41,7 +45,7 @@ from app.web import strict_json
 from app.web.deps import Db, RecordedHeads, ServiceSettings, get_parsers, get_pricing
 from app.web.examples import DATASET_SPECS, SPECS_WITHOUT_FILE
 from app.web.limits import LARGE_NODES, chunks_of
-from app.web.pagination import After, Limit, decode_cursor, decode_moment, encode_cursor
+from app.web.pagination import After, Limit, decode_row, encode_cursor
 from app.web.problems import validation_errors
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"])
@@ -91,16 +95,17 @@ async def register_dataset(
     pricing: Pricing,
     parsers: Parsing,
     caller: OwnerKey,
-) -> RegisteredDataset:
+) -> RegisteredDataset | ReadingDataset:
     """Registers a data set: its file in the request (multipart: `spec`, `file`, `holdout_file`), by `upload` (the id of
     an upload in pieces, which this deletes), or by `path` under the data root.
 
     Checks the data against the declaration; errors name columns and counts. Refuses content that you registered before,
-    if either registration is private.
+    if either registration is private. Large files are read in the background: the answer's `state` is then "reading",
+    and the data set's address shows progress and outcome.
     """
     with storage.staging(settings.storage_root) as folder:
-        spec = await _received(request, folder, settings, parsers, caller)
-        view = await run_in_threadpool(_register, db, settings, pricing, parsers, caller, spec, folder)
+        arrived = await _received(request, folder, db, settings, caller)
+        view = await run_in_threadpool(_register, db, settings, pricing, parsers, caller, arrived, folder)
     response.headers["Location"] = f"/v1/datasets/{view.id}"
     return view
 
@@ -114,27 +119,29 @@ async def check_dataset(
     Answers how many records were read and dropped, with warnings, and suggests a rounded number of records to declare.
     """
     with storage.staging(settings.storage_root) as folder:
-        spec = await _received(request, folder, settings, parsers, caller)
-        return await run_in_threadpool(_check, db, settings, pricing, parsers, caller, spec, folder)
+        arrived = await _received(request, folder, db, settings, caller)
+        return await run_in_threadpool(_check, db, settings, pricing, parsers, caller, arrived, folder)
 
 
 @router.get("")
 def list_datasets(
     db: Db, heads: RecordedHeads, caller: CurrentKey, after: After = None, limit: Limit = 50
 ) -> DatasetList:
-    """Lists the data sets that this key may see, newest first, each with its ledger's balances."""
-    key = None
-    if after is not None:
-        moment, dataset_id = decode_cursor(after, str, str)
-        key = (decode_moment(moment), dataset_id)
+    """Lists the data sets that this key may see, newest first, each with its ledger's balances; and the key's own that
+    are still being read."""
+    key = decode_row(after)
     with db.read() as session:
-        found = repository.page(session, caller, after=key, limit=limit)
-        more, found = len(found) > limit, found[:limit]
-        ledgers = [None if account is None else summary.brief(session, of, account) for of, account, _ in found]
-    last = encode_cursor(rfc3339(found[-1][0].created_at), found[-1][0].id) if more else None
+        stored = {each[0].id: each for each in repository.page(session, caller, after=key, limit=limit)}
+        reading = {each.id: each for each in readings.page(session, caller, after=key, limit=limit)}
+        rows: list[Dataset | DatasetReading] = [*(each[0] for each in stored.values()), *reading.values()]
+        rows.sort(key=lambda row: (row.created_at, row.id), reverse=True)
+        more, rows = len(rows) > limit, rows[:limit]
+        found = [stored[row.id] for row in rows if row.id in stored]
+        ledgers = {of.id: summary.brief(session, of, account) for of, account, _ in found if account is not None}
+    last = encode_cursor(rfc3339(rows[-1].created_at), rows[-1].id) if more else None
     states = states_of(db, heads, [each[0].id for each in found])
-    shown = zip(found, ledgers, strict=True)
-    return DatasetList(items=[DatasetView.of(of, view, can, states[of.id]) for (of, _, can), view in shown], next=last)
+    shown = {of.id: DatasetView.of(of, ledgers.get(of.id), access, states[of.id]) for of, _, access in found}
+    return DatasetList(items=[shown.get(row.id) or ReadingDataset.of(reading[row.id]) for row in rows], next=last)
 
 
 def brief_dataset(db: Database, heads: Heads, caller: Caller, dataset: str) -> DatasetView:
@@ -151,12 +158,19 @@ def brief_dataset(db: Database, heads: Heads, caller: Caller, dataset: str) -> D
 
 
 @router.get("/{dataset_id}")
-def show_dataset(dataset_id: str, db: Db, heads: RecordedHeads, pricing: Pricing, caller: CurrentKey) -> DatasetView:
-    """Shows one data set, by its id or name."""
+def show_dataset(
+    dataset_id: str, db: Db, heads: RecordedHeads, pricing: Pricing, caller: CurrentKey
+) -> DatasetView | ReadingDataset:
+    """Shows one data set, by its id or name; how far it is read, if it is not ready."""
     with db.read() as session:
-        dataset, access = grants.find(session, caller, dataset_id)
+        try:
+            dataset, access = grants.find(session, caller, dataset_id)
+        except Conflict:
+            return ReadingDataset.of(readings.require(session, caller, dataset_id))
+        told = readings.outcome(session, caller, dataset.id)
     ledger = summary.figures(db, pricing, dataset.id)
-    return DatasetView.of(dataset, ledger, access, states_of(db, heads, [dataset.id])[dataset.id])
+    view = DatasetView.of(dataset, ledger, access, states_of(db, heads, [dataset.id])[dataset.id])
+    return view if told is None else view.model_copy(update={"reading": Reading.of(told)})
 
 
 @router.post("/{dataset_id}/declarations", status_code=201)
@@ -193,15 +207,23 @@ def _register(
     pricing: PricingService,
     parsers: Parsers,
     caller: Caller,
-    spec: DatasetSpec,
+    arrived: Arrived,
     folder: Path,
-) -> RegisteredDataset:
-    made = service.register(db, settings, pricing.of(caller.id), parsers, caller, spec, folder)
-    for upload in filter(None, (spec.upload, spec.holdout_upload)):
+) -> RegisteredDataset | ReadingDataset:
+    view: RegisteredDataset | ReadingDataset
+    if arrived.size > settings.read_at_once_bytes:
+        row = readings.accept(db, settings, pricing.of(caller.id), caller, arrived, folder)
+        view = ReadingDataset.of(row)
+    else:
+        sources.fetch(arrived.sources, folder, settings, parsers)
+        found = (arrived.spec, folder, arrived.new_bytes)
+        made = service.register(db, settings, pricing.of(caller.id), parsers, caller, *found)
+        ledger = None if made.account is None else summary.view(made.dataset, made.account)
+        shown = DatasetView.of(made.dataset, ledger, grants.OWN).model_dump()
+        view = RegisteredDataset(**shown, read=Read.model_validate(made.counts), warnings=made.warnings)
+    for upload in arrived.uploads:
         resumable.consume(settings, upload)
-    ledger = None if made.account is None else summary.view(made.dataset, made.account)
-    view = DatasetView.of(made.dataset, ledger, grants.OWN)
-    return RegisteredDataset(**view.model_dump(), read=Read.model_validate(made.counts), warnings=made.warnings)
+    return view
 
 
 def _check(
@@ -210,10 +232,11 @@ def _check(
     pricing: PricingService,
     parsers: Parsers,
     caller: Caller,
-    spec: DatasetSpec,
+    arrived: Arrived,
     folder: Path,
 ) -> CheckedDataset:
-    found = service.check(db, settings, pricing.of(caller.id), parsers, caller, spec, folder)
+    sources.fetch(arrived.sources, folder, settings, parsers)
+    found = service.check(db, settings, pricing.of(caller.id), parsers, caller, arrived.spec, folder)
     return CheckedDataset(
         name=found.spec.name,
         privacy=found.spec.privacy.model_dump(mode="json"),
@@ -224,17 +247,27 @@ def _check(
     )
 
 
-async def _received(
-    request: Request, folder: Path, settings: Settings, parsers: Parsers, caller: Caller
-) -> DatasetSpec:
-    """The declaration, with its files put into the folder."""
+async def _received(request: Request, folder: Path, db: Database, settings: Settings, caller: Caller) -> Arrived:
+    """The declaration with its files: in the folder, or named. Room and quota are checked before the bytes arrive."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "multipart/form-data":
-        return await _uploaded(request, folder, settings)
+        announced = int(request.headers.get("content-length", "0"))
+        await run_in_threadpool(_check_room, db, settings, caller, folder, announced)
+        arrived = sources.sent(await _uploaded(request, folder, settings), folder)
+        if not announced:
+            await run_in_threadpool(quota.require, db, settings, caller.id, arrived.size)
+        return arrived
     if kind == "application/json":
-        return await _by_reference(request, folder, settings, parsers, caller)
+        arrived = await _by_reference(request, folder, settings, caller)
+        await run_in_threadpool(quota.require, db, settings, caller.id, arrived.new_bytes)
+        return arrived
     detail = "send multipart/form-data, or application/json with a `path` or an `upload`"
     raise InvalidRequest.at("/headers/Content-Type", detail)
+
+
+def _check_room(db: Database, settings: Settings, caller: Caller, folder: Path, announced: int) -> None:
+    quota.require(db, settings, caller.id, announced)
+    require_room(folder, announced)
 
 
 async def _uploaded(request: Request, folder: Path, settings: Settings) -> DatasetSpec:
@@ -256,10 +289,8 @@ async def _uploaded(request: Request, folder: Path, settings: Settings) -> Datas
     return spec
 
 
-async def _by_reference(
-    request: Request, folder: Path, settings: Settings, parsers: Parsers, caller: Caller
-) -> DatasetSpec:
-    """The declaration, with the files that it names put into the folder."""
+async def _by_reference(request: Request, folder: Path, settings: Settings, caller: Caller) -> Arrived:
+    """The declaration with the files that it names."""
     body = bytearray()
     async for chunk in chunks_of(request):
         body += chunk
@@ -269,24 +300,7 @@ async def _by_reference(
     if spec.path is None and spec.upload is None:
         detail = "name a file under the data root in `path`, an upload in `upload`, or send one as multipart/form-data"
         raise InvalidRequest.at("/path", detail)
-    await run_in_threadpool(_placed, spec, folder, settings, parsers, caller)
-    return spec
-
-
-def _placed(spec: DatasetSpec, folder: Path, settings: Settings, parsers: Parsers, caller: Caller) -> None:
-    """Puts the named files into the folder: copies wait for their turn, uploads are linked."""
-    for prefix, name, path, upload in (
-        ("", "file", spec.path, spec.upload),
-        ("holdout_", "holdout_file", spec.holdout_path, spec.holdout_upload),
-    ):
-        if path is not None and upload is not None:
-            raise InvalidRequest.at(f"/{prefix}upload", f"give `{prefix}path` or `{prefix}upload`, not both")
-        if path is not None:
-            with parsers.copying():
-                limit = settings.max_path_bytes
-                storage.copy_from_data_root(settings.data_root, path, f"/{prefix}path", folder / name, limit)
-        if upload is not None:
-            resumable.take(settings, caller.id, upload, f"/{prefix}upload", folder / name)
+    return await run_in_threadpool(sources.named, spec, folder, settings, caller.id)
 
 
 def _spec(content: bytes) -> DatasetSpec:

@@ -8,12 +8,13 @@ from pydantic import BaseModel, Field, StringConstraints
 
 from app.contracts.base import Document
 from app.datasets.resumable import Upload
-from app.db.models import Dataset
+from app.db.models import Dataset, DatasetReading
 from app.grants.service import Access, Level
 from app.ids import rfc3339
 from app.ledger.schemas import LedgerView
 
 State = Literal["ready", "behind", "retired"]
+ReadingState = Literal["reading", "rejected", "retired"]
 
 
 class UploadRequest(Document):
@@ -52,6 +53,49 @@ class Shape(BaseModel):
     sparse: bool
 
 
+class Read(BaseModel):
+    """What a file holds: functions of private data, answered to the owner who sent it. Kept for a day if it was read in
+    the background, and otherwise not stored.
+
+    `records`: those in the data file. `dropped`: rows with undeclared ids, and records of users with too many. `units`:
+    the protected ones (records, or users) that were kept. `train`, `holdout`: those of each part.
+    """
+
+    records: int
+    dropped: int
+    units: int
+    train: int
+    holdout: int
+
+
+class Reading(BaseModel):
+    """How a file is read in the background, for its owner alone, until a day after the end.
+
+    `bytes_read` of `bytes` are read. `problem`: why it was rejected, as a registration is answered that is refused at
+    once. `read` and `warnings`: as a registration answers them; null before the end.
+    """
+
+    bytes: int
+    bytes_read: int
+    problem: dict[str, Any] | None
+    read: Read | None
+    warnings: list[str] | None
+    ended_at: str | None
+
+    @classmethod
+    def of(cls, row: DatasetReading) -> Reading:
+        """Shows how far it is."""
+        outcome = row.outcome or {}
+        return cls(
+            bytes=row.bytes,
+            bytes_read=row.bytes_read,
+            problem=outcome.get("problem"),
+            read=outcome.get("read"),
+            warnings=outcome.get("warnings"),
+            ended_at=rfc3339(row.ended_at),
+        )
+
+
 class DatasetView(BaseModel):
     """A data set. Everything but `content_sha256` is public.
 
@@ -61,7 +105,7 @@ class DatasetView(BaseModel):
     "retired" if its owner took it back before anything was held on it. `declaration` is the version of the
     declaration; jobs keep the version that they were priced with. `content_deleted_at`: when its files were deleted;
     its ledger stays. `access` is what the calling key may do; `max_epsilon_per_job` is the owner's policy for it (null:
-    the cap alone).
+    the cap alone). `reading`: what its owner is told, for a day, of a file that was read in the background.
     """
 
     id: str
@@ -82,6 +126,7 @@ class DatasetView(BaseModel):
     state: State = "ready"
     content_deleted_at: str | None = None
     declaration: int = 1
+    reading: Reading | None = None
 
     @classmethod
     def of(cls, dataset: Dataset, ledger: LedgerView | None, access: Access, state: State = "ready") -> DatasetView:
@@ -103,18 +148,46 @@ class DatasetView(BaseModel):
         )
 
 
-class Read(BaseModel):
-    """What a file holds: functions of private data, answered to the owner who sent it and not stored.
+class ReadingDataset(BaseModel):
+    """A registration whose file is read in the background (`state` "reading"), or was "rejected"; its owner may take
+    either back ("retired"). It has the data set's id and members; what is not known yet is null.
 
-    `records`: those in the data file. `dropped`: rows with undeclared ids, and records of users with too many. `units`:
-    the protected ones (records, or users) that were kept. `train`, `holdout`: those of each part.
+    No job can be priced or submitted on it (409 `not-ready`), and nobody but its owner and admins sees it.
     """
 
-    records: int
-    dropped: int
-    units: int
-    train: int
-    holdout: int
+    id: str
+    name: str
+    owner: str
+    format: str
+    task: dict[str, Any]
+    features: dict[str, Any]
+    privacy: dict[str, Any]
+    holdout: dict[str, Any] | None
+    shape: None = None
+    content_hmac: None = None
+    content_sha256: None = None
+    ledger: None = None
+    created_at: str
+    access: Literal["own"] = "own"
+    max_epsilon_per_job: None = None
+    state: ReadingState
+    content_deleted_at: None = None
+    declaration: int = 1
+    reading: Reading
+    read: None = None
+    warnings: list[str] = []
+
+    @classmethod
+    def of(cls, row: DatasetReading, state: ReadingState | None = None) -> ReadingDataset:
+        """Shows a registration to its owner."""
+        return cls(
+            **{name: row.spec[name] for name in ("name", "format", "task", "features", "privacy", "holdout")},
+            id=row.id,
+            owner=row.owner_key,
+            created_at=rfc3339(row.created_at) or "",
+            state=state or ("reading" if row.state == "reading" else "rejected"),
+            reading=Reading.of(row),
+        )
 
 
 class RegisteredDataset(DatasetView):
@@ -150,5 +223,5 @@ class CheckedDataset(BaseModel):
 class DatasetList(BaseModel):
     """A page of data sets; `next` is the cursor of the next page, null on the last."""
 
-    items: list[DatasetView]
+    items: list[DatasetView | ReadingDataset]
     next: str | None

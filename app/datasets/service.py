@@ -1,15 +1,16 @@
 """Data sets: declared, checked, stored once. Their content never changes.
 
-`register` is the admission: declaration (public numbers, cap, order) → parsing in a limited process → one transaction
-that writes the data set, the keyed hashes of its content and its account, and puts its files in place. A crash leaves
-at worst a folder without references, which `sweep` removes.
+`register` is the admission: declaration (public numbers, cap, order) → parsing in a limited process (`read`) → one
+transaction that writes the data set, the keyed hashes of its content and its account, and puts its files in place
+(`store`). Large files take the same steps in the background (app.datasets.reader). A crash leaves at worst a folder
+without references, which `sweep` removes.
 """
 
 from __future__ import annotations
 
 import hmac
 import shutil
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,7 +23,7 @@ from sqlalchemy.orm import Session
 from app.audit import record as audit
 from app.contracts import filters
 from app.contracts.dataset_spec import DatasetPrivacy, DatasetSpec, LastItemHoldout, PublicHoldout, SplitHoldout
-from app.datasets import duplicates, hashes, repository, storage
+from app.datasets import duplicates, hashes, quota, repository, storage
 from app.datasets.parsing import Parsers
 from app.db.engine import Database
 from app.db.models import Account, Dataset, DatasetContent
@@ -34,6 +35,7 @@ from app.ledger.heads import Heads
 from app.privacy.derive import default_delta
 from app.privacy.numerics import records_bound
 from app.privacy.plans import OrderRequest
+from app.sandbox import Watch
 from app.secrets import load_secrets, secret_id
 from app.settings import Settings
 
@@ -62,35 +64,61 @@ def register(
     caller: Caller,
     spec: DatasetSpec,
     folder: Path,
+    new_bytes: int,
 ) -> Registered:
     """Checks and stores a data set, and opens its account.
 
     Args:
         spec: the declaration; everything in it is public.
         folder: a staging folder that holds `file` and, for a public hold-out, `holdout_file`.
+        new_bytes: what its files add to the owner's quota.
 
     Raises:
         InvalidRequest: the declaration or a file cannot be used; pointers, columns and counts.
         Conflict: `duplicate-name`, or `duplicate-content`: this owner registered it before, and one of the two is
             private. A second registration of private content would be a second budget for it. Other owners' content
             is not compared: decision 15. `ledger-behind`: this owner registered it, and the database has lost it.
+            `quota-exceeded`.
         LimitError: parsing took more memory or time than is allowed, or other files are being parsed (503).
     """
     with db.read() as session:
-        _check_name(session, spec.name)
-    spec, parsed, chain = _parsed(settings, pricing, parsers, spec, folder)
-    duplicates.check_forgotten(db, settings, caller, parsed["known_as"])
+        check_name(session, spec.name)
+    check_files(spec, {each.name for each in folder.iterdir()})
+    spec = resolved(spec, pricing)
+    content = read(settings, parsers, spec, folder)
+    new = New(new_id("ds"), caller.id, spec)
+    duplicates.check_forgotten(db, settings, caller.id, content.known_as)
     try:
         with db.write() as session:
-            dataset, account = _insert(session, Heads.of(settings), caller, spec, parsed, chain)
-            audit.record(session, "dataset.registered", dataset.id)
-            # Before the commit: every data set in the database then has its files. The other order could lose them.
-            storage.keep(settings.storage_root, folder / storage.PARTS, dataset.id)
+            repository.take_turns(session)
+            quota.reserve(session, settings, caller.id, new_bytes)
+            return store(session, settings, new, content, folder)
     except IntegrityError:
         with db.read() as session:
-            _check_name(session, spec.name)
+            check_name(session, spec.name)
         raise
-    return Registered(dataset, account, parsed["counts"], parsed["warnings"] + _warnings(spec))
+
+
+@dataclass(frozen=True)
+class New:
+    """A data set to be."""
+
+    dataset_id: str
+    owner_key: str
+    spec: DatasetSpec
+
+
+def store(session: Session, settings: Settings, new: New, content: Content, folder: Path) -> Registered:
+    """Writes the data set, the keyed hashes of its content and its account, and puts its parts in place.
+
+    Raises:
+        Conflict, Unavailable: as `register`, and as `hashes.check_renewed`.
+    """
+    dataset, account = _insert(session, Heads.of(settings), new, content)
+    audit.record(session, "dataset.registered", dataset.id)
+    # Before the commit: every data set in the database then has its files. The other order could lose them.
+    storage.keep(settings.storage_root, folder / storage.PARTS, dataset.id)
+    return Registered(dataset, account, content.parsed["counts"], content.parsed["warnings"] + _warnings(new.spec))
 
 
 @dataclass(frozen=True)
@@ -122,45 +150,58 @@ def check(
     Raises:
         InvalidRequest, LimitError: as in `register`.
     """
-    spec, parsed, _chain = _parsed(settings, pricing, parsers, spec, folder)
+    check_files(spec, {each.name for each in folder.iterdir()})
+    spec = resolved(spec, pricing)
+    parsed = read(settings, parsers, spec, folder).parsed
     warnings = parsed["warnings"] + _warnings(spec)
     with db.read() as session:
         try:
-            _check_name(session, spec.name)
+            check_name(session, spec.name)
         except Conflict as error:
             warnings.append(f"a registration would be refused: {error.message}")
         try:
-            duplicates.check(session, Heads.of(settings), caller, spec, parsed["contents"])
+            duplicates.check(session, Heads.of(settings), caller.id, spec, parsed["contents"])
         except Conflict as error:
             warnings.append(f"a registration would be refused: {error.message}")
     return Checked(spec, _shape(spec, parsed), parsed["counts"], warnings)
 
 
-def _parsed(
-    settings: Settings, pricing: OrderChooser, parsers: Parsers, spec: DatasetSpec, folder: Path
-) -> tuple[DatasetSpec, dict[str, Any], Sequence[bytes]]:
-    """The resolved declaration, the parsed files, and the keys under which their contents are named.
+@dataclass(frozen=True)
+class Content:
+    """A parsed file.
 
-    `known_as` of the second holds every name that the contents ever had, and `contents` those in use.
+    Attributes:
+        parsed: as app.formats.parse answers it; its `contents` are under the keys in use.
+        known_as: every name that its contents ever had.
+        chain: the keys under which they are named.
     """
-    _check_files(spec, folder)
-    spec = resolved(spec, pricing)
+
+    parsed: dict[str, Any]
+    known_as: set[str]
+    chain: Sequence[bytes]
+
+
+def read(settings: Settings, parsers: Parsers, spec: DatasetSpec, folder: Path, watch: Watch | None = None) -> Content:
+    """Parses the files of a folder into parts under it. Raises as `Parsers.parse`.
+
+    Args:
+        spec: the resolved declaration.
+    """
     parts = folder / storage.PARTS
     parts.mkdir(mode=0o700)
     chain = load_secrets(settings, "data_hmac_key")
-    parsed = parsers.parse(
-        {
-            "spec": spec.model_dump(mode="json"),
-            "file": str((folder / "file").resolve()),
-            "holdout_file": str((folder / "holdout_file").resolve()) if _wants_holdout_file(spec) else None,
-            "output_dir": str(parts.resolve()),
-            "keys": content_keys(chain),
-            "max_unpacked_bytes": settings.max_unpacked_bytes,
-        }
-    )
-    parsed["known_as"] = {name for each in parsed["contents"] for name in hashes.every(each["hmac"], chain)}
+    request = {
+        "spec": spec.model_dump(mode="json"),
+        "file": str((folder / "file").resolve()),
+        "holdout_file": str((folder / "holdout_file").resolve()) if _wants_holdout_file(spec) else None,
+        "output_dir": str(parts.resolve()),
+        "keys": content_keys(chain),
+        "max_unpacked_bytes": settings.max_unpacked_bytes,
+    }
+    parsed = parsers.parse(request, watch)
+    known_as = {name for each in parsed["contents"] for name in hashes.every(each["hmac"], chain)}
     parsed["contents"] = [each | {"hmac": hashes.nested(each["hmac"], chain)} for each in parsed["contents"]]
-    return spec, parsed, chain
+    return Content(parsed, known_as, chain)
 
 
 def resolved(spec: DatasetSpec, pricing: OrderChooser) -> DatasetSpec:
@@ -218,10 +259,11 @@ def _wants_holdout_file(spec: DatasetSpec) -> bool:
     return isinstance(spec.holdout, PublicHoldout)
 
 
-def _check_files(spec: DatasetSpec, folder: Path) -> None:
-    if not (folder / "file").exists():
+def check_files(spec: DatasetSpec, there: Collection[str]) -> None:
+    """Raises InvalidRequest if a file is missing among those that are there, or undeclared."""
+    if "file" not in there:
         raise InvalidRequest.at("/file", "there is no data file: send the part `file`, or JSON with `path` or `upload`")
-    has = (folder / "holdout_file").exists()
+    has = "holdout_file" in there
     if _wants_holdout_file(spec) and not has:
         raise InvalidRequest.at(
             "/holdout_file", "a public hold-out needs its own file: send it as the part `holdout_file`"
@@ -232,8 +274,9 @@ def _check_files(spec: DatasetSpec, folder: Path) -> None:
         )
 
 
-def _check_name(session: Session, name: str) -> None:
-    if repository.name_is_taken(session, name):
+def check_name(session: Session, name: str, dataset_id: str | None = None) -> None:
+    """Raises Conflict if another data set than this one has the name."""
+    if repository.name_is_taken(session, name, dataset_id):
         raise Conflict("duplicate-name", f"a data set named {name!r} exists already: choose another name", name=name)
 
 
@@ -264,24 +307,17 @@ def split_sizes(spec: DatasetSpec, records: int, pointer: str = "/holdout/fracti
     return train, records - train
 
 
-def _insert(
-    session: Session,
-    heads: Heads,
-    caller: Caller,
-    spec: DatasetSpec,
-    parsed: dict[str, Any],
-    chain: Sequence[bytes],
-) -> tuple[Dataset, Account | None]:
+def _insert(session: Session, heads: Heads, new: New, content: Content) -> tuple[Dataset, Account | None]:
+    spec, parsed, chain, dataset_id = new.spec, content.parsed, content.chain, new.dataset_id
     repository.take_turns(session)
     hashes.check_renewed(session, chain)
-    _check_name(session, spec.name)
-    duplicates.check(session, heads, caller, spec, parsed["contents"])
-    dataset_id = new_id("ds")
+    check_name(session, spec.name, dataset_id)
+    duplicates.check(session, heads, new.owner_key, spec, parsed["contents"])
     hmacs = {(each["part"], each["kind"]): each["hmac"] for each in parsed["contents"]}
     dataset = Dataset(
         id=dataset_id,
         name=spec.name,
-        owner_key=caller.id,
+        owner_key=new.owner_key,
         sensitivity=spec.privacy.sensitivity,
         spec=spec.model_dump(mode="json"),
         shape=_shape(spec, parsed),
@@ -293,25 +329,26 @@ def _insert(
         content_hmac=shown_hmac(chain[0], dataset_id, hmacs["data", "file"]),
         created_at=now(),
     )
-    own: dict[str, str] = {"dataset_id": dataset_id, "owner_key": caller.id, "key_id": secret_id(chain[0])}
+    own: dict[str, str] = {"dataset_id": dataset_id, "owner_key": new.owner_key, "key_id": secret_id(chain[0])}
     contents = [DatasetContent(**own, **each) for each in parsed["contents"]]
     repository.add(session, dataset, contents)
-    return dataset, _open_account(session, caller, spec, dataset_id)
+    return dataset, _open_account(session, new)
 
 
-def _open_account(session: Session, caller: Caller, spec: DatasetSpec, dataset_id: str) -> Account | None:
+def _open_account(session: Session, new: New) -> Account | None:
+    spec = new.spec
     cap = spec.privacy.cap
     if cap is None or cap.delta is None:  # public: no privacy is claimed
         return None
     return accounts.open_account(
         session,
-        dataset_id=dataset_id,
+        dataset_id=new.dataset_id,
         filter_kind=spec.privacy.filter,
         order=spec.privacy.order,
         cap_epsilon=cap.epsilon,
         cap_delta=cap.delta,
         has_holdout=isinstance(spec.holdout, SplitHoldout),
-        actor=caller.id,
+        actor=new.owner_key,
     )
 
 

@@ -1,6 +1,7 @@
 """The layout of data sets under the storage root. Files arrive there completely or not at all.
 
 staging/<random>/     a file and the parts parsed from it; gone when the request ends, whatever happened
+reading/<id>/         the files of a registration that is read in the background; gone when that ends
 uploads/              files that arrive in pieces (app.datasets.resumable)
 datasets/<id>/        the parts of a registered data set, never changed
 """
@@ -16,8 +17,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from app.datasets import folders
 from app.disk import require_room, sync
-from app.errors import InvalidRequest, TooLarge
+from app.errors import InvalidRequest, too_large
 from app.ids import new_id
 
 PARTS = "parts"
@@ -54,6 +56,40 @@ def copy_from_data_root(data_root: Path | None, path: str, pointer: str, target:
         TooLarge: it is larger than `limit_bytes`.
         StorageFull: the disk has no room for it (app.disk.require_room); known before the copy unless others write.
     """
+    with _original(data_root, path, pointer) as original:
+        require_room(target.parent, _size(original, limit_bytes))
+        _copy(original, target, limit_bytes)
+
+
+def size_under_data_root(data_root: Path | None, path: str, pointer: str, limit_bytes: int) -> int:
+    """The bytes of a file that `copy_from_data_root` would copy. Raises like it, but for StorageFull."""
+    with _original(data_root, path, pointer) as original:
+        return _size(original, limit_bytes)
+
+
+def pack_from_data_root(data_root: Path | None, path: str, pointer: str, target: Path, limit_bytes: int) -> None:
+    """Packs a folder of folders of files into a tar archive; otherwise like `copy_from_data_root`."""
+    folder = folder_under_data_root(data_root, path)
+    if folder is None:
+        raise InvalidRequest.at(pointer, "there is no such folder under the data root")
+    require_room(target.parent, folders.size(folder, limit_bytes))
+    with create(target) as archive:
+        folders.pack(folder, archive, limit_bytes)
+
+
+def folder_under_data_root(data_root: Path | None, path: str) -> Path | None:
+    """The folder under the data root with this path; None if there is none."""
+    if data_root is None:
+        return None
+    root = data_root.resolve()
+    try:
+        found = (root / path).resolve(strict=True)
+        return found if found != root and found.is_relative_to(root) and found.is_dir() else None
+    except (OSError, ValueError, RuntimeError):
+        return None
+
+
+def _original(data_root: Path | None, path: str, pointer: str) -> BinaryIO:
     if data_root is None:
         raise InvalidRequest.at(pointer, "this service has no data root and reads no files by path: upload the file")
     root = data_root.resolve()
@@ -61,15 +97,16 @@ def copy_from_data_root(data_root: Path | None, path: str, pointer: str, target:
         found = (root / path).resolve(strict=True)
         if not found.is_relative_to(root):
             raise FileNotFoundError
-        original = open(found, "rb", opener=_opener)  # noqa: SIM115 - closed below; Path.open takes no opener
+        return open(found, "rb", opener=_opener)  # Path.open takes no opener
     except (OSError, ValueError, RuntimeError):
         raise InvalidRequest.at(pointer, "there is no such file under the data root") from None
-    with original:
-        size = os.fstat(original.fileno()).st_size
-        if size > limit_bytes:
-            raise too_large(limit_bytes)
-        require_room(target.parent, size)
-        _copy(original, target, limit_bytes)
+
+
+def _size(original: BinaryIO, limit_bytes: int) -> int:
+    size = os.fstat(original.fileno()).st_size
+    if size > limit_bytes:
+        raise too_large(limit_bytes)
+    return size
 
 
 def _copy(original: BinaryIO, target: Path, limit_bytes: int) -> None:
@@ -94,16 +131,17 @@ def _opener(path: str, flags: int) -> int:
     return descriptor
 
 
-def too_large(limit_bytes: int) -> TooLarge:
-    """The error for a data file above the limit."""
-    return TooLarge(f"a data file may have at most {limit_bytes} bytes here", limit_bytes=limit_bytes)
+def keep(storage_root: Path, folder: Path, dataset_id: str, kind: str = "datasets") -> None:
+    """Moves a folder to its final place; it is on disk before this returns.
 
-
-def keep(storage_root: Path, folder: Path, dataset_id: str) -> None:
-    """Moves a staged folder to its final place; it is on disk before this returns."""
-    final = storage_root / "datasets"
+    What an earlier attempt left there without its row in the database goes to staging/, where `stale` finds it.
+    """
+    final = storage_root / kind
     final.mkdir(mode=0o700, exist_ok=True)
     sync(folder)
+    if (final / dataset_id).exists():
+        (storage_root / "staging").mkdir(mode=0o700, exist_ok=True)
+        (final / dataset_id).rename(storage_root / "staging" / new_id("left"))
     folder.rename(final / dataset_id)
     sync(final)
 

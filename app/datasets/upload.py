@@ -8,8 +8,9 @@ from typing import BinaryIO
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from app.datasets.storage import create, too_large
-from app.errors import InvalidRequest, TooLarge
+from app.datasets.storage import ROOM_BYTES, create
+from app.disk import require_room
+from app.errors import InvalidRequest, TooLarge, too_large
 
 FILES = ("file", "holdout_file")
 MAX_HEADER_BYTES = 8192
@@ -58,6 +59,7 @@ class Upload:
         Raises:
             InvalidRequest: it is not a well-formed multipart body with these parts.
             TooLarge: a part is larger than its limit. At most the limit was written.
+        StorageFull: the disk's reserve begins (app.disk).
         """
         try:
             self._parser.write(chunk)
@@ -109,6 +111,7 @@ class Upload:
         if name == "spec":
             self.spec = b""
         else:
+            require_room(self._folder)
             self._file = create(self._folder / name)
 
     def _data(self, data: bytes, start: int, end: int) -> None:
@@ -116,6 +119,8 @@ class Upload:
         if self._file is not None:
             if self._size > self._max_file_bytes:
                 raise too_large(self._max_file_bytes)
+            if self._size % ROOM_BYTES < end - start:
+                require_room(self._folder)
             self._file.write(data[start:end])
         else:
             if self._size > self._max_spec_bytes:

@@ -5,7 +5,11 @@ api_keys ─┬─ datasets ─── accounts (one row a data set: both account
           │      ├────── declarations (replaced versions; jobs keep theirs)
           │      ├────── dataset_contents (keyed hashes that make a second registration impossible)
           │      ├────── ledger_entries (append-only, hash-chained)
-          │      └────── signed_heads (the heads that the relay signed last)
+          │      ├────── charges (what other systems compute)
+          │      ├────── ledger_checkpoints (the checkpoints that the relay signed last)
+          │      ├────── ledger_tiles (roots of whole tiles of 256 entries)
+          │      └────── sub_accounts ── sub_account_keys (what keys and teams may use within the cap), budget_requests
+          ├─ dataset_readings (registrations whose files are read in the background)
           └─ jobs ─┬──── jobs (a study's trials)
                    ├──── attempts ── blocks (the write-ahead record of steps)
                    ├──── job_events, metrics, artifacts, certificates
@@ -17,6 +21,7 @@ ledger_checks: the last finding on each data set's ledger
 signing_keys: the public keys of certificates
 audit_entries, audit_head: who did what, hash-chained
 webhooks ─── webhook_deliveries (messages), webhook_events (events that the relay turns into deliveries)
+measures: what processes count, for /metrics
 price_cache: calibrated noise multipliers by plan, public numbers only
 """
 
@@ -30,6 +35,7 @@ from sqlalchemy import (
     CheckConstraint,
     ForeignKey,
     Index,
+    String,
     Text,
     UniqueConstraint,
     false,
@@ -40,6 +46,14 @@ from sqlalchemy.orm import Mapped, mapped_column
 from app.db.base import Base as Base  # noqa: PLC0414
 from app.db.base import UtcDateTime as UtcDateTime  # noqa: PLC0414
 from app.db.base import table_of as table_of  # noqa: PLC0414
+from app.db.budgets import BudgetRequest as BudgetRequest  # noqa: PLC0414
+from app.db.budgets import SubAccount as SubAccount  # noqa: PLC0414
+from app.db.budgets import SubAccountKey as SubAccountKey  # noqa: PLC0414
+from app.db.charges import Charge as Charge  # noqa: PLC0414
+from app.db.measures import Measure as Measure  # noqa: PLC0414
+from app.db.webhooks import Webhook as Webhook  # noqa: PLC0414
+from app.db.webhooks import WebhookDelivery as WebhookDelivery  # noqa: PLC0414
+from app.db.webhooks import WebhookEvent as WebhookEvent  # noqa: PLC0414
 
 
 class ApiKey(Base):
@@ -92,6 +106,35 @@ class Dataset(Base):
     declaration: Mapped[int] = mapped_column(default=1, server_default="1")
 
 
+class DatasetReading(Base):
+    """A registration whose file is read in the background, under a lease. It becomes a data set with the same id."""
+
+    __tablename__ = "dataset_readings"
+    __table_args__ = (
+        CheckConstraint("state in ('reading', 'ready', 'rejected')", name="state"),
+        Index("ix_dataset_readings_due", "state", "created_at"),
+        Index("ix_dataset_readings_owner", "owner_key", "created_at"),
+    )
+
+    id: Mapped[str] = mapped_column(primary_key=True)  # the data set's
+    name: Mapped[str]
+    holds_name: Mapped[str | None] = mapped_column(unique=True)  # the name while it is read; null at the end
+    owner_key: Mapped[str] = mapped_column(ForeignKey("api_keys.id"))
+    state: Mapped[str]
+    spec: Mapped[dict[str, Any]]  # resolved
+    sources: Mapped[dict[str, Any]]  # {"file", "holdout_file"}: app.datasets.sources.Source
+    bytes: Mapped[int]
+    bytes_read: Mapped[int] = mapped_column(default=0)
+    # The end: {"read", "warnings"} (functions of private data, for the owner alone), or {"problem"}. Kept for a day.
+    outcome: Mapped[dict[str, Any] | None]
+    attempt: Mapped[int] = mapped_column(default=0)
+    deaths: Mapped[int] = mapped_column(default=0)  # attempts that ended without a word
+    lease_until: Mapped[float | None]  # like a job's; null: nobody reads it
+    lease_clock: Mapped[str | None]
+    created_at: Mapped[datetime]
+    ended_at: Mapped[datetime | None]
+
+
 class Declaration(Base):
     """A replaced version of a data set's declaration. Jobs that were priced with it are run with it."""
 
@@ -105,11 +148,14 @@ class Declaration(Base):
 
 
 class Grant(Base):
-    """Lets a key see a data set (`view`), or train on it too (`train`). Its owner and admins need none."""
+    """Lets a key see a data set (`view`), train on it too (`train`), or charge it too for another system (`charge`).
+
+    Its owner and admins need none.
+    """
 
     __tablename__ = "grants"
     __table_args__ = (
-        CheckConstraint("access in ('view', 'train')", name="access"),
+        CheckConstraint("access in ('view', 'train', 'charge')", name="access"),
         Index("ix_grants_key", "key_id", "dataset_id"),
     )
 
@@ -219,15 +265,25 @@ class LedgerCheck(Base):
     checked_at: Mapped[datetime | None]
 
 
-class SignedHead(Base):
-    """The newest signed head of a data set's chain, for its owner to keep elsewhere."""
+class LedgerCheckpoint(Base):
+    """The newest signed checkpoint of a data set's ledger, as a note, for its owner to keep elsewhere."""
 
-    __tablename__ = "signed_heads"
+    __tablename__ = "ledger_checkpoints"
 
     dataset_id: Mapped[str] = mapped_column(ForeignKey("accounts.dataset_id"), primary_key=True)
-    seq: Mapped[int]
-    document: Mapped[dict[str, Any]]
+    size: Mapped[int]  # entries
+    note: Mapped[str] = mapped_column(Text)
     signed_at: Mapped[datetime]
+
+
+class LedgerTile(Base):
+    """The root of 256 consecutive entries in a ledger's tree: a cache that a verification recomputes."""
+
+    __tablename__ = "ledger_tiles"
+
+    dataset_id: Mapped[str] = mapped_column(ForeignKey("accounts.dataset_id"), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    root: Mapped[str]
 
 
 class Job(Base):
@@ -290,6 +346,10 @@ class Job(Base):
     device: Mapped[str | None]
     # The rows of a pass that fit in that device's memory, where they are fewer than the quote's.
     fitted_rows: Mapped[int | None]
+    # Written by people (app.jobs.labels); tags stand between commas.
+    tags: Mapped[str] = mapped_column(String(500), default="", server_default="")
+    notes: Mapped[str] = mapped_column(Text, default="", server_default="")
+    traceparent: Mapped[str | None] = mapped_column(String(55))  # of its request, if that was traced (app.tracing)
 
 
 class ClaimTurn(Base):
@@ -310,7 +370,7 @@ class Attempt(Base):
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
     number: Mapped[int] = mapped_column(primary_key=True)
     worker: Mapped[str]
-    status: Mapped[str]  # running | succeeded | failed | cancelled | lost | crashed
+    status: Mapped[str]  # running | succeeded | failed | cancelled | paused | lost | crashed
     started_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]
     device: Mapped[str | None]  # "cpu" or "cuda", once it is ready
@@ -469,62 +529,6 @@ class AuditHead(Base):
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     seq: Mapped[int]
     hash: Mapped[str]
-
-
-class Webhook(Base):
-    """An address to which a key wants events sent."""
-
-    __tablename__ = "webhooks"
-    __table_args__ = (Index("ix_webhooks_key", "key_id"),)
-
-    id: Mapped[str] = mapped_column(primary_key=True)
-    key_id: Mapped[str] = mapped_column(ForeignKey("api_keys.id"))
-    dataset_id: Mapped[str | None] = mapped_column(ForeignKey("datasets.id"))  # null: all that the key may see
-    url: Mapped[str] = mapped_column(Text)
-    events: Mapped[list[Any]] = mapped_column(JSON)
-    description: Mapped[str]
-    enabled: Mapped[bool]
-    disabled_because: Mapped[str | None]
-    secret: Mapped[str] = mapped_column(Text)  # encrypted, like the previous one
-    previous_secret: Mapped[str | None] = mapped_column(Text)
-    previous_until: Mapped[datetime | None]
-    failing_since: Mapped[datetime | None]
-    created_at: Mapped[datetime]
-
-
-class WebhookEvent(Base):
-    """An event that the relay turns into deliveries, written in the event's transaction: an outbox."""
-
-    __tablename__ = "webhook_events"
-
-    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
-    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"))
-    seq: Mapped[int]
-
-
-class WebhookDelivery(Base):
-    """One message to one webhook, and the outcome of its attempts."""
-
-    __tablename__ = "webhook_deliveries"
-    __table_args__ = (
-        CheckConstraint("status in ('pending', 'delivered', 'failed', 'dropped')", name="status"),
-        Index("ix_webhook_deliveries_due", "status", "next_at"),
-        Index("ix_webhook_deliveries_webhook", "webhook_id", "created_at", "id"),
-    )
-
-    id: Mapped[str] = mapped_column(primary_key=True)  # the message's webhook-id, the same in every attempt
-    webhook_id: Mapped[str] = mapped_column(ForeignKey("webhooks.id"))
-    dataset_id: Mapped[str | None]  # the event's data set; null for a test
-    type: Mapped[str]
-    payload: Mapped[dict[str, Any]]
-    status: Mapped[str]
-    attempts: Mapped[int] = mapped_column(default=0)
-    claim: Mapped[int] = mapped_column(default=0)  # the fencing token: grows with every claim
-    next_at: Mapped[datetime]  # of the next attempt; during an attempt, when its lease ends
-    status_code: Mapped[int | None]
-    error: Mapped[str | None]
-    created_at: Mapped[datetime]
-    ended_at: Mapped[datetime | None]
 
 
 class PriceCache(Base):

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from app.disk import is_full
-from app.formats.columns import Numbers, Unlabelled
+from app.formats.columns import Numbers, Prompts, Unlabelled
 from app.formats.records import HELD, Records, Table, Wanted
 
 MOST_ROWS = 8192
@@ -87,7 +87,8 @@ def check_type(found: pa.DataType, wanted: Wanted, records: Records) -> None:
     is_text = pa.types.is_string(plain) or pa.types.is_large_string(plain)
     is_number = pa.types.is_integer(plain) or pa.types.is_floating(plain) or pa.types.is_boolean(plain)
     if wanted == records.label and not isinstance(records.labels, Unlabelled):
-        fits = is_number or (is_text and records.spec.task.is_classification)
+        is_prompt = isinstance(records.labels, Prompts)
+        fits = is_text if is_prompt else is_number or (is_text and records.spec.task.is_classification)
     elif records.users is not None and wanted.name == records.users.column:
         fits = is_text or pa.types.is_integer(plain)
     else:

@@ -266,6 +266,20 @@ class Unlabelled:
         return []
 
 
+class Prompts(Texts):
+    """A column of prompts, each read before its record's own text. Their lengths in bytes take the place of labels."""
+
+    def add(self, cell: Any) -> None:
+        """Adds one prompt."""
+        super().add((cell,))
+
+    def before(self, texts: Sequence[str]) -> tuple[list[str], NDArray[np.float64]]:
+        """The records' whole texts, and the number of bytes of each prompt. Forgets the prompts."""
+        prompts = super().take()
+        lengths = np.array([len(each.encode()) for each in prompts], dtype=np.float64)
+        return [prompt + text for prompt, text in zip(prompts, texts, strict=True)], lengths
+
+
 def _whole(label: str) -> str:
     """Converts 1.0, +1 and 1e0 to 1; returns anything else unchanged."""
     try:

@@ -26,7 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.formats import merkle
-from app.formats.stored import Csr, DataDamagedError, Features, Pairs, Sequences, StoredPart, Texts
+from app.formats.damage import DataDamagedError
+from app.formats.stored import Csr, Features, Pairs, Sequences, StoredPart, Texts
 
 Kind = Literal["dense", "sparse", "pairs", "sequences", "texts"]
 ARROW = b"ARROW1"

@@ -17,26 +17,31 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from app.contracts.hf import ARCHITECTURES, Architecture, HfModel, canonical, trained
+from app.contracts.architectures import ARCHITECTURES, Architecture, canonical, layout_of
+from app.contracts.hf import HfModel, trained
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
-NEEDED = (CONFIG, WEIGHTS, TOKENIZER)
+INDEX = f"{WEIGHTS}.index.json"  # names the file of each tensor, where the weights are in several
+SHARD = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.safetensors$")
+MAX_SHARDS = 256
 # Delivered with a tuned model, if they exist.
-BESIDE = ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
+TEMPLATE, TOKENIZER_CONFIG = "chat_template.jinja", "tokenizer_config.json"
+PIXELS = "preprocessor_config.json"  # mean and deviation of a vision transformer's pixels
+BESIDE = (TOKENIZER_CONFIG, "special_tokens_map.json", "generation_config.json", TEMPLATE, PIXELS)
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
-MAX_CONFIG_BYTES = 1 << 20
+MAX_CONFIG_BYTES, MAX_INDEX_BYTES = 1 << 20, 16 << 20
 MAX_HEADER_BYTES = 16 << 20
 MAX_WEIGHTS_BYTES, MAX_TOKENIZER_BYTES = 16 << 30, 256 << 20
 CHUNK = 1 << 20
-# The names in config.json for the numbers of attention heads and of a feed-forward layer's units.
-NUMBERS = {"gpt2": ("n_head", "n_inner")} | dict.fromkeys(
-    ("llama", "bert", "roberta"), ("num_attention_heads", "intermediate_size")
-)
 FLOATS = ("F64", "F32", "F16", "BF16")
-# The tensors of learned positions.
-POSITIONS = {"gpt2": "wpe.weight"} | dict.fromkeys(("bert", "roberta"), "embeddings.position_embeddings.weight")
-# Masks and tables in old files, and RoBERTa's pooler, which its classifier does not use.
-NO_PARAMETERS = re.compile(r"\.attn\.(masked_)?bias$|rotary_emb\.inv_freq$|^roberta\.pooler\.")
+# Masks and tables in old files, and poolers and tokens that the classifier does not use.
+NO_PARAMETERS = re.compile(
+    r"\.attn\.(masked_)?bias$|rotary_emb\.inv_freq$|^(roberta|vit|deit)\.pooler\.|mask_token$"
+    r"|(cls|distillation)_classifier\."  # the two heads of a distilled DeiT: a job has a head of its own
+)
+
+
+KIND = re.compile(r"^[A-Za-z0-9_-]{1,60}$")
 
 
 class UnfitModelError(Exception):
@@ -51,7 +56,8 @@ class ModelFolder:
         files: the files in use, by name, resolved.
         hashes: the SHA-256 of each.
         config: config.json.
-        kind: its key in ARCHITECTURES.
+        kind: the `model_type` of its config.
+        architecture: the names of its parts.
         shapes: its tensors' shapes by canonical names, output layers included if the file has them.
     """
 
@@ -59,7 +65,13 @@ class ModelFolder:
     hashes: dict[str, str]
     config: dict[str, Any]
     kind: str
+    architecture: Architecture
     shapes: dict[str, tuple[int, ...]]
+
+    @property
+    def weights(self) -> tuple[str, ...]:
+        """The files that hold its tensors."""
+        return tuple(sorted(name for name in self.files if SHARD.match(name)))
 
     @property
     def sha256(self) -> str:
@@ -96,11 +108,6 @@ class ModelFolder:
             yield Path(f"/proc/self/fd/{made.fileno()}")
 
     @property
-    def architecture(self) -> Architecture:
-        """The names of the kind's parts."""
-        return ARCHITECTURES[self.kind]
-
-    @property
     def blocks(self) -> int:
         """How many blocks it has."""
         return self._number(0)
@@ -108,7 +115,20 @@ class ModelFolder:
     @property
     def positions(self) -> int:
         """The most tokens that it can read at once. RoBERTa counts them from the one after its padding's id."""
+        if self.of_images:
+            return self.shapes[self.architecture.places][1]
         return self._number(1) - self.first_position
+
+    @property
+    def of_images(self) -> bool:
+        """True if it reads images."""
+        return self.architecture.reads == "image"
+
+    @property
+    def image(self) -> tuple[int, int, int]:
+        """Channels, height and width of the images that it reads."""
+        height, width = _sides(self.config.get("image_size"))
+        return int(self.config.get("num_channels", 3)), height, width
 
     @property
     def first_position(self) -> int:
@@ -117,18 +137,18 @@ class ModelFolder:
 
     @property
     def vocabulary(self) -> int:
-        """How many tokens it knows."""
-        return int(self.config["vocab_size"])
+        """How many tokens it knows; 1 if it reads images."""
+        return 1 if self.of_images else int(self.config["vocab_size"])
 
     @property
     def tied(self) -> bool:
         """Returns True if its output layer is the embedding's matrix, by transformers' own defaults."""
-        return bool(self.config.get("tie_word_embeddings", self.kind != "llama"))
+        return bool(self.config.get("tie_word_embeddings", self.architecture.tied))
 
     def pass_numbers(self, asked: HfModel) -> int:
         """About how many numbers a pass holds for one record: each block's activations and attention, and the scores of
         all tokens."""
-        names, length = NUMBERS[self.kind], asked.max_length
+        names, length = self.architecture.widths, self.positions if self.of_images else asked.max_length
         hidden, heads = self._number(2), int(self.config[names[0]])
         wide = int(self.config.get(names[1]) or 4 * hidden)
         block = length * (12 * hidden + 4 * wide) + 2 * heads * length**2
@@ -142,10 +162,11 @@ class ModelFolder:
         found = {name: shape for name, shape in self.shapes.items() if name.startswith(of.body)}
         if of.task == "classification":
             return found | _classifier(self.kind, self._number(2), outputs)
+        weight = f"{of.head}weight"
+        head = {name: shape for name, shape in self.shapes.items() if name.startswith(of.head) and name != weight}
         if asked.tuning == "head" or not self.tied:
-            head = f"{of.head}weight"
-            found[head] = self.shapes.get(head, self.shapes[of.embedding])
-        return found
+            head[weight] = self.shapes.get(weight, self.shapes[of.embedding])
+        return found | head
 
     def trained(self, asked: HfModel, outputs: int) -> dict[str, tuple[int, ...]]:
         """Names and shapes of the tensors that a job trains."""
@@ -166,14 +187,32 @@ def read(root: Path, path: str) -> ModelFolder:
         raise UnfitModelError("there is no such folder in the models root")
     config, config_hash = _config(_inside(root, folder / CONFIG))
     kind = config.get("model_type")
-    if not isinstance(kind, str) or kind not in ARCHITECTURES:
-        raise UnfitModelError(f"models of type {_shown(kind)} are not supported; there are {', '.join(ARCHITECTURES)}")
-    inside = {name: _inside(root, folder / name) for name in (*NEEDED, *BESIDE)}
+    if not isinstance(kind, str) or not KIND.match(kind):
+        raise UnfitModelError(f"models of type {_shown(kind)} are not supported")
+    inside = {name: _inside(root, folder / name) for name in (CONFIG, WEIGHTS, INDEX, TOKENIZER, *BESIDE)}
     files = {name: found for name, found in inside.items() if found is not None}
-    _check_files(folder, [name for name in NEEDED if name not in files])
+    if WEIGHTS in files:
+        files.pop(INDEX, None)
+    elif INDEX in files:
+        shards = _shards(files[INDEX])
+        files |= {name: found for name in shards if (found := _inside(root, folder / name)) is not None}
+        _check_files(folder, [name for name in shards if name not in files])
+    known = ARCHITECTURES.get(kind)
+    needed = (CONFIG,) if known is not None and known.reads == "image" else (CONFIG, TOKENIZER)
+    _check_files(folder, [name for name in needed if name not in files])
+    _check_files(folder, [WEIGHTS] if WEIGHTS not in files and INDEX not in files else [])
     _check_bytes(files)
     hashes = {name: _sha256(found) for name, found in files.items() if name != CONFIG} | {CONFIG: config_hash}
-    made = ModelFolder(files, hashes, config, kind, _shapes(files[WEIGHTS], ARCHITECTURES[kind]))
+    shapes = _shapes(files)
+    of = layout_of(kind, config, shapes)
+    if of is None:
+        raise UnfitModelError(
+            f"models of type {_shown(kind)} are not in the table ({', '.join(ARCHITECTURES)}), and its files do not "
+            "show a language model's blocks and embedding"
+        )
+    named = {canonical(of, name): shape for name, shape in shapes.items()}
+    named = {name: shape for name, shape in named.items() if not NO_PARAMETERS.search(name)}
+    made = ModelFolder(files, hashes, config, kind, of, named)
     _check_sizes(made)
     return made
 
@@ -207,22 +246,42 @@ def _config(path: Path | None) -> tuple[dict[str, Any], str]:
 
 def _check_files(folder: Path, absent: Sequence[str]) -> None:
     names = sorted(each.name for each in folder.iterdir())
-    if WEIGHTS in absent and f"{WEIGHTS}.index.json" in names:
-        raise UnfitModelError(f"its weights are in several files: save them as one {WEIGHTS}")
     if WEIGHTS in absent and any(name.endswith(PICKLES) for name in names):
         raise UnfitModelError(f"its weights are a pickle, which is never read here: save them as {WEIGHTS}")
     if absent:
         raise UnfitModelError(f"it has no {absent[0]}")
 
 
+def _shards(index: Path) -> list[str]:
+    """The files that an index names.
+
+    Raises:
+        UnfitModelError: it is no index, or names something that is no file beside it.
+    """
+    try:
+        with index.open("rb") as file:
+            content = file.read(MAX_INDEX_BYTES + 1)
+        placed = json.loads(content)["weight_map"] if len(content) <= MAX_INDEX_BYTES else None
+        found = sorted(set(placed.values())) if isinstance(placed, dict) else []
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        found = []
+    if not 1 <= len(found) <= MAX_SHARDS or not all(isinstance(each, str) and SHARD.match(each) for each in found):
+        raise UnfitModelError(f"its {INDEX} does not name 1 to {MAX_SHARDS} files of weights beside it")
+    return found
+
+
 def _check_bytes(files: Mapping[str, Path]) -> None:
     """Checks sizes before anything is read."""
+    most_of = {WEIGHTS: MAX_WEIGHTS_BYTES, TOKENIZER: MAX_TOKENIZER_BYTES, INDEX: MAX_INDEX_BYTES}
     for name, path in files.items():
-        most = {WEIGHTS: MAX_WEIGHTS_BYTES, TOKENIZER: MAX_TOKENIZER_BYTES}.get(name, MAX_CONFIG_BYTES)
+        most = MAX_WEIGHTS_BYTES if SHARD.match(name) else most_of.get(name, MAX_CONFIG_BYTES)
         if not path.is_file():
             raise UnfitModelError(f"its {name} is not a regular file")
         if path.stat().st_size > most:
             raise UnfitModelError(f"its {name} is larger than {most} bytes")
+    weights = sum(path.stat().st_size for name, path in files.items() if SHARD.match(name))
+    if weights > MAX_WEIGHTS_BYTES:
+        raise UnfitModelError(f"its weights are larger than {MAX_WEIGHTS_BYTES} bytes together")
 
 
 def _size(value: object) -> int:
@@ -231,27 +290,41 @@ def _size(value: object) -> int:
     return value
 
 
-def _shapes(path: Path, of: Architecture) -> dict[str, tuple[int, ...]]:
-    """Shapes of the floating tensors in the file's header, by canonical names."""
+def _shapes(files: Mapping[str, Path]) -> dict[str, tuple[int, ...]]:
+    """Shapes of the floating tensors in the headers of the files of weights, by the files' own names."""
+    found: dict[str, tuple[int, ...]] = {}
+    for name, path in files.items():
+        if SHARD.match(name):
+            mine = _shapes_of(path, name)
+            if twice := found.keys() & mine.keys():
+                raise UnfitModelError(f"its {_shown(min(twice))} is in two files")
+            found |= mine
+    return found
+
+
+def _shapes_of(path: Path, name: str) -> dict[str, tuple[int, ...]]:
     with path.open("rb") as file:
         first = file.read(8)
         length = struct.unpack("<Q", first)[0] if len(first) == 8 else 0
         if not 2 <= length <= MAX_HEADER_BYTES:
-            raise UnfitModelError(f"its {WEIGHTS} is not a safetensors file")
+            raise UnfitModelError(f"its {name} is not a safetensors file")
         try:
             header = json.loads(file.read(length))
-            tensors = {name: each for name, each in header.items() if name != "__metadata__"}
+            tensors = {tensor: each for tensor, each in header.items() if tensor != "__metadata__"}
             return {
-                canonical(of, name): tuple(_size(size) for size in each["shape"])
-                for name, each in tensors.items()
-                if each["dtype"] in FLOATS and not NO_PARAMETERS.search(canonical(of, name))
+                tensor: tuple(_size(size) for size in each["shape"])
+                for tensor, each in tensors.items()
+                if each["dtype"] in FLOATS
             }
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
-            raise UnfitModelError(f"its {WEIGHTS} is not a safetensors file") from None
+            raise UnfitModelError(f"its {name} is not a safetensors file") from None
 
 
 def _check_sizes(model: ModelFolder) -> None:
     """Checks that config and tensors describe one model."""
+    if model.of_images:
+        _check_image_sizes(model)
+        return
     of, wrong = model.architecture, f"its {CONFIG} and {WEIGHTS} do not match"
     numbers = [model.config.get(name) for name in (*of.numbers, "vocab_size")]
     if not all(type(each) is int and 1 <= each < 2**31 for each in numbers):
@@ -259,13 +332,12 @@ def _check_sizes(model: ModelFolder) -> None:
     padding = model.config.get("pad_token_id", 1)
     if model.kind == "roberta" and not (type(padding) is int and 0 <= padding < model.config["vocab_size"]):
         raise UnfitModelError(f"its {CONFIG} does not name a padding token in its vocabulary")
-    places = POSITIONS.get(model.kind)
-    if places is not None and model.shapes.get(of.body + places) != (numbers[1], numbers[2]):
+    heads = model.config.get(of.widths[0])
+    if type(heads) is not int or not 1 <= heads < 2**20:
+        raise UnfitModelError(f"its {CONFIG} does not say {of.widths[0]}")
+    if of.places and model.shapes.get(of.places) != (numbers[1], numbers[2]):
         raise UnfitModelError(f"{wrong}: the positions")
-    inside = [name.removeprefix(of.blocks) for name in model.shapes if name.startswith(of.blocks)]
-    found = {int(name.partition(".")[0]) for name in inside if name.partition(".")[0].isdecimal()}
-    if found != set(range(model.blocks)):
-        raise UnfitModelError(f"{wrong}: blocks")
+    _check_blocks(model)
     if model.shapes.get(of.embedding) != (numbers[3], numbers[2]):
         raise UnfitModelError(f"{wrong}: the embedding")
     if of.task == "language_model" and not model.tied and f"{of.head}weight" not in model.shapes:
@@ -274,8 +346,43 @@ def _check_sizes(model: ModelFolder) -> None:
         raise UnfitModelError("it has no pooler, which a classifier of this kind needs")
 
 
+def _check_blocks(model: ModelFolder) -> None:
+    of = model.architecture
+    inside = [name.removeprefix(of.blocks) for name in model.shapes if name.startswith(of.blocks)]
+    found = {int(name.partition(".")[0]) for name in inside if name.partition(".")[0].isdecimal()}
+    if found != set(range(model.blocks)):
+        raise UnfitModelError(f"its {CONFIG} and {WEIGHTS} do not match: blocks")
+
+
+def _check_image_sizes(model: ModelFolder) -> None:
+    """Checks that config and tensors describe one vision transformer."""
+    of, config, wrong = model.architecture, model.config, f"its {CONFIG} and {WEIGHTS} do not match"
+    names = ("num_hidden_layers", "hidden_size", *of.widths)
+    numbers = [config.get(name) for name in names]
+    if not all(type(each) is int and 1 <= each < 2**20 for each in (*numbers, config.get("num_channels", 3))):
+        raise UnfitModelError(f"its {CONFIG} does not say {', '.join(names)}")
+    channels, height, width = model.image
+    tall, wide = _sides(config.get("patch_size"))
+    if channels not in (1, 3) or model.shapes.get(of.embedding) != (numbers[1], channels, tall, wide):
+        raise UnfitModelError(f"{wrong}: the patches")
+    patches = (height // tall) * (width // wide)
+    extra = 2 if model.kind == "deit" else 1
+    if patches < 1 or model.shapes.get(of.places) != (1, patches + extra, numbers[1]):
+        raise UnfitModelError(f"{wrong}: the positions")
+    _check_blocks(model)
+
+
+def _sides(value: object) -> tuple[int, int]:
+    """Height and width, from one number or two."""
+    sides = value if isinstance(value, list) else [value, value]
+    found = [each for each in sides if type(each) is int and 1 <= each <= 4096]
+    if len(sides) != 2 or len(found) != 2:
+        raise UnfitModelError(f"its {CONFIG} does not say the size of images and patches")
+    return found[0], found[1]
+
+
 def _classifier(kind: str, width: int, outputs: int) -> dict[str, tuple[int, ...]]:
-    if kind == "bert":
+    if kind in ("bert", "vit", "deit"):
         return {"classifier.weight": (outputs, width), "classifier.bias": (outputs,)}
     return {
         "classifier.dense.weight": (width, width),

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from app import progress
 from app.contracts.dataset_spec import (
     Columns,
     DatasetSpec,
@@ -88,7 +89,8 @@ def parse(request: dict[str, Any]) -> dict[str, Any]:
         StorageFull: the disk is full.
     """
     try:
-        return _parse(request)
+        with progress.of_reads():
+            return _parse(request)
     except OSError as error:
         if is_full(error):
             raise StorageFull("the service's disk is full: an operator has to free some space") from None

@@ -20,9 +20,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from app.formats.damage import DataDamagedError
 from app.formats.layout import ARROW, Layout, index_path
 from app.formats.part_reader import PartFile
-from app.formats.stored import Csr, DataDamagedError, Pairs, Sequences, StoredPart, Texts
+from app.formats.stored import Csr, Pairs, Sequences, StoredPart, Texts
 
 
 def save_part(path: Path, part: StoredPart) -> str:

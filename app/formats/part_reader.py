@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from app.formats.damage import DataDamagedError
 from app.formats.layout import Index, Layout, leaf_of
-from app.formats.stored import Csr, DataDamagedError, Features, Pairs, Sequences, StoredPart, Texts
+from app.formats.stored import Csr, Features, Pairs, Sequences, StoredPart, Texts
 
 Columns = Mapping[str, NDArray[Any]]
 

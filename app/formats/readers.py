@@ -46,5 +46,7 @@ def reader_of(name: TableFormat) -> Reader:
             return Reader("npz_file", begins=(b"PK\x03\x04", b"PK\x05\x06"))
         case "arrow":
             return Reader("arrow_file", begins=(b"ARROW1",))
+        case "images":
+            return Reader("image_file", begins=(b"PK\x03\x04", b"PK\x05\x06", GZIP, ZSTANDARD))
         case _:
             assert_never(name)

@@ -29,6 +29,7 @@ from app.formats.columns import (
     Classes,
     Fault,
     Numbers,
+    Prompts,
     Texts,
     Unlabelled,
     comma_number,
@@ -133,7 +134,8 @@ class Records(Table):
             raise ValueError("interactions are read as pairs of ids (app.formats.interactions)")
         features = _features(spec)
         # A text that is its own label is read once, as the feature.
-        label = Wanted(spec.task.label_column, "/task/label") if spec.task.label_column else features[0]
+        pointer = "/task/prompt" if isinstance(spec.task, LanguageModelTask) else "/task/label"
+        label = Wanted(spec.task.label_column, pointer) if spec.task.label_column else features[0]
         # The user's column is read after the features, for the data file alone.
         user = spec.privacy.user_column if file == "file" else None
         wanted = [*features, Wanted(user, "/privacy/user_column")] if user else features
@@ -150,10 +152,10 @@ class Records(Table):
         self._bad_numbers = 0  # in its blocks
         self.texts = Texts(names[0], pointers[0]) if isinstance(spec.features, HashedText | Text) else None
         self.numbers = Numbers(names, pointers, number)
-        self.labels: Classes | Numbers | Unlabelled
+        self.labels: Classes | Numbers | Prompts | Unlabelled
         match spec.task:
             case LanguageModelTask():
-                self.labels = Unlabelled()
+                self.labels = Prompts(spec.task.prompt, pointer) if spec.task.prompt else Unlabelled()
             case ClassificationTask():
                 self.labels = Classes(self.label.name, self.label.pointer, spec.task.classes)
             case RegressionTask() | RatingTask() | NextItemTask():
@@ -170,6 +172,7 @@ class Records(Table):
         (self.texts or self.cells or self.numbers).add(row)
         self.add_label(label)
         self._held += len(row[0] or "") + 1 if self.texts is not None and isinstance(row[0], str) else len(row)
+        self._held += len(label) if isinstance(self.labels, Prompts) and isinstance(label, str) else 0
         if self._held >= HELD:
             self.hand_on()
 
@@ -189,9 +192,16 @@ class Records(Table):
             matrix, contents = self.cells.take()
         elif texts is None:
             matrix = contents = self.numbers.take() if self.tensor is None else self.tensor
-        y = self.labels.take()
         users = None if self.users is None else self.users.take()
-        if len(y) and not self._faulty:
+        if self._faulty:
+            self.labels.take()
+            return
+        y: NDArray[Any]
+        if isinstance(self.labels, Prompts):
+            texts, y = self.labels.before(texts or [])
+        else:
+            y = self.labels.take()
+        if len(y):
             self.sink(Taken(texts, matrix, contents, y[:, 0] if y.ndim > 1 else y, users))
 
     def add_user(self, user: Any) -> None:

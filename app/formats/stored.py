@@ -13,14 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from app.errors import PermanentError
-
-
-class DataDamagedError(PermanentError):
-    """A stored part is missing or differs from the registered one."""
-
-    code = "data-damaged"
-
 
 @dataclass(frozen=True)
 class Csr:

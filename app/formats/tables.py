@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from app.contracts.dataset_spec import Features
 from app.contracts.table import CategoryColumn, DateColumn, NumberColumn, TableFeatures
 from app.formats.columns import FLOAT32_MAX, Fault, fault
-from app.formats.stored import DataDamagedError, StoredPart
+from app.formats.damage import DataDamagedError
+from app.formats.stored import StoredPart
 
 OTHER = -1.0  # the place of a value that is not declared
 TEXT_BYTES = 6  # of a text's hash: such a number is exact in float64

@@ -1,10 +1,11 @@
-"""/v1/datasets/{id}/grants: which keys may see a data set, and which may train on it. For its owner and admins."""
+"""/v1/datasets/{id}/grants: which keys may see a data set, train on it, or charge it. For its owner and admins."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
 from fastapi import APIRouter, Response
+from pydantic import TypeAdapter
 
 from app.audit import record as audit
 from app.contracts.base import Document, EpsilonValue
@@ -13,6 +14,7 @@ from app.grants import service
 from app.keys.auth import CurrentKey
 from app.web.deps import Db
 
+GRANTED: TypeAdapter[service.Granted] = TypeAdapter(service.Granted)
 router = APIRouter(prefix="/v1/datasets/{dataset_id}/grants", tags=["grants"])
 
 
@@ -43,7 +45,7 @@ class GrantView(Document):
             key_id=grant.key_id,
             key_name=key.name,
             key_role=key.role,
-            access="train" if grant.access == "train" else "view",
+            access=GRANTED.validate_python(grant.access),
             max_epsilon_per_job=grant.max_epsilon_per_job,
             created_at=grant.created_at,
             created_by=grant.created_by,
@@ -67,7 +69,7 @@ def list_grants(dataset_id: str, db: Db, caller: CurrentKey) -> GrantList:
 
 @router.put("/{key_id}")
 def set_grant(dataset_id: str, key_id: str, body: GrantRequest, db: Db, caller: CurrentKey) -> GrantView:
-    """Grants a key `view` or `train`; replaces its earlier grant."""
+    """Grants a key `view`, `train` or `charge`; replaces its earlier grant."""
     with db.write() as session:
         grant, key = service.give(session, caller, dataset_id, key_id, body.access, body.max_epsilon_per_job)
         epsilon = body.max_epsilon_per_job

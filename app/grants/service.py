@@ -2,6 +2,7 @@
 
     view    the data set, its ledger, and the jobs on it with events, metrics and certificates
     train   also quotes, jobs of one's own, and the weights of all jobs on it
+    charge  what `view` covers, and charges for other systems
     own     also the cap, grants, cancelling any job on it
 
 Admins own everything; a data set's owner is the key that registered it; everybody else needs a grant. A data set that a
@@ -13,22 +14,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar, cast, get_args
 
-from sqlalchemy import ColumnElement, Row, Select, and_, bindparam, or_, select, true
+from sqlalchemy import ColumnElement, Row, Select, and_, bindparam, literal, or_, select, true
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from app.db.models import ApiKey, Dataset, Grant, Job, table_of
-from app.errors import Forbidden, InvalidRequest, NotFound
+from app.db.models import ApiKey, Dataset, DatasetReading, Grant, Job, table_of
+from app.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from app.ids import now
 from app.keys.service import NO_SUCH_KEY, Caller, is_alive, locked
 from app.lifecycle.states import NO_SUCH_JOB
 
-Level = Literal["view", "train", "own"]
-Granted = Literal["view", "train"]
+Level = Literal["view", "train", "charge", "own"]
+Granted = Literal["view", "train", "charge"]
+COVERED: dict[Level, frozenset[Level]] = {
+    "view": frozenset(("view",)),
+    "train": frozenset(("view", "train")),
+    "charge": frozenset(("view", "charge")),
+    "own": frozenset(get_args(Level)),
+}
 NO_SUCH_DATASET = "there is no such data set"
 REFUSED = {
     "train": "this key may view the data set but not train on it: ask its owner for a `train` grant",
+    "charge": "this key may not charge the data set for another system: ask its owner for a `charge` grant",
     "own": "only the key that registered this data set, or an admin, may do that",
 }
 
@@ -46,8 +54,7 @@ class Access:
 
     def covers(self, needed: Level) -> bool:
         """Returns True if this access includes `needed`."""
-        levels = get_args(Level)
-        return bool(levels.index(self.level) >= levels.index(needed))
+        return needed in COVERED[self.level]
 
 
 OWN = Access("own")
@@ -86,9 +93,9 @@ def access_of(caller: Caller, dataset: Dataset | RowLike, grant: Grant | RowLike
         return OWN
     if grant is None:
         return None
-    if grant.access == "train" and caller.role != "viewer":
-        return Access("train", grant.max_epsilon_per_job)
-    return Access("view")
+    if caller.role == "viewer":
+        return Access("view")
+    return Access(cast(Level, grant.access), grant.max_epsilon_per_job)
 
 
 def find(session: Session, caller: Caller, dataset: str, needed: Level = "view") -> tuple[Dataset, Access]:
@@ -96,6 +103,7 @@ def find(session: Session, caller: Caller, dataset: str, needed: Level = "view")
 
     Raises:
         NotFound: there is none, or this key may not see it.
+        Conflict: `not-ready`: its file is being read, or was rejected; told to its owner and admins alone.
         Forbidden: it may see it, but its access is less than `needed`.
     """
     named = with_grants(caller).where(or_(Dataset.id == dataset, Dataset.name == dataset))
@@ -105,6 +113,7 @@ def find(session: Session, caller: Caller, dataset: str, needed: Level = "view")
         if (access := access_of(caller, row, grant)) is not None
     ]
     if not seen:
+        _check_read(session, caller, dataset)
         raise NotFound(NO_SUCH_DATASET)
     # A data set may have another's id as its name, from before such names were refused.
     row, access = max(seen, key=lambda each: each[0].id == dataset)
@@ -180,8 +189,8 @@ def give(
 
     Raises:
         NotFound, Forbidden: as `find`; no such key.
-        InvalidRequest: the key has no use for it: an admin's or the owner's own, a viewer that would train, a key that
-            was revoked or has expired, or a policy on jobs that may not be submitted.
+        InvalidRequest: the key has no use for it: an admin's or the owner's own, a viewer that would train or charge, a
+            key that was revoked or has expired, or a policy on jobs that may not be submitted.
     """
     found = require(session, caller, dataset, "own")
     # Two grants of one key at once take turns.
@@ -224,6 +233,29 @@ def list_grants(session: Session, caller: Caller, dataset: str) -> list[tuple[Gr
     return [(grant, key) for grant, key in session.execute(rows)]
 
 
+def _owned(caller: Caller) -> ColumnElement[bool]:
+    """The condition that a caller owns a data set, as in `access_of`."""
+    return true() if caller.is_admin else and_(Dataset.owner_key == caller.id, literal(caller.role == "owner"))
+
+
+def own_datasets(session: Session, caller: Caller) -> dict[str, str]:
+    """The names of the data sets on which a caller may grant, by their ids, in the order of names."""
+    rows = session.execute(select(Dataset.id, Dataset.name).where(_owned(caller)).order_by(Dataset.name))
+    return {row.id: row.name for row in rows}
+
+
+def list_all(session: Session, caller: Caller) -> list[tuple[Grant, ApiKey, Dataset]]:
+    """Every grant on the data sets that a caller owns, by data set and age."""
+    rows = (
+        select(Grant, ApiKey, Dataset)
+        .join(ApiKey, ApiKey.id == Grant.key_id)
+        .join(Dataset, Dataset.id == Grant.dataset_id)
+        .where(_owned(caller))
+        .order_by(Dataset.name, Grant.created_at, Grant.key_id)
+    )
+    return [(grant, key, dataset) for grant, key, dataset in session.execute(rows)]
+
+
 def check(access: Access | None, needed: Level) -> Access:
     """Returns the access, if it covers what is needed.
 
@@ -237,6 +269,17 @@ def check(access: Access | None, needed: Level) -> Access:
     return access
 
 
+def _check_read(session: Session, caller: Caller, dataset: str) -> None:
+    """Raises Conflict if this is a registration of the caller that is no data set yet, or never."""
+    reading = DatasetReading
+    named = or_(reading.id == dataset, reading.name == dataset)
+    asked = select(reading).where(named, reading.state != "ready").order_by(reading.holds_name.is_(None))
+    for found in session.scalars(asked):
+        if caller.is_admin or (caller.role == "owner" and found.owner_key == caller.id):
+            why = "is being read" if found.state == "reading" else "was rejected: look at it"
+            raise Conflict("not-ready", f"the file of {found.name!r} {why}", dataset=found.id, state=found.state)
+
+
 def _check(access: Access, needed: Level) -> None:
     if not access.covers(needed):
         raise Forbidden(REFUSED[needed])
@@ -247,9 +290,9 @@ def _check_use(dataset: Dataset, key: ApiKey, access: Granted, max_epsilon: floa
         raise InvalidRequest.at("/path/key_id", "this key was revoked or has expired")
     if key.role == "admin" or key.id == dataset.owner_key:
         raise InvalidRequest.at("/path/key_id", "admins and the data set's owner need no grant")
-    if access == "train" and key.role == "viewer":
+    if access != "view" and key.role == "viewer":
         raise InvalidRequest.at(
-            "/access", "a viewer cannot train: grant `view`, or give the key's holder an analyst's key"
+            "/access", f"a viewer cannot {access}: grant `view`, or give the key's holder an analyst's key"
         )
-    if access == "view" and max_epsilon is not None:
+    if access != "train" and max_epsilon is not None:
         raise InvalidRequest.at("/max_epsilon_per_job", "`max_epsilon_per_job` limits jobs: give it with `train` only")

@@ -13,8 +13,9 @@ from starlette.types import Message, Receive, Scope, Send
 
 from app.db.engine import Database
 from app.db.models import Artifact
-from app.errors import Conflict, NotFound
+from app.errors import Conflict
 from app.ids import now
+from app.objects import DamagedError, Objects
 
 logger = logging.getLogger(__name__)
 READ_BYTES = 1 << 20
@@ -24,17 +25,19 @@ class ArtifactDamagedError(Exception):
     """The file being sent differs from the published one: the connection breaks off before the file's end."""
 
 
-def path_of(storage_root: Path, artifact: Artifact) -> Path:
-    """Returns the path of an artifact's file.
+def local(db: Database, store: Objects, artifact: Artifact) -> Path:
+    """Returns a file of this machine with an artifact's content.
 
     Raises:
         NotFound: the file does not exist.
+        Conflict: `artifact-damaged`: an object store has another content.
     """
-    root = storage_root.resolve()
-    path = (root / artifact.path).resolve()
-    if not path.is_relative_to(root) or not path.is_file():
-        raise NotFound("this artifact's file is no longer in the store")
-    return path
+    try:
+        return store.local(artifact.path, artifact.sha256)
+    except DamagedError as error:
+        if artifact.damaged_at is None:
+            mark(db, artifact, damaged=True)
+        raise Conflict("artifact-damaged", error.message) from None
 
 
 def check(db: Database, artifact: Artifact, path: Path) -> None:

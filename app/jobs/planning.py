@@ -5,6 +5,7 @@ Nothing here has seen the data. app.privacy.derive derives the mechanism, which 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from app.catalogue import models, optimizers
@@ -18,11 +19,12 @@ from app.contracts.hf import HfModel
 from app.contracts.job_spec import Evaluation, JobSpec, LinearModel, TransformerRecModel
 from app.contracts.metrics import rule_of
 from app.contracts.optimizers import PublicSideSettings
+from app.contracts.sampling import Cyclic, Poisson
 from app.errors import InvalidRequest
 from app.jobs.plans import DatasetFacts, Plan
 from app.privacy import derive
 from app.privacy.mechanism import MIN_POISSON_BLOCK_STEPS
-from app.privacy.numerics import PublicSizes, numerics_of
+from app.privacy.numerics import PublicSizes, numerics_of, records_bound
 from app.privacy.releases import READABLE
 
 
@@ -40,6 +42,10 @@ def plan(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None = None) -
     if batch > records:
         detail = f"the batch is larger than the training part: use at most {records} (its public record count)"
         raise InvalidRequest.at("/sampling/expected_batch_size", detail)
+    if isinstance(spec.sampling, Cyclic) and spec.sampling.batches > records:
+        detail = f"there are only {records} records: ask for at most as many batches"
+        raise InvalidRequest.at("/sampling/batches", detail)
+    _check_largest_batch(spec, records)
     _check_privacy(spec, facts)
     _check_processes(spec)
     _check_model(spec, facts)
@@ -58,6 +64,22 @@ def plan(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None = None) -
     numerics = numerics_of(spec, sizes, facts.spec.features)
     pricing, rate = derive.plan_request(spec, facts.public), derive.rate_of(spec, records)
     return Plan(spec, facts, steps, batch, rate, pricing, numerics, _warnings(spec, facts))
+
+
+def _check_largest_batch(spec: JobSpec, records: int) -> None:
+    most = spec.sampling.largest_batch if isinstance(spec.sampling, Poisson) else None
+    if most is None:
+        return
+    where, bound = "/sampling/largest_batch", records_bound(records)
+    if most > bound:
+        detail = f"no batch is larger than {bound}, the most records that registration admits: use at most that many"
+        raise InvalidRequest.at(where, detail)
+    if spec.sampling.rate(records) >= 1.0:
+        detail = (
+            "a batch as large as the training part takes every record, and leaves nothing to cut: leave "
+            '`largest_batch` out, use {"kind": "full_batch"}, or a smaller `expected_batch_size`'
+        )
+        raise InvalidRequest.at(where, detail)
 
 
 def _check_privacy(spec: JobSpec, facts: DatasetFacts) -> None:
@@ -85,13 +107,13 @@ def _check_privacy(spec: JobSpec, facts: DatasetFacts) -> None:
 
 def _check_processes(spec: JobSpec) -> None:
     if spec.runtime.ranks == 1:
+        if spec.runtime.shard != "none":
+            detail = (
+                f"`shard` '{spec.runtime.shard}' divides the optimizer's state among processes, and this job asks for "
+                "one: give `runtime.processes` of at least 2, or leave `shard` out"
+            )
+            raise InvalidRequest.at("/runtime/shard", detail)
         return
-    if spec.privacy is None:
-        detail = (
-            "several processes need a job with `privacy`: without it sums are not rounded to a grid, and the model "
-            "would depend on the number of processes"
-        )
-        raise InvalidRequest.at("/runtime/processes", detail)
     if spec.runtime.device == "cuda":
         detail = "several processes run on a machine's processors: leave `runtime.device` out, or use one process"
         raise InvalidRequest.at("/runtime/processes", detail)
@@ -204,7 +226,21 @@ def _check_center(spec: JobSpec, facts: DatasetFacts) -> None:
 
 
 def _warnings(spec: JobSpec, facts: DatasetFacts) -> tuple[str, ...]:
-    """Warns if clipping makes a score less informative than it seems."""
+    """Warns if correlated noise gains nothing, or if clipping makes a score less informative than it seems."""
+    return (*_gainless_noise(spec), *_of_scores(spec, facts))
+
+
+def _gainless_noise(spec: JobSpec) -> tuple[str, ...]:
+    apart = spec.sampling.batches if isinstance(spec.sampling, Cyclic) else 1
+    if spec.noise is None or apart * (1.0 - spec.noise.decay) >= 2.0 - 1e-9:
+        return ()
+    return (
+        "correlated noise gains little here: records take part again before a step's noise is taken back. Use "
+        f"`cyclic` batches, at least {math.ceil(2.0 / (1.0 - spec.noise.decay) - 1e-9)} of them",
+    )
+
+
+def _of_scores(spec: JobSpec, facts: DatasetFacts) -> tuple[str, ...]:
     if spec.evaluation is None or spec.privacy is None or not derive.is_noisy(spec.evaluation, facts.public):
         return ()
     return (*_unreadable(spec, facts), *_beyond_bound(spec.evaluation, facts))

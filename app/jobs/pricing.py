@@ -30,7 +30,9 @@ from app.db.models import PriceCache, table_of
 from app.errors import LimitError, ServiceError
 from app.ids import now
 from app.jobs.turns import FairTurns
+from app.lifecycle.measures import PRICES, PRICING_QUEUE, Measures
 from app.privacy import questions
+from app.privacy.claims import ClaimRequest
 from app.privacy.plans import (
     CompareRequest,
     FinalRunRequest,
@@ -64,8 +66,9 @@ REMEMBERED = 1000
 class PricingService:
     """Prices of jobs and studies, and the largest ε that fits: app.privacy.pricing_server with a cache and limits."""
 
-    def __init__(self, db: Database, settings: Settings) -> None:
-        self.db = db
+    def __init__(self, db: Database, settings: Settings, measures: Measures | None = None) -> None:
+        self.db, self.measures = db, measures or Measures(db)
+        self.measures.watch(PRICING_QUEUE, lambda: float(self._turns.waiting))
         self.max_prices = settings.max_prices
         self._kept = count(1)
         memory_bytes, time_s = settings.pricing_memory_bytes, settings.pricing_time_s
@@ -133,6 +136,10 @@ class PricingService:
         """Chooses the order of a data set's `rdp` filter."""
         return self._cached(questions.CHOOSE_ORDER, request).order
 
+    def price_claim(self, request: ClaimRequest) -> int:
+        """Prices another system's mechanism, in the filter's units (app.privacy.claims)."""
+        return self._cached(questions.PRICE_CLAIM, request).units
+
     def compare(self, request: CompareRequest) -> Compared:
         """Compares accountants on an account's jobs.
 
@@ -167,6 +174,7 @@ class PricingService:
     def _cached(self, question: Question[Asked, Answer], request: Asked) -> Answer:
         asked = _asked(question, request)
         known = self._known(asked)
+        self.measures.count(PRICES, "computed" if known is None else "cached")
         if known is not None:
             return question.answers.model_validate(self._remember(asked, known))
         with self._turns.turn(self._key, again=self._had_turn) as place:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pydantic import ValidationError
 
 from app.contracts.job_spec import CnnModel, JobSpec, LinearModel, MlpModel
+from app.contracts.sampling import Cyclic
 from app.errors import InvalidRequest
 from app.hpo.rates import CALIBRATED, NETWORKS, Constants, PublicNumbers, Resolved, Ruled, rate_of
 from app.hpo.tangents import tangent_length
@@ -130,7 +131,9 @@ def _untried(spec: JobSpec, facts: DatasetFacts) -> str | None:
         return f"for `{clipping}` clipping"
     if spec.privacy is None and not is_linear:
         return "for a network without privacy"
-    return None
+    if isinstance(spec.sampling, Cyclic):
+        return "for `cyclic` batches"
+    return None if spec.noise is None else "with correlated noise"
 
 
 def _inputs(model: LinearModel | MlpModel | CnnModel, facts: DatasetFacts) -> int:

@@ -48,6 +48,7 @@ from app.db.models import (
 )
 from app.errors import NotFound
 from app.jobs.plans import DatasetFacts
+from app.ledger import budgets
 from app.ledger.accounts import remaining_of
 from app.privacy.prices import Units
 
@@ -72,11 +73,13 @@ ACCOUNT = select(ACCOUNTS.filter, ACCOUNTS.filter_order, ACCOUNTS.cap_delta).whe
 ONCE = select(JOB.id, JOB.request_sha256).where(
     JOB.key_id == bindparam("key"), JOB.idempotency_key == bindparam("once")
 )
-# A running study counts as queued while one of its trials is queued.
+# A paused job counts: it can be queued at any time. A running study counts while one of its trials is queued.
 RUNS = table_of(Job).alias("runs").c
 QUEUED = select(func.count()).select_from(
     union_all(
-        select(JOB.id).where(JOB.key_id == bindparam("key"), JOB.status == "queued", JOB.parent_id.is_(None)),
+        select(JOB.id).where(
+            JOB.key_id == bindparam("key"), JOB.status.in_(("queued", "paused")), JOB.parent_id.is_(None)
+        ),
         select(JOB.id).where(
             JOB.key_id == bindparam("key"),
             JOB.status == "running",
@@ -107,6 +110,8 @@ SHOWN = [
     JOB.study,
     JOB.declaration,
     JOB.device,
+    JOB.tags,
+    JOB.notes,
 ]
 
 
@@ -128,12 +133,20 @@ def dataset_facts(session: Session, dataset: Dataset) -> DatasetFacts:
     )
 
 
-def remaining(session: Session, dataset_id: str) -> Units | None:
-    """Returns the units left on both accounts; None on public data."""
+def remaining(session: Session, dataset_id: str, key_id: str) -> Units | None:
+    """Returns the units that a key may still hold on both accounts, within the cap and its own budget; None on public
+    data."""
     account = session.get(Account, dataset_id)
     if account is None:
         return None
-    return Units.model_validate(remaining_of(account))
+    own = budgets.of_key(session, dataset_id, key_id)
+    return Units.model_validate(budgets.with_own(remaining_of(account), own))
+
+
+def left_within(session: Session, dataset_id: str, key_id: str) -> Units | None:
+    """Returns the units left of a key's own budget within the cap; None if the cap alone bounds it."""
+    own = budgets.of_key(session, dataset_id, key_id)
+    return None if own is None else Units.model_validate(budgets.remaining_of(own))
 
 
 def by_idempotency_key(session: Session, key_id: str, idempotency_key: str) -> Row[Any, Any] | None:
@@ -157,16 +170,43 @@ def page_of_jobs(
         among: the condition on jobs that may be shown.
         after: the sort key of the last row of the page before: its time or its name, and its id.
     """
+    query = _page(SHOWN, among=among, status=status, after=after, sort=sort)
+    return list(session.execute(query.limit(limit + 1)))
+
+
+def states_of_page(
+    session: Session,
+    *,
+    among: ColumnElement[bool],
+    status: str | None,
+    after: tuple[datetime | str, str] | None,
+    limit: int,
+    sort: JobOrder = "newest",
+) -> list[tuple[str, str, int]]:
+    """Reads the id, the status and the number of events of each job on the same page: what tells that it changed."""
+    query = _page([JOB.id, JOB.status, JOB.events], among=among, status=status, after=after, sort=sort)
+    return [(row[0], row[1], row[2]) for row in session.execute(query.limit(limit))]
+
+
+def _page(
+    columns: list[Any],
+    *,
+    among: ColumnElement[bool],
+    status: str | None,
+    after: tuple[datetime | str, str] | None,
+    sort: JobOrder,
+) -> Select[Any]:
+    """Selects columns of jobs in an order, beginning after a row."""
     first = Job.name if sort == "name" else Job.created_at
     falling = sort == "newest"
     order = (first.desc(), Job.id.desc()) if falling else (first, Job.id)
-    query = select(*SHOWN).where(among, Job.parent_id.is_(None)).order_by(*order).limit(limit + 1)
+    query = select(*columns).where(among, Job.parent_id.is_(None)).order_by(*order)
     if status is not None:
         query = query.where(Job.status == status)
     if after is not None:
         key = tuple_(first, Job.id)
         query = query.where(key < after if falling else key > after)
-    return list(session.execute(query))
+    return query
 
 
 def named_like(text: str) -> ColumnElement[bool]:

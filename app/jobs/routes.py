@@ -14,6 +14,7 @@ from fastapi.responses import FileResponse
 from sqlalchemy import ColumnElement, and_
 from sqlalchemy.orm import Session
 
+from app import objects
 from app.audit import record as audit
 from app.contracts.base import NO_NUL
 from app.contracts.job_spec import JobSpec
@@ -24,7 +25,7 @@ from app.errors import Conflict, NotFound, RequestError
 from app.grants.service import check_job, require, require_job, visible
 from app.hpo.stored import StoredStudy
 from app.ids import rfc3339
-from app.jobs import artifacts, repository, service, sweeps
+from app.jobs import artifacts, labels, repository, service, sweeps
 from app.jobs.polling import job_of
 from app.jobs.pricing import PricingService
 from app.jobs.schemas import (
@@ -59,6 +60,7 @@ Searched = Annotated[
     str | None,
     Query(max_length=200, pattern=NO_NUL, description="A part of the job's name, or the beginning of its id."),
 ]
+OfTag = Annotated[str | None, Query(max_length=40, pattern=NO_NUL, description="Only jobs with this tag.")]
 Order = Annotated[repository.JobOrder, Query(description="By the time of submission, or by name.")]
 Sequence = Annotated[int, Query(ge=0, le=2**53, description="The sequence number seen last.")]
 IdempotencyKey = Annotated[
@@ -168,15 +170,15 @@ def list_jobs(
     after: After = None,
     limit: Limit = 50,
     q: Searched = None,
+    tag: OfTag = None,
     sort: Order = "newest",
 ) -> Response:
     """Lists jobs on the data sets that this key may see, newest first; `dataset` is an id or a name.
 
     `q` finds a part of a job's name, or the beginning of its id.
     """
-    return as_json(
-        page_of_jobs(db, caller, gpus, dataset=dataset, status=status, after=after, limit=limit, q=q, sort=sort)
-    )
+    among = {"dataset": dataset, "q": q, "tag": tag}
+    return as_json(page_of_jobs(db, caller, gpus, **among, status=status, after=after, limit=limit, sort=sort))
 
 
 def page_of_jobs(
@@ -189,15 +191,13 @@ def page_of_jobs(
     after: str | None = None,
     limit: int = 50,
     q: str | None = None,
+    tag: str | None = None,
     sort: Order = "newest",
 ) -> JobList:
     """Returns one page of the jobs that a caller may see; the dashboard shows the same page."""
-    key: tuple[datetime | str, str] | None = None
-    if after is not None:
-        first, job_id = decode_cursor(after, str, str)
-        key = (first if sort == "name" else decode_moment(first), job_id)
+    key = key_of_page(after, sort)
     with db.read() as session:
-        among = jobs_among(session, caller, dataset, q)
+        among = jobs_among(session, caller, dataset, q, tag)
         jobs = repository.page_of_jobs(session, among=among, status=status, after=key, limit=limit, sort=sort)
         more, jobs = len(jobs) > limit, jobs[:limit]
         details = repository.details(session, [job.id for job in jobs])
@@ -207,8 +207,22 @@ def page_of_jobs(
     return JobList(items=[JobView.of(job, details[job.id], gpus) for job in jobs], next=last)
 
 
-def jobs_among(session: Session, caller: Caller, dataset: str | None, q: str | None) -> ColumnElement[bool]:
-    """The condition on jobs that a caller may see, on one data set and by a text.
+def key_of_page(after: str | None, sort: Order) -> tuple[datetime | str, str] | None:
+    """The sort key in a cursor: where the page before ended; None for the first page.
+
+    Raises:
+        InvalidRequest: it is no cursor of ours.
+    """
+    if after is None:
+        return None
+    first, job_id = decode_cursor(after, str, str)
+    return (first if sort == "name" else decode_moment(first), job_id)
+
+
+def jobs_among(
+    session: Session, caller: Caller, dataset: str | None, q: str | None, tag: str | None = None
+) -> ColumnElement[bool]:
+    """The condition on jobs that a caller may see, on one data set, by a text and by a tag.
 
     Raises:
         NotFound: no such data set, or the caller may not see it.
@@ -216,6 +230,8 @@ def jobs_among(session: Session, caller: Caller, dataset: str | None, q: str | N
     among = visible(caller, Job.dataset_id)
     if dataset is not None:
         among = Job.dataset_id == require(session, caller, dataset, "view").id
+    if tag:
+        among = and_(among, labels.tagged(tag))
     return and_(among, repository.named_like(q)) if q else among
 
 
@@ -230,10 +246,32 @@ def show_job(job_id: str, request: Request, _credentials: Credentials) -> Respon
     return as_json(JobView.of(check_job(found.job, found.access(caller)), found.details, gpus_of(request)))
 
 
+@router.patch("/jobs/{job_id}")
+def label_job(job_id: str, body: labels.JobLabels, db: Db, caller: CurrentKey, gpus: Gpus) -> JobView:
+    """Changes a job's tags and notes; for who may cancel it. They are no part of its certificate."""
+    with db.write() as session:
+        labels.edit(session, caller, job_id, body)
+    return _view(db, caller, job_id, gpus)
+
+
 @router.post("/jobs/{job_id}/cancel", status_code=202)
 def cancel_job(job_id: str, db: Db, caller: CurrentKey, gpus: Gpus) -> JobView:
     """Stops a job. Started steps stay charged; the rest of the hold is released."""
     service.cancel(db, caller, job_id)
+    return _view(db, caller, job_id, gpus)
+
+
+@router.post("/jobs/{job_id}/pause", status_code=202)
+def pause_job(job_id: str, db: Db, caller: CurrentKey, gpus: Gpus) -> JobView:
+    """Pauses a job: it leaves its worker within a second and keeps its hold. It goes on when it is resumed."""
+    service.pause(db, caller, job_id)
+    return _view(db, caller, job_id, gpus)
+
+
+@router.post("/jobs/{job_id}/resume", status_code=202)
+def resume_job(job_id: str, db: Db, caller: CurrentKey, gpus: Gpus) -> JobView:
+    """Lets a paused job go on. The steps before are repeated bit for bit, free of charge."""
+    service.resume(db, caller, job_id)
     return _view(db, caller, job_id, gpus)
 
 
@@ -291,7 +329,7 @@ def download_artifact(
         job = require_job(session, caller, job_id, "train")
         artifact = repository.artifact(session, job_id, name)
         _check_handed_out(session, job)
-    path = artifacts.path_of(settings.storage_root, artifact)
+    path = artifacts.local(db, objects.of(settings), artifact)
     if "range" in request.headers or artifact.damaged_at is not None:
         artifacts.check(db, artifact, path)
     if not is_head(request.scope):

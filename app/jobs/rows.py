@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import insert
 from sqlalchemy.orm import Session
 
+from app import tracing
 from app.db.models import Job, table_of
 from app.ids import new_id, now
 from app.jobs import study_quotes
@@ -70,6 +71,9 @@ def new_job(caller: Caller, planned: Plan, priced: Price | StudyPrice, idempoten
         "warnings": list(planned.warnings),
         "events": 1,
         "created_at": now(),
+        "tags": "",
+        "notes": "",
+        "traceparent": tracing.traceparent(),
         "study": study.model_dump(mode="json") if study else None,
     }
     return NewJob(job_id, columns)

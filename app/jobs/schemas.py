@@ -171,6 +171,8 @@ class JobView(BaseModel):
     failure: dict[str, Any] | None
     warnings: list[str]
     artifacts: list[ArtifactView]
+    tags: list[str] = []
+    notes: str = ""
     study: StudyView | None = None  # for a study: its progress and decisions
     parent: str | None = None  # for a trial: its study
     declaration: int = 1  # the version of the data set's declaration that it was priced with
@@ -197,6 +199,8 @@ class JobView(BaseModel):
             failure=job.failure,
             warnings=job.warnings,
             artifacts=[ArtifactView.of(each) for each in details["artifacts"]],
+            tags=[each for each in job.tags.split(",") if each],
+            notes=job.notes,
             study=StudyView.of(job),
             parent=job.parent_id,
             declaration=job.declaration,
@@ -273,8 +277,10 @@ def progress_of(job: JobLike, attempts: list[Any]) -> Progress:
     began = attempts[-1].started_at if attempts else None
     if began is None:
         return Progress(step=job.step, steps=job.steps, elapsed_s=None, remaining_s=None)
-    elapsed = max(0.0, ((job.finished_at or now()) - began).total_seconds())
-    left = elapsed / job.step * (job.steps - job.step) if job.step and job.finished_at is None else None
+    until = attempts[-1].ended_at or job.finished_at or now()  # paused and queued jobs' time stands
+    elapsed = max(0.0, (until - began).total_seconds())
+    goes_on = job.step and job.finished_at is None and attempts[-1].ended_at is None
+    left = elapsed / job.step * (job.steps - job.step) if goes_on else None
     return Progress(
         step=job.step,
         steps=job.steps,

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from app import tracing
 from app.audit import record as audit
 from app.catalogue import extractors, model_folders, models
+from app.contracts.dataset_spec import LanguageModelTask
 from app.contracts.devices import needs_gpu
 from app.contracts.job_spec import JobSpec
 from app.contracts.optimizers import PublicSideSettings
@@ -41,13 +45,20 @@ from app.keys.service import Caller, KeyLike
 from app.ledger import accounts, behind
 from app.ledger.heads import Heads
 from app.ledger.repository import dataset_with_account
+from app.lifecycle import pausing
 from app.lifecycle.presence import GpuWorkers
 from app.lifecycle.settle import settle
 from app.lifecycle.states import append_event, get_job, notify, write_event
 from app.lifecycle.studies import begin
 from app.lifecycle.studies import cancel as cancel_study
+from app.lifecycle.studies import pause as pause_study
+from app.lifecycle.studies import resume as resume_study
+from app.logs import about
+from app.privacy.filters import load_numerics
 from app.privacy.prices import Charge, Price, StudyPrice, Units
 
+logger = logging.getLogger(__name__)
+STOPPABLE = ("queued", "running", "pausing", "paused")
 NO_GPU = (
     "no GPU worker is alive now: a job that asks for a GPU waits until there is one (`waiting_for`: cuda), and can be "
     "cancelled free of charge while it waits"
@@ -55,6 +66,10 @@ NO_GPU = (
 NO_PROCESSES = (
     "no worker that runs so many processes for one job is alive now: the job waits until there is one (`waiting_for`: "
     "processes), and can be cancelled free of charge while it waits"
+)
+BEYOND_BUDGET = (
+    "this key's budget within the cap has less left than this job costs: ask the data set's owner for more "
+    "(POST /v1/budget-requests)"
 )
 
 
@@ -78,7 +93,8 @@ def quote(
         facts, side = repository.dataset_facts(session, dataset), side_facts(session, caller, spec)
     planned, priced = price_plan(pricing, pinned(spec, models_root, facts), facts, side)
     with db.read() as session:
-        left = repository.remaining(session, planned.facts.id)
+        left = repository.remaining(session, planned.facts.id, caller.id)
+        inside = repository.left_within(session, planned.facts.id, caller.id)
         pace = None if planned.study else repository.seconds_per_step(session, planned.facts.id, planned.spec)
     found = Quote.model_validate(quote_of(planned, priced).model_dump(mode="json"))
     found.declaration = planned.facts.declaration
@@ -94,6 +110,8 @@ def quote(
     allowed = _is_allowed(access, priced)
     if not allowed:
         found.warnings.append(_policy(access))
+    if inside is not None and not inside.covers(charge):
+        found.warnings.append(BEYOND_BUDGET)
     found.fits = left.covers(charge) and allowed
     found.jobs_that_fit = left.holds(charge) if allowed else 0
     if found.fits:
@@ -129,7 +147,7 @@ def forecast(
         facts, side = repository.dataset_facts(session, dataset), side_facts(session, caller, spec)
     _, priced = price_plan(pricing, pinned(spec, models_root, facts), facts, side)
     with db.read() as session:
-        left = repository.remaining(session, dataset.id)
+        left = repository.remaining(session, dataset.id, caller.id)
     charge = Units(train=priced.charge.train, holdout=priced.charge.holdout)
     fit = left.holds(charge) if left is not None else None
     if fit is None:
@@ -174,11 +192,13 @@ def submit(
         if before is not None:
             return before, None
         facts, side = repository.dataset_facts(session, dataset), side_facts(session, caller, spec)
-    planned, priced = price_plan(pricing, pinned(spec, models_root, facts), facts, side)
+    with tracing.span("price", {"dataset": facts.id}):
+        planned, priced = price_plan(pricing, pinned(spec, models_root, facts), facts, side)
     job = new_job(caller, planned, priced, idempotency_key, digest)
+    behind.require_witnessed(db, heads, planned.facts.id)
     recorded = behind.read_recorded(heads, planned.facts.id)
     try:
-        with db.write() as session:
+        with tracing.span("hold", {"job": job.id}), db.write() as session:
             write(session, planned, priced, job)
             # From here to the commit this key's other submissions wait.
             key, access = _take_turn(session, caller, planned)
@@ -186,7 +206,9 @@ def submit(
             _check_queue(session, key, max_queued_jobs)
             behind.require_current(session, recorded, planned.facts.id)
             hold(session, caller, planned, priced, job.id)
-            return job.id, job.job()
+        with about({"job": job.id}):
+            logger.info("admitted")
+        return job.id, job.job()
     except IntegrityError:
         # Two concurrent requests had the same idempotency key: the database admitted one.
         with db.read() as session:
@@ -200,37 +222,78 @@ def submit(
 
 
 def cancel(db: Database, caller: Caller, job_id: str) -> None:
-    """Cancels a job: at once if it is queued, within a second if it runs.
+    """Cancels a job: at once if no worker has it, within a second if one runs it.
 
     Raises:
         Conflict: `wrong-state`: the job has ended, or is a trial.
         NotFound: there is no such job, or the key may not see its data set.
         Forbidden: the key is none of these: the submitter's, if it may still train; the data set's owner's; an admin's.
     """
+    load_numerics()  # for a paused job, whose started part is charged now
     with db.write() as session:
-        if not may_cancel(session, caller, grants.require_job(session, caller, job_id)):
-            raise Forbidden("only the key that submitted this job, the data set's owner or an admin may cancel it")
-        # Locked: a worker may be claiming the job now, and the hold of a started step must not be voided.
-        job = get_job(session, job_id, lock=True)
-        if job.parent_id is not None:
-            raise Conflict("wrong-state", "a trial ends with its study: cancel the study", study=job.parent_id)
+        job = _steered(session, caller, job_id, "cancel")
         if job.status == "cancelling":
             return
-        if job.status not in ("queued", "running"):
+        if job.status not in STOPPABLE:
             raise Conflict("wrong-state", f"there is nothing to cancel: the job is {job.status}", job_status=job.status)
         job.cancel_requested_at = now()
         append_event(session, job.id, "cancel_requested", {"by": caller.id})
         audit.record(session, "job.cancelled", job.id)
         if job.study is not None:
             cancel_study(session, job)
-        elif job.status == "queued":
+        elif job.status in ("queued", "paused"):
             settle(session, job, "cancelled")
         else:
             job.status = "cancelling"
 
 
+def pause(db: Database, caller: Caller, job_id: str) -> None:
+    """Pauses a job: at once if it is queued, within a second if it runs. Its hold stays.
+
+    Raises:
+        Conflict: `wrong-state`: it has ended or is being cancelled, or it is a trial.
+        NotFound, Forbidden: as `cancel`.
+    """
+    with db.write() as session:
+        job = _steered(session, caller, job_id, "pause")
+        if job.status in ("pausing", "paused"):
+            return
+        if job.status not in ("queued", "running"):
+            raise Conflict("wrong-state", f"there is nothing to pause: the job is {job.status}", job_status=job.status)
+        append_event(session, job.id, "pause_requested", {"by": caller.id})
+        audit.record(session, "job.paused", job.id)
+        (pause_study if job.study is not None else pausing.request)(session, job)
+
+
+def resume(db: Database, caller: Caller, job_id: str) -> None:
+    """Lets a paused job go on where its record ends: it repeats the steps before bit for bit, free of charge.
+
+    Raises:
+        Conflict: `wrong-state`: it is not paused.
+        NotFound, Forbidden: as `cancel`.
+    """
+    with db.write() as session:
+        job = _steered(session, caller, job_id, "resume")
+        if job.status not in ("pausing", "paused"):
+            raise Conflict("wrong-state", f"there is nothing to resume: the job is {job.status}", job_status=job.status)
+        audit.record(session, "job.resumed", job.id)
+        (resume_study if job.study is not None else pausing.resume)(session, job)
+
+
+def _steered(session: Session, caller: Caller, job_id: str, how: Literal["cancel", "pause", "resume"]) -> Job:
+    """A job's locked row, for a caller who may steer it."""
+    if not may_cancel(session, caller, grants.require_job(session, caller, job_id)):
+        raise Forbidden(f"only the key that submitted this job, the data set's owner or an admin may {how} it")
+    # Locked: a worker may be claiming the job now, and the hold of a started step must not be voided.
+    job = get_job(session, job_id, lock=True)
+    if job.parent_id is not None:
+        raise Conflict("wrong-state", f"a trial ends with its study: {how} the study", study=job.parent_id)
+    return job
+
+
 def may_cancel(session: Session, caller: Caller, job: Job) -> bool:
-    """Returns True if the caller may cancel the job: as its submitter who may train, as the owner, or as an admin."""
+    """Returns True if the caller may cancel, pause and resume the job: as its submitter who may train, as the owner, or
+    as an admin."""
     access = grants.access_to_job(session, caller, job)
     return access is not None and access.covers("train" if caller.id == job.key_id else "own")
 
@@ -295,7 +358,9 @@ def pinned(spec: JobSpec, models_root: Path | None, facts: DatasetFacts) -> JobS
     """Returns the spec with its extractor's or model's content and its open defaults filled in."""
     extracted = extractors.resolved(spec, models_root, facts.spec.features.kind)
     chosen = models.resolved(extracted, facts.spec.task.kind)
-    return model_folders.resolved(chosen, models_root, facts.outputs)
+    task = facts.spec.task
+    prompts = isinstance(task, LanguageModelTask) and task.prompt is not None
+    return model_folders.resolved(chosen, models_root, facts.outputs, prompts=prompts)
 
 
 def price_plan(

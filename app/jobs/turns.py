@@ -57,6 +57,12 @@ class FairTurns:
         finally:
             self.leave(ticket)
 
+    @property
+    def waiting(self) -> int:
+        """How many requests have no place yet."""
+        with self._lock:
+            return sum(map(len, self._round.values()))
+
     def ask(self, key: str, *, again: bool = False) -> Ticket:
         """Puts a ticket into the key's queue; serves it at once if a place is free. Raises like `turn`."""
         with self._lock:

@@ -124,14 +124,22 @@ async def current_key(request: Request, _credentials: Credentials) -> Caller:
 CurrentKey = Annotated[Caller, Depends(current_key)]
 
 
+def check_role(caller: Caller, role: str) -> None:
+    """Admits `role` and admins.
+
+    Raises:
+        Forbidden: the key has another role.
+    """
+    if not caller.may(role):
+        needed = "admin" if role == "admin" else f"{role} or admin"
+        raise Forbidden(f"this needs a key with the role {needed}; yours has the role {caller.role}")
+
+
 def require_role(role: str) -> Callable[[Caller], Awaitable[Caller]]:
     """Makes a dependency that admits `role` and admins."""
 
-    needed = "admin" if role == "admin" else f"{role} or admin"
-
     async def check(caller: CurrentKey) -> Caller:
-        if not caller.may(role):
-            raise Forbidden(f"this needs a key with the role {needed}; yours has the role {caller.role}")
+        check_role(caller, role)
         return caller
 
     return check

@@ -37,7 +37,7 @@ class KeyFirst:
         try:
             caller = await run_in_threadpool(identified, request, token_in(request.headers))
         except RequestError as error:
-            # The rest of the body is not read; the connection ends soon if more arrives (scrimp.api).
+            # The rest of the body is not read; the connection ends soon if more arrives (scrimp_server.api).
             await answer(error)(scope, receive, send)
             return
         scope[CALLER] = KnownCaller(caller, time.monotonic())

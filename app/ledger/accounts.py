@@ -18,12 +18,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import ColumnElement, func, select, update
+from sqlalchemy import ColumnElement, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from app.chain import digest
-from app.db.models import Account, Block, Job, LedgerEntry
+from app.db.models import Account, Block, Job, LedgerEntry, SubAccount
 from app.errors import BudgetError, Conflict, InvalidRequest, NotFound, PrivacyError
+from app.ledger import budgets
 from app.ledger.behind import refusal
 from app.ledger.entries import append, append_cap, balance_of, content, genesis
 
@@ -107,13 +108,19 @@ def hold(
     holdout: int,
     actor: str,
     memo: dict[str, Any] | None = None,
+    within: bool = True,
 ) -> LedgerEntry:
     """Reserves the whole cost of a job on both accounts, or on neither.
 
-    Guarantee: after any interleaving of holds, spent + held ≤ budget on both accounts.
+    Guarantee: after any interleaving of holds, spent + held ≤ budget on both accounts, and on both of each sub-account.
+
+    Args:
+        actor: the key that asks; if it has a sub-account, the hold is taken from that too.
+        within: False for what no key uses, such as the spending of a joined ledger: no sub-account pays.
 
     Raises:
-        BudgetError: it does not fit: `requested`, `remaining`, `account` (the limiting one), `unit`. Consumes nothing.
+        BudgetError: it does not fit: `requested`, `remaining` (for this key), `account` (the limiting one), `unit`,
+            `budget` (the limiting sub-account; None: the cap). Consumes nothing.
         PrivacyError: an amount is not an integer ≥ 0, both are 0, or the job has a hold already.
         Conflict: `ledger-behind`: the account's row differs from the last entry.
         NotFound: the data set has no ledger.
@@ -134,9 +141,14 @@ def hold(
                 holdout_held=Account.holdout_held + holdout,
             )
         if account is None:
-            raise _refusal(account_of(session, dataset_id), train, holdout)
-        require_agreement(session, account, train, holdout)
-        if find(session, dataset_id, f"hold:{job_id}") is not None:
+            lock(session, dataset_id)
+        # Read under the row's lock: the owner's change that this hold waited for applies to it.
+        own = budgets.of_key(session, dataset_id, actor) if within else None
+        if account is None:
+            raise _refusal(account_of(session, dataset_id), own, train, holdout)
+        if own is not None and not budgets.hold(session, own, (train, holdout)):
+            raise _refusal(account, own, train, holdout, moved=True)
+        if require_agreement(session, account, train, holdout, also=f"hold:{job_id}") is not None:
             raise PrivacyError("this job has a hold already")
         return append(
             session,
@@ -146,7 +158,7 @@ def hold(
             amounts=(train, holdout),
             once=f"hold:{job_id}",
             actor=actor,
-            memo=memo or {},
+            memo=(memo or {}) | ({} if own is None else {budgets.NAME: own.id}),
         )
 
 
@@ -212,6 +224,7 @@ def draw(
         )
         if account is None:
             raise PrivacyError("the account holds less than this study's hold: its balances were changed from outside")
+        budgets.settle(session, dataset_id, _paid_by(session, dataset_id, study_id), (train, holdout), (train, holdout))
         return append(
             session,
             account,
@@ -375,6 +388,7 @@ def _settle(
         )
         if account is None:
             raise PrivacyError("the account holds less than this job's hold: its balances were changed from outside")
+        budgets.settle(session, dataset_id, _paid_by(session, dataset_id, job_id), held, spent)
         return append(
             session,
             account,
@@ -386,6 +400,12 @@ def _settle(
             actor=actor,
             memo=memo,
         )
+
+
+def _paid_by(session: Session, dataset_id: str, job_id: str) -> str | None:
+    """The id of the sub-account that a job's hold was taken from; None: the cap alone."""
+    held = find(session, dataset_id, f"hold:{job_id}")
+    return None if held is None else held.memo.get(budgets.NAME)
 
 
 def lock(session: Session, dataset_id: str) -> None:
@@ -405,12 +425,18 @@ def move(session: Session, dataset_id: str, *conditions: ColumnElement[bool], **
     return session.scalars(moved, execution_options=options).one_or_none()
 
 
-def require_agreement(session: Session, account: Account, train: int = 0, holdout: int = 0) -> None:
+def require_agreement(
+    session: Session, account: Account, train: int = 0, holdout: int = 0, *, also: str | None = None
+) -> LedgerEntry | None:
     """Checks the row before its move against the last entry: CHECKs and triggers let an UPDATE of balances pass.
 
     Args:
         account: the row after the move, whose entry is not written yet.
         train, holdout: the amounts that the move holds.
+        also: the unique name of an entry to read in the same statement.
+
+    Returns:
+        The entry with the name `also`; None if there is none.
 
     Raises:
         Conflict: `ledger-behind`.
@@ -418,8 +444,14 @@ def require_agreement(session: Session, account: Account, train: int = 0, holdou
     before = balance_of(account)
     before["train"]["held"] -= train
     before["holdout"]["held"] -= holdout
+    number = account.entries - 1
+    asked = select(LedgerEntry).where(
+        LedgerEntry.dataset_id == account.dataset_id, or_(LedgerEntry.seq == number, LedgerEntry.once == also)
+    )
+    found: list[LedgerEntry] = []
     try:
-        last = session.get(LedgerEntry, (account.dataset_id, account.entries - 1), populate_existing=True)
+        found = list(session.scalars(asked.execution_options(populate_existing=True)))
+        last = next((each for each in found if each.seq == number), None)
         agrees = (
             last is not None and last.hash == account.head == digest(content(last)) and last.memo["balance"] == before
         )
@@ -427,17 +459,29 @@ def require_agreement(session: Session, account: Account, train: int = 0, holdou
         agrees = False
     if not agrees:
         raise refusal("the account's row differs from its last entry")
+    return next((each for each in found if also is not None and each.once == also), None)
 
 
-def _refusal(account: Account, train: int, holdout: int) -> BudgetError:
-    remaining = remaining_of(account)
+def _refusal(account: Account, own: SubAccount | None, train: int, holdout: int, *, moved: bool = False) -> BudgetError:
+    """The error of a hold that does not fit.
+
+    Args:
+        own: the key's sub-account.
+        moved: the account's row has this hold already; it will be undone.
+    """
+    free = remaining_of(account)
+    if moved:
+        free = {"train": free["train"] + train, "holdout": free["holdout"] + holdout}
+    remaining = budgets.with_own(free, own)
     requested = {"train": train, "holdout": holdout}
     binds = "train" if train > remaining["train"] else "holdout"
     unit = filter_for(account.filter, account.order).unit
-    message = f"the job needs {requested[binds]} of the {binds} account and {remaining[binds]} is left ({unit})"
+    inside = own.name if own is not None and remaining[binds] < free[binds] else None
+    whose = f"the {binds} account" if inside is None else f"the budget {inside!r} on the {binds} account"
+    message = f"it needs {requested[binds]} of {whose} and {remaining[binds]} is left ({unit})"
     if account.joined_into is not None:
         message = closed_because(account)
-    return BudgetError(message, requested=requested, remaining=remaining, account=binds, unit=unit)
+    return BudgetError(message, requested=requested, remaining=remaining, account=binds, unit=unit, budget=inside)
 
 
 def _check_amounts(*amounts: int) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 from sqlalchemy import func, select
 from sqlalchemy.exc import OperationalError
@@ -19,11 +18,16 @@ from app.db.engine import Database
 from app.db.models import Account, Dataset, DatasetContent, Job, LedgerCheck, LedgerEntry
 from app.errors import Conflict, TransientError
 from app.ids import now
+from app.ledger import notes
 from app.ledger.heads import Head, Heads, UnreadableHeadError
+from app.ledger.notes import Checkpoint
+from app.ledger.trees import contains
+from app.objects import Objects
 
 logger = logging.getLogger(__name__)
 MARKER = "dataset"  # in a job's folder in the storage: names the job's data set
 BATCH = 500
+ALL = 2**63 - 1
 FOUND = func.coalesce(LedgerCheck.behind, LedgerCheck.problem)
 
 
@@ -88,10 +92,13 @@ def require_current(session: Session, recorded: Head | None, dataset_id: str) ->
     Raises:
         Conflict: `ledger-behind`: the ledger differs from its record, or a check has found it wrong.
     """
-    account = session.get(Account, dataset_id, populate_existing=True)
-    if account is None:
+    both = select(Account, FOUND).outerjoin(LedgerCheck, LedgerCheck.dataset_id == Account.dataset_id)
+    asked = both.where(Account.dataset_id == dataset_id).execution_options(populate_existing=True)
+    found = session.execute(asked).one_or_none()
+    if found is None:
         return
-    problem = misfit(session, account, recorded) or noted(session, dataset_id)
+    account, noted = found
+    problem = misfit(session, account, recorded) or noted
     if problem is not None:
         raise refusal(problem)
 
@@ -112,6 +119,19 @@ def read_recorded(heads: Heads, dataset_id: str) -> Head | None:
         return heads.read(dataset_id)
     except UnreadableHeadError as error:
         raise refusal(f"its record outside the database cannot be read: {error}") from None
+
+
+def read_outside(heads: Heads, dataset_id: str) -> tuple[Head | None, str | None]:
+    """Reads the record and the checkpoint before the transaction that is compared with them.
+
+    Raises:
+        Conflict: `ledger-behind`: one of them is there, and cannot be read.
+    """
+    recorded = read_recorded(heads, dataset_id)
+    try:
+        return recorded, heads.checkpoint(dataset_id)
+    except UnreadableHeadError as error:
+        raise refusal(f"its checkpoint outside the database cannot be read: {error}") from None
 
 
 def problems(db: Database, heads: Heads, dataset_ids: Iterable[str]) -> dict[str, str]:
@@ -140,25 +160,77 @@ def _against_records(db: Database, heads: Heads, dataset_ids: list[str]) -> dict
     return found
 
 
-def noted(session: Session, dataset_id: str) -> str | None:
-    """The finding of the last survey or of the last full verification."""
-    return session.scalar(select(FOUND).where(LedgerCheck.dataset_id == dataset_id))
+def require_witnessed(db: Database, heads: Heads, dataset_id: str) -> None:
+    """Checks that the newest checkpoint here is every required witness's newest, before a job or charge is admitted.
+
+    Raises:
+        Conflict: `ledger-behind`: a witness has seen entries that are not here. `head-pending`: one has not seen the
+            newest checkpoint yet, or does not answer.
+    """
+    if not heads.witnesses:
+        return
+    with db.read() as session:
+        if session.get(Account, dataset_id) is None:
+            return
+    here, seen = _witnessed(db, heads, dataset_id)
+    if here is None or any(each != here for each in seen):
+        raise Conflict(
+            "head-pending", "a witness has not seen the ledger's newest checkpoint yet: ask again in a moment"
+        )
 
 
-def may_run(db: Database, heads: Heads, dataset_id: str) -> bool:
-    """Returns True if workers may claim a data set's jobs. Where the ledger is behind, a job may have run already."""
+def _witnessed(db: Database, heads: Heads, dataset_id: str) -> tuple[Checkpoint | None, list[Checkpoint | None]]:
+    """The newest checkpoint here, and each witness's: the ledger begins with the entries of all of them.
+
+    Raises:
+        Conflict: `head-pending`: a witness does not answer. `ledger-behind`: one has seen entries that are not here,
+            or the checkpoint here cannot be read.
+    """
+    try:
+        note = heads.checkpoint(dataset_id)
+        here = None if note is None else notes.read(note)
+        seen = [each.newest(dataset_id) for each in heads.witnesses]
+    except TransientError as error:
+        raise Conflict("head-pending", f"{error}: nothing is admitted until it does") from None
+    except UnreadableHeadError as error:
+        raise refusal(f"its checkpoint outside the database cannot be read: {error}") from None
+    # A database that was set back may have grown again since: more entries do not make it the same ledger.
+    others = {each for each in seen if each is not None and each != here}
+    with db.read() as session:  # begun after the answers: it has all that they cover
+        missing = [each.size for each in others if not contains(session, each)]
+    if missing:
+        raise refusal(f"a witness has seen {max(missing)} entries that are not here, or differ here")
+    return here, seen
+
+
+def reach(db: Database, heads: Heads, dataset_id: str) -> int:
+    """How many of a ledger's entries are reliable: workers may claim the jobs whose holds are among them.
+
+    0 if the ledger is behind: a job may have run already. With required witnesses the entries that all have seen.
+    """
     problem = problems(db, heads, [dataset_id]).get(dataset_id)
     if problem is not None:
         logger.error("no job of %s is claimed, because its ledger is behind: %s", dataset_id, problem)
-    return problem is None
+        return 0
+    if not heads.witnesses:
+        return ALL
+    with db.read() as session:
+        if session.get(Account, dataset_id) is None:
+            return ALL
+    try:
+        _, seen = _witnessed(db, heads, dataset_id)
+    except Conflict as conflict:
+        logger.warning("no job of %s is claimed: %s", dataset_id, conflict)
+        return 0
+    return min(0 if each is None else each.size for each in seen)
 
 
-def survey(db: Database, heads: Heads, storage_root: Path) -> dict[str, str]:
+def survey(db: Database, heads: Heads, store: Objects) -> dict[str, str]:
     """Compares all records, and the jobs in the storage, with the database; notes what is behind, by data set.
 
     Runs at each start, since the database may have been restored, and once an hour. Admissions check their own record.
     """
-    unknown = {whose: f"the storage holds {job}, unknown to the database" for job, whose in strangers(db, storage_root)}
+    unknown = {whose: f"the storage holds {job}, unknown to the database" for job, whose in strangers(db, store)}
     with db.read() as session:
         known = set(session.scalars(select(Account.dataset_id)))
     recorded = heads.recorded()
@@ -176,17 +248,17 @@ def survey(db: Database, heads: Heads, storage_root: Path) -> dict[str, str]:
     return found
 
 
-def strangers(db: Database, storage_root: Path) -> Iterator[tuple[str, str]]:
+def strangers(db: Database, store: Objects) -> Iterator[tuple[str, str]]:
     """Jobs in the storage that the database does not know, each with its data set."""
-    folders = sorted(path.name for path in (storage_root / "jobs").glob("job_*"))
+    folders = store.jobs()
     for start in range(0, len(folders), BATCH):
         some = folders[start : start + BATCH]
         with db.read() as session:
             known = set(session.scalars(select(Job.id).where(Job.id.in_(some))))
         for job in some:
-            marker = storage_root / "jobs" / job / MARKER
-            if job not in known and marker.is_file():
-                yield job, marker.read_text().strip()
+            whose = None if job in known else store.marker(f"jobs/{job}/{MARKER}")
+            if whose is not None:
+                yield job, whose
 
 
 def forgotten_content(db: Database, heads: Heads, owner: str, hmacs: set[str]) -> str | None:

@@ -5,7 +5,8 @@
 The signature is over the canonical JSON of the body: sorted keys, no spaces, UTF-8. The envelope holds the same body
 and the delivered files' hashes for readers that are not this service (app.ledger.attestations); a body of version 1 has
 none. ε is the PLANNED one even if the job stopped early: a figure computed at the stopping time would be
-no guarantee. The charged amounts stand beside it.
+no guarantee. The charged amounts stand beside it. `ledger` holds the newest signed checkpoint too, and proofs that the
+job's entries are in its tree (app.ledger.checkpoints).
 
 A job on public data gets no certificate: no privacy is claimed. Nor does a job that never started a private step: its
 hold was voided.
@@ -18,18 +19,19 @@ from importlib.metadata import version
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from sqlalchemy import select
+from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from app.contracts.base import WITHIN_A_JOB
 from app.contracts.hf import weights_file
-from app.db.models import Artifact, Certificate, Dataset, Job, JobEvent, LedgerEntry, Metric
+from app.db.models import Artifact, Certificate, Dataset, Job, JobEvent, LedgerCheckpoint, LedgerEntry, Metric
 from app.errors import Conflict, NotFound, PrivacyError
 from app.hpo.stored import StoredStudy
 from app.ids import rfc3339, whole_second
-from app.ledger import attestations, signatures
+from app.ledger import attestations, checkpoints, notes, signatures
 from app.ledger.accounts import filter_for, find
 from app.ledger.repository import dataset_with_account
+from app.ledger.signing_keys import public_key
 from app.privacy.mechanism import MechanismConfig
 
 
@@ -54,7 +56,8 @@ def issue(session: Session, job_id: str, signing_key: Ed25519PrivateKey, code_ve
         raise Conflict("wrong-state", "the job has not settled: there is nothing to certify yet")
     if settled.kind == "void" or session.get(Certificate, job_id) is not None:
         return False
-    document = sign(_body(session, job, settled, code_version), signing_key, _delivered(session, job))
+    body = _body(session, job, settled, code_version, public_key(signing_key))
+    document = sign(body, signing_key, _delivered(session, job))
     issued = Certificate(job_id=job_id, body=document, signature=document["signature"], issued_at=whole_second())
     session.add(issued)
     session.flush()
@@ -99,7 +102,7 @@ def _delivered(session: Session, job: Job) -> dict[str, str]:
     return files
 
 
-def _body(session: Session, job: Job, settled: LedgerEntry, code_version: str) -> dict[str, Any]:
+def _body(session: Session, job: Job, settled: LedgerEntry, code_version: str, signer: str) -> dict[str, Any]:
     dataset, account = dataset_with_account(session, job.dataset_id)
     weights = weights_file(job.spec.get("model", {}))
     model = session.get(Artifact, (job.id, weights))
@@ -124,13 +127,39 @@ def _body(session: Session, job: Job, settled: LedgerEntry, code_version: str) -
         "charge": charged | {"unit": unit},
         "filter": {"kind": account.filter, "order": account.order},
         "cap": {"epsilon": account.cap_epsilon, "delta": account.cap_delta},
-        "ledger": {"entry_seq": settled.seq, "balance_after": settled.memo["balance"], "head": settled.hash},
+        "ledger": {
+            "entry_seq": settled.seq,
+            "balance_after": settled.memo["balance"],
+            "head": settled.hash,
+            **_checkpoint(session, job, settled, signer),
+        },
         "released": {"weights": released, "metrics": _metrics(session, job.id)},
         "warnings": job.warnings,
         "code_version": code_version,
         "model_sha256": model.sha256 if model is not None else None,
         "issued_at": rfc3339(whole_second()),
     }
+
+
+def _checkpoint(session: Session, job: Job, settled: LedgerEntry, signer: str) -> dict[str, Any]:
+    """The newest signed checkpoint, and proofs that the job's entries are in it: hold, settlement, its trials' posts.
+
+    Nothing if it does not reach the settlement, if an entry is missing, or if another key signed it: a certificate with
+    such a checkpoint would never verify.
+    """
+    newest = session.get(LedgerCheckpoint, job.dataset_id)
+    if newest is None or newest.size < settled.seq or not notes.is_signed(newest.note, signer):
+        return {}
+    whose = select(Job.id).where(or_(Job.id == job.id, Job.parent_id == job.id))
+    own = select(LedgerEntry.seq, LedgerEntry.hash).where(
+        LedgerEntry.dataset_id == job.dataset_id, LedgerEntry.job_id.in_(whose), LedgerEntry.seq <= newest.size
+    )
+    entries = [(row.seq, row.hash) for row in session.execute(own.order_by(LedgerEntry.seq))]
+    try:
+        proofs = checkpoints.proofs(session, job.dataset_id, entries, newest.size)
+    except ValueError:
+        return {}
+    return {"checkpoint": newest.note, "proofs": proofs}
 
 
 def _training(session: Session, job: Job, has_model: bool) -> dict[str, Any]:

@@ -43,9 +43,9 @@ def check_due(db: Database, heads: Heads, every: timedelta) -> int:
 def check(db: Database, heads: Heads, dataset_id: str) -> str | None:
     """Verifies one ledger and notes the finding; returns the problem."""
     try:
-        recorded = heads.read(dataset_id)
+        recorded, outside = heads.read(dataset_id), heads.checkpoint(dataset_id)
         with db.read() as session:
-            found = verify(session, dataset_id, recorded)
+            found = verify(session, dataset_id, recorded, outside)
         problem, entries = found.problem, found.entries
         if not found.valid and found.first_bad_entry is not None:
             problem = f"entry {found.first_bad_entry}: {problem}"

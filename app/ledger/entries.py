@@ -122,3 +122,9 @@ def append_cap(session: Session, account: Account, *, actor: str, reason: str) -
         memo["joined_into"] = account.joined_into
     amounts = (account.train_budget, account.holdout_budget)
     return append(session, account, kind="cap", job_id=None, amounts=amounts, once=None, actor=actor, memo=memo)
+
+
+def cap_version(account: Account) -> str:
+    """Names the cap as it is: another cap, δ or state of the ledger has another name, and spending changes nothing."""
+    terms = [account.cap_epsilon, account.cap_delta, account.largest_cap_epsilon, account.joined_into]
+    return hashlib.sha256(canonical_json(terms)).hexdigest()[:16]

@@ -1,7 +1,8 @@
 """The last known head of each data set's ledger, in files outside every backup of the database.
 
-    <heads>/<data set>.json    the newest recorded head, with the balances after it
-    <heads>/noise-epoch        derives the noise secret since a backup was last restored
+    <heads>/<data set>.json          the newest recorded head, with the balances after it
+    <heads>/<data set>.checkpoint    the newest signed checkpoint, with its witnesses' cosignatures
+    <heads>/noise-epoch              derives the noise secret since a backup was last restored
 
 A head is recorded before an attempt's first private pass, and after a settlement. A database that was restored from an
 older backup has lost entries; this file has not. It lies beside the storage root, and is never restored with the
@@ -27,6 +28,8 @@ from app.db.models import Account
 from app.disk import sync
 from app.ids import now
 from app.ledger.entries import balance_of
+from app.ledger.notes import lines, read
+from app.ledger.witnesses import Witness, required
 from app.secrets import write_private
 from app.settings import Settings
 
@@ -87,16 +90,30 @@ class UnreadableHeadError(Exception):
     """A record exists and cannot be read, so its content is unknown."""
 
 
-class Heads:
-    """The folder of records. Safe for any number of threads, processes and hosts that share it."""
+def _gains(before: str, note: str) -> bool:
+    """True if this is the same checkpoint with a signature that the one before lacks."""
+    return read(before) == read(note) and not set(lines(note)) <= set(lines(before))
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+
+def _damaged() -> str:
+    raise ValueError("it belongs to another data set")
+
+
+class Heads:
+    """The folder of records, and the witnesses that must have seen a ledger. Safe for any number of threads, processes
+    and hosts that share it.
+
+    Args:
+        witnesses: without their newest checkpoint nothing is admitted; empty: none is asked.
+    """
+
+    def __init__(self, folder: Path, witnesses: tuple[Witness, ...] = ()) -> None:
+        self.folder, self.witnesses = folder, witnesses
 
     @classmethod
     def of(cls, settings: Settings) -> Heads:
-        """The folder of records in these settings."""
-        return cls(settings.effective_heads_dir)
+        """The folder of records and the required witnesses in these settings."""
+        return cls(settings.effective_heads_dir, required(settings))
 
     def read(self, dataset_id: str) -> Head | None:
         """The record of a data set; None if there is none.
@@ -135,12 +152,40 @@ class Heads:
                 self._put(self._path(head.dataset), head.model_dump_json())
 
     def replace(self, head: Head) -> None:
-        """Replaces the record of a head that the database has lost; keeps the old record beside it."""
+        """Replaces the record of a head that the database has lost; keeps the old one and its checkpoint beside it."""
         with self.locked():
-            path = self._path(head.dataset)
-            if path.exists():
-                path.replace(path.with_suffix(f".forgotten-{secrets.token_hex(4)}"))
+            path, aside = self._path(head.dataset), f".forgotten-{secrets.token_hex(4)}"
+            for each, suffix in ((path, aside), (self._checkpoint(head.dataset), f"{aside}-checkpoint")):
+                if each.exists():
+                    each.replace(each.with_suffix(suffix))
             self._put(path, head.model_dump_json())
+
+    def checkpoint(self, dataset_id: str) -> str | None:
+        """The newest signed checkpoint of a data set, as a note; None if there is none.
+
+        Raises:
+            UnreadableHeadError: it is damaged, or the folder cannot be read.
+        """
+        try:
+            note = self._checkpoint(dataset_id).read_text(encoding="utf-8")
+            return note if read(note).dataset == dataset_id else _damaged()
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise UnreadableHeadError(f"the checkpoint: {type(error).__name__}") from None
+
+    def keep_checkpoint(self, dataset_id: str, note: str) -> None:
+        """Keeps a checkpoint, on disk before this returns; does nothing if one of more entries is kept, or the same one
+        with all its signatures.
+
+        Raises:
+            UnreadableHeadError: one is kept, and its content is unknown.
+            OSError: the folder cannot be written.
+        """
+        with self.locked():
+            before = self.checkpoint(dataset_id)
+            if before is None or read(before).size < read(note).size or _gains(before, note):
+                self._put(self._checkpoint(dataset_id), note)
 
     def epoch(self) -> str | None:
         """The epoch from which the noise secret is derived; None before the first rotation."""
@@ -169,6 +214,9 @@ class Heads:
     def _path(self, dataset_id: str) -> Path:
         return self.folder / f"{dataset_id}.json"
 
+    def _checkpoint(self, dataset_id: str) -> Path:
+        return self.folder / f"{dataset_id}.checkpoint"
+
     def _put(self, path: Path, text: str) -> None:
-        write_private(path, text + "\n", overwrite=True)  # this syncs the file
+        write_private(path, text.removesuffix("\n") + "\n", overwrite=True)  # this syncs the file
         sync(self.folder)

@@ -85,7 +85,9 @@ def _charge(session: Session, stays: Account, amount: int, closed: str, actor: s
     amounts = {"train": amount, "holdout": amount if stays.holdout_budget else 0}
     memo = {"joined": closed}
     try:
-        accounts.hold(session, dataset_id=stays.dataset_id, job_id=closed, **amounts, actor=actor, memo=memo)
+        accounts.hold(
+            session, dataset_id=stays.dataset_id, job_id=closed, **amounts, actor=actor, memo=memo, within=False
+        )
     except BudgetError:
         taken = max(stays.train_spent + stays.train_held, stays.holdout_spent + stays.holdout_held) + amount
         least = accounts.filter_for(stays.filter, stays.order).epsilon(taken, stays.cap_delta)

@@ -8,7 +8,7 @@ from sqlalchemy import BigInteger, and_, cast, func, or_, select
 from sqlalchemy.orm import Session, aliased
 
 from app.contracts.base import Epsilon
-from app.db.models import Account, Dataset, Job, LedgerEntry
+from app.db.models import Account, Charge, Dataset, Job, LedgerEntry
 from app.errors import NotFound
 
 
@@ -115,6 +115,13 @@ def charged(session: Session, dataset_id: str) -> list[Charged]:
         Charged(mechanism, planned, {"train": int(train or 0), "holdout": int(holdout or 0)})
         for mechanism, planned, train, holdout in session.execute(query)
     ]
+
+
+def is_charged_by_others(session: Session, dataset_id: str) -> bool:
+    """True if another system's charge is held or posted, here or in a joined ledger: no job explains its amount."""
+    joined = _with_joined(session, dataset_id)
+    counted = select(Charge.id).where(Charge.dataset_id.in_(joined), Charge.status != "voided")
+    return session.scalar(counted.limit(1)) is not None
 
 
 def epsilon_of_only_job(session: Session, account: Account) -> Epsilon | None:

@@ -5,18 +5,21 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Depends, Query, Response
 
 from app.audit import record as audit
+from app.contracts.versions import require_match, tag_of
 from app.db.engine import Database
-from app.db.models import SignedHead
-from app.errors import Conflict
 from app.grants.service import require
 from app.keys.auth import AdminKey, CurrentKey
 from app.ledger import accounts, behind, joining, repository, summary
+from app.ledger.entries import cap_version
 from app.ledger.heads import Heads
-from app.ledger.schemas import CapChange, EntryList, EntryView, Join, LedgerView, SignedHeadView, VerificationView
+from app.ledger.schemas import CapChange, EntryList, EntryView, Join, LedgerView, VerificationView
 from app.ledger.verify import Verification, verify
+from app.privacy.filters import load_numerics
+from app.web.answers import as_json
+from app.web.conditions import IfMatch
 from app.web.deps import Db, RecordedHeads, get_pricing
 from app.web.pagination import After, Limit, decode_cursor, encode_cursor
 
@@ -24,12 +27,12 @@ router = APIRouter(prefix="/v1/datasets/{dataset_id}/ledger", tags=["ledger"])
 Pricing = Annotated[summary.Comparer, Depends(get_pricing)]
 
 
-@router.get("")
-def show_ledger(dataset_id: str, db: Db, pricing: Pricing, caller: CurrentKey) -> LedgerView:
+@router.get("", response_model=LedgerView)
+def show_ledger(dataset_id: str, db: Db, pricing: Pricing, caller: CurrentKey) -> Response:
     """Shows what is enforced and what was spent, and other accountants' figures. Public data have no ledger: 404."""
     with db.read() as session:
         dataset = require(session, caller, dataset_id, "view")
-    return summary.overview(db, pricing, dataset.id)
+    return _answer(summary.overview(db, pricing, dataset.id))
 
 
 @router.get("/entries")
@@ -56,48 +59,49 @@ def list_entries(
 def verify_ledger(dataset_id: str, db: Db, heads: RecordedHeads, caller: CurrentKey) -> VerificationView:
     """Recomputes the hash chain and the balances from the entries; names the first entry that does not fit.
 
-    Every head that a certificate or the relay has signed, and the one recorded outside the database, must be in the
-    chain.
+    Every head and checkpoint that a certificate or the relay has signed, and those recorded outside the database, must
+    be in the chain.
     """
     with db.read() as session:
         dataset, _account = repository.dataset_with_account(session, require(session, caller, dataset_id, "view").id)
     return VerificationView(**asdict(verified(db, heads, dataset.id)))
 
 
-@router.get("/head")
-def show_head(dataset_id: str, db: Db, caller: CurrentKey) -> SignedHeadView:
-    """Shows the newest signed head, some seconds after its entry. Keep it where nobody else writes."""
-    with db.read() as session:
-        dataset, _account = repository.dataset_with_account(session, require(session, caller, dataset_id, "view").id)
-        found = session.get(SignedHead, dataset.id)
-    if found is None:
-        raise Conflict("head-pending", "no head is signed yet: ask again in a moment")
-    return SignedHeadView.model_validate(found.document)
-
-
 def verified(db: Database, heads: Heads, dataset_id: str) -> Verification:
     """Verifies a ledger against all its kept heads."""
-    recorded = behind.read_recorded(heads, dataset_id)  # before the snapshot that it is compared with
+    recorded, outside = behind.read_outside(heads, dataset_id)  # before the snapshot that they are compared with
     with db.read() as session:
-        return verify(session, dataset_id, recorded)
+        return verify(session, dataset_id, recorded, outside)
 
 
-@router.post("/cap")
+@router.post("/cap", response_model=LedgerView)
 def change_cap(
-    dataset_id: str, body: CapChange, db: Db, pricing: Pricing, caller: CurrentKey, heads: RecordedHeads
-) -> LedgerView:
-    """Raises or lowers the cap, with a reason, as an entry of the ledger. It cannot go below what is spent and held."""
+    dataset_id: str,
+    body: CapChange,
+    db: Db,
+    pricing: Pricing,
+    caller: CurrentKey,
+    heads: RecordedHeads,
+    if_match: IfMatch = None,
+) -> Response:
+    """Raises or lowers the cap, with a reason, as an entry of the ledger. It cannot go below what is spent and held.
+
+    `If-Match` names the cap that this replaces: the `ETag` of the ledger, which is its `cap_version`.
+    """
     with db.read() as session:
         named = require(session, caller, dataset_id, "own").id
     recorded = behind.read_recorded(heads, named)
+    load_numerics()
     with db.write() as session:
         dataset, _account = repository.dataset_with_account(session, require(session, caller, named, "own").id)
         behind.require_current(session, recorded, dataset.id)
+        accounts.lock(session, dataset.id)
+        require_match(if_match, cap_version(accounts.account_of(session, dataset.id)))
         accounts.change_cap(
             session, dataset_id=dataset.id, cap_epsilon=body.epsilon, actor=caller.id, reason=body.reason
         )
         audit.record(session, "dataset.cap_changed", dataset.id, epsilon=body.epsilon)
-    return summary.overview(db, pricing, dataset.id)
+    return _answer(summary.overview(db, pricing, dataset.id))
 
 
 @router.post("/join")
@@ -112,6 +116,7 @@ def join_ledger(
             for name in (dataset_id, body.into)
         )
     recorded = {each: behind.read_recorded(heads, each) for each in (closed, stays)}
+    load_numerics()
     with db.write() as session:
         for each, head in recorded.items():
             behind.require_current(session, head, require(session, caller, each, "own").id)
@@ -120,3 +125,7 @@ def join_ledger(
     for each in (stays, closed):  # a reader who finds the one closed also finds the other charged
         behind.record_soon(db, heads, each)
     return summary.overview(db, pricing, stays)
+
+
+def _answer(view: LedgerView) -> Response:
+    return as_json(view, 200, {"ETag": tag_of(view.cap_version)})

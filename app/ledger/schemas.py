@@ -11,6 +11,8 @@ from app.db.models import Account, LedgerEntry
 from app.ledger.accounts import remaining_of
 from app.ledger.entries import content
 
+COLLUSION = "The cap holds even if all keys share what they learn."
+
 
 class AccountView(BaseModel):
     """One account. Amounts are integers in `unit`; shares are parts of the budget, which add up."""
@@ -72,8 +74,9 @@ class LedgerView(BaseModel):
 
     `largest_cap`: if a raise of the cap could depend on released results, the guarantee is the largest cap ever
     granted. `comparison` is null if it takes more time or memory than is allowed, or if a part of the spending is known
-    as an amount alone (a restored backup). `closed`: an admin has joined it to the ledger of another data set with the
-    same records; nothing more is admitted.
+    as an amount alone (a restored backup, another system's charge). `closed`: an admin has joined it to the ledger of
+    another data set with the same records; nothing more is admitted. `cap_version` names the cap as it is: a
+    change of it sends this as `If-Match`.
     """
 
     cap: Epsilon
@@ -86,7 +89,9 @@ class LedgerView(BaseModel):
     comparison: Comparison | None
     entries: int
     head: str
+    cap_version: str
     closed: bool = False
+    collusion: str = COLLUSION
 
 
 class EntryView(BaseModel):
@@ -129,26 +134,34 @@ class VerificationView(BaseModel):
     head: str
     first_bad_entry: int | None
     problem: str | None
-    heads: int  # how many signed or recorded heads were checked against the chain
+    heads: int  # how many signed or recorded heads and checkpoints were checked against the chain
 
 
-class HeadView(BaseModel):
-    """The chain of `dataset` has `seq` entries, and the last one's hash is `head`."""
+class CheckpointView(BaseModel):
+    """The newest signed checkpoint of `dataset`: its first `size` entries have `root` (base64) as their tree's root.
 
-    version: int
+    `checkpoint` is the whole signed note, with the cosignatures of witnesses.
+    """
+
     dataset: str
-    seq: int
-    head: str
-    signed_at: str
+    size: int
+    root: str
+    checkpoint: str
 
 
-class SignedHeadView(BaseModel):
-    """`signature` is Ed25519 over the canonical JSON of `ledger_head`."""
+class ProofView(BaseModel):
+    """A proof about the tree of the first `size` entries. `path`: hashes in base64, as RFC 6962 orders them.
 
-    ledger_head: HeadView
-    signature: str
-    public_key: str
-    algorithm: str
+    With `entry`: the entry with this `hash` is in the tree. With `since`: the tree begins with the entries of the tree
+    of that size.
+    """
+
+    dataset: str
+    size: int
+    entry: int | None = None
+    hash: str | None = None
+    since: int | None = None
+    path: list[str]
 
 
 class Join(Document):

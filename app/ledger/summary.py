@@ -14,7 +14,16 @@ from app.db.engine import Database
 from app.db.models import Account, Dataset
 from app.errors import LimitError
 from app.ledger.accounts import filter_for
-from app.ledger.repository import Charged, Posted, charged, dataset_with_account, epsilon_of_only_job, posted
+from app.ledger.entries import cap_version
+from app.ledger.repository import (
+    Charged,
+    Posted,
+    charged,
+    dataset_with_account,
+    epsilon_of_only_job,
+    is_charged_by_others,
+    posted,
+)
 from app.ledger.schemas import AccountsView, AccountView, Comparison, LedgerView
 from app.privacy import events
 from app.privacy.events import Event
@@ -58,7 +67,8 @@ def overview(db: Database, pricing: Comparer, dataset_id: str) -> LedgerView:
     with db.read() as session:
         dataset, account = dataset_with_account(session, dataset_id)
         jobs, all_of_them = posted(session, dataset_id), charged(session, dataset_id)
-    if not _is_known(account, all_of_them):
+        others = is_charged_by_others(session, dataset_id)
+    if others or not _is_known(account, all_of_them):
         return view(dataset, account)
     found = sums(pricing, account, all_of_them)
     compared = None if found is None else comparison(pricing, dataset, account, jobs, found)
@@ -73,7 +83,8 @@ def figures(db: Database, pricing: Comparer, dataset_id: str) -> LedgerView | No
             return None
         # Under `gdp` the filter's own figure is exact: no sum is smaller.
         jobs = [] if account.filter == "gdp" else charged(session, dataset_id)
-    known = account.filter != "gdp" and _is_known(account, jobs)
+        others = is_charged_by_others(session, dataset_id)
+    known = account.filter != "gdp" and not others and _is_known(account, jobs)
     return view(dataset, account, None, sums(pricing, account, jobs) if known else None)
 
 
@@ -119,6 +130,7 @@ def view(
         comparison=compared,
         entries=account.entries,
         head=account.head,
+        cap_version=cap_version(account),
         closed=account.joined_into is not None,
     )
 
@@ -231,7 +243,7 @@ def _part_of(training: TrainingMechanism, spent: int, held: int) -> TrainingMech
         return training.model_copy(update={"steps": steps})
 
     def queries(steps: int) -> int:
-        return steps + upto(steps).double_steps
+        return upto(steps).participations + upto(steps).double_steps
 
     # The charge was rounded up by less than one unit: without it the quotient is not past the true number.
     enough = -(-queries(training.steps) * (spent - 1) // held) if spent < held else queries(training.steps)

@@ -2,11 +2,12 @@
 
 Checked for every entry: its place (1, 2, … without gaps), the previous hash, its own hash, that it follows from earlier
 entries (a settlement has a hold, spent + released = held, nothing exceeds the budget), and the balances that it states.
-At the end: the account's row (balances, cap, head) against the last entry.
+At the end: the account's row (balances, cap, head) against the last entry, and of each sub-account the balances against
+the holds that name it, and the budget against the ε that it states.
 
-A chain that was rewritten or rolled back completely, with its row, is consistent. Kept heads reveal it: those that
-certificates and the relay have signed, and the one recorded outside the database (app.ledger.anchors). Each of them
-must be in the chain, and each signature must be valid.
+A chain that was rewritten or rolled back completely, with its row, is consistent. Kept heads and checkpoints reveal it:
+those that certificates and the relay have signed, and those outside the database (app.ledger.anchors). Each of them
+must be in the chain, and each signature must be valid. The tree over the entries is recomputed, with its stored tiles.
 """
 
 from __future__ import annotations
@@ -19,13 +20,17 @@ from sqlalchemy import Row, and_, func, or_, select
 from sqlalchemy.orm import Session
 
 from app.chain import digest
-from app.db.models import Account, LedgerEntry
-from app.errors import NotFound
-from app.ledger.anchors import anchors
+from app.db.models import Account, LedgerEntry, LedgerTile, SubAccount
+from app.errors import InvalidRequest, NotFound
+from app.ledger import budgets
+from app.ledger.accounts import filter_for
+from app.ledger.anchors import Anchors, anchors
 from app.ledger.entries import COLUMNS, balance_of, content, genesis
 from app.ledger.heads import Head
+from app.ledger.merkle import TILE, Frontier, leaf
 
 BATCH = 1000
+ROUNDING = 1e-9
 ENTRY = [getattr(LedgerEntry, name) for name in (*COLUMNS, "hash")]
 
 
@@ -39,7 +44,7 @@ class Verification:
         first_bad_entry: the first place where the chain does not fit; None if it fits, or if only the account's row is
             wrong.
         problem: what does not fit there.
-        heads: how many signed or recorded heads were checked against the chain.
+        heads: how many signed or recorded heads and checkpoints were checked against the chain.
     """
 
     valid: bool
@@ -54,18 +59,21 @@ class _Misfit(Exception):
     """An entry, or the account's row, contradicts what came before it."""
 
 
-def verify(session: Session, dataset_id: str, recorded: Head | None = None) -> Verification:
-    """Recomputes chain, balances and the pairing of holds and settlements. Reads in batches; may run beside writers.
+def verify(session: Session, dataset_id: str, recorded: Head | None = None, outside: str | None = None) -> Verification:
+    """Recomputes chain, tree, balances and the pairing of holds and settlements. Reads in batches; may run beside
+    writers.
 
     Args:
         recorded: the head outside the database, read before this session's first query; None: there is none.
+        outside: the checkpoint outside the database, read likewise.
 
     Raises:
         NotFound: the data set has no ledger.
     """
-    account, stray = _snapshot(session, dataset_id)
-    kept = anchors(session, dataset_id, recorded)
-    replay = _Replay(dataset_id)
+    account, stray, parts = _snapshot(session, dataset_id)
+    kept = anchors(session, dataset_id, recorded, outside)
+    replay, tree = _Replay(dataset_id), _Tree(session, dataset_id, kept)
+    count = len(kept.heads) + len(kept.roots)
     bad: int | None = 0
     try:
         for bad, entry in enumerate(_entries(session, dataset_id, account.entries), start=1):
@@ -73,6 +81,7 @@ def verify(session: Session, dataset_id: str, recorded: Head | None = None) -> V
             _require(
                 kept.heads.get(bad, replay.head) == replay.head, f"{kept.names.get(bad)} has a different entry there"
             )
+            tree.take(replay.head)
         if replay.entries < account.entries:
             bad = replay.entries + 1
             raise _Misfit("the entry is missing")
@@ -81,21 +90,23 @@ def verify(session: Session, dataset_id: str, recorded: Head | None = None) -> V
             raise _Misfit("the account's row does not count this entry")
         if replay.head != account.head:
             raise _Misfit("its hash differs from the account's head")
-        later = min((seq for seq in kept.heads if seq > account.entries), default=None)
+        later = min((seq for seq in kept.heads | kept.roots if seq > account.entries), default=None)
         if later is not None:
             bad = account.entries + 1
-            raise _Misfit(f"the entry is missing: {kept.names[later]} has entry {later}")
+            name = kept.names.get(later) or kept.root_names[later]
+            raise _Misfit(f"the entry is missing: {name} has entry {later}")
         bad = None
         replay.against(account)
+        replay.against_parts(account, parts)
         _require(not kept.faults, "; ".join(kept.faults[:3]))
     except _Misfit as misfit:
-        return Verification(False, account.entries, account.head, bad, str(misfit), len(kept.heads))
-    return Verification(True, account.entries, account.head, heads=len(kept.heads))
+        return Verification(False, account.entries, account.head, bad, str(misfit), count)
+    return Verification(True, account.entries, account.head, heads=count)
 
 
-def _snapshot(session: Session, dataset_id: str) -> tuple[Account, int | None]:
-    """Reads the account's row and the first entry outside 1 … entries, in one statement: concurrent writers do not
-    matter."""
+def _snapshot(session: Session, dataset_id: str) -> tuple[Account, int | None, list[SubAccount]]:
+    """Reads the account's row, the first entry outside 1 … entries, and the sub-accounts, in one statement: concurrent
+    writers do not matter."""
     stray = (
         select(func.min(LedgerEntry.seq))
         .where(
@@ -106,11 +117,16 @@ def _snapshot(session: Session, dataset_id: str) -> tuple[Account, int | None]:
         )
         .scalar_subquery()
     )
-    query = select(Account, stray).where(Account.dataset_id == dataset_id).execution_options(populate_existing=True)
-    found = session.execute(query).one_or_none()
-    if found is None:
+    query = (
+        select(Account, stray, SubAccount)
+        .outerjoin(SubAccount, SubAccount.dataset_id == Account.dataset_id)
+        .where(Account.dataset_id == dataset_id)
+        .execution_options(populate_existing=True)
+    )
+    found = session.execute(query).all()
+    if not found:
         raise NotFound("this data set has no ledger")
-    return found[0], found[1]
+    return found[0][0], found[0][1], [row[2] for row in found if row[2] is not None]
 
 
 def _entries(session: Session, dataset_id: str, last: int) -> Iterator[Row[Any] | None]:
@@ -137,6 +153,33 @@ def _entries(session: Session, dataset_id: str, last: int) -> Iterator[Row[Any] 
         after = batch[-1].seq
 
 
+class _Tree:
+    """The tree over the entries as they are read, compared with kept roots and stored tiles."""
+
+    def __init__(self, session: Session, dataset_id: str, kept: Anchors) -> None:
+        stored = select(LedgerTile.number, LedgerTile.root).where(LedgerTile.dataset_id == dataset_id)
+        self._tiles = {row.number: row.root for row in session.execute(stored)}
+        self._kept, self._all, self._tile = kept, Frontier(), Frontier()
+
+    def take(self, head: str) -> None:
+        """Takes the next entry's hash.
+
+        Raises:
+            _Misfit: the tree is not the one that was kept.
+        """
+        hashed = leaf(bytes.fromhex(head))
+        self._all.add(hashed)
+        self._tile.add(hashed)
+        size = self._all.size
+        if size in self._kept.roots:
+            same = self._kept.roots[size] == self._all.root()
+            _require(same, f"{self._kept.root_names[size]} has different entries up to there")
+        if self._tile.size == TILE:
+            stored = self._tiles.get(size // TILE - 1)
+            _require(stored in (None, self._tile.root().hex()), "the stored tile that ends there has another root")
+            self._tile = Frontier()
+
+
 class _Replay:
     """The serial model of the ledger; it replays entries."""
 
@@ -148,6 +191,9 @@ class _Replay:
         self.terms: dict[str, Any] = {}
         self.cap_epsilon = self.largest_cap_epsilon = 0.0
         self.joined_into: str | None = None
+        # By sub-account: [spent, held], each of (train, holdout); and the sub-account of each open hold.
+        self.parts: dict[str, list[list[int]]] = {}
+        self.paid_by: dict[str, str] = {}
 
     def take(self, place: int, entry: Row[Any] | None) -> None:
         """Takes the next entry; None if its columns could not be decoded.
@@ -181,6 +227,7 @@ class _Replay:
                 _require(self.joined_into is None, "the ledger is closed: nothing more may be admitted")
                 self.holds[entry.job_id] = amounts
                 self.held = _plus(self.held, amounts)
+                self._take_part(entry, amounts)
             else:
                 self._grant(entry, amounts)
         taken = _plus(self.spent, self.held)
@@ -203,6 +250,19 @@ class _Replay:
         _require(entry.kind == "post" or not any(amounts), "a voided hold spends nothing")
         self.held = [held - part for held, part in zip(self.held, hold, strict=True)]
         self.spent = _plus(self.spent, amounts)
+        payer = self.paid_by.pop(entry.job_id, None) if study is None else self.paid_by.get(study)
+        if payer is not None:
+            spent, held = self.parts[payer]
+            self.parts[payer] = [_plus(spent, amounts), [one - part for one, part in zip(held, hold, strict=True)]]
+
+    def _take_part(self, entry: Row[Any], amounts: list[int]) -> None:
+        """Takes a hold from the sub-account whose id it has."""
+        payer = entry.memo.get(budgets.NAME)
+        if payer is None:
+            return
+        self.paid_by[entry.job_id] = payer
+        spent, held = self.parts.get(payer, [[0, 0], [0, 0]])
+        self.parts[payer] = [spent, _plus(held, amounts)]
 
     def _grant(self, entry: Row[Any], budgets: list[int]) -> None:
         self.budget = budgets
@@ -228,6 +288,40 @@ class _Replay:
         same = terms == self.terms and caps == (self.cap_epsilon, self.largest_cap_epsilon)
         _require(account.joined_into == self.joined_into, "the account is closed or open contrary to the entries")
         _require(same, "the account's cap or filter differs from the entries")
+
+    def against_parts(self, account: Account, found: list[SubAccount]) -> None:
+        """Compares the sub-accounts' rows with the replayed entries, and their budgets with the ε that they state.
+
+        Names stay out of the problem: keys that may not see them read it.
+
+        Raises:
+            _Misfit: what differs.
+        """
+        rows = {
+            each.id: [[each.train_spent, each.holdout_spent], [each.train_held, each.holdout_held]] for each in found
+        }
+        for each in sorted(rows.keys() | self.parts.keys()):
+            same = rows.get(each, [[0, 0], [0, 0]]) == self.parts.get(each, [[0, 0], [0, 0]])
+            _require(same, f"the balances of the sub-account {each} do not follow from the entries")
+        for part in found:
+            _require(_follows(part, account), f"the budget of the sub-account {part.id} does not follow from its ε")
+
+
+def _follows(found: SubAccount, account: Account) -> bool:
+    """True if a sub-account's units are those of its ε at the cap's δ, and the hold-out's too if there is one.
+
+    Both are columns of the row: the owner's own figure is in the audit log. Another version of the numeric libraries
+    may round the conversion otherwise, in its last digits.
+    """
+    # Checked first: the conversion is for an ε that a cap could have been, and searches for ever below 0.
+    if not 0.0 < found.epsilon <= account.largest_cap_epsilon * (1.0 + 1e-6):
+        return False
+    try:
+        units = filter_for(account.filter, account.order).budget(found.epsilon, account.cap_delta)
+    except (InvalidRequest, ArithmeticError):  # no budget can be made from it
+        return False
+    same = abs(found.train_budget - units) <= ROUNDING * units + 1
+    return same and found.holdout_budget == (found.train_budget if account.holdout_budget else 0)
 
 
 def _require(fits: bool, problem: str) -> None:

@@ -23,11 +23,11 @@ from app.contracts.devices import Kind
 from app.db.engine import Database
 from app.db.models import ApiKey, Artifact, Attempt, Block, Job, Metric
 from app.errors import PrivacyError
-from app.lifecycle import learning, studies
+from app.lifecycle import learning, pausing, studies
 from app.lifecycle.cadence import Cadence
 from app.lifecycle.claims import Claim, end_attempt, fence, give_back
 from app.lifecycle.coverage import covered_steps
-from app.lifecycle.states import append_event
+from app.lifecycle.states import STOPPING, append_event
 from app.privacy.filters import load_numerics
 from app.privacy.mechanism import MechanismConfig
 from app.privacy.numerics import NumericsReport
@@ -69,7 +69,7 @@ class AttemptLog:
         # News that callers have not seen yet, in order; for progress only the last step. A separate thread writes it.
         self._news: list[tuple[str, Write]] = []
         self._lock = threading.RLock()
-        self._cancelling = False
+        self._is_stopping = False
 
     def _fenced(self, session: Session) -> Job:
         ran_s = None if self._ran_before is None else self._ran_before + time.monotonic() - self._began
@@ -124,9 +124,9 @@ class AttemptLog:
         return self.cadence.at_tick_s(max(seconds, 0.0))
 
     def heartbeat(self) -> bool:
-        """Renews the lease and, in a new second, writes the news. Returns True if the job is to be cancelled.
+        """Renews the lease and, in a new second, writes the news. Returns True if the job is to be cancelled or paused.
 
-        A cancellation too takes effect at a whole second: the number of steps started at a moment that a caller chose
+        That too takes effect at a whole second: the number of steps started at a moment that a caller chose
         would reveal the time of a step.
         """
         with self._lock:
@@ -136,10 +136,10 @@ class AttemptLog:
                 is_time = is_time or not self._waits
                 for _what, write in self._news if is_time else ():
                     write(session, job)
-                cancelling = job.status == "cancelling"
+                is_stopping = job.status in STOPPING
             if is_time:
-                self._news, self._cancelling = [], cancelling
-            return self._cancelling
+                self._news, self._is_stopping = [], is_stopping
+            return self._is_stopping
 
     def ready(
         self,
@@ -180,7 +180,7 @@ class AttemptLog:
             self._tell(session, job, "ready", tell)
 
     def start_block(self, first_step: int, last_step: int) -> bool:
-        """Records in advance that steps first…last START. Returns False if the attempt must stop instead (cancelled).
+        """Records in advance that steps first…last START. Returns False if the attempt must stop instead.
 
         Steps that were started before under the same salt are a replay: they are not counted again.
 
@@ -189,7 +189,7 @@ class AttemptLog:
         """
         with self.db.write(urgent=True) as session:
             job = self._fenced(session)
-            if self._cancelling if self._waits else job.status == "cancelling":
+            if self._is_stopping if self._waits else job.status in STOPPING:
                 return False
             salt = _segment_at(job, first_step)["salt"]
             under_salt = _started_under(session, job.id, salt)
@@ -221,7 +221,7 @@ class AttemptLog:
                 if block.digest not in (None, digest):
                     raise PrivacyError("a replay differs from the recorded digest, but continued under the same keys")
                 block.digest = digest
-            if step > 0:
+            if step > job.step:  # not while it repeats what callers have seen
                 self._tell(session, job, "progress", lambda session, job: _progress(session, job, step))
 
     def name_key(self, key_id: str) -> None:
@@ -293,6 +293,28 @@ class AttemptLog:
             job = self._ending(session)
             end_attempt(session, job, "cancelled")
             studies.end(session, job, "cancelled")
+
+    def stopped(self) -> None:
+        """Ends the attempt because a person asked: the job is cancelled or paused, or queued if it was resumed since.
+
+        A cancel that follows a pause wins: it is decided here, under the lock on the job's row. A paused attempt's time
+        is not counted against the job's limit: the next attempt begins at the first step again.
+        """
+        load_numerics()
+        self._wait()
+        with self.db.write(urgent=True) as session:
+            job = self._ending(session)
+            if job.status == "cancelling":
+                end_attempt(session, job, "cancelled")
+                studies.end(session, job, "cancelled")
+                return
+            end_attempt(session, job, "paused")
+            if self._ran_before is not None:
+                job.ran_s = self._ran_before
+            if job.status == "pausing":
+                studies.park(session, job)
+            else:
+                pausing.queue(session, job)
 
     def fail(self, code: str, message: str, *, whole: bool = False) -> None:
         """Ends the job as failed by the attempt's own error. Once a step was started, nothing of the hold is released;

@@ -26,11 +26,13 @@ LONGEST_BACKOFF_S = 60.0
 
 @dataclass(frozen=True)
 class Claim:
-    """A worker's claim on a job. `attempt` is the fencing token: it grows with every claim."""
+    """A worker's claim on a job. `attempt` is the fencing token: it grows with every claim. `traceparent` is where the
+    job's trace goes on, if it has one."""
 
     job_id: str
     attempt: int
     worker: str
+    traceparent: str | None = None
 
 
 def claim(session: Session, job_id: str, worker: str, lease_s: float) -> Claim | None:
@@ -45,7 +47,7 @@ def claim(session: Session, job_id: str, worker: str, lease_s: float) -> Claim |
     studies.lock(session, job_id)
     if not _has_place(session, job_id):
         return None
-    attempt = session.execute(
+    taken = session.execute(
         update(Job)
         .where(Job.id == job_id, Job.status == "queued", Job.study.is_(None), IS_DUE)
         .values(
@@ -55,11 +57,12 @@ def claim(session: Session, job_id: str, worker: str, lease_s: float) -> Claim |
             lease_until=in_seconds(lease_s),
             lease_clock=ClockName(),
         )
-        .returning(Job.attempt),
+        .returning(Job.attempt, Job.traceparent),
         execution_options={"synchronize_session": False},
-    ).scalar_one_or_none()
-    if attempt is None:
+    ).one_or_none()
+    if taken is None:
         return None
+    attempt, traceparent = taken
     session.execute(update(Job).where(Job.id == job_id, Job.started_at.is_(None)).values(started_at=whole_second()))
     session.add(
         Attempt(
@@ -68,7 +71,7 @@ def claim(session: Session, job_id: str, worker: str, lease_s: float) -> Claim |
     )
     append_event(session, job_id, "attempt_started", {"attempt": attempt, "worker": worker})
     studies.note_start(session, job_id)
-    return Claim(job_id, attempt, worker)
+    return Claim(job_id, attempt, worker, traceparent)
 
 
 def _has_place(session: Session, job_id: str) -> bool:
@@ -128,7 +131,8 @@ def give_back(session: Session, job: Job, how: Literal["lost", "crashed"], max_a
     `lost`: the worker died or was stopped. That cause is external, so the job never fails for it, however often it
     happens. `crashed`: the attempt's own process died under a living worker (the kernel may have killed it for memory
     that private lengths needed); after `max_attempts` the job fails and nothing is released. A job that was being
-    cancelled is cancelled. From the second time on a job waits before it may be claimed again.
+    cancelled is cancelled, and one that was being paused is paused. From the second time on a job waits before it may
+    be claimed again.
     """
     end_attempt(session, job, how)
     # The event does not say how: a crash may depend on private data.
@@ -145,6 +149,9 @@ def give_back(session: Session, job: Job, how: Literal["lost", "crashed"], max_a
     if how == "crashed" and gone[how] >= max_attempts:
         failure = {"code": "worker-crashed", "message": f"{gone[how]} attempts ended without a result ({how})"}
         studies.end(session, job, "failed", failure=failure, own_fault=True)
+        return
+    if job.status == "pausing":
+        studies.park(session, job)
         return
     job.status, job.worker, job.notified_at = "queued", None, None
     wait_s = backoff_s(sum(gone.values()))

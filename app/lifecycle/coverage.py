@@ -2,7 +2,7 @@
 
 Steps repeated under fresh keys are charged again, out of the same hold. If all steps cost the same, counting them is
 enough. If some query their batch twice, the repeated steps may be the expensive ones: from the first repetition on,
-every step is counted as the most expensive.
+every step is counted as the most expensive. If units take part in turn, each repetition may take a unit once more.
 """
 
 from __future__ import annotations
@@ -15,21 +15,23 @@ from app.privacy.mechanism import MechanismConfig, TrainingMechanism
 
 
 def covered_steps(session: Session, job: Job) -> int:
-    """Returns how many steps may start in total, repeated ones included."""
+    """Returns how many steps may start in total, repeated ones included.
+
+    A job without privacy pays for none, so it may always repeat all of them: on another machine, or on fewer processes,
+    its sums round otherwise, and it begins again.
+    """
     if job.mechanism is None:
-        return job.steps
-    training = MechanismConfig.model_validate(job.mechanism).training
-    return training.repeatable_steps if training.double_steps and _repeats(session, job) else job.steps
+        return job.steps_started + job.steps
+    return MechanismConfig.model_validate(job.mechanism).training.covers(_segments(session, job))
 
 
 def started_training(session: Session, job: Job, training: TrainingMechanism) -> TrainingMechanism:
     """Returns the mechanism that the started steps are charged as."""
-    started = training.model_copy(update={"steps": job.steps_started})
-    return started.at_its_most_expensive() if training.double_steps and _repeats(session, job) else started
+    return training.started(job.steps_started, _segments(session, job))
 
 
-def _repeats(session: Session, job: Job) -> bool:
-    """Returns True if steps were started, or may start, under more than one salt."""
+def _segments(session: Session, job: Job) -> int:
+    """Returns the number of salts under which steps were started, or may start."""
     of_steps = select(Block.salt).where(Block.job_id == job.id, Block.last_step > 0)  # block 0 is the first state's
     salts = set(session.scalars(of_steps.distinct()))
-    return len(salts | {each["salt"] for each in job.segments}) > 1
+    return len(salts | {each["salt"] for each in job.segments})

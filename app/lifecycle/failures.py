@@ -23,6 +23,7 @@ TOLD = {
     "data-damaged": "a stored file is missing, or its hash differs from its registration: the storage is the cause",
     "extractor-missing": "a file in the worker's models root: read before any record",
     "model-missing": "a file in the worker's models root: read before any record",
+    "model-unfit": "the check of the model's layers on random records, before any record is read",
     "storage": "the model's file could not be written: its size is public",
     "time-limit": "a requested or configured limit, checked at whole seconds: the job's times show it already",
     "numerics": "the self-test, on random inputs, before any record is read",

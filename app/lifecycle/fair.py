@@ -22,8 +22,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from app.db.engine import Database
-from app.db.models import ApiKey, ClaimTurn, Dataset, Job, table_of
-from app.ledger.behind import may_run
+from app.db.models import ApiKey, ClaimTurn, Dataset, Job, LedgerEntry, table_of
+from app.ledger.behind import ALL, reach
 from app.ledger.heads import Heads
 from app.lifecycle.claims import Claim, claim
 from app.lifecycle.states import ACTIVE, DEVICE, IS_DUE, PROCESSES
@@ -77,7 +77,7 @@ def claim_next(
             and delays no other job meanwhile. Once it has become ready, any worker may go on with fewer.
     """
     passed: set[str] = set()
-    current: dict[str, bool] = {}  # by data set, as checked for this claim
+    current: dict[str, int] = {}  # how many entries of each data set's ledger are reliable, as checked for this claim
     while True:
         # One transaction per try: it frees its locked rows before the next try locks others.
         with db.write() as session:
@@ -86,13 +86,25 @@ def claim_next(
             if found is None:
                 return None
             if current.get(found.dataset_id):
-                held = claim(session, found.job_id, worker, lease_s)
+                reached = _hold_within(session, found, current[found.dataset_id])
+                held = claim(session, found.job_id, worker, lease_s) if reached else None
                 if held is not None:
                     note_turn(session, found)
                     return held
-                passed.add(found.job_id)  # another worker was faster, or the key has reached its limit
+                passed.add(found.job_id)  # taken by another worker, its key is at its limit, or its hold is too new
         if found.dataset_id not in current:  # outside the transaction: the record is read before the ledger
-            current[found.dataset_id] = may_run(db, heads, found.dataset_id)
+            current[found.dataset_id] = reach(db, heads, found.dataset_id)
+
+
+def _hold_within(session: Session, found: Candidate, entries: int) -> bool:
+    """True if the job's hold, or its study's, is among the first entries of its ledger."""
+    if entries == ALL:
+        return True
+    job = session.get_one(Job, found.job_id)
+    once = f"hold:{job.parent_id or job.id}"
+    held = select(LedgerEntry.seq).where(LedgerEntry.dataset_id == job.dataset_id, LedgerEntry.once == once)
+    seq = session.scalar(held)
+    return seq is not None and seq <= entries
 
 
 def next_job(

@@ -8,39 +8,41 @@ down, jobs wait in the database. Only the relay holds the signing key.
 from __future__ import annotations
 
 import logging
-import shutil
 import signal
 import threading
 import time
 from datetime import timedelta
+from functools import partial
 from importlib.metadata import version
 from typing import Protocol
 
 from celery import Celery
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import ColumnElement, and_, delete, literal, select, tuple_, union_all, update
+from sqlalchemy.orm import Session
 
+from app import logs, objects, tracing
 from app.audit import chain, same_content
 from app.contracts.events import RUN_JOB
 from app.db.engine import Database
-from app.db.models import Job, Outbox
-from app.errors import ServiceError
+from app.db.models import Account, Job, Outbox
+from app.errors import ServiceError, TransientError
 from app.ids import now
-from app.ledger import certificates
-from app.ledger.anchors import sign_heads
-from app.ledger.behind import survey
+from app.ledger import behind, certificates, checkpoints
 from app.ledger.checks import check_due
 from app.ledger.heads import Heads
 from app.ledger.signing_keys import publish, signing_key
+from app.ledger.witnesses import configured
 from app.lifecycle import spool
 from app.lifecycle.broker import GPU_QUEUE, QUEUE, celery_options
 from app.lifecycle.states import append_event
-from app.lifecycle.sweeper import count_queued, gpu_only, reap_expired, unclaimed
+from app.lifecycle.sweeper import count_queued, gpu_only, reap_expired, traceparents, unclaimed
 from app.predictions import claims as predictions
 from app.repeat import in_thread, repeat
 from app.retention import service as retention
 from app.settings import Settings, get_settings
 from app.webhooks.delivery import Deliverer
+from app.webhooks.service import announce_checkpoint
 
 logger = logging.getLogger(__name__)
 POLL_S = 0.1
@@ -48,7 +50,7 @@ RETENTION_S = 600.0
 SEAL_S = 0.5
 JOIN_S = 3.0  # an interrupted delivery is tried again
 NOTIFICATIONS, CERTIFICATES = 500, 100  # at most in one pass
-SURVEY_S, CHECK_S = 3600.0, 60.0
+SURVEY_S, CHECK_S, WITNESS_S = 3600.0, 60.0, 1.0
 NO_ROW = 0
 DUE = union_all(select(Outbox.topic).distinct(), select(literal("predict")).where(predictions.UNNOTIFIED.exists()))
 
@@ -88,7 +90,7 @@ class Relay:
 
     def __init__(self, db: Database, settings: Settings, signing_key: Ed25519PrivateKey, notifier: Notifier) -> None:
         self.db, self.settings, self.signing_key, self.notifier = db, settings, signing_key, notifier
-        self.heads = Heads.of(settings)
+        self.heads, self.objects = Heads.of(settings), objects.of(settings)
         self.unsigned: set[str] = set()
         self.code_version = version("scrimp")
         self.next_sweep = self.next_survey = self.next_retention = 0.0
@@ -104,7 +106,7 @@ class Relay:
         if "predict" in due:
             self._notify_predictions()
         if time.monotonic() >= self.next_survey:
-            survey(self.db, self.heads, self.settings.storage_root)
+            behind.survey(self.db, self.heads, self.objects)
             self.next_survey = time.monotonic() + SURVEY_S
         if time.monotonic() >= self.next_sweep:
             reap_expired(self.db, self.settings.max_attempts)
@@ -112,11 +114,12 @@ class Relay:
             self._notify_predictions()
             predictions.sweep(self.db)
             same_content.flag(self.db)
-            self._sign_heads()
+            self._sign_checkpoints()
             spool.sweep(self.settings.broker_dir)
             self.next_sweep = time.monotonic() + self.settings.sweep_s
         if time.monotonic() >= self.next_retention:
             retention.sweep(self.db, self.settings)
+            self.objects.forget()
             self.next_retention = time.monotonic() + RETENTION_S
 
     def run(self, stop: threading.Event) -> None:
@@ -151,10 +154,14 @@ class Relay:
         """Sends wake-ups, then records the sent ones in one transaction, even if the broker fails half-way."""
         notified = []
         gpu = gpu_only(self.db, [job_id for _, job_id in due]) if due else set()
+        parents = traceparents(self.db, [job_id for _, job_id in due])
         try:
             for row_id, job_id in due:
-                self.notifier.notify(job_id, gpu=job_id in gpu)
+                with tracing.span("notify", {"job": job_id}, parent=parents.get(job_id)):
+                    self.notifier.notify(job_id, gpu=job_id in gpu)
                 notified.append((row_id, job_id))
+                with logs.about({"job": job_id}):
+                    logger.debug("a worker is notified")
         finally:
             if notified:
                 self._note(notified)
@@ -172,9 +179,9 @@ class Relay:
             session.execute(update(Job).where(Job.id.in_(queued)).values(notified_at=now()))
             session.execute(delete(Outbox).where(Outbox.id.in_(done)))
 
-    def _sign_heads(self) -> None:
-        """Records and signs the heads of ledgers that have grown; logs each refused one once."""
-        _, refused = sign_heads(self.db, self.heads, self.signing_key)
+    def _sign_checkpoints(self) -> None:
+        """Records the heads of ledgers that have grown, and signs their checkpoints; logs each refused one once."""
+        _, refused = checkpoints.sign_due(self.db, self.heads, self.signing_key, announce_checkpoint)
         for dataset_id in sorted(set(refused) - self.unsigned):
             logger.error("the head of %s is neither recorded nor signed: it lacks a recorded head", dataset_id)
         self.unsigned = set(refused)
@@ -198,14 +205,35 @@ class Relay:
                 self._notify([(NO_ROW, job_id) for job_id in lost[: max(0, missing)]])
 
     def _certify(self, row_id: int, job_id: str) -> None:
-        with self.db.write() as session:
+        with self.db.read() as session:
+            dataset_id = session.get_one(Job, job_id).dataset_id
+        current, parent = self._is_current(dataset_id), traceparents(self.db, [job_id]).get(job_id)
+        with tracing.span("certificate", {"job": job_id}, parent=parent), self.db.write() as session:
+            if current:
+                self._advance(session, dataset_id)
             if certificates.issue(session, job_id, self.signing_key, self.code_version):
                 append_event(session, job_id, "certificate_issued")
             session.execute(delete(Outbox).where(_read("certificate", [(row_id, job_id)])))
+        with logs.about({"job": job_id}):
+            logger.info("the certificate is issued")
+
+    def _is_current(self, dataset_id: str) -> bool:
+        """True if the data set has a ledger that is not behind its record."""
+        with self.db.read() as session:
+            if session.get(Account, dataset_id) is None:
+                return False
+        return not behind.problems(self.db, self.heads, [dataset_id])
+
+    def _advance(self, session: Session, dataset_id: str) -> None:
+        """Signs a checkpoint for a certificate to prove its entries in. If it is refused, the certificate has none."""
+        try:
+            checkpoints.advance(session, self.heads, dataset_id, self.signing_key, announce_checkpoint)
+        except TransientError as error:
+            logger.warning("a certificate gets no checkpoint: %s", error)
 
     def _discard(self, row_id: int, job_id: str) -> None:
         """Deletes the files of a job whose model is not kept."""
-        shutil.rmtree(self.settings.storage_root / "jobs" / job_id, ignore_errors=True)
+        self.objects.remove(f"jobs/{job_id}")
         with self.db.write() as session:
             session.execute(delete(Outbox).where(_read("discard", [(row_id, job_id)])))
 
@@ -219,23 +247,28 @@ def _read(topic: str, rows: list[tuple[int, str]]) -> ColumnElement[bool]:
 def main() -> None:
     """Runs the relay's process until SIGINT or SIGTERM."""
     settings = get_settings()
-    logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logs.configure("relay", settings.log_format, settings.log_level)
+    tracing.configure("relay", settings.otel_endpoint)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     db = Database.of(settings)
     # In separate threads: a slow receiver of webhooks delays neither wake-ups nor certificates, and a broker that is
     # away does not delay the audit log.
-    every = timedelta(hours=settings.ledger_check_hours)
+    every, witnesses = timedelta(hours=settings.ledger_check_hours), configured(settings)
     others = [
         in_thread("audit", lambda: chain.seal(db), stop, SEAL_S),
         in_thread("ledgers", lambda: check_due(db, Heads.of(settings), every), stop, CHECK_S),
         *Deliverer.of(db, settings).start(stop),
     ]
+    if witnesses:
+        send = partial(checkpoints.witness_due, db, Heads.of(settings), witnesses, set(), {})
+        others.append(in_thread("witnesses", send, stop, WITNESS_S))
     Relay(db, settings, signing_key(settings), CeleryBell(settings)).run(stop)
     deadline = time.monotonic() + JOIN_S
     for thread in others:
         thread.join(max(0.0, deadline - time.monotonic()))
+    tracing.close()
 
 
 if __name__ == "__main__":

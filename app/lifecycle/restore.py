@@ -13,14 +13,14 @@ has this, nothing is posted: the other ledger was charged for all that this one 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.audit import record as audit
 from app.db.engine import Database
-from app.db.models import Account, Dataset, Job, LedgerCheck
+from app.db.models import Account, Charge, Dataset, Job, LedgerCheck
 from app.errors import InvalidRequest, NotFound
 from app.ids import now
 from app.ledger import accounts, behind, joining
@@ -29,6 +29,7 @@ from app.lifecycle import studies
 from app.lifecycle.claims import give_back
 from app.lifecycle.settle import settle
 from app.lifecycle.states import ACTIVE, FINISHED, get_job
+from app.objects import Objects
 
 ACTOR = "restore"
 PREFIX = "restore_"  # of the job ids in these entries, which name no job of this database
@@ -78,9 +79,9 @@ def missing(recorded: Head, train_spent: int, holdout_spent: int) -> dict[str, i
     }
 
 
-def gaps(db: Database, heads: Heads, storage_root: Path) -> list[Gap]:
+def gaps(db: Database, heads: Heads, store: Objects) -> list[Gap]:
     """Finds every data set whose ledger is behind. Records the finding, and changes nothing else."""
-    found = behind.survey(db, heads, storage_root)
+    found = behind.survey(db, heads, store)
     result = []
     for dataset_id, problem in sorted(found.items()):
         with db.read() as session:
@@ -104,7 +105,7 @@ def gaps(db: Database, heads: Heads, storage_root: Path) -> list[Gap]:
     return result
 
 
-def post(db: Database, heads: Heads, storage_root: Path, dataset: str, reason: str) -> dict[str, int]:
+def post(db: Database, heads: Heads, store: Objects, dataset: str, reason: str) -> dict[str, int]:
     """Posts the missing units of one data set as spent, and opens the data set again.
 
     The caller must rotate the noise key's epoch first.
@@ -120,7 +121,7 @@ def post(db: Database, heads: Heads, storage_root: Path, dataset: str, reason: s
         NotFound: the database does not know the data set: only a newer backup helps.
         InvalidRequest: nothing is missing, or the record cannot be read, so the missing units are unknown.
     """
-    found = {gap.dataset_id: gap for gap in gaps(db, heads, storage_root)}
+    found = {gap.dataset_id: gap for gap in gaps(db, heads, store)}
     gap = next((each for each in found.values() if dataset in (each.dataset_id, each.name)), None)
     if gap is None:
         raise InvalidRequest(f"nothing is missing in the ledger of {dataset}")
@@ -133,6 +134,7 @@ def post(db: Database, heads: Heads, storage_root: Path, dataset: str, reason: s
         )
     with db.write() as session:
         _end_jobs(session, gap.dataset_id)
+        _post_charges(session, gap.dataset_id)
         posted = _post(session, gap.recorded, reason)
         row = session.get(LedgerCheck, gap.dataset_id)
         if row is not None:
@@ -142,9 +144,9 @@ def post(db: Database, heads: Heads, storage_root: Path, dataset: str, reason: s
         account = accounts.account_of(session, gap.dataset_id)
         # Before the commit: a head that is recorded but not committed closes the data set, which is safe.
         heads.replace(Head.of(account, gap.recorded.owner, gap.recorded.contents))
-    for job, whose in list(behind.strangers(db, storage_root)):
+    for job, whose in list(behind.strangers(db, store)):
         if whose == gap.dataset_id:
-            _set_aside(storage_root, job)
+            store.set_aside(job, FORGOTTEN)
     return posted
 
 
@@ -160,8 +162,10 @@ def _post(session: Session, recorded: Head, reason: str) -> dict[str, int]:
     if any(lacks.values()):
         job_id = f"{PREFIX}{recorded.seq}_{recorded.head[:16]}"
         memo = {"reason": reason, "recorded": {"seq": recorded.seq, "head": recorded.head}}
-        accounts.hold(session, dataset_id=recorded.dataset, job_id=job_id, **lacks, actor=ACTOR, memo=memo)
-        accounts.post(session, dataset_id=recorded.dataset, job_id=job_id, **lacks, actor=ACTOR, memo=memo)
+        train, holdout = lacks["train"], lacks["holdout"]
+        named: dict[str, Any] = {"dataset_id": recorded.dataset, "job_id": job_id, "actor": ACTOR, "memo": memo}
+        accounts.hold(session, **named, train=train, holdout=holdout, within=False)
+        accounts.post(session, **named, train=train, holdout=holdout)
     if recorded.joined_into is not None:
         # The other ledger was recorded first: its charge is in the database, or in its own gap.
         joining.close(session, account, recorded.joined_into, ACTOR, reason)
@@ -187,16 +191,18 @@ def _end_jobs(session: Session, dataset_id: str) -> None:
             settle(session, job, "cancelled")
 
 
+def _post_charges(session: Session, dataset_id: str) -> None:
+    """Posts other systems' charges that the database believes held: they may have been answered since the backup."""
+    for charge in session.scalars(select(Charge).where(Charge.dataset_id == dataset_id, Charge.status == "held")).all():
+        train, holdout = charge.train, charge.holdout
+        accounts.post(session, dataset_id=dataset_id, job_id=charge.id, train=train, holdout=holdout, actor=ACTOR)
+        charge.status, charge.settled_at = "posted", now()
+    session.flush()
+
+
 def _unfinished(session: Session, dataset_id: str) -> list[str]:
     query = select(Job.id).where(Job.dataset_id == dataset_id, Job.parent_id.is_(None), Job.status.not_in(FINISHED))
     return list(session.scalars(query.order_by(Job.created_at, Job.id)))
-
-
-def _set_aside(storage_root: Path, job_id: str) -> None:
-    """Moves a lost job's files to a folder that no survey reads."""
-    folder = storage_root / FORGOTTEN
-    folder.mkdir(mode=0o700, exist_ok=True)
-    (storage_root / "jobs" / job_id).rename(folder / job_id)
 
 
 def _readable(heads: Heads, dataset_id: str) -> Head | None:

@@ -55,7 +55,7 @@ def settle(
     crashes = select(func.count()).where(Attempt.job_id == job.id, Attempt.status == "crashed")
     kept = outcome != "succeeded" and (own_fault or bool(session.scalar(crashes)))
     charge = _charge(session, job, whole=kept, unstarted_too=whole)
-    waiting = _waiting_for(session, job)
+    waiting = waiting_for(session, job)
     if failure is not None:
         failures.note(session, job, failure)
         failure = failures.told(job, failure)
@@ -104,9 +104,9 @@ def limit_of_running(session: Session, job_id: str) -> int | None:
     return session.scalar(select(ApiKey.max_running_jobs).join(Job, Job.key_id == ApiKey.id).where(Job.id == job_id))
 
 
-def _waiting_for(session: Session, job: Job) -> list[str]:
-    """Returns the queued jobs that this job's end lets run: if its key has a limit, the key's oldest jobs, one for each
-    place that is free without this job.
+def waiting_for(session: Session, job: Job) -> list[str]:
+    """Returns the queued jobs that this job's end, or pause, lets run: if its key has a limit, the key's oldest jobs,
+    one for each place that is free without this job.
 
     Reads under the lock on the key's row. So it sees every claim that was refused because of this job, and a later
     claim sees that this job has ended.

@@ -4,7 +4,7 @@ queued ──claim──▶ running ──▶ succeeded | failed
   ▲  │               │ ▲
   │  │ cancel        │ └ (blocks, digests, metrics: fenced by the attempt's number)
   │  ▼               ├─ cancel ──▶ cancelling ──▶ cancelled (its process is gone)
-  │ cancelled        │
+  │ cancelled        ├─ pause ──▶ pausing ──▶ paused ──resume──▶ queued   (app.lifecycle.pausing)
   └──── lease expired, worker stopped ┘
 """
 
@@ -21,7 +21,8 @@ from app.db.models import Job, JobEvent, Outbox, Webhook, WebhookEvent, table_of
 from app.errors import NotFound
 from app.ids import now, whole_second
 
-ACTIVE = ("running", "cancelling")
+STOPPING = ("pausing", "cancelling")  # a person asked: its process ends at the next whole second
+ACTIVE = ("running", *STOPPING)
 FINISHED = ("succeeded", "cancelled", "failed")
 # True for a queued job that may be claimed now; a job that was taken back waits a little.
 IS_DUE = or_(Job.lease_until.is_(None), has_passed(Job.lease_until, Job.lease_clock))

@@ -1,7 +1,7 @@
 """The state machine of studies. A study's trials do its work; they are separate jobs that draw on the study's one hold.
 
     queued ──first trial claimed──▶ running ──all trials ended──▶ succeeded
-                                       │ a trial failed, or a person cancels
+                                       │ a trial failed, or a person cancels; a pause pauses the trials
                                        ▼
                                    cancelling ──every trial has ended──▶ failed | cancelled
 
@@ -37,8 +37,9 @@ from app.hpo.stored import StoredDecision, StoredStudy
 from app.hpo.strategies import Run, Study, decide, runs_of, winner
 from app.ids import new_id, now, whole_second
 from app.ledger import accounts
+from app.lifecycle import pausing
 from app.lifecycle.settle import Outcome, overrun, settle
-from app.lifecycle.states import FINISHED, append_event, discard, get_job, notify, want_certificate, write_event
+from app.lifecycle.states import ACTIVE, FINISHED, append_event, discard, get_job, notify, want_certificate, write_event
 from app.privacy.mechanism import MechanismConfig
 
 
@@ -93,13 +94,58 @@ def cancel(session: Session, study: Job) -> None:
     study.status = "cancelling"
     session.flush()
     for run in _runs(session, study, lock=True):
-        if run.status == "queued":
+        if run.status in ("queued", "paused"):
             settle(session, run, "cancelled")
-        elif run.status == "running":
+            _note_end(session, study, run)
+        elif run.status in ("running", "pausing"):
             run.status, run.cancel_requested_at = "cancelling", now()
             append_event(session, run.id, "cancel_requested", {"by": study.id})
     session.flush()
+    study.step = sum(run.status in FINISHED for run in _runs(session, study))
     _end_if_stopped(session, study)
+
+
+def pause(session: Session, study: Job) -> None:
+    """Pauses every trial: queued ones at once, the others within a second; the last of them pauses the study.
+
+    Args:
+        study: its row, locked by this transaction.
+    """
+    study.status = "pausing"
+    session.flush()
+    for run in _runs(session, study, lock=True):
+        if run.status in ("queued", "running"):
+            append_event(session, run.id, "pause_requested", {"by": study.id})
+            pausing.request(session, run)
+    _pause_if_idle(session, study)
+
+
+def resume(session: Session, study: Job) -> None:
+    """Lets every paused trial go on, and takes back what has not taken effect yet. `study`: as in `pause`."""
+    append_event(session, study.id, "resumed")
+    study.status = "queued" if study.started_at is None else "running"
+    session.flush()
+    for run in _runs(session, study, lock=True):
+        if run.status in ("pausing", "paused"):
+            pausing.resume(session, run)
+
+
+def park(session: Session, job: Job) -> None:
+    """Parks a job whose attempt has ended in a pause; the last trial of a study that pauses parks the study too.
+
+    Args:
+        job: a fresh, locked row; its study was locked before it.
+    """
+    pausing.park(session, job)
+    if job.parent_id is not None:
+        _pause_if_idle(session, get_job(session, job.parent_id, lock=True))
+
+
+def _pause_if_idle(session: Session, study: Job) -> None:
+    """Ends the pausing of a study of which no trial is on a worker any more."""
+    if study.status == "pausing" and not any(run.status in ACTIVE for run in _runs(session, study)):
+        study.status = "paused"
+        append_event(session, study.id, "paused")
 
 
 def begin(session: Session, study: Job) -> None:
@@ -151,13 +197,7 @@ def _advance(session: Session, study: Job, ended: Job) -> None:
         return
     runs = _runs(session, study)
     study.step = sum(run.status in FINISHED for run in runs)
-    told = {
-        "job": ended.id,
-        "number": ended.trial_number,
-        "status": ended.status,
-        "score": _shown(session, study, ended),
-    }
-    append_event(session, study.id, "trial_ended", told)
+    _note_end(session, study, ended)
     if ended.status == "failed" and study.failure is None:
         study.failure = {"code": "trial-failed", "message": f"trial {ended.trial_number} of the study failed"}
         cancel(session, study)
@@ -165,6 +205,19 @@ def _advance(session: Session, study: Job, ended: Job) -> None:
         _end_if_stopped(session, study)
     elif all(run.status == "succeeded" for run in runs):
         _go_on(session, study, runs)
+    if study.status == "pausing":
+        _pause_if_idle(session, study)
+
+
+def _note_end(session: Session, study: Job, ended: Job) -> None:
+    """Tells that a trial of the study has ended."""
+    told = {
+        "job": ended.id,
+        "number": ended.trial_number,
+        "status": ended.status,
+        "score": _shown(session, study, ended),
+    }
+    append_event(session, study.id, "trial_ended", told)
 
 
 def _is_whole(study: Job, runs: Sequence[Job]) -> bool:
@@ -203,7 +256,10 @@ def _start(session: Session, study: Job, runs: Sequence[Run]) -> None:
         append_event(
             session, study.id, "trial_queued", {"job": row["id"], "number": row["trial_number"], **row["trial"]}
         )
-        notify(session, row["id"])
+        if study.status in ("pausing", "paused"):
+            pausing.request(session, get_job(session, row["id"], lock=True))
+        else:
+            notify(session, row["id"])
 
 
 def _row(study: Job, run: Run) -> dict[str, Any]:
@@ -245,6 +301,7 @@ def _row(study: Job, run: Run) -> dict[str, Any]:
         "created_at": now(),
         "parent_id": study.id,
         "trial_number": run.number,
+        "traceparent": study.traceparent,
         "trial": {
             "role": run.role,
             "level": run.level,

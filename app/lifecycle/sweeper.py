@@ -9,9 +9,10 @@ from datetime import timedelta
 
 from sqlalchemy import func, or_, select, update
 
+from app import tracing
 from app.db.clock import has_passed
 from app.db.engine import Database
-from app.db.models import Job
+from app.db.models import DatasetReading, Job
 from app.errors import ServiceError
 from app.ids import now
 from app.lifecycle import studies
@@ -54,8 +55,10 @@ def _one_by_one(job_id: str) -> Iterator[None]:
 
 
 def expire_all_leases(db: Database) -> None:
-    """Expires all leases when an embedded home starts: its lock proves that no other worker is alive."""
+    """Expires all leases when an embedded home starts: its lock proves that no other process of it is alive."""
     with db.write() as session:
+        read = (DatasetReading.state == "reading", DatasetReading.lease_until.is_not(None))
+        session.execute(update(DatasetReading).where(*read).values(lease_until=0.0, lease_clock=PAST))
         leased = (Job.status.in_(ACTIVE), Job.lease_until.is_not(None))  # a study has no worker, and no lease
         session.execute(update(Job).where(*leased).values(lease_until=0.0, lease_clock=PAST))
 
@@ -89,3 +92,12 @@ def gpu_only(db: Database, job_ids: Collection[str]) -> set[str]:
     """Returns those of these jobs that only GPU workers may take."""
     with db.read() as session:
         return set(session.scalars(select(Job.id).where(Job.id.in_(job_ids), NEEDS_GPU)))
+
+
+def traceparents(db: Database, job_ids: Collection[str]) -> dict[str, str]:
+    """Returns where the traces of these jobs go on; nothing, and no query, where this process does not trace."""
+    if not job_ids or not tracing.is_on():
+        return {}
+    traced = select(Job.id, Job.traceparent).where(Job.id.in_(job_ids), Job.traceparent.is_not(None))
+    with db.read() as session:
+        return {job_id: parent for job_id, parent in session.execute(traced) if parent is not None}

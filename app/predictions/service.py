@@ -13,7 +13,6 @@ from app.db.declared import declared
 from app.db.engine import Database
 from app.db.models import ApiKey, Prediction
 from app.errors import Conflict, NotFound
-from app.formats import inputs
 from app.grants.service import require_job
 from app.ids import new_id, now
 from app.jobs import repository
@@ -31,6 +30,9 @@ def ask(db: Database, caller: Caller, job_id: str, asked: PredictionRequest, set
         Conflict: the job has not succeeded, or this key has too many predictions in the queue.
         InvalidRequest: a record does not fit this data set.
     """
+    # Loads numpy, which nothing else of the API needs; outside the transaction, as SQLite has one writer.
+    from app.formats import inputs  # noqa: PLC0415
+
     with db.write() as session:
         job = require_job(session, caller, job_id, "train")
         if job.status != "succeeded":

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from app.errors import InvalidRequest
 from app.privacy import events, gdp, pld, rdp
-from app.privacy.events import Event
+from app.privacy.events import Event, Truncation
 
 SIGMA_MIN, SIGMA_MAX = 0.1, 1e5
 
@@ -76,8 +76,10 @@ def calibrate(
     steps: int,
     others: Sequence[Event] = (),
     double_steps: int = 0,
+    truncation: Truncation | None = None,
 ) -> Calibration:
-    """As `noise_multiplier`, and returns the ε at this σ too. `double_steps` of the T steps query a batch twice."""
+    """As `noise_multiplier`, and returns the ε at this σ too. `double_steps` of the T steps query a batch twice.
+    `truncation`: of Poisson batches."""
     if not (math.isfinite(target_epsilon) and target_epsilon > 0.0):
         raise InvalidRequest.at(_TARGET, "the target ε must be a finite number above 0")
     if not 0.0 < target_delta < 1.0:
@@ -86,7 +88,7 @@ def calibrate(
         raise InvalidRequest.at("/sampling", "full batch must have sample rate 1")
 
     def plan(sigma: float) -> Event:
-        return events.composed([events.gradient_sums(sample_rate, sigma, steps, double_steps), *others])
+        return events.composed([events.gradient_sums(sample_rate, sigma, steps, double_steps, truncation), *others])
 
     others_mu = gdp.mu_of_event(events.composed(others)) or 0.0
     left = gdp.mu_from_epsilon(target_epsilon, target_delta) ** 2 - others_mu**2

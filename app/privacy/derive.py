@@ -22,8 +22,12 @@ from app.contracts.job_spec import (
     token_ranks,
 )
 from app.contracts.optimizers import Dp2Settings, Optimizer
+from app.contracts.sampling import Cyclic, Poisson
 from app.errors import InvalidRequest, PrivacyError
+from app.privacy.correlated import CorrelatedMechanism
+from app.privacy.events import Truncation
 from app.privacy.mechanism import DelayedMechanism, MechanismConfig
+from app.privacy.numerics import records_bound
 from app.privacy.plans import FilterChoice, PlanRequest, TrainingPlan
 from app.privacy.releases import BEFORE, SCORE, BeforeFirstStep, NoisyCount, NoisyMean, NoisySum
 
@@ -71,6 +75,9 @@ def plan_request(spec: JobSpec, facts: PublicFacts) -> PlanRequest | None:
     training = TrainingPlan(
         sampling=spec.sampling.kind,
         sample_rate=rate_of(spec, facts.records_train),
+        cycle=spec.sampling.batches if isinstance(spec.sampling, Cyclic) else None,
+        noise=CorrelatedMechanism(decay=spec.noise.decay) if spec.noise is not None else None,
+        truncation=_truncation(spec, facts),
         steps=steps_of(spec, facts.records_train),
         max_grad_norm=clip.max_grad_norm,
         clipping=clip.kind,
@@ -88,6 +95,12 @@ def plan_request(spec: JobSpec, facts: PublicFacts) -> PlanRequest | None:
         unit=facts.unit,
         filter=facts.filter,
     )
+
+
+def _truncation(spec: JobSpec, facts: PublicFacts) -> Truncation | None:
+    """Returns the bound on batches, and that on units which registration enforces."""
+    most = spec.sampling.largest_batch if isinstance(spec.sampling, Poisson) else None
+    return None if most is None else Truncation(records=records_bound(facts.records_train), largest_batch=most)
 
 
 def check_agreement(spec: JobSpec, facts: PublicFacts, stored: MechanismConfig, *, mean_given: bool = False) -> None:
@@ -136,7 +149,8 @@ def rate_of(spec: JobSpec, records: int) -> float:
 
 
 def steps_of(spec: JobSpec, records: int) -> int:
-    """Returns T: floor(epochs · records / L), at least 1. Exact for the decimal number in the request.
+    """Returns T: floor(epochs · records / L), at least 1; floor(epochs · batches) with `cyclic` ones. Exact for the
+    decimal number in the request.
 
     Raises:
         InvalidRequest: more than MOST_STEPS.
@@ -144,7 +158,7 @@ def steps_of(spec: JobSpec, records: int) -> int:
     if spec.length.steps is not None:
         return spec.length.steps
     epochs = Fraction(repr(spec.length.epochs))
-    steps = max(1, math.floor(epochs * records / batch_of(spec, records)))
+    steps = max(1, math.floor(epochs * spec.sampling.steps_an_epoch(records)))
     if steps > MOST_STEPS:
         raise InvalidRequest.at("/length/epochs", f"that is {steps} steps; at most {MOST_STEPS} are allowed")
     return steps

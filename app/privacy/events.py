@@ -4,6 +4,7 @@
     SelfComposed    {"kind": "self_composed", "count": T, "event": event}
     Gaussian        {"kind": "gaussian", "noise_multiplier": σ}                   noise std σ at sensitivity 1
     PoissonSampled  {"kind": "poisson_sampled", "sample_rate": q, "event": {"kind": "gaussian", …}}
+    TruncatedSampled  {"kind": "truncated_sampled", "sample_rate": q, "records": N, "largest_batch": B, "event": …}
 
 The classes mirror dp_accounting's `DpEvent`, but are stored, signed and read without it. Every accountant here is a
 pure function of an event: it accumulates nothing, so repeated calls give the same answer.
@@ -47,6 +48,41 @@ class PoissonSampled(Document):
     event: Gaussian
 
 
+class Truncation(Document):
+    """Batches of at most `largest_batch` of at most `records` units: of a larger draw, so many at random."""
+
+    records: int
+    largest_batch: int
+
+    def overflow(self, sample_rate: float) -> float:
+        """P(Bin(N, q) ≥ B), rounded up: the chance that one more unit would find the batch full."""
+        from scipy import special  # noqa: PLC0415 - slow to import
+
+        if self.largest_batch > self.records:
+            return 0.0
+        tail = special.betainc(self.largest_batch, self.records - self.largest_batch + 1, sample_rate)
+        return min(1.0, float(tail) * (1.0 + 1e-9) + 1e-300)
+
+
+class TruncatedSampled(Truncation):
+    """A noisy sum over a truncated Poisson sample.
+
+    If the others' draw has fewer than B units, one more unit with rate q is added. Else it takes part with probability
+    at most q, and takes the place of another: it changes the sum by at most 2. So the mechanism, with one unit more and
+    without, is a mixture over the others' draws of Poisson-sampled Gaussians with noise multiplier σ or σ/2.
+    Divergences are jointly convex, and the second is the larger: with weight at most w = P(Bin(N, q) ≥ B), for any
+    number of units up to N, it costs at most (1 − w) times the first and w times the second, in hockey-stick divergence
+    and in e^{(α−1)D_α} (docs/privacy.md).
+
+    Source: the mixture is that of dp_accounting's TruncatedSubsampledGaussianDpEvent (arXiv 2508.15089), whose second
+    part is larger.
+    """
+
+    kind: Literal["truncated_sampled"] = "truncated_sampled"
+    sample_rate: float
+    event: Gaussian
+
+
 class SelfComposed(Document):
     """The same event `count` times, each with fresh noise and a fresh sample."""
 
@@ -62,10 +98,10 @@ class Composed(Document):
     events: tuple[Event, ...]
 
 
-Event = Annotated[Gaussian | PoissonSampled | SelfComposed | Composed, Field(discriminator="kind")]
+Event = Annotated[Gaussian | PoissonSampled | TruncatedSampled | SelfComposed | Composed, Field(discriminator="kind")]
 SelfComposed.model_rebuild()
 Composed.model_rebuild()
-_EVENT: TypeAdapter[Gaussian | PoissonSampled | SelfComposed | Composed] = TypeAdapter(Event)
+_EVENT: TypeAdapter[Gaussian | PoissonSampled | TruncatedSampled | SelfComposed | Composed] = TypeAdapter(Event)
 
 
 class AccountEvents(Document):
@@ -76,10 +112,19 @@ class AccountEvents(Document):
 
 
 class Leaf(NamedTuple):
-    """One noisy sum over a Poisson sample of rate q. q = 1 is the plain Gaussian mechanism."""
+    """One noisy sum over a Poisson sample of rate q. q = 1 is the plain Gaussian mechanism.
+
+    `overflow`: w of a truncated sample; see TruncatedSampled.
+    """
 
     sample_rate: float
     noise_multiplier: float
+    overflow: float = 0.0
+
+    @property
+    def parts(self) -> tuple[Leaf, Leaf]:
+        """The two mechanisms that a truncated one mixes: with a place left, and with another's place taken."""
+        return self._replace(overflow=0.0), Leaf(self.sample_rate, self.noise_multiplier / 2.0)
 
 
 def read(stored: object) -> Event:
@@ -104,16 +149,26 @@ def of_two_queries(noise_multiplier: float) -> float:
     return math.nextafter(noise_multiplier / math.sqrt(2.0), 0.0)
 
 
-def noisy_sums(sample_rate: float, noise_multiplier: float, count: int) -> SelfComposed:
-    """Returns `count` noisy sums, each over a fresh Poisson sample of rate q; q = 1 takes every unit."""
+def noisy_sums(
+    sample_rate: float, noise_multiplier: float, count: int, truncation: Truncation | None = None
+) -> SelfComposed:
+    """Returns `count` noisy sums, each over a fresh Poisson sample of rate q, perhaps truncated; q = 1 takes every
+    unit."""
     event = Gaussian(noise_multiplier=noise_multiplier)
+    if truncation is not None:
+        members = truncation.model_dump()
+        return SelfComposed(count=count, event=TruncatedSampled(sample_rate=sample_rate, event=event, **members))
     if sample_rate < 1.0:
         return SelfComposed(count=count, event=PoissonSampled(sample_rate=sample_rate, event=event))
     return SelfComposed(count=count, event=event)
 
 
 def gradient_sums(
-    sample_rate: float, noise_multiplier: float, steps: int, double_steps: int = 0
+    sample_rate: float,
+    noise_multiplier: float,
+    steps: int,
+    double_steps: int = 0,
+    truncation: Truncation | None = None,
 ) -> SelfComposed | Composed:
     """T-fold Gaussian(σ) for full batch, T-fold PoissonSampled(q, Gaussian(σ)) for Poisson sampling.
 
@@ -123,9 +178,10 @@ def gradient_sums(
             drawn once.
     """
     if double_steps == 0:
-        return noisy_sums(sample_rate, noise_multiplier, steps)
-    single = [noisy_sums(sample_rate, noise_multiplier, steps - double_steps)] if steps > double_steps else []
-    return composed([*single, noisy_sums(sample_rate, of_two_queries(noise_multiplier), double_steps)])
+        return noisy_sums(sample_rate, noise_multiplier, steps, truncation)
+    rest = steps - double_steps
+    single = [noisy_sums(sample_rate, noise_multiplier, rest, truncation)] if rest > 0 else []
+    return composed([*single, noisy_sums(sample_rate, of_two_queries(noise_multiplier), double_steps, truncation)])
 
 
 def leaves(event: Event) -> Counter[Leaf]:
@@ -142,6 +198,9 @@ def leaves(event: Event) -> Counter[Leaf]:
             return Counter({Leaf(1.0, event.noise_multiplier): 1})
         case PoissonSampled():
             return Counter({Leaf(event.sample_rate, event.event.noise_multiplier): 1})
+        case TruncatedSampled():
+            overflow = event.overflow(event.sample_rate)
+            return Counter({Leaf(event.sample_rate, event.event.noise_multiplier, overflow): 1})
         case _:
             assert_never(event)
 
@@ -159,5 +218,11 @@ def to_dp_event(event: Event) -> DpEvent:
             return dp.GaussianDpEvent(event.noise_multiplier)
         case PoissonSampled():
             return dp.PoissonSampledDpEvent(event.sample_rate, to_dp_event(event.event))
+        case TruncatedSampled() if event.overflow(event.sample_rate) == 0.0:  # no draw is larger: nothing is cut
+            return dp.PoissonSampledDpEvent(event.sample_rate, to_dp_event(event.event))
+        case TruncatedSampled():
+            return dp.TruncatedSubsampledGaussianDpEvent(
+                event.records, event.sample_rate, event.largest_batch, event.event.noise_multiplier
+            )
         case _:
             assert_never(event)

@@ -160,7 +160,7 @@ def _step(order: float, leaf: Leaf) -> float:
     Measured against 60 digits over σ in [0.1, 1e3], q in [1e-9, 1), α to 1024: ln A_α is off by at most
     7e-16 · α (1 + ln A_α). Without the addition the charge for a tiny q could be negative.
     """
-    value = rdp.rdp_at(events.noisy_sums(leaf.sample_rate, leaf.noise_multiplier, 1), order)
+    value = rdp.divergence(leaf, order)
     log_moment = max(0.0, (order - 1.0) * value)
     return (log_moment + 1e-14 * order * (1.0 + log_moment)) / (order - 1.0) if leaf.sample_rate < 1.0 else value
 

@@ -14,7 +14,16 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from app.contracts.base import AccountName, DeltaValue, Document, NoiseMultiplier, Relation, Steps, Unit
-from app.privacy.events import AccountEvents, Composed, SelfComposed, composed, gradient_sums, of_two_queries
+from app.privacy.correlated import CorrelatedMechanism
+from app.privacy.events import (
+    AccountEvents,
+    Composed,
+    SelfComposed,
+    Truncation,
+    composed,
+    gradient_sums,
+    of_two_queries,
+)
 from app.privacy.releases import (
     BeforeFirstStep,
     NoisyCount,
@@ -82,11 +91,27 @@ class DelayedMechanism(Document):
         return steps - -(-steps // self.delay_sgd) if self.variant == "extra_query" else 0
 
 
+def _is_none(value: object) -> bool:
+    return value is None
+
+
+def participations(steps: int, cycle: int | None) -> int:
+    """Returns how often one unit takes part at most in `steps` steps in a row: ⌈steps/b⌉ with a cycle of b steps."""
+    return -(-steps // (cycle or 1))
+
+
 class TrainingMechanism(Document):
     """T noisy sums of clipped gradients: Σ_{i∈B} clip_C(g_i) + N(0, σ_g²C² I), divided by the public L.
 
     `full_batch`: B is the whole training part, q = 1, T steps are (√T/σ)-GDP exactly.
-    `poisson`: each unit joins B, with all its records, independently with probability q = L / units.
+    `poisson`: each unit joins B, with all its records, independently with probability q = L / units. With `truncation`
+    B has at most so many units (app.privacy.events.TruncatedSampled).
+    `cyclic`: B is one of `cycle` = b groups of units, in turn. A unit takes part in ⌈T/b⌉ steps at most, and these are
+    charged as so many full batches. Groups are drawn independently for each place in the data, so the mechanism is a
+    mixture, over the draws, of mechanisms with fixed groups; it is no easier to tell apart than the worst of these.
+
+    `noise`: a step's noise takes back a part of the last one's (app.privacy.correlated); None: it is independent. σ is
+    then what each participation is charged as, and σ_g the fresh noise's std over C.
 
     A unit is one record, or one user with at most `records_per_unit` records. Each record is clipped to
     C / records_per_unit, so a unit contributes at most C to the sum. L counts units.
@@ -99,8 +124,11 @@ class TrainingMechanism(Document):
     Theorem 1.
     """
 
-    sampling: Literal["full_batch", "poisson"]
+    sampling: Literal["full_batch", "poisson", "cyclic"]
     sample_rate: Annotated[float, Field(gt=0.0, le=1.0)]
+    cycle: Annotated[int, Field(ge=2)] | None = Field(default=None, exclude_if=_is_none)
+    noise: CorrelatedMechanism | None = Field(default=None, exclude_if=_is_none)
+    truncation: Truncation | None = Field(default=None, exclude_if=_is_none)
     steps: Steps
     noise_multiplier: NoiseMultiplier
     max_grad_norm: Annotated[float, Field(gt=0.0)]
@@ -117,14 +145,33 @@ class TrainingMechanism(Document):
         return self.delayed.double_steps(self.steps) if self.delayed else 0
 
     @property
-    def event(self) -> SelfComposed | Composed:
-        """The event of all steps."""
-        return gradient_sums(self.sample_rate, self.noise_multiplier, self.steps, self.double_steps)
+    def participations(self) -> int:
+        """How often one unit takes part at most: T, or ⌈T/b⌉ with a cycle of b steps."""
+        return participations(self.steps, self.cycle)
 
     @property
-    def repeatable_steps(self) -> int:
-        """How many steps the price of T covers if their kinds are unknown: the number of two-query steps, else T."""
-        return self.double_steps or self.steps
+    def event(self) -> SelfComposed | Composed:
+        """The event of all steps."""
+        return gradient_sums(
+            self.sample_rate, self.noise_multiplier, self.participations, self.double_steps, self.truncation
+        )
+
+    def covers(self, segments: int) -> int:
+        """Returns how many steps the price of T covers, repeated ones included, under so many keys.
+
+        With a cycle of b steps a unit takes part in at most ⌈r/b⌉ of a segment's r steps. Over J segments that is at
+        most ⌈Σ r/b⌉ + J − 1. Where steps differ in cost, repeated ones may be the most expensive: the number of
+        two-query steps.
+        """
+        if segments > 1 and self.cycle is not None:
+            return min(self.steps, max(0, self.participations + 1 - segments) * self.cycle)
+        return (self.double_steps or self.steps) if segments > 1 else self.steps
+
+    def started(self, steps: int, segments: int) -> TrainingMechanism:
+        """Returns the mechanism that `steps` started steps under so many keys are charged as; see `covers`."""
+        more = (self.cycle or 0) * (segments - 1)
+        ran = self.model_copy(update={"steps": steps + more})
+        return ran.at_its_most_expensive() if self.double_steps and segments > 1 else ran
 
     def norms(self, step: int) -> tuple[float, ...]:
         """Returns C for each noisy sum of a step, by the public schedule."""
@@ -138,8 +185,14 @@ class TrainingMechanism(Document):
 
     @model_validator(mode="after")
     def _rate_matches(self) -> TrainingMechanism:
-        if self.sampling == "full_batch" and self.sample_rate != 1.0:
-            raise ValueError("full batch must have sample rate 1")
+        if self.sampling != "poisson" and self.sample_rate != 1.0:
+            raise ValueError("without Poisson sampling the sample rate must be 1")
+        if (self.sampling == "cyclic") != (self.cycle is not None) or (self.cycle and self.double_steps):
+            raise ValueError("cyclic sampling needs a cycle and steps of one query; other sampling has no cycle")
+        if self.truncation is not None and (self.sampling != "poisson" or self.sample_rate >= 1.0):
+            raise ValueError("a largest batch needs Poisson sampling at a rate below 1")
+        if self.noise and (self.sampling == "poisson" or self.adaptive or self.delayed):
+            raise ValueError("correlated noise needs one clipping norm, one query, and batches that are not drawn")
         return self
 
     @model_validator(mode="after")
@@ -156,11 +209,18 @@ class TrainingMechanism(Document):
 
     @property
     def gradient_noise_multiplier(self) -> float:
-        """σ_g, rounded up: σ_g⁻² + σ_c⁻² ≤ σ⁻² over the reals."""
+        """σ_g, rounded up: σ_g⁻² + σ_c⁻² ≤ σ⁻² over the reals; with correlated noise σ times its stretch."""
+        if self.noise is not None:
+            return self.noise_multiplier * self.noise.stretch(self.cycle or 1)
         if self.adaptive is None:
             return self.noise_multiplier
         share = (self.noise_multiplier / self.adaptive.count_noise_multiplier) ** 2  # at most ¼
         return self.noise_multiplier / math.sqrt(1.0 - share) * (1.0 + 2.0**-48)
+
+    @property
+    def step_noise_multiplier(self) -> float:
+        """The std of one step's noise over C: σ_g, or √(1 + λ²) σ_g with correlated noise."""
+        return self.gradient_noise_multiplier * (self.noise.spread if self.noise else 1.0)
 
 
 # Version 1's JSON members for releases before the first step, in this order.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -18,6 +19,7 @@ from app.contracts.base import Document
 from app.contracts.dataset_spec import Features, Interactions
 from app.contracts.job_spec import JobSpec, LinearModel
 from app.contracts.model_settings import RecordSizes
+from app.contracts.sampling import Poisson
 
 PassType = Literal["bfloat16", "float32", "float64"]
 SumType = Literal["float32", "float64"]
@@ -175,8 +177,10 @@ def numerics_of(spec: JobSpec, sizes: PublicSizes, features: Features) -> Numeri
     cap = _bounded(max(1, min(most, budget // (held * BYTES[passes]))), spec.runtime.physical_batch_size)
     expected, spread = _batch(spec, sizes.records)
     per_unit = sizes.records_per_unit
-    rows = _cheapest_rows(cap, expected * per_unit, spread * per_unit, _pass_overhead(spec, sizes))
-    computed = _expected_passes(rows, expected * per_unit, spread * per_unit) * rows
+    largest = _largest(spec)
+    made, spread = (expected, spread) if largest is None else (float(largest), 0.0)
+    rows = _cheapest_rows(cap, made * per_unit, spread * per_unit, _pass_overhead(spec, sizes))
+    computed = _expected_passes(rows, made * per_unit, spread * per_unit) * rows
     bound = records_bound(sizes.records) * per_unit
     sums: SumType = "float32" if _sums_in_float32(spec, sizes, passes, rows) else "float64"
     return Numerics(
@@ -214,7 +218,7 @@ def _sums_in_float32(spec: JobSpec, sizes: PublicSizes, passes: PassType, rows: 
     """Returns True if sums over records may be in float32: a linear model's float32 passes of whole groups, with one
     record per unit. Elsewhere float32 sums save nothing (decision 19)."""
     width = 4 * spec.model.inputs(sizes.features) if isinstance(spec.model, LinearModel) else 0
-    if not spec.sampling.is_sampled and not in_memory(records_bound(sizes.records), width):
+    if spec.sampling.takes_all and not in_memory(records_bound(sizes.records), width):
         return False  # a secret order of all records would take memory for each, and read the disk out of order
     linear = isinstance(spec.model, LinearModel) and (spec.clipping is None or spec.clipping.engine == "bookkeeping")
     return linear and passes == "float32" and rows % GROUP == 0 and sizes.records_per_unit == 1
@@ -292,10 +296,15 @@ def grid_slack(records: int, rows: int, numbers: int) -> float:
 
 def _batch(spec: JobSpec, records: int) -> tuple[float, float]:
     """Returns the expected number of units in a step and its standard deviation (in full batch: of a random split)."""
-    if not spec.sampling.is_sampled:
+    if spec.sampling.takes_all:
         return float(records), math.sqrt(records)
     batch = spec.sampling.batch(records)
     return float(batch), math.sqrt(batch * max(0.0, 1.0 - batch / records))
+
+
+def _largest(spec: JobSpec) -> int | None:
+    """Returns the bound on a step's units for which all its steps make passes; None if there is none."""
+    return spec.sampling.largest_batch if isinstance(spec.sampling, Poisson) else None
 
 
 def _bounded(most: int, asked: Literal["auto"] | int) -> int:
@@ -313,6 +322,7 @@ def _pass_overhead(spec: JobSpec, sizes: PublicSizes) -> int:
     return max(PASS_OVERHEAD, model.inputs(sizes.features) // SPARSE_ENTRIES)
 
 
+@lru_cache(maxsize=1024)  # tens of milliseconds, and a study's trials and a form's quotes ask alike
 def _cheapest_rows(cap: int, expected: float, spread: float, overhead: int) -> int:
     """Returns the P up to the cap with the least expected cost of passes, padding and their overhead included."""
     allowed = range(ROW_UNIT, cap + 1, ROW_UNIT) if cap >= ROW_UNIT else [each for each in FEW_ROWS if each <= cap]

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, WrapSerializer
+from pydantic import Field, SerializerFunctionWrapHandler, WrapSerializer, model_validator
 
 from app.contracts.base import AccountName, Document, Steps, Unit
 from app.contracts.dataset_spec import TypicalJob
 from app.contracts.job_spec import AdaptiveNorm
 from app.errors import InvalidRequest
-from app.privacy.events import Event
+from app.privacy.correlated import CorrelatedMechanism
+from app.privacy.events import Composed, Event, SelfComposed, Truncation, gradient_sums
 from app.privacy.filters import Filter, filter_of
 from app.privacy.mechanism import (
     MIN_COUNT_NOISE,
@@ -21,6 +22,7 @@ from app.privacy.mechanism import (
     DelayedMechanism,
     MechanismConfig,
     TrainingMechanism,
+    participations,
 )
 from app.privacy.prices import Units
 from app.privacy.releases import BeforeFirstStep, NoisyMean, Release, Score
@@ -68,8 +70,11 @@ class TrainingPlan(Document):
         adaptive: the requested count of an adaptive norm; pricing chooses its noise if the request leaves it out.
     """
 
-    sampling: Literal["full_batch", "poisson"]
+    sampling: Literal["full_batch", "poisson", "cyclic"]
     sample_rate: float
+    cycle: int | None = Field(default=None, exclude_if=_is_none)
+    noise: CorrelatedMechanism | None = Field(default=None, exclude_if=_is_none)
+    truncation: Truncation | None = Field(default=None, exclude_if=_is_none)
     steps: Steps
     max_grad_norm: float
     clipping: Literal["flat", "automatic", "per_layer", "adaptive"]
@@ -82,6 +87,15 @@ class TrainingPlan(Document):
         """Returns how many of `steps` steps (default: T) query their batch twice."""
         return self.delayed.double_steps(self.steps if steps is None else steps) if self.delayed else 0
 
+    @property
+    def participations(self) -> int:
+        """How often one unit takes part at most; see TrainingMechanism.participations."""
+        return participations(self.steps, self.cycle)
+
+    def event(self, sigma: float) -> SelfComposed | Composed:
+        """Returns the event of all steps with noise multiplier σ."""
+        return gradient_sums(self.sample_rate, sigma, self.participations, self.double_steps(), self.truncation)
+
     def with_noise(self, sigma: float) -> TrainingMechanism:
         """Returns the mechanism with noise multiplier σ.
 
@@ -91,6 +105,9 @@ class TrainingPlan(Document):
         return TrainingMechanism(
             sampling=self.sampling,
             sample_rate=self.sample_rate,
+            cycle=self.cycle,
+            noise=self.noise,
+            truncation=self.truncation,
             steps=self.steps,
             noise_multiplier=sigma,
             max_grad_norm=self.max_grad_norm,
@@ -185,6 +202,13 @@ class StudyCommon(Document):
     filter: FilterChoice
     mean: Annotated[NoisyMean | None, WrapSerializer(_bound_first)] = None
     mean_once: bool = Field(default=False, exclude_if=_is_false)
+
+    @model_validator(mode="after")
+    def _divisible(self) -> StudyCommon:
+        """A study divides its total by steps of one kind: what is priced otherwise must not reach that code."""
+        if self.training.cycle or self.training.noise or self.training.truncation:
+            raise ValueError("a study's trials have full or Poisson batches and independent noise")
+        return self
 
     def before(self, number: int) -> tuple[BeforeFirstStep, ...]:
         """A trial's own releases before its first step, which it is charged for."""

@@ -107,7 +107,7 @@ def _composed(leaf: Leaf, count: int, grid: float, tail: float) -> Any:
         # Composing a sparse one T times computes size**T, which has millions of digits.
         return sparse.to_dense_pmf() if count == 1 else _power(sparse.to_dense_pmf(), count, tail)
 
-    parts = _deltas(leaf, grid, tail / count)
+    parts = _deltas(leaf, grid, tail / count) if leaf.overflow == 0.0 else _mixed(leaf, grid, tail / count)
     return privacy_loss_distribution.PrivacyLossDistribution(*(pmf(*part) for part in parts))
 
 
@@ -140,9 +140,24 @@ def _power(dense: Any, count: int, tail: float) -> Any:
     return pld_pmf.DensePLDPmf(dense._discretization, dense._lower_loss * count + first, convolved, infinite, True)
 
 
-def _deltas(leaf: Leaf, grid: float, tail: float) -> Iterator[tuple[int, npt.NDArray[np.float64]]]:
+def _mixed(leaf: Leaf, grid: float, tail: float) -> Iterator[tuple[int, npt.NDArray[np.float64]]]:
+    """Yields what `_deltas` yields, of a truncated sample: δ is at most (1 − w) times one part's and w times the
+    other's, at every point of a grid that holds both."""
+    import numpy as np  # noqa: PLC0415
+
+    free, taken = leaf.parts
+    ranges = zip(_deltas(free, grid, tail), _deltas(taken, grid, tail), strict=True)
+    bounds = [(min(one[0], two[0]), max(one[0] + len(one[1]), two[0] + len(two[1]))) for one, two in ranges]
+    parts = (_deltas(part, grid, tail, bounds) for part in (free, taken))
+    for (low, one), (_, two) in zip(*parts, strict=True):
+        yield low, np.clip((1.0 - leaf.overflow) * one + leaf.overflow * two, 0.0, 1.0)
+
+
+def _deltas(
+    leaf: Leaf, grid: float, tail: float, bounds: Sequence[tuple[int, int]] | None = None
+) -> Iterator[tuple[int, npt.NDArray[np.float64]]]:
     """Yields (index of the first grid point, δ at every grid point): for removing a record, then for adding one if
-    that differs.
+    that differs. `bounds`: the first point and the one after the last, for each of these; None: as the loss needs.
 
     Removing a record: P = (1−q)·N(0, σ²) + q·N(−1, σ²) against Q = N(0, σ²). Adding a record: P = N(0, σ²) against
     Q = (1−q)·N(0, σ²) + q·N(1, σ²). The loss ln(dP/dQ) falls with x, so δ(ε) = P(−∞, x] − e^ε Q(−∞, x] at the x with
@@ -152,13 +167,15 @@ def _deltas(leaf: Leaf, grid: float, tail: float) -> Iterator[tuple[int, npt.NDA
     from dp_accounting.pld import privacy_loss_mechanism  # noqa: PLC0415 - slow to import
 
     adjacency = privacy_loss_mechanism.AdjacencyType
-    q, sigma = leaf
-    for kind in [adjacency.REMOVE] if q == 1.0 else [adjacency.REMOVE, adjacency.ADD]:
+    q, sigma = leaf.sample_rate, leaf.noise_multiplier
+    for number, kind in enumerate([adjacency.REMOVE] if q == 1.0 else [adjacency.REMOVE, adjacency.ADD]):
         loss = privacy_loss_mechanism.GaussianPrivacyLoss(
             sigma, log_mass_truncation_bound=math.log(tail), sampling_prob=q, adjacency_type=kind
         )
-        bounds = loss.connect_dots_bounds()
-        low, high = math.floor(bounds.epsilon_lower / grid), math.ceil(bounds.epsilon_upper / grid)
+        reach = loss.connect_dots_bounds()
+        low, high = math.floor(reach.epsilon_lower / grid), math.ceil(reach.epsilon_upper / grid)
+        if bounds is not None:
+            low, high = bounds[number][0], bounds[number][1] - 1
         eps = np.arange(low, high + 1) * grid
         sign = 1.0 if kind is adjacency.REMOVE else -1.0
         ratio = np.expm1(sign * eps) / q

@@ -7,6 +7,7 @@ public numbers: they never see data.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from decimal import ROUND_FLOOR, Decimal
 
 from scipy import optimize
@@ -79,11 +80,11 @@ def largest_that_fits(request: FitRequest) -> Largest:
         return Largest(epsilon=None, account="holdout")
     training, double = plan.training, plan.training.double_steps()
     left = remaining.train - charges["train"]
-    sigma = smallest_sigma(filter_, training.sample_rate, training.steps, double, left)
+    sigma = smallest_sigma(filter_, training.event, double, left)
     count = training.adaptive.count_noise_multiplier if training.adaptive else None
     if sigma is None or (count is not None and sigma > count / MIN_COUNT_NOISE):
         return Largest(epsilon=None, account="train")
-    steps = events.gradient_sums(training.sample_rate, sigma, training.steps, double)
+    steps = training.event(sigma)
     event, delta = events.composed([steps, *others["train"]]), plan.target_delta
     # A millionth below the ε of that σ: calibration then ends above that σ despite float errors.
     most = min(epsilon_of(event, delta).value * (1.0 - 1e-6), _LARGEST_EPSILON)
@@ -102,18 +103,20 @@ def _filter(request: PlanRequest) -> Filter:
 def _mechanism(request: PlanRequest) -> tuple[MechanismConfig, Epsilon | None]:
     """Returns the mechanism, with σ given or calibrated, and the train account's ε if calibration computed it."""
     training, target, delta = request.training, request.target_epsilon, request.target_delta
-    rate, steps, double = training.sample_rate, training.steps, training.double_steps()
+    rate, steps, double = training.sample_rate, training.participations, training.double_steps()
     calibrated = None
     sigma = request.noise_multiplier
     if target is not None and sigma is None:
         others = request.released_on("train")
-        sigma, value = calibration.calibrate(target, delta, training.sampling, rate, steps, others, double)
+        sigma, value = calibration.calibrate(
+            target, delta, training.sampling, rate, steps, others, double, training.truncation
+        )
         calibrated = Epsilon(value=value, delta=delta, accountant=of_record(sampled=rate < 1.0))
     elif target is not None or sigma is None:
         raise InvalidRequest.at("/privacy", "give either `target_epsilon` or `noise_multiplier`")
     elif not SIGMA_MIN <= sigma <= SIGMA_MAX:
         raise InvalidRequest.at(_SIGMA, f"the noise multiplier must lie between {SIGMA_MIN:g} and {SIGMA_MAX:g}")
-    elif rate < 1.0 and rdp.epsilon(events.gradient_sums(rate, sigma, steps, double), delta)[0] > _HOPELESS:
+    elif rate < 1.0 and rdp.epsilon(training.event(sigma), delta)[0] > _HOPELESS:
         raise InvalidRequest.at(_SIGMA, f"this plan costs far more than ε = {_LARGEST_EPSILON:g}: raise the noise")
     if double and of_two_queries(sigma) < SIGMA_MIN:
         detail = f"a step of two queries has σ/√2 = {of_two_queries(sigma):.4g}, below {SIGMA_MIN:g}: use more noise"
@@ -151,15 +154,16 @@ def _lines(mechanism: MechanismConfig, filter_: Filter, training: Epsilon | None
     ]
 
 
-def smallest_sigma(filter_: Filter, sample_rate: float, steps: int, double: int, remaining: int) -> float | None:
+def smallest_sigma(filter_: Filter, event: Callable[[float], Event], double: int, remaining: int) -> float | None:
     """Returns the smallest σ in range whose charge is at most `remaining` units, to 1e-9 relative; None if none fits.
 
     Args:
+        event: σ → the event of all steps.
         double: how many of the steps query their batch twice.
     """
 
     def charge(sigma: float) -> int:
-        return filter_.charge_event(events.gradient_sums(sample_rate, sigma, steps, double))
+        return filter_.charge_event(event(sigma))
 
     least = SIGMA_MIN if double == 0 else SIGMA_MIN * 1.5  # keeps σ/√2 above SIGMA_MIN too
     low, high = least, SIGMA_MAX * (1.0 - 1e-3)  # margin for a target slightly below the ε of the answer

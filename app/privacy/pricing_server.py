@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any, Generic
 
 from app.contracts.dataset_spec import TypicalJob
-from app.privacy import accounting, filters, pricing, questions, study, sweep
+from app.privacy import accounting, claims, filters, pricing, questions, study, sweep
 from app.privacy.plans import FilterChoice, OrderRequest, PlanRequest, TrainingPlan, WarmRequest
 from app.privacy.prices import ChosenOrder, Warmed
 from app.privacy.questions import Answer, Asked, Question
@@ -69,5 +69,6 @@ _QUESTIONS: tuple[_Answered[Any, Any], ...] = (
     _Answered(questions.COMPARE, accounting.compare),
     _Answered(questions.BASIC, accounting.basic),
     _Answered(questions.CHOOSE_ORDER, choose_order),
+    _Answered(questions.PRICE_CLAIM, claims.price),
     _Answered(questions.WARM, warm),
 )

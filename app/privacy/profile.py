@@ -17,8 +17,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from app.errors import PrivacyError
 from app.privacy import gdp, pld
-from app.privacy.events import Event
+from app.privacy.events import Event, read
 
 DELTAS = (1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-10)
 FALSE_POSITIVES = (0.001, 0.01, 0.1)
@@ -65,6 +66,18 @@ def profile(event: Event) -> Profile:
         true_positives={alpha: _of_curve(grid, curve, alpha) for alpha in FALSE_POSITIVES},
         advantage=1.0 if curve is None else curve[0],
     )
+
+
+def of_tree(stored: object) -> Profile:
+    """The profile of an account's event in its stored form, for `scrimp certificates explain`.
+
+    Raises:
+        ValueError: an event's kind is unknown here.
+    """
+    try:
+        return profile(read(stored))
+    except PrivacyError as error:
+        raise ValueError(error.message) from None
 
 
 def _of_gaussian(mu: float, alpha: float) -> float:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from app.contracts.base import Document
+from app.privacy.claims import ClaimPrice, ClaimRequest
 from app.privacy.plans import (
     CompareRequest,
     FinalRunRequest,
@@ -39,4 +40,5 @@ FINAL_RUN = Question("final_run", FinalRunRequest, FinalRun)
 COMPARE = Question("compare", CompareRequest, Compared)
 BASIC = Question("basic", CompareRequest, BasicSum)
 CHOOSE_ORDER = Question("choose_order", OrderRequest, ChosenOrder)
+PRICE_CLAIM = Question("price_claim", ClaimRequest, ClaimPrice)
 WARM = Question("warm", WarmRequest, Warmed)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from app.privacy import events
-from app.privacy.events import Event
+from app.privacy.events import Event, Leaf
 
 # dp_accounting's default orders, copied so that reading them does not import it.
 ORDERS: tuple[float, ...] = (
@@ -23,11 +23,27 @@ ORDERS: tuple[float, ...] = (
 
 
 def _divergences(event: Event, orders: tuple[float, ...]) -> list[float]:
+    found = events.leaves(event)
+    if any(leaf.overflow > 0.0 for leaf in found):
+        return [math.fsum(count * divergence(leaf, order) for leaf, count in found.items()) for order in orders]
     from dp_accounting.rdp import RdpAccountant  # noqa: PLC0415 - slow to import
 
     accountant = RdpAccountant(orders)
     accountant.compose(events.to_dp_event(event))
     return [float(r) for r in accountant.rdp]
+
+
+def divergence(leaf: Leaf, order: float) -> float:
+    """One noisy sum's divergence. A truncated one's e^{(α−1)D} is at most the mixture of its parts'."""
+    if leaf.overflow == 0.0:
+        return rdp_at(events.noisy_sums(leaf.sample_rate, leaf.noise_multiplier, 1), order)
+    free, taken = ((order - 1.0) * divergence(part, order) for part in leaf.parts)
+    if not math.isfinite(taken):
+        return math.inf
+    if leaf.overflow >= 1.0:
+        return taken / (order - 1.0)
+    terms = free + math.log1p(-leaf.overflow), taken + math.log(leaf.overflow)
+    return (max(terms) + math.log1p(math.exp(min(terms) - max(terms)))) / (order - 1.0)
 
 
 def rdp_at(event: Event, order: float) -> float:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from fastapi import APIRouter
 from sqlalchemy.orm import Session
 
-from app.datasets.schemas import DatasetView
+from app.datasets import readings
+from app.datasets.schemas import DatasetView, ReadingDataset
 from app.db.models import Account
 from app.grants import service as grants
 from app.jobs import repository as jobs
@@ -21,24 +22,33 @@ router = APIRouter(prefix="/v1")
 
 
 @router.delete("/datasets/{dataset_id}/content", tags=["datasets"])
-def delete_content(dataset_id: str, db: Db, settings: ServiceSettings, caller: CurrentKey) -> DatasetView:
+def delete_content(
+    dataset_id: str, db: Db, settings: ServiceSettings, caller: CurrentKey
+) -> DatasetView | ReadingDataset:
     """Deletes the data themselves, for good; for the data set's owner. No job can be submitted on it any more.
 
     Its ledger, certificates and models stay, and so does the keyed hash of its content: it cannot be registered again
-    as a second budget. 409 while a job on it is not finished.
+    as a second budget. 409 while a job on it is not finished. A data set that is still being read, or was rejected, is
+    forgotten whole.
     """
+    if (withdrawn := readings.withdraw(db, settings, caller, dataset_id)) is not None:
+        return ReadingDataset.of(withdrawn, "retired")
     found = service.delete_content(db, settings, caller, dataset_id)
     with db.read() as session:
         return _view(session, caller, found)
 
 
 @router.post("/datasets/{dataset_id}/retire", tags=["datasets"])
-def retire_dataset(dataset_id: str, db: Db, settings: ServiceSettings, caller: CurrentKey) -> DatasetView:
+def retire_dataset(
+    dataset_id: str, db: Db, settings: ServiceSettings, caller: CurrentKey
+) -> DatasetView | ReadingDataset:
     """Takes back a data set that nothing was ever held on, for good; its owner may register its content anew.
 
     Its files are deleted, its ledger is closed and its name becomes free. 409 once a job was admitted on it: change its
-    declaration instead.
+    declaration instead. A data set that is still being read, or was rejected, is forgotten whole.
     """
+    if (withdrawn := readings.withdraw(db, settings, caller, dataset_id)) is not None:
+        return ReadingDataset.of(withdrawn, "retired")
     found = retiring.retire(db, settings, caller, dataset_id)
     with db.read() as session:
         return _view(session, caller, found)

@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, delete, func, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.audit import record as audit
-from app.datasets import resumable
+from app.datasets import readings, resumable
 from app.datasets.repository import uses
 from app.db.engine import Database
 from app.db.models import Account, Artifact, Dataset, Job, Prediction, table_of
@@ -64,8 +64,10 @@ def delete_artifacts(db: Database, caller: Caller, job_id: str) -> None:
 
 
 def sweep(db: Database, settings: Settings) -> None:
-    """Finishes interrupted deletions, and makes those that the retention settings ask for. Removes expired uploads."""
+    """Finishes interrupted deletions, and makes those that the retention settings ask for. Removes expired uploads and
+    what ended readings leave."""
     resumable.sweep(settings)
+    readings.sweep(db, settings)
     with db.read() as session:
         cut_short = session.scalars(select(Dataset).where(Dataset.content_deleted_at.is_not(None))).all()
         unfinished = [each.id for each in cut_short if each.parts]

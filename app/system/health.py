@@ -14,17 +14,16 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Literal
 
-from kombu.connection import Connection
 from sqlalchemy import func, select, text
 from starlette.concurrency import run_in_threadpool
 
+from app import objects
 from app.db.clock import now_there
 from app.db.engine import Database
 from app.db.migrate import is_current
 from app.db.models import Account, Dataset, LedgerCheck
 from app.db.skew import skew_s
 from app.ids import now
-from app.lifecycle.broker import celery_options
 from app.lifecycle.presence import is_alive, workers
 from app.settings import Settings, get_settings
 
@@ -101,6 +100,8 @@ def _storage(_db: Database, settings: Settings) -> None:
     with tempfile.TemporaryFile(dir=root) as probe:
         probe.write(b"ready")
         probe.flush()
+    if settings.object_store:
+        objects.of(settings).marker("ready")  # a key that is not there: an answer is enough
     if shutil.disk_usage(root).free < FREE_BYTES:
         raise StorageFullError
 
@@ -157,6 +158,11 @@ def skews(db: Database, lease_s: float) -> dict[str, float]:
 
 
 def _broker(_db: Database, settings: Settings) -> None:
+    # Loaded at the first check: they take a tenth of the API's start.
+    from kombu.connection import Connection  # noqa: PLC0415
+
+    from app.lifecycle.broker import celery_options  # noqa: PLC0415
+
     options = celery_options(settings)
     with Connection(
         options["broker_url"], connect_timeout=2, transport_options=options.get("broker_transport_options", {})

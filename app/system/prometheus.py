@@ -1,12 +1,14 @@
-"""The Prometheus registry of one API process. All numbers except causes of failures are public: counts of requests and
-jobs, and the ledger's."""
+"""The Prometheus registry: numbers of all processes together, whichever API process answers.
+
+No number is computed from private data except causes of failures and ends of attempts, which admins alone see.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from sqlalchemy import func, select, true
@@ -17,7 +19,9 @@ from app.db.models import Account, AuditEntry, Job, LedgerCheck
 from app.grants.service import visible
 from app.jobs.repository import count_by_status
 from app.keys.service import Caller
+from app.lifecycle.measures import REQUESTS, SECONDS, Measures
 from app.settings import Settings
+from app.system.collectors import MeasuresCollector, ServiceCollector
 from app.system.health import skews
 
 
@@ -56,6 +60,9 @@ class LedgerCollector(Collector):
             "Budget units of a data set's account.",
             labels=["dataset", "account", "filter", "state"],
         )
+        share = GaugeMetricFamily(
+            "scrimp_ledger_share", "Share of an account's budget.", labels=["dataset", "account", "state"]
+        )
         behind = GaugeMetricFamily(
             "scrimp_ledger_behind",
             "1 if the database has lost entries of a data set's ledger.",
@@ -78,13 +85,16 @@ class LedgerCollector(Collector):
                     valid.add_metric([row.dataset_id], float(check.problem is None))
                     checked.add_metric([row.dataset_id], check.checked_at.timestamp())
                 for account in ("train", "holdout"):
+                    whole = getattr(row, f"{account}_budget")
+                    for state in ("spent", "held") if whole else ():
+                        share.add_metric([row.dataset_id, account, state], getattr(row, f"{account}_{state}") / whole)
                     for state in ("budget", "spent", "held"):
                         budget.add_metric(
                             [row.dataset_id, account, row.filter, state], float(getattr(row, f"{account}_{state}"))
                         )
         yield jobs
         yield budget
-        yield from (behind, valid, checked)
+        yield from (share, behind, valid, checked)
 
 
 class ClockCollector(Collector):
@@ -107,13 +117,8 @@ class ClockCollector(Collector):
 class RequestMetrics:
     """Counts and times requests by route template (never by the ids in it)."""
 
-    def __init__(self, app: ASGIApp, registry: CollectorRegistry) -> None:
-        self.app = app
-        labels = ["method", "route", "status"]
-        self.requests = Counter("scrimp_http_requests_total", "Requests.", labels, registry=registry)
-        self.seconds = Histogram(
-            "scrimp_http_request_seconds", "Time to answer a request.", ["method", "route"], registry=registry
-        )
+    def __init__(self, app: ASGIApp, measures: Measures) -> None:
+        self.app, self.measures = app, measures
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -134,8 +139,8 @@ class RequestMetrics:
             method = (
                 scope["method"] if scope["method"] in ("GET", "POST", "DELETE", "PUT", "PATCH", "HEAD") else "other"
             )
-            self.requests.labels(method, route, status).inc()
-            self.seconds.labels(method, route).observe(time.perf_counter() - began)
+            self.measures.count(REQUESTS, method, route, status)
+            self.measures.observe(SECONDS, time.perf_counter() - began, method, route)
 
 
 def registry_for(caller: Caller, db: Database, whole: CollectorRegistry) -> CollectorRegistry:
@@ -150,9 +155,15 @@ def registry_for(caller: Caller, db: Database, whole: CollectorRegistry) -> Coll
     return registry
 
 
-def make_registry(db: Database, settings: Settings) -> CollectorRegistry:
-    """Makes the process' registry with all collectors."""
+def make_registry(db: Database, settings: Settings, measures: Measures) -> CollectorRegistry:
+    """Makes the registry with all collectors.
+
+    Args:
+        measures: what this process counts.
+    """
     registry = CollectorRegistry()
+    registry.register(ServiceCollector(db, settings))
+    registry.register(MeasuresCollector(db, measures))
     registry.register(LedgerCollector(db))
     registry.register(FailureCollector(db))
     registry.register(ClockCollector(db, settings.lease_s))

@@ -52,7 +52,7 @@ async def readyz(request: Request, response: Response) -> Readiness:
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
 def metrics(request: Request, db: Db, caller: CurrentKey) -> Response:
-    """Serves Prometheus metrics: requests of this process (for admins); jobs by status and budgets of visible data
+    """Serves Prometheus metrics: of all processes together (for admins); jobs by status and budgets of visible data
     sets."""
     registry = registry_for(caller, db, request.app.state.registry)
     return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)

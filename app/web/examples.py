@@ -319,6 +319,7 @@ LEDGER: dict[str, Any] = {
     },
     "entries": 3,
     "head": SHA,
+    "cap_version": "5f1b7c3e9d2a4068",
 }
 DATASET_VIEW: dict[str, Any] = {
     "id": DATASET,
@@ -350,10 +351,38 @@ REQUESTS: dict[str, dict[str, Any]] = {
             "dataset": DATASET,
         }
     },
+    "label_job": {
+        "two tags and a note": {"tags": ["baseline", "paper"], "notes": "The learning rate may be too large."}
+    },
     "change_webhook": {"a pause": {"enabled": False}},
     "create_key": {"an analyst's key": {"name": "ada's notebook", "role": "analyst"}},
     "predict": {"a text": {"records": ["a fine film"]}, "the next item": {"records": [["50", "172"]], "top": 5}},
     "join_ledger": {"the same records twice": {"into": "imdb-reviews", "reason": "Two owners registered the reviews."}},
+    "reserve_charge": {
+        "a histogram with Laplace noise": {
+            "dataset": DATASET,
+            "unit": "example",
+            "mechanism": {"kind": "laplace", "scale": 10.0},
+            "attested": "OpenDP 0.14: visits by decade of age",
+        },
+        "ρ-zCDP of the training part": {
+            "dataset": DATASET,
+            "account": "train",
+            "unit": "user",
+            "mechanism": {"kind": "zcdp", "rho": 0.005},
+            "attested": "Tumult Analytics: weekly report",
+        },
+    },
+    "void_charge": {"a failed query": {"reason": "The query failed before it read the data."}},
+    "set_budget": {
+        "a team of two": {"epsilon": 2.0, "keys": [KEY, "key_5zq7x2m5k3v6n1b8c9d0fa"]},
+        "the same keys": {"epsilon": 3.0},
+    },
+    "request_budget": {
+        "for two more models": {"dataset": DATASET, "epsilon": 2.0, "reason": "Two more models for the report."}
+    },
+    "approve_budget_request": {"with a word": {"answer": "Until March."}},
+    "deny_budget_request": {"with a word": {"answer": "The study has ended."}},
     "change_cap": {"a raise": {"epsilon": 6.0, "reason": "A second year of studies, approved on 2026-02-27."}},
 }
 PREDICTION: dict[str, Any] = {
@@ -374,6 +403,7 @@ ANSWERS: dict[str, Any] = {
     "forecast_ledger": FORECAST,
     "submit_job": {**JOB_VIEW, "status": "queued", "attempts": [], "started_at": None, "epsilon_spent": _epsilon(0.0)},
     "show_job": JOB_VIEW,
+    "label_job": {**JOB_VIEW, "tags": ["baseline", "paper"], "notes": "The learning rate may be too large."},
     "list_jobs": {"items": [JOB_VIEW], "next": None},
     "list_events": {"items": EVENTS, "next": None},
     "list_metrics": {"items": [METRIC], "next": None},
@@ -410,13 +440,18 @@ ANSWERS: dict[str, Any] = {
 # By problem: its members beyond type, title and status.
 PROBLEMS: dict[str, dict[str, Any]] = {
     "budget-exceeded": {
-        "detail": "the job needs 818674651358 of the train account and 662723255993 is left (mu^2 * 1e-12); the "
+        "detail": "it needs 818674651358 of the train account and 662723255993 is left (mu^2 * 1e-12); the "
         "largest target_epsilon that fits is 3.455",
         "requested": {"train": 818674651358, "holdout": 2500000001},
         "remaining": {"train": 662723255993, "holdout": 821497165451},
         "account": "train",
         "unit": UNIT,
         "largest_epsilon_that_fits": 3.455,
+        "budget": None,
+    },
+    "budget-too-low": {
+        "detail": "what is spent and held of this budget needs about ε = 1.72: ask for at least that",
+        "smallest_epsilon": 1.72,
     },
     "invalid-request": {
         "detail": "the request is not valid; see `errors`",
@@ -451,6 +486,17 @@ PROBLEMS: dict[str, dict[str, Any]] = {
     "cap-too-low": {
         "detail": "the spent and held budget needs a cap of about ε = 1.72: ask for at least that",
         "smallest_epsilon": 1.72,
+    },
+    "quota-exceeded": {
+        "detail": "your key may store 1000000 bytes, and 900000 are taken: 200000 more do not fit; delete a data set's "
+        "content, or give an upload up",
+        "limit_bytes": 1000000,
+        "stored_bytes": 900000,
+    },
+    "not-ready": {
+        "detail": "the file of 'imdb-reviews' is being read",
+        "dataset": "ds_4zq7x2m5k3v6n1b8c9d0fa",
+        "state": "reading",
     },
     "wrong-state": {"detail": "there is nothing to cancel: the job is succeeded", "job_status": "succeeded"},
 }

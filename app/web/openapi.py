@@ -37,8 +37,10 @@ TAGS = {
     "jobs": "Quotes and training jobs: their cost, their progress and their results.",
     "datasets": "Data sets: registered by owners, each with a cap on what all jobs together may spend.",
     "ledger": "Every charge, with its job and actor; append-only and hash-chained.",
+    "budgets": "What keys and teams may use of a data set's cap, and requests for more.",
+    "charges": "Budget for mechanisms that other systems run on a data set's records.",
     "keys": "API keys, made and revoked by admins.",
-    "grants": "Which keys may see a data set, and which may train on it.",
+    "grants": "Which keys may see a data set, train on it, or charge it.",
     "webhooks": "Signed messages to an address of the key's choice, on events of its jobs.",
     "audit": "Who did what, when and from where; hash-chained.",
     "workers": "The processes that train.",
@@ -48,6 +50,8 @@ TAGS = {
 
 PARAMETERS = {
     "job_id": "A job's id: `job_…`.",
+    "charge_id": "A charge's id: `chg_…`.",
+    "request_id": "A request's id: `breq_…`.",
     "upload_id": "An upload's id: `up_…`.",
     "dataset_id": "A data set's id: `ds_…`.",
     "key_id": "A key's id: `key_…`.",
@@ -85,6 +89,9 @@ OFFSET: Json = {
     "Upload-Offset": "How many bytes have arrived.",
     "Upload-Length": "How many bytes the whole file has.",
 }
+CAP_TAG: Json = {"ETag": "The version of the cap, not of the balances."}
+BUDGET_TAG: Json = {"ETag": "The version of the budget, not of its balances."}
+VERSIONED = ("precondition-failed", "precondition-required")
 OPERATIONS = {
     "healthz": Operation("The process answers."),
     "readyz": Operation("Database, migrations and broker answer.", ("unavailable",)),
@@ -94,9 +101,9 @@ OPERATIONS = {
     "show_own_key": Operation("The calling key."),
     "rotate_key": Operation("The key, with its new token: shown in this response only.", ("forbidden", "wrong-state")),
     "revoke_key": Operation("The key, revoked.", ("forbidden", "last-admin-key")),
-    "list_grants": Operation("All grants on the data set.", ("forbidden",)),
-    "set_grant": Operation("The grant.", ("forbidden",)),
-    "remove_grant": Operation("The grant has ended.", ("forbidden",)),
+    "list_grants": Operation("All grants on the data set.", ("forbidden", "not-ready")),
+    "set_grant": Operation("The grant.", ("forbidden", "not-ready")),
+    "remove_grant": Operation("The grant has ended.", ("forbidden", "not-ready")),
     "create_webhook": Operation(
         "The webhook, with its secret: shown in this response only.", ("not-found", "too-many-webhooks"), LOCATION
     ),
@@ -111,15 +118,15 @@ OPERATIONS = {
     "verify_audit": Operation("The result of verifying the log against its entries.", ("forbidden",)),
     "register_dataset": Operation(
         "The data set.",
-        ("forbidden", "duplicate-name", "duplicate-content", "ledger-behind", "limit-exceeded"),
+        ("forbidden", "duplicate-name", "duplicate-content", "ledger-behind", "quota-exceeded", "limit-exceeded"),
         LOCATION,
     ),
-    "check_dataset": Operation("What a registration would answer.", ("forbidden", "limit-exceeded")),
+    "check_dataset": Operation("What a registration would answer.", ("forbidden", "quota-exceeded", "limit-exceeded")),
     "redeclare_dataset": Operation(
         "The data set with its new declaration.",
-        ("forbidden", "content-deleted", "wrong-state", "ledger-behind", "limit-exceeded"),
+        ("forbidden", "content-deleted", "wrong-state", "ledger-behind", "limit-exceeded", "not-ready"),
     ),
-    "begin_upload": Operation("The upload, empty.", ("forbidden", "too-many-uploads"), LOCATION),
+    "begin_upload": Operation("The upload, empty.", ("forbidden", "too-many-uploads", "quota-exceeded"), LOCATION),
     "show_upload": Operation("The upload.", ("forbidden",), OFFSET),
     "append_to_upload": Operation(
         "The upload with its new offset.", ("forbidden", "wrong-offset", "upload-busy"), OFFSET
@@ -130,18 +137,54 @@ OPERATIONS = {
     "retire_dataset": Operation("The data set, retired.", ("forbidden", "wrong-state", "ledger-behind")),
     "delete_content": Operation("The data set, whose content is deleted.", ("forbidden", "wrong-state")),
     "delete_artifacts": Operation("The job, whose files are deleted.", ("forbidden", "wrong-state")),
-    "show_ledger": Operation("The ledger."),
-    "list_entries": Operation("A page of entries."),
-    "verify_ledger": Operation("The result of verifying the ledger against its entries.", ("ledger-behind",)),
-    "show_head": Operation("The signed head.", ("head-pending",)),
-    "change_cap": Operation("The ledger with its new cap.", ("forbidden", "cap-too-low", "ledger-behind")),
-    "join_ledger": Operation(
-        "The ledger that stays open.", ("forbidden", "wrong-state", "cap-too-low", "ledger-behind")
+    "show_ledger": Operation("The ledger.", ("not-ready",), CAP_TAG),
+    "list_entries": Operation("A page of entries.", ("not-ready",)),
+    "verify_ledger": Operation(
+        "The result of verifying the ledger against its entries.", ("ledger-behind", "not-ready")
     ),
+    "show_checkpoint": Operation("The newest signed checkpoint.", ("head-pending", "not-found", "not-ready")),
+    "show_proof": Operation("The proof.", ("head-pending", "not-found", "not-ready")),
+    "change_cap": Operation(
+        "The ledger with its new cap.",
+        ("forbidden", "cap-too-low", "ledger-behind", "not-ready", "wrong-state", *VERSIONED),
+        CAP_TAG,
+    ),
+    "list_budgets": Operation("The budgets that this key may see.", ("not-ready",)),
+    "show_budget": Operation("The budget.", ("forbidden", "not-ready"), BUDGET_TAG),
+    "set_budget": Operation(
+        "The budget.", ("forbidden", "not-ready", "wrong-state", "budget-too-low", *VERSIONED), BUDGET_TAG
+    ),
+    "close_budget": Operation("The budget is closed.", ("forbidden", "not-ready", "wrong-state", *VERSIONED)),
+    "request_budget": Operation(
+        "The request.", ("not-found", "forbidden", "not-ready", "wrong-state"), {**LOCATION, **BUDGET_TAG}
+    ),
+    "list_budget_requests": Operation("A page of requests.", ("not-found", "not-ready")),
+    "show_budget_request": Operation("The request.", (), BUDGET_TAG),
+    "approve_budget_request": Operation("The request, approved.", ("forbidden", "wrong-state", *VERSIONED), BUDGET_TAG),
+    "deny_budget_request": Operation("The request, denied.", ("forbidden", "wrong-state"), BUDGET_TAG),
+    "join_ledger": Operation(
+        "The ledger that stays open.", ("forbidden", "wrong-state", "cap-too-low", "ledger-behind", "not-ready")
+    ),
+    "reserve_charge": Operation(
+        "The charge, held; or the charge that this Idempotency-Key made before.",
+        (
+            *("not-found", "forbidden", "budget-exceeded", "idempotency-key-reused", "wrong-state"),
+            *("ledger-behind", "head-pending"),
+        ),
+        {**LOCATION, "Idempotent-Replayed": "?`true` if an earlier request made the charge."},
+    ),
+    "list_charges": Operation("A page of charges.", ("not-found",)),
+    "show_charge": Operation("The charge."),
+    "post_charge": Operation("The charge, posted.", ("forbidden", "wrong-state")),
+    "void_charge": Operation("The charge, voided.", ("forbidden", "wrong-state")),
     "list_signing_keys": Operation("All keys that sign or signed certificates."),
-    "quote_job": Operation("The price.", ("not-found", "forbidden", "content-deleted", "limit-exceeded")),
-    "forecast_ledger": Operation("How many jobs of this spec fit.", ("forbidden", "content-deleted", "limit-exceeded")),
-    "sweep_quotes": Operation("The final trial of every combination.", ("not-found", "forbidden", "limit-exceeded")),
+    "quote_job": Operation("The price.", ("not-found", "forbidden", "content-deleted", "limit-exceeded", "not-ready")),
+    "forecast_ledger": Operation(
+        "How many jobs of this spec fit.", ("forbidden", "content-deleted", "limit-exceeded", "not-ready")
+    ),
+    "sweep_quotes": Operation(
+        "The final trial of every combination.", ("not-found", "forbidden", "limit-exceeded", "not-ready")
+    ),
     "submit_job": Operation(
         "The admitted job; or the job that this Idempotency-Key made before.",
         (
@@ -150,16 +193,21 @@ OPERATIONS = {
             "budget-exceeded",
             "policy-exceeded",
             "idempotency-key-reused",
+            "head-pending",
             "too-many-jobs",
             "ledger-behind",
             "content-deleted",
             "limit-exceeded",
+            "not-ready",
         ),
         {**LOCATION, "Idempotent-Replayed": "?`true` if an earlier request made the job."},
     ),
     "list_jobs": Operation("A page of jobs.", ("not-found",)),
     "show_job": Operation("The job."),
+    "label_job": Operation("The job, with its tags and notes.", ("forbidden",)),
     "cancel_job": Operation("The job, cancelled or about to be.", ("forbidden", "wrong-state")),
+    "pause_job": Operation("The job, paused or about to be.", ("forbidden", "wrong-state")),
+    "resume_job": Operation("The job, queued or running.", ("forbidden", "wrong-state")),
     "list_events": Operation("A page of events, or a stream of them."),
     "list_metrics": Operation("Every released number."),
     "list_trials": Operation("The study's trials so far."),
@@ -208,8 +256,10 @@ MEMBERS: dict[str, Json] = {
         "remaining": PER_ACCOUNT,
         "account": {"enum": ["train", "holdout"], "description": "The account that limits the job."},
         "unit": {"type": "string"},
-        "largest_epsilon_that_fits": {"type": ["number", "null"]},
+        "largest_epsilon_that_fits": {"type": ["number", "null"], "description": "Of a job; null for a charge."},
+        "budget": {"type": ["string", "null"], "description": "The key's budget, if that binds; null: the cap."},
     },
+    "budget-too-low": {"smallest_epsilon": {"type": "number"}},
     "cap-too-low": {"smallest_epsilon": {"type": "number"}},
     "duplicate-content": {
         "dataset": {"type": "string", "description": "The data set of this owner that already has the content."}
@@ -218,6 +268,8 @@ MEMBERS: dict[str, Json] = {
         "requested": {"$ref": "#/components/schemas/Epsilon"},
         "allowed": {"$ref": "#/components/schemas/Epsilon"},
     },
+    "not-ready": {"dataset": {"type": "string"}, "state": {"enum": ["reading", "rejected"]}},
+    "quota-exceeded": {"limit_bytes": {"type": "integer"}, "stored_bytes": {"type": "integer"}},
     "too-many-jobs": {"limit": {"type": "integer"}, "queued": {"type": "integer"}},
     "too-many-predictions": {"limit": {"type": "integer"}},
     "too-many-uploads": {"limit?": {"type": "integer"}, "limit_bytes?": {"type": "integer"}},

@@ -37,6 +37,18 @@ def decode_moment(text: str) -> datetime:
         raise InvalidRequest.at("/query/after", NO_CURSOR) from None
 
 
+def decode_row(after: str | None) -> tuple[datetime, str] | None:
+    """Decodes the cursor of a list in order of time: the last row's time and id; None: from the first row.
+
+    Raises:
+        InvalidRequest: it is not a cursor of this list.
+    """
+    if after is None:
+        return None
+    moment, last = decode_cursor(after, str, str)
+    return decode_moment(moment), last
+
+
 def decode_cursor(cursor: str, *types: type) -> tuple[Any, ...]:
     """Decodes a cursor into its sort key.
 

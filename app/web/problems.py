@@ -44,15 +44,8 @@ GONE = (errno.EACCES, errno.ENOENT)
 
 
 def problem(error: ServiceError, headers: dict[str, str] | None = None) -> JSONResponse:
-    """Builds an error's problem document."""
-    body = {
-        "type": f"/problems/{error.code}",
-        "title": error.title,
-        "status": error.status,
-        "detail": error.message,
-        **error.members,
-    }
-    return JSONResponse(body, error.status, headers, media_type="application/problem+json")
+    """Builds the response for an error."""
+    return JSONResponse(error.document, error.status, headers, media_type="application/problem+json")
 
 
 def headers_of(error: ServiceError) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, cast
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -11,7 +10,7 @@ from app.db.models import Webhook, WebhookDelivery
 from app.ids import rfc3339
 from app.keys.auth import CurrentKey
 from app.web.deps import Db
-from app.web.pagination import After, Limit, decode_cursor, decode_moment, encode_cursor
+from app.web.pagination import After, Limit, decode_row, encode_cursor
 from app.webhooks import service
 from app.webhooks.schemas import (
     DeliveryList,
@@ -57,7 +56,7 @@ def create_webhook(
 def list_webhooks(db: Db, caller: CurrentKey, after: After = None, limit: Limit = 50) -> WebhookList:
     """Lists the key's own webhooks, newest first; an admin sees all."""
     with db.read() as session:
-        found = service.page(session, caller, after=_place(after), limit=limit)
+        found = service.page(session, caller, after=decode_row(after), limit=limit)
     more, found = len(found) > limit, found[:limit]
     return WebhookList(items=[WebhookView.of(each) for each in found], next=_cursor(found[-1]) if more else None)
 
@@ -108,16 +107,9 @@ def list_deliveries(
 ) -> DeliveryList:
     """Lists a webhook's deliveries and their results, newest first. They are kept for 30 days."""
     with db.read() as session:
-        found = service.deliveries(session, caller, webhook_id, after=_place(after), limit=limit)
+        found = service.deliveries(session, caller, webhook_id, after=decode_row(after), limit=limit)
     more, found = len(found) > limit, found[:limit]
     return DeliveryList(items=[DeliveryView.of(each) for each in found], next=_cursor(found[-1]) if more else None)
-
-
-def _place(after: str | None) -> tuple[datetime, str] | None:
-    if after is None:
-        return None
-    moment, row_id = decode_cursor(after, str, str)
-    return decode_moment(moment), row_id
 
 
 def _cursor(last: Webhook | WebhookDelivery) -> str:

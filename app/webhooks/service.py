@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 
 from sqlalchemy import delete, func, or_, select, tuple_
 from sqlalchemy.orm import Session
 
 from app.audit import record as audit
-from app.contracts.events import WEBHOOK_TEST
+from app.contracts.events import CHECKPOINT, WEBHOOK_TEST, BudgetEvent
 from app.db.clock import now_there
 from app.db.models import ApiKey, Webhook, WebhookDelivery
 from app.errors import Conflict, NotFound
@@ -25,10 +25,13 @@ OVERLAP = timedelta(hours=24)  # how long both secrets sign after a rotation
 
 def may_see(session: Session, key_id: str, dataset_id: str | None) -> bool:
     """Returns True if a key is still valid and may see a data set; with None it only has to be valid."""
+    caller = _alive(session, key_id)
+    return caller is not None and (dataset_id is None or access_by_id(session, caller, dataset_id) is not None)
+
+
+def _alive(session: Session, key_id: str) -> Caller | None:
     key = session.get(ApiKey, key_id)
-    if key is None or not keys.is_alive(key):
-        return False
-    return dataset_id is None or access_by_id(session, Caller(key.id, key.name, key.role), dataset_id) is not None
+    return Caller(key.id, key.name, key.role) if key is not None and keys.is_alive(key) else None
 
 
 def create(
@@ -189,3 +192,40 @@ def message(
         next_at=due,
         created_at=now(),
     )
+
+
+def announce_checkpoint(session: Session, of: str, size: int, note: str) -> None:
+    """Makes the deliveries of a data set's new checkpoint, for each webhook that wants it and whose key may see it."""
+    data: dict[str, object] = {"dataset": of, "size": size, "checkpoint": note}
+    _queue(session, CHECKPOINT, of, data, lambda key_id: may_see(session, key_id, of))
+
+
+def announce(session: Session, kind: BudgetEvent, dataset_id: str, data: dict[str, object], to: str) -> None:
+    """Queues a message about a data set, in the event's transaction: for the webhooks of one key and of those who own
+    the data set.
+
+    Args:
+        to: the key's id.
+    """
+    _queue(session, kind, dataset_id, data, lambda key_id: _concerns(session, key_id, dataset_id, to))
+
+
+def _queue(
+    session: Session, kind: str, dataset_id: str, data: dict[str, object], concerns: Callable[[str], bool]
+) -> None:
+    """Adds a delivery for each webhook that listens to this kind on this data set and whose key it concerns."""
+    listening = select(Webhook).where(
+        Webhook.enabled, or_(Webhook.dataset_id.is_(None), Webhook.dataset_id == dataset_id)
+    )
+    at, due = now(), now_there(session)
+    session.add_all(
+        message(webhook, kind, dataset_id, at, dict(data), due=due)
+        for webhook in session.scalars(listening).all()
+        if kind in webhook.events and concerns(webhook.key_id)
+    )
+
+
+def _concerns(session: Session, key_id: str, dataset_id: str, to: str) -> bool:
+    caller = _alive(session, key_id)
+    access = None if caller is None else access_by_id(session, caller, dataset_id)
+    return access is not None and (key_id == to or access.covers("own"))

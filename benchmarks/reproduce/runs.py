@@ -30,6 +30,7 @@ from app.jobs.plans import DatasetFacts
 from app.privacy.plans import PlanRequest
 from app.privacy.prices import Price
 from app.privacy.pricing import price
+from worker.data.placed import CPU
 from worker.data.records import Records
 from worker.messages import Digest, MetricValue, Resalt, Segment, Shape
 from worker.models.base import Parameters
@@ -82,6 +83,10 @@ class Data:
                 "holdout": {"kind": "public"},
             }
         )
+
+    def pinned(self, asked: JobSpec) -> JobSpec:
+        """The specification with its model's content filled in."""
+        return model_folders.resolved(asked, self.models_root, self.outputs, prompts="prompt" in self.task)
 
     def shape(self) -> Shape:
         return Shape(
@@ -230,6 +235,7 @@ def run(
     watch: Watch | None = None,
     optimizer: Callable[[Optimizer], Optimizer] | None = None,
     checkpoint: Checkpoint | None = None,
+    device: torch.device = CPU,
 ) -> Result:
     """One job.
 
@@ -238,13 +244,14 @@ def run(
         watch: called after every step.
         optimizer: makes of the job's optimizer what takes its place: a variant that no JobSpec asks for.
         checkpoint: for long runs. Not with adaptive clipping.
+        device: of its steps.
 
     Raises:
         InvalidRequest: as the service would.
     """
     spec = JobSpec.model_validate(job | {"dataset": "ds_0", "seed": seed})
     side = data.facts("ds_1", data.side) if data.side is not None else None
-    planned = plan(model_folders.resolved(spec, data.models_root, data.outputs), data.facts(), side)
+    planned = plan(data.pinned(spec), data.facts(), side)
     priced = _priced(planned.pricing.model_dump_json()) if planned.pricing is not None else Price.nothing()
     mechanism = priced.mechanism
     what = data.spec()
@@ -258,6 +265,7 @@ def run(
         data_public=True,
         holdout_public=True,
         models_root=data.models_root,
+        device=device,
     )
     if optimizer is not None:
         built = replace(built, optimizer=optimizer(built.optimizer))

@@ -50,7 +50,7 @@ def precision(tree: Tree) -> float | None:
     if kind == "composed":
         parts = [precision(event) for event in tree["events"]]
         return None if None in parts else math.fsum(part for part in parts if part is not None)
-    if kind == "poisson_sampled":
+    if kind in ("poisson_sampled", "truncated_sampled"):
         return None
     raise ValueError(f"an event of unknown kind {kind!r}")
 
@@ -75,4 +75,8 @@ def _event(tree: Tree) -> Any:
         return dp.SelfComposedDpEvent(_event(tree["event"]), tree["count"])
     if tree["kind"] == "gaussian":
         return dp.GaussianDpEvent(tree["noise_multiplier"])
+    if tree["kind"] == "truncated_sampled":
+        return dp.TruncatedSubsampledGaussianDpEvent(
+            tree["records"], tree["sample_rate"], tree["largest_batch"], tree["event"]["noise_multiplier"]
+        )
     return dp.PoissonSampledDpEvent(tree["sample_rate"], _event(tree["event"]))

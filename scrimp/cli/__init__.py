@@ -1,6 +1,6 @@
 """The `scrimp` command: a thin client of the REST API, and the commands that start the service.
 
-Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 the privacy budget does not cover it.
+Exit codes: scrimp.cli.session.EXIT_CODES, and docs/cli.md.
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ import typer
 
 from scrimp.cli import (
     audit,
+    budgets,
     catalogue,
     certificates,
+    charges,
+    completion,
     datasets,
     grants,
     jobs,
@@ -21,9 +24,9 @@ from scrimp.cli import (
     ledger,
     predict,
     privacy_audit,
-    restore,
-    secrets,
-    service,
+    serving,
+    webhooks,
+    witness,
 )
 
 app = typer.Typer(
@@ -33,8 +36,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-service.register(app)
-restore.register(app)
+serving.register(app)
 app.add_typer(datasets.app, name="datasets", help="Register and show data sets.")
 jobs.register_quote(app)
 jobs.register_trials(app)
@@ -47,9 +49,13 @@ app.add_typer(
 )
 app.add_typer(certificates.app, name="certificates", help="The signed privacy certificates of finished jobs.")
 certificates.register_signing_key(app)
+app.add_typer(webhooks.app, name="webhooks", help="Messages about jobs to an address of your own.")
 app.add_typer(keys.app, name="keys", help="API keys: admins make and revoke them, holders rotate their own.")
-app.add_typer(grants.app, name="grants", help="Which keys may see a data set, and which may train on it.")
-app.add_typer(secrets.app, name="secrets", help="The service's own secrets, for its operator.")
+app.add_typer(grants.app, name="grants", help="Which keys may see a data set, train on it, or charge it.")
+app.add_typer(budgets.app, name="budgets", help="What keys and teams may use of a cap, and requests for more.")
+app.add_typer(charges.app, name="charges", help="Budget for what other systems compute from the same records.")
+app.add_typer(witness.app, name="witness", help="An append-only witness of ledgers' checkpoints, for another machine.")
+completion.register(app)
 privacy_audit.register(audit.app)
 app.add_typer(audit.app, name="audit", help="Who did what (admins only); and tests of the certificates' claims.")
 

@@ -1,16 +1,17 @@
-"""`scrimp optimizers`: the optimizers that a job can name."""
+"""What a job can name (`scrimp optimizers`, `models`, `extractors`, `strategies`, `presets`), and `scrimp workers`."""
 
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from scrimp.cli import show
-from scrimp.cli.session import Session, command
+from scrimp.cli.session import Session, command, plain
 from scrimp.errors import ScrimpError
-from scrimp.models import Optimizer
+from scrimp.models import Kind, Optimizer
+from scrimp.rows import Pages
 
 
 def register(root: typer.Typer) -> None:
@@ -29,6 +30,55 @@ def register(root: typer.Typer) -> None:
         if one is None:
             raise ScrimpError(f"there is no optimizer {kind!r}; choose one of {', '.join(each.kind for each in found)}")
         session.result(one, lambda: _show(session, one))
+
+    for name, (key, said) in LISTS.items():
+        _register_list(root, name, key, said)
+
+    @command(root, "workers")
+    def workers(session: Session) -> None:
+        """List the workers of the last day, and what each runs."""
+        found = session.client.workers().rows()
+        rows = [
+            (e.name, "alive" if e.alive else "gone", _devices(e.devices), e.job or "", show.when(e.seen_at))
+            for e in found
+        ]
+        session.result(found, lambda: show.table(session.console, ("name", "state", "devices", "job", "seen"), rows))
+
+
+# name → the member that names an entry, and what the command says.
+LISTS = {
+    "models": ("kind", "Show the kinds of model that a job can name, with their settings."),
+    "extractors": ("name", "Show the frozen feature extractors of the service."),
+    "strategies": ("strategy", "Show the strategies of private study, with their settings."),
+    "presets": ("name", "Show the recipes that `scrimp preset` fits to a data set."),
+}
+
+
+def _register_list(root: typer.Typer, name: str, key: str, said: str) -> None:
+    def list_(
+        session: Session, one: Annotated[str | None, typer.Argument(help="One of them, whole, as JSON.")] = None
+    ) -> None:
+        pages: Pages[Kind] = getattr(session.client, name)()
+        found = [plain(each) for each in pages]
+        if one is None:
+            rows = [(str(each[key]), _said(each)) for each in found]
+            session.result(found, lambda: show.table(session.console, (key, "what it is"), rows))
+            return
+        chosen = next((each for each in found if each[key] == one), None)
+        if chosen is None:
+            raise ScrimpError(f"there is no {one!r} in {name}; choose one of {', '.join(str(e[key]) for e in found)}")
+        session.result(chosen, lambda: session.console.print_json(data=chosen))
+
+    list_.__doc__ = said
+    command(root, name)(list_)
+
+
+def _said(entry: dict[str, Any]) -> str:
+    return str(next((entry[name] for name in ("summary", "description", "when_to_use") if entry.get(name)), ""))
+
+
+def _devices(devices: list[dict[str, Any]] | None) -> str:
+    return ", ".join(str(each.get("name") or each.get("kind")) for each in devices or ())
 
 
 def _show(session: Session, one: Optimizer) -> None:

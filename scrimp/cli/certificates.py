@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
-from rich.console import Console
-from rich.padding import Padding
-from rich.text import Text
 
+from scrimp.cli import show
 from scrimp.cli.session import FAILED, Session, command, read_json
 from scrimp.errors import ScrimpError
 from scrimp.models import SignedCertificate
+from scrimp.signatures import problem_of
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -22,23 +22,26 @@ app = typer.Typer(no_args_is_help=True)
 @command(app, "show")
 def show_(
     session: Session,
-    job_id: Annotated[str, typer.Argument(help="A finished job's id.")],
-    to: Annotated[Path | None, typer.Option(help="Write the signed document to this file too.")] = None,
+    job_id: Annotated[str, typer.Argument(metavar="JOB", help="A finished job's id or name.")],
+    to: Annotated[Path | None, typer.Option(help="Write it to this file instead.")] = None,
     envelope: Annotated[
         bool,
-        typer.Option("--envelope", help="Write the in-toto statement alone, in its DSSE envelope, for other tools."),
+        typer.Option("--envelope", help="The in-toto statement alone, in its DSSE envelope, for other tools."),
     ] = False,
 ) -> None:
-    """Show a job's signed certificate."""
-    document = session.client.certificate(job_id)
-    if to is not None:
-        written = document.envelope if envelope else document.model_dump(mode="json")
-        if written is None:
-            raise ScrimpError("an earlier version of the service issued this certificate: it has no envelope")
-        to.write_text(json.dumps(written, indent=2, ensure_ascii=False) + "\n")
-    elif envelope:
-        raise typer.BadParameter("--envelope says what --to writes: give --to FILE")
-    session.result(document, lambda: session.console.print_json(data=document.certificate))
+    """Print a job's signed certificate as JSON, or write it to a file: what the other commands here read."""
+    document = session.client.certificate(session.job(job_id))
+    signed = document.envelope if envelope else document.model_dump(mode="json")
+    if signed is None:
+        raise ScrimpError("an earlier version of the service issued this certificate: it has no envelope")
+    if to is None:
+        session.result(signed, lambda: session.console.print_json(data=signed))
+        return
+    try:
+        to.write_text(json.dumps(signed, indent=2, ensure_ascii=False) + "\n")
+    except OSError as error:
+        raise typer.BadParameter(f"{to}: {error.strerror}") from None
+    session.result(signed, lambda: session.console.print(str(to), soft_wrap=True))
 
 
 @command(app, "verify")
@@ -46,28 +49,22 @@ def verify(
     session: Session,
     certificate: Annotated[str, typer.Argument(help="A job's id, or the file of a certificate or of its envelope.")],
     public_key: Annotated[
-        str | None, typer.Option(help="The key that you trust (base64); default: the certificate's own.")
+        str | None, typer.Option(help="The key that you trust: base64, or a file with it; default: the certificate's.")
     ] = None,
 ) -> None:
     """Check a certificate's signature, here. Exit code 1 if it is not valid.
 
     An envelope has no key of its own: give --public-key. `scrimp certificates recompute` recomputes its ε.
     """
-    from app.ledger import attestations, certificates
-
     document = _document(session, certificate)
-    if "payloadType" in document:
-        if public_key is None:
-            raise typer.BadParameter("an envelope holds no public key: give --public-key, from the service's owner")
-        try:
-            attestations.opened(document, public_key)
-            holds = True
-        except attestations.NotAuthentic:
-            holds = False
-        key = public_key
-    else:
-        holds, key = certificates.verify(document, public_key), document["public_key"]
-    mark, text = ("[green]✓[/]", "the signature holds") if holds else ("[red]✗[/]", "the signature does NOT hold")
+    if public_key is not None and Path(public_key).is_file():
+        public_key = Path(public_key).read_text().strip()
+    if "payloadType" in document and public_key is None:
+        raise typer.BadParameter("an envelope holds no public key: give --public-key, from the service's owner")
+    problem = problem_of(document, public_key)
+    holds = problem is None
+    key = public_key or document["public_key"]
+    mark, text = ("[red]✗[/]", problem) if problem else ("[green]✓[/]", "the signature holds")
     told = f"{mark} {text} (public key {key})"
     answer = {"valid": holds, "public_key": key}
     session.result(answer, lambda: session.console.print(told, soft_wrap=True))
@@ -103,16 +100,46 @@ def explain(
 
     From the certificate alone. Check its signature first: `scrimp certificates verify`.
     """
-    from app.errors import PrivacyError
     from scrimp.explain import explained
     from scrimp.recompute import body_of
 
     try:
         body = body_of(_document(session, certificate))
         sections = explained(body)
-    except (KeyError, TypeError, ValueError, PrivacyError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise ScrimpError(f"{certificate} holds no certificate that this version can read: {error!r}") from None
-    session.result(dict(sections), lambda: _print(session.console, sections))
+    session.result(dict(sections), lambda: show.sections(session.console, sections))
+
+
+@command(app, "registry")
+def registry(
+    session: Session,
+    certificate: Annotated[str, typer.Argument(help="A job's id, or the file of a certificate or of its envelope.")],
+    facts: Annotated[
+        Path | None, typer.Option(help="A TOML file with what only the owner knows; without it, a template is printed.")
+    ] = None,
+) -> None:
+    """Write a record for the public registry of DP deployments (tier 3, YAML) from a certificate and the owner's facts.
+
+    From the certificate alone. Check its signature first: `scrimp certificates verify`.
+    """
+    from scrimp import registry as records
+    from scrimp.recompute import body_of
+
+    if facts is None:
+        print(records.template(), end="")
+        return
+    try:
+        given = tomllib.loads(facts.read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise typer.BadParameter(f"{facts} cannot be read: {error}") from None
+    if open_ := records.missing(given):
+        raise typer.BadParameter(f"{facts} must answer exactly what the template asks; not so: {', '.join(open_)}")
+    try:
+        made = records.record(body_of(_document(session, certificate)), given)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ScrimpError(f"{certificate} holds no certificate that this version can read: {error!r}") from None
+    session.result(made, lambda: print(records.as_yaml(made), end=""))
 
 
 def register_signing_key(root: typer.Typer) -> None:
@@ -125,17 +152,12 @@ def register_signing_key(root: typer.Typer) -> None:
         session.result(found, lambda: session.console.print(found.public_key, soft_wrap=True, highlight=False))
 
 
-def _print(console: Console, sections: list[tuple[str, list[str]]]) -> None:
-    for title, lines in sections:
-        console.print(Text(title, "bold"))
-        for line in lines:
-            console.print(Padding(Text(line), (0, 0, 0, 2)))
-
-
 def _document(session: Session, certificate: str) -> dict[str, Any]:
     """A job's certificate, or what a file holds: a certificate or an envelope."""
-    if certificate.startswith("job_"):
-        return session.client.certificate(certificate).model_dump(mode="json")
+    path = Path(certificate)
+    is_file = certificate == "-" or path.exists() or path.suffix == ".json" or len(path.parts) > 1
+    if certificate.startswith("job_") or not is_file:
+        return session.client.certificate(session.job(certificate)).model_dump(mode="json")
     found = read_json(Path(certificate))
     if isinstance(found, dict) and {"payloadType", "payload", "signatures"} <= found.keys():
         return found

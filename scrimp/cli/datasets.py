@@ -27,18 +27,21 @@ def add(
     spec: Annotated[Path, typer.Argument(help="A DatasetSpec (JSON); - reads standard input.")],
     file: File = None,
     holdout_file: HoldoutFile = None,
+    wait: Annotated[bool, typer.Option(help="Wait until the service has read a large file.")] = True,
 ) -> None:
     """Register a data set with its privacy cap. Files above 64 MiB are sent in pieces: run it again to resume."""
-    dataset = session.client.create_dataset(*large.sent(session.client, read_json(spec), file, holdout_file))
+    sent = large.sent(session.client, read_json(spec), file, holdout_file)
+    with large.reading() as progress:
+        dataset = session.client.create_dataset(*sent, wait=wait, progress=progress)
     session.result(dataset, lambda: show_reading.registered(session.console, dataset))
 
 
 @command(app, "check")
 def check(
     session: Session,
-    file: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="The data file.")],
+    file: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="The data file.")],
     spec: Annotated[
-        Path | None, typer.Option(help="A DatasetSpec (JSON); - reads standard input; without it one is guessed.")
+        Path | None, typer.Argument(help="A DatasetSpec (JSON); - reads standard input; without it one is guessed.")
     ] = None,
     holdout_file: HoldoutFile = None,
 ) -> None:

@@ -13,7 +13,12 @@ from scrimp.models import Grant
 
 app = typer.Typer(no_args_is_help=True)
 Dataset = Annotated[str, typer.Argument(help="A data set's name or id.")]
-KeyId = Annotated[str, typer.Argument(help="A key's id; its holder sees it with `scrimp keys self`.")]
+KeyId = Annotated[
+    str,
+    typer.Argument(
+        metavar="KEY", help="A key's id; its holder sees it with `scrimp keys self`. For admins also its name."
+    ),
+]
 
 
 @command(app, "list")
@@ -33,13 +38,13 @@ def set_(
     session: Session,
     dataset: Dataset,
     key_id: KeyId,
-    access: Annotated[str, typer.Option(help="view | train (see, and submit jobs)")] = "train",
+    access: Annotated[str, typer.Option(help="view | train (and submit jobs) | charge (for another system)")] = "train",
     max_epsilon_per_job: Annotated[
         float | None, typer.Option(help="The largest ε of one job of this key; default: the cap alone.")
     ] = None,
 ) -> None:
     """Grant a key access; replaces its earlier grant."""
-    grant = session.client.set_grant(dataset, key_id, access, max_epsilon_per_job)
+    grant = session.client.set_grant(dataset, session.client.key_id_of(key_id), access, max_epsilon_per_job)
     bound = f", at most ε = {_bound(grant)} for one job" if _bound(grant) else ""
     said = Text(f"{grant.key_id} ({grant.key_name}) may {grant.access}{bound}")  # a name is not markup
     session.result(grant, lambda: session.console.print(said))
@@ -48,6 +53,7 @@ def set_(
 @command(app, "remove")
 def remove(session: Session, dataset: Dataset, key_id: KeyId) -> None:
     """End a grant, at once. Jobs that were admitted under it continue."""
+    key_id = session.client.key_id_of(key_id)
     session.client.remove_grant(dataset, key_id)
     session.result({"dataset": dataset, "key_id": key_id}, lambda: session.console.print(f"{key_id} has no grant"))
 

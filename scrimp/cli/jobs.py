@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +16,7 @@ from scrimp.models import Job
 app = typer.Typer(no_args_is_help=True)
 
 SpecFile = Annotated[Path, typer.Argument(help="A JobSpec (JSON); - reads standard input.")]
-JobId = Annotated[str, typer.Argument(help="A job's id.")]
+JobId = Annotated[str, typer.Argument(metavar="JOB", help="A job's id, or its name if no other job has it.")]
 Timeout = Annotated[float, typer.Option(help="The most seconds to watch; the job continues.")]
 
 
@@ -56,7 +57,7 @@ def register_trials(root: typer.Typer) -> None:
     @command(root, "trials")
     def trials(session: Session, job_id: JobId) -> None:
         """Show the trials of a private study, their noisy scores, and how the final trial was chosen."""
-        found = session.client.trials(job_id)
+        found = session.client.trials(session.job(job_id))
         session.result(found, lambda: show.trials(session.console, found))
 
 
@@ -97,7 +98,7 @@ def submit(
 @command(app, "watch")
 def watch_(session: Session, job_id: JobId, timeout: Timeout = 3600.0) -> None:
     """Show a job's progress until it has ended."""
-    _watch(session, session.client.job(job_id), timeout)
+    _watch(session, session.client.job(session.job(job_id)), timeout)
 
 
 @command(app, "list")
@@ -107,38 +108,96 @@ def list_(
     status: Annotated[str | None, typer.Option(help="Only with this status.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="The most jobs to list.")] = 50,
     search: Annotated[str | None, typer.Option(help="A part of the name, or the beginning of the id.")] = None,
+    tag: Annotated[str | None, typer.Option(help="Only with this tag.")] = None,
     sort: Annotated[str | None, typer.Option(help="newest, oldest or name.")] = None,
 ) -> None:
     """List jobs, newest first."""
-    jobs = first(session.client.jobs(dataset, status, q=search, sort=sort), limit)
+    jobs = first(session.client.jobs(dataset, status, q=search, tag=tag, sort=sort), limit)
     session.result(jobs, lambda: show.jobs(session.console, jobs))
 
 
 @command(app, "show")
 def show_(session: Session, job_id: JobId) -> None:
     """Show one job: status, privacy, released metrics, artifacts."""
-    job = session.client.job(job_id)
+    job = session.client.job(session.job(job_id))
     session.result(job, lambda: show.job(session.console, job))
+
+
+@command(app, "spec")
+def spec(session: Session, job_id: JobId) -> None:
+    """Print a job's specification as it was admitted: to change, and to submit again."""
+    found = session.client.job(session.job(job_id)).spec
+    print(json.dumps(found, indent=2, ensure_ascii=False))
+
+
+@command(app, "retry")
+def retry(
+    session: Session,
+    job_id: JobId,
+    watching: Annotated[bool, typer.Option("--watch", help="Show its progress until it has ended.")] = False,
+    timeout: Timeout = 3600.0,
+) -> None:
+    """Submit a new job with a job's specification. It has a hold of its own; the earlier job stays charged."""
+    job = session.client.jobs.get(job_id).again().last
+    if watching:
+        _watch(session, job, timeout)
+    else:
+        session.result(job, lambda: show.job(session.console, job))
+
+
+@command(app, "metrics")
+def metrics(session: Session, job_id: JobId) -> None:
+    """List every released number of a job, by step."""
+    found = session.client.metrics(session.job(job_id))
+    rows = [(str(each.step), each.name, each.on, show.score(each)) for each in found]
+    session.result(found, lambda: show.table(session.console, ("step", "name", "on", "value"), rows))
+
+
+@command(app, "label")
+def label(
+    session: Session,
+    job_id: JobId,
+    tag: Annotated[list[str] | None, typer.Option(help="A tag; again for more. They replace the job's tags.")] = None,
+    notes: Annotated[str | None, typer.Option(help="Replaces the job's notes.")] = None,
+) -> None:
+    """Change a job's tags and notes."""
+    labels = {name: value for name, value in (("tags", tag), ("notes", notes)) if value is not None}
+    job = session.client.label(job_id, **labels)
+    session.result(job, lambda: session.console.print(f"{job.id}  {', '.join(job.tags) or 'no tags'}"))
 
 
 @command(app, "cancel")
 def cancel(session: Session, job_id: JobId) -> None:
     """Stop a job. What was started stays charged; the rest returns to the budget."""
-    job = session.client.cancel(job_id)
+    job = session.client.cancel(session.job(job_id))
+    session.result(job, lambda: session.console.print(f"{job.id} is {job.status}"))
+
+
+@command(app, "pause")
+def pause(session: Session, job_id: JobId) -> None:
+    """Pause a job: it leaves its worker and keeps its hold."""
+    job = session.client.pause(session.job(job_id))
+    session.result(job, lambda: session.console.print(f"{job.id} is {job.status}"))
+
+
+@command(app, "resume")
+def resume(session: Session, job_id: JobId) -> None:
+    """Let a paused job go on. The steps before are repeated bit for bit, free of charge."""
+    job = session.client.resume(session.job(job_id))
     session.result(job, lambda: session.console.print(f"{job.id} is {job.status}"))
 
 
 @command(app, "delete-artifacts")
 def delete_artifacts(session: Session, job_id: JobId) -> None:
     """Delete a finished job's model files. The spent budget stays spent, and the certificate stays."""
-    job = session.client.delete_artifacts(job_id)
+    job = session.client.delete_artifacts(session.job(job_id))
     session.result(job, lambda: session.console.print(f"the files of {job.id} are deleted; its certificate stays"))
 
 
 @command(app, "events")
 def events(session: Session, job_id: JobId) -> None:
     """Show a job's event log."""
-    found = list(session.client.events(job_id))
+    found = list(session.client.events(session.job(job_id)))
     session.result(found, lambda: show.events(session.console, found))
 
 
@@ -150,6 +209,7 @@ def fetch(
     name: Annotated[str | None, typer.Option(help="One artifact; default: all.")] = None,
 ) -> None:
     """Download a job's artifacts; each is checked against its SHA-256."""
+    job_id = session.job(job_id)
     names = [name] if name else [artifact.name for artifact in session.client.job(job_id).artifacts]
     to.mkdir(parents=True, exist_ok=True)
     paths = [str(session.client.download(job_id, each, to / Path(each).name)) for each in names]

@@ -82,18 +82,20 @@ def self_(session: Session) -> None:
 @command(app, "rotate")
 def rotate(
     session: Session,
-    key_id: Annotated[str | None, typer.Argument(help="Default: the key that is sent.")] = None,
+    key_id: Annotated[
+        str | None, typer.Argument(metavar="KEY", help="Its id or name; default: the key that is sent.")
+    ] = None,
     overlap: Annotated[int, typer.Option(min=0, max=86_400, help="Seconds that the old token still works.")] = 0,
 ) -> None:
     """Give a key a new token, printed only once; its grants and jobs stay."""
-    made = session.client.rotate_key(key_id, overlap)
+    made = session.client.rotate_key(None if key_id is None else session.client.key_id_of(key_id), overlap)
     session.result(made, lambda: _new(session, made))
 
 
 @command(app, "revoke")
-def revoke(session: Session, key_id: str) -> None:
+def revoke(session: Session, key_id: Annotated[str, typer.Argument(metavar="KEY", help="Its id or name.")]) -> None:
     """Revoke a key, at once and for good. Its jobs continue."""
-    key = session.client.revoke_key(key_id)
+    key = session.client.revoke_key(session.client.key_id_of(key_id))
     session.result(key, lambda: session.console.print(f"{key.id} ({key.name}) is revoked"))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,16 @@ def sent(
         return spec, file, holdout_file
     named = {name: _uploaded(client, each) for name, each in files.items() if each is not None}
     return spec | named, None, None
+
+
+@contextmanager
+def reading() -> Iterator[Callable[[int, int], None]]:
+    """A bar of the bytes that the service has read; it appears with the first call."""
+    told = show.console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=30), DownloadColumn())
+    with Progress(*columns, console=told, disable=not told.is_terminal) as bar:
+        task = bar.add_task("the service reads it", total=None, visible=False)
+        yield lambda done, whole: bar.update(task, completed=done, total=whole, visible=True)
 
 
 def _uploaded(client: Client, file: Path) -> str:

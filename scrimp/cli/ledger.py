@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import base64
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
 from scrimp.cli import show
 from scrimp.cli.session import FAILED, Session, command, plain, read_json
+from scrimp.errors import ScrimpError
+from scrimp.statement import built, checked, told, written
+from scrimp.transparency import Note, begins_with
 from scrimp.verify import recompute_chain
 
 app = typer.Typer(no_args_is_help=True)
@@ -37,11 +42,107 @@ def forecast(
 
 @command(app, "entries")
 def entries(
-    session: Session, dataset: Dataset, job: Annotated[str | None, typer.Option(help="Only this job's.")] = None
+    session: Session,
+    dataset: Dataset,
+    job: Annotated[str | None, typer.Option(help="Only this job's (name or id).")] = None,
 ) -> None:
     """List every line of the ledger, oldest first."""
-    found = list(session.client.ledger_entries(dataset, job))
+    found = list(session.client.ledger_entries(dataset, None if job is None else session.job(job)))
     session.result(found, lambda: show.entries(session.console, found))
+
+
+@command(app, "cap")
+def cap(
+    session: Session,
+    dataset: Dataset,
+    epsilon: Annotated[float, typer.Option(help="The new cap; δ stays.")],
+    reason: Annotated[str, typer.Option(help="Why; recorded in the ledger.")],
+) -> None:
+    """Change a data set's cap. A raise should not depend on released results."""
+    found = session.client.change_cap(dataset, epsilon, reason)
+    session.result(found, lambda: show.ledger(session.console, dataset, found))
+
+
+@command(app, "checkpoint")
+def checkpoint(
+    session: Session,
+    dataset: Dataset,
+    to: Annotated[Path | None, typer.Option(help="Write the signed note to this file too.")] = None,
+) -> None:
+    """Show the newest signed checkpoint. Keep it elsewhere: `verify --checkpoint` then finds a rewritten ledger."""
+    found = session.client.ledger_checkpoint(dataset)
+    if to is not None:
+        to.write_text(found.checkpoint, encoding="utf-8")
+    session.result(found, lambda: session.console.print(Text(found.checkpoint), soft_wrap=True))
+
+
+@command(app, "proof")
+def proof(
+    session: Session,
+    dataset: Dataset,
+    entry: Annotated[int | None, typer.Option(help="Prove that this entry is in the checkpoint.")] = None,
+    since: Annotated[int | None, typer.Option(help="Prove that the checkpoint follows the one of this size.")] = None,
+) -> None:
+    """Fetch a proof about the newest checkpoint, as JSON. `scrimp.transparency` checks it."""
+    if (entry is None) == (since is None):
+        raise typer.BadParameter("give --entry or --since, not both")
+    found = session.client.ledger_proof(dataset, entry=entry, since=since)
+    session.result(found, lambda: session.console.print_json(data=plain(found)))
+
+
+@command(app, "statement")
+def statement(
+    session: Session,
+    dataset: Annotated[str, typer.Argument(help="A data set's name or id, or the file of a statement.")],
+    to: Annotated[Path | None, typer.Option(help="Write the statement with its evidence to this file too.")] = None,
+    public_key: Annotated[
+        str | None, typer.Option(help="The key that you trust (base64); default, with a service: its newest one.")
+    ] = None,
+) -> None:
+    """Say in plain words what all jobs on a data set spent and guarantee, from signed evidence that is checked here.
+
+    With a file nothing is asked of a service. Exit code 1 if the evidence does not hold.
+    """
+    path = Path(dataset)
+    if path.is_file():
+        if public_key is None:
+            raise typer.BadParameter(
+                "give --public-key, from the service's owner: a file holds none that you can trust"
+            )
+        document, key = read_json(path), public_key
+    else:
+        key = public_key or next(iter(session.client.signing_keys())).public_key
+        document = _statement(session, dataset)
+    try:
+        found = checked(document, base64.b64decode(key, validate=True))
+    except ValueError as error:
+        raise ScrimpError(f"the statement does not hold: {error}") from None
+    if to is not None:
+        to.write_text(written(document), encoding="utf-8")
+    sections = [
+        *told(found),
+        ("Evidence", [f"{found.entries} entries recomputed; their checkpoint is signed by {key}"]),
+    ]
+    session.result(dict(sections), lambda: show.sections(session.console, sections))
+
+
+def _statement(session: Session, dataset: str) -> dict[str, Any]:
+    shown, ledger = session.client.dataset(dataset), session.client.ledger(dataset)
+    checkpoint = session.client.ledger_checkpoint(shown.id).checkpoint
+    said = {"id": shown.id, "name": shown.name, "unit": ledger.cap.unit}
+    return built(said, checkpoint, list(session.client.ledger_entries(shown.id)))
+
+
+@command(app, "join")
+def join(
+    session: Session,
+    dataset: Dataset,
+    into: Annotated[str, typer.Argument(help="The data set whose ledger stays (name or id).")],
+    reason: Annotated[str, typer.Option(help="Why; recorded in both ledgers.")],
+) -> None:
+    """Join a ledger to another one's, for data about the same people. This one is closed, for good."""
+    found = session.client.join_ledger(dataset, into, reason)
+    session.result(found, lambda: show.ledger(session.console, into, found))
 
 
 @command(app, "verify")
@@ -49,17 +150,30 @@ def verify(
     session: Session,
     dataset: Dataset,
     head: Annotated[str | None, typer.Option(help="A head that you kept: the chain must contain it.")] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="A checkpoint that you kept (its file): the entries must begin with its own.")
+    ] = None,
 ) -> None:
     """Check hash chain and balances: by the service, and here from the entries. Exit code 1 if they are not valid."""
+    kept = None if checkpoint is None else _note(checkpoint)
     dataset_id = session.client.dataset(dataset).id
     found = session.client.verify_ledger(dataset_id)
     # The chain may have grown since the service checked it.
     lines = list(islice(session.client.ledger_entries(dataset_id), found.entries))
     here = recompute_chain(dataset_id, lines)
-    known = head is None or head in {line.hash for line in lines}
+    known = (head is None or head in {line.hash for line in lines}) and (
+        kept is None or begins_with(kept, dataset_id, [line.hash for line in lines])
+    )
     session.result(
         plain(found) | {"recomputed_here": asdict(here), "head_known": known},
         lambda: show.verification(session.console, found, here, known),
     )
     if not (found.valid and known and here.head == found.head and here.first_bad_entry is None):
         raise typer.Exit(FAILED)
+
+
+def _note(path: Path) -> Note:
+    try:
+        return Note.parse(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ScrimpError(f"{path} holds no checkpoint that can be read: {error}") from None

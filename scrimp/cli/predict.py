@@ -13,6 +13,7 @@ import typer
 
 from scrimp.cli import show
 from scrimp.cli.session import Session, command, read_json
+from scrimp.errors import PredictionFailed, ScrimpError
 
 AT_ONCE = 1000  # the most records of one request
 IDS = ("user", "item")
@@ -23,7 +24,7 @@ def register(root: typer.Typer) -> None:
     @command(root, "predict")
     def predict(
         session: Session,
-        job_id: Annotated[str, typer.Argument(help="A job's id.")],
+        job_id: Annotated[str, typer.Argument(metavar="JOB", help="A job's id or name.")],
         file: Annotated[
             Path, typer.Argument(help='A .csv or .jsonl file, or {"records": […], "top": 10} (JSON); - reads it.')
         ],
@@ -45,8 +46,19 @@ def register(root: typer.Typer) -> None:
         records, most = asked.get("records"), top if top is not None else asked.get("top", 10)
         if not isinstance(records, list) or not isinstance(most, int):
             raise typer.BadParameter(f'{file} is not {{"records": […], "top": 10}}')
+        job_id = session.job(job_id)
         pieces = [records[at : at + AT_ONCE] for at in range(0, max(1, len(records)), AT_ONCE)]
-        found = [each for piece in pieces for each in session.client.predict(job_id, piece, top=most, timeout=timeout)]
+        found: list[dict[str, Any]] = []
+        try:
+            for piece in pieces:
+                found += session.client.predict(job_id, piece, top=most, timeout=timeout)
+        except ScrimpError as error:
+            if not found:
+                raise
+            # The answers that are there cost time to make, and are whole: one line for each of the first records.
+            session.result(found, lambda: show.predictions(session.console, found))
+            rest = f"the part from record {len(found):,} on failed, and no later one was sent"
+            raise PredictionFailed(f"{len(found):,} of {len(records):,} are answered; {rest}: {error}") from error
         session.result(found, lambda: show.predictions(session.console, found))
 
 

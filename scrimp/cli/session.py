@@ -16,11 +16,20 @@ import typer
 from pydantic import BaseModel
 from rich.console import Console
 
+from scrimp import local
 from scrimp.cli import show
 from scrimp.client import Client
-from scrimp.errors import ApiError, BudgetRefused, ScrimpError
+from scrimp.errors import ApiError, BudgetRefused, MissingPackage, ScrimpError
 
-FAILED, USAGE, REFUSED = 1, 2, 3
+DONE, FAILED, USAGE, REFUSED, INTERRUPTED = 0, 1, 2, 3, 130
+# docs/cli.md has the same table, word by word.
+EXIT_CODES = {
+    DONE: "done",
+    FAILED: "refused or failed; also an invalid chain or signature, and a watched job that did not succeed",
+    USAGE: "wrong usage, or a file that is not a JSON object",
+    REFUSED: "the privacy budget does not cover the request; nothing was charged",
+    INTERRUPTED: "interrupted with Ctrl-C; a watched job continues",
+}
 # How data files begin.
 FILES = {
     b"PK\x03\x04": "an npz or zip file",
@@ -29,6 +38,8 @@ FILES = {
     b"ARROW1": "an Arrow file",
     b"\x1f\x8b": "a gzip file",
 }
+# What only some commands need, and the extra that has it.
+EXTRAS = {"cryptography": "verify"} | dict.fromkeys(("dp_accounting", "numpy", "scipy", "sklearn"), "audit")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 Url = Annotated[str | None, typer.Option("--url", envvar="SCRIMP_URL", help="Where the service listens.")]
@@ -46,6 +57,10 @@ class Session:
     client: Client
     console: Console
     json: bool
+
+    def job(self, name_or_id: str) -> str:
+        """A job's id, for its id or its name; raises ScrimpError if none or several have this name."""
+        return self.client.jobs.id_of(name_or_id)
 
     def result(self, answer: Any, render: Callable[[], Any]) -> None:
         """Prints a response: as JSON if requested, otherwise with `render`."""
@@ -98,6 +113,13 @@ def _run(
     except ScrimpError as error:
         _tell(error, as_json)
         raise typer.Exit(REFUSED if isinstance(error, BudgetRefused) else FAILED) from None
+    except ModuleNotFoundError as error:
+        extra = EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        missing = MissingPackage("this command", str(error.name), f"scrimp-client[{extra}]")
+        _tell(missing, as_json)
+        raise typer.Exit(FAILED) from None
     except BrokenPipeError:  # `scrimp … | head`
         sys.stderr.close()
         raise typer.Exit(FAILED) from None
@@ -105,14 +127,10 @@ def _run(
 
 def connection(url: str | None, key: str | None) -> tuple[str, str | None]:
     """Address and key: as given, or else the local home's. A home's admin key is sent to this machine only."""
-    from app.settings import Settings
-
-    settings = Settings()
-    url = url or settings.url
+    url = url or local.url()
     if key is None and urlsplit(url).hostname in LOOPBACK:
-        file = settings.admin_key_path
         try:
-            key = file.read_text().strip()
+            key = local.admin_key_path().read_text().strip()
         except OSError:
             key = None
     return url, key

@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
+from rich.padding import Padding
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -37,6 +38,7 @@ RELATIONS = {"add_or_remove_one": "one {unit} added or removed"}
 NOISE_ALONE = "± is the standard deviation of the privacy noise; the hold-out's sampling error comes on top."
 COLOURS = {"succeeded": "green", "failed": "red", "cancelled": "yellow", "running": "cyan"}
 BAR_WIDTH = 40
+BLOCKS, SPARKS = "▁▂▃▄▅▆▇█", 20
 ENDED_EARLY = ("failed", "cancelled")
 
 
@@ -61,6 +63,19 @@ def eps(epsilon: Epsilon | None) -> str:
 def score(metric: Metric) -> str:
     """A released number with the standard deviation of its noise."""
     return f"{metric.value:.4f} ± {metric.std:.4f}" if metric.std > 0 else f"{metric.value:.4f} (exact, {metric.on})"
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """The last values as blocks from the least to the greatest; nothing for fewer than two.
+
+    >>> sparkline([0.5, 0.7, 0.9])
+    '▁▄█'
+    """
+    shown = [value for value in values if math.isfinite(value)][-SPARKS:]
+    if len(shown) < 2:
+        return ""
+    least, height = min(shown), max(shown) - min(shown)
+    return "".join(BLOCKS[round((value - least) / height * (len(BLOCKS) - 1)) if height else 0] for value in shown)
 
 
 def amount(value: int, unit: str | None) -> str:
@@ -197,7 +212,7 @@ def verification(console: Console, found: Verification, here: Recomputed, head_k
     wrong = "another head" if here.first_bad_entry is None else f"entry {here.first_bad_entry} does not fit"
     check(console, same, f"recomputed here from {here.entries} entries: head {here.head}", None if same else wrong)
     if not head_known:
-        check(console, False, "the head that you kept is not in this chain", None)
+        check(console, False, "the head or checkpoint that you kept is not of this chain", None)
 
 
 def check(console: Console, holds: bool, text: str, problem: str | None) -> None:
@@ -210,6 +225,7 @@ def datasets(console: Console, found: Iterable[Dataset]) -> None:
     rows = []
     for each in found:
         spent = f"{spent_share(each.ledger)} of ε = {each.ledger.cap.value:g}" if each.ledger else "public"
+        spent = each.state if each.state in ("reading", "rejected") else spent
         rows.append((each.id, each.name, spent, each.ledger.cap.accountant if each.ledger else ""))
     table(console, ("id", "name", "budget spent", "filter"), rows)
 
@@ -223,7 +239,13 @@ def dataset(console: Console, found: Dataset) -> None:
         bound = "" if found.max_epsilon_per_job is None else f", at most ε = {found.max_epsilon_per_job:g} for one job"
         shown.append(("your access", found.access + bound))
     facts(console, shown)
-    if found.ledger is None:
+    if found.state == "reading" and found.reading is not None:
+        console.print(
+            f"being read: {found.reading.bytes_read:,} of {found.reading.bytes:,} bytes; no job can use it yet"
+        )
+    elif found.state == "rejected" and found.reading is not None:
+        console.print(Text(f"rejected: {(found.reading.problem or {}).get('detail')}", style="red"))
+    elif found.ledger is None:
         console.print("public: no privacy is claimed for it")
     else:
         ledger(console, "ledger", found.ledger)
@@ -339,6 +361,8 @@ def job(console: Console, found: Job) -> None:
     if found.quote.resolved is not None:
         pairs.append(("learning rate", f"{found.quote.resolved.learning_rate:g}, from public numbers"))
     pairs += [(name, score(metric)) for name, metric in found.metrics.items()]
+    pairs += [("tags", escape(", ".join(found.tags)))] if found.tags else []
+    pairs += [("notes", escape(found.notes))] if found.notes else []
     pairs += [(each.name, f"{each.size_bytes:,} bytes, sha256 {each.sha256[:16]}…") for each in found.artifacts]
     if found.failure:
         pairs.append(("failure", f"{found.failure.get('code')}: {found.failure.get('message')}"))
@@ -400,7 +424,8 @@ def error(console: Console, failure: ScrimpError) -> None:
         return
     faults = failure.errors if isinstance(failure, InvalidRequest) else []
     title = f"{failure.title}: " if isinstance(failure, ApiError) else ""
-    console.print(Text.assemble(("✗ ", "red"), title, "" if faults else str(failure)), soft_wrap=True)
+    detail = failure.detail if isinstance(failure, ApiError) else str(failure)
+    console.print(Text.assemble(("✗ ", "red"), title, "" if faults else detail), soft_wrap=True)
     for each in faults:
         console.print(Text.assemble("  ", (str(each.get("pointer", "")), "bold"), f"  {each.get('detail', '')}"))
 
@@ -438,3 +463,11 @@ def predictions(console: Console, found: list[dict[str, Any]]) -> None:
         else:
             line = str(each["value"])
         console.print(line, markup=False, highlight=False)
+
+
+def sections(console: Console, found: Iterable[tuple[str, Sequence[str]]]) -> None:
+    """Prints titles, each with its lines."""
+    for title, lines in found:
+        console.print(Text(title, "bold"))
+        for line in lines:
+            console.print(Padding(Text(line), (0, 0, 0, 2)))

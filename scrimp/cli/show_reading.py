@@ -14,7 +14,8 @@ from scrimp.models import CheckedDataset, Read, RedeclaredDataset, RegisteredDat
 def registered(console: Console, found: RegisteredDataset) -> None:
     """Prints a new data set, what was read from its file, and warnings."""
     show.dataset(console, found)
-    show.facts(console, [("read", _read(found.read))])
+    if found.read is not None:
+        show.facts(console, [("read", _read(found.read))])
     warnings(console, found.warnings)
 
 

@@ -10,9 +10,10 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from scrimp.cli import show
-from scrimp.client import POLL_S, Client
+from scrimp.client import Client
 from scrimp.errors import WaitTimeout
 from scrimp.models import Job
+from scrimp.wire import POLL_S
 
 QUARTERS = 4
 
@@ -38,12 +39,25 @@ def watch(client: Client, console: Console, jobs: Sequence[Job], timeout_s: floa
             time.sleep(POLL_S)
 
 
-def _released(job: Job) -> str:
-    return "  ".join(f"{name} {show.score(metric)}" for name, metric in job.metrics.items())
+class _Released:
+    """A job's last scores, each after a line of those seen so far."""
+
+    def __init__(self) -> None:
+        self.seen: dict[tuple[str, str], list[float]] = {}
+
+    def __call__(self, job: Job) -> str:
+        said = []
+        for name, metric in job.metrics.items():
+            values = self.seen.setdefault((job.id, name), [])
+            if not values or values[-1] != metric.value:  # a score is noisy: the same number twice is one release
+                values.append(metric.value)
+            said.append(" ".join(filter(None, (name, show.sparkline(values), show.score(metric)))))
+        return "  ".join(said)
 
 
 class _Bars:
     def __init__(self, console: Console, jobs: Sequence[Job]) -> None:
+        self.released = _Released()
         columns = (
             SpinnerColumn(finished_text="•"),
             TextColumn("{task.description}"),
@@ -68,7 +82,9 @@ class _Bars:
 
     def update(self, job: Job) -> None:
         task = self.tasks[job.id]
-        self.progress.update(task, completed=job.progress.step, state=show.status(job.status), released=_released(job))
+        self.progress.update(
+            task, completed=job.progress.step, state=show.status(job.status), released=self.released(job)
+        )
         if job.done:
             self.progress.stop_task(task)
 
@@ -77,6 +93,7 @@ class _Lines:
     def __init__(self, console: Console) -> None:
         self.console = console
         self.told: dict[str, tuple[str, int]] = {}
+        self.released = _Released()
 
     def __enter__(self) -> None:
         pass
@@ -85,9 +102,9 @@ class _Lines:
         pass
 
     def update(self, job: Job) -> None:
-        step, steps = job.progress.step, job.progress.steps
+        step, steps, released = job.progress.step, job.progress.steps, self.released(job)
         state = (job.status, QUARTERS * step // max(steps, 1))
         if self.told.get(job.id) != state:
             self.told[job.id] = state
-            line = f"{job.name or job.id}  {job.status}  {step}/{steps}  {_released(job)}"
+            line = f"{job.name or job.id}  {job.status}  {step}/{steps}  {released}"
             self.console.print(line.rstrip(), markup=False, soft_wrap=True)

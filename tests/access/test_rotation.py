@@ -30,7 +30,7 @@ from tests.dashboard.conftest import Browser
 from tests.dashboard.scene import Key
 from tests.datasets.conftest import CSV, MakeApi, make_api, spec
 from tests.worker.support import ROOT
-from worker.attempt.supervisor import _Supervised
+from worker.attempt.supervisor import Supervised
 
 __all__ = ["make_api"]
 
@@ -191,7 +191,7 @@ def started(world: World, epsilon: float) -> tuple[AttemptLog, Callable[[], dict
     log = world.scene.start(job)
 
     def told() -> dict[str, Any]:
-        attempt = _Supervised(log, world.settings, object(), world.settings.home)  # type: ignore[arg-type]
+        attempt = Supervised(log, world.settings, object(), world.settings.home)  # type: ignore[arg-type]
         (segment,) = attempt._start_message().segments
         return segment.model_dump(include={"from_step", "noise_key"})
 

@@ -21,15 +21,19 @@ LEVELS = {
     ("admin", None): ("own", "own"),
     ("admin", "view"): ("own", "own"),
     ("admin", "train"): ("own", "own"),
+    ("admin", "charge"): ("own", "own"),
     ("owner", None): ("own", None),
     ("owner", "view"): ("own", "view"),
     ("owner", "train"): ("own", "train"),
+    ("owner", "charge"): ("own", "charge"),
     ("analyst", None): (None, None),
     ("analyst", "view"): ("view", "view"),
     ("analyst", "train"): ("train", "train"),
+    ("analyst", "charge"): ("charge", "charge"),
     ("viewer", None): (None, None),
     ("viewer", "view"): ("view", "view"),
     ("viewer", "train"): ("view", "view"),
+    ("viewer", "charge"): ("view", "view"),
 }
 
 
@@ -72,7 +76,7 @@ def test_all_ways_to_ask_agree(world: World, owns: bool) -> None:
 
 
 def test_the_table_is_whole() -> None:
-    roles, levels = ("admin", "owner", "analyst", "viewer"), (None, "view", "train")
+    roles, levels = ("admin", "owner", "analyst", "viewer"), (None, "view", "train", "charge")
     assert set(LEVELS) == set(itertools.product(roles, levels))
 
 

@@ -12,7 +12,13 @@ from fastapi.routing import iter_route_contexts
 from tests.access.world import DEAD, LEVELS, ROLES, Target, World
 from tests.factories import job_spec
 
-ORDER = (None, "view", "train", "own")
+ENOUGH = {
+    "view": ("view", "train", "charge", "own"),
+    "train": ("train", "own"),
+    "charge": ("charge", "own"),
+    "own": ("own",),
+    "use": ("train", "charge", "own"),
+}
 NOWHERE = Target("ds_aaaaaaaaaaaaaaaaaaaaa", "nothing-of-this-name", "job_aaaaaaaaaaaaaaaaaaaaa")
 Sent = dict[str, Any]
 
@@ -53,6 +59,26 @@ def forecast_of(_world: World, target: Target, _who: str) -> Sent:
     return {"json": job_spec(target.dataset, privacy={"target_epsilon": 0.01}, evaluation=None)}
 
 
+def claim_of(_world: World, target: Target, who: str) -> Sent:
+    mechanism = {"kind": "gdp", "mu": 0.001}
+    body = {"dataset": target.dataset, "mechanism": mechanism, "unit": "example", "attested": "a test"}
+    return {"json": body, "headers": {"Idempotency-Key": f"table-{who}-{target.dataset}"}}
+
+
+def as_it_was(_world: World, _target: Target, _who: str) -> Sent:
+    return {"json": {"epsilon": 4.0, "reason": "as it was"}, "headers": {"If-Match": "*"}}
+
+
+def a_budget(world: World, target: Target, _who: str) -> Sent:
+    if target is not NOWHERE:
+        world.open_budget(target)
+    return {"json": {"epsilon": 1.0}, "headers": {"If-Match": "*"}}
+
+
+def a_request(_world: World, target: Target, _who: str) -> Sent:
+    return {"json": {"dataset": target.dataset, "epsilon": 1.0, "reason": "a test"}}
+
+
 def to_itself(_world: World, target: Target, _who: str) -> Sent:
     return {"json": {"into": target.dataset, "reason": "a test"}}
 
@@ -77,6 +103,10 @@ def an_open_prediction(world: World, target: Target, _who: str) -> Sent:
 
 def json(body: Any) -> Callable[[World, Target, str], Sent]:
     return lambda _world, _target, _who: {"json": body}
+
+
+def of_dataset(**more: Any) -> Callable[[World, Target, str], Sent]:
+    return lambda _world, target, _who: {"params": {"dataset": target.dataset, **more}}
 
 
 OPEN, ANY = Rule(dead=None), Rule()
@@ -119,14 +149,30 @@ TABLE: dict[tuple[str, str], Rule] = {
     ("GET", "/v1/datasets/{dataset_id}/ledger"): SEEN,
     ("GET", "/v1/datasets/{dataset_id}/ledger/entries"): SEEN,
     ("GET", "/v1/datasets/{dataset_id}/ledger/verify"): SEEN,
-    ("GET", "/v1/datasets/{dataset_id}/ledger/head"): Rule(409, needs="view", by_name=True),  # no relay runs
+    # No relay runs, so there is no checkpoint.
+    ("GET", "/v1/ledger/checkpoint"): Rule(409, needs="view", send=of_dataset()),
+    ("GET", "/v1/ledger/proof"): Rule(409, needs="view", send=of_dataset(entry=1)),
     ("POST", "/v1/datasets/{dataset_id}/ledger/forecast"): Rule(needs="train", send=forecast_of, by_name=True),
-    ("POST", "/v1/datasets/{dataset_id}/ledger/cap"): Rule(
-        needs="own", send=json({"epsilon": 4.0, "reason": "as it was"}), by_name=True
-    ),
+    ("POST", "/v1/datasets/{dataset_id}/ledger/cap"): Rule(needs="own", send=as_it_was, by_name=True),
+    ("GET", "/v1/datasets/{dataset_id}/budgets"): SEEN,
+    ("GET", "/v1/datasets/{dataset_id}/budgets/{budget}"): Rule(needs="own", send=a_budget, by_name=True),
+    ("PUT", "/v1/datasets/{dataset_id}/budgets/{budget}"): Rule(needs="own", send=a_budget, by_name=True),
+    ("DELETE", "/v1/datasets/{dataset_id}/budgets/{budget}"): Rule(204, needs="own", send=a_budget, by_name=True),
+    ("POST", "/v1/budget-requests"): Rule(201, needs="use", send=a_request),
+    ("GET", "/v1/budget-requests"): ANY,
+    # Whose a request is, tests/budgets looks at; this one is nobody's.
+    ("GET", "/v1/budget-requests/{request_id}"): Rule(404),
+    ("POST", "/v1/budget-requests/{request_id}/approve"): Rule(404, send=json({})),
+    ("POST", "/v1/budget-requests/{request_id}/deny"): Rule(404, send=json({})),
     # A ledger is not joined to itself.
     ("POST", "/v1/datasets/{dataset_id}/ledger/join"): Rule(422, role=ADMINS, send=to_itself),
     ("POST", "/v1/datasets/{dataset_id}/retire"): Rule(409, needs="own", send=something_held, by_name=True),
+    ("POST", "/v1/charges"): Rule(201, needs="charge", send=claim_of),
+    ("GET", "/v1/charges"): ANY,
+    # Whose a charge is, tests/charges looks at; this one is nobody's.
+    ("GET", "/v1/charges/{charge_id}"): Rule(404),
+    ("POST", "/v1/charges/{charge_id}/post"): Rule(404),
+    ("POST", "/v1/charges/{charge_id}/void"): Rule(404, send=json({"reason": "a test"})),
     # Its task has no scale.
     ("POST", "/v1/datasets/{dataset_id}/declarations"): Rule(
         422, needs="own", send=json({"scale": [1, 5]}), by_name=True
@@ -140,7 +186,10 @@ TABLE: dict[tuple[str, str], Rule] = {
     ("GET", "/v1/jobs"): ANY,
     ("GET", "/v1/jobs/{job_id}"): VIEW,
     # The job has ended: who may cancel it is told so. It was submitted by the data set's owner.
+    ("PATCH", "/v1/jobs/{job_id}"): Rule(needs="own", send=json({"tags": ["kept"]})),
     ("POST", "/v1/jobs/{job_id}/cancel"): Rule(409, needs="own"),
+    ("POST", "/v1/jobs/{job_id}/pause"): Rule(409, needs="own"),
+    ("POST", "/v1/jobs/{job_id}/resume"): Rule(409, needs="own"),
     ("GET", "/v1/jobs/{job_id}/events"): VIEW,
     ("GET", "/v1/jobs/{job_id}/metrics"): VIEW,
     ("GET", "/v1/jobs/{job_id}/trials"): VIEW,
@@ -167,7 +216,17 @@ TABLE: dict[tuple[str, str], Rule] = {
     ("POST", "/dashboard/webhooks"): Rule(422),
     ("POST", "/dashboard/webhooks/{webhook_id}/test"): Rule(404),
     ("POST", "/dashboard/webhooks/{webhook_id}/enabled"): Rule(404, send=lambda *_: {"data": {"enabled": "true"}}),
+    ("POST", "/dashboard/webhooks/{webhook_id}/events"): Rule(404, send=lambda *_: {"data": {"events": "job.failed"}}),
+    ("POST", "/dashboard/webhooks/{webhook_id}/secret"): Rule(404),
     ("POST", "/dashboard/webhooks/{webhook_id}/delete"): Rule(404),
+    ("GET", "/dashboard/keys"): ANY,  # tests/dashboard/test_keys.py: what each role sees on it
+    ("POST", "/dashboard/keys"): Rule(422, role=ADMINS),
+    ("POST", "/dashboard/keys/{key_id}/rotate"): Rule(role=ADMINS, otherwise=404),
+    ("POST", "/dashboard/keys/{key_id}/revoke"): Rule(303, role=ADMINS, send=lambda *_: {}),
+    ("POST", "/dashboard/keys/grants"): Rule(422),
+    ("POST", "/dashboard/keys/grants/remove"): Rule(404),
+    ("GET", "/dashboard/audit"): Rule(role=ADMINS),
+    ("GET", "/dashboard/audit/entries.jsonl"): Rule(role=ADMINS),
     ("GET", "/dashboard/submit"): ANY,  # tests/dashboard/test_submit.py: of what may be trained on alone
     ("POST", "/dashboard/submit/draft"): ANY,
     ("POST", "/dashboard/submit/what-if"): ANY,
@@ -177,15 +236,21 @@ TABLE: dict[tuple[str, str], Rule] = {
     ("POST", "/dashboard/register/check"): Rule(422, role=OWNERS, send=json({})),
     ("POST", "/dashboard/register/file"): Rule(422, role=OWNERS, send=json({})),
     ("GET", "/dashboard/compare"): ANY,  # tests/dashboard/test_compare.py: of jobs that may be seen alone
+    ("GET", "/"): Rule(303, dead=None),
     ("GET", "/dashboard"): ANY,
     ("GET", "/dashboard/static/{path:path}"): OPEN,
     ("GET", "/dashboard/login"): OPEN,
     ("POST", "/dashboard/login"): Rule(403, dead=None),  # without a form of ours
     ("POST", "/dashboard/logout"): Rule(303),
     ("GET", "/dashboard/live/jobs"): ANY,
+    ("GET", "/dashboard/events/jobs"): Rule(204),  # no stream is asked for
+    ("GET", "/dashboard/events/jobs/{job_id}"): Rule(204, needs="view"),
     ("GET", "/dashboard/jobs/{job_id}"): VIEW,
     ("GET", "/dashboard/live/jobs/{job_id}"): VIEW,
     ("POST", "/dashboard/jobs/{job_id}/cancel"): Rule(409, needs="own"),
+    ("POST", "/dashboard/jobs/{job_id}/pause"): Rule(409, needs="own"),
+    ("POST", "/dashboard/jobs/{job_id}/resume"): Rule(409, needs="own"),
+    ("POST", "/dashboard/jobs/{job_id}/labels"): Rule(303, needs="own"),
     ("GET", "/dashboard/jobs/{job_id}/certificate"): VIEW,
     ("GET", "/dashboard/jobs/{job_id}/artifacts/{name}"): TRAIN,
     ("GET", "/dashboard/datasets"): ANY,
@@ -194,18 +259,25 @@ TABLE: dict[tuple[str, str], Rule] = {
     ("GET", "/dashboard/live/datasets/{dataset_id}"): VIEW,
     ("GET", "/dashboard/live/datasets/{dataset_id}/burndown"): VIEW,
     ("GET", "/dashboard/live/datasets/{dataset_id}/comparison"): VIEW,
+    ("GET", "/dashboard/live/readings/{dataset_id}"): VIEW,
     ("GET", "/dashboard/{path:path}"): Rule(404),
 }
+
+
+DOOMED = ("/v1/keys/{key_id}", "/dashboard/keys/{key_id}/revoke")
 
 
 def address(path: str, target: Target, world: World, *, by_name: bool = False) -> str:
     values = {
         "{dataset_id}": target.name if by_name else target.dataset,
         "{job_id}": target.job,
-        "{key_id}": world.ids["doomed" if path == "/v1/keys/{key_id}" else "spare"],
+        "{key_id}": world.ids["doomed" if path in DOOMED else "spare"],
         "{name}": "model.safetensors",
         "{webhook_id}": "wh_none",
         "{upload_id}": "up_none",
+        "{charge_id}": "chg_none",
+        "{request_id}": "breq_none",
+        "{budget}": "team",
     }
     for name, value in values.items():
         path = path.replace(name, value)
@@ -252,8 +324,7 @@ def wanted(world: World, who: str, route: tuple[str, str], target: Target) -> in
     level = LEVELS[who]
     if target is world.foreign:
         level = "own" if who in ("admin", "other-owner") else None
-    enough = ORDER.index(level) >= ORDER.index(rule.needs)
-    return rule.ok if enough else 403 if level else 404
+    return rule.ok if level in ENOUGH[rule.needs] else 403 if level else 404
 
 
 def check_tells_nothing(world: World, who: str, route: tuple[str, str], target: Target, answer: Any) -> None:
@@ -265,7 +336,12 @@ def check_tells_nothing(world: World, who: str, route: tuple[str, str], target: 
 
 
 def told(answer: Any) -> tuple[int, bytes, list[tuple[str, str]]]:
-    return answer.status_code, answer.content, sorted(answer.headers.items())
+    """All but the request's own random number, which names its lines in the log."""
+    return (
+        answer.status_code,
+        answer.content,
+        sorted(each for each in answer.headers.items() if each[0] != "x-request-id"),
+    )
 
 
 @pytest.mark.parametrize("route", sorted(r for r, rule in TABLE.items() if rule.by_name), ids=" ".join)

@@ -10,7 +10,7 @@ from typing import Any
 from fastapi.testclient import TestClient
 
 from app.db.engine import Database
-from app.db.models import ApiKey, Grant, Prediction
+from app.db.models import ApiKey, Grant, Prediction, SubAccount, SubAccountKey
 from app.ids import new_id, now
 from app.keys import service as keys
 from app.keys.service import Caller
@@ -27,6 +27,7 @@ LEVELS: dict[str, str | None] = {
     "other-owner": None,
     "granted-owner": "train",
     "trainer": "train",
+    "charger": "charge",
     "looker": "view",
     "stranger": None,
     "viewer": "view",
@@ -74,7 +75,9 @@ class World:
         self.tokens["unknown"] = "scrimp_key_nobody_" + "x" * 43
         self.mine = self.target("mine", "owner")
         self.foreign = self.target("foreign", "other-owner")
-        for who, access in (("granted-owner", "train"), ("trainer", "train"), ("looker", "view"), ("viewer", "view")):
+        for who, access in (("granted-owner", "train"), ("trainer", "train"), ("charger", "charge")):
+            self.grant(who, access)
+        for who, access in (("looker", "view"), ("viewer", "view")):
             self.grant(who, access)
         for dead in ("expired", "revoked"):
             self.grant(dead, "train")
@@ -111,6 +114,23 @@ class World:
         return self.scene.job(
             target.dataset, keys.secrets.token_hex(8), by=by, privacy={"target_epsilon": 0.01}, evaluation=None
         )
+
+    def open_budget(self, target: Target) -> None:
+        """The budget `team` of the key `spare`."""
+        with self.db.write() as session:
+            found = session.get(SubAccount, (target.dataset, "team")) or SubAccount(
+                id=new_id("sub"),
+                dataset_id=target.dataset,
+                name="team",
+                epsilon=1.0,
+                train_budget=1,
+                holdout_budget=1,
+                version=1,
+            )
+            found.changed_at, found.changed_by, found.closed_at = now(), "test", None
+            session.add(found)
+            session.flush()
+            session.merge(SubAccountKey(dataset_id=target.dataset, key_id=self.ids["spare"], name="team"))
 
     def open_prediction(self, target: Target) -> None:
         with self.db.write() as session:

@@ -12,7 +12,7 @@ import pytest
 from tests.architecture.walls import broken, graph
 
 ROOT = Path(__file__).resolve().parents[2]
-HEAVY = ("torch", "opacus", "dp_accounting", "scipy.stats", "sklearn", "pyarrow")
+HEAVY = ("torch", "torch._inductor", "opacus", "numpy", "dp_accounting", "scipy.stats", "sklearn", "pyarrow")
 
 
 def loaded_by(statement: str) -> set[str]:
@@ -23,13 +23,29 @@ def loaded_by(statement: str) -> set[str]:
     return set(result.stdout.split())
 
 
-@pytest.mark.parametrize("module", ["app.main", "scrimp", "scrimp.cli", "scrimp.serve"])
+@pytest.mark.parametrize(
+    "module", ["app.main", "scrimp", "scrimp.cli", "scrimp_server.serve", "scrimp_server.commands"]
+)
 def test_an_import_loads_nothing_heavy(module: str) -> None:
     assert loaded_by(f"import {module}") == set()
 
 
+def test_the_client_loads_neither_the_command_line_nor_the_specifications() -> None:
+    """75 models take long to load. (httpx loads rich.)"""
+    program = "import sys, scrimp; print({'typer', 'numpy', 'scrimp.specs'} & sys.modules.keys())"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.stdout.strip() == "set()", done.stderr
+
+
+def test_an_attempt_does_not_load_torchs_compiler() -> None:
+    """That took two seconds of each attempt."""
+    start = "from worker.attempt import child; child.be_deterministic(); "
+    check = "import torch; assert torch.are_deterministic_algorithms_enabled()"
+    assert loaded_by(start + check) & {"torch", "torch._inductor"} == {"torch"}
+
+
 def test_the_probe_sees_what_is_loaded() -> None:
-    assert loaded_by("import scipy.stats") == {"scipy.stats"}
+    assert loaded_by("import scipy.stats") == {"numpy", "scipy.stats"}
 
 
 def test_the_import_contracts_hold() -> None:
@@ -71,6 +87,9 @@ PLANTED = [
     ("app.keys.service", "app.lifecycle.relay"),
     ("app.jobs.planning", "torch"),
     ("app.errors", "app.web.problems"),
+    ("scrimp.cli.session", "app.settings"),
+    ("scrimp.loading", "worker.predicting.loaded"),
+    ("scrimp.client", "scrimp_server.serve"),
 ]
 
 

@@ -19,6 +19,7 @@ from app.audit.chain import seal
 from app.audit.origin import client_address
 from app.db.engine import Database
 from app.db.models import AuditEntry, Dataset
+from app.ids import new_id
 from app.main import create_app
 from tests.dashboard.conftest import Browser, make_home, token_of
 from tests.dashboard.scene import Key, Scene
@@ -27,7 +28,7 @@ from tests.factories import add_dataset, job_spec
 
 HOOK = {"url": "https://93.184.216.34/hook", "events": ["job.succeeded"]}
 CSV = "a,b,y\n" + "".join(f"{i},{i * i % 7},{i % 2}\n" for i in range(60))
-PAGES = "/dashboard/webhooks"
+PAGES, KEYS = "/dashboard/webhooks", "/dashboard/keys"
 
 
 class World:
@@ -101,6 +102,12 @@ def join(world: World) -> httpx.Response:
     return world.call("POST", f"/v1/datasets/{add_dataset(world.db)}/ledger/join", json=into)
 
 
+def reserve(world: World) -> httpx.Response:
+    mechanism = {"kind": "laplace", "scale": 50.0}
+    body = {"dataset": add_dataset(world.db), "mechanism": mechanism, "unit": "example", "attested": "a test"}
+    return world.call("POST", "/v1/charges", json=body, headers={"Idempotency-Key": new_id("once")})
+
+
 def submit(world: World) -> httpx.Response:
     headers = {"Idempotency-Key": f"k{len(world.entries())}"}
     spec = job_spec(add_dataset(world.db), privacy={"target_epsilon": 0.5})
@@ -133,6 +140,17 @@ def take_back(world: World) -> httpx.Response:
     return world.call("DELETE", path)
 
 
+def grant_on_page(world: World) -> httpx.Response:
+    sent = {"dataset": world.dataset, "key": world.key(), "access": "view"}
+    return world.call("POST", f"{KEYS}/grants", data=sent)
+
+
+def take_back_on_page(world: World) -> httpx.Response:
+    sent = {"dataset": world.dataset, "key": world.key(), "access": "view"}
+    assert world.call("POST", f"{KEYS}/grants", data=sent).status_code == 303
+    return world.call("POST", f"{KEYS}/grants/remove", data=sent)
+
+
 def delete_content(world: World) -> httpx.Response:
     return world.call("DELETE", f"/v1/datasets/{add_dataset(world.db)}/content")
 
@@ -153,10 +171,32 @@ def redeclare(world: World) -> httpx.Response:
     return world.call("POST", f"/v1/datasets/{uploaded}/declarations", json={"classes": [0, 1, 2]})
 
 
+def close_budget(world: World) -> httpx.Response:
+    path = f"/v1/datasets/{world.dataset}/budgets/{world.key()}"
+    assert world.call("PUT", path, json={"epsilon": 1.0}).status_code == 200
+    return world.call("DELETE", path, headers={"If-Match": "*"})
+
+
+def resume(world: World, path: str = "/v1") -> httpx.Response:
+    job = world.scene.job(add_dataset(world.db))
+    assert world.call("POST", f"/v1/jobs/{job}/pause").status_code == 202
+    sent: Any = {"data": {}} if path == "/dashboard" else {}
+    return world.call("POST", f"{path}/jobs/{job}/resume", **sent)
+
+
+def resume_on_page(world: World) -> httpx.Response:
+    return resume(world, "/dashboard")
+
+
+def ask_for_budget(world: World) -> httpx.Response:
+    body = {"dataset": add_dataset(world.db), "epsilon": 1.0, "reason": "a test"}
+    return world.call("POST", "/v1/budget-requests", json=body)
+
+
 Call = Callable[[World], httpx.Response]
 
 
-def plain(path: str, body: Any = None, method: str = "POST") -> Call:
+def plain(path: str, body: Any = None, method: str = "POST", headers: dict[str, str] | None = None) -> Call:
     """A call by an admin. In the path {hook}, {job}, {key} are new ones, {done} is the finished job."""
 
     def call(world: World) -> httpx.Response:
@@ -164,12 +204,15 @@ def plain(path: str, body: Any = None, method: str = "POST") -> Call:
             "hook": world.hook,
             "key": world.key,
             "upload": world.upload,
+            "charge": lambda: str(reserve(world).json()["id"]),
+            "request": lambda: str(ask_for_budget(world).json()["id"]),
             "job": lambda: world.scene.job(add_dataset(world.db)),
         }
         known = {"done": world.done, "data": world.dataset}
         made = {name: known.get(name) or makers[name]() for name in re.findall(r"{(\w+)}", path)}
         sent = {"data": body or {}} if path.startswith("/dashboard") else {"json": body}
-        return world.call(method, path.format(**made), **(sent if method != "GET" else {}))
+        more = {} if headers is None else {"headers": headers}
+        return world.call(method, path.format(**made), **(sent if method != "GET" else {}), **more)
 
     return call
 
@@ -196,11 +239,30 @@ TABLE: dict[tuple[str, str], tuple[str, Call] | None] = {
     ("POST", "/v1/datasets/{dataset_id}/declarations"): ("dataset.redeclared", redeclare),
     ("POST", "/v1/datasets/{dataset_id}/ledger/cap"): (
         "dataset.cap_changed",
-        plain("/v1/datasets/{data}/ledger/cap", {"epsilon": 5.0, "reason": "more"}),
+        plain("/v1/datasets/{data}/ledger/cap", {"epsilon": 5.0, "reason": "more"}, headers={"If-Match": "*"}),
+    ),
+    ("PUT", "/v1/datasets/{dataset_id}/budgets/{budget}"): (
+        "budget.set",
+        plain("/v1/datasets/{data}/budgets/{key}", {"epsilon": 1.0}, method="PUT"),
+    ),
+    ("DELETE", "/v1/datasets/{dataset_id}/budgets/{budget}"): ("budget.closed", close_budget),
+    ("POST", "/v1/budget-requests"): ("budget.requested", ask_for_budget),
+    ("POST", "/v1/budget-requests/{request_id}/approve"): (
+        "budget.approved",
+        plain("/v1/budget-requests/{request}/approve", {}, headers={"If-Match": "*"}),
+    ),
+    ("POST", "/v1/budget-requests/{request_id}/deny"): (
+        "budget.denied",
+        plain("/v1/budget-requests/{request}/deny", {}),
     ),
     ("POST", "/v1/datasets/{dataset_id}/ledger/join"): ("ledger.joined", join),
+    ("POST", "/v1/charges"): ("charge.held", reserve),
+    ("POST", "/v1/charges/{charge_id}/post"): ("charge.posted", plain("/v1/charges/{charge}/post")),
+    ("POST", "/v1/charges/{charge_id}/void"): ("charge.voided", plain("/v1/charges/{charge}/void", {"reason": "none"})),
     ("POST", "/v1/jobs"): ("job.submitted", submit),
     ("POST", "/v1/jobs/{job_id}/cancel"): ("job.cancelled", plain("/v1/jobs/{job}/cancel")),
+    ("POST", "/v1/jobs/{job_id}/pause"): ("job.paused", plain("/v1/jobs/{job}/pause")),
+    ("POST", "/v1/jobs/{job_id}/resume"): ("job.resumed", resume),
     ("POST", "/v1/jobs/{job_id}/predict"): (
         "prediction.asked",
         plain("/v1/jobs/{done}/predict", {"records": [{"a": 1.0, "b": 2.0}]}),
@@ -227,6 +289,8 @@ TABLE: dict[tuple[str, str], tuple[str, Call] | None] = {
     ("POST", "/dashboard/login"): ("dashboard.signed_in", sign_in),
     ("POST", "/dashboard/logout"): ("dashboard.signed_out", sign_out),
     ("POST", "/dashboard/jobs/{job_id}/cancel"): ("job.cancelled", plain("/dashboard/jobs/{job}/cancel")),
+    ("POST", "/dashboard/jobs/{job_id}/pause"): ("job.paused", plain("/dashboard/jobs/{job}/pause")),
+    ("POST", "/dashboard/jobs/{job_id}/resume"): ("job.resumed", resume_on_page),
     ("GET", "/dashboard/jobs/{job_id}/artifacts/{name}"): (
         "artifact.downloaded",
         plain("/dashboard/jobs/{done}/artifacts/model.safetensors", method="GET"),
@@ -253,6 +317,18 @@ TABLE: dict[tuple[str, str], tuple[str, Call] | None] = {
         plain(f"{PAGES}/{{hook}}/enabled", {"enabled": "false"}),
     ),
     ("POST", f"{PAGES}/{{webhook_id}}/delete"): ("webhook.deleted", plain(f"{PAGES}/{{hook}}/delete")),
+    ("POST", f"{PAGES}/{{webhook_id}}/events"): (
+        "webhook.changed",
+        plain(f"{PAGES}/{{hook}}/events", {"events": "job.failed"}),
+    ),
+    ("POST", f"{PAGES}/{{webhook_id}}/secret"): ("webhook.secret_rotated", plain(f"{PAGES}/{{hook}}/secret")),
+    ("PATCH", "/v1/jobs/{job_id}"): ("job.labelled", plain("/v1/jobs/{done}", {"tags": ["a"]}, method="PATCH")),
+    ("POST", "/dashboard/jobs/{job_id}/labels"): ("job.labelled", plain("/dashboard/jobs/{done}/labels")),
+    ("POST", KEYS): ("key.created", plain(KEYS, {"name": "n", "role": "viewer"})),
+    ("POST", f"{KEYS}/{{key_id}}/rotate"): ("key.rotated", plain(f"{KEYS}/{{key}}/rotate")),
+    ("POST", f"{KEYS}/{{key_id}}/revoke"): ("key.revoked", plain(f"{KEYS}/{{key}}/revoke")),
+    ("POST", f"{KEYS}/grants"): ("grant.set", grant_on_page),
+    ("POST", f"{KEYS}/grants/remove"): ("grant.removed", take_back_on_page),
     ("DELETE", "/v1/datasets/{dataset_id}/content"): ("dataset.content_deleted", delete_content),
     ("DELETE", "/v1/jobs/{job_id}/artifacts"): ("artifacts.deleted", delete_artifacts),
 }

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import torch
 
-from tests.bound.worst import CASES, FEW, MORE, MOST, Case, scores, worst_ranking, worst_score, worst_sum
+from tests.bound.worst import CASES, FEW, LARGE, MORE, MOST, Case, scores, worst_ranking, worst_score, worst_sum
 from tests.hf.test_bound import case_of
 from tests.hf.test_norms import CASES as TUNINGS
-from tests.hf.tiny import SIZES, write
+from tests.hf.tiny import FAMILIES, SIZES, write
 from worker.models.next_item import NextItem
 
 TARGET = Path(__file__).resolve().parents[2] / "docs" / "reports" / "bound.md"
@@ -54,7 +54,7 @@ def main() -> int:
     before, found = torch.get_num_threads(), list[Found]()
     try:
         with tempfile.TemporaryDirectory() as folder:
-            for name, case in (CASES | MORE | _tunings(Path(folder))).items():
+            for name, case in (CASES | MORE | LARGE | _tunings(Path(folder))).items():
                 for threads in THREADS:
                     torch.set_num_threads(threads)
                     for each in _measured(name, case, threads, most):
@@ -68,10 +68,11 @@ def main() -> int:
 
 
 def _tunings(root: Path) -> dict[str, Case]:
-    for kind in SIZES:
+    for kind in (*SIZES, *FAMILIES):
         write(root / kind, kind)
     write(root / "llama-tied", "llama", tie_word_embeddings=True)
-    found = {f"{path}, {tuning}": case_of(root, path, tuning) for path, tuning in TUNINGS}
+    every = [*TUNINGS, *((path, tuning) for path in FAMILIES for tuning in ("full", "lora"))]
+    found = {f"{path}, {tuning}": case_of(root, path, tuning) for path, tuning in every}
     return found | {"gpt2, lora, bfloat16": case_of(root, "gpt2", "lora", torch.bfloat16)}
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from app.contracts.cnn import ImageSize
 from app.contracts.job_spec import (
     Clipping,
     CnnModel,
@@ -86,6 +87,7 @@ def next_items(spec: Any, dtype: torch.dtype = torch.float32, **more: Any) -> Ca
 
 DEEP = MlpModel(hidden=[128] * 16)
 ODD = MlpModel(hidden=[33, 7, 30, 3, 31, 65])
+SMALL_IMAGE = ImageSize(height=4, width=4, channels=3)
 SMALL: dict[str, Any] = {"dim": 16, "blocks": 3, "max_length": 12}
 CASES = {
     "deep tanh": network(DEEP),
@@ -105,6 +107,16 @@ CASES = {
     "linear, sparse": Case(Linear(500, 3), sparse=True),
     "regression": Case(Linear(7, 1)),
     "ratings": Case(MatrixFactorization(20, 30, 7, (1.0, 5.0))),
+}
+# Of the nightly run alone: millions of parameters.
+LARGE = {
+    "wrn16_4": network(
+        CnnModel(preset="wrn16_4", activation="relu", weight_standardization=True, image=SMALL_IMAGE),
+        SMALL_IMAGE.numbers,
+        positions=16,
+        numbers=(2,),
+        slow=True,
+    ),
 }
 MORE = {
     "conv5": network(CnnModel(preset="conv5"), 3072, positions=1024, numbers=(2,), slow=True),

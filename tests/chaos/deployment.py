@@ -18,7 +18,7 @@ import httpx
 import psutil
 
 from app.db.engine import Database
-from scrimp.children import _die_with
+from scrimp_server.children import _die_with
 from tests import servers
 from tests.e2e.cluster import Cluster
 from tests.e2e.conftest import csv_spec, seed_of, until, write_csv

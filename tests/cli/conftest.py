@@ -36,6 +36,10 @@ class Cli:
             app, [*arguments, *connection], env={"COLUMNS": "200", "SCRIMP_HOME": str(self.folder)}
         )
 
+    def bare(self, *arguments: str) -> Result:
+        """A command that calls no service."""
+        return CliRunner().invoke(app, list(arguments))
+
     def json(self, *arguments: str) -> Any:
         result = self(*arguments, "--json")
         assert result.exit_code == 0, result.output
@@ -50,7 +54,7 @@ class Cli:
 @pytest.fixture(scope="module")
 def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
     folder = tmp_path_factory.mktemp("cli")
-    settings = Settings(home=folder / "home")
+    settings = Settings(home=folder / "home", webhooks_allow_private=["127.0.0.0/8"], webhooks_ports=[])
     settings.home.mkdir(mode=0o700)
     ensure_secrets(settings)
     upgrade(settings.effective_database_url)

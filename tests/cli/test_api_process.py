@@ -11,7 +11,7 @@ from contextlib import suppress
 import pytest
 
 from app.settings import Settings
-from scrimp.api import MAX_HEAD_BYTES
+from scrimp_server.api import MAX_HEAD_BYTES
 from tests.e2e.conftest import until
 from tests.servers import free_port, listens
 
@@ -22,7 +22,7 @@ REQUEST = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 def port(settings: Settings) -> Iterator[int]:
     number = free_port()
     environment = {"SCRIMP_HOME": str(settings.home), "SCRIMP_PORT": str(number)}
-    process = subprocess.Popen([sys.executable, "-m", "scrimp.api"], env=environment, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen([sys.executable, "-m", "scrimp_server.api"], env=environment, stderr=subprocess.DEVNULL)
     until(lambda: listens(number))
     yield number
     process.terminate()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from scrimp.children import FIRST_WAIT_S, Child, stop
+from scrimp_server.children import FIRST_WAIT_S, Child, stop
 
 
 def until(what: Callable[[], object], timeout_s: float = 10.0) -> None:
@@ -52,7 +52,7 @@ def test_a_child_that_dies_is_started_again_after_a_growing_wait(tmp_path: Path)
 
 
 def test_a_log_that_grows_is_moved_aside_and_few_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scrimp.children.LOG_BYTES", 1000)
+    monkeypatch.setattr("scrimp_server.children.LOG_BYTES", 1000)
     talking = child(tmp_path, "sh", "-c", "while read line; do echo $line; done < pipe; exec sleep 60")
     os.mkfifo(tmp_path / "pipe")
     talking.arguments[2] = talking.arguments[2].replace("pipe", str(tmp_path / "pipe"))
@@ -93,7 +93,7 @@ def test_no_child_outlives_its_parent(tmp_path: Path, how: signal.Signals) -> No
     program = f"""
 import time
 from pathlib import Path
-from scrimp.children import Child
+from scrimp_server.children import Child
 child = Child("sleeper", ["sleep", "60"], Path({str(tmp_path / "log")!r}), [])
 child.tend()
 print(child.pid, flush=True)

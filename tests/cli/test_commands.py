@@ -11,7 +11,9 @@ from typer.testing import CliRunner
 
 from app.audit.chain import seal
 from app.db.engine import Database
-from app.ledger.signing_keys import public_key, publish
+from app.ledger.checkpoints import sign_due
+from app.ledger.heads import Heads
+from app.ledger.signing_keys import public_key, publish, signing_key
 from app.settings import Settings
 from scrimp.cli import app, audit, predict
 from scrimp.cli.session import connection
@@ -195,6 +197,36 @@ def test_the_chain_is_recomputed_here(cli: Cli, dataset: str) -> None:
     assert cli("ledger", "verify", dataset, "--head", "0" * 64).exit_code == 1
 
 
+def test_a_file_is_checked_as_it_is_added(cli: Cli) -> None:
+    file = write_csv(cli.folder / "checked.csv", rows=500, seed=12)
+    spec = cli.file("checked.json", csv_spec("checked", records=500))
+    checked = cli("datasets", "check", spec, "--file", str(file))
+    assert checked.exit_code == 0 and "500" in checked.output, checked.output
+    assert cli("datasets", "check", "--file", str(file)).exit_code == 0, "the declaration is guessed"
+    assert "checked" not in cli("datasets", "list").output
+
+
+def test_a_kept_checkpoint_is_found_in_the_ledger(cli: Cli, dataset: str) -> None:
+    kept, settings = cli.folder / "kept.checkpoint", Settings(home=cli.folder / "home")
+    db, key = Database.of(settings), signing_key(settings)
+    publish(db, key)
+    sign_due(db, Heads.of(settings), key, lambda *_: None)  # what the relay does
+    db.close()
+    assert cli("ledger", "checkpoint", dataset, "--to", str(kept)).exit_code == 0
+    assert cli("ledger", "verify", dataset, "--checkpoint", str(kept)).exit_code == 0
+    assert cli.json("ledger", "proof", dataset, "--entry", "1")["entry"] == 1
+    assert cli("ledger", "proof", dataset).exit_code == 2
+    stated = cli("ledger", "statement", dataset, "--to", str(cli.folder / "statement.json"))
+    assert stated.exit_code == 0 and "Guarantee" in stated.output, stated.output
+    trusted = public_key(key)
+    assert cli.bare("ledger", "statement", str(cli.folder / "statement.json"), "--public-key", trusted).exit_code == 0
+    note = kept.read_text().split("\n")
+    kept.write_text("\n".join([*note[:2], "A" * 43 + "=", *note[3:]]))
+    assert cli("ledger", "verify", dataset, "--checkpoint", str(kept)).exit_code == 1
+    kept.write_text("none")
+    assert cli("ledger", "verify", dataset, "--checkpoint", str(kept)).exit_code == 1
+
+
 def test_a_key_works_until_it_is_revoked(cli: Cli, dataset: str) -> None:
     made = cli.json("keys", "create", "ann", "--role", "analyst")
     assert cli("datasets", "list", key=made["token"]).exit_code == 0
@@ -217,6 +249,9 @@ def test_grants_rotation_and_who_am_i(cli: Cli, dataset: str) -> None:
     assert "bob" in cli("grants", "list", dataset).output
     assert "train, at most ε = 0.5" in cli("datasets", "show", dataset, key=token).output
     assert cli("grants", "list", dataset, key=token).exit_code == 1
+    by_name = cli("grants", "set", dataset, "bob", key=token)
+    assert by_name.exit_code == 1
+    assert "only an admin's key finds a key by its name" in by_name.stderr and "scrimp keys self" in by_name.stderr
     assert key_id in cli("keys", "self", key=token).output
     fresh = json.loads(cli("keys", "rotate", "--json", key=token).output)["token"]
     assert cli("keys", "self", key=token).exit_code == 1

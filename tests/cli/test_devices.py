@@ -12,9 +12,9 @@ from app.contracts.devices import Device
 from app.dashboard.page import templates
 from app.ids import now
 from app.system.workers import WorkerView
-from scrimp import serve
-from scrimp.children import Child, stop
 from scrimp.cli import app
+from scrimp_server import serve
+from scrimp_server.children import Child, stop
 from tests.cli.test_children import until
 from worker.attempt.devices import DevicesError, chosen
 

@@ -70,7 +70,7 @@ def test_life_of_a_service(service: Service) -> None:
     assert str(service.home / "serve.lock") in second.stderr
     assert "Traceback" not in second.stderr
 
-    api = until(running(service, "scrimp.api"))
+    api = until(running(service, "scrimp_server.api"))
     assert api is not None
     api.kill()
     with service.client() as client:  # waits for the one that is started in its place

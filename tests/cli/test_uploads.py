@@ -100,7 +100,7 @@ def test_an_upload_goes_on_after_its_connection_was_cut(cli: Cli, file: Path) ->
         assert told[0] == (0, SIZE) and told[-1] == (SIZE, SIZE)
         assert not broken.cuts, "it was cut as often"
         assert client.upload(file).id == done.id, "it is there"
-        client._json("DELETE", f"/v1/uploads/{done.id}")
+        client.json("DELETE", f"/v1/uploads/{done.id}")
         assert client.upload(file).id != done.id, "it is there no more"
 
 
@@ -162,7 +162,7 @@ def test_a_file_that_changes_is_refused(cli: Cli, file: Path) -> None:
         with pytest.raises(ScrimpError, match="is empty"):
             client.upload(file)
         with pytest.raises(NotFound):
-            client._json("GET", "/v1/uploads/up_" + "a" * 21)
+            client.json("GET", "/v1/uploads/up_" + "a" * 21)
 
 
 def test_the_command_uploads_a_large_file_in_pieces_and_says_how_to_resume(

@@ -16,6 +16,8 @@ from openapi_python_client.parser import GeneratorData
 from pydantic import BaseModel
 
 from app import errors
+from app.budgets.schemas import BudgetDecision, BudgetRequestBody, BudgetSetting
+from app.charges.schemas import ChargeRequest, VoidRequest
 from app.contracts.dataset_spec import DatasetSpec
 from app.contracts.job_spec import JobSpec
 from app.grants.routes import GrantRequest
@@ -130,6 +132,11 @@ MODELS: list[tuple[type[BaseModel], Json]] = [
     *((Rotation, body) for body in examples.REQUESTS["rotate_key"].values()),
     *((WebhookRequest, body) for body in examples.REQUESTS["create_webhook"].values()),
     *((WebhookChange, body) for body in examples.REQUESTS["change_webhook"].values()),
+    *((ChargeRequest, body) for body in examples.REQUESTS["reserve_charge"].values()),
+    *((VoidRequest, body) for body in examples.REQUESTS["void_charge"].values()),
+    *((BudgetSetting, body) for body in examples.REQUESTS["set_budget"].values()),
+    *((BudgetRequestBody, body) for body in examples.REQUESTS["request_budget"].values()),
+    *((BudgetDecision, body) for body in examples.REQUESTS["approve_budget_request"].values()),
     *((CapChange, body) for body in examples.REQUESTS["change_cap"].values()),
     *((Join, body) for body in examples.REQUESTS["join_ledger"].values()),
 ]

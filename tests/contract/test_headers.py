@@ -148,7 +148,7 @@ def test_head_is_get_without_the_body(client: TestClient, whole: Whole) -> None:
         ("GET", "/v1/quotes", "POST"),
         ("GET", "/v1/keys/key_x", "DELETE"),
         ("POST", "/healthz", "GET, HEAD"),
-        ("OPTIONS", "/v1/jobs/job_x", "GET, HEAD"),
+        ("OPTIONS", "/v1/jobs/job_x", "GET, HEAD, PATCH"),
         ("PROPFIND", "/v1/jobs", "GET, HEAD, POST"),
     ],
 )

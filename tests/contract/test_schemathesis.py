@@ -1,4 +1,4 @@
-"""About 200 requests of each role to a running service: no answer but what the document says, none of them a 5xx."""
+"""About 120 requests of each role to a running service: no answer but what the document says, none of them a 5xx."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.dashboard.conftest import serving
 from tests.dashboard.scene import Everything, Key, Scene
 
 Json = dict[str, Any]
-REQUESTS, SEED = 200, 20260301
+REQUESTS, SEED = 120, 20260301
 SETTINGS = {
     "pricing_time_s": "5",  # a plan that takes longer is refused with 422, as it would be in production after 30 s
     "requests_per_minute": "1000000",

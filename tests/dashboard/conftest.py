@@ -143,7 +143,7 @@ def api_process(home: Path, log: Path, **settings: str) -> Iterator[tuple[str, i
     environment = os.environ | {"SCRIMP_HOME": str(home), "OMP_NUM_THREADS": "1", "SCRIMP_PORT": str(port)}
     environment |= {f"SCRIMP_{name.upper()}": value for name, value in settings.items()}
     with log.open("w") as out:
-        process = subprocess.Popen([sys.executable, "-m", "scrimp.api"], env=environment, stdout=out, stderr=out)
+        process = subprocess.Popen([sys.executable, "-m", "scrimp_server.api"], env=environment, stdout=out, stderr=out)
     url = f"http://127.0.0.1:{port}"
     try:
         deadline = time.monotonic() + 60

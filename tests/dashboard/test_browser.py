@@ -11,6 +11,7 @@ from sqlalchemy import select
 
 from app.db.models import Job, WebhookDelivery
 from app.keys import service as keys
+from tests.by_night import but
 from tests.dashboard.scene import XSS, Everything, Scene
 
 pytestmark = pytest.mark.browser
@@ -51,8 +52,10 @@ CONTRAST = """() => {
 }"""
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1440, 390])
+LOOKS = [(width, scheme) for width in (1440, 390) for scheme in ("light", "dark")]
+
+
+@pytest.mark.parametrize(("width", "scheme"), but(LOOKS, {(1440, "light"), (390, "dark")}.__contains__))
 def test_every_page_fits_the_screen_and_can_be_read(open_page: Open, whole: Whole, scheme: str, width: int) -> None:
     scene, ids = whole
     page = open_page("/dashboard", scene.admin, color_scheme=scheme, viewport={"width": width, "height": 800})
@@ -121,15 +124,21 @@ def test_a_new_job_appears_on_top_and_a_score_on_the_curve(open_page: Open, whol
     log = scene.start(job_id)
     scene.step(log, 25)
     scene.release(log, 25, 0.7, 0.02)
-    page.locator("svg.curve g.point").wait_for()
+    chart = page.get_by_role("group", name="accuracy by training step")
+    chart.locator("canvas").wait_for()
     scene.step(log, 50)
     scene.release(log, 50, 0.75, 0.02)
-    page.locator("svg.curve g.point").nth(1).wait_for()
-    titles = page.locator("svg.curve g.point title").all_text_contents()
-    assert titles == [
-        f"step {step}: accuracy {value} ± 0.020 (± one std of the noise)"
-        for step, value in ((25, "0.700"), (50, "0.750"))
-    ]
+    page.get_by_role("cell", name="0.75", exact=True).wait_for()
+    chart.focus()
+    said = page.locator("#curve-accuracy-readout")
+    for key, what in (("Home", "step 25 · 0.700 ± 0.020"), ("ArrowRight", "step 50 · 0.750 ± 0.020")):
+        page.keyboard.press(key)
+        assert said.inner_text() == f"accuracy · {what}"
+    page.keyboard.press("Escape")
+    assert said.inner_text() == ""
+    box = chart.locator(".u-over").bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 25 / 51, box["y"] + box["height"] / 2)
+    assert said.inner_text() == "accuracy · step 25 · 0.700 ± 0.020"
     scene.finish(log)
 
 
@@ -179,7 +188,18 @@ def test_a_person_adds_tests_disables_and_deletes_a_webhook(open_page: Open, who
         for delivery in session.scalars(select(WebhookDelivery)):
             delivery.status, delivery.status_code, delivery.attempts = "delivered", 204, 1
     card.get_by_role("cell", name="delivered").wait_for()
-    card.get_by_role("button", name="Delete").click()
+    card.get_by_text("Change its events").click()
+    card.get_by_label("job.queued").uncheck()
+    card.get_by_label("Description").fill("for the team")
+    card.get_by_role("button", name="Save").click()
+    card.get_by_text("for the team · ").wait_for()
+    assert "job.queued," not in card.locator("p.muted").first.inner_text()
+    card.get_by_role("button", name="New secret…").click()
+    page.get_by_role("button", name="Make a new secret").click()
+    page.locator("#secret").wait_for()
+    assert page.locator("#secret").inner_text() not in ("", secret)
+    card.get_by_role("button", name="Delete…").click()
+    page.get_by_role("button", name="Delete the webhook").click()
     page.get_by_text("No webhooks yet").wait_for()
 
 
@@ -224,3 +244,34 @@ def test_filters_apply_on_change_and_the_keyboard_reaches_the_content(open_page:
     assert page.locator("tbody tr").count() == 1
     page.get_by_role("button", name="Sign out").click()
     page.wait_for_url("**/dashboard/login")
+
+
+def test_the_colours_are_chosen_and_remembered(open_page: Open, whole: Whole) -> None:
+    scene, ids = whole
+    page = open_page(f"/dashboard/jobs/{ids.succeeded}", scene.analyst, color_scheme="light")
+    back = "getComputedStyle(document.body).backgroundColor"
+    assert page.evaluate(back) == "rgb(246, 247, 249)"
+    page.get_by_label("Colours").select_option("dark")
+    assert page.evaluate(back) == "rgb(16, 19, 26)"
+    page.goto("/dashboard")
+    assert page.evaluate(back) == "rgb(16, 19, 26)" and page.get_by_label("Colours").input_value() == "dark"
+    page.get_by_label("Colours").select_option("system")
+    page.emulate_media(color_scheme="dark")
+    assert page.evaluate(back) == "rgb(16, 19, 26)"
+    page.emulate_media(color_scheme="light")
+    assert page.evaluate(back) == "rgb(246, 247, 249)"
+
+
+def test_without_javascript_the_numbers_stand_open(open_page: Open, whole: Whole) -> None:
+    scene, ids = whole
+    address = f"/dashboard/compare?job={ids.succeeded}&job={ids.running}"
+    page = open_page(address, scene.analyst, java_script_enabled=False)
+    assert page.locator("details.numbers[open]").count() == 2 and page.locator("canvas").count() == 0
+    assert page.get_by_role("cell", name="0.8246 ± 0.0040").first.is_visible()
+    assert not page.get_by_label("Colours").is_visible()
+    drawn = open_page(address, scene.analyst, viewport={"width": 390, "height": 800})
+    drawn.locator(".chart canvas").first.wait_for()
+    assert drawn.locator("details.numbers[open]").count() == 0
+    chart = drawn.locator(".chart").first
+    box, shown = chart.bounding_box(), chart.locator("canvas").bounding_box()
+    assert shown["x"] + shown["width"] <= box["x"] + box["width"] + 1 <= 391, "the last points are in view"

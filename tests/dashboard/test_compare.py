@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import html
+import json
 import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from app.jobs.schemas import MetricView
 from tests.dashboard.conftest import Browser
 from tests.dashboard.scene import Everything, Scene
 
@@ -25,6 +27,11 @@ def answered(browser: Browser, scene: Scene, query: str) -> list[str]:
     answer = browser.client.get(f"/v1/jobs?{query}", headers={"Authorization": f"Bearer {scene.analyst.token}"})
     assert answer.status_code == 200, answer.text
     return [each["id"] for each in answer.json()["items"]]
+
+
+def charts_of(text: str) -> list[Any]:
+    """The data of a page's charts."""
+    return [json.loads(html.unescape(each)) for each in re.findall(r"data-chart='([^']*)'", text)]
 
 
 def test_jobs_are_searched_and_sorted_as_the_api_does(whole: Whole, signed_in: SignedIn) -> None:
@@ -65,19 +72,10 @@ def test_compared_jobs_show_what_differs_and_their_noise(whole: Whole, signed_in
     assert "<td>0.05</td><td>0.02</td><td>0.05</td>" in rows["evaluation: noise mu"]
     assert "length: steps" not in rows, "the same in all"
     assert list(rows).index("privacy: target epsilon") < list(rows).index("evaluation: noise mu")
-    assert page.text.count('class="band"') == 3 and page.text.count('class="series-line" d=') == 2, "two have an ε"
-    assert "logistic regression, ε = 1, step 50: 0.8246 ± 0.0040" in page.text
-
-
-def test_a_band_is_the_noise_and_nothing_else() -> None:
-    from app.dashboard.curve import Plane, bar
-
-    noisy = MetricView(name="accuracy", step=10, value=0.8, std=0.01, on="holdout", released_by="noisy_count")
-    low, high = bar(noisy)
-    assert (round(low, 4), round(high, 4)) == (0.7804, 0.8196)
-    plane = Plane.around([(low, high)], 10)
-    (point,) = plane.points([noisy])
-    assert point.high < point.y < point.low and abs(point.low + point.high - 2 * point.y) < 1e-9
+    curves, tradeoff = charts_of(page.text)
+    assert [line["spread"] for line in curves["lines"]] == ["band"] * 3
+    assert [line["shape"] for line in tradeoff["lines"]] == ["dots"] * 2, "two have an ε; neither beats the other"
+    assert "<td>1: logistic regression, ε = 1</td><td>step 50</td><td>0.8246 ± 0.0040</td>" in page.text
 
 
 def test_nobody_compares_what_he_may_not_see(scene: Scene, visit: Callable[[], Browser]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.by_night import but
 from tests.dashboard.scene import Everything, Scene
 from tests.dashboard.test_register import table
 from tests.factories import job_spec
@@ -21,7 +22,7 @@ Open = Callable[..., Any]
 SUBMIT, REGISTER = "/dashboard/submit", "/dashboard/register"
 
 
-@pytest.mark.parametrize("width", [1440, 390])
+@pytest.mark.parametrize("width", but([1440, 390], lambda width: width == 1440))
 def test_a_person_composes_and_submits_a_job_by_keyboard_alone(open_page: Open, whole: Whole, width: int) -> None:
     scene, ids = whole
     page = open_page(f"{SUBMIT}?dataset={ids.reviews}", scene.analyst, viewport={"width": width, "height": 900})
@@ -122,7 +123,7 @@ def test_only_what_is_quoted_can_be_submitted_and_a_failure_is_told(chromium: An
     context.close()
 
 
-@pytest.mark.parametrize("width", [1440, 390])
+@pytest.mark.parametrize("width", but([1440, 390], lambda width: width == 390))
 def test_an_owner_comes_from_an_empty_service_to_a_job_by_keyboard(
     open_page: Open, whole: Whole, tmp_path: Path, width: int
 ) -> None:
@@ -160,8 +161,13 @@ def test_a_file_that_does_not_fit_says_so_at_its_field(
     page.goto(REGISTER)
     page.get_by_label("API key").fill(whole[0].owner.token)
     page.get_by_role("button", name="Sign in").click()
-    page.get_by_role("button", name="Check, store nothing").click()
-    page.get_by_text("Choose a data file first").wait_for()
+    asked = page.get_by_text("Choose a data file first")
+    for _ in range(20):  # a click before the page's script runs does nothing; a person clicks again
+        page.get_by_role("button", name="Check, store nothing").click()
+        page.wait_for_timeout(500)
+        if asked.is_visible():
+            break
+    asked.wait_for()
     page.get_by_label("Data file").set_input_files(table(tmp_path / "people.csv", 100))
     page.get_by_text("The declaration is complete").wait_for()
     page.get_by_label("Label").fill("nope")
@@ -187,4 +193,5 @@ def test_a_person_searches_chooses_and_compares(open_page: Open, whole: Whole) -
     page.get_by_role("button", name="Compare the chosen jobs").press("Enter")
     page.get_by_role("heading", name="Settings that differ").wait_for()
     assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
-    assert page.locator("svg polygon.band").count() == 2
+    page.locator(".chart canvas").first.wait_for()
+    assert page.locator(".chart canvas").count() == 2

@@ -1,4 +1,4 @@
-"""Numbers are never rounded in the spender's favour; a curve's points lie where its numbers are."""
+"""Numbers are never rounded in the spender's favour."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.dashboard import numbers, views
-from app.dashboard.curve import HEIGHT, NORMAL_95, WIDTH, curves, ticks
 from app.ids import now
-from app.jobs.schemas import MetricView
 from app.ledger.schemas import AccountView
 
 positive = st.floats(min_value=1e-9, max_value=1e9)
@@ -91,49 +89,3 @@ def test_a_budgets_parts_are_the_whole_and_never_too_hopeful(budget: int, data: 
     assert drawn.spent_percent >= 100 * spent / budget * (1 - 1e-12)
     assert 0 <= drawn.left_percent <= 100 * (budget - spent - held) / budget + 1e-9
     assert drawn.spent_percent + drawn.held_percent + drawn.left_percent == pytest.approx(100)
-
-
-def metric(step: int, value: float, std: float = 0.01, name: str = "accuracy") -> MetricView:
-    return MetricView(name=name, step=step, value=value, std=std, on="holdout", released_by="noisy_count")
-
-
-@given(
-    st.lists(st.tuples(st.integers(1, 10_000), st.floats(-1e6, 1e6), st.floats(0, 1e3)), min_size=1, max_size=30),
-)
-def test_every_point_of_a_curve_lies_inside_it(numbers_: list[tuple[int, float, float]]) -> None:
-    (curve,) = curves([metric(*each) for each in numbers_], 10_000)
-    steps = [point.metric.step for point in curve.points]
-    assert steps == sorted(steps)
-    for point in curve.points:
-        assert 0 <= point.high <= point.y <= point.low <= HEIGHT
-        assert curve.left <= point.x <= curve.right <= WIDTH
-    assert 2 <= len(curve.y_ticks) <= 9
-    assert len(curve.x_ticks) >= 2
-
-
-@pytest.mark.parametrize("found", [[(0.0, 1e-20)], [(0.0, 0.0)], [(1e6, 1e-12)], [(0.5, 0.0), (0.5 + 1e-15, 0.0)]])
-def test_a_curve_of_almost_nothing_has_a_height(found: list[tuple[float, float]]) -> None:
-    (curve,) = curves([metric(step, *each) for step, each in enumerate(found, start=1)], 2)
-    labels = [tick.label for tick in curve.y_ticks]
-    assert len(set(labels)) == len(labels) >= 2
-
-
-def test_error_bars_are_95_percent_of_the_noise() -> None:
-    (curve,) = curves([metric(50, 0.8, 0.01)], 100)
-    (point,) = curve.points
-    (low, high) = (curve.y_ticks[0], curve.y_ticks[-1])
-    per_unit = (low.at - high.at) / (float(high.label) - float(low.label))
-    assert point.low - point.high == pytest.approx(2 * NORMAL_95 * 0.01 * per_unit)
-    assert point.x == pytest.approx((curve.left + curve.right) / 2)
-
-
-def test_each_metric_has_a_curve_and_what_is_not_a_number_is_left_out() -> None:
-    found = curves([metric(1, 0.5), metric(1, 0.4, name="loss"), metric(2, math.nan)], 2)
-    assert [(curve.name, len(curve.points)) for curve in found] == [("accuracy", 1), ("loss", 1)]
-    assert curves([], 10) == []
-
-
-def test_ticks_are_round() -> None:
-    assert ticks(0, 50, 8) == [0, 10, 20, 30, 40, 50]
-    assert ticks(0.68, 0.83, 5) == [0.65, 0.7, 0.75, 0.8, 0.85]
-    assert ticks(0, 1, 8)[:2] == [0, 0.2]

@@ -78,6 +78,8 @@ def test_no_page_is_wider_than_a_phone(open_page: Open, whole: Whole, study: str
         "/dashboard/datasets",
         "/dashboard/submit",
         "/dashboard/register",
+        "/dashboard/keys",
+        "/dashboard/audit?check=true",
     ]
     paths += [f"/dashboard/jobs/{each}" for each in jobs]
     paths += ["/dashboard/compare?" + "&".join(f"job={each}" for each in jobs)]

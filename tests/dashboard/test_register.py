@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 
 from app.contracts.dataset_spec import DatasetSpec
 from app.dashboard import page as pages
 from app.dashboard.dataset_draft import LAYOUT, first_declaration, form
-from app.db.models import Dataset
+from app.db.clock import ClockName, in_seconds
+from app.db.models import Dataset, DatasetReading
+from app.ids import new_id, now
 from app.web.examples import DATASET_SPECS
 from scrimp.declare import MOST_CLASSES, MOST_VALUES
 from tests.dashboard.conftest import Browser, token_of
@@ -132,3 +134,58 @@ def test_refusals_of_the_api_stand_at_their_fields_and_are_text(whole: Whole, si
         assert browser.client.post(f"{PAGE}/draft", data=sent | {"refused": odd}).status_code == 200
     empty = browser.client.post(f"{PAGE}/draft", data=sent | {"json": json.dumps(first_declaration().document)})
     assert 'href="#f-name"' in empty.text and 'href="#f-task-label"' in empty.text
+
+
+def reading(scene: Scene, state: str, **values: Any) -> str:
+    """A registration that another process reads, or that has ended."""
+    dataset_id, spec = new_id("ds"), DatasetSpec.model_validate(dataset_spec(name=f"a-{state}-set"))
+    with scene.db.write() as session:
+        row = DatasetReading(
+            id=dataset_id,
+            name=spec.name,
+            owner_key=scene.owner.id,
+            state=state,
+            spec=spec.model_dump(mode="json"),
+            sources={},
+            bytes=50_000_000,
+            created_at=now(),
+            **values,
+        )
+        session.add(row)
+        session.flush()
+        lease = {"lease_until": in_seconds(3600.0), "lease_clock": ClockName()}
+        session.execute(update(DatasetReading).where(DatasetReading.id == dataset_id).values(**lease))
+    return dataset_id
+
+
+def test_a_file_that_is_read_in_the_background_shows_how_far_it_is(whole: Whole, signed_in: SignedIn) -> None:
+    scene, _ids = whole
+    browser = signed_in("owner")
+    problem = {"detail": XSS, "errors": [{"pointer": "/features/columns/1", "detail": "3 cells are not numbers"}]}
+    going = reading(scene, "reading", bytes_read=12_345_678)
+    refused = reading(scene, "rejected", outcome={"problem": problem}, ended_at=now())
+    page = browser.get(f"/dashboard/datasets/{going}").text
+    assert f'data-live="/dashboard/live/readings/{going}"' in page and 'value="12345678"' in page
+    assert 'data-poll="1000"' in browser.get(f"/dashboard/live/readings/{going}").text
+    live = browser.get(f"/dashboard/live/readings/{refused}").text
+    assert "data-poll" not in live and "/features/columns/1" in live and XSS not in live
+    cards = browser.get("/dashboard/datasets").text
+    assert "Its file is being read" in cards and "Its file was rejected" in cards
+    assert browser.client.get(f"/dashboard/submit?dataset={going}").status_code < 500
+    for each in (going, refused):
+        assert signed_in("analyst").client.get(f"/dashboard/live/readings/{each}").status_code == 404
+    with scene.db.write() as session:
+        ready = session.scalars(select(Dataset).where(Dataset.owner_key == scene.owner.id)).first()
+    assert ready is not None
+    assert "The file is read" in browser.get(f"/dashboard/live/readings/{ready.id}").text
+
+
+def test_a_large_file_has_arrived_before_it_is_read(whole: Whole, signed_in: SignedIn, tmp_path: Path) -> None:
+    browser = signed_in("owner")
+    state = browser.client.app.state  # type: ignore[attr-defined]
+    state.settings = state.settings.model_copy(update={"read_at_once_bytes": 10})
+    spec = dataset_spec(name="large", features={"kind": "columns", "columns": ["age", "height"]})
+    files = {"spec": (None, json.dumps(spec)), "file": ("people.csv", table(tmp_path / "people.csv", 20).read_bytes())}
+    headers = {"X-CSRF-Token": token_of(browser.get(PAGE))}
+    made = browser.client.post(f"{PAGE}/file", files=files, headers=headers)
+    assert made.status_code == 200 and "is being read" in made.text and "/dashboard/datasets/ds_" in made.text

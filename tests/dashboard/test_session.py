@@ -18,6 +18,11 @@ PARTS = ["/dashboard/live/jobs", "/dashboard/live/jobs/job_x", "/dashboard/live/
 FILES = ["/dashboard/jobs/job_x/certificate", "/dashboard/jobs/job_x/artifacts/model.safetensors"]
 
 
+def test_the_service_s_address_leads_to_the_dashboard(visit: Visit) -> None:
+    answer = visit().get("/")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/dashboard")
+
+
 @pytest.mark.parametrize("path", PAGES + PARTS + FILES)
 def test_without_a_session_every_page_leads_to_the_login(visit: Visit, path: str) -> None:
     answer = visit().get(path)

@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 
 from app import disk
+from app.datasets.reader import Reader
 from app.datasets.storage import copy_from_data_root
 from app.errors import StorageFull
 from tests.datasets.conftest import CSV, Api, MakeApi, spec
+from tests.datasets.test_resumable import kind
+from tests.formats.test_images import GOOD, folder
 
 
 @pytest.fixture
@@ -151,3 +154,35 @@ def test_a_copy_waits_for_its_turn(api: Api) -> None:
     assert all(parsers._copies.acquire(blocking=False) for _ in range(api.settings.max_parsers)), (
         "places are given back"
     )
+
+
+def images_spec(name: str) -> dict[str, Any]:
+    shape = {"height": 4, "width": 6, "channels": 1}
+    return spec(
+        name,
+        format="images",
+        task={"kind": "classification", "label": "class", "classes": ["boot", "coat"]},
+        features={"kind": "tensor", "array": "image", "image": shape},
+        privacy={"sensitivity": "public"},
+        holdout=None,
+    )
+
+
+def test_a_folder_of_images_under_the_root(make_api: MakeApi, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    folder(root / "packed", sorted(GOOD))  # writes root/images too
+    api = make_api(data_root=root)
+    made = api.by_path(images_spec("folder") | {"path": "images"}).json()
+    assert made["shape"] == {"records_train": 5, "records_holdout": 0, "features": 24, "outputs": 2, "sparse": False}
+    packed = api.by_path(images_spec("packed") | {"path": "packed"}).json()
+    assert packed["content_sha256"] == made["content_sha256"]
+    later = make_api(data_root=root, read_at_once_bytes=10)
+    accepted = later.by_path(images_spec("later") | {"path": "images"}).json()
+    assert accepted["state"] == "reading" and accepted["reading"]["bytes"] > 5
+    Reader(later.db, later.settings).run_once()
+    assert later.get("/v1/datasets/later").json()["content_sha256"] == made["content_sha256"]
+    (root / "images" / "boot" / "notes.txt").write_text("no image")
+    refused = api.by_path(images_spec("other") | {"path": "images"}).json()
+    assert "1 not named like class/name.png" in refused["detail"] and "notes" not in refused["detail"]
+    assert kind(api.by_path(spec("csv") | {"path": "images"})) == (422, "invalid-request")

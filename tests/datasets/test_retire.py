@@ -52,7 +52,9 @@ def test_a_retired_ledger_stays_closed(api: Api) -> None:
     made, other = api.upload(spec()).json(), api.upload(spec("other"), DIFFERENT).json()
     retire(api, made["id"])
     raised = api.client.post(
-        f"/v1/datasets/{made['id']}/ledger/cap", json={"epsilon": 8.0, "reason": "more"}, headers=api.headers("owner")
+        f"/v1/datasets/{made['id']}/ledger/cap",
+        json={"epsilon": 8.0, "reason": "more"},
+        headers=api.headers("owner") | {"If-Match": "*"},
     )
     assert (raised.status_code, raised.json()["type"]) == (409, "/problems/wrong-state")
     for path, into in ((made["id"], other["id"]), (other["id"], made["id"])):

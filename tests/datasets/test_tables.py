@@ -10,7 +10,7 @@ import pytest
 from app.contracts.dataset_spec import DatasetSpec
 from app.db.declared import declared
 from app.db.models import Dataset, Job
-from app.formats.stored import DataDamagedError
+from app.formats.damage import DataDamagedError
 from app.formats.tables import scaled
 from tests.datasets.conftest import Api, spec
 from tests.datasets.test_declarations import declare

@@ -247,3 +247,8 @@ def test_redis_wants_its_password_which_nobody_sees(locked_redis: int, made_secr
         assert known.ping()
     for line in psutil.process_iter(["cmdline"]):
         assert password not in " ".join(line.info["cmdline"] or [])
+
+
+def test_logs_are_bounded() -> None:
+    for name, service in SERVICES.items():
+        assert service["logging"]["options"] == {"max-size": "16m", "max-file": "4"}, name

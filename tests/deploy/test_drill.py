@@ -16,6 +16,7 @@ from types import SimpleNamespace
 import psycopg
 import pytest
 
+from app import objects
 from app.db.migrate import upgrade
 from app.ledger.heads import Heads
 from app.lifecycle import restore
@@ -75,7 +76,7 @@ def is_noticed_and_posted(drill: Drill, settings: Settings, dataset: str, spent:
     world = World.__new__(World)
     World.__init__(world, settings, None, drill.home)
     assert world.account(dataset).train_spent == spent
-    assert restore.gaps(world.db, Heads.of(settings), settings.storage_root) == []
+    assert restore.gaps(world.db, Heads.of(settings), objects.of(settings)) == []
     world.db.close()
 
 

@@ -13,42 +13,50 @@ from pathlib import Path
 import pytest
 
 from app.settings import Settings
-from scrimp.cli import service
+from scrimp_server.commands import service
 from tests.conftest import GUARD
-from worker.noise import native
-from worker.noise.build import SOURCE, compilers
+from worker.native import library
+from worker.native.build import LIBRARY, compilers
+from worker.native.build import SOURCES as C_FILES
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = ("alembic", "app", "scrimp", "worker", "pyproject.toml", "setup.py", "README.md", "LICENSE")
+SOURCES = (
+    *("alembic", "app", "client", "scrimp", "scrimp_server", "worker"),
+    *("pyproject.toml", "setup.py", "README.md", "LICENSE"),
+)
+LEFT = shutil.ignore_patterns("__pycache__", "build")
 TORCHLESS = "raise ImportError('this installation has no torch')\n"
 
 
-def wheel_of(folder: Path, **environment: str) -> Path:
-    """Builds a wheel from a copy: a build leaves folders where it runs."""
+def built(folder: Path, project: str, name: str, **environment: str) -> Path:
+    """Builds a project's wheel from a copy: a build leaves folders where it runs."""
     source = folder / "source"
     source.mkdir(parents=True)
-    for name in SOURCES:
-        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-        copy(ROOT / name, source / name)
-    for library in source.rglob("*.so"):
-        library.unlink()
+    for part in SOURCES:
+        if (ROOT / part).is_dir():
+            shutil.copytree(ROOT / part, source / part, ignore=LEFT)
+        else:
+            shutil.copy(ROOT / part, source / part)
+    for made in source.rglob("*.so"):
+        made.unlink()
     options = ["--no-deps", "--no-build-isolation", "--quiet", "--wheel-dir", str(folder)]
-    command = [sys.executable, "-m", "pip", "wheel", *options, str(source)]
+    command = [sys.executable, "-m", "pip", "wheel", *options, str(source / project)]
     subprocess.run(command, check=True, timeout=120, env=os.environ | environment)
-    return next(folder.glob("scrimp-*.whl"))
+    return next(folder.glob(f"{name}-*.whl"))
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return wheel_of(tmp_path_factory.mktemp("wheel"))
+    return built(tmp_path_factory.mktemp("wheel"), ".", "scrimp")
 
 
 @pytest.fixture(scope="module")
-def installed(wheel: Path) -> Path:
-    """A folder with what the wheel puts into site-packages, and a torch that cannot be imported."""
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what both wheels put into site-packages, and a torch that cannot be imported."""
     target = wheel.parent / "site"
-    with zipfile.ZipFile(wheel) as packed:
-        packed.extractall(target)
+    for each in (wheel, built(tmp_path_factory.mktemp("client"), "client", "scrimp_client")):
+        with zipfile.ZipFile(each) as packed:
+            packed.extractall(target)
     (target / "torch.py").write_text(TORCHLESS)
     return target
 
@@ -105,22 +113,23 @@ def _become(_path: str, _line: list[str]) -> None:
     raise Became(os.umask(0o022))
 
 
-def test_a_wheel_has_the_compiled_noise_step(wheel: Path, installed: Path) -> None:
+def test_a_wheel_has_the_compiled_step(wheel: Path, installed: Path) -> None:
     """Built by whatever compiler there is, for any Python 3 on this kind of machine, and it loads."""
     if not compilers():
         pytest.skip("there is no C compiler")
     assert "-py3-none-" in wheel.name and not wheel.name.endswith("-any.whl")
     assert not list(installed.parent.rglob("*.data"))
-    folder = installed / "worker" / "noise"
-    assert (folder / "native.c").read_bytes() == SOURCE.read_bytes()
-    assert native.load(folder / "libnoise.so") is not None
+    folder = installed / "worker" / "native"
+    assert all((folder / each.name).read_bytes() == each.read_bytes() for each in C_FILES)
+    assert library.load(folder / LIBRARY.name) is not None
 
 
 def test_without_a_compiler_a_wheel_is_pure_python(tmp_path: Path) -> None:
     if any(compiler.portable for compiler in compilers()):
         pytest.skip("this Python carries a compiler")
-    pure = wheel_of(tmp_path, PATH=str(tmp_path), CC="")
+    pure = built(tmp_path, ".", "scrimp", PATH=str(tmp_path), CC="")
     assert pure.name.endswith("-py3-none-any.whl")
     with zipfile.ZipFile(pure) as packed:
         names = packed.namelist()
-    assert "worker/noise/native.c" in names and not [name for name in names if name.endswith(".so")]
+    assert {f"worker/native/{each.name}" for each in C_FILES} <= set(names)
+    assert not [name for name in names if name.endswith(".so")]

@@ -58,7 +58,7 @@ def exists(path: str, name: str) -> bool:
 
 
 def modules() -> list[Path]:
-    folders = ("app", "worker", "scrimp", "scripts", "tests", "benchmarks", "alembic")
+    folders = ("app", "worker", "scrimp", "scrimp_server", "scripts", "tests", "benchmarks", "alembic")
     return [path for folder in folders if (ROOT / folder).is_dir() for path in (ROOT / folder).rglob("*.py")]
 
 

@@ -23,7 +23,7 @@ RETIRED = {
     r"\btakers?\b": "sharers",
     r"\bParameterBook\b|\bkeeps? books\b": "accumulators",
 }
-FOLDERS = ("app", "worker", "scrimp", "alembic", "scripts", "docs", "examples", "benchmarks")
+FOLDERS = ("app", "worker", "scrimp", "scrimp_server", "client", "alembic", "scripts", "docs", "examples", "benchmarks")
 PAGES = (
     "README.md",
     "CONTRIBUTING.md",
@@ -79,7 +79,7 @@ def public(tree: ast.Module) -> list[ast.FunctionDef | ast.AsyncFunctionDef | as
     return found
 
 
-@pytest.mark.parametrize("folder", ["app", "worker", "scrimp"])
+@pytest.mark.parametrize("folder", ["app", "worker", "scrimp", "scrimp_server"])
 def test_public_names_have_docstrings(folder: str) -> None:
     """85 % of them: what a name says by itself needs none. A method that overrides has its base's."""
     nodes = [node for path in (ROOT / folder).rglob("*.py") for node in public(ast.parse(path.read_text()))]

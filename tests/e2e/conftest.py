@@ -85,7 +85,7 @@ class Service:
 
     def kill_api(self) -> None:
         """Kills the API's process alone; `scrimp serve` starts it again."""
-        next(each for each in self.descendants() if "scrimp.api" in each.cmdline()).kill()
+        next(each for each in self.descendants() if "scrimp_server.api" in each.cmdline()).kill()
 
     def descendants(self) -> list[psutil.Process]:
         """All processes of the service."""

@@ -51,6 +51,7 @@ def test_noise_that_two_jobs_share_is_found(faulty: Cluster) -> None:
     assert any("share noise" in note for note in notes(report))
 
 
+@pytest.mark.nightly  # tests/canaries counts scores; a fault of the real worker is found above
 def test_an_uncharged_score_is_found(faulty: Cluster) -> None:
     report = audited(faulty, "uncharged-scores", "score loss")
     (result,) = report.results

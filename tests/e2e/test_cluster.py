@@ -15,7 +15,7 @@ from tests.e2e.cluster import Cluster
 from tests.e2e.conftest import job_of, until
 
 CHEAP: dict[str, Any] = {"privacy": {"target_epsilon": 0.3}, "evaluation": {"noise_mu": 0.05}}
-JOBS = 6  # a job takes seconds, most of them to load torch
+JOBS = 4  # a job takes seconds, most of them to load torch
 
 
 @pytest.fixture(params=[pytest.param("sqlite", marks=pytest.mark.nightly), "postgres"])

@@ -25,7 +25,7 @@ def test_a_gpu_job_on_a_service_without_a_gpu(service: Service, tmp_path: Path) 
     assert [each["device"] for each in done["attempts"]] == ["cpu"]
     certificate = until(lambda: service.get(f"/v1/jobs/{done['id']}/certificate").get("certificate"))
     assert certificate["numerics"]["device"] == "cpu" and certificate["numerics"]["device_name"]
-    (worker,) = service.get("/v1/workers")["items"]
+    (worker,) = (each for each in service.get("/v1/workers")["items"] if each["name"] == done["attempts"][0]["worker"])
     assert [each["kind"] for each in worker["devices"]] == ["cpu"]
 
     spent = service.get(f"/v1/datasets/{dataset}/ledger")["accounts"]["train"]["spent"]

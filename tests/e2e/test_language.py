@@ -64,6 +64,43 @@ def delivered(service: Service, ended: dict[str, Any], folder: Path) -> Path:
     return folder
 
 
+def pairs(path: Path, seed: int = 1) -> Path:
+    """A start, and the words that count up from it."""
+    starts = np.random.default_rng(seed).integers(0, 26, 400)
+    rows = [{"start": f"w{at}", "then": f"w{at + 1} w{at + 2}", "n": n} for n, at in enumerate(starts.tolist())]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@ON_SQLITE
+def test_answers_to_prompts_in_a_chat(service: Service, tmp_path: Path) -> None:
+    folder = write(service.models / "tiny" / "chat", "qwen2")
+    begin = "{% if add_generation_prompt %}<s> {% endif %}"
+    (folder / "chat_template.jinja").write_text("{% for m in messages %}<s> {{ m.content }} </s> {% endfor %}" + begin)
+    task, features = {"kind": "language_model", "prompt": "start"}, {"kind": "text", "column": "then"}
+    with service.client() as client:
+        client.create_dataset(spec("answers", task) | {"features": features}, pairs(tmp_path / "p"))
+    wanted = job("answers", {"path": "tiny/chat", "chat": True, "max_length": 8}, loss_bound=10.0)
+    ended = finished(service, submit(service, wanted | {"length": {"steps": 10}, "privacy": {"target_epsilon": 4.0}}))
+    assert ended["status"] == "succeeded", ended["failure"]
+    assert ended["metrics"]["loss"]["released_by"] == "noisy_sum" and 0 < ended["metrics"]["loss"]["value"] < 10
+    certificate = until(lambda: service.get(f"/v1/jobs/{ended['id']}/certificate").get("certificate"))
+    assert 3.9 < certificate["epsilon"]["value"] <= 4.0
+
+
+@ON_SQLITE
+def test_a_mixture_of_experts_is_refused_at_no_cost(service: Service, tmp_path: Path) -> None:
+    """Before any record is read; the error names the module."""
+    write(service.models / "tiny" / "experts", "mixtral", num_local_experts=2, num_experts_per_tok=1)
+    with service.client() as client:
+        features = {"features": {"kind": "text", "column": "then"}}
+        client.create_dataset(spec("mixed", {"kind": "language_model"}) | features, pairs(tmp_path / "m", seed=2))
+    ended = finished(service, submit(service, job("mixed", {"path": "tiny/experts"}, loss_bound=10.0)))
+    assert ended["status"] == "failed" and ended["failure"]["code"] == "model-unfit"
+    assert "model.layers.0.mlp" in ended["failure"]["message"]
+    assert service.get("/v1/datasets/mixed/ledger")["accounts"]["train"]["spent"] == 0
+
+
 @ON_SQLITE
 def test_texts_from_post_to_adapters_and_classifiers(service: Service, tmp_path: Path) -> None:
     from peft import PeftModel

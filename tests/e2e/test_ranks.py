@@ -13,7 +13,7 @@ from safetensors.numpy import load
 from tests.e2e.conftest import SERVED, Service, csv_spec, job_of, until, write_csv
 from tests.e2e.test_spine import finished, submit
 
-STEPS = 150
+STEPS = 60
 MLP = {"kind": "mlp", "hidden": [16]}
 
 
@@ -42,8 +42,8 @@ def test_a_job_on_two_processes_that_loses_one(two_processes: Service, tmp_path:
         dataset = client.create_dataset(spec, write_csv(tmp_path / "shared.csv")).id
     asked = job_of(dataset, model=MLP, seed=5, length={"steps": STEPS}, privacy={"noise_multiplier": 30.0})
     small = {"physical_batch_size": 240}
-    job = submit(service, asked | {"runtime": small | {"processes": 2}})
-    until(lambda: service.get(f"/v1/jobs/{job}")["progress"]["step"] > 15)
+    job = submit(service, asked | {"runtime": small | {"processes": 2, "shard": "optimizer"}})
+    until(lambda: service.get(f"/v1/jobs/{job}")["progress"]["step"] > 5)
     (ready,) = events(service, job, "ready")
     first, second = ready["processes"]
     service.environment["SCRIMP_WORKER_PROCESSES"] = "1"

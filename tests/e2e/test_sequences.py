@@ -73,6 +73,7 @@ def job() -> dict[str, Any]:
     }
 
 
+@pytest.mark.nightly  # ranks are scored below, studies run in test_studies.py
 @pytest.mark.parametrize("service", ["sqlite"], indirect=True)
 def test_a_search_by_ranks(service: Service, tmp_path: Path) -> None:
     """Pilots are compared by a noisy NDCG, which is charged to the users who are trained on."""

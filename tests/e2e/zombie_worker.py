@@ -19,9 +19,9 @@ from worker.celery_app import app
 __all__ = ["app"]
 
 
-def _late(log: AttemptLog, settings: Settings, fork_server: ForkServer, **how: Any) -> None:
+def _late(log: AttemptLog, settings: Settings, fork_server: ForkServer, **how: Any) -> str:
     os.kill(os.getpid(), signal.SIGSTOP)
-    run_attempt(log, settings, fork_server, **how)
+    return run_attempt(log, settings, fork_server, **how)
 
 
 vars(tasks)["run_attempt"] = _late

@@ -41,6 +41,30 @@ def test_the_format_and_other_columns_change_no_record(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("format", FORMATS)
+def test_a_prompt_stands_before_its_text(tmp_path: Path, format: str) -> None:
+    """Its bytes are counted, in place of a label."""
+    rows = [{"q": f"é{i}"[: i % 3], "t": row["t"]} for i, row in enumerate(ROWS)]
+    asked = spec(format, task={"kind": "language_model", "prompt": "q"})
+    _, parts = parsed(tmp_path, asked, write(tmp_path / "d", format, rows))
+    x = parts["train"].x
+    assert isinstance(x, Texts) and list(x.texts()) == [row["q"] + row["t"] for row in rows]
+    assert parts["train"].y.tolist() == [float(len(row["q"].encode())) for row in rows]
+    with pytest.raises(InvalidRequest) as caught:
+        parsed(tmp_path, asked, write(tmp_path / "e", format, ROWS))
+    assert [each["pointer"] for each in caught.value.members["errors"]] == ["/task/prompt"]
+
+
+def test_a_prompt_s_end_is_part_of_a_record(tmp_path: Path) -> None:
+    """Two records whose texts together are equal differ where their answers begin."""
+    asked = spec("jsonl", task={"kind": "language_model", "prompt": "q"})
+    found = [
+        parsed(tmp_path, asked, write(tmp_path / q, "jsonl", [{"q": q, "t": "abc"[len(q) :]}] * 9))[0]
+        for q in ("a", "ab")
+    ]
+    assert found[0]["contents"] != found[1]["contents"]
+
+
+@pytest.mark.parametrize("format", FORMATS)
 def test_users_keep_so_many_texts_each(tmp_path: Path, format: str) -> None:
     privacy = {"sensitivity": "private", "records": 7, "cap": {"epsilon": 1.0, "delta": 1e-5}}
     privacy |= {"unit": "user", "user_column": "who", "max_records_per_user": 3}

@@ -15,12 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.formats import merkle
+from app.formats.damage import DataDamagedError
 from app.formats.layout import Index, Layout, index_path
 from app.formats.part_files import load_part, open_part, remove_part, rename_part, save_part, units_of
 from app.formats.part_reader import PartFile
 from app.formats.part_writer import PartWriter
 from app.formats.pieces import chosen, cut, joined
-from app.formats.stored import Csr, DataDamagedError, Pairs, Sequences, StoredPart, Texts
+from app.formats.stored import Csr, Pairs, Sequences, StoredPart, Texts
 
 OLD = Path(__file__).parent / "old_parts"
 KINDS = ["dense", "of_users", "sparse", "pairs", "sequences", "texts"]

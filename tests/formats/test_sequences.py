@@ -12,8 +12,9 @@ from pydantic import ValidationError
 
 from app.contracts.dataset_spec import DatasetSpec
 from app.errors import InvalidRequest
+from app.formats.damage import DataDamagedError
 from app.formats.part_files import load_part, save_part
-from app.formats.stored import DataDamagedError, Sequences, StoredPart
+from app.formats.stored import Sequences, StoredPart
 from tests.formats import test_interactions
 from tests.formats.files import parsed
 

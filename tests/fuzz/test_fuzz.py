@@ -1,4 +1,4 @@
-"""Three hundred inputs for each parser (100,000 by night); what ever broke one; how each input ended is seen."""
+"""Sixty inputs for each parser (100,000 by night); what ever broke one; how each input ended is seen."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tests.fuzz.campaign import CORPUS, Campaign
 from tests.fuzz.cases import FORMATS, Case
 from tests.fuzz.examine import examine
 
-INPUTS = 300
+INPUTS = 60
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_hundreds_of_inputs(format: str, tmp_path: Path) -> None:
+def test_dozens_of_inputs(format: str, tmp_path: Path) -> None:
     done = Campaign(format).run(INPUTS, seed=20, found=tmp_path)
     assert done.findings == []
     assert done.inputs == INPUTS
-    assert done.outcomes["accepted"] > 6, "most inputs must not fail at the door"
+    assert done.outcomes["accepted"] >= 3, "most inputs must not fail at the door"
     assert done.engines == {engine: round(INPUTS * share) for engine, share in campaigns.engines().items()}
 
 

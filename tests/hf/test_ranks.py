@@ -21,14 +21,18 @@ ROWS, TEXTS = 4, 14
 def test_lora_gives_the_same_sums_for_every_number_of_ranks(models_root: Path) -> None:
     """Four passes of four texts, the last one short: no rank, one or two for each of the ranks."""
     made = [replace(model(models_root, "gpt2", torch.float32, tuning="lora"), rows_per_pass=ROWS) for _ in range(4)]
-    texts = records(TEXTS)
+    texts, parameters = records(TEXTS), some_parameters(made[0])
 
-    def summed(ranks: Ranks) -> Parameters:
-        engine = build_engine(made[ranks.rank], Clipping(), training(0.5), grid=Grid(2 * TEXTS + 64, ROWS, ranks))
-        return engine.private_sum(some_parameters(made[0]), texts.select(own_rows(TEXTS, ROWS, ranks)))
+    def summed(ranks: Ranks, sharded: bool = False) -> Parameters:
+        grid = Grid(2 * TEXTS + 64, ROWS, ranks, sharded)
+        engine = build_engine(made[ranks.rank], Clipping(), training(0.5), grid=grid)
+        return engine.private_sum(parameters, texts.select(own_rows(TEXTS, ROWS, ranks)))
 
     wanted = summed(ALONE)
     assert any(bool(each.any()) for each in wanted.values())
     for size in (2, 3, 4):
         for found in together(size, summed):
             assert all(torch.equal(found[name], value) for name, value in wanted.items())
+    whole = torch.cat([each.reshape(-1) for each in wanted.values()])
+    parts = [each for found in together(3, lambda ranks: summed(ranks, True)) for each in found.values()]
+    assert torch.equal(torch.cat(parts), whole), "each rank has the totals that it owns"

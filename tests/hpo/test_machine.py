@@ -193,7 +193,7 @@ class StudyMachine(RuleBasedStateMachine):
         log.succeed(artifacts_of(run), run.steps, [])
 
 
-@pytest.mark.parametrize("histories", [12, pytest.param(100, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("histories", [6, pytest.param(100, marks=pytest.mark.nightly)])
 def test_no_history_of_crashes_charges_more_or_loses_a_run(db: Database, submit: Submit, histories: int) -> None:
     machine = type("Machine", (StudyMachine,), {"db": db, "submit": staticmethod(submit)})
     run_state_machine_as_test(

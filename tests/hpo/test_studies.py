@@ -21,14 +21,14 @@ from app.lifecycle import studies
 from app.lifecycle.claims import claim
 from app.privacy import gdp
 from app.privacy.events import Event, read
-from tests.conftest import BACKINGS
+from tests.by_night import SQLITE_BY_DAY
 from tests.hpo.conftest import Submit, account_of, artifacts_of, finish, job_of, play, release, runs_of
 from tests.lifecycle.conftest import claimed
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scrimp" / "recompute.py"
 
 
-@pytest.fixture(params=BACKINGS)
+@pytest.fixture(params=SQLITE_BY_DAY)  # tests/e2e and the races run on both
 def backing(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -17,7 +17,7 @@ from app.lifecycle import studies
 from app.privacy.mechanism import MechanismConfig
 from scrimp import recompute
 from scrimp.explain import explained
-from tests.conftest import BACKINGS
+from tests.by_night import SQLITE_BY_DAY
 from tests.hpo.conftest import Submit, account_of, job_of, play, runs_of
 from tests.lifecycle.conftest import claimed
 
@@ -25,7 +25,7 @@ CENTERED = {"model": {"kind": "linear", "center": {"max_norm": 2.0}}}
 ONE = math.ceil(0.0173**2 * 1e12 * (1 + 1e-12))  # the charge of one mean
 
 
-@pytest.fixture(params=BACKINGS)
+@pytest.fixture(params=SQLITE_BY_DAY)  # tests/e2e and the races run on both
 def backing(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

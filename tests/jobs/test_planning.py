@@ -107,8 +107,9 @@ REFUSED = [
         facts(width=32768, features={"kind": "hashed_text", "column": "text"}),
         "/runtime/dtype",
     ),
-    (spec_of(runtime={"processes": 2}, privacy=None, evaluation=None), facts(privacy=PUBLIC), "/runtime/processes"),
     (spec_of(runtime={"processes": 2, "device": "cuda"}), facts(), "/runtime/processes"),
+    (spec_of(runtime={"shard": "optimizer"}), facts(), "/runtime/shard"),
+    (spec_of(runtime={"shard": "optimizer", "processes": "auto"}), facts(), "/runtime/shard"),
 ]
 
 
@@ -120,8 +121,9 @@ def test_refusals_point_at_what_to_change(spec: JobSpec, of: DatasetFacts, point
 
 
 def test_public_data_needs_no_privacy_and_has_no_price() -> None:
-    made = plan(spec_of(privacy=None, seed=7), facts(privacy=PUBLIC))
-    assert made.pricing is None
+    for runtime in ({}, {"processes": 2}, {"processes": 2, "shard": "optimizer"}):
+        made = plan(spec_of(privacy=None, seed=7, runtime=runtime), facts(privacy=PUBLIC))
+        assert made.pricing is None
 
 
 def test_a_private_job_on_public_data_is_priced_but_scores_are_free() -> None:
@@ -247,3 +249,51 @@ def test_a_score_that_its_noise_makes_meaningless_is_warned_of() -> None:
     assert warning.startswith("accuracy is released with noise of about ± 0.2, too much to tell models apart")
     assert warning.endswith("noise_mu = 0.5 gives ± 0.02")
     assert plan(spec_of(evaluation={"on": "holdout", "noise_mu": 0.5}), facts(held_out=100)).warnings == ()
+
+
+CYCLIC = {"kind": "cyclic", "batches": 20}
+
+
+def test_cyclic_batches_have_a_public_plan() -> None:
+    made = plan(spec_of(sampling=CYCLIC, length={"epochs": 2.5}), facts())
+    assert (made.steps, made.expected_batch_size, made.sample_rate) == (50, 400, 1.0)
+    assert made.pricing is not None and made.pricing.training.cycle == 20 and made.pricing.training.participations == 3
+    with pytest.raises(InvalidRequest, match="at most as many batches"):
+        plan(spec_of(sampling=CYCLIC), facts(train=19))
+
+
+@pytest.mark.parametrize(
+    ("sampling", "decay", "warned"),
+    [(CYCLIC, 0.9, False), (CYCLIC, 0.95, True), ({"kind": "full_batch"}, 0.5, True)],
+)
+def test_correlated_noise_that_gains_little_is_warned_of(sampling: dict[str, Any], decay: float, warned: bool) -> None:
+    """A step's noise is taken back within 1/(1 − λ) steps: a record should not take part again before."""
+    noise = {"kind": "correlated", "decay": decay}
+    made = plan(spec_of(sampling=sampling, noise=noise, optimizer={"kind": "dp_sgd", "learning_rate": 1.0}), facts())
+    assert any("gains little" in each for each in made.warnings) is warned
+
+
+def test_a_largest_batch_is_priced_at_the_enforced_bound() -> None:
+    sampling = {"kind": "poisson", "expected_batch_size": 80, "largest_batch": 240}
+    made = plan(spec_of(sampling=sampling, length={"steps": 100}, evaluation=None), facts(privacy=RDP))
+    assert made.pricing is not None and made.pricing.training.truncation is not None
+    assert made.pricing.training.truncation.records == 2 * 8000 + 64
+    rows = made.numerics.rows_per_pass
+    assert made.numerics.filling == pytest.approx(1.0 - 80 / (-(-240 // rows) * rows))
+
+
+@pytest.mark.parametrize(
+    ("batch", "largest", "says"),
+    [(80, 2 * 8000 + 65, "at most that many"), (80, 10**15, "at most that many"), (8000, 8000, "leave")],
+)
+def test_a_largest_batch_that_cuts_nothing_is_refused(batch: int, largest: int, says: str) -> None:
+    sampling = {"kind": "poisson", "expected_batch_size": batch, "largest_batch": largest}
+    with pytest.raises(InvalidRequest, match=says) as refused:
+        plan(spec_of(sampling=sampling, length={"steps": 100}, evaluation=None), facts(privacy=RDP))
+    assert refused.value.members["errors"][0]["pointer"] == "/sampling/largest_batch"
+
+
+def test_a_largest_batch_at_the_bound_has_a_price() -> None:
+    sampling = {"kind": "poisson", "expected_batch_size": 80, "largest_batch": 2 * 8000 + 64}
+    made = plan(spec_of(sampling=sampling, length={"steps": 100}, evaluation=None), facts(privacy=RDP))
+    assert made.pricing is not None and price(made.pricing).epsilon is not None

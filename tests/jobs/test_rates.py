@@ -67,6 +67,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"optimizer": AUTO, "clipping": {"kind": "adaptive"}}, "`adaptive` clipping"),
     ({"optimizer": AUTO, "model": MLP, "clipping": {"kind": "per_layer"}}, "`per_layer` clipping"),
     ({"optimizer": {"kind": "dp_rmsprop"}, "model": MLP}, "`dp_rmsprop`"),
+    ({"optimizer": AUTO, "sampling": {"kind": "cyclic", "batches": 5}}, "`cyclic` batches"),
+    ({"optimizer": AUTO, "noise": {"kind": "correlated", "decay": 0.5}}, "correlated noise"),
     ({"optimizer": AUTO | {"weight_decay": 1e6}}, "learning_rate · weight_decay is above 1"),
 ]
 

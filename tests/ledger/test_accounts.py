@@ -67,6 +67,7 @@ def test_hold_moves_both_accounts_or_neither(db: Database) -> None:
         "remaining": {"train": budget - 10, "holdout": budget - 20},
         "account": "holdout",
         "unit": "mu^2 * 1e-12",
+        "budget": None,
     }
     assert balances(db, dataset_id) == before
     hold(db, dataset_id, "job_3", budget - 10, budget - 20)  # to the last unit

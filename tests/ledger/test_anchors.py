@@ -14,10 +14,10 @@ from sqlalchemy import event, select, text
 
 from app.db.engine import Database
 from app.db.migrate import upgrade
-from app.db.models import Account, Certificate, LedgerCheck, LedgerEntry, SignedHead
+from app.db.models import Account, Certificate, LedgerCheck, LedgerCheckpoint, LedgerEntry
 from app.errors import Conflict
 from app.ledger import attestations, behind, certificates, checks, signing_keys
-from app.ledger.anchors import sign_heads
+from app.ledger.checkpoints import sign_due
 from app.ledger.entries import balance_of
 from app.ledger.heads import Heads
 from app.ledger.verify import Verification, verify
@@ -64,17 +64,21 @@ def spent(open_db: Database) -> str:
     return dataset
 
 
+def unheard(*_: object) -> None:
+    """No webhook listens to checkpoints."""
+
+
 def found(db: Database, dataset: str, heads: Heads | None = None) -> Verification:
-    recorded = heads.read(dataset) if heads is not None else None
+    outside = behind.read_outside(heads, dataset) if heads is not None else (None, None)
     with db.read() as session:
-        return verify(session, dataset, recorded)
+        return verify(session, dataset, *outside)
 
 
 def test_what_was_signed_and_recorded_is_in_an_honest_chain(open_db: Database, spent: str, heads: Heads) -> None:
-    assert sign_heads(open_db, heads, KEY) == (1, [])
-    assert sign_heads(open_db, heads, KEY) == (0, [])
+    assert sign_due(open_db, heads, KEY, unheard) == (1, [])
+    assert sign_due(open_db, heads, KEY, unheard) == (0, [])
     result = found(open_db, spent, heads)
-    assert (result.valid, result.heads, result.problem) == (True, JOBS, None)  # the last one is signed three times
+    assert (result.valid, result.heads, result.problem) == (True, JOBS + 1, None)  # heads, and a checkpoint
 
 
 @pytest.mark.parametrize(("keep", "bad"), [(7, 3), (5, 3), (3, 3), (1, 2)])
@@ -102,20 +106,20 @@ def test_certificates_find_a_tail_that_was_rolled_back(open_db: Database, spent:
 def test_without_certificates_the_signed_head_and_the_record_find_it(
     open_db: Database, spent: str, heads: Heads, keep: int
 ) -> None:
-    sign_heads(open_db, heads, KEY)
+    sign_due(open_db, heads, KEY, unheard)
     with open_db.write() as session:
         session.execute(text("DELETE FROM certificates"))
     with open_db.write() as session:
         rewrite(session, spent, keep)
     assert "the relay signed" in str(found(open_db, spent).problem)
     with open_db.write() as session:
-        session.execute(text("DELETE FROM signed_heads"))
+        session.execute(text("DELETE FROM ledger_checkpoints"))
     assert found(open_db, spent).valid, "the database alone cannot tell"
     assert "outside the database" in str(found(open_db, spent, heads).problem)
     assert set(behind.problems(open_db, heads, [spent])) == {spent}
     with pytest.raises(Conflict), open_db.write() as session:
         behind.require_current(session, heads.read(spent), spent)
-    assert sign_heads(open_db, heads, KEY) == (0, [spent])
+    assert sign_due(open_db, heads, KEY, unheard) == (0, [spent])
 
 
 @pytest.mark.parametrize("forged", ["signature", "head", "key", "envelope"])
@@ -139,12 +143,12 @@ def test_a_certificate_that_was_forged_is_found(open_db: Database, spent: str, f
 
 
 def test_the_relay_signs_no_chain_that_lacks_what_it_signed(open_db: Database, spent: str, heads: Heads) -> None:
-    sign_heads(open_db, heads, KEY)
+    sign_due(open_db, heads, KEY, unheard)
     (heads.folder / f"{spent}.json").unlink()
     with open_db.write() as session:
         rewrite(session, spent, 7)
     hold(open_db, spent, "job_more", 1)
-    assert sign_heads(open_db, heads, KEY) == (0, [spent])
+    assert sign_due(open_db, heads, KEY, unheard) == (0, [spent])
 
 
 def test_a_row_that_was_set_back_admits_nothing(db: Database) -> None:
@@ -201,4 +205,4 @@ def test_what_the_daily_check_finds_closes_the_data_set_until_it_is_mended(
     with open_db.read() as session:
         check = session.get_one(LedgerCheck, spent)
         assert (check.entries, check.problem, check.behind) == (7, None, None)
-        assert session.get(SignedHead, spent) is None
+        assert session.get(LedgerCheckpoint, spent) is None

@@ -162,7 +162,7 @@ def test_verify_says_what_it_found(api: Api, db: Database) -> None:
 
 
 def change_cap(api: Api, dataset_id: str, body: dict[str, Any], role: str = "owner") -> Any:
-    return api.client.post(ledger_of(dataset_id) + "/cap", json=body, headers=api.headers(role))
+    return api.client.post(ledger_of(dataset_id) + "/cap", json=body, headers=api.headers(role, **{"If-Match": "*"}))
 
 
 @pytest.mark.parametrize("role", ["owner", "admin"])

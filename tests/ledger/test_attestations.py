@@ -21,6 +21,7 @@ from app.ledger import attestations, certificates, signatures
 from app.ledger.signing_keys import public_key
 from scrimp.cli import app
 from scrimp.recompute import recompute
+from scrimp.signatures import is_authentic
 from tests.ledger.support import open_ledger
 from tests.ledger.test_certificates import KEY, document, issue, succeeded
 
@@ -92,6 +93,7 @@ def test_no_forgery_is_believed(signed: dict[str, Any]) -> None:
         with pytest.raises(attestations.NotAuthentic):
             raise AssertionError(f"{name}: {attestations.opened(forged, TRUSTED)}")
         assert not certificates.verify(signed | {"envelope": forged}), name
+        assert not is_authentic(signed | {"envelope": forged}) and not is_authentic(forged, TRUSTED), name
     with pytest.raises(attestations.NotAuthentic):
         attestations.opened(signed["envelope"], OTHER)
 
@@ -107,8 +109,10 @@ def test_what_is_no_envelope_is_said_to_be_none(broken: Any) -> None:
 def test_an_envelope_with_another_body_is_found(signed: dict[str, Any]) -> None:
     """Signed by the same key, for another job."""
     other = attestations.statement(signed["certificate"] | {"job": "job_other"}, {"model.safetensors": "ab" * 32})
-    assert certificates.verify(signed)
-    assert not certificates.verify(signed | {"envelope": attestations.seal(other, KEY)})
+    resealed = signed | {"envelope": attestations.seal(other, KEY)}
+    assert certificates.verify(signed) and is_authentic(signed) and is_authentic(signed["envelope"], TRUSTED)
+    assert not certificates.verify(resealed) and not is_authentic(resealed)
+    assert not is_authentic(signed, OTHER) and not is_authentic(signed["envelope"], OTHER)
 
 
 def test_a_certificate_of_an_earlier_version_still_verifies(signed: dict[str, Any]) -> None:
@@ -116,7 +120,9 @@ def test_a_certificate_of_an_earlier_version_still_verifies(signed: dict[str, An
     earlier = signatures.sign(signed["certificate"] | {"version": 1}, "certificate", KEY)
     assert certificates.verify(earlier, TRUSTED)
     assert certificates.verify(earlier | {"envelope": None}, TRUSTED)
-    assert not certificates.verify({name: signed[name] for name in signed if name != "envelope"}, TRUSTED)
+    stripped = {name: signed[name] for name in signed if name != "envelope"}
+    assert not certificates.verify(stripped, TRUSTED)
+    assert is_authentic(earlier, TRUSTED) and not is_authentic(stripped, TRUSTED)
 
 
 @pytest.mark.parametrize("key", ["AAAA", "", "ü", None])
@@ -189,6 +195,35 @@ def test_another_language_believes_no_forgery(signed: dict[str, Any], tmp_path: 
         assert node(path, "--public-key", TRUSTED).returncode == 1, name
     path.write_text("{}")
     assert node(path, "--public-key", TRUSTED).returncode == 2
+
+
+@needs_node
+@pytest.mark.parametrize("other", ["certificate", "public_key", "algorithm", "keyid"])
+def test_another_language_believes_no_document_that_says_otherwise(
+    signed: dict[str, Any], tmp_path: Path, other: str
+) -> None:
+    """The envelope is intact; what the document shows around it is not, or is missing."""
+    path, [signature] = tmp_path / "certificate.json", signed["envelope"]["signatures"]
+    for value in ("x", None):
+        changed = signed | {other: value}
+        if other == "keyid":
+            changed = signed | {"envelope": signed["envelope"] | {"signatures": [signature | {"keyid": value}]}}
+        if value is None:
+            changed.pop(other, None)
+        path.write_text(json.dumps(changed))
+        assert node(path, "--public-key", TRUSTED).returncode == 1
+
+
+def test_a_proof_that_fails_is_told_from_a_signature_that_does(signed: dict[str, Any], tmp_path: Path) -> None:
+    path, body = tmp_path / "certificate.json", signed["certificate"]
+    wrong = body | {"ledger": body["ledger"] | {"checkpoint": "no note", "proofs": []}}
+    for shown_as, told in (
+        (certificates.sign(wrong, KEY, {}), "the proof does NOT hold"),
+        (signed | {"certificate": wrong}, "the signature does NOT hold"),
+    ):
+        path.write_text(json.dumps(shown_as))
+        shown = CliRunner().invoke(app, ["certificates", "verify", str(path), "--public-key", TRUSTED])
+        assert shown.exit_code == 1 and told in " ".join(shown.output.split())
 
 
 def test_the_command_line_verifies_and_recomputes_an_envelope(signed: dict[str, Any], tmp_path: Path) -> None:

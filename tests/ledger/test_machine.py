@@ -173,7 +173,7 @@ class LedgerMachine(RuleBasedStateMachine):
             assert found.entries == self.entries
 
 
-@pytest.mark.parametrize("histories", [15, pytest.param(200, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("histories", [8, pytest.param(200, marks=pytest.mark.nightly)])
 def test_histories(db: Database, histories: int) -> None:
     machine = type("Machine", (LedgerMachine,), {"db": db})
     run_state_machine_as_test(

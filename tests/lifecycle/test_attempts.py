@@ -176,6 +176,18 @@ def test_a_mismatch_gets_a_fresh_salt_and_is_charged_again(db: Database, submit:
         again.start_block(31, 32)
 
 
+def test_a_mismatch_without_privacy_repeats_all_steps(db: Database, submit: Submit) -> None:
+    """On fewer processes the sums of a job that pays for nothing round otherwise: it begins again and ends whole."""
+    dataset = add_dataset(db, privacy={"sensitivity": "public"})
+    log = claimed(db, job_id := submit(dataset, privacy=None, evaluation=None))
+    steps = job_row(db, job_id).steps
+    assert log.start_block(1, steps)
+    log.gone("lost")
+    again = claimed(db, job_id)
+    assert again.resalt(0, "key")["allowed_steps"] == steps
+    assert again.start_block(1, steps) and job_row(db, job_id).steps_started == 2 * steps
+
+
 EXTRA_QUERY = {
     "kind": "dp2_rmsprop",
     "learning_rate": 1.0,
@@ -214,6 +226,46 @@ def test_repeated_steps_of_two_queries_never_cost_more_than_the_hold(db: Databas
     again.cancelled()
     spent, held = balances(db, job_id)[:2]
     assert held == 0 and spent == pytest.approx(hold * 80 / 90, rel=1e-6)
+
+
+CORRELATED = {
+    "sampling": {"kind": "cyclic", "batches": 10},
+    "noise": {"kind": "correlated", "decay": 0.5},
+    "optimizer": {"kind": "dp_sgd", "learning_rate": 1.0},
+    "evaluation": None,
+}
+
+
+@pytest.mark.parametrize(("steps", "taken"), [(7, 1), (10, 1), (11, 2), (50, 5)])
+def test_a_stopped_cyclic_job_posts_what_a_record_s_steps_cost(
+    db: Database, submit: Submit, steps: int, taken: int
+) -> None:
+    """A record takes part in 5 of 50 steps; in at most ⌈7/10⌉ of the first 7."""
+    job_id = submit(**CORRELATED)
+    hold = balances(db, job_id)[1]
+    log = claimed(db, job_id)
+    log.start_block(1, steps)
+    log.cancelled()
+    assert balances(db, job_id)[:2] == (pytest.approx(hold * taken / 5, rel=1e-6), 0)
+
+
+def test_repeated_cyclic_steps_never_cost_more_than_the_hold(db: Database, submit: Submit) -> None:
+    """Under fresh keys groups are drawn anew, so that a record may take part once more than 40 steps in a row allow."""
+    job_id = submit(**CORRELATED)
+    hold = balances(db, job_id)[1]
+    log = claimed(db, job_id)
+    for first in range(1, 31, 2):
+        log.start_block(first, first + 1)
+        log.record_digest(first + 1, DIGEST)
+    log.gone("lost")
+    again = claimed(db, job_id)
+    assert again.resalt(10, "key")["allowed_steps"] == 10
+    for first in range(11, 21, 2):
+        assert again.start_block(first, first + 1)
+    with pytest.raises(PrivacyError):
+        again.start_block(21, 22)
+    again.cancelled()
+    assert balances(db, job_id)[:2] == (pytest.approx(hold, rel=1e-6), 0)
 
 
 def test_no_more_steps_than_the_hold(db: Database, submit: Submit) -> None:

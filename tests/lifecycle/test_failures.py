@@ -12,6 +12,7 @@ from app.db.engine import Database
 from app.db.models import AuditEntry, JobEvent
 from app.keys.service import Caller
 from app.lifecycle.failures import TOLD
+from app.lifecycle.measures import Measures
 from app.settings import Settings
 from app.system.prometheus import make_registry, registry_for
 from tests.by_night import ON_SQLITE_BY_DAY
@@ -50,7 +51,7 @@ def test_on_private_data_a_cause_that_may_follow_from_them_is_internal(
     if code not in TOLD and code != "internal":
         assert code not in str(failure) + str(event.data)
     assert f"job {job_id} failed: {code}" in caplog.messages
-    whole = make_registry(db, settings)
+    whole = make_registry(db, settings, Measures(db))
     analyst, admin = (Caller(f"key_{role}", role, role) for role in ("analyst", "admin"))
     line = f'scrimp_job_failures{{cause="{code}"}} 1.0'
     assert line in generate_latest(registry_for(admin, db, whole)).decode()

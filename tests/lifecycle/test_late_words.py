@@ -104,7 +104,7 @@ def test_a_last_word_after_the_time_fails_the_job_whatever_it_says(
         assert session.scalars(select(Attempt.status).where(Attempt.job_id == job_id)).all() == ["failed"]
 
 
-@pytest.mark.parametrize(("word", "ends"), [("finished", "succeeded"), ("stopped", "cancelled"), ("failed", "failed")])
+@pytest.mark.parametrize(("word", "ends"), [("finished", "succeeded"), ("failed", "failed")])
 def test_in_time_it_says_how_the_job_ends(
     db: Database, settings: Settings, submit: Submit, word: str, ends: str
 ) -> None:
@@ -113,6 +113,14 @@ def test_in_time_it_says_how_the_job_ends(
     job = job_row(db, job_id)
     assert job.status == ends and "time-limit" not in str(job.failure)
     assert artifacts(db, settings)[0] == (word == "finished")
+
+
+def test_a_process_that_stops_unasked_fails_its_job(db: Database, settings: Settings, submit: Submit) -> None:
+    """Taken back, its job would be queued and stop again, for ever."""
+    attempt(db, settings, job_id := submit(), WORDS["stopped"])
+    assert (job_row(db, job_id).status, balances(db, job_id)[1]) == ("failed", 0)
+    with db.read() as session:
+        assert session.scalars(select(Attempt.status).where(Attempt.job_id == job_id)).all() == ["failed"]
 
 
 def test_in_time_a_process_that_ends_without_one_has_crashed(db: Database, settings: Settings, submit: Submit) -> None:

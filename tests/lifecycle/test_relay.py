@@ -15,6 +15,7 @@ from app.db.models import Certificate, JobEvent, Outbox
 from app.ledger.certificates import verify
 from app.ledger.signing_keys import signing_key
 from app.lifecycle.relay import Relay
+from app.objects import Folder
 from app.settings import Settings
 from tests.lifecycle.conftest import Submit, claimed, job_row
 
@@ -173,3 +174,17 @@ def test_a_slow_relay_takes_nothing_from_the_outbox_but_what_it_read(
     quick.run_once()
     with db.read() as session:
         assert sorted(session.scalars(select(Certificate.job_id))) == sorted(jobs)
+
+
+def test_a_sweep_forgets_old_copies_of_a_bucket_s_files(db: Database, settings: Settings) -> None:
+    forgotten: list[bool] = []
+
+    class Bucket(Folder):
+        def forget(self) -> None:
+            forgotten.append(True)
+
+    relay = relay_of(db, settings, lambda _: None)
+    relay.objects = Bucket(settings.storage_root)
+    relay.run_once()
+    relay.run_once()  # the next sweep is not due
+    assert forgotten == [True]

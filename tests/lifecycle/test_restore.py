@@ -15,6 +15,7 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
+from app import objects
 from app.db.engine import Database
 from app.db.models import Account, Dataset, DatasetContent, Job
 from app.keys import service as keys
@@ -31,7 +32,7 @@ from tests import processes, servers
 from tests.factories import add_dataset, job_spec
 from tests.lifecycle.conftest import claimed, job_row, no_wait
 from worker.attempt.fork_server import ForkServer, Process
-from worker.attempt.supervisor import _Supervised, run_attempt
+from worker.attempt.supervisor import Supervised, run_attempt
 
 CAP = {"sensitivity": "private", "records": 10_000, "cap": {"epsilon": 1.0, "delta": 1e-5}, "filter": "gdp"}
 
@@ -125,7 +126,8 @@ def test_spending_that_a_backup_forgot_is_not_admitted_again(world: World) -> No
         states = {each["id"]: each["state"] for each in client.get("/v1/datasets").json()["items"]}
         assert states == {spent: "behind", untouched: "ready"}
         assert client.get(f"/v1/datasets/{spent}").json()["state"] == "behind"
-        raised = client.post(f"/v1/datasets/{spent}/ledger/cap", json={"epsilon": 2.0, "reason": "more"})
+        body, seen = {"epsilon": 2.0, "reason": "more"}, {"If-Match": "*"}
+        raised = client.post(f"/v1/datasets/{spent}/ledger/cap", json=body, headers=seen)
         assert raised.json()["type"] == "/problems/ledger-behind"
         ready = client.get("/readyz").json()
         assert (ready["status"], ready["checks"]["ledger"]) == ("degraded", "LedgerBehindError")
@@ -142,12 +144,12 @@ def test_what_was_forgotten_is_posted_as_spent(world: World) -> None:
     was = world.account(dataset)
     behind.record(world.db, world.heads, dataset)
     world.restore(backup)
-    (gap,) = restore.gaps(world.db, world.heads, world.settings.storage_root)
+    (gap,) = restore.gaps(world.db, world.heads, objects.of(world.settings))
     assert gap.missing == {"train": was.train_spent + was.train_held, "holdout": 0}
-    posted = restore.post(world.db, world.heads, world.settings.storage_root, dataset, "the disk died")
+    posted = restore.post(world.db, world.heads, objects.of(world.settings), dataset, "the disk died")
     now = world.account(dataset)
     assert posted == gap.missing and (now.train_spent, now.train_held) == (was.train_spent + was.train_held, 0)
-    assert restore.gaps(world.db, world.heads, world.settings.storage_root) == []
+    assert restore.gaps(world.db, world.heads, objects.of(world.settings)) == []
     with world.db.read() as session:
         assert verify(session, dataset).valid
     assert world.submit(dataset, 0.9, "third").json()["type"] == "/problems/budget-exceeded"
@@ -155,6 +157,26 @@ def test_what_was_forgotten_is_posted_as_spent(world: World) -> None:
     with world.api() as client:
         assert client.get(f"/v1/datasets/{dataset}").json()["state"] == "ready"
         assert client.get(f"/v1/datasets/{dataset}/ledger").json()["comparison"] is None
+
+
+def test_a_charge_that_a_backup_believes_held_is_spent_once(world: World) -> None:
+    """More than half of the budget: counted twice, it would fit in no ledger."""
+    dataset = add_dataset(world.db, privacy=CAP, holdout=None)
+    body = {"dataset": dataset, "unit": "example", "attested": "a test"}
+    with world.api() as client:
+        left = client.get(f"/v1/datasets/{dataset}/ledger").json()["accounts"]["train"]["remaining"]
+        body["mechanism"] = {"kind": "gdp", "mu": (0.6 * left * 1e-12) ** 0.5}
+        charge = client.post("/v1/charges", json=body, headers={"Idempotency-Key": "one"}).json()
+    backup = world.backup()
+    with world.api() as client:
+        assert client.post(f"/v1/charges/{charge['id']}/post").json()["status"] == "posted"
+    world.restore(backup)
+    restore.post(world.db, world.heads, objects.of(world.settings), dataset, "the disk died")
+    assert (world.account(dataset).train_spent, world.account(dataset).train_held) == (charge["train"], 0)
+    with world.api() as client:
+        assert client.get(f"/v1/charges/{charge['id']}").json()["status"] == "posted"
+    with world.db.read() as session:
+        assert verify(session, dataset).valid
 
 
 def test_a_job_that_a_backup_believes_unfinished_does_not_run_again(world: World) -> None:
@@ -165,12 +187,12 @@ def test_a_job_that_a_backup_believes_unfinished_does_not_run_again(world: World
     whole = world.account(dataset).train_spent
     world.restore(queued)
     assert job_row(world.db, job).status == "queued"
-    assert not behind.may_run(world.db, world.heads, dataset)
+    assert behind.reach(world.db, world.heads, dataset) == 0
     assert claim_next(world.db, world.heads, "w", 30.0, ("cpu",)) is None
     fork_server = Refusing()
     run_attempt(claimed(world.db, job), world.settings, fork_server)  # it was claimed before anybody noticed
     assert (fork_server.started, job_row(world.db, job).status) == (0, "queued")
-    restore.post(world.db, world.heads, world.settings.storage_root, dataset, "restored")
+    restore.post(world.db, world.heads, objects.of(world.settings), dataset, "restored")
     assert job_row(world.db, job).status == "cancelled"
     assert (world.account(dataset).train_spent, world.account(dataset).train_held) == (whole, 0)
 
@@ -181,9 +203,9 @@ def test_a_newer_backup_opens_the_data_set(world: World) -> None:
     world.run(world.submit(dataset, 0.5, "first").json()["id"])
     new = world.backup()
     world.restore(old)
-    assert restore.gaps(world.db, world.heads, world.settings.storage_root) != []
+    assert restore.gaps(world.db, world.heads, objects.of(world.settings)) != []
     world.restore(new)
-    assert restore.gaps(world.db, world.heads, world.settings.storage_root) == []
+    assert restore.gaps(world.db, world.heads, objects.of(world.settings)) == []
     assert world.submit(dataset, 0.3, "second").status_code == 201
 
 
@@ -225,7 +247,7 @@ def test_content_that_a_backup_forgot_is_no_second_budget(world: World) -> None:
     assert behind.forgotten_content(world.db, world.heads, owner, {"cd" * 32}) is None
     others = behind.forgotten_content(world.db, world.heads, "key_of_another", {"ab" * 32})
     assert others is None, "an answer would tell an owner what others have"
-    (gap,) = restore.gaps(world.db, world.heads, world.settings.storage_root)
+    (gap,) = restore.gaps(world.db, world.heads, objects.of(world.settings))
     assert (gap.dataset_id, gap.name) == (dataset, None)
     assert health.checks(world.db, world.settings)["ledger"] == "LedgerBehindError"
 
@@ -235,10 +257,10 @@ def test_a_new_epoch_gives_unfinished_jobs_fresh_keys(world: World) -> None:
     job = world.submit(dataset, 0.5, "first").json()["id"]
     log = claimed(world.db, job)
     secret = load_secret(world.settings, "noise_secret")
-    before = _Supervised(log, world.settings, Refusing(), world.folder)
+    before = Supervised(log, world.settings, Refusing(), world.folder)
     assert before.secrets[before.key_id] == secret
     world.heads.rotate_epoch()
-    after = _Supervised(log, world.settings, Refusing(), world.folder)
+    after = Supervised(log, world.settings, Refusing(), world.folder)
     assert after.secrets[after.key_id] == at_epoch(secret, world.heads.epoch()) != secret
     assert before.key_id not in after.secrets
 
@@ -270,7 +292,7 @@ def test_a_first_start_of_this_version_records_nothing_and_closes_nothing(world:
     dataset = add_dataset(world.db, privacy=CAP, holdout=None)
     shutil.rmtree(world.heads.folder, ignore_errors=True)
     (world.settings.storage_root / "jobs" / "job_of_before").mkdir(parents=True)
-    assert behind.survey(world.db, world.heads, world.settings.storage_root) == {}
+    assert behind.survey(world.db, world.heads, objects.of(world.settings)) == {}
     assert world.submit(dataset, 0.5, "first").status_code == 201
     with world.db.read() as session:
         assert session.scalar(select(Job.status)) == "queued"

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
+from app import objects
 from app.db.models import Account
 from app.ledger.verify import verify
 from app.lifecycle import restore
@@ -30,7 +31,7 @@ def join(world: World, closed: str, stays: str) -> Any:
 
 
 def post(world: World, dataset: str) -> dict[str, int]:
-    return restore.post(world.db, world.heads, world.settings.storage_root, dataset, "the disk died")
+    return restore.post(world.db, world.heads, objects.of(world.settings), dataset, "the disk died")
 
 
 def test_a_join_is_recorded_before_its_answer(world: World, pair: tuple[str, str]) -> None:
@@ -49,12 +50,12 @@ def test_a_forgotten_join_is_closed_and_charged_again(world: World, pair: tuple[
     join(world, closed, stays)
     charged = world.account(stays).train_spent
     world.restore(backup)
-    assert {gap.dataset_id for gap in restore.gaps(world.db, world.heads, world.settings.storage_root)} == set(pair)
+    assert {gap.dataset_id for gap in restore.gaps(world.db, world.heads, objects.of(world.settings))} == set(pair)
     assert join(world, closed, stays).json()["type"] == "/problems/ledger-behind"
     assert post(world, closed) == {"train": 0, "holdout": 0}
     assert post(world, stays) == {"train": charged, "holdout": 0}
     assert world.account(closed).joined_into == stays and world.account(stays).train_spent == charged
-    assert restore.gaps(world.db, world.heads, world.settings.storage_root) == []
+    assert restore.gaps(world.db, world.heads, objects.of(world.settings)) == []
     assert world.submit(closed, 0.1, "second").status_code == 409
     assert world.submit(stays, 0.95, "third").json()["type"] == "/problems/budget-exceeded"
     with world.db.read() as session:
@@ -69,10 +70,10 @@ def test_what_a_closed_ledger_forgot_is_in_the_charge_of_the_other(world: World,
     backup = world.backup()
     world.run(job)
     world.restore(backup)
-    (gap,) = restore.gaps(world.db, world.heads, world.settings.storage_root)
+    (gap,) = restore.gaps(world.db, world.heads, objects.of(world.settings))
     assert gap.dataset_id == closed and gap.missing == {"train": 0, "holdout": 0}
     assert post(world, closed) == {"train": 0, "holdout": 0}
-    assert restore.gaps(world.db, world.heads, world.settings.storage_root) == []
+    assert restore.gaps(world.db, world.heads, objects.of(world.settings)) == []
     assert world.account(stays).train_spent == charged
     with world.db.read() as session:
         assert verify(session, closed).valid

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from app import objects
 from app.db.models import Dataset
 from app.ledger import accounts
 from app.ledger.verify import verify
@@ -23,7 +24,7 @@ def test_a_retirement_that_a_backup_forgot_closes_the_ledger_again(world: World)
     world.restore(backup)
     assert world.submit(unused, 0.5, "first").json()["type"] == "/problems/ledger-behind"
     nothing = {"train": 0, "holdout": 0}
-    assert restore.post(world.db, world.heads, world.settings.storage_root, unused, "the disk died") == nothing
+    assert restore.post(world.db, world.heads, objects.of(world.settings), unused, "the disk died") == nothing
     refused = world.submit(unused, 0.5, "second")
     assert (refused.status_code, refused.json()["type"]) == (409, "/problems/content-deleted")
     with world.db.read() as session:

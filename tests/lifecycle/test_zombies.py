@@ -6,14 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from app import objects
 from app.db.engine import Database
+from app.ledger.behind import MARKER
 from app.lifecycle.attempts import AttemptLog, Begun
 from app.lifecycle.sweeper import expire_all_leases, reap_expired
+from app.objects import Folder
 from app.settings import Settings
 from tests.lifecycle.conftest import Submit, claimed, job_row
 from worker.attempt.folders import output_folder
 from worker.attempt.fork_server import ForkServer, Process
-from worker.attempt.supervisor import run_attempt
+from worker.attempt.supervisor import _clear, run_attempt
 
 
 class NoForkServer(ForkServer):
@@ -71,7 +74,7 @@ def test_an_attempt_that_is_overtaken_after_its_fence_removes_older_folders_alon
     slow = taken_back(db, job_id)
     begun = slow.begin()
     model = publish(settings, taken_back(db, job_id))
-    made = output_folder(settings.storage_root, slow.held, begun)
+    made = output_folder(settings.storage_root, slow.held, begun, objects.of(settings))
     assert (log.held.attempt, slow.held.attempt, made.name) == (1, 2, "attempt-2")
     assert model.exists() and not oldest.exists()
 
@@ -82,15 +85,45 @@ def test_a_published_folder_is_never_removed(db: Database, settings: Settings, s
     model = publish(settings, first)
     path = str(model.relative_to(settings.storage_root))
     later = first.held.__class__(job_id, 2, "w")
-    output_folder(settings.storage_root, later, Begun("ds_x", frozenset({path})))
+    output_folder(settings.storage_root, later, Begun("ds_x", frozenset({path})), objects.of(settings))
     assert model.exists()
     with pytest.raises(FileExistsError):
-        output_folder(settings.storage_root, first.held, Begun("ds_x", frozenset({path})))
+        output_folder(settings.storage_root, first.held, Begun("ds_x", frozenset({path})), objects.of(settings))
 
 
 def test_an_attempt_finds_its_own_folder_empty(db: Database, settings: Settings, submit: Submit) -> None:
     """A restored database counts attempts anew: what the folder of that number holds is of a forgotten one."""
     log = claimed(db, job_id := submit())
     forgotten = write(settings.storage_root / "jobs" / job_id / "attempt-1")
-    made = output_folder(settings.storage_root, log.held, log.begin())
+    made = output_folder(settings.storage_root, log.held, log.begin(), objects.of(settings))
     assert made == forgotten.parent and list(made.iterdir()) == []
+
+
+class Bucket(Folder):
+    """A store whose files lie elsewhere. It notes what is removed."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.removed: list[str] = []
+
+    def remove(self, prefix: str) -> None:
+        self.removed.append(prefix)
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_with_a_bucket_an_attempt_clears_its_own_copies_alone(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, *, kept: bool
+) -> None:
+    bucket = Bucket(settings.storage_root)
+    monkeypatch.setattr(objects, "of", lambda _: bucket)
+    with_bucket = settings.model_copy(update={"object_store": "s3://bucket"})
+    job = settings.storage_root / "jobs" / "job_a"
+    mine, live = job / "attempt-1", job / "attempt-2"
+    write(mine)
+    write(live)
+    (job / MARKER).write_text("ds_a")
+    _clear(mine, with_bucket, kept=kept)
+    assert not mine.exists() and (live / "model.safetensors").is_file() and (job / MARKER).is_file()
+    _clear(live, with_bucket, kept=kept)
+    assert not job.exists(), "no attempt is left here"
+    assert bucket.removed == ([] if kept else ["jobs/job_a/attempt-1", "jobs/job_a/attempt-2"])

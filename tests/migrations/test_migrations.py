@@ -185,6 +185,7 @@ def test_an_empty_database_goes_down_and_up_again(url: str) -> None:
     engine.dispose()
 
 
+@ON_SQLITE_BY_DAY  # tests/ledger/test_protection.py tries the newest revision on both
 def test_after_every_revision_the_ledger_is_protected(
     url: str, other_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

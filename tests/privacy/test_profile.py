@@ -10,6 +10,7 @@ from scipy import optimize, special
 from app.privacy import gdp
 from app.privacy.events import composed, noisy_sums
 from app.privacy.profile import DELTAS, FALSE_POSITIVES, profile
+from tests.by_night import but
 
 
 @pytest.mark.parametrize(
@@ -36,8 +37,10 @@ def of_one_sampled_sum(q: float, sigma: float, alpha: float) -> float:
     return max(float(adding), float(special.ndtr(optimize.brentq(accused, -40.0, 40.0))))
 
 
-@pytest.mark.parametrize("q", [0.01, 0.3, 0.9])
-@pytest.mark.parametrize("sigma", [0.5, 1.0, 4.0])
+SAMPLED = [(sigma, q) for sigma in (0.5, 1.0, 4.0) for q in (0.01, 0.3, 0.9)]
+
+
+@pytest.mark.parametrize(("sigma", "q"), but(SAMPLED, {(0.5, 0.01), (1.0, 0.3), (4.0, 0.9)}.__contains__))
 def test_a_sampled_sum_is_bounded_closely(q: float, sigma: float) -> None:
     got = profile(noisy_sums(q, sigma, 1))
     assert got.mu is None

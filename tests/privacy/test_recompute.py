@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from typer.testing import CliRunner
 
 from app.contracts.job_spec import AdaptiveNorm
+from app.privacy.events import Truncation
 from app.privacy.plans import FilterChoice, PlanRequest
 from app.privacy.pricing import price
 from app.privacy.releases import NoisyHistogram, NoisyMean
@@ -32,6 +33,13 @@ POISSON = request("poisson", 500, 10_000, 60, epsilon=1.0)
 ADAPTIVE = POISSON.model_copy(
     update={
         "training": POISSON.training.model_copy(update={"clipping": "adaptive", "adaptive": AdaptiveNorm()}),
+    }
+)
+
+
+TRUNCATED = POISSON.model_copy(
+    update={
+        "training": POISSON.training.model_copy(update={"truncation": Truncation(records=20_064, largest_batch=560)}),
     }
 )
 
@@ -96,11 +104,38 @@ COUNTED = FULL.model_copy(
 
 @pytest.mark.parametrize(
     "asked",
-    [FULL, POISSON, ADAPTIVE, MEAN, COUNTED],
-    ids=["full batch", "poisson", "adaptive", "mean", "frequencies"],
+    [FULL, POISSON, ADAPTIVE, MEAN, COUNTED, TRUNCATED],
+    ids=["full batch", "poisson", "adaptive", "mean", "frequencies", "truncated"],
 )
 def test_an_honest_certificate_holds(asked: PlanRequest, recompute: Callable[..., int]) -> None:
     assert recompute(signed(body_of(asked)), "--public-key", PUBLIC) == 0
+
+
+def test_a_chance_of_full_batches_at_too_few_records_does_not_hold(
+    recompute: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Everything printed agrees, also ε: but registration admits one record more than the price knows."""
+    few = TRUNCATED.training.model_copy(update={"truncation": Truncation(records=20_063, largest_batch=560)})
+    assert recompute(signed(body_of(TRUNCATED.model_copy(update={"training": few})))) == 1
+    assert capsys.readouterr().out.count("FAULT") == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"sampling": "cyclic", "cycle": 20}, {"sampling": "full_batch"}, {"sample_rate": 1.0}],
+    ids=["cyclic", "full batch", "rate 1"],
+)
+def test_a_largest_batch_of_what_is_no_sample_does_not_hold(
+    changes: dict[str, Any], recompute: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    body = json.loads(json.dumps(body_of(TRUNCATED)))
+    body["mechanism"]["training"].update(changes)
+    body["sampling"].update(
+        {"kind": changes.get("sampling", "poisson"), "sample_rate": changes.get("sample_rate", 0.05)}
+    )
+    body["events"]["train"]["events"][0]["event"]["sample_rate"] = changes.get("sample_rate", 0.05)
+    assert recompute(signed(body)) == 1
+    assert "a largest batch is named where" in capsys.readouterr().out
 
 
 def test_a_mean_that_was_left_out_is_missed(recompute: Callable[..., int]) -> None:

@@ -119,11 +119,11 @@ def test_where_steps_may_be_repeated_the_price_covers_the_most_expensive(rate: f
     made = training(57, 1.0, rate)
     filter_ = request(rate).filter.build()
     whole = filter_.charge_event(made.event)
-    worst = made.model_copy(update={"steps": made.repeatable_steps}).at_its_most_expensive()
+    worst = made.started(made.covers(2), segments=2)
     assert filter_.charge_event(worst.event) <= whole
     assert made.at_its_most_expensive().noise_multiplier == of_two_queries(1.0)
     plain = made.model_copy(update={"delayed": None})
-    assert plain.at_its_most_expensive() == plain and plain.repeatable_steps == 57
+    assert plain.at_its_most_expensive() == plain and plain.covers(2) == made.covers(1) == 57
 
 
 @pytest.mark.parametrize("steps", [1, 2, 7, 11, 30])

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from app import progress
 from app.errors import BudgetError, Conflict, InvalidRequest
 
 calls = 0
@@ -89,3 +90,12 @@ def die(request: dict[str, Any]) -> dict[str, Any]:
 
 def flood(request: dict[str, Any]) -> dict[str, Any]:
     return {"text": "x" * request["bytes"]}
+
+
+def read_file(request: dict[str, Any]) -> dict[str, Any]:
+    """Reads a file, and waits until its progress was told and answered by another file."""
+    with progress.of_reads():
+        size = len(Path(request["file"]).read_bytes())
+        while not Path(request["go"]).exists():
+            time.sleep(0.05)
+    return {"size": size}

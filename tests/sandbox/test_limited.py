@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -308,3 +309,31 @@ def test_a_server_whose_module_can_not_be_imported_says_so() -> None:
         server.call({})
     server.close()
     assert type(caught.value) is ServiceError
+
+
+def test_a_watch_sees_how_much_is_read(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(3 * MIB))
+    watch, request = limited.Watch(), {"file": str(tmp_path / "file"), "go": str(tmp_path / "go")}
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(
+            run_limited, f"{TARGETS}:read_file", request, memory_bytes=512 * MIB, time_s=60.0, watch=watch
+        )
+        while watch.read_bytes < 3 * MIB:
+            time.sleep(0.01)
+        assert not call.done()
+        (tmp_path / "go").touch()
+        assert call.result() == {"size": 3 * MIB}
+    assert watch.read_bytes < 4 * MIB
+
+
+def test_a_watch_ends_a_call_and_its_process(tmp_path: Path) -> None:
+    watch, mark = limited.Watch(), tmp_path / "mark"
+    with ThreadPoolExecutor(1) as pool:
+        request = {"mark": str(mark)}
+        call = pool.submit(run_limited, f"{TARGETS}:sleep", request, memory_bytes=512 * MIB, time_s=60.0, watch=watch)
+        while not (mark.exists() and mark.read_text()):
+            time.sleep(0.01)
+        watch.stop.set()
+        with pytest.raises(limited.Interrupted):
+            call.result()
+    assert not Path(f"/proc/{mark.read_text()}").exists()

@@ -1,5 +1,5 @@
-/* Opens the tiers of native.c to the tests of its error bounds (test_native_bounds.py). */
-#include "native.c"
+/* Opens the tiers of noise.c to the tests of its error bounds (test_native_bounds.py). */
+#include "noise.c"
 
 void survey_first(int path, const int64_t *words, float *z, int count);
 void survey_second(const int64_t *words, double *z, double *error, int64_t count);

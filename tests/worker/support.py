@@ -93,7 +93,7 @@ def mechanism(job: dict[str, Any], shape: dict[str, Any], *, holdout_public: boo
         parsed.privacy is not None and parsed.privacy.noise_multiplier is not None and parsed.length.steps is not None
     )
     poisson = parsed.sampling.kind == "poisson"
-    batch = parsed.sampling.expected_batch_size if parsed.sampling.kind == "poisson" else shape["records_train"]
+    batch = parsed.sampling.batch(shape["records_train"])
     releases = []
     if parsed.evaluation is not None and not holdout_public:
         releases = [
@@ -119,6 +119,13 @@ def mechanism(job: dict[str, Any], shape: dict[str, Any], *, holdout_public: boo
         "expected_batch_size": batch,
         "delayed": delayed_of(parsed.optimizer),
     }
+    if parsed.sampling.kind == "poisson" and parsed.sampling.largest_batch is not None:
+        bound = 2 * shape["records_train"] + 64
+        training["truncation"] = {"records": bound, "largest_batch": parsed.sampling.largest_batch}
+    if parsed.sampling.kind == "cyclic":
+        training["cycle"] = parsed.sampling.batches
+    if parsed.noise is not None:
+        training["noise"] = {"decay": parsed.noise.decay}
     return {"target_delta": parsed.privacy.target_delta or 1e-5, "training": training, "releases": releases}
 
 

@@ -21,10 +21,11 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
-from app.formats.stored import DataDamagedError
+from app.formats.damage import DataDamagedError
 from tests.worker.support import ROOT, Supervisor, dense, key, run_child, run_thread, spec, start_of, stored_part
 from worker.attempt.child import serve
 from worker.attempt.failures import StorageFailed, failure_code
+from worker.attempt.together import Forked
 from worker.messages import (
     FAILURE_TEXTS,
     TO_CHILD,
@@ -37,6 +38,7 @@ from worker.messages import (
     Go,
     MetricValue,
     Mismatch,
+    Predict,
     ProtocolError,
     Ready,
     Stop,
@@ -301,3 +303,32 @@ def test_what_the_child_sends_names_no_private_number(supervisor: Supervisor) ->
         "finished": {"steps_effective", "artifacts", "warnings", "ranks"},
     }
     assert supervisor.of(Finished)[0].ranks == (), "how many passes a rank had, and its memory, are private"
+
+
+def test_a_prediction_is_silent_before_it_reads_anything() -> None:
+    """Its inputs may be private: a library's warning must not print them, whatever the model is."""
+    ours, theirs = socket.socketpair()
+    columns: dict[str, Any] = {"kind": "columns", "columns": list("abcde")}
+    asked = Predict.model_validate(
+        {
+            "spec": spec(),
+            "task": {"kind": "regression", "label": "y"},
+            "features": columns,
+            "shape": SHAPE | {"outputs": 1},
+            "weights": {"path": "/nowhere", "sha256": "0" * 64},
+            "records": [[0.0] * 5],
+            "top": 1,
+        }
+    )
+    called: list[str] = []
+    with ours:
+        supervisor = Channel(ours, TO_SUPERVISOR)
+        supervisor.send(asked)
+
+        def confine(_: object) -> Forked:
+            called.append("confined")
+            return Forked(0, 1, ())
+
+        assert serve(Channel(theirs, TO_CHILD), lambda: called.append("silent"), confine) == 1
+        assert isinstance(supervisor.receive(), Failed) and called == ["confined", "silent"]
+    theirs.close()

@@ -168,6 +168,26 @@ def test_an_input_by_its_name_is_exact() -> None:
         torch.testing.assert_close(value, wanted[name])
 
 
+def with_a_token(m: Any, x: Tensor) -> Tensor:
+    """As a vision transformer's embeddings: a token of its own, and a position for each place."""
+    hidden = torch.tanh(torch.cat([m.token.expand(len(x), -1, -1), m.one(x)], dim=1) * m.places)
+    return m.out(hidden[:, 1:] + hidden[:, :1])
+
+
+def test_parameters_beside_layers_are_exact() -> None:
+    torch.manual_seed(0)
+    token, places = nn.Parameter(torch.randn(1, 1, D)), nn.Parameter(torch.randn(1, T + 1, D))
+    module = Made(with_a_token, one=linear(), out=out(), token=token, places=places).double()
+    x, y = examples()._tensors
+    batch = (x.double(), y)
+    wanted = one_at_a_time(module, batch, "flat", 1.0)
+    parameters = {name: p.detach().clone() for name, p in module.named_parameters()}
+    got = build(module, Chosen(*batch), torch.float64).private_sum(parameters, Tensors(*batch))
+    assert {"token", "places"} < set(got)
+    for name, value in got.items():
+        torch.testing.assert_close(value, wanted[name])
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_exact_is_accepted(name: str) -> None:
     torch.manual_seed(0)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import shutil
 import socket
 import stat
 import threading
@@ -16,8 +18,11 @@ import torch
 from torch.nn import functional as F
 
 from app.errors import PrivacyError
-from app.formats.part_files import load_part, save_part
-from app.formats.stored import DataDamagedError, StoredPart, Texts
+from app.formats.damage import DataDamagedError
+from app.formats.part_files import load_part, open_part, save_part
+from app.formats.part_reader import PartFile
+from app.formats.part_writer import PartWriter
+from app.formats.stored import StoredPart, Texts
 from tests.worker.extractor import CONFIG, PIECES, write_extractor
 from tests.worker.support import Supervisor, run_thread, spec, start_of
 from worker.attempt import child
@@ -26,7 +31,7 @@ from worker.attempt.failures import StopRequested
 from worker.data.parts import records_of
 from worker.extractors import turns
 from worker.extractors.bert import BertMean, Encoder
-from worker.extractors.features import extracted
+from worker.extractors.features import AT_ONCE, Kept, extracted
 from worker.extractors.files import ExtractorMissingError
 from worker.extractors.wordpiece import WordPiece
 from worker.messages import TO_CHILD, TO_SUPERVISOR, Alive, Channel, Failed, Finished, Stop
@@ -272,3 +277,66 @@ def test_work_that_fails_leaves_no_lock(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), turns.turn(tmp_path / "k.lock", lambda: None, lambda: False):
         raise ZeroDivisionError
     assert not list(tmp_path.iterdir())
+
+
+def many(folder: Path, count: int) -> tuple[StoredPart, PartFile]:
+    """A part of more than one piece, in memory and on disk."""
+    texts = [f"a {'good' if i % 3 else 'bad'} film" + " a" * (i % 5) for i in range(count)]
+    stored = StoredPart(x=Texts.of(texts), y=np.arange(count, dtype=np.int64) % 2)
+    opened = open_part(folder / "part", save_part(folder / "part", stored))
+    assert opened is not None
+    return stored, opened
+
+
+@pytest.mark.parametrize("count", [0, 1, AT_ONCE, 2 * AT_ONCE + 3])
+def test_features_are_made_and_written_piece_by_piece(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    sha256 = write_extractor(tmp_path / "e")
+    stored, opened = many(tmp_path, count)
+    largest = 0
+    honest = PartWriter.add
+
+    def add(self: PartWriter, part: StoredPart) -> None:
+        nonlocal largest
+        largest = max(largest, len(part.y))
+        honest(self, part)
+
+    monkeypatch.setattr(PartWriter, "add", add)
+    whole = extracted(stored, "0" * 64, tmp_path / "e", sha256, tmp_path / "c", lambda: None)
+    assert largest <= AT_ONCE and isinstance(whole, StoredPart) and whole.shape == (count, 8)
+    mapped = extracted(opened, "1" * 64, tmp_path / "e", sha256, tmp_path / "c", lambda: None, kept=Kept(on_disk=True))
+    assert isinstance(mapped, PartFile) and len(mapped) == count
+    read = mapped.whole()
+    assert np.array_equal(read.x, whole.x) and np.array_equal(read.y, whole.y)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_where_the_cache_has_no_room_the_ranks_of_an_attempt_share_features(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    """Known after the first piece; or while another one is written, because others filled the disk."""
+    sha256 = write_extractor(tmp_path / "e")
+    stored, _opened = many(tmp_path, AT_ONCE + 1)
+    cache, scratch, checked = tmp_path / "c", tmp_path / "scratch", []
+    if late:
+        honest = PartWriter.close
+
+        def close(self: PartWriter) -> str:
+            if self._path.parent == cache:
+                raise OSError(errno.ENOSPC, "full")
+            return honest(self)
+
+        monkeypatch.setattr(PartWriter, "close", close)
+    else:
+        usage = shutil.disk_usage(tmp_path)
+        monkeypatch.setattr(shutil, "disk_usage", lambda place: usage._replace(free=0 if place == cache else 10**9))
+
+    def asked() -> Any:
+        kept = Kept(scratch)
+        return extracted(stored, "0" * 64, tmp_path / "e", sha256, cache, lambda: None, check=checked.append, kept=kept)
+
+    first = asked()
+    made = len(checked)
+    assert np.array_equal(asked().x, first.x) and len(checked) == made, "the second rank finds them"
+    assert not list(cache.glob("*.arrow")) and not list(cache.glob("*.part*")) and list(scratch.glob("*.arrow"))

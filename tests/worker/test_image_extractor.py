@@ -15,8 +15,9 @@ from torch import nn
 
 import scrimp
 from app.contracts.extractor import ImageInput
+from app.formats.damage import DataDamagedError
 from app.formats.part_files import save_part
-from app.formats.stored import DataDamagedError, StoredPart, Texts
+from app.formats.stored import StoredPart, Texts
 from tests.worker.extractor import write_extractor, write_image_extractor
 from tests.worker.support import Supervisor, run_thread, spec, start_of
 from worker.extractors import features

@@ -126,12 +126,13 @@ def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
 
 
 def test_without_torch_it_says_what_to_install(tmp_path: Path) -> None:
-    program = """
+    message(tmp_path, "mlp")
+    program = f"""
 import sys
 sys.modules["torch"] = None  # as if it were not installed
 import scrimp
 try:
-    scrimp.load_model(".")
+    scrimp.load_model({str(tmp_path)!r})
 except ImportError as error:
     print(error)
 """

@@ -227,9 +227,9 @@ def noise_used(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bytes, int, bytes]
         original_init(self, key, **settings)
         self.key = key
 
-    def release(self: Any, private_sum: dict[str, torch.Tensor], step: int, query: int, norm: float) -> Any:
+    def release(self: Any, private_sum: dict[str, torch.Tensor], step: int, query: int, norm: float, *more: Any) -> Any:
         used.append((self.key, step, private_sum["weight"].numpy().tobytes()))
-        return original(self, private_sum, step, query, norm)
+        return original(self, private_sum, step, query, norm, *more)
 
     monkeypatch.setattr(GaussianRelease, "__init__", init)
     monkeypatch.setattr(GaussianRelease, "release", release)

@@ -197,7 +197,7 @@ def test_one_record_is_in_one_cell_of_the_histogram(removed: int) -> None:
 
 
 def test_noisy_scores_of_groups_are_right_on_average_and_say_their_noise() -> None:
-    x, y = dense(3000, 6, 5)
+    x, y = dense(1000, 6, 5)
     model = Linear(6, 5)
     parameters, batch = fitted(model), records(x, y)
     exact = {each.name: each.value for each in public_scores(model, parameters, batch, GROUPS)}
@@ -225,7 +225,7 @@ def test_a_loss_of_classes_is_clipped_and_in_one_cell(removed: int) -> None:
 
 
 def test_noisy_losses_of_groups_are_right_on_average_and_say_their_noise() -> None:
-    x, y = dense(3000, 6, 5)
+    x, y = dense(1000, 6, 5)
     model = Linear(6, 5)
     parameters, batch = fitted(model), records(x, y)
     exact = {each.name: each.value for each in public_scores(model, parameters, batch, GROUPS)}

@@ -16,10 +16,12 @@ from torch import Tensor
 
 from app.errors import PrivacyError
 from tests.worker.native import built, opened
+from worker.native import library as libraries
+from worker.native.library import PATHS
 from worker.noise import native
 from worker.noise.gaussian import GaussianRelease
 from worker.noise.generator import KeyedStream, gaussians
-from worker.noise.native import PATHS, Native
+from worker.noise.native import Native
 from worker.noise.release import PIECE, Address, noised_mean
 from worker.noise.rounding import add_noise, grid
 
@@ -52,7 +54,7 @@ class Ended(KeyedStream):
 
 @pytest.fixture(scope="module", params=PATHS)
 def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Native:
-    return opened(tmp_path_factory.mktemp("native"), request.param)
+    return Native(opened(tmp_path_factory.mktemp("native"), request.param))
 
 
 def reference(sums: Tensor, words: NDArray[np.int64], std: float, divisor: int = 1) -> Tensor:
@@ -168,7 +170,7 @@ PLANTED = {
 def test_a_bound_that_is_too_small_is_found(
     tier: str, path: str, tmp_path: Path, boundaries: list[tuple[Tensor, NDArray[np.int64], Tensor]]
 ) -> None:
-    faulty = opened(tmp_path, path, *PLANTED[tier])
+    faulty = Native(opened(tmp_path, path, *PLANTED[tier]))
     wrong = [int((compiled(faulty, sums, words, 3.7, 7) != expected).sum()) for sums, words, expected in boundaries]
     assert sum(wrong) > 5
 
@@ -256,13 +258,13 @@ def test_releases_do_not_depend_on_who_computes_them(library: Native, monkeypatc
             assert all(torch.equal(got[name], expected[name]) for name in total)
 
 
-def test_only_a_library_of_this_source_is_opened(tmp_path: Path) -> None:
-    assert native.load(tmp_path / "absent.so") is None
+def test_only_a_library_of_these_sources_is_opened(tmp_path: Path) -> None:
+    assert libraries.load(tmp_path / "absent.so") is None
     (tmp_path / "broken.so").write_bytes(b"not a library")
-    assert native.load(tmp_path / "broken.so") is None
-    library = built(tmp_path)
-    found = native.load(library)
+    assert libraries.load(tmp_path / "broken.so") is None
+    made = built(tmp_path)
+    found = libraries.load(made)
     assert found is not None and found.path in PATHS
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(native, "digest", lambda: "0" * 64)
-        assert native.load(library) is None
+        patch.setattr(libraries, "digest", lambda: "0" * 64)
+        assert libraries.load(made) is None

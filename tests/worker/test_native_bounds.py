@@ -1,4 +1,4 @@
-"""The error bounds of native.c, on which its bits depend: docs/privacy.md, "Why the noise holds"."""
+"""The error bounds of noise.c, on which its bits depend: docs/privacy.md, "Why the noise holds"."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.worker.native import SURVEY, built
-from worker.noise import native
-from worker.noise.build import SOURCE
-from worker.noise.native import PATHS
+from worker.native import library
+from worker.native.build import FOLDER, SOURCES
+from worker.native.library import PATHS
 
-TEXT = SOURCE.read_text()
+TEXT = SOURCES[0].read_text()
 TABLE = [(int(tail, 16), float.fromhex(scale)) for tail, scale in re.findall(r"\{0x([0-9a-f]{16})u, (0x[^}]+)\}", TEXT)]
 BOTTOM = np.int64(-(2**63))
 END = 2**31 - 2**20  # tier 1 takes high halves below this
@@ -33,7 +33,7 @@ def constant(name: str) -> float:
 
 @pytest.fixture(scope="module")
 def survey(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    library = ctypes.CDLL(str(built(tmp_path_factory.mktemp("survey"), f"-I{SOURCE.parent}", source=SURVEY)))
+    library = ctypes.CDLL(str(built(tmp_path_factory.mktemp("survey"), f"-I{FOLDER}", sources=[SURVEY])))
     library.survey_worst.restype = ctypes.c_double
     library.survey_worst.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
     return library
@@ -153,4 +153,4 @@ def test_the_table_s_end_is_left_to_exact_arithmetic(survey: ctypes.CDLL) -> Non
 
 
 def test_the_survey_uses_the_shipped_source() -> None:
-    assert '#include "native.c"' in SURVEY.read_text() and Path(native.__file__).parent == SOURCE.parent
+    assert '#include "noise.c"' in SURVEY.read_text() and Path(library.__file__).parent == FOLDER

@@ -11,6 +11,7 @@ import torch
 
 from app.errors import PrivacyError
 from tests.worker.support import Supervisor, dense, key, keys_of, records, run_direct, spec, start_of
+from worker.data.shards import Span
 from worker.noise import ahead, gaussian
 from worker.noise.ahead import StepNoise
 from worker.noise.gaussian import GaussianRelease
@@ -35,6 +36,9 @@ def release_of(key: bytes = KEY) -> GaussianRelease:
     return GaussianRelease(key, noise_multiplier=1.5, max_grad_norm=2.0, expected_batch_size=10)
 
 
+SPANS = [Span(at, 0, size) for at, size in enumerate(SIZES)]
+
+
 def total(*sizes: int) -> dict[str, torch.Tensor]:
     return {f"t{index}": torch.full((size,), 0.25, dtype=torch.float64) for index, size in enumerate(sizes)}
 
@@ -47,7 +51,7 @@ def test_noise_is_the_same_whatever_the_chunks_and_threads(
     generator = GaussianGenerator(KEY)
     monkeypatch.setattr(ahead, "CHUNK", chunk)
     torch.set_num_threads(count)
-    noise = StepNoise(generator, 5, SIZES)
+    noise = StepNoise(generator, 5, SPANS)
     if begun:
         noise.begin()
     for index, z in enumerate(noise.take()):
@@ -56,7 +60,7 @@ def test_noise_is_the_same_whatever_the_chunks_and_threads(
 
 def test_words_made_ahead_for_another_device_become_the_same_gaussians(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ahead, "_on_cpu", lambda device: False)
-    noise = StepNoise(GaussianGenerator(KEY), 5, SIZES)
+    noise = StepNoise(GaussianGenerator(KEY), 5, SPANS)
     noise.begin()
     for index, z in enumerate(noise.take()):
         assert torch.equal(z, GaussianGenerator(KEY).noise(5, index, SIZES[index]))
@@ -84,7 +88,7 @@ def test_another_thread_makes_it() -> None:
         original(*arguments)
 
     generator.fill_bits = noted  # type: ignore[method-assign]
-    noise = StepNoise(generator, 1, SIZES)
+    noise = StepNoise(generator, 1, SPANS)
     noise.begin()
     noise._helpers[0].result(30)
     assert len(makers) > 4 and threading.get_ident() not in makers
@@ -94,7 +98,7 @@ def test_another_thread_makes_it() -> None:
 
 def test_what_is_no_more_than_a_chunk_wakes_no_other_thread() -> None:
     for size in (CHUNK, CHUNK + 1):
-        noise = StepNoise(GaussianGenerator(KEY), 1, (size - 10, 10))
+        noise = StepNoise(GaussianGenerator(KEY), 1, (Span(0, 0, size - 10), Span(1, 0, 10)))
         noise.begin()
         z = noise.take()
         assert bool(noise._helpers) == (size > CHUNK)
@@ -103,7 +107,7 @@ def test_what_is_no_more_than_a_chunk_wakes_no_other_thread() -> None:
 
 def test_the_other_threads_leave_the_number_of_threads_alone(threads: None) -> None:
     torch.set_num_threads(3)
-    noise = StepNoise(GaussianGenerator(KEY), 1, SIZES)
+    noise = StepNoise(GaussianGenerator(KEY), 1, SPANS)
     noise.begin()
     noise.take()
     seen: list[int] = [torch.get_num_threads()]

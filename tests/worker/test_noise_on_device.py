@@ -8,6 +8,7 @@ from torch import Tensor
 
 from app.errors import PrivacyError
 from tests.worker.support import key
+from worker.data.shards import Span
 from worker.noise import on_device
 from worker.noise.ahead import StepNoise
 from worker.noise.gaussian import GaussianRelease
@@ -94,7 +95,8 @@ def test_a_release_uses_it_for_other_devices(monkeypatch: pytest.MonkeyPatch) ->
     )
     total = {f"t{at}": value.view(-1, 1) for at, value in enumerate(sums(2.0))}
     # As on a GPU: the noise is Gaussians there, never words for the compiled step.
-    noise = StepNoise(there._generator, STEP, SIZES, "cpu", first_tensor=len(SIZES))
+    spans = [Span(len(SIZES) + at, 0, size) for at, size in enumerate(SIZES)]
+    noise = StepNoise(there._generator, STEP, spans, "cpu")
     got = there._on_device(total, noise, 1.0000000000000002)
     wanted = here.release({name: value.clone() for name, value in total.items()}, STEP, 1)
     assert all(torch.equal(wanted[name], got[name]) for name in total)

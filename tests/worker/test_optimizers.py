@@ -65,10 +65,10 @@ def test_contract_pieces_change_no_bit(optimizer: Optimizer, joined: int, monkey
 def test_neighbours_by_chance_are_not_one_tensor() -> None:
     whole = torch.zeros(6)
     views = [whole[:2], whole[2:6].view(2, 2)]
-    assert pieces._spanning(views) is not None
-    assert pieces._spanning([whole[:2], whole[3:]]) is None
-    assert pieces._spanning([whole[:2], torch.zeros(4)]) is None
-    assert pieces._spanning([whole.view(2, 3)[:, :2], whole[4:]]) is None
+    assert pieces.spanning(views) is not None
+    assert pieces.spanning([whole[:2], whole[3:]]) is None
+    assert pieces.spanning([whole[:2], torch.zeros(4)]) is None
+    assert pieces.spanning([whole.view(2, 3)[:, :2], whole[4:]]) is None
 
 
 def test_contract_resumes_from_every_step(optimizer: Optimizer) -> None:

@@ -255,9 +255,11 @@ def test_no_state_holds_anything_that_is_not_noised(kind: str, monkeypatch: pyte
     states: list[dict[str, torch.Tensor]] = []
     release = GaussianRelease.release
 
-    def noted(self: GaussianRelease, total: Any, step: int, query: int = 0, C: float | None = None) -> Any:
+    def noted(
+        self: GaussianRelease, total: Any, step: int, query: int = 0, C: float | None = None, shards: Any = None
+    ) -> Any:
         private.extend(each.clone() for each in total.values())
-        noised = release(self, total, step, query, C)
+        noised = release(self, total, step, query, C, shards)
         std = SIGMA * plan.numerics.sensitivity_slack * (CLIP if C is None else C)
         released.append((step, query, NoisedGradient({k: v.clone() for k, v in noised.items()}), (std / 80) ** 2))
         return noised

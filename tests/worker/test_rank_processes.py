@@ -9,20 +9,24 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
+from safetensors.numpy import load_file
 
 from app.errors import PrivacyError
+from app.privacy.numerics import fewer_rows
 from tests.worker.gang import together
 from tests.worker.support import Supervisor, dense, forks, run_child, spec, start_of, stored_part
 from worker.attempt.child import threads_of
 from worker.attempt.prepare import agreed_plan
 from worker.attempt.together import Unheard
 from worker.data.placed import CPU
-from worker.data.ranks import ALONE, Ranks
-from worker.messages import BlockStart, Failed, Finished, RankReport, Ready
+from worker.data.ranks import ALONE, Ranks, RanksError
+from worker.messages import BlockStart, Failed, Finished, RankReport, Ready, Start
 from worker.telemetry import Telemetry
 from worker.training import self_test
+from worker.training.plan import Plan
 
 SHAPE = {"records_train": 120, "records_holdout": 20, "features": 5, "outputs": 3, "sparse": False}
 
@@ -62,7 +66,7 @@ def made_start(processes: int, *, public: bool = False) -> Supervisor:
     return Supervisor(start_of(job, SHAPE, public=public) | {"processes": processes})
 
 
-def made(folder: Path, processes: int, *, public: bool = True, **changes: Any) -> Watched:
+def made(folder: Path, processes: int, *, public: bool = True, shard: str = "none", **changes: Any) -> Watched:
     folder.mkdir()
     x, y = dense(140, 5, 3)
     parts = {
@@ -70,7 +74,7 @@ def made(folder: Path, processes: int, *, public: bool = True, **changes: Any) -
         "holdout": stored_part(folder / "holdout.npz", x[120:], y[120:]),
     }
     (folder / "out").mkdir()
-    runtime = {"processes": processes, "physical_batch_size": 48}
+    runtime = {"processes": processes, "physical_batch_size": 48, "shard": shard}
     job = spec(runtime=runtime, model={"kind": "mlp", "hidden": [4]}, **changes)
     start = start_of(job, SHAPE, parts=parts, output_dir=folder / "out", public=public)
     return Watched(start | {"processes": processes, "self_tested": not public})
@@ -105,6 +109,33 @@ def test_a_lost_rank_ends_the_attempt_and_fewer_go_on(tmp_path: Path, rank: int)
     assert killed.metrics == straight.metrics and killed.started == straight.started and killed.resalts == 0
 
 
+def test_a_lost_rank_of_a_sharded_job_leaves_its_numbers_to_the_others(tmp_path: Path) -> None:
+    """No state is stored: the next attempt repeats the steps, and each rank makes the state of what it owns then."""
+    adam = {"optimizer": {"kind": "dp_adambc", "learning_rate": 0.1}}
+    straight, killed = made(tmp_path / "straight", 1, **adam), made(tmp_path / "killed", 3, shard="optimizer", **adam)
+    whole = run_child(straight)
+    killed.kill_at = (6, 2)
+    assert run_child(killed).last is None and len(killed.pids) == 3 and killed.all_gone()
+    killed.start |= {"processes": 2}
+    resumed = run_child(killed)
+    assert isinstance(whole.last, Finished) and isinstance(resumed.last, Finished)
+    assert resumed.last.artifacts[0].sha256 == whole.last.artifacts[0].sha256 and len(resumed.last.ranks) == 2
+    assert killed.digests() == straight.digests() and killed.metrics == straight.metrics and killed.resalts == 0
+
+
+def test_a_job_without_privacy_on_several_processes(tmp_path: Path) -> None:
+    """Sums are in float64, added in the order of ranks: the same model up to rounding, and exact scores."""
+    free = {"privacy": None, "evaluation": {"points": 2}}
+    alone, three = made(tmp_path / "one", 1, **free), made(tmp_path / "three", 3, shard="optimizer", **free)
+    for each in (alone, three):
+        assert isinstance(run_child(each).last, Finished)
+    models = [load_file(Path(each.start["output_dir"]) / "model.safetensors") for each in (alone, three)]
+    assert models[0].keys() == models[1].keys()
+    for name, value in models[0].items():
+        np.testing.assert_allclose(models[1][name], value, rtol=1e-4, atol=1e-6)
+    assert three.metrics.keys() == alone.metrics.keys() and len(set(three.pids)) == 3
+
+
 def test_a_rank_that_computes_other_numbers_ends_the_attempt_before_anything_private_ran(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -120,6 +151,44 @@ def test_a_rank_that_computes_other_numbers_ends_the_attempt_before_anything_pri
     monkeypatch.setattr(self_test, "fingerprint", lambda plan: bytes(32) if plan.ranks.rank == 1 else honest(plan))
     with pytest.raises(self_test.NumericsError, match="different numbers"):
         together(2, agreed)
+
+
+def fitting(message: Start, most: dict[int, int], monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int | None]]:
+    """The rows of a pass on which the ranks agree, if each has memory for so many."""
+    seen: list[tuple[int, int]] = []
+
+    def holds(plan: Plan) -> bool:
+        rows = plan.numerics.rows_per_pass
+        seen.append((plan.ranks.rank, rows))
+        if rows > most[plan.ranks.rank]:
+            raise MemoryError
+        return True
+
+    monkeypatch.setattr(self_test, "holds", holds)
+
+    def work(ranks: Ranks) -> tuple[int, int | None]:
+        plan, _tested, fitted = agreed_plan(message, CPU, ranks)
+        return plan.numerics.rows_per_pass, fitted
+
+    return together(len(most), work)
+
+
+def test_ranks_that_fit_memory_unequally_take_the_least(monkeypatch: pytest.MonkeyPatch) -> None:
+    message = made_start(3).message()
+    rows = agreed_plan(message, CPU, ALONE)[0].numerics.rows_per_pass
+    less = fewer_rows(rows) or 0
+    least = fewer_rows(less) or 0
+    assert fitting(message, {0: rows, 1: least, 2: less}, monkeypatch) == [(least, least)] * 3
+    assert fitting(message, dict.fromkeys(range(3), rows), monkeypatch) == [(rows, None)] * 3
+
+
+def test_a_rank_without_memory_for_one_record_ends_the_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    message = made_start(2).message()
+    with pytest.raises((MemoryError, RanksError)):
+        fitting(message, {0: 10**6, 1: 0}, monkeypatch)
+    begun = message.model_copy(update={"begun": True})
+    with pytest.raises((MemoryError, RanksError)):
+        fitting(begun, {0: 10**6, 1: 1}, monkeypatch)
 
 
 def test_threads_follow_from_what_is_asked_and_not_from_how_many_ranks_are_left() -> None:

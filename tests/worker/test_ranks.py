@@ -33,6 +33,7 @@ SHAPE = {"records_train": N, "records_holdout": 0, "features": FEATURES, "output
 TRAIN = records(*dense(N, FEATURES))
 KEY = bytes(range(32))
 POISSON = {"kind": "poisson", "expected_batch_size": 120}
+CYCLIC = {"kind": "cyclic", "batches": 4}
 MLP = {"kind": "mlp", "hidden": [4], "dropout": 0.25}
 ADAM = {"kind": "dp_adam", "learning_rate": 0.1}
 OPACUS = {"kind": "flat", "max_grad_norm": 0.5, "engine": "opacus"}
@@ -46,14 +47,17 @@ JOBS: dict[str, dict[str, Any]] = {
     "DP2-RMSProp, network": {"sampling": POISSON, "optimizer": dp2("dp2_rmsprop"), "model": MLP},
     "adaptive clipping": {"sampling": POISSON, "clipping": ADAPTIVE, "model": MLP},
     "Opacus": {"sampling": POISSON, "model": MLP, "clipping": OPACUS},
+    "correlated noise": {"sampling": CYCLIC, "noise": {"kind": "correlated", "decay": 0.5}},
+    "a largest batch": {"sampling": POISSON | {"largest_batch": 130}, "model": MLP},
     "few records": {"sampling": POISSON | {"expected_batch_size": 3}},
 }
 
 
-def start(name: str, **changes: Any) -> dict[str, Any]:
+def start(name: str | dict[str, Any], **changes: Any) -> dict[str, Any]:
     """A job on public data with privacy and a seed, in passes of 48 records."""
-    small = {"physical_batch_size": 48, **JOBS[name].get("runtime", {})}
-    asked = {"evaluation": None, "length": {"steps": STEPS}, "seed": 7, **JOBS[name], "runtime": small, **changes}
+    job = name if isinstance(name, dict) else JOBS[name]
+    small = {"physical_batch_size": 48, **job.get("runtime", {})}
+    asked = {"evaluation": None, "length": {"steps": STEPS}, "seed": 7, **job, "runtime": small, **changes}
     made = start_of(spec(**asked), SHAPE, public=True)
     if asked.get("clipping", {}).get("kind") == "adaptive":
         made["mechanism"]["training"]["adaptive"] = ADAPTIVE["adaptive"]
@@ -64,8 +68,8 @@ def start(name: str, **changes: Any) -> dict[str, Any]:
 class At(Alone):
     """A rank's place, without the others."""
 
-    rank: int  # type: ignore[misc]
-    size: int  # type: ignore[misc]
+    rank: int
+    size: int
 
 
 def same(one: dict[str, Tensor], two: dict[str, Tensor]) -> bool:
@@ -122,8 +126,20 @@ class Through:
     def add_up(self, integers: Tensor) -> None:
         self.of.add_up(integers)
 
+    def add_up_floats(self, numbers: Tensor) -> None:
+        self.of.add_up_floats(numbers)
+
+    def add_up_at(self, rank: int, integers: Tensor) -> None:
+        self.of.add_up_at(rank, integers)
+
+    def from_rank(self, rank: int, numbers: Tensor) -> None:
+        self.of.from_rank(rank, numbers)
+
     def agree(self, what: bytes) -> bool:
         return self.of.agree(what)
+
+    def least(self, number: int) -> int:
+        return self.of.least(number)
 
     def from_first(self, message: bytes = b"") -> bytes:
         return self.of.from_first(message)
@@ -285,9 +301,11 @@ def test_shares_are_whole_passes_and_every_record_is_in_one() -> None:
 
 
 def test_float_totals_are_refused_on_several_ranks() -> None:
-    """Those of a job without privacy, and of one that was stored before totals were integers."""
+    """Those of a private job that was stored before totals were integers."""
+    made = start_of(spec(evaluation=None), SHAPE)
+    floats = plan_of(made).numerics.model_copy(update={"totals": "float64"}).model_dump()
     with pytest.raises(PrivacyError, match="integers"):
-        plan_of(start_of(spec(privacy=None, evaluation=None), SHAPE, public=True), At(0, 2))
+        plan_of(made | {"numerics": floats}, At(0, 2))
     assert plan_of(start_of(spec(evaluation=None), SHAPE)).numerics.totals == "integers"
     stored = plan_of(start_of(spec(evaluation=None), SHAPE)).numerics.model_dump(exclude={"totals"})
     assert Numerics.model_validate(stored).totals == "float64"
@@ -329,3 +347,58 @@ def test_ranks_that_differ_end() -> None:
 
     with pytest.raises(RanksError):
         faulty(Differs)
+
+
+# --- Jobs without privacy: sums of float64 passes, so equal up to rounding ---
+
+WITHOUT: dict[str, dict[str, Any]] = {
+    "linear": {"optimizer": {"kind": "dp_sgd", "learning_rate": 0.1}},
+    "network with dropout": {"model": MLP, "sampling": POISSON},
+    "DP-Adam, network": {"model": MLP, "optimizer": ADAM | {"learning_rate": 0.01}},
+}
+
+
+def public_job(name: str, shard: str = "none") -> dict[str, Any]:
+    made = start(WITHOUT[name] | {"privacy": None, "runtime": {"dtype": "float64"}})  # float32 passes add up exactly
+    made["spec"]["runtime"] |= {"shard": shard, "processes": 3}
+    return made
+
+
+@pytest.mark.parametrize("name", WITHOUT)
+@pytest.mark.parametrize("shard", ["none", "optimizer"])
+def test_without_privacy_ranks_give_the_same_model_up_to_rounding(name: str, shard: str) -> None:
+    wanted = trained(Supervisor(public_job(name)), TRAIN, 1)[0].parameters
+    for size in (2, 3):
+        records = [Supervisor(public_job(name, shard)) for _ in range(2)]
+        found = [trained(record, TRAIN, size) for record in records]
+        assert all(same(each.parameters, found[0][0].parameters) for pair in found for each in pair)
+        assert records[0].digests() == records[1].digests(), "a replay on as many ranks repeats each bit"
+        for each, value in wanted.items():
+            torch.testing.assert_close(found[0][0].parameters[each], value, rtol=1e-5, atol=1e-7)
+
+
+def test_a_job_without_privacy_begins_again_on_fewer_ranks() -> None:
+    """Its sums round otherwise, so the replay differs: it starts anew, at no charge, and ends with all its steps."""
+    wanted = trained(Supervisor(public_job("DP-Adam, network")), TRAIN, 1)[0].parameters
+    first = Supervisor(public_job("DP-Adam, network"))
+    trained(first, TRAIN, 3)
+    (segment,) = first.segments
+    recorded = [each if each["last_step"] < 6 else each | {"digest": None} for each in segment["recorded"]]
+    record = Supervisor(first.start, segments=[segment | {"recorded": recorded}], started=STEPS, hold=2 * STEPS)
+    (outcome,) = trained(record, TRAIN, 1)
+    assert record.resalts == 1 and outcome.steps == STEPS and same(outcome.parameters, wanted)
+
+
+def test_a_float_sum_over_ranks_has_one_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("worker.attempt.gloo.PIECE", 2)
+    numbers = [torch.tensor([1e17, 1.0, 0.1, -1.0, 3.0]), torch.tensor([1.0, 1e17, 0.2, 1e17, 1.0])]
+    numbers.append(torch.tensor([-1e17, -1e17, 0.3, -1e17, 0.5]))
+    numbers = [each.double() for each in numbers]
+
+    def work(ranks: Ranks) -> Tensor:
+        own = numbers[ranks.rank].clone()
+        ranks.add_up_floats(own)
+        return own
+
+    wanted = numbers[0] + numbers[1] + numbers[2]
+    assert all(torch.equal(each, wanted) for each in together(3, work))

@@ -19,9 +19,10 @@ from safetensors.numpy import load_file
 
 from app.contracts.dataset_spec import Interactions, RatingTask
 from app.errors import PrivacyError
+from app.formats.damage import DataDamagedError
 from app.formats.ids import hashed_row
 from app.formats.part_files import save_part
-from app.formats.stored import DataDamagedError, Pairs, StoredPart
+from app.formats.stored import Pairs, StoredPart
 from tests.worker.support import Supervisor, key, run_direct, run_thread, spec, start_of
 from worker.clipping.engine import Clip
 from worker.clipping.matrix_factorization import RatingClipping, RatingGradient

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from app.contracts.sandbox import Sandbox
@@ -276,6 +281,25 @@ def test_a_cgroup_is_joined_where_memory_is_delegated(tmp_path: Path) -> None:
     assert not join_cgroup(tmp_path, 2**30), "the group is there already"
 
 
+def test_a_group_whose_other_ranks_still_die_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel refuses to remove a group before its last process is gone: rank 0 ends before the others do."""
+    monkeypatch.setattr(sandbox, "own_cgroup", lambda: tmp_path)
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    group = tmp_path / f"scrimp-{ended.pid}"
+    (group / "a-rank").mkdir(parents=True)
+    dying = threading.Timer(0.2, (group / "a-rank").rmdir)
+    dying.start()
+    sandbox.leave(ended.pid)
+    dying.join()
+    assert not group.exists()
+    group.mkdir()  # its fork server was killed
+    lives = tmp_path / f"scrimp-{os.getpid()}"
+    lives.mkdir()
+    sandbox.sweep()
+    assert not group.exists() and lives.exists()
+
+
 def test_the_workers_say_what_is_on(api: Api, on: Sandbox) -> None:
     from app.lifecycle.presence import Presence
 
@@ -288,16 +312,60 @@ def test_the_workers_say_what_is_on(api: Api, on: Sandbox) -> None:
         assert session.get_one(Worker, "h:2").sandbox is None
 
 
-def test_scratch_folders_go_with_their_processes() -> None:
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    gone, lives = sandbox.scratch_of(ended.pid), sandbox.scratch_of(os.getpid())
-    assert gone.stat().st_mode & 0o777 == 0o700
+HOLDER = """
+import os, sys, time
+from worker.attempt import sandbox
+sandbox.tempfile.tempdir = sys.argv[1]
+print(sandbox.own_scratch(), flush=True)
+if os.fork() == 0:  # a rank
+    print(os.getpid(), flush=True)
+time.sleep(600)
+"""
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_scratch_folders_go_with_their_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever ends them: features in a folder are private, and nobody may be told by a pid that somebody has again."""
+    monkeypatch.setattr(sandbox.tempfile, "tempdir", str(tmp_path))
+    lives = sandbox.own_scratch()
+    (tmp_path / "scrimp-scratch-mine.txt").write_text("a file, not a folder")
+    first = subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert first.stdout is not None
+    held, rank = Path(first.stdout.readline().strip()), int(first.stdout.readline())
+    (held / "features").mkdir()
+    assert held.stat().st_mode & 0o777 == 0o700 and held.parent == tmp_path
     sandbox.sweep()
-    assert not gone.exists() and lives.exists()
-    (lives / "kept").mkdir()
-    sandbox.leave(os.getpid())
-    assert not lives.exists()
+    first.kill()
+    first.wait()
+    sandbox.leave(first.pid)
+    assert held.exists(), "a rank of it still lives"
+    os.kill(rank, signal.SIGKILL)
+    while _runs(rank):
+        time.sleep(0.01)
+    sandbox.sweep()
+    assert not held.exists() and lives.exists()
+    first.stdout.close()
+
+
+def test_a_folder_that_was_swept_before_its_lock_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox.tempfile, "tempdir", str(tmp_path))
+    honest, swept = fcntl.flock, []
+
+    def late(descriptor: int, how: int) -> None:
+        if not swept:
+            swept.append(how)
+            sandbox.sweep()
+            assert not list(tmp_path.iterdir())
+        honest(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    assert sandbox.own_scratch().exists() and swept == [fcntl.LOCK_EX]
 
 
 def test_memory_is_most_of_the_machines() -> None:

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from app.contracts.job_spec import JobSpec
 from app.errors import PrivacyError
-from app.formats.stored import DataDamagedError
+from app.formats.damage import DataDamagedError
 from app.privacy.mechanism import MechanismConfig
 from tests.worker.support import Ended, Supervisor, dense, keys_of, plan_of, run_thread, spec, start_of, stored_part
 from tests.worker.test_center import CENTER, FAR, SHAPE, job, start

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from app.contracts.dataset_spec import HashedText
 from app.contracts.extractor import Words
+from app.formats.damage import DataDamagedError
 from app.formats.hashing import hashed
 from app.formats.part_files import load_part, save_part
-from app.formats.stored import Csr, DataDamagedError, StoredPart, Texts
+from app.formats.stored import Csr, StoredPart, Texts
 from tests.worker.support import Supervisor, run_thread, spec, start_of
 from worker.extractors.words import hashed_words
 from worker.messages import Finished

@@ -1,7 +1,8 @@
 """The attempt's own process, with one socket to its supervisor. The fork server (worker.attempt.fork_server) forks it.
 
 To inspect one by itself: `python -m worker.attempt.child FD`. The process has no database and dies with its supervisor.
-However it ends, its last output is one message from a closed set. On private data it prints nothing else.
+However it ends, its last output is one message from a closed set. On private data, and for predictions, it prints
+nothing else.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import torch
 
 from app.contracts.base import Document
 from worker.attempt import sandbox
-from worker.attempt.failures import StopRequested, StorageFailed, failure_code
+from worker.attempt.failures import StopRequested, StorageFailed, failed_module, failure_code
 from worker.attempt.means import write_mean
 from worker.attempt.policy import policy_of
 from worker.attempt.prepare import agreed_plan, device_of_start, extractor_of, loader, report_of
@@ -251,6 +252,7 @@ def serve(
         if isinstance(start, Start | Predict):
             forked = confine(start)
         if isinstance(start, Predict):
+            be_silent()  # its inputs are private whatever the model is
             channel.send(Predicted(outputs=predicted(start)))
             return 0
         if not isinstance(start, Start):
@@ -277,7 +279,7 @@ def serve(
         if code is None:
             return 1  # a rank is gone: the job is queued again
         with contextlib.suppress(OSError):
-            channel.send(Failed(code=code, message=FAILURE_TEXTS[code]))
+            channel.send(Failed(code=code, message=FAILURE_TEXTS[code], module=failed_module(error)))
         return 1
     return 0
 
@@ -300,11 +302,7 @@ def main(fd: int, memory_limit_bytes: int) -> int:
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would hold data and keys
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the supervisor decides
-    torch.use_deterministic_algorithms(True)
-    torch.backends.cudnn.benchmark = False  # it chooses an algorithm by how long each takes
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
-    # Nothing reads uninitialized memory, and filling it would cost a pass.
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    be_deterministic()
 
     def confine(message: Start | Predict) -> Forked:
         if isinstance(message, Predict) or message.device == "cpu":
@@ -316,6 +314,17 @@ def main(fd: int, memory_limit_bytes: int) -> int:
         return forked
 
     return serve(Channel(socket.socket(fileno=fd), TO_CHILD), _be_silent, confine)
+
+
+def be_deterministic() -> None:
+    """Makes torch raise an error where only an algorithm without fixed bits exists, and choose none by its speed."""
+    # The same flag as use_deterministic_algorithms(True), which loads torch's compiler too: 750 modules, two seconds
+    # in each attempt's process.
+    torch.set_deterministic_debug_mode("error")
+    torch.backends.cudnn.benchmark = False  # it chooses an algorithm by how long each takes
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    # Nothing reads uninitialized memory, and filling it would cost a pass.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def threads_of(message: Start | Predict, threads: int) -> int:

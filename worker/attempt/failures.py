@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import torch
 
 from app.errors import PrivacyError
-from app.formats.stored import DataDamagedError
+from app.formats.damage import DataDamagedError
+from worker.clipping.examined import UnfitLayerError
 from worker.extractors.files import ExtractorMissingError
 from worker.messages import FailureCode, ProtocolError
 from worker.models.hf.loading import ModelMissingError
@@ -25,6 +28,7 @@ class StorageFailed(Exception):
 
 
 CODES: dict[type[BaseException], FailureCode] = {
+    UnfitLayerError: "model-unfit",  # before its base class
     PrivacyError: "privacy-invariant",
     DataDamagedError: "data-damaged",
     ExtractorMissingError: "extractor-missing",
@@ -44,3 +48,10 @@ def failure_code(error: BaseException) -> FailureCode:
     # torch's CPU allocator raises a plain RuntimeError.
     allocation = isinstance(error, RuntimeError) and "allocat" in str(error)
     return "out-of-memory" if allocation or isinstance(error, MemoryError | torch.OutOfMemoryError) else "internal"
+
+
+def failed_module(error: BaseException) -> str | None:
+    """The part of the model that the check on public records refused, for the message; None for other errors."""
+    if not isinstance(error, UnfitLayerError):
+        return None
+    return error.module if re.fullmatch(r"[A-Za-z0-9_. ()]{1,200}", error.module) else None

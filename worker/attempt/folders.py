@@ -6,6 +6,7 @@ never one that an artifact's row names.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shutil
 from pathlib import Path
@@ -14,12 +15,13 @@ from app.disk import sync
 from app.ledger.behind import MARKER
 from app.lifecycle.attempts import Begun
 from app.lifecycle.claims import Claim
+from app.objects import Objects
 from app.secrets import write_private
 
 FOLDER = re.compile(r"attempt-(\d+)")
 
 
-def output_folder(storage_root: Path, held: Claim, begun: Begun) -> Path:
+def output_folder(storage_root: Path, held: Claim, begun: Begun, store: Objects) -> Path:
     """Makes the attempt's empty folder and removes unpublished files of older attempts.
 
     Next to it, a file holds the id of the job's data set. It is on disk before this returns: if a restored database has
@@ -39,8 +41,11 @@ def output_folder(storage_root: Path, held: Claim, begun: Begun) -> Path:
         if number is not None and int(number[1]) <= held.attempt and folder not in keep:
             shutil.rmtree(folder, ignore_errors=True)
     output = job / f"attempt-{held.attempt}"
+    if output not in keep:  # in a bucket, the same of a forgotten attempt under this number
+        store.remove(f"jobs/{held.job_id}/{output.name}")
     output.mkdir(parents=True, mode=0o700)
     write_private(job / MARKER, begun.dataset_id, overwrite=False)
     for folder in (job, job.parent):
         sync(folder)
+    store.publish(f"jobs/{held.job_id}/{MARKER}", job / MARKER, hashlib.sha256(begun.dataset_id.encode()).hexdigest())
     return output

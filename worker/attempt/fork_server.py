@@ -15,7 +15,6 @@ tells only a parent.
 from __future__ import annotations
 
 import ctypes
-import gc
 import os
 import select
 import signal
@@ -29,9 +28,10 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
+from app import logs
 from app.contracts.devices import Device
 from app.errors import TransientError
-from app.processes import ATTEMPT_ENVIRONMENT, plain_environment
+from app.processes import ATTEMPT_ENVIRONMENT, loading, plain_environment
 from worker.attempt import sandbox
 from worker.attempt.devices import processor, visible
 
@@ -40,6 +40,7 @@ START_S = 120.0  # loading torch takes twenty seconds on a slow, busy machine
 FORKED, REFUSED, HOW, UNKNOWN = b"forked", b"refused", b"how", b"unknown"
 REMEMBERED = 64  # exit statuses kept
 READ = 32
+LOGS = {"SCRIMP_LOG_FORMAT": "text", "SCRIMP_LOG_LEVEL": "INFO"}
 LIBC = ctypes.CDLL(None, use_errno=True)
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -161,7 +162,7 @@ class ForkServer:
                     str(self._memory_limit_bytes),
                 ],
                 cwd=ROOT,
-                env=plain_environment() | {"SCRIMP_ATTEMPT": "1"} | ATTEMPT_ENVIRONMENT | self._visible,
+                env=plain_environment(*LOGS) | {"SCRIMP_ATTEMPT": "1"} | ATTEMPT_ENVIRONMENT | self._visible,
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
             )
@@ -186,11 +187,11 @@ def main(fd: int, memory_limit_bytes: int) -> None:
         PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0
     )  # ranks of an attempt that was killed become children, and are reaped
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the worker decides
+    # What libraries say before an attempt is silent (worker.attempt.child).
+    logs.configure("attempt", *(os.environ.get(name, default) for name, default in LOGS.items()))
     sandbox.sweep()
-    from worker.attempt import child  # noqa: PLC0415  # takes seconds, once for all forks
-
-    gc.collect()
-    gc.freeze()  # loaded objects stay shared: no garbage collection in a child writes to them
+    with loading():  # loaded objects stay shared: no garbage collection in a child writes to them
+        from worker.attempt import child  # noqa: PLC0415  # takes seconds, once for all forks
     asked, fork_server = socket.socket(fileno=fd), os.getpid()
     ended: dict[int, int] = {}
     while True:

@@ -1,7 +1,9 @@
 """The ranks' exchange: torch's `gloo` over the loopback of the attempt's own network.
 
-Only three things are exchanged: sums of integers, 32 bytes that all ranks must agree on, and what rank 0 heard from the
-supervisor. Sums are of int64, so no order and no algorithm of the exchange can change a bit.
+Only these are exchanged: sums of integers, 32 bytes that all ranks must agree on, the rows of a pass that fit in each
+rank's memory, what rank 0 heard from the supervisor, and, where the optimizer's state is sharded, functions of noised
+gradients (parameters, divisors, state).
+Sums over private records are of int64, so no order and no algorithm of the exchange can change a bit.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ LOOPBACK = "127.0.0.1"
 # connections, which ends every wait for it.
 PATIENCE = timedelta(days=30)
 DIGEST_BYTES = 32
+PIECE = 2**20  # floats of every rank that are added together
 
 
 class GlooRanks:
@@ -58,10 +61,33 @@ class GlooRanks:
         if here is not integers:
             integers.copy_(here)
 
+    def add_up_floats(self, numbers: Tensor) -> None:
+        """See Ranks.add_up_floats. The numbers are flat, contiguous and on the processor."""
+        for piece in numbers.split(PIECE):
+            first, *others = self.gather(piece)
+            for each in others:
+                first.add_(each)
+            piece.copy_(first)
+
+    def add_up_at(self, rank: int, integers: Tensor) -> None:
+        """See Ranks.add_up_at. The numbers are contiguous and on the processor."""
+        options: Any = dist.ReduceOptions()
+        options.reduceOp, options.rootRank, options.rootTensor = dist.ReduceOp.SUM, rank, 0
+        with _or_gone():
+            self._group.reduce([integers], options).wait()
+
+    def from_rank(self, rank: int, numbers: Tensor) -> None:
+        """See Ranks.from_rank. The numbers are contiguous and on the processor."""
+        self._broadcast(numbers, rank)
+
     def agree(self, what: bytes) -> bool:
         """See Ranks.agree."""
         found = self.gather(torch.frombuffer(bytearray(what), dtype=torch.uint8))
         return all(torch.equal(found[0], each) for each in found)
+
+    def least(self, number: int) -> int:
+        """See Ranks.least."""
+        return min(int(each) for each in self.gather(torch.tensor([number])))
 
     def from_first(self, message: bytes = b"") -> bytes:
         """See Ranks.from_first."""
@@ -76,9 +102,9 @@ class GlooRanks:
             self._group.allgather([found], [own]).wait()
         return found
 
-    def _broadcast(self, own: Tensor) -> Tensor:
+    def _broadcast(self, own: Tensor, root: int = 0) -> Tensor:
         options = dist.BroadcastOptions()
-        options.rootRank, options.rootTensor = 0, 0
+        options.rootRank, options.rootTensor = root, 0
         with _or_gone():
             self._group.broadcast([own], options).wait()
         return own

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from app.contracts.hpo import MEAN_FILE
-from app.formats.stored import DataDamagedError
+from app.formats.damage import DataDamagedError
 from worker.messages import ArtifactFile, Part
 from worker.models.files import write_file
 from worker.training.center import TENSOR

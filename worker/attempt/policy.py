@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from app.formats.layout import index_path
-from worker.attempt.sandbox import Policy, scratch_of
+from worker.attempt.sandbox import Policy, own_scratch
 from worker.messages import Part, Predict, Start
 
 # gloo reads the class of each of the machine's devices to find its network cards, even for the loopback.
@@ -18,7 +17,7 @@ def policy_of(message: Start | Predict, memory_limit_bytes: int) -> Policy:
 
     Makes its scratch folder, and the cache folder if it is new.
     """
-    scratch = scratch_of(os.getpid())
+    scratch = own_scratch()
     if isinstance(message, Predict):
         readable = _paths(message.weights.path, message.models_root)
         return Policy(readable, (), memory_limit_bytes, scratch=scratch)

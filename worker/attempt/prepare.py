@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,24 +13,26 @@ from torch import Tensor
 
 from app.contracts.extractor import ExtractorRef, Words
 from app.contracts.job_spec import LinearModel
+from app.formats.part_reader import PartFile
 from app.formats.stored import StoredPart
 from app.formats.tables import scaled
 from app.privacy.numerics import NumericsReport, SelfTest, fewer_rows
 from worker.attempt import devices
 from worker.attempt.failures import DeviceFailed, failure_code
 from worker.attempt.means import read_mean
-from worker.data.parts import AnyPart, load_stored, open_stored
+from worker.data.parts import AnyPart, MappedPart, check, load_stored, open_stored
 from worker.data.ranks import Ranks
-from worker.extractors.features import extracted
+from worker.extractors.features import Kept, extracted
 from worker.extractors.files import ExtractorMissingError
 from worker.extractors.words import hashed_words
-from worker.messages import Part, Start
+from worker.messages import Part, Shape, Start
 from worker.models.hf.model import HfTuning
 from worker.models.hf.tokens import Tokens
 from worker.training import self_test
 from worker.training.plan import Plan, build_plan
 from worker.training.rehearsal import rehearse
 
+FEATURES = "features"  # a folder in the attempt's scratch folder, which its ranks share
 PROCESSOR = devices.processor().name  # read before the process enters the sandbox
 
 
@@ -63,7 +66,7 @@ def fitting_plan(start: Start, device: torch.device, ranks: Ranks) -> tuple[Plan
     """The plan, its self-test, and the rows of a pass if fewer fit in memory than were admitted.
 
     Everything here computes on random public records. Only a job's first ready attempt may choose smaller passes: a
-    later one must repeat its numbers.
+    later one must repeat its numbers. Ranks that fit memory unequally take the fewest rows.
 
     Raises:
         NumericsError: see `_tested_plan`.
@@ -73,14 +76,25 @@ def fitting_plan(start: Start, device: torch.device, ranks: Ranks) -> tuple[Plan
     mean = None if start.mean is None else read_mean(start.mean, _inputs(start))
     while True:
         plan = _plan(start, device, mean, ranks, rows=fitted)
+        rows = able = plan.numerics.rows_per_pass
+        failed: MemoryError | RuntimeError = MemoryError("another rank has no memory for passes of one record")
+        tested: SelfTest = "passed"
         try:
             if device.type != "cpu":
                 rehearse(plan)
-            return (*_tested_plan(start, plan, mean, known=start.self_tested and fitted == start.fitted_rows), fitted)
+            known = start.self_tested and fitted == start.fitted_rows
+            plan, tested = _tested_plan(start, plan, mean, known=known)
         except (MemoryError, RuntimeError) as error:
-            fitted = fewer_rows(plan.numerics.rows_per_pass)
-            if start.begun or fitted is None or failure_code(error) != "out-of-memory":
+            able = fewer_rows(rows) or 0
+            if start.begun or failure_code(error) != "out-of-memory":
                 raise
+            failed = error.with_traceback(None)  # its frames hold buffers
+        fewest = ranks.least(able)
+        if fewest == rows:
+            return plan, tested, fitted
+        if not fewest:
+            raise failed
+        fitted = fewest
         del plan  # with its buffers
         gc.collect()
         if device.type == "cuda":
@@ -153,33 +167,56 @@ def loader(start: Start, loading: Callable[[], None], plan: Plan) -> Callable[[P
     A part too large for memory stays on disk.
     """
     model = plan.model
-    if isinstance(model, HfTuning):
-        tokens = Tokens(model.folder, model.spec.max_length)
+    if isinstance(model, HfTuning) and not model.of_images:
+        tokens = Tokens(model.folder, model.spec.max_length, prompts=model.prompts, chat=model.spec.chat)
         return lambda part: tokens.of_part(load_stored(part, start.shape), loading)
     extractor = extractor_of(start)
     if extractor is None:
         load_or_open = load_stored if plan.in_memory else open_stored
         return lambda part: load_or_open(part, start.shape, lambda stored: scaled(stored, start.features))
+    kept = Kept(Path(tempfile.gettempdir()) / FEATURES, on_disk=not plan.in_memory)
     if extractor.words is not None and start.cache_dir is not None:
-        return _words(start, loading, extractor, Path(start.cache_dir))
+        return _words(start, loading, extractor, Path(start.cache_dir), kept)
     if start.extractor_dir is None or start.cache_dir is None or extractor.sha256 is None:
         raise ExtractorMissingError("this worker has no models root")
     folder, sha256, cache = Path(start.extractor_dir), extractor.sha256, Path(start.cache_dir)
     image = extractor.image
 
-    def load(part: Part) -> StoredPart:
-        stored = load_stored(part, start.shape)
-        check = (lambda _: None) if start.data_public else self_test.require_repeating
-        return extracted(stored, part.sha256, folder, sha256, cache, loading, image, check)
+    def load(part: Part) -> AnyPart:
+        tested = (lambda _: None) if start.data_public else self_test.require_repeating
+        stored = _to_extract(part, start)
+        made = extracted(stored, part.sha256, folder, sha256, cache, loading, image, tested, kept)
+        return _as_part(made, start.shape.model_copy(update={"features": plan.model.features, "sparse": False}))
 
     return load
 
 
 def _words(
-    start: Start, loading: Callable[[], None], extractor: ExtractorRef, cache: Path
-) -> Callable[[Part], StoredPart]:
+    start: Start, loading: Callable[[], None], extractor: ExtractorRef, cache: Path, kept: Kept
+) -> Callable[[Part], AnyPart]:
     words, sha256 = extractor.words or Words(), extractor.sha256 or ""
-    return lambda part: hashed_words(load_stored(part, start.shape), part.sha256, sha256, words, cache, loading)
+    shape = start.shape.model_copy(update={"features": words.buckets, "sparse": True})
+
+    def load(part: Part) -> AnyPart:
+        return _as_part(hashed_words(_to_extract(part, start), part.sha256, sha256, words, cache, loading, kept), shape)
+
+    return load
+
+
+def _to_extract(part: Part, start: Start) -> StoredPart | PartFile:
+    """A part of texts or images: on disk, read in pieces; one of before in memory."""
+    stored = open_stored(part, start.shape)
+    return stored.file if isinstance(stored, MappedPart) else stored
+
+
+def _as_part(found: StoredPart | PartFile, shape: Shape) -> AnyPart:
+    """Features with their labels, checked against the public sizes: at once, or as they are read."""
+
+    def checked(stored: StoredPart) -> StoredPart:
+        check(stored, shape)
+        return stored
+
+    return MappedPart(found, checked) if isinstance(found, PartFile) else checked(found)
 
 
 def extractor_of(start: Start) -> ExtractorRef | None:

@@ -12,6 +12,7 @@ It needs no server and no privilege. Protections that this kernel or container d
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import json
 import os
 import resource
@@ -22,6 +23,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -44,7 +46,8 @@ PR_SET_PDEATHSIG = 1
 OOM_SCORE = 800
 SHARE = 0.9  # of the machine's memory, if no limit is set
 PROBE_S = 60.0
-SCRATCH = "scrimp-attempt-{pid}-"
+SCRATCH, GROUP = "scrimp-scratch-", "scrimp-{pid}"
+REMOVALS, REMOVAL_S = 50, 0.02  # how long the last processes of a killed group may take to end
 CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -55,7 +58,7 @@ class Policy:
     Attributes:
         readable: files and folders, with everything in them.
         writable: folders in which it may do everything but run programs.
-        scratch: its own folder for temporary files of libraries; `leave` removes it.
+        scratch: its own folder for temporary files, extracted features included; `leave` removes it.
         memory_limit_bytes: the most memory it may use.
     """
 
@@ -152,7 +155,7 @@ def join_cgroup(parent: Path | None, limit_bytes: int) -> bool:
     """Moves this process into its own group below `parent`, if memory control is delegated to this user."""
     if parent is None:
         return False
-    made = parent / f"scrimp-{os.getpid()}"
+    made = parent / GROUP.format(pid=os.getpid())
     try:
         if "memory" not in (parent / "cgroup.subtree_control").read_text().split():
             return False
@@ -167,27 +170,73 @@ def join_cgroup(parent: Path | None, limit_bytes: int) -> bool:
     return True
 
 
-def scratch_of(pid: int) -> Path:
-    """Makes a new folder for a process's temporary files."""
-    return Path(tempfile.mkdtemp(prefix=SCRATCH.format(pid=pid)))
+def own_scratch() -> Path:
+    """Makes a new folder for this process's temporary files, and locks it.
+
+    The kernel gives the lock back once this process and its forks have ended, however they end. So a folder without a
+    lock is nobody's. Its pid would not say so: another process may have it by then, or it counts in another container.
+    """
+    while True:
+        made = Path(tempfile.mkdtemp(prefix=SCRATCH))
+        try:
+            descriptor = os.open(made, os.O_RDONLY | os.O_DIRECTORY)  # stays open to the end
+        except FileNotFoundError:  # it was swept before it was locked
+            continue
+        with suppress(OSError):  # no locks here: then nobody can lock it to remove it either
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if made.exists():
+            return made
+        os.close(descriptor)
 
 
 def leave(pid: int) -> None:
-    """Removes the scratch folder and the cgroup of a process that has ended."""
-    for folder in Path(tempfile.gettempdir()).glob(SCRATCH.format(pid=pid) + "*"):
-        shutil.rmtree(folder, ignore_errors=True)
+    """Removes the cgroup of a process that has ended, and all scratch folders whose processes have."""
+    _remove_scratch()
     parent = own_cgroup()
     if parent is not None:
-        with suppress(OSError):
-            (parent / f"scrimp-{pid}").rmdir()
+        _remove_group(parent / GROUP.format(pid=pid))
+
+
+def _remove_group(group: Path) -> None:
+    """Ends what is left in a cgroup, such as ranks whose first one died, and removes it once the last is gone."""
+    with suppress(OSError):
+        descriptor = os.open(group / "cgroup.kill", os.O_WRONLY)
+        with os.fdopen(descriptor, "wb") as kill:
+            kill.write(b"1")
+    for _ in range(REMOVALS):
+        try:
+            return group.rmdir()
+        except FileNotFoundError:
+            return None
+        except OSError:
+            time.sleep(REMOVAL_S)
+    return None
 
 
 def sweep() -> None:
-    """Removes what dead processes left because their fork server died first."""
-    for folder in Path(tempfile.gettempdir()).glob(SCRATCH.format(pid="*") + "*"):
-        pid = folder.name.split("-")[2]
-        if not Path("/proc", pid).exists():
-            shutil.rmtree(folder, ignore_errors=True)  # another user's folder stays
+    """Removes what dead processes left because their fork server died first. Call it at the start."""
+    parent = own_cgroup()
+    for group in () if parent is None else parent.glob(GROUP.format(pid="*")):
+        pid = group.name.removeprefix("scrimp-")
+        if pid.isdecimal() and not Path("/proc", pid).exists():  # not a group of somebody else's with such a name
+            _remove_group(group)
+    _remove_scratch()
+
+
+def _remove_scratch() -> None:
+    """Removes the folders that no process holds. Another user's stay."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{SCRATCH}*"):
+        try:
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        except OSError:  # its process lives
+            continue
+        finally:
+            os.close(descriptor)
 
 
 def _die_with(parent: int) -> None:

@@ -18,18 +18,21 @@ from typing import Any, get_args
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
+from app import objects, tracing
+from app.contracts.base import Epsilon
 from app.contracts.devices import kind_for
 from app.contracts.extractor import HASHED_WORDS
 from app.contracts.job_spec import Runtime
 from app.db.declared import Declared, declared
 from app.db.models import Dataset, Job
 from app.disk import sync
-from app.errors import PrivacyError, ServiceError, StaleAttempt, TransientError
+from app.errors import PrivacyError, ServiceError, StaleAttempt, TransientError, Unavailable
 from app.ledger.behind import record, record_soon
 from app.ledger.heads import Heads
 from app.lifecycle.attempts import AttemptLog, Begun
 from app.lifecycle.coverage import covered_steps
 from app.lifecycle.studies import has_one_mean, released_mean
+from app.privacy.mechanism import MechanismConfig
 from app.secrets import at_epoch, load_secrets, secret_id
 from app.settings import Settings
 from worker import messages
@@ -58,24 +61,27 @@ WARNINGS = {
 
 def run_attempt(
     log: AttemptLog, settings: Settings, fork_server: ForkServer, *, has_gpu: bool = False, processes: int = 1
-) -> None:
+) -> str:
     """Runs one attempt of a claimed job to its end, however it ends. Never raises because of what the attempt did.
+
+    Returns:
+        How its process ended, for the operator: an exit code, a signal, "supervisor" or "unstarted".
 
     Args:
         fork_server: its processes see this worker's device and no other GPU.
         has_gpu: that device is a GPU.
         processes: the most ranks that an attempt may have here.
     """
-    attempt: _Supervised | None = None
+    attempt: Supervised | None = None
     begun: Begun | None = None
     kept = False
     try:
         # The fence comes first: a stale attempt must touch no file, because a later attempt's model may lie near.
         begun = log.begin()
         record(log.db, Heads.of(settings), begun.dataset_id)
-        output = output_folder(settings.storage_root, log.held, begun)
+        output = output_folder(settings.storage_root, log.held, begun, objects.of(settings))
         time_left_s = log.may_run_s(_time_left_s(begun, settings))
-        attempt = _Supervised(log, settings, fork_server, output, time_left_s, has_gpu=has_gpu, processes=processes)
+        attempt = Supervised(log, settings, fork_server, output, time_left_s, has_gpu=has_gpu, processes=processes)
         kept = attempt.run()
     except StaleAttempt:
         logger.warning("attempt %s of %s is stale and writes nothing", log.held.attempt, log.held.job_id)
@@ -83,21 +89,39 @@ def run_attempt(
         logger.error("attempt %s of %s: %s", log.held.attempt, log.held.job_id, error.message)
         _try_to_fail(log, error)
     except Exception as error:
-        # A full disk or our own bug: the job is queued again, and fails after a few such ends. A database outage or a
-        # machine that cannot fork is an outside cause; while it lasts, the lease runs out.
+        # A full disk or our own bug: the job is queued again, and fails after a few such ends. A database or object
+        # store that is away, or a machine that cannot fork, is an outside cause; while it lasts, the lease runs out.
         logger.error("attempt %s of %s: %s", log.held.attempt, log.held.job_id, type(error).__name__, exc_info=error)
         kept = True  # the job may have succeeded anyway, so its files stay
         if attempt is not None:
             attempt.kill()
-        log.gone("lost" if isinstance(error, OperationalError | TransientError) else "crashed")
+        log.gone("lost" if isinstance(error, OperationalError | TransientError | Unavailable) else "crashed")
     finally:
         if attempt is not None:
             attempt.close()
             _say_how(log, attempt)
-            if not kept:
-                shutil.rmtree(attempt.output, ignore_errors=True)
+            _clear(attempt.output, settings, kept=kept)
         if begun is not None:
             record_soon(log.db, Heads.of(settings), begun.dataset_id)
+    return "unstarted" if attempt is None else attempt.ended_by
+
+
+def _clear(output: Path, settings: Settings, *, kept: bool) -> None:
+    """Removes an attempt's files where no artifact's row can name them: all, or with a bucket this machine's copies.
+
+    Another attempt of this job may run here at the same time: its files stay.
+    """
+    if not kept or settings.object_store:
+        shutil.rmtree(output, ignore_errors=True)
+    if not settings.object_store:
+        return
+    if not any(output.parent.glob("attempt-*")):
+        shutil.rmtree(output.parent, ignore_errors=True)
+    if not kept:
+        try:
+            objects.of(settings).remove(f"jobs/{output.parent.name}/{output.name}")
+        except ServiceError as error:  # they stay until the job's files are deleted
+            logger.warning("unpublished files of %s could not be removed: %s", output.parent.name, error.code)
 
 
 def _time_left_s(begun: Begun, settings: Settings) -> float:
@@ -105,10 +129,15 @@ def _time_left_s(begun: Begun, settings: Settings) -> float:
     return min((*begun.limits_s, settings.max_job_s or math.inf)) - begun.ran_s
 
 
-def _say_how(log: AttemptLog, attempt: _Supervised) -> None:
+def _say_how(log: AttemptLog, attempt: Supervised) -> None:
     """Logs the attempt's last line, for the operator."""
     ended = log.outcome()
-    logger.log(logging.INFO if ended in ("succeeded", "cancelled") else logging.WARNING, "%s (%s)", ended, attempt.exit)
+    logger.log(
+        logging.INFO if ended in ("succeeded", "cancelled", "paused") else logging.WARNING,
+        "%s (%s)",
+        ended,
+        attempt.exit,
+    )
 
 
 def _try_to_fail(log: AttemptLog, error: PrivacyError) -> None:
@@ -119,7 +148,7 @@ def _try_to_fail(log: AttemptLog, error: PrivacyError) -> None:
         logger.error("%s cannot be marked failed: %s: %s", log.held.job_id, again.code, again.message)
 
 
-class _Supervised:
+class Supervised:
     """One attempt's process and the conversation with it."""
 
     def __init__(
@@ -141,11 +170,12 @@ class _Supervised:
         self.secrets = {secret_id(each): each for each in found}
         self.key_id = secret_id(found[0])
         self.process: Process | None = None
-        self.exit = "no process was started"
+        self.exit, self.ended_by = "no process was started", "unstarted"
         self.watch = Watch(log, settings, self.kill, STOPPING, time_left_s)
         self.told_to_stop = False
         self.dataset_id = self.tested_key = ""
         self.fitted_rows: int | None = None  # what the key was made for
+        self.was_ready, self.phase_began = False, tracing.wall()
 
     def run(self) -> bool:
         """Talks to the process until its last message. Returns True if its artifacts are published."""
@@ -164,8 +194,8 @@ class _Supervised:
                 tested = self.fork_server.has_passed(self.tested_key)
                 channel.send(start.model_copy(update={"self_tested": tested}))
                 while True:
-                    if self.watch.cancelled_at is not None:
-                        return self._cancel()
+                    if self.watch.told_at is not None:
+                        return self._stop()
                     if channel.pending(TICK_S):
                         said = channel.receive()
                         with self.watch.hearing():
@@ -185,8 +215,8 @@ class _Supervised:
         finally:
             channel.close()
 
-    def _cancel(self) -> bool:
-        """Ends the attempt at once: waiting for a step's end would reveal how long the step took.
+    def _stop(self) -> bool:
+        """Ends the attempt at once, to cancel or to pause the job: waiting for a step's end would reveal its length.
 
         Its steps were charged when they started, so a stop at the next step would save nothing.
         """
@@ -196,7 +226,7 @@ class _Supervised:
         if crashed:
             self.log.gone("crashed")
         else:
-            self.log.cancelled()
+            self.log.stopped()
         return False
 
     def kill(self) -> None:
@@ -217,6 +247,7 @@ class _Supervised:
         if self.process is not None and self.exit == RUNNING:
             why = f": {self.watch.ended}" if self.watch.ended else ""
             how = self.process.how() if self.watch.ended is None else None
+            self.ended_by = how or "supervisor"
             self.exit = f"its process ended: {how}" if how else f"its process was ended by the supervisor{why}"
 
     def _answer(self, channel: messages.Channel, message: messages.ToChild) -> None:
@@ -228,8 +259,8 @@ class _Supervised:
     def _gone(self) -> None:
         """Settles an attempt whose process ended without a last message: by itself, or by the watch."""
         match self.watch.ended:
-            case "cancelled":
-                self.log.cancelled()
+            case "told":
+                self.log.stopped()
             case "stopping":
                 self.log.gone("lost")
             case "time-limit":
@@ -274,6 +305,7 @@ class _Supervised:
             case messages.MetricValue():
                 self.log.record_metric(said.model_dump(exclude={"kind"}))
             case messages.Finished():
+                tracing.past("train", {"steps": said.steps_effective}, self.phase_began)
                 self._wait()
                 warnings = [WARNINGS[code] for code in said.warnings]
                 artifacts = [self._published(each) for each in said.artifacts]
@@ -282,9 +314,10 @@ class _Supervised:
                 self.log.succeed(artifacts, said.steps_effective, warnings, ranks)
                 return True
             case messages.Stopped():
+                self._require_told()
                 self._wait()
                 self.watch.stop()
-                self.log.cancelled()
+                self.log.stopped()
                 return False
             case messages.Failed():
                 self._wait()
@@ -292,12 +325,25 @@ class _Supervised:
                 if said.code == "device":  # the machine's fault, before anything private: another worker may do better
                     self.log.gone("crashed")
                 else:
-                    self.log.fail(said.code, said.message)
+                    self.log.fail(said.code, self._text(said))
                 return False
         return None
 
+    def _require_told(self) -> None:
+        """Raises ProtocolError unless it was told to stop: its job would be queued, and stop again, for ever."""
+        if not (self.told_to_stop or self.watch.told_at is not None):
+            raise messages.ProtocolError("it stopped without being told to")
+
+    def _text(self, said: messages.Failed) -> str:
+        """The failure's fixed text, with the refused part of a public model: checked before any record is read."""
+        named = said.code == "model-unfit" and said.module is not None and not self.was_ready
+        return f"{said.message} It is {said.module}." if named else said.message
+
     def _ready(self, said: messages.Ready) -> None:
         """Records what the attempt computes in, and remembers a self-test that passed in the passes of its key."""
+        self.was_ready = True
+        tracing.past("prepare", {"device": said.device}, self.phase_began)
+        self.phase_began = tracing.wall()
         self.log.ready(said.device, said.numerics, said.fallbacks, said.fitted_rows, said.processes)
         if said.numerics.self_test == "passed" and said.fitted_rows == self.fitted_rows:
             self.fork_server.note_passed(self.tested_key)
@@ -314,6 +360,7 @@ class _Supervised:
         if hashlib.sha256(content).hexdigest() != file.sha256:
             raise PrivacyError("an artifact's SHA-256 differs from the one that the attempt reported")
         stored = str(path.relative_to(self.settings.storage_root.resolve()))
+        objects.of(self.settings).publish(stored, path, file.sha256)
         return {"name": file.name, "sha256": file.sha256, "size_bytes": len(content), "path": stored}
 
     def _wait(self) -> None:
@@ -332,12 +379,22 @@ class _Supervised:
     def _start_message(self) -> messages.Start:
         """Everything the attempt needs, from the current database."""
         self.log.name_key(self.key_id)
-        job, blocks, released = self.log.recorded()
+        job, _blocks, _released = self.log.recorded()
         foreign = [each["from_step"] for each in job.segments if each["key_id"] not in self.secrets]
         if foreign:
             # Their noise secret was removed since: without its keys an identical replay is impossible.
             self.log.resalt(min(foreign) - 1, self.key_id)
-            job, blocks, released = self.log.recorded()
+        return self.described()
+
+    def described(self) -> messages.Start:
+        """The job as the database describes it to a process; changes nothing.
+
+        Raises:
+            PrivacyError: the noise secret of one of its segments was removed.
+        """
+        job, blocks, released = self.log.recorded()
+        if any(each["key_id"] not in self.secrets for each in job.segments):
+            raise PrivacyError("the noise secret under which this job ran is not here, or its epoch has ended")
         with self.log.db.read() as session:
             dataset = session.get_one(Dataset, job.dataset_id)
             self.dataset_id = dataset.id
@@ -376,7 +433,12 @@ class _Supervised:
         certified = session.get_one(Job, job.parent_id) if job.parent_id is not None else job
         if certified.quote["epsilon"] is None or certified.quote["charge"]["unit"] is None:
             return None
-        return messages.Claim.model_validate({"epsilon": certified.quote["epsilon"], "certificate": certified.id})
+        noise = MechanismConfig.model_validate(job.mechanism).training.noise if job.mechanism else None
+        return messages.Claim(
+            epsilon=Epsilon.model_validate(certified.quote["epsilon"]),
+            certificate=certified.id,
+            noise=None if noise is None else noise.sentence,
+        )
 
     def _mean(self, session: Session, job: Job) -> dict[str, Any]:
         """For a trial of a study with one mean: hand it on, as the first trial; or its file, as a later one."""
@@ -385,7 +447,8 @@ class _Supervised:
         if job.trial_number == 0:
             return {"hands_mean_on": True}
         file = released_mean(session, job)
-        return {"mean": {"path": str(self.settings.storage_root.resolve() / file.path), "sha256": file.sha256}}
+        mean = objects.of(self.settings).local(file.path, file.sha256)
+        return {"mean": {"path": str(mean.resolve()), "sha256": file.sha256}}
 
     def _described(
         self,

@@ -25,7 +25,7 @@ TICK_S = 0.2
 # A process may be silent for this many times its longest silence so far: one job's blocks take similar times.
 SILENCES = 20
 
-Ended = Literal["stopping", "cancelled", "time-limit", "silent", "stale", "error"]
+Ended = Literal["stopping", "told", "time-limit", "silent", "stale", "error"]
 
 
 class Watch:
@@ -38,7 +38,7 @@ class Watch:
         time_left_s: seconds that the job may still run.
 
     Attributes:
-        cancelled_at: when this thread saw the request to cancel; None if there is none.
+        told_at: when this thread saw the request to cancel or to pause; None if there is none.
         ended: why this thread ended the process; None if it did not.
         error: why the lease could not be renewed, if `ended` is "stale" or "error".
     """
@@ -53,7 +53,7 @@ class Watch:
     ) -> None:
         self._log, self._settings, self._end, self._stopping = log, settings, end, stopping
         self._deadline = time.monotonic() + time_left_s
-        self.cancelled_at: float | None = None
+        self.told_at: float | None = None
         self.ended: Ended | None = None
         self.error: Exception | None = None
         self._heard = self._renewed = time.monotonic()
@@ -105,14 +105,15 @@ class Watch:
             self._done.wait(min(TICK_S, self._log.cadence.left_s() or TICK_S))
 
     def _beat(self) -> None:
-        """Renews the lease, checks for a cancel and publishes progress, at whole seconds whatever the process does.
+        """Renews the lease, checks for a cancel or a pause, and publishes progress, at whole seconds whatever the
+        process does.
 
         The lease itself needs this only every heartbeat_s.
         """
         if time.monotonic() < self._next_beat:
             return
         try:
-            cancelling = self._log.heartbeat()
+            is_stopping = self._log.heartbeat()
         except StaleAttempt as error:
             self.ended, self.error = "stale", error
             return
@@ -125,15 +126,15 @@ class Watch:
         finally:
             self._next_beat = time.monotonic() + min(self._settings.heartbeat_s, self._log.cadence.left_s() or 1.0)
         self._renewed = time.monotonic()
-        if cancelling and self.cancelled_at is None:
-            self.cancelled_at = time.monotonic()
+        if is_stopping and self.told_at is None:
+            self.told_at = time.monotonic()
 
     def _why_to_end(self) -> Ended | None:
         at = time.monotonic()
         if self._stopping.is_set():
             return "stopping"
-        if self.cancelled_at is not None and at - self.cancelled_at > self._settings.cancel_grace_s:
-            return "cancelled"
+        if self.told_at is not None and at - self.told_at > self._settings.cancel_grace_s:
+            return "told"
         if self.is_late(at):
             return "time-limit"
         if at - self._heard > max(self._settings.attempt_silence_s, SILENCES * self._longest_s):

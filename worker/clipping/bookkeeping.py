@@ -23,8 +23,9 @@ from app.errors import PrivacyError
 from worker.clipping.accumulators import ParameterAccumulator
 from worker.clipping.engine import Clip, ClippingKind, clip_factors, half_count, traced
 from worker.clipping.examined import ROWS as EXAMPLES
-from worker.clipping.examined import Examples, autograd_of, examine
-from worker.clipping.rules import RULES, Found, Rule, rule_of, shift
+from worker.clipping.examined import Examples, UnfitLayerError, autograd_of, examine
+from worker.clipping.own import OwnParameters
+from worker.clipping.rules import Found, Rule, has_rule, rule_of, shift
 from worker.clipping.scratch import Scratch
 from worker.clipping.terms import Term
 from worker.clipping.totals import Grid, Totals, begin_pass, totals_for
@@ -264,11 +265,17 @@ class Bookkeeping(Generic[B]):
             _refuse_unruled(name, module)
             rule = rule_of(module, own)
             alone = rule is None
-            if rule is None:
+            if rule is None and any(True for _ in module.children()):
+                direct = module.named_parameters(recurse=False)
+                rule = OwnParameters([each for each, p in direct if id(p) in self._wanted])
+            elif rule is None:
                 from worker.clipping.opacus_layers import opacus_rule  # noqa: PLC0415 - slow, and rarely needed
 
-                rule = opacus_rule(module)
-                fallbacks.append(f"{name or 'the model'} ({type(module).__name__})")
+                try:
+                    rule = opacus_rule(module)
+                except PrivacyError as error:
+                    raise UnfitLayerError(_shown(name, module), str(error)) from None
+                fallbacks.append(_shown(name, module))
             module.register_forward_hook(partial(self._tap, rule, alone), with_kwargs=True)
         self.fallbacks = tuple(fallbacks)
         for parameter in self._trainable.values():
@@ -291,13 +298,18 @@ class Bookkeeping(Generic[B]):
         if x.dim() > 2 or (x.dim() == 2 and not x.is_floating_point()):
             opened.lengths.add(x.shape[1])
         noted = module.noted() if isinstance(module, ItemLoss) else (x,)
+        found = rule.called(inputs, named) if isinstance(rule, OwnParameters) else rule
         first = not output.requires_grad
         if first:
             output.requires_grad_()
 
         def note(held: tuple[Tensor, ...], gradient: Tensor) -> None:
-            with torch.no_grad():
-                _write_down(opened, rule(module, *held, gradient.detach()))
+            self._open = None  # what a rule computes again is not part of the pass
+            try:
+                with torch.no_grad():
+                    _write_down(opened, found(module, *held, gradient.detach()))
+            finally:
+                self._open = opened
 
         return _Tap.apply(output, note, first, *(() if rule is shift else noted))  # type: ignore[no-untyped-call]
 
@@ -379,21 +391,25 @@ def refuse_mixing(module: nn.Module) -> None:
             )
             frozen = isinstance(layer, nn.modules.batchnorm._BatchNorm) and not layer.training
             if isinstance(layer, kind) and not harmless and not frozen:
-                raise PrivacyError(f"{name or 'the model'} ({type(layer).__name__}): {why}")
+                raise UnfitLayerError(_shown(name, layer), why)
         if isinstance(layer, nn.Embedding) and (layer.max_norm is not None or layer.scale_grad_by_freq):
-            raise PrivacyError(f"{name} (Embedding): max_norm and scale_grad_by_freq mix records: leave them out")
+            raise UnfitLayerError(_shown(name, layer), "max_norm and scale_grad_by_freq mix records: leave them out")
         if nn.utils.parametrize.is_parametrized(layer):
-            raise PrivacyError(f"{name} is parametrized: its gradients have no rule; use the plain layer")
+            raise UnfitLayerError(_shown(name, layer), "it is parametrized, and has no rule: use the plain layer")
 
 
 def _refuse_unruled(name: str, module: nn.Module) -> None:
     """Refuses parameters that no call of a layer uses, or that a layer's rule does not know."""
     if isinstance(module, nn.ParameterList | nn.ParameterDict):
-        raise PrivacyError(f"{name} ({type(module).__name__}): it is never called: use a layer with its own forward")
+        raise UnfitLayerError(_shown(name, module), "it is never called: use a layer with its own forward")
     known = {"weight", "bias"}
     unknown = {each for each, _ in module.named_parameters(recurse=False)} - known
-    if type(module) in RULES and unknown:
-        raise PrivacyError(f"{name} ({type(module).__name__}) has {', '.join(sorted(unknown))}: use the plain layer")
+    if has_rule(module) and unknown:
+        raise UnfitLayerError(_shown(name, module), f"it has {', '.join(sorted(unknown))}: use the plain layer")
+
+
+def _shown(name: str, module: object) -> str:
+    return f"{name or 'the model'} ({type(module).__name__})"
 
 
 def _layers(trainable: Iterable[str]) -> dict[str, list[str]]:

@@ -12,7 +12,7 @@ from worker.clipping.engine import ClippingKind, GradientEngine
 from worker.clipping.linear import LinearClipping, LinearGradient
 from worker.clipping.matrix_factorization import RatingClipping, RatingGradient
 from worker.clipping.plain import PlainGradient
-from worker.clipping.totals import Grid
+from worker.clipping.totals import ONE_PROCESS, Floats, Grid
 from worker.models.base import Model
 from worker.models.linear import Linear
 from worker.models.matrix_factorization import MatrixFactorization
@@ -31,6 +31,7 @@ def build_engine(
     positions: int | None = None,
     sums: SumType = "float64",
     grid: Grid | None = None,
+    over: Floats = ONE_PROCESS,
 ) -> GradientEngine:
     """The engine of a job.
 
@@ -41,13 +42,14 @@ def build_engine(
         positions: see Bookkeeping.
         sums: the type of a linear model's sums over records.
         grid: how passes are added, if as integers.
+        over: the ranks, on public data where nothing is clipped.
 
     Raises:
         PrivacyError: a layer has no per-record gradients.
     """
     opacus = clipping is not None and clipping.engine == "opacus"
     if training is None:
-        return unclipped_engine(model, sums)
+        return unclipped_engine(model, sums, over)
     kind: ClippingKind = "flat" if training.clipping == "adaptive" else training.clipping
     norm, of_unit = training.max_grad_norm, training.records_per_unit
     if isinstance(model, Linear) and not opacus:
@@ -77,14 +79,15 @@ def _reference() -> type[OpacusClipping[Any]]:
     return OpacusClipping
 
 
-def unclipped_engine(model: Model, sums: SumType = "float64") -> GradientEngine:
+def unclipped_engine(model: Model, sums: SumType = "float64", over: Floats = ONE_PROCESS) -> GradientEngine:
     """The engine for public data: sums gradients without clipping."""
     if isinstance(model, Linear):
-        return LinearGradient(model, sums)
+        return LinearGradient(model, sums, over)
     if isinstance(model, MatrixFactorization):
-        return RatingGradient(model)
+        return RatingGradient(model, over)
     network = _module_model(model)
-    return PlainGradient(network.module(), network.record_losses, rows=network.rows_per_pass, dtype=network.dtype)
+    module, rows = network.module(), network.rows_per_pass
+    return PlainGradient(module, network.record_losses, rows=rows, dtype=network.dtype, over=over)
 
 
 def _module_model(model: Model) -> ModuleModel:

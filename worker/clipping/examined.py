@@ -27,6 +27,18 @@ LONGEST = 64  # sequences up to this length are tried with as many rows
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-2, torch.bfloat16: 0.2}  # of the gradient's norm
 
 
+class UnfitLayerError(PrivacyError):
+    """A module of the model has no exact per-record gradients here. Known from public records alone.
+
+    Attributes:
+        module: its name and class.
+    """
+
+    def __init__(self, module: str, why: str) -> None:
+        super().__init__(f"{module}: {why}")
+        self.module = module
+
+
 class Examples(Protocol[B]):
     """Three random public records."""
 
@@ -52,7 +64,7 @@ class Examined(Protocol):
 
 
 def examine(engine: Examined, examples: Examples[Any], dtype: torch.dtype) -> None:
-    """Raises PrivacyError, with names, if the engine's gradients are wrong for this module.
+    """Raises UnfitLayerError if the engine's gradients are wrong for this module.
 
     Args:
         dtype: of the passes.
@@ -71,9 +83,10 @@ def _compare(found: Parameters, wanted: Parameters, tolerance: float) -> None:
     scale = _norm(wanted)
     wrong = [name for name, each in wanted.items() if float((found[name] - each).norm()) > tolerance * scale]
     if wrong:
-        raise PrivacyError(
+        raise UnfitLayerError(
+            wrong[0].rpartition(".")[0] or "the model",
             f"the gradient of one record with respect to {', '.join(wrong)} is not autograd's: use each parameter only "
-            "by calling the layer that holds it, with records along dimension 0"
+            "by calling the layer that holds it, with records along dimension 0",
         )
 
 
@@ -84,9 +97,10 @@ def _watch(engine: Examined, examples: Examples[Any], rows: int, apart: Sequence
     wanted = {name: torch.stack([each[name] for each in apart]).sum(dim=0) for name in found}
     moves = float((losses[1] - moved[1]).abs()) > tolerance * max(1e-3, float(losses[1].abs()))
     if moves or _distance(found, wanted) > tolerance * sum(_norm(each) for each in apart):
-        raise PrivacyError(
+        raise UnfitLayerError(
+            "the model",
             "a record's loss or gradient depends on other records: the module mixes records, such as by a mean over "
-            "dimension 0"
+            "dimension 0",
         )
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from app.errors import PrivacyError
 from app.privacy.numerics import SumType
 from worker.clipping.engine import Clip, ClippingKind, clip_factors, half_count, traced
-from worker.clipping.totals import FloatTotals, Grid, Totals, totals_for
+from worker.clipping.totals import ONE_PROCESS, Floats, FloatTotals, Grid, Totals, totals_for
 from worker.data.norms import norm_bound, product_bound, root_bound
 from worker.data.passes import Batch, Pass
 from worker.data.placed import device_of, passes_on
@@ -117,6 +117,7 @@ class LinearGradient:
 
     model: Linear
     sums: SumType = "float64"
+    over: Floats = ONE_PROCESS
 
     def private_sum(
         self, parameters: Parameters, records: Batch[FeatureRecords], clip: Clip | None = None
@@ -126,7 +127,7 @@ class LinearGradient:
         def weighted(residuals: Tensor, of: Pass[FeatureRecords]) -> Tensor:
             return residuals * of.weights(len(residuals.mT), residuals.device)
 
-        totals = FloatTotals(parameters, clip or Clip(1.0))
+        totals = FloatTotals(parameters, clip or Clip(1.0), self.over)
         _add_passes(totals, self.model, parameters, records, weighted, getattr(torch, self.sums))
         return totals.finish()
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from worker.clipping.engine import Clip, ClippingKind, clip_factors, half_count, traced
-from worker.clipping.totals import FloatTotals, Grid, Totals, totals_for
+from worker.clipping.totals import ONE_PROCESS, Floats, FloatTotals, Grid, Totals, totals_for
 from worker.data.norms import norm_bound, product_bound, root_bound
 from worker.data.passes import Batch
 from worker.data.placed import device_of, passes_on
@@ -83,12 +83,13 @@ class RatingGradient:
     """Σ g_i without clipping, for public data only. The plan builds it if no privacy is claimed."""
 
     model: MatrixFactorization
+    over: Floats = ONE_PROCESS
 
     def private_sum(
         self, parameters: Parameters, records: Batch[RatingRecords], clip: Clip | None = None
     ) -> Parameters:
         """See GradientEngine.private_sum; nothing is clipped."""
-        totals = FloatTotals(parameters, clip or Clip(1.0))
+        totals = FloatTotals(parameters, clip or Clip(1.0), self.over)
         for each in passes_on(device_of(parameters), records, self.model.rows_per_pass, torch.float64):
             residuals = _residuals(self.model, parameters, each.records)
             _add(totals, parameters, each.records, residuals * each.weights(len(residuals), residuals.device))

@@ -23,14 +23,10 @@ def opacus_rule(module: nn.Module) -> Rule:
     It uses Opacus' own function for this kind of layer, else vmap over the layer's forward.
 
     Raises:
-        PrivacyError: Opacus cannot handle the layer alone, because it has buffers or contains other layers.
+        PrivacyError: Opacus cannot handle the layer alone, because it has buffers.
 
     Source: Opacus, opacus.grad_sample.
     """
-    if any(True for _ in module.children()):
-        raise PrivacyError(
-            f"{type(module).__name__} has parameters of its own besides its layers: move them into a separate layer"
-        )
     sampler: Any = GradSampleModule.GRAD_SAMPLERS.get(type(module))
     if sampler is None:
         try:

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from worker.clipping.engine import Clip
+from worker.clipping.totals import ONE_PROCESS, Floats, FloatTotals, begin_pass
 from worker.data.passes import Batch
 from worker.data.placed import device_of, passes_on
 from worker.models.base import Parameters
+from worker.models.dropout import masks_of
 
 B = TypeVar("B")
 
@@ -24,26 +26,35 @@ class PlainGradient(Generic[B]):
         losses: each record's loss, (n,).
         rows: P of its passes.
         dtype: of its passes.
+        over: the ranks that share the passes.
     """
 
     def __init__(
-        self, module: nn.Module, losses: Callable[[nn.Module, B], Tensor], *, rows: int, dtype: torch.dtype
+        self,
+        module: nn.Module,
+        losses: Callable[[nn.Module, B], Tensor],
+        *,
+        rows: int,
+        dtype: torch.dtype,
+        over: Floats = ONE_PROCESS,
     ) -> None:
         self._module, self._losses, self._rows, self._dtype = module, losses, rows, dtype
+        self._over, self._masks = over, masks_of(module)
         self._trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
 
     def private_sum(self, parameters: Parameters, records: Batch[B], clip: Clip | None = None) -> Parameters:
         """See GradientEngine.private_sum; nothing is clipped."""
-        total = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in parameters.items()}
+        totals = FloatTotals(parameters, clip or Clip(1.0), self._over)
         with torch.no_grad():
             for name, value in parameters.items():
                 self._trainable[name].copy_(value)
-        for each in passes_on(device_of(parameters), records, self._rows, self._dtype):
+        for number, each in enumerate(passes_on(device_of(parameters), records, self._rows, self._dtype)):
+            begin_pass(self._masks, number, self._rows, self._over)
             loss = self._losses(self._module, each.records)[: each.count].sum()
             gradients = torch.autograd.grad(loss, list(self._trainable.values()), materialize_grads=True)
             for name, gradient in zip(self._trainable, gradients, strict=True):
-                total[name] += gradient
-        return clip.divided(total) if clip else total
+                totals.add(name, gradient)
+        return totals.finish()
 
     def trace(self, parameters: Parameters, records: Batch[B], clip: Clip | None = None) -> list[Tensor]:
         """Empty: the self-test does not run on public data."""

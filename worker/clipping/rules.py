@@ -18,6 +18,8 @@ from worker.clipping.terms import Dense, Outer, Rows, Term
 from worker.data.placed import chunk_bytes
 from worker.models.item_loss import ItemLoss
 from worker.models.positions import Positions
+from worker.models.residual import StandardizedConv2d
+from worker.models.rms import ShiftedRMSNorm
 
 WIDE_KERNEL = 4  # numbers in a line of the kernel
 Found = list[tuple[nn.Parameter, Term]]
@@ -32,9 +34,25 @@ def rule_of(module: nn.Module, trained: Sequence[nn.Parameter]) -> Rule | None:
         trained: those of its parameters that are not frozen.
     """
     conv1d = type(module).__name__ == "Conv1D" and hasattr(module, "nf")  # transformers.pytorch_utils.Conv1D
-    rule = _transposed_linear if conv1d else RULES.get(type(module))
+    rule = _transposed_linear if conv1d else RULES.get(_kind(module))
     bias_alone = len(trained) == 1 and trained[0] is getattr(module, "bias", None)
     return shift if bias_alone and rule in (_transposed_linear, _linear, _layer_norm) else rule
+
+
+def _kind(module: nn.Module) -> type[nn.Module]:
+    """The class whose forward the module inherits: a subclass that computes the same has the same rule."""
+    if isinstance(module, nn.Embedding) and isinstance(getattr(module, "embed_scale", None), Tensor | float):
+        return nn.Embedding
+    return next((kind for kind in RULES if isinstance(module, kind) and _inherits(module, kind)), type(module))
+
+
+def _inherits(module: nn.Module, kind: type[nn.Module]) -> bool:
+    return type(module).forward is kind.forward
+
+
+def has_rule(module: nn.Module) -> bool:
+    """True if a rule for its kind of layer knows `weight` and `bias`."""
+    return _kind(module) in RULES
 
 
 def shift(module: Any, g: Tensor) -> Found:
@@ -58,8 +76,11 @@ def _transposed_linear(module: Any, x: Tensor, g: Tensor) -> Found:
 
 
 def _embedding(module: nn.Embedding, ids: Tensor, g: Tensor) -> Found:
-    """The row of `padding_idx` gets no gradient, as in torch."""
+    """The row of `padding_idx` gets no gradient, as in torch. Gemma's classes scale the rows by a constant."""
     values, ids = _positions(g), ids.reshape(len(ids), -1)
+    scale = getattr(module, "embed_scale", None)
+    if scale is not None:
+        values = values * (scale.to(values.dtype) if isinstance(scale, Tensor) else scale)
     if module.padding_idx is not None:
         values = values.masked_fill((ids == module.padding_idx)[..., None], 0.0)
     return _trainable([(module.weight, Rows(ids, values, module.num_embeddings))])
@@ -82,6 +103,26 @@ def _conv2d(module: nn.Conv2d, x: Tensor, g: Tensor) -> Found:
         return F.unfold(images, module.kernel_size, module.dilation, padding, module.stride).mT
 
     return _convolution(module, x, patches, g.flatten(2).mT)
+
+
+def _standardized_conv2d(module: StandardizedConv2d, x: Tensor, g: Tensor) -> Found:
+    """Through w ↦ ŵ = (w − mean w) / s, s = √(‖w − mean w‖² + ε), for each filter:
+
+    ∂/∂w = (G − mean G − ŵ ⟨ŵ, G⟩) / s, for a record's gradient G at ŵ
+    """
+    padding: Any = module.padding
+    patches = F.unfold(x, module.kernel_size, module.dilation, padding, module.stride).mT
+    places = g.flatten(2).mT
+    with torch.no_grad():
+        flat, scale = module.standardized()
+    numbers = module.weight.numel()
+    rows = even_rows(len(x), chunk_bytes(x.device, CHUNK_BYTES) // (x.element_size() * numbers))
+    formed = []
+    for each, seen in zip(places.split(rows), patches.split(rows), strict=True):
+        raw = torch.bmm(each.mT, seen)
+        along = (raw * flat).sum(dim=2, keepdim=True)
+        formed.append((raw - raw.mean(dim=2, keepdim=True) - flat * along) / scale)
+    return _trainable([(module.weight, Dense(torch.cat(formed))), (module.bias, _bias(places))])
 
 
 def _copied_patches(images: Tensor, module: nn.Conv2d) -> Tensor:
@@ -140,9 +181,9 @@ def _layer_norm(module: nn.LayerNorm, x: Tensor, g: Tensor) -> Found:
     return _scale_and_shift(module.weight, module.bias, normal, g, len(shape))
 
 
-def _rms_norm(module: nn.RMSNorm, x: Tensor, g: Tensor) -> Found:
+def _rms_norm(module: nn.RMSNorm | ShiftedRMSNorm, x: Tensor, g: Tensor) -> Found:
     shape = module.normalized_shape
-    return _scale_and_shift(module.weight, None, F.rms_norm(x, shape, eps=module.eps), g, len(shape))
+    return _scale_and_shift(module.weight, None, F.rms_norm(x, list(shape), eps=module.eps), g, len(shape))
 
 
 def _scale_and_shift(weight: Any, bias: Any, normal: Tensor, g: Tensor, dims: int) -> Found:
@@ -176,8 +217,10 @@ RULES: dict[type[nn.Module], Rule] = {
     Positions: _learned_positions,
     nn.Conv1d: _conv1d,
     nn.Conv2d: _conv2d,
+    StandardizedConv2d: _standardized_conv2d,
     nn.LayerNorm: _layer_norm,
     nn.RMSNorm: _rms_norm,
+    ShiftedRMSNorm: _rms_norm,
     nn.GroupNorm: _group_norm,
     ItemLoss: _item_loss,
 }

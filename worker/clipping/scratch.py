@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from worker.native.steps import STEPS
+
 
 class Scratch:
     """One buffer for each name. Asking for a name again overwrites its old content, so earlier views become invalid.
@@ -32,12 +34,16 @@ class Scratch:
 
         Only rows with factor 0 contain such values, and 0 · NaN is NaN. The shape is that of `numbers` in every case.
         """
-        out = self.empty(name, numbers.shape, dtype, numbers.device).copy_(numbers)
-        return torch.nan_to_num(out, out=out)
+        out = self.empty(name, numbers.shape, dtype, numbers.device)
+        if STEPS is not None and STEPS.widen(out, numbers, None):
+            return out
+        return torch.nan_to_num(out.copy_(numbers), out=out)
 
     def scaled(self, name: str, numbers: Tensor, factors: Tensor) -> Tensor:
         """numbers[i] · factors[i], in the type of the factors (n,); 0 for a factor 0, whatever the numbers are."""
         out = self.empty(name, numbers.shape, factors.dtype, numbers.device)
+        if STEPS is not None and STEPS.widen(out, numbers, factors):
+            return out
         out.copy_(numbers)  # `mul` of two types would copy them to new memory
         out.mul_(factors.view(-1, *(1,) * (numbers.dim() - 1)))
         return torch.nan_to_num(out, out=out)

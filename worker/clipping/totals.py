@@ -2,7 +2,8 @@
 
 On the grid each pass's sum is rounded to a multiple of one public unit, and the multiples are added as 64-bit integers.
 Integer addition is exact and has no order. So the total has the same bits however the passes are spread over ranks, and
-whatever rank adds last. It is noised once, after it is complete: each rank then holds the whole total.
+whatever rank adds last. It is noised once, after it is complete: each rank then holds the whole total, or the numbers
+that it owns (worker.data.shards).
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from app.privacy.numerics import grid_unit
 from worker.clipping.engine import Clip
 from worker.data.placed import device_of
 from worker.data.ranks import ALONE, Ranks, first_row
+from worker.data.shards import Shards
 from worker.models.base import Parameters
 from worker.models.dropout import Masks
+from worker.native.steps import STEPS
 
 PIECE = 2**16  # numbers that are converted together on a processor: they stay in its cache
 # Adding it to a number below 2⁵¹ rounds to the nearest integer, which the lowest bits of the sum then hold.
@@ -36,11 +39,31 @@ class Grid:
         records: N, the public bound on the number of summed records.
         rows: P, of every pass.
         ranks: the ranks of the attempt; each engine call is one collective, so all ranks make the same calls.
+        sharded: each rank gets the totals that it owns, and no others.
     """
 
     records: int
     rows: int
     ranks: Ranks = ALONE
+    sharded: bool = False
+
+
+@dataclass(frozen=True)
+class Floats:
+    """How an engine adds passes of public records, where no privacy is claimed: in float64.
+
+    Each rank adds its own passes, and the ranks' sums are added in the order of ranks. So all ranks have the same bits,
+    but another number of ranks has others.
+
+    Attributes:
+        ranks, sharded: see Grid.
+    """
+
+    ranks: Ranks = ALONE
+    sharded: bool = False
+
+
+ONE_PROCESS = Floats()
 
 
 class Totals(Protocol):
@@ -51,7 +74,8 @@ class Totals(Protocol):
         ...
 
     def finish(self, count: Tensor | None = None) -> Parameters:
-        """Σ over all passes of all ranks, float64, divided by the clip's divisors.
+        """Σ over all passes of all ranks, float64, divided by the clip's divisors; of what this rank owns, if the grid
+        is sharded.
 
         Args:
             count: float64 (1,), this rank's half counts; becomes the sum over ranks.
@@ -65,10 +89,11 @@ def totals_for(grid: Grid | None, parameters: Parameters, clip: Clip) -> Totals:
 
 
 class FloatTotals:
-    """Adds in float64, pass by pass: the same in every run of one process, but another sum in another order."""
+    """Adds in float64, pass by pass: the same in every run of so many ranks, but another sum in another order."""
 
-    def __init__(self, parameters: Mapping[str, Tensor], clip: Clip) -> None:
-        self._clip = clip
+    def __init__(self, parameters: Mapping[str, Tensor], clip: Clip, over: Floats = ONE_PROCESS) -> None:
+        self._clip, self._over = clip, over
+        self._shards = Shards.of(parameters, over.ranks) if over.sharded else None
         self._sums = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in parameters.items()}
 
     def add(self, name: str, of_pass: Tensor) -> None:
@@ -77,7 +102,10 @@ class FloatTotals:
 
     def finish(self, count: Tensor | None = None) -> Parameters:
         """See Totals.finish."""
-        return self._clip.divided(self._sums)
+        for each in self._sums.values() if self._over.ranks.size > 1 else ():
+            self._over.ranks.add_up_floats(each.view(-1))
+        total = self._clip.divided(self._sums)
+        return total if self._shards is None else _cloned(self._shards.views(total))
 
 
 class GridTotals:
@@ -90,6 +118,7 @@ class GridTotals:
     def __init__(self, parameters: Mapping[str, Tensor], clip: Clip, grid: Grid) -> None:
         self._unit = grid_unit(grid.records, grid.rows, clip.max_grad_norm)
         self._clip, self._ranks = clip, grid.ranks
+        self._shards = Shards.of(parameters, grid.ranks) if grid.sharded else None
         sizes = [value.numel() for value in parameters.values()]
         self._flat = torch.zeros(sum(sizes) + 2, dtype=torch.int64, device=device_of(dict(parameters)))
         *parts, self._rest = self._flat.split([*sizes, 2])
@@ -101,6 +130,10 @@ class GridTotals:
     def add(self, name: str, of_pass: Tensor) -> None:
         """See Totals.add. The grid is of divided gradients, as their norm is what C bounds."""
         own = self._clip.divided_one(name, of_pass).reshape(-1)
+        finite = STEPS.add_on_grid(self._parts[name], own, 1.0 / self._unit) if STEPS is not None else None
+        if finite is not None:
+            self._rest[BROKEN] += not finite
+            return
         for total, part in zip(_pieces(self._parts[name]), _pieces(own), strict=True):
             self._check += part.sum()
             # The unit is a power of two, so the product is exact and the addition rounds once.
@@ -112,20 +145,43 @@ class GridTotals:
         if count is not None:
             self._rest[COUNT] += (2.0 * count[0]).long()  # a sum of halves is exact
         self._rest[BROKEN] += (~torch.isfinite(self._check)).long()
-        self._ranks.add_up(self._flat)
+        if self._shards is None:
+            self._ranks.add_up(self._flat)
+            return self._scaled(self._flat, self._parts, count)
+        self._ranks.add_up(self._rest)
+        own, parts = self._own(self._shards)
+        return self._scaled(own, parts, count)
+
+    def _own(self, shards: Shards) -> tuple[Tensor, Parameters]:
+        """The totals that this rank owns, in memory of their own: that of all numbers is then free."""
+        for rank in range(self._ranks.size):
+            begin, end = shards.bounds(rank)
+            if begin < end:
+                self._ranks.add_up_at(rank, self._flat[begin:end])
+        own = self._flat[slice(*shards.bounds(self._ranks.rank))].clone()
+        parts = own.split([span.count for span in shards.own.values()]) if shards.own else ()
+        return own, dict(zip(shards.own, parts, strict=True))
+
+    def _scaled(self, flat: Tensor, parts: Parameters, count: Tensor | None) -> Parameters:
+        """Integers as multiples of the unit, in their own memory; NaN if a sum of any rank is not finite."""
         if count is not None:
             count.copy_(self._rest[COUNT].double() / 2.0)
-        nan = self._flat.new_full((), torch.nan, dtype=torch.float64)
+        nan = flat.new_full((), torch.nan, dtype=torch.float64)
         scale = torch.where(self._rest[BROKEN] > 0, nan, self._unit)
-        for part in _pieces(self._flat):
-            part.view(torch.float64).copy_(part).mul_(scale)  # in the integers' own memory
-        return {name: part.view(torch.float64).view(self._shapes[name]) for name, part in self._parts.items()}
+        for part in _pieces(flat):
+            part.view(torch.float64).copy_(part).mul_(scale)
+        shapes = self._shapes if self._shards is None else {}
+        return {name: part.view(torch.float64).view(shapes.get(name, part.shape)) for name, part in parts.items()}
 
 
-def begin_pass(masks: Sequence[Masks], number: int, rows: int, grid: Grid | None) -> None:
+def begin_pass(masks: Sequence[Masks], number: int, rows: int, grid: Grid | Floats | None) -> None:
     """Sets dropout to the records of this rank's pass with this number."""
     for each in masks:
         each.begin_pass(first_row(number, rows, ALONE if grid is None else grid.ranks))
+
+
+def _cloned(parts: Parameters) -> Parameters:
+    return {name: part.clone() for name, part in parts.items()}
 
 
 def _pieces(flat: Tensor) -> tuple[Tensor, ...]:

@@ -12,9 +12,10 @@ import torch
 from numpy.typing import NDArray
 
 from app.errors import PrivacyError
+from app.formats.damage import DataDamagedError
 from app.formats.part_files import load_part, open_part
 from app.formats.part_reader import PartFile
-from app.formats.stored import Csr, DataDamagedError, Features, Pairs, Sequences, StoredPart, Texts
+from app.formats.stored import Csr, Features, Pairs, Sequences, StoredPart, Texts
 from app.privacy.mechanism import MechanismConfig
 from worker.data.mapped import MappedDense, MappedRecords, MappedSequences
 from worker.data.ratings import RatingRecords

@@ -105,6 +105,25 @@ class Prepared(Generic[R]):
         return self._passes
 
 
+class Filled(Generic[R]):
+    """A batch with a public number of passes: after its records' own, passes of padding alone.
+
+    Args:
+        records: the batch's records; private, like their number.
+        count: how many passes; at least the records' own.
+        in_random_order: see Batch.
+    """
+
+    def __init__(self, records: Cuttable[R], count: int) -> None:
+        self._records, self._count, self.in_random_order = records, count, records.in_random_order
+
+    def passes(self, rows: int, dtype: torch.dtype) -> Iterator[Pass[R]]:
+        """See Batch.passes."""
+        for number in range(self._count):
+            start = number * rows
+            yield Pass(self._records.piece(start, rows, dtype), max(0, min(rows, len(self._records) - start)))
+
+
 def filled(values: Tensor, start: int, rows: int, fill: Any = 0) -> Tensor:
     """values[start : start + rows] in new memory of exactly `rows` rows, padded with `fill`."""
     made = values.new_empty((rows, *values.shape[1:]))

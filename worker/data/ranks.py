@@ -43,8 +43,25 @@ class Ranks(Protocol):
         """Replaces int64 numbers by their sums over all ranks."""
         ...
 
+    def add_up_floats(self, numbers: Tensor) -> None:
+        """Replaces floats by their sums over all ranks, added in the order of ranks: the same bits in every rank, but
+        others for another number of ranks."""
+        ...
+
+    def add_up_at(self, rank: int, integers: Tensor) -> None:
+        """Replaces one rank's int64 numbers by their sums over all ranks. The other ranks' are lost."""
+        ...
+
+    def from_rank(self, rank: int, numbers: Tensor) -> None:
+        """Replaces the numbers of all ranks by those of one."""
+        ...
+
     def agree(self, what: bytes) -> bool:
         """Returns True if all ranks give the same 32 bytes."""
+        ...
+
+    def least(self, number: int) -> int:
+        """Returns the smallest number that a rank gives."""
         ...
 
     def from_first(self, message: bytes = b"") -> bytes:
@@ -60,9 +77,22 @@ class Alone:
     def add_up(self, integers: Tensor) -> None:
         """See Ranks.add_up."""
 
+    def add_up_floats(self, numbers: Tensor) -> None:
+        """See Ranks.add_up_floats."""
+
+    def add_up_at(self, rank: int, integers: Tensor) -> None:
+        """See Ranks.add_up_at."""
+
+    def from_rank(self, rank: int, numbers: Tensor) -> None:
+        """See Ranks.from_rank."""
+
     def agree(self, what: bytes) -> bool:
         """See Ranks.agree."""
         return True
+
+    def least(self, number: int) -> int:
+        """See Ranks.least."""
+        return number
 
     def from_first(self, message: bytes = b"") -> bytes:
         """See Ranks.from_first."""

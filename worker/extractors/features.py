@@ -10,12 +10,14 @@ records.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import secrets
+import shutil
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,14 +26,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from app.contracts.extractor import ImageInput
-from app.formats.part_files import load_part, remove_part, rename_part, save_part
-from app.formats.stored import DataDamagedError, StoredPart, Texts
+from app.formats.damage import DataDamagedError
+from app.formats.layout import Layout
+from app.formats.part_files import load_part, open_part, remove_part, rename_part
+from app.formats.part_reader import PartFile
+from app.formats.pieces import cut, joined
+from app.formats.stored import StoredPart, Texts
 from worker.extractors.bert import BertMean
 from worker.extractors.efficientnet import EfficientNet
 from worker.extractors.turns import Poll, turn
 
 VERSION = 2  # part of the key: raise it whenever features could change
 KEPT = 16  # files: eight extractors' features of both parts
+AT_ONCE = 256  # records of a piece, which is what is in memory while features are made
 STALE_S = 86_400  # age at which a killed process's partial files are removed
 
 
@@ -50,8 +57,21 @@ class Extractor(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Kept:
+    """How features are kept, and handed on.
+
+    Attributes:
+        scratch: a folder that all ranks of this attempt share, for features that the cache cannot take.
+        on_disk: hands on the file instead of the records; in memory alone if nothing could be written.
+    """
+
+    scratch: Path | None = None
+    on_disk: bool = False
+
+
 def extracted(
-    stored: StoredPart,
+    stored: StoredPart | PartFile,
     part_sha256: str,
     folder: Path,
     extractor_sha256: str,
@@ -59,11 +79,12 @@ def extracted(
     poll: Callable[[], None],
     image: ImageInput | None = None,
     check: Callable[[Extractor], None] = lambda _: None,
-) -> StoredPart:
+    kept: Kept = Kept(),
+) -> StoredPart | PartFile:
     """The part with float32 features (n, d) instead of its texts or images.
 
     Args:
-        stored: a part of texts or images.
+        stored: a part of texts or images, in memory or on disk.
         image: how its records form images.
         folder, extractor_sha256: the extractor's, as admitted.
         cache: the folder of cached features.
@@ -75,76 +96,142 @@ def extracted(
         DataDamagedError: the part has neither texts nor images.
     """
 
-    def made(poll: Poll) -> StoredPart:
-        extractor, records = opened(stored, folder, extractor_sha256, image)
-        check(extractor)
-        x: NDArray[np.float32] = np.empty((len(stored.y), extractor.features), dtype=np.float32)
-        for row, record in enumerate(records):
-            poll()
-            x[row] = extractor(record).numpy()
-        return replace(stored, x=x)
+    def made(poll: Poll) -> Iterator[StoredPart]:
+        extractor: Extractor | None = None
+        for piece in pieces_of(stored, AT_ONCE):
+            found, records = opened(piece, folder, extractor_sha256, image, extractor)
+            if extractor is None:
+                check(found)
+            extractor = found
+            x: NDArray[np.float32] = np.empty((len(piece.y), extractor.features), dtype=np.float32)
+            for row, record in enumerate(records):
+                poll()
+                x[row] = extractor(record).numpy()
+            yield replace(piece, x=x, y=piece.y.copy())
 
     how = image.model_dump_json() if image else ""
-    return cached(stored, f"{part_sha256}/{extractor_sha256}/{how}", cache, made, poll)
+    return cached(stored, f"{part_sha256}/{extractor_sha256}/{how}", cache, made, poll, kept)
+
+
+def pieces_of(stored: StoredPart | PartFile, most: int) -> Iterator[StoredPart]:
+    """A part's records in order, at most so many at once; one empty piece of a part without records."""
+    rest = stored.chunks() if isinstance(stored, PartFile) else iter((stored,))
+    some = False
+    for chunk in rest:
+        for start in range(0, max(1, len(chunk.y)), most):
+            some = True
+            yield cut(chunk, start, min(start + most, len(chunk.y)))
+    if not some and isinstance(stored, PartFile):
+        yield stored.whole()
 
 
 def cached(
-    stored: StoredPart, how: str, cache: Path, made: Callable[[Poll], StoredPart], poll: Poll = lambda: None
-) -> StoredPart:
+    stored: StoredPart | PartFile,
+    how: str,
+    cache: Path,
+    made: Callable[[Poll], Iterator[StoredPart]],
+    poll: Poll = lambda: None,
+    kept: Kept = Kept(),
+) -> StoredPart | PartFile:
     """A part's features from the cache, or made now and kept there. While another process makes them, it waits.
+
+    They are written as they are made, so that no more than a piece of them is in memory. Where the cache has no room,
+    they are kept for this attempt's ranks.
 
     Args:
         how: names the part, the extractor and the way in which it reads records.
-        made: makes the features; calls its argument often.
+        made: makes the features, piece by piece; calls its argument often.
         poll: called often while waiting; may raise to stop.
     """
     key = hashlib.sha256(f"scrimp/features/{VERSION}/{how}".encode()).hexdigest()
-    known = _known(cache, key)
-    if known is not None and len(known.y) == len(stored.y):
+    count = len(stored) if isinstance(stored, PartFile) else len(stored.y)
+    places = [cache] if kept.scratch is None else [cache, kept.scratch]
+    known = _known(places, key, count, kept)
+    if known is not None:
         return known
-    with contextlib.suppress(OSError):
-        cache.mkdir(mode=0o700, exist_ok=True)
+    for place in places:
+        with contextlib.suppress(OSError):
+            place.mkdir(mode=0o700, exist_ok=True)
     with turn(cache / f"{key}.lock", poll, lambda: bool(_files(cache, f"{key}.*"))) as alive:
-        known = _known(cache, key)
-        if known is not None and len(known.y) == len(stored.y):
+        known = _known(places, key, count, kept)
+        if known is not None:
             return known
-        found = made(alive)
-        with contextlib.suppress(OSError):  # a full disk costs only time
-            _keep(cache, key, found)
-    return found
+        for place in places:
+            try:
+                _keep(place, key, made(alive), count)
+            except OSError:  # a full disk costs only time
+                continue
+            found = _known([place], key, count, kept)
+            if found is not None:
+                return found
+        return joined(list(made(alive)))
 
 
-def opened(stored: StoredPart, folder: Path, sha256: str, image: ImageInput | None) -> tuple[Extractor, Iterable[Any]]:
-    """The extractor for a part's records, and the records."""
+def opened(
+    stored: StoredPart, folder: Path, sha256: str, image: ImageInput | None, known: Extractor | None = None
+) -> tuple[Extractor, Iterable[Any]]:
+    """The extractor for a part's records, and the records.
+
+    Args:
+        known: the extractor, if it was opened before.
+    """
     if isinstance(stored.x, Texts) and image is None:
-        return BertMean(folder, sha256), stored.x.texts()
+        return known or BertMean(folder, sha256), stored.x.texts()
     if isinstance(stored.x, np.ndarray) and image is not None and stored.x.shape[1] == image.numbers:
-        return EfficientNet(folder, sha256, image), stored.x
+        records = np.require(stored.x, requirements="W")  # torch takes no views of a file's bytes
+        return known or EfficientNet(folder, sha256, image), records
     raise DataDamagedError("an extractor needs texts or images")
 
 
-def _known(cache: Path, key: str) -> StoredPart | None:
-    for path in _files(cache, f"{key}.*"):
+def _known(places: Iterable[Path], key: str, count: int, kept: Kept) -> StoredPart | PartFile | None:
+    for path in (path for place in places for path in _files(place, f"{key}.*")):
         try:
-            found = load_part(path, path.name.split(".")[1])
+            found = _found(path, kept)
             with contextlib.suppress(OSError):
                 os.utime(path)
-            return found
+            if (len(found) if isinstance(found, PartFile) else len(found.y)) == count:
+                return found
         except DataDamagedError:
             remove_part(path)
     return None
 
 
-def _keep(cache: Path, key: str, made: StoredPart) -> None:
-    """Saves atomically: writes under another name first."""
-    partial = cache / f"{secrets.token_hex(8)}.part"
+def _found(path: Path, kept: Kept) -> StoredPart | PartFile:
+    sha256 = path.name.split(".")[1]
+    opened_part = open_part(path, sha256) if kept.on_disk else None
+    return load_part(path, sha256) if opened_part is None else opened_part
+
+
+def _keep(place: Path, key: str, made: Iterator[StoredPart], count: int) -> None:
+    """Writes features as they are made, and then gives them their name.
+
+    Raises:
+        OSError: there is no room for all of them, known after the first piece; or there was none in the end.
+    """
+    from app.formats.part_writer import PartWriter  # noqa: PLC0415 - pyarrow, for writing alone
+
+    first = next(made)
+    needed = 2 * count * _bytes(first) // max(1, len(first.y))
+    if shutil.disk_usage(place).free < needed:
+        raise OSError(errno.ENOSPC, "no room for features")
+    partial = place / f"{secrets.token_hex(8)}.part"
     try:
-        rename_part(partial, cache / f"{key}.{save_part(partial, made)}.arrow")
+        with PartWriter(partial, Layout.of(first)) as writer:
+            writer.add(first)
+            for piece in made:
+                writer.add(piece)
+            sha256 = writer.close()
+        rename_part(partial, place / f"{key}.{sha256}.arrow")
     finally:
         remove_part(partial)
-    by_use = sorted(_files(cache, "*"), key=lambda path: path.stat().st_mtime_ns)
-    for path in (*by_use[:-KEPT], *_left(cache)):
+    by_use = sorted(_files(place, "*"), key=lambda path: path.stat().st_mtime_ns)
+    for path in (*by_use[:-KEPT], *_left(place)):
         remove_part(path)
+
+
+def _bytes(part: StoredPart) -> int:
+    arrays = (part.x,) if isinstance(part.x, np.ndarray) else vars(part.x).values()
+    return int(part.y.nbytes + sum(each.nbytes for each in arrays if isinstance(each, np.ndarray)))
 
 
 def _left(cache: Path) -> list[Path]:

@@ -33,6 +33,7 @@ from app.privacy.numerics import PassType
 from worker.data.placed import CPU
 from worker.messages import Shape
 from worker.models.base import Model
+from worker.models.hf.images import HfImages
 from worker.models.hf.loading import ModelMissingError, folder_of
 from worker.models.hf.model import HfTuning
 from worker.models.linear import Linear
@@ -95,4 +96,7 @@ def _hf(asked: HfModel, task: Task, dtype: torch.dtype, rows: int, models_root: 
         raise ModelMissingError("this worker has no models root")
     folder = folder_of(models_root, asked)
     classes = tuple(str(each) for each in task.classes) if isinstance(task, ClassificationTask) else ()
-    return HfTuning(folder, asked, classes, dtype, rows)
+    if folder.of_images:
+        return HfImages(folder, asked, classes, dtype, rows)
+    prompts = isinstance(task, LanguageModelTask) and task.prompt is not None
+    return HfTuning(folder, asked, classes, dtype, rows, prompts=prompts)

@@ -11,6 +11,8 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+from pydantic import Field
+
 from app.contracts.base import Document
 from worker.messages import Claim, ReleasedScore
 
@@ -37,6 +39,7 @@ class Privacy(Document):
     accountant: str
     certificate: str
     scores: tuple[ReleasedScore, ...]
+    noise: str | None = Field(default=None, exclude_if=lambda noise: noise is None)
     covered: tuple[str, ...] = COVERED
     not_covered: tuple[str, ...] = NOT_COVERED
 
@@ -52,6 +55,7 @@ class Privacy(Document):
             accountant=said.accountant,
             certificate=claim.certificate,
             scores=tuple(scores),
+            noise=claim.noise,
         )
 
     def metadata(self) -> dict[str, str]:
@@ -92,6 +96,8 @@ def _for_people(privacy: Privacy) -> list[str]:
         f"**(ε = {epsilon}, δ = {privacy.delta:g})-differential privacy** with respect to {relation} {thing} "
         f"({privacy.accountant}). Certificate: `{privacy.certificate}`."
     )
+    if privacy.noise is not None:
+        claim += f" Correlated noise: {privacy.noise}."
     shown = [f"* {each.name} on the {each.on} part: {_score(each)}" for each in privacy.scores]
     scores = "\n".join(["## Scores", "", *(shown or ["None was released."])])
     covered = "\n".join(["## Covered", "", *(f"* {each}" for each in privacy.covered)])

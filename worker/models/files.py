@@ -8,7 +8,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import torch
 
 from app.contracts.dataset_spec import Features, Task
@@ -21,6 +20,7 @@ from worker.models.card import Privacy, readme
 from worker.models.hf.files import tuned_files
 from worker.models.hf.model import HfTuning
 from worker.models.modules import ModuleModel
+from worker.models.tensors import saved
 from worker.models.usage import usage
 
 CARD, README = "model.json", "README.md"
@@ -59,7 +59,7 @@ def save_model(
         files = tuned_files(model, parameters, metadata)
         library = "peft" if model.spec.tuning == "lora" else "transformers"
     else:
-        files = {WEIGHTS: safetensors.torch.save(tensors, metadata=metadata)}
+        files = {WEIGHTS: saved(tensors, metadata)}
     shapes = {name: list(value.shape) for name, value in tensors.items()}
     card = model_card(model, shapes, task, features, extractor)
     card["privacy"] = None if privacy is None else privacy.model_dump(mode="json")

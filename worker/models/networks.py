@@ -9,6 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
+from app.contracts.cnn import behind
 from app.contracts.job_spec import CnnModel, LinearModel, MlpModel
 from app.privacy.numerics import ROW_UNIT
 from worker.data.placed import CPU
@@ -17,6 +18,7 @@ from worker.models.base import Parameters
 from worker.models.dropout import Dropout, Masks
 from worker.models.modules import ModuleModel
 from worker.models.pooling import MaxPool2x2
+from worker.models.residual import wide_residual
 
 
 @dataclass(frozen=True)
@@ -113,23 +115,27 @@ def _mlp(spec: MlpModel, features: int, outputs: int) -> list[nn.Module]:
 
 
 def _cnn(spec: CnnModel, features: int, outputs: int) -> list[nn.Module]:
-    """conv2: two convolutions, 28 × 28 (the MNIST model of TensorFlow Privacy's and Opacus' tutorials).
+    """conv2: two convolutions (the MNIST model of TensorFlow Privacy's and Opacus' tutorials).
 
-    conv5: four convolutions and a linear layer, 32 × 32 × 3 (the CIFAR-10 model of Opacus' examples).
+    conv5: four convolutions and a linear layer (the CIFAR-10 model of Opacus' examples).
+    wrn16_4: worker.models.residual.
     """
-    act = _ACTIVATIONS[spec.activation]
+    act, size = _ACTIVATIONS[spec.activation], spec.size
+    last, channels, (tall, wide) = spec.channels == "last", size.channels, behind(spec.preset, size)
+    shape = (size.height, size.width, channels) if last else (channels, size.height, size.width)
+    layers: list[nn.Module] = [Scaled(spec.input_scale, shape, channels_last=last)]
     if spec.preset == "conv2":
         return [
-            Scaled(spec.input_scale, (1, 28, 28)),
-            *(nn.Conv2d(1, 16, 8, stride=2, padding=3), act(), MaxPool2x2()),
+            *layers,
+            *(nn.Conv2d(channels, 16, 8, stride=2, padding=3), act(), MaxPool2x2()),
             *(nn.Conv2d(16, 32, 4, stride=2), act(), MaxPool2x2()),
-            *(nn.Flatten(), nn.Linear(512, 32), act(), nn.Linear(32, outputs)),
+            *(nn.Flatten(), nn.Linear(32 * tall * wide, 32), act(), nn.Linear(32, outputs)),
         ]
-    last = spec.channels == "last"
-    layers: list[nn.Module] = [Scaled(spec.input_scale, (32, 32, 3) if last else (3, 32, 32), channels_last=last)]
-    for inputs, channels in ((3, 32), (32, 64), (64, 64), (64, 128)):
-        layers += [nn.Conv2d(inputs, channels, 3, padding=1), act()]
-        layers.append(nn.AvgPool2d(2) if channels < 128 else nn.AvgPool2d(4))
+    if spec.preset == "wrn16_4":
+        return [*layers, *wide_residual(channels, (tall, wide), outputs, act, standardized=spec.weight_standardization)]
+    for inputs, made in ((channels, 32), (32, 64), (64, 64), (64, 128)):
+        layers += [nn.Conv2d(inputs, made, 3, padding=1), act()]
+        layers.append(nn.AvgPool2d(2) if made < 128 else nn.AvgPool2d((tall, wide)))
     return [*layers, nn.Flatten(), nn.Linear(128, outputs)]
 
 

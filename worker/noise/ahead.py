@@ -10,6 +10,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from worker.data.shards import Span
 from worker.noise.generator import CHUNK, GaussianGenerator, checked_size, gaussians
 
 WORD_CHUNK = 4 * CHUNK  # a word takes a tenth of a Gaussian's time
@@ -27,8 +28,7 @@ class StepNoise:
     Args:
         generator: of the segment that the step belongs to.
         step: the logical step.
-        sizes: numbers in each tensor, in the model's order.
-        first_tensor: the first tensor's stream number.
+        spans: the numbers of each tensor, in the model's order; a span's tensor is its stream.
         device: the device of the Gaussians. For other devices than the CPU, words are made in advance and become
             Gaussians there.
         words: hand out the words themselves, on the CPU: the compiled step makes Gaussians as it adds them.
@@ -41,12 +41,12 @@ class StepNoise:
         self,
         generator: GaussianGenerator,
         step: int,
-        sizes: Sequence[int],
+        spans: Sequence[Span],
         device: torch.device | str = "cpu",
-        first_tensor: int = 0,
         words: bool = False,
     ) -> None:
-        self.address = (step, first_tensor, tuple(sizes), torch.device(device))
+        self.address = (step, tuple(spans), torch.device(device))
+        sizes = [span.count for span in spans]
         self._generator, self._words = generator, words
         self._on_cpu = _on_cpu(torch.device(device))
         dtype = torch.float64 if self._on_cpu and not words else torch.int64
@@ -75,7 +75,7 @@ class StepNoise:
             torch.set_num_threads(threads)  # new threads start with this number, which a helper thread changed
         if self._on_cpu or self._words:
             return self._buffers
-        return [gaussians(bits.to(self.address[3], non_blocking=True)) for bits in self._buffers]
+        return [gaussians(bits.to(self.address[2], non_blocking=True)) for bits in self._buffers]
 
     def drop(self) -> None:
         """Stops the work; the noise is not needed."""
@@ -89,11 +89,12 @@ class StepNoise:
             except IndexError:
                 return
             out = self._buffers[index][start : start + self._chunk]
+            step, span = self.address[0], self.address[1][index]
             if self._words:
-                self._generator.stream.fill(out.numpy(), self.address[0], self.address[1] + index, 0, start)
+                self._generator.stream.fill(out.numpy(), step, span.tensor, 0, span.first + start)
                 continue
             bits = scratch[: len(out)] if self._on_cpu else out
-            self._generator.fill_bits(bits, self.address[0], self.address[1] + index, start)
+            self._generator.fill_bits(bits, step, span.tensor, span.first + start)
             if self._on_cpu:
                 gaussians(bits, out)
 

@@ -10,7 +10,10 @@ import torch
 from torch import Tensor
 
 from app.errors import PrivacyError
+from worker.data.placed import device_of
+from worker.data.shards import Shards, Span
 from worker.noise.ahead import StepNoise
+from worker.noise.correlated import correlated_mean
 from worker.noise.generator import TENSORS, GaussianGenerator
 from worker.noise.on_device import add_noise_flat
 from worker.noise.release import Address, noised_mean, takes_words
@@ -32,14 +35,21 @@ class GradientRelease(Protocol):
         """Φ = (s/L)² of a query with this C; 0 without noise. Public."""
         ...
 
-    def prepare(self, parameters: Mapping[str, Tensor], step: int, query: int = 0) -> None:
+    def prepare(
+        self, parameters: Mapping[str, Tensor], step: int, query: int = 0, shards: Shards | None = None
+    ) -> None:
         """Announces that a query has begun, and its gradient's names and shapes. Noise may be made in the meantime."""
         ...
 
     def release(
-        self, private_sum: dict[str, Tensor], step: int, query: int = 0, max_grad_norm: float | None = None
+        self,
+        private_sum: dict[str, Tensor],
+        step: int,
+        query: int = 0,
+        max_grad_norm: float | None = None,
+        shards: Shards | None = None,
     ) -> NoisedGradient:
-        """The query's noised mean gradient."""
+        """The query's noised mean gradient; with shards, of what this rank owns, which is all that its sum has."""
         ...
 
 
@@ -88,76 +98,176 @@ class GaussianRelease:
         """Φ = (s/L)² of a query with this C."""
         return (noise_std(self._noise_multiplier, max_grad_norm) / self._divisor) ** 2
 
-    def prepare(self, parameters: Mapping[str, Tensor], step: int, query: int = 0) -> None:
+    def prepare(
+        self, parameters: Mapping[str, Tensor], step: int, query: int = 0, shards: Shards | None = None
+    ) -> None:
         """Starts another thread on the query's noise. Changes no bit of any release.
 
         Args:
-            parameters: the names, shapes and device that the private sum will have.
+            parameters: the model's tensors: their names, shapes and device.
             step: the step that has begun.
             query: the number of the query within the step.
+            shards: what this rank owns of them; None: all.
 
         Raises:
             PrivacyError: this query's noise was already used.
         """
         self._check(step, query)
         on_gpu = any(value.is_cuda for value in parameters.values())  # words wait in memory that no step needs
-        if on_gpu or sum(value.numel() for value in parameters.values()) <= LOOK_AHEAD:
-            ahead = self._noise(parameters, step, query)
+        spans = _spans(parameters, query, shards)
+        if on_gpu or sum(span.count for span in spans) <= LOOK_AHEAD:
+            ahead = self._noise(spans, device_of(parameters), step)
             ahead.begin()
             self._ahead = ahead
 
     def release(
-        self, private_sum: dict[str, Tensor], step: int, query: int = 0, max_grad_norm: float | None = None
+        self,
+        private_sum: dict[str, Tensor],
+        step: int,
+        query: int = 0,
+        max_grad_norm: float | None = None,
+        shards: Shards | None = None,
     ) -> NoisedGradient:
         """The query's noised mean gradient.
 
         Args:
-            private_sum: float64 tensors; their order, the model's own, numbers the noise streams.
+            private_sum: float64 tensors; the model's order numbers the noise streams.
             step: the logical step.
             query: the number of the query within the step; (step, query) must increase from call to call.
             max_grad_norm: C of this query, if it differs.
+            shards: of the model, if the sum is of what this rank owns; None: it is the whole.
 
         Raises:
-            PrivacyError: this query's noise was already used, or a sum is not float64 or not finite.
+            PrivacyError: this query's noise was already used, or a sum is not float64, not finite, or not what this
+                rank owns.
         """
         self._check(step, query)
         std = noise_std(self._noise_multiplier, self._max_grad_norm if max_grad_norm is None else max_grad_norm)
-        if any(value.dtype != torch.float64 for value in private_sum.values()):
-            raise PrivacyError("clipped gradients must be summed in float64")
+        _check_sum(private_sum, shards)
         self._last = (step, query)
-        noise = self._noise(private_sum, step, query)
-        if noise.address[3].type != "cpu":
+        spans = _spans(private_sum, query, shards)
+        noise = self._noise(spans, device_of(private_sum), step)
+        if noise.address[2].type != "cpu" and shards is None:
             return self._on_device(private_sum, noise, std)
         noised: dict[str, Tensor] = {}
-        for index, ((name, value), each) in enumerate(zip(private_sum.items(), noise.take(), strict=True)):
-            address = Address(self._generator.stream, step, query * len(private_sum) + index)
+        for (name, value), span, each in zip(private_sum.items(), spans, noise.take(), strict=True):
+            address = Address(self._generator.stream, step, span.tensor, span.first)
             noised[name] = noised_mean(value, each, std, self._divisor, address)
         return NoisedGradient(noised)
 
     def _on_device(self, private_sum: dict[str, Tensor], noise: StepNoise, std: float) -> NoisedGradient:
         """The same release on a GPU, of one flat array: it waits for the GPU once."""
-        step, first, sizes, _ = noise.address
+        step, spans, _ = noise.address
+        first, sizes = spans[0].tensor, [span.count for span in spans]
         values = torch.cat([each.reshape(-1) for each in private_sum.values()])
         z = torch.cat(noise.take())
         parts = add_noise_flat(values, z, std, self._generator.stream, step, first, sizes).div_(self._divisor)
-        named = zip(private_sum.items(), parts.split(list(sizes)), strict=True)
+        named = zip(private_sum.items(), parts.split(sizes), strict=True)
         return NoisedGradient({name: part.view_as(value) for (name, value), part in named})
 
     def _check(self, step: int, query: int) -> None:
         if (step, query) <= self._last or step < 1 or query < 0:
             raise PrivacyError("this step's noise was already used: it covers one gradient only")
 
-    def _noise(self, like: Mapping[str, Tensor], step: int, query: int) -> StepNoise:
-        """The noise that was begun for this very step and these shapes, or new noise."""
-        device = next((value.device for value in like.values()), torch.device("cpu"))
-        sizes, first = tuple(value.numel() for value in like.values()), query * len(like)
-        wanted = (step, first, sizes, device)
+    def _noise(self, spans: tuple[Span, ...], device: torch.device, step: int) -> StepNoise:
+        """The noise that was begun for this very step and these numbers, or new noise."""
+        wanted = (step, spans, device)
         ahead, self._ahead = self._ahead, None
         if ahead is not None and ahead.address == wanted:
             return ahead
         if ahead is not None:
             ahead.drop()
-        return StepNoise(self._generator, step, sizes, device, first, takes_words(device))
+        return StepNoise(self._generator, step, spans, device, takes_words(device))
+
+
+def _check_sum(private_sum: dict[str, Tensor], shards: Shards | None) -> None:
+    if any(value.dtype != torch.float64 for value in private_sum.values()):
+        raise PrivacyError("clipped gradients must be summed in float64")
+    if shards is not None and list(private_sum) != list(shards.own):
+        raise PrivacyError("a rank may noise what it owns, and must noise all of it")
+
+
+def _spans(like: Mapping[str, Tensor], query: int, shards: Shards | None) -> tuple[Span, ...]:
+    """The noise of one query: of all numbers of these tensors, or of those that this rank owns. The streams of query k
+    of m tensors begin at k·m."""
+    if shards is None:
+        return tuple(Span(query * len(like) + at, 0, each.numel()) for at, each in enumerate(like.values()))
+    first = query * len(shards.shapes)
+    return tuple(Span(first + span.tensor, span.first, span.count) for span in shards.own.values())
+
+
+class CorrelatedRelease(GaussianRelease):
+    """g̃_t = R_t / L,   R_t = Σ clip_C(g_i) + s (z_t − λ z_{t−1}), correctly rounded, with z = 0 before the first step.
+
+    Guarantee: together, the steps under this key are post-processing of the mechanism that app.privacy.correlated
+    prices, if `noise_multiplier` is σ times its stretch. z_{t−1} is made again of its words: nothing is kept between
+    steps, and a step replays bit for bit.
+
+    Args:
+        decay: λ in (0, 1).
+        first_step: the first step under this key.
+        noise_multiplier: s / C. The others: see GaussianRelease.
+
+    Source: Kalinin, McKenna, Pagh & Lampert 2026, DP-λCGD.
+    """
+
+    def __init__(
+        self,
+        key: bytes | None,
+        *,
+        decay: float,
+        first_step: int,
+        noise_multiplier: float,
+        max_grad_norm: float,
+        expected_batch_size: int,
+        sensitivity_slack: float = 1.0,
+    ) -> None:
+        if not 0.0 < decay < 1.0 or first_step < 1:
+            raise PrivacyError("correlated noise needs a decay between 0 and 1 and a first step")
+        super().__init__(
+            key,
+            noise_multiplier=noise_multiplier,
+            max_grad_norm=max_grad_norm,
+            expected_batch_size=expected_batch_size,
+            sensitivity_slack=sensitivity_slack,
+        )
+        self._decay, self._last, self._first = decay, (first_step - 1, 0), first_step
+
+    def noise_variance(self, max_grad_norm: float) -> float:
+        """Φ = (1 + λ²)(s/L)² of a step after the first."""
+        return super().noise_variance(max_grad_norm) * (1.0 + self._decay**2)
+
+    def prepare(
+        self, parameters: Mapping[str, Tensor], step: int, query: int = 0, shards: Shards | None = None
+    ) -> None:
+        """Checks the step; the noise is made with the release."""
+        self._check(step, query)
+
+    def release(
+        self,
+        private_sum: dict[str, Tensor],
+        step: int,
+        query: int = 0,
+        max_grad_norm: float | None = None,
+        shards: Shards | None = None,
+    ) -> NoisedGradient:
+        """The step's noised mean gradient; see GaussianRelease.release.
+
+        Raises:
+            PrivacyError: also if a second query or another norm is asked for, which nothing prices.
+        """
+        self._check(step, query)
+        if query != 0 or max_grad_norm not in (None, self._max_grad_norm):
+            raise PrivacyError("correlated noise covers one query of a step, at one clipping norm")
+        _check_sum(private_sum, shards)
+        self._last = (step, query)
+        std = noise_std(self._noise_multiplier, self._max_grad_norm)
+        noised: dict[str, Tensor] = {}
+        for (name, value), span in zip(private_sum.items(), _spans(private_sum, query, shards), strict=True):
+            noised[name] = correlated_mean(
+                value, self._generator, std, self._decay, self._divisor, step=step, span=span, first_step=self._first
+            )
+        return NoisedGradient(noised)
 
 
 class CountRelease:
@@ -195,12 +305,19 @@ class PublicRelease:
         """0: there is no noise."""
         return 0.0
 
-    def prepare(self, parameters: Mapping[str, Tensor], step: int, query: int = 0) -> None:
+    def prepare(
+        self, parameters: Mapping[str, Tensor], step: int, query: int = 0, shards: Shards | None = None
+    ) -> None:
         """Nothing to prepare."""
         pass
 
     def release(
-        self, private_sum: dict[str, Tensor], step: int, query: int = 0, max_grad_norm: float | None = None
+        self,
+        private_sum: dict[str, Tensor],
+        step: int,
+        query: int = 0,
+        max_grad_norm: float | None = None,
+        shards: Shards | None = None,
     ) -> NoisedGradient:
         """The mean gradient, without noise."""
         return NoisedGradient({name: value / self._divisor for name, value in private_sum.items()})

@@ -1,33 +1,22 @@
-"""Opens libnoise.so, if it is there and was built from this native.c. Without it, worker.noise computes the same bits.
-
-Loaded at import: an attempt's process can open no files once it sees data.
-"""
+"""The compiled noise step. Without it, worker.noise computes the same bits."""
 
 from __future__ import annotations
 
 import ctypes
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from app.errors import PrivacyError
-from worker.noise.build import LIBRARY, digest
-
-PATHS = ("plain", "avx2")
+from worker.native.library import INSTALLED, Library
 
 
 class Native:
-    """The compiled noise step. Threads may share it; calls release the interpreter's lock.
+    """The compiled noise step of one library. Threads may share it; calls release the interpreter's lock."""
 
-    Attributes:
-        path: the instructions that it uses: "plain" or "avx2".
-    """
-
-    def __init__(self, library: ctypes.CDLL, path: str) -> None:
-        self.path, self._path = path, PATHS.index(path)
-        self._release = library.scrimp_release
+    def __init__(self, library: Library) -> None:
+        self._path, self._release = library.number, library.opened.scrimp_release
         pointer, number = ctypes.c_void_p, ctypes.c_double
         self._release.argtypes = [ctypes.c_int, *[pointer] * 3, ctypes.c_int64, *[number] * 3, pointer]
         self._release.restype = ctypes.c_int64
@@ -69,26 +58,4 @@ class Native:
         return undecided[:left]
 
 
-def load(library: Path = LIBRARY, path: str | None = None) -> Native | None:
-    """Opens a library.
-
-    Args:
-        path: the instructions to use; None: the best of this CPU.
-
-    Returns:
-        None if there is no library for this machine, if it was built from another native.c, or if the CPU lacks the
-        path.
-    """
-    try:
-        opened = ctypes.CDLL(str(library))
-        opened.scrimp_digest.restype = ctypes.c_char_p
-        built_from, best = opened.scrimp_digest().decode(), int(opened.scrimp_path())
-        if built_from != digest():
-            return None
-    except (OSError, AttributeError):
-        return None
-    chosen = PATHS[best] if path is None else path
-    return Native(opened, chosen) if PATHS.index(chosen) <= best else None
-
-
-NATIVE = load()
+NATIVE = None if INSTALLED is None else Native(INSTALLED)

@@ -18,11 +18,12 @@ SHIFT = 11  # a word's upper 53 bits give the float64 Gaussian
 
 @dataclass(frozen=True)
 class Address:
-    """Where the words of one tensor's noise come from: positions 0, 1, … of (step, tensor) in a stream."""
+    """Where the words of one tensor's noise come from: positions first, first + 1, … of (step, tensor) in a stream."""
 
     stream: KeyedStream
     step: int
     tensor: int
+    first: int = 0
 
 
 def takes_words(device: torch.device) -> bool:
@@ -56,7 +57,8 @@ def noised_mean(
         _compiled(flat, noise.view(-1), target, std, divisor, address)
     else:
         z = gaussians(noise >> SHIFT) if noise.dtype == torch.int64 else noise
-        torch.div(add_noise(flat, z, std, address.stream, address.step, address.tensor), divisor, out=target)
+        at = (address.stream, address.step, address.tensor, address.first)
+        torch.div(add_noise(flat, z, std, *at), divisor, out=target)
     return target.view(private_sum.shape)
 
 
@@ -68,5 +70,6 @@ def _compiled(flat: Tensor, words: Tensor, out: Tensor, std: float, divisor: int
         part = slice(start, start + PIECE)
         target = out[part]
         for index in library.release(words[part], flat[part], target, std, grid(std), float(divisor)).tolist():
-            exact = settle_at(float(target[index]), std, address.stream, address.step, address.tensor, start + index)
+            position = address.first + start + index
+            exact = settle_at(float(target[index]), std, address.stream, address.step, address.tensor, position)
             target[index] = exact / divisor

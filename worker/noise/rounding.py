@@ -49,7 +49,9 @@ def grid(std: float) -> float:
     return math.ldexp(1.0, math.frexp(std)[1] - 1 - GRID_BITS)
 
 
-def add_noise(values: Tensor, z: Tensor, std: float, stream: KeyedStream, step: int, tensor: int) -> Tensor:
+def add_noise(
+    values: Tensor, z: Tensor, std: float, stream: KeyedStream, step: int, tensor: int, first: int = 0
+) -> Tensor:
     """R, in z's memory.
 
     Args:
@@ -57,6 +59,7 @@ def add_noise(values: Tensor, z: Tensor, std: float, stream: KeyedStream, step: 
         z: the stream's float64 Gaussians for (step, tensor), in equal number, on the same device; overwritten.
         std: s.
         stream: the source of z's words.
+        first: the first number's position in its stream.
 
     Returns:
         R in the shape of `values`, float64.
@@ -70,7 +73,7 @@ def add_noise(values: Tensor, z: Tensor, std: float, stream: KeyedStream, step: 
     for start in range(0, len(flat), size):
         value, part = flat[start : start + size], result[start : start + size]
         for index in _round_sums(value, part, std, scratch[: len(part)]):
-            digits = Digits(stream, step, tensor, start + index)
+            digits = Digits(stream, step, tensor, first + start + index)
             part[index] = _settled_sum(float(value[index]), std, digits, float(part[index]))
     return result.view_as(values)
 

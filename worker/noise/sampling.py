@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import PrivacyError
+from app.privacy.events import Truncation
 from app.privacy.numerics import Draw
 from worker.noise.generator import WORD_BITS, KeyedStream
 from worker.noise.rounding import GUARD_BITS, Digits, mp
 
-COINS, GAPS = 0, 1  # the tensors of the stream that hold their words
+COINS, GAPS, GROUPS, CHOSEN = 0, 1, 2, 3  # the tensors of the stream that hold their words
 COINS_AT_ONCE = 2**20  # their words take 8 MiB
 GAPS_BELOW = 1 / 16  # at larger rates tossing every coin is faster, and q·2⁶⁴ is an integer
 # Gaps in float64: NumPy's logarithms are assumed to be within 2⁻⁴⁶ of their value (tests find 2⁻⁵²).
@@ -41,6 +42,39 @@ class FullBatch:
         return None
 
 
+class CyclicSampler:
+    """Each record belongs to one of `batches` groups, and step t takes group (t − 1) mod `batches`.
+
+    Groups are drawn once under a key, for each place independently, so no record's group depends on other records. No
+    price rests on the draw; its bias, below 2⁻⁴⁸, does not matter.
+
+    Args:
+        key: the sampler's own 32 secret bytes.
+        batches: b ≥ 2, public.
+        records: the number of records (private). It determines only where the draw ends.
+
+    Raises:
+        PrivacyError: no key, or b below 2.
+
+    >>> sampler = CyclicSampler(bytes(range(32)), batches=2, records=5)
+    >>> sorted(map(int, [*sampler.draw(step=1), *sampler.draw(step=2)]))
+    [0, 1, 2, 3, 4]
+    """
+
+    def __init__(self, key: bytes | None, batches: int, records: int) -> None:
+        if not 2 <= batches < 2**16:
+            raise PrivacyError("cyclic batches need at least 2 groups and fewer than 65,536")
+        stream, self._batches = KeyedStream(key), batches
+        self._groups = np.empty(records, dtype=np.uint16)
+        for start in range(0, records, COINS_AT_ONCE):
+            words = stream.words(0, GROUPS, 0, start, min(COINS_AT_ONCE, records - start)).view(np.uint64)
+            self._groups[start : start + len(words)] = words % np.uint64(batches)
+
+    def draw(self, step: int) -> NDArray[np.int64]:
+        """The step's record indices, ascending."""
+        return np.flatnonzero(self._groups == (step - 1) % self._batches)
+
+
 class PoissonSampler:
     """Each record joins each step with probability q, independently over records and steps.
 
@@ -56,8 +90,11 @@ class PoissonSampler:
         records: the number of records (private). It determines only where the draw ends.
         draw: "gaps"; "coins" for a job that began before there was a choice: every coin, with ⌊q·2⁵³⌋·2⁻⁵³ ≤ q.
 
+        truncation: draws of more than its `largest_batch` records keep so many of them, chosen uniformly by 128 further
+            bits each; None: all are kept.
+
     Raises:
-        PrivacyError: no key, or q outside (0, 1].
+        PrivacyError: no key, q outside (0, 1], or more records than the price of a truncation covers.
 
     Source: add-or-remove-one Poisson sampling as in Abadi et al. 2016; Mironov, Talwar & Zhang 2019.
 
@@ -65,9 +102,19 @@ class PoissonSampler:
     array([0, 1, 2])
     """
 
-    def __init__(self, key: bytes | None, sample_rate: float, records: int, draw: Draw = "gaps") -> None:
+    def __init__(
+        self,
+        key: bytes | None,
+        sample_rate: float,
+        records: int,
+        draw: Draw = "gaps",
+        truncation: Truncation | None = None,
+    ) -> None:
         if not 0.0 < sample_rate <= 1.0:
             raise PrivacyError("a sampling rate must lie in (0, 1]")
+        if truncation is not None and records > truncation.records:
+            raise PrivacyError("there are more records than the price of a largest batch covers")
+        self._most = None if truncation is None else truncation.largest_batch
         self._stream, self._rate, self._records = KeyedStream(key), sample_rate, records
         self._by_gaps = draw == "gaps" and sample_rate < GAPS_BELOW
         bits = 53 if draw == "coins" else WORD_BITS
@@ -77,6 +124,13 @@ class PoissonSampler:
 
     def draw(self, step: int) -> NDArray[np.int64]:
         """The step's record indices, ascending."""
+        drawn = self._drawn(step)
+        if self._most is None or len(drawn) <= self._most:
+            return drawn
+        first, second = (self._stream.words(step, CHOSEN, lane, 0, len(drawn)) for lane in (0, 1))
+        return drawn[np.sort(np.lexsort((second, first))[: self._most])]
+
+    def _drawn(self, step: int) -> NDArray[np.int64]:
         if not self._by_gaps:
             starts = range(0, self._records, COINS_AT_ONCE)
             return np.concatenate([np.empty(0, dtype=np.int64), *(self._tossed(step, each) for each in starts)])

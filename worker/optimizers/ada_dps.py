@@ -11,7 +11,7 @@ from worker.models.base import Parameters
 from worker.noise.gaussian import NoisedGradient
 from worker.optimizers.base import State, StepInfo, named, slot_of
 from worker.optimizers.descent import Descent
-from worker.optimizers.pieces import pieces, zeros
+from worker.optimizers.pieces import pieces, root_, zeros
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class AdaDps:
 
     def divisors(self, state: State, step: int, query: int) -> Mapping[str, Tensor]:
         """D."""
-        return {name: value.sqrt() + self.eps for name, value in slot_of(state, "A").items()}
+        return {name: root_(value.clone()).add_(self.eps) for name, value in slot_of(state, "A").items()}
 
     def update(
         self, noised: NoisedGradient, state: State, parameters: Parameters, at: StepInfo

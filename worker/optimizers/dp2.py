@@ -15,7 +15,7 @@ from worker.models.base import Parameters
 from worker.noise.gaussian import NoisedGradient
 from worker.optimizers.base import State, StepInfo, named, slot_of
 from worker.optimizers.descent import Descent
-from worker.optimizers.pieces import pieces, zeros
+from worker.optimizers.pieces import pieces, root_, zeros
 
 
 class SecondMoment(Protocol):
@@ -155,4 +155,4 @@ class Dp2:
                 fed.zero_()
 
     def _roots(self, state: State) -> dict[str, Tensor]:
-        return {name: value.sqrt() + self.eps for name, value in slot_of(state, "v").items()}
+        return {name: root_(value.clone()).add_(self.eps) for name, value in slot_of(state, "v").items()}

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from worker.models.base import Parameters
+from worker.native.steps import STEPS, AdamStep
 from worker.noise.gaussian import NoisedGradient
 from worker.optimizers.base import State, StepInfo, named, slot_of
 from worker.optimizers.descent import Descent
-from worker.optimizers.pieces import pieces, zeros
+from worker.optimizers.pieces import pieces, root_, zeros
 
 
 @dataclass(frozen=True)
@@ -39,11 +40,31 @@ class DpAdam:
         self, noised: NoisedGradient, state: State, parameters: Parameters, at: StepInfo
     ) -> tuple[Parameters, State]:
         """One step of DP-Adam."""
+        numbers = self._numbers(at.step)
         for g, p, m, v in pieces([noised], [parameters, slot_of(state, "m"), slot_of(state, "v")]):
+            if STEPS is not None and STEPS.adam(g, p, m, v, numbers):
+                continue
             average(m, v, self.descent.gradient(g, p), self.betas)
-            root = corrected(v, self.betas[1], at.step).sqrt_().add_(self.eps)
+            root = root_(corrected(v, self.betas[1], at.step)).add_(self.eps)
             self.descent.move(p, corrected(m, self.betas[0], at.step).div_(root), at.step)
         return parameters, state
+
+    def _numbers(self, step: int) -> AdamStep:
+        """This update's public numbers, for the compiled form."""
+        descent, (keep1, keep2) = self.descent, self.betas
+        decay, rate = descent.weight_decay, descent.rate(step)
+        return AdamStep(
+            coupled=decay if descent.coupled else 0.0,
+            keep1=keep1,
+            take1=1.0 - keep1,
+            keep2=keep2,
+            take2=1.0 - keep2,
+            weight1=1.0 - keep1**step,
+            weight2=1.0 - keep2**step,
+            eps=self.eps,
+            rate=rate,
+            shrink=1.0 if descent.coupled else 1.0 - rate * decay,
+        )
 
     def finish(self, state: State, parameters: Parameters, steps: int) -> Parameters:
         """The parameters unchanged."""

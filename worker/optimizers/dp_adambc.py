@@ -12,7 +12,7 @@ from worker.noise.gaussian import NoisedGradient
 from worker.optimizers.base import State, StepInfo, named, slot_of
 from worker.optimizers.descent import Descent
 from worker.optimizers.dp_adam import average, corrected
-from worker.optimizers.pieces import pieces, zeros
+from worker.optimizers.pieces import pieces, root_, zeros
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class DpAdamBc:
         floor = bias * resolution(beta2, at.step) if self.eps_root is None else self.eps_root
         for g, p, m, v in pieces([noised], [parameters, slot_of(state, "m"), slot_of(state, "v")]):
             average(m, v, self.descent.gradient(g, p), self.betas)
-            root = corrected(v, beta2, at.step).sub_(bias).clamp_(min=floor).sqrt_()
+            root = root_(corrected(v, beta2, at.step).sub_(bias).clamp_(min=floor))
             self.descent.move(p, corrected(m, beta1, at.step).div_(root), at.step)
         return parameters, state
 

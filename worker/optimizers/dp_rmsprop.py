@@ -8,7 +8,7 @@ from worker.models.base import Parameters
 from worker.noise.gaussian import NoisedGradient
 from worker.optimizers.base import State, StepInfo
 from worker.optimizers.descent import Descent
-from worker.optimizers.pieces import pieces, zeros
+from worker.optimizers.pieces import pieces, root_, zeros
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class DpRmsProp:
         for g, p, v in pieces([noised], [parameters, state]):
             gradient = self.descent.gradient(g, p)
             v.mul_(self.beta).add_(gradient.square().mul_(1.0 - self.beta))
-            self.descent.move(p, gradient / v.sqrt().add_(self.eps), at.step)
+            self.descent.move(p, gradient / root_(v.clone()).add_(self.eps), at.step)
         return parameters, state
 
     def finish(self, state: State, parameters: Parameters, steps: int) -> Parameters:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -36,6 +37,21 @@ def zeros(tensors: Group) -> dict[str, Tensor]:
     return flattened({name: torch.zeros_like(each) for name, each in tensors.items()})
 
 
+def root_(numbers: Tensor) -> Tensor:
+    """√, in place, rounded correctly on every device and machine.
+
+    For float64 on a CPU torch's own asks a vendor's library, whose last bit depends on the kind of processor: a replay
+    on another worker would differ.
+
+    >>> root_(torch.tensor([4.0, 2.0], dtype=torch.float64)).tolist()
+    [2.0, 1.4142135623730951]
+    """
+    if numbers.device.type != "cpu":
+        return numbers.sqrt_()
+    np.sqrt(numbers.numpy(), out=numbers.numpy())
+    return numbers
+
+
 def pieces(read: Sequence[Group], changed: Sequence[Group]) -> Iterator[tuple[Tensor, ...]]:
     """Corresponding flat pieces of all groups, first those that are only read. All have the same names and shapes.
 
@@ -44,6 +60,8 @@ def pieces(read: Sequence[Group], changed: Sequence[Group]) -> Iterator[tuple[Te
         changed: parameters and state, contiguous; their pieces are views.
     """
     names = list(changed[0])
+    if not names:  # a rank that owns no numbers
+        return
     only_read, kept = ([[group[name] for name in names] for group in groups] for groups in (read, changed))
     size = PIECE * torch.get_num_threads()
     for whole in _wholes(only_read, kept):
@@ -56,8 +74,8 @@ def pieces(read: Sequence[Group], changed: Sequence[Group]) -> Iterator[tuple[Te
 
 def _wholes(read: list[list[Tensor]], changed: list[list[Tensor]]) -> Iterator[tuple[Tensor, ...]]:
     """The flat tensors of all groups, if they have them; else one tensor of each group at a time."""
-    flat = [_spanning(group) for group in changed]
-    gradients = [_spanning(group) for group in read]
+    flat = [spanning(group) for group in changed]
+    gradients = [spanning(group) for group in read]
     if any(each is None for each in flat):
         gradients = [None for _ in read]
     elif sum(each.numel() for each in changed[0]) <= JOINED:
@@ -75,7 +93,7 @@ def _joined(group: list[Tensor]) -> Tensor:
     return torch.cat([each.reshape(-1) for each in group])
 
 
-def _spanning(group: list[Tensor]) -> Tensor | None:
+def spanning(group: Sequence[Tensor]) -> Tensor | None:
     """The flat tensor of consecutive contiguous views; None if they are not."""
     first = group[0]
     address, numbers = first.data_ptr(), 0

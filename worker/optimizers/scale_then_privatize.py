@@ -13,7 +13,7 @@ from worker.noise.gaussian import NoisedGradient
 from worker.optimizers.base import State, StepInfo, named, slot_of
 from worker.optimizers.descent import Descent
 from worker.optimizers.dp_adam import average, corrected
-from worker.optimizers.pieces import pieces, zeros
+from worker.optimizers.pieces import pieces, root_, zeros
 
 
 @dataclass(frozen=True)
@@ -52,19 +52,19 @@ class ScaleThenPrivatize:
 
     def divisors(self, state: State, step: int, query: int) -> Mapping[str, Tensor]:
         """D_t."""
-        return {name: value.sqrt() + self.eps_scale for name, value in slot_of(state, "v").items()}
+        return {name: root_(value.clone()).add_(self.eps_scale) for name, value in slot_of(state, "v").items()}
 
     def update(
         self, noised: NoisedGradient, state: State, parameters: Parameters, at: StepInfo
     ) -> tuple[Parameters, State]:
         """One step of the base's rule with ĝ."""
         for g, p, m, v in pieces([noised], [parameters, slot_of(state, "m"), slot_of(state, "v")]):
-            unscaled = v.sqrt().add_(self.eps_scale).mul_(g)
+            unscaled = root_(v.clone()).add_(self.eps_scale).mul_(g)
             average(m, v, self.descent.gradient(unscaled, p), self.betas)
             m_hat, v_hat = m, v
             if self.base == "adam":
                 m_hat, v_hat = corrected(m, self.betas[0], at.step), corrected(v, self.betas[1], at.step)
-            self.descent.move(p, m_hat / (v_hat + self.eps_root).sqrt_().add_(self.eps), at.step)
+            self.descent.move(p, m_hat / root_(v_hat + self.eps_root).add_(self.eps), at.step)
         return parameters, state
 
     def finish(self, state: State, parameters: Parameters, steps: int) -> Parameters:

@@ -1,8 +1,7 @@
-"""A finished model from the folder of its files: `scrimp.load_model`. The forward passes are the worker's own."""
+"""A finished model from its files, for `scrimp.load_model`. The forward passes are the worker's own."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,17 +16,16 @@ from app.contracts.hf import HfModel
 from app.contracts.job_spec import Model as Requested
 from app.contracts.table import TableFeatures
 from app.errors import InvalidRequest, PermanentError
+from app.formats.damage import DataDamagedError
 from app.formats.inputs import checked
-from app.formats.stored import DataDamagedError
 from app.privacy.numerics import BYTES, PASS_BYTES, ROW_UNIT, PassType
 from worker.extractors.files import ExtractorMissingError
 from worker.messages import Shape
 from worker.models.build import build_model
 from worker.models.files import CARD
 from worker.models.hf.loading import ModelMissingError
-from worker.predicting.predict import Answer, Predictor, published
+from worker.predicting.predict import Answer, Predictor
 
-FORMAT = "scrimp-model/1"
 REQUESTED: TypeAdapter[Requested] = TypeAdapter(Annotated[Requested, Field(discriminator="kind")])
 TASK: TypeAdapter[Task] = TypeAdapter(Task)
 FEATURES: TypeAdapter[Features] = TypeAdapter(Features)
@@ -51,13 +49,7 @@ class LoadedModel:
     _predictor: Predictor
 
     def predict(self, records: Iterable[Any], top: int = 10) -> list[Answer]:
-        """One answer for each record, as the service gives: classes, values, items or next tokens (docs/models.md).
-
-        Args:
-            records: for columns: objects, or rows of numbers in the columns' order; for tensors: arrays of any shape;
-                texts; (user, item) pairs or objects; items' ids of each user, oldest first. NumPy arrays or lists.
-                For tables the cells as they are in a file, before any scaling; None for a missing one.
-            top: how many classes, items or tokens to return.
+        """One answer for each record; see scrimp.loading.LoadedModel.
 
         Raises:
             ValueError: a record does not fit the model, or the models root lacks the model's extractor.
@@ -77,32 +69,29 @@ class LoadedModel:
             raise UnreadableModelError(_needed(known.models_root, error)) from None
 
 
-def load(folder: Path, models_root: Path | None) -> LoadedModel:
-    """Reads model.json and the weights beside it, and builds the model.
+def load(folder: Path, card: dict[str, Any], weights: bytes, models_root: Path | None) -> LoadedModel:
+    """Builds a model from its card and weights: the extension `load_model` of the client.
 
     Args:
+        folder: where the card was; a whole Hugging Face model's other files are there too.
+        card: a member `format` says what it is; the files have the hashes that it has.
         models_root: the folder of extractors and of the models that adapters were tuned from.
 
     Raises:
-        UnreadableModelError: a file is missing or damaged, or the models root lacks what the model needs.
+        UnreadableModelError: a file is damaged, or the models root lacks what the model needs.
+        KeyError: the card lacks a member.
     """
     try:
-        card = json.loads((folder / CARD).read_text())
-    except (OSError, ValueError):
-        raise UnreadableModelError(f"{folder} has no {CARD}: give the folder that `scrimp jobs fetch` wrote") from None
-    if not isinstance(card, dict) or card.get("format") != FORMAT:
-        raise UnreadableModelError(f"{folder / CARD} is not the card of a model")
-    try:
-        return LoadedModel(card, _predictor(folder, card, models_root))
+        return LoadedModel(card, _predictor(folder, card, weights, models_root))
     except (DataDamagedError, SafetensorError):
         raise UnreadableModelError(f"a file in {folder} differs from its card: fetch the model again") from None
     except (ExtractorMissingError, ModelMissingError) as error:
         raise UnreadableModelError(_needed(models_root, error)) from None
-    except (KeyError, ValidationError):
+    except ValidationError:
         raise UnreadableModelError(f"{folder / CARD} does not describe its model: fetch it again") from None
 
 
-def _predictor(folder: Path, card: dict[str, Any], root: Path | None) -> Predictor:
+def _predictor(folder: Path, card: dict[str, Any], weights: bytes, root: Path | None) -> Predictor:
     requested = _requested(card)
     task, features = TASK.validate_python(card["task"]), FEATURES.validate_python(card["features"])
     whole = isinstance(requested, HfModel) and requested.tuning != "lora"
@@ -113,7 +102,6 @@ def _predictor(folder: Path, card: dict[str, Any], root: Path | None) -> Predict
     passes: PassType = card.get("passes") or ("float64" if card["kind"] in OWN_MEMBERS else "float32")
     models = folder.resolve().parent if whole else root
     model = build_model(requested, shape, task, features, passes, _rows(requested, passes), models)
-    weights = _checked_files(folder, card)
     return Predictor.of(model, weights, requested, task, features, root)
 
 
@@ -128,16 +116,6 @@ def _rows(requested: Requested, passes: PassType) -> int:
     """How many records a pass holds: a fixed number, since the model is built before any record is known."""
     held = requested.pass_numbers if isinstance(requested, HfModel) else None
     return max(1, min(ROW_UNIT, PASS_BYTES // ((held or 1) * BYTES[passes])))
-
-
-def _checked_files(folder: Path, card: dict[str, Any]) -> bytes:
-    """The content of the weights' file. Checks every file that the card has a hash of; older cards have none."""
-    for name, sha256 in card.get("files", {}).items():
-        published(folder / name, sha256)
-    weights = folder / str(card["weights"])
-    if not weights.is_file():
-        raise DataDamagedError("the weights are missing")
-    return weights.read_bytes()
 
 
 def _width(known: Predictor) -> int:

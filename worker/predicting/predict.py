@@ -35,9 +35,10 @@ from app.contracts.job_spec import LinearModel
 from app.contracts.job_spec import Model as Requested
 from app.contracts.table import TableFeatures
 from app.errors import PrivacyError
+from app.formats.damage import DataDamagedError
 from app.formats.hashing import hashed
 from app.formats.inputs import finite, item_name
-from app.formats.stored import Csr, DataDamagedError, StoredPart, Texts
+from app.formats.stored import Csr, StoredPart, Texts
 from app.privacy.numerics import numerics_of
 from worker.data.parts import records_of
 from worker.data.ratings import RatingRecords
@@ -102,7 +103,10 @@ class Predictor:
             return continuations(model, parameters, records, top)
         if isinstance(model, NextItem) and isinstance(self.features, Interactions):
             return _next_items(model, parameters, records, self.features, top)
-        given = _tokens(model, records) if isinstance(model, HfTuning) else self._records(records)
+        if isinstance(model, HfTuning) and not model.of_images:
+            given = _tokens(model, records)
+        else:
+            given = self._records(records)
         if TENSOR in parameters:
             given = centered(given, parameters[TENSOR])
         outputs = model.forward(parameters, given)

@@ -6,12 +6,15 @@ import logging
 import socket
 import time
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
+from app import objects
 from app.contracts.hf import weights_file
 from app.db.declared import declared
 from app.db.engine import Database
 from app.db.models import Artifact, Job
+from app.errors import NotFound
 from app.predictions.claims import Held, answer, claim
 from app.settings import Settings
 from worker import messages
@@ -39,6 +42,7 @@ def predict(db: Database, prediction_id: str, settings: Settings, fork_server: F
         logger.error("prediction %s: %s", held.id, type(error).__name__, exc_info=error)
         outputs, code = None, "internal"
     answer(db, held, outputs, code)
+    logger.info("%s", "answered" if code is None else f"failed: {code}")
 
 
 def _asked(
@@ -86,9 +90,17 @@ def _message(db: Database, held: Held, settings: Settings) -> messages.Predict:
                 "task": said.spec["task"],
                 "features": said.spec["features"],
                 "shape": said.shape,
-                "weights": {"path": str(settings.storage_root.resolve() / weights.path), "sha256": weights.sha256},
+                "weights": {"path": str(_weights(settings, weights)), "sha256": weights.sha256},
                 "records": held.records,
                 "top": held.top,
                 "models_root": str(models.resolve()) if models else None,
             }
         )
+
+
+def _weights(settings: Settings, weights: Artifact) -> Path:
+    """The model's file on this machine; where it is missing, its place: the process then reports the damage."""
+    try:
+        return objects.of(settings).local(weights.path, weights.sha256).resolve()
+    except (NotFound, objects.DamagedError):
+        return settings.storage_root.resolve() / weights.path

@@ -100,5 +100,5 @@ class ItemFrequencies:
                 noise = generator.noise(STEP, INDEX, self.items)
                 private_counts = add_noise(private_counts, noise, charged.noise_std, generator.stream, STEP, INDEX)
             frequencies = private_counts / self.records
-        sigma, batch = self.training.gradient_noise_multiplier, self.training.expected_batch_size
+        sigma, batch = self.training.step_noise_multiplier, self.training.expected_batch_size
         self.errors.instantiate(sigma, batch, frequencies, least / self.records)

@@ -12,18 +12,20 @@ from numpy.typing import NDArray
 from app.errors import PrivacyError
 from worker.clipping.engine import Clip
 from worker.data.mapped import MappedRecords
-from worker.data.passes import Batch
+from worker.data.passes import Batch, Filled
 from worker.data.placed import CPU, placed, prepared_on
 from worker.data.ranks import RanksError, own_rows
 from worker.data.records import Records
+from worker.data.shards import Shards
 from worker.data.units import Users
 from worker.messages import Resalt, WarningCode
 from worker.metrics.scores import public_training_loss
 from worker.models.base import Parameters
 from worker.noise.gaussian import NoisedGradient
 from worker.noise.order import WHOLE_DATA, shuffled
-from worker.optimizers.base import Observing, Preconditioned, State, StepInfo
+from worker.optimizers.base import Observing, Optimizer, Preconditioned, State, StepInfo
 from worker.optimizers.pieces import flattened
+from worker.optimizers.sharded import Sharded, sharded
 from worker.telemetry import Telemetry, state_digest
 from worker.training.plan import Plan
 from worker.training.replay import Replay
@@ -48,18 +50,21 @@ class Link(Protocol):
 
 @dataclass(frozen=True)
 class Position:
-    """The state after `step`; the next step changes its tensors in place. `norm`: C of the next step, if it adapts."""
+    """The state after `step`; the next step changes its tensors in place. `norm`: C of the next step, if it adapts.
+
+    Where the optimizer's state is sharded, it is of the numbers that this rank owns.
+    """
 
     step: int
     parameters: Parameters
     state: State
     norm: float | None = None
 
-    @property
-    def digest(self) -> str:
-        """See state_digest."""
+    def digest(self, optimizer: Optimizer) -> str:
+        """See state_digest: of the whole state, whoever keeps it."""
         norm = {} if self.norm is None else {"max_grad_norm": torch.tensor([self.norm], dtype=torch.float64)}
-        return state_digest(self.step, self.parameters, self.state, norm)
+        state = optimizer.whole_state(self.state) if isinstance(optimizer, Sharded) else self.state
+        return state_digest(self.step, self.parameters, state, norm)
 
     def copy(self) -> Position:
         """The same state in memory of its own."""
@@ -105,6 +110,8 @@ class Training:
         self._plan, self._holdout, self._holdout_public = plan, holdout, holdout_public
         self._replay, self._link, self._telemetry = replay, link, telemetry
         self._users, self._side = users, side
+        self._optimizer: Optimizer = plan.optimizer
+        self._shards: Shards | None = None
         if not plan.public and len(train) > plan.numerics.records_bound:
             raise PrivacyError("the data set has more than twice its declared number of records: register it again")
         self._prepared: set[int] = set()  # the numbers of the `before` releases already applied
@@ -136,13 +143,13 @@ class Training:
         return self._finish(position)
 
     def _step(self, step: int, at: Position) -> Position:
-        self._release.prepare(at.parameters, step)  # another thread makes its noise meanwhile
+        self._release.prepare(at.parameters, step, shards=self._shards)  # another thread makes its noise meanwhile
         batch = self._sample(step)
         at = self._observed(step, at)
         norms = self._plan.norms(step) if at.norm is None else (at.norm,)
         (noised, norm), *others = [self._noised(step, query, C, at, batch) for query, C in enumerate(norms)]
         info = StepInfo(step, self._release.noise_variance(norms[0]), *(second for second, _ in others))
-        parameters, state = self._plan.optimizer.update(noised, at.state, at.parameters, info)
+        parameters, state = self._optimizer.update(noised, at.state, at.parameters, info)
         return Position(step, parameters, state, norm)
 
     def _noised(
@@ -152,20 +159,20 @@ class Training:
 
         Divisors come from the state before the step.
         """
-        plan, optimizer = self._plan, self._plan.optimizer
+        plan, optimizer = self._plan, self._optimizer
         plan.begin_passes(self._keys, step)
         divisors = optimizer.divisors(at.state, step, query) if isinstance(optimizer, Preconditioned) else None
         clip = Clip(max_grad_norm, divisors)
         if plan.adaptive_norm is None or self._counts is None or at.norm is None:
             private_sum = plan.engine.private_sum(at.parameters, batch, clip)
-            return self._release.release(private_sum, step, query, max_grad_norm), None
+            return self._release.release(private_sum, step, query, max_grad_norm, self._shards), None
         private_sum, private_count = plan.adaptive_norm.engine.private_sum_and_count(at.parameters, batch, clip)
-        noised = self._release.release(private_sum, step, query, max_grad_norm)
+        noised = self._release.release(private_sum, step, query, max_grad_norm, self._shards)
         return noised, plan.adaptive_norm.after(max_grad_norm, self._counts.release(private_count, step))
 
     def _observed(self, step: int, at: Position) -> Position:
         """With public side information: the state after it has seen this step's public gradient."""
-        optimizer = self._plan.optimizer
+        optimizer = self._optimizer
         if not isinstance(optimizer, Observing):
             return at
         if self._side is None:
@@ -185,7 +192,9 @@ class Training:
             indices = indices[self._order.of(step, len(indices))]
         own = self._own(indices)
         self._private_passes += self._passes(len(own))
-        return self._drawn.select(own) if self._order is None else shuffled(self._drawn, own)
+        drawn: Any = self._drawn.select(own) if self._order is None else shuffled(self._drawn, own)
+        count = self._plan.passes_of_a_step
+        return drawn if count is None else Filled(drawn, count)
 
     def _passes(self, records: int) -> int:
         return -(-records // self._plan.numerics.rows_per_pass)
@@ -199,7 +208,7 @@ class Training:
 
     def _close_block(self, position: Position) -> Position:
         """Compares the state with its record, then releases what may leave. Returns the position to continue from."""
-        digest = position.digest
+        digest = position.digest(self._optimizer)
         if not self._plan.ranks.agree(bytes.fromhex(digest)):
             raise RanksError("the ranks of this attempt reached different states")
         if self._replay.contradicts(position.step, digest):
@@ -228,7 +237,7 @@ class Training:
         return matched
 
     def _finish(self, position: Position) -> Outcome:
-        parameters = self._plan.optimizer.finish(position.state, position.parameters, position.step)
+        parameters = self._optimizer.finish(position.state, position.parameters, position.step)
         self._evaluate(position, parameters)
         self._note(position.step == self._plan.steps, "steps-short")
         finite = all(
@@ -284,7 +293,7 @@ class Training:
         order = plan.order(self._replay.initial_keys) if plan.sampling == "full_batch" else None
         train = train if order is None else shuffled(train, order.of(WHOLE_DATA, len(train)))
         self._train: Records = train
-        self._drawn = plan.resident(train) if plan.sampling == "poisson" else train
+        self._drawn = plan.resident(train) if plan.sampling != "full_batch" else train
         own = self._own_part(train)
         self._passes_of_everything = self._passes(len(own))
         self._everything: Batch[Any] = plan.resident(own)
@@ -302,16 +311,19 @@ class Training:
     def _initial(self) -> Position:
         self._release_before()
         parameters = flattened(self._plan.initial(self._replay.initial_keys))
+        if self._plan.sharded:
+            self._shards = Shards.of(parameters, self._plan.ranks)
+            self._optimizer = sharded(self._plan.optimizer, self._shards)
         adaptive = self._plan.adaptive_norm
         norm = adaptive.first if adaptive else None
-        return Position(0, parameters, self._plan.optimizer.init(parameters), norm)
+        return Position(0, parameters, self._optimizer.init(parameters), norm)
 
     def _rekey(self, step: int) -> None:
         """Sets the sampler and the noise of the segment that applies to a step."""
         self._keys = self._replay.keys(step)
         self._sampler = self._plan.sampler(self._keys, len(self._train if self._users is None else self._users))
         self._order = self._plan.order(self._keys)
-        self._release = self._plan.gradient_release(self._keys)
+        self._release = self._plan.gradient_release(self._keys, max(1, self._keys.from_step))
         self._counts = self._plan.count_release(self._keys)
 
     def _note(self, fine: bool, warning: WarningCode) -> None:

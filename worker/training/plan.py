@@ -17,8 +17,10 @@ from torch import Tensor
 from app.contracts.base import AccountName
 from app.contracts.dataset_spec import Features, Task
 from app.contracts.job_spec import JobSpec
+from app.contracts.sampling import Cyclic, Sampling
 from app.errors import PrivacyError
 from app.privacy.derive import PublicFacts, batch_of, check_agreement, delayed_of, rate_of
+from app.privacy.events import Truncation
 from app.privacy.mechanism import (
     MIN_POISSON_BLOCK_STEPS,
     DelayedMechanism,
@@ -30,7 +32,7 @@ from worker.clipping.adaptive import AdaptiveNorm
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.build import build_engine, unclipped_engine
 from worker.clipping.engine import CountingEngine, GradientEngine
-from worker.clipping.totals import Grid
+from worker.clipping.totals import Floats, Grid
 from worker.data.placed import CPU, placed, resident
 from worker.data.ranks import ALONE, Ranks
 from worker.data.records import Records
@@ -39,10 +41,10 @@ from worker.models.base import Model, Parameters
 from worker.models.build import build_model
 from worker.models.matrix_factorization import MatrixFactorization
 from worker.models.modules import ModuleModel
-from worker.noise.gaussian import CountRelease, GaussianRelease, GradientRelease, PublicRelease
+from worker.noise.gaussian import CorrelatedRelease, CountRelease, GaussianRelease, GradientRelease, PublicRelease
 from worker.noise.keys import Purpose, public_key_of_seed
 from worker.noise.order import RandomOrder
-from worker.noise.sampling import FullBatch, PoissonSampler, Sampler
+from worker.noise.sampling import CyclicSampler, FullBatch, PoissonSampler, Sampler
 from worker.optimizers.base import Optimizer
 from worker.optimizers.build import build_optimizer
 from worker.training.before import Release
@@ -67,18 +69,19 @@ class Plan:
         scores: what is scored, and when.
         delayed: the phases or second queries of a delayed preconditioner, as requested and as stored.
         public_batch_size: the public records drawn for a step, if the optimizer uses side information.
-        sampling, sample_rate, expected_batch_size: the sampling scheme, its rate q, and the divisor L.
+        batches, sample_rate, expected_batch_size: the sampling scheme, its rate q, and the divisor L.
         numerics: types and shapes of passes, and the rounding of sums: as fixed at admission, or with one record per
             pass if the self-test found that products depend on neighbours.
         sparse: features are sparse.
         seed: of a repeatable run on public data.
         device: of passes, sums, noise, parameters and optimizer state.
         ranks: the processes that share the attempt's passes.
+        sharded: each of them keeps the optimizer's state of the numbers that it owns.
     """
 
     mechanism: MechanismConfig | None
     steps: int
-    sampling: Literal["full_batch", "poisson"]
+    batches: Sampling
     sample_rate: float
     expected_batch_size: int
     model: Model
@@ -94,6 +97,12 @@ class Plan:
     seed: int | None
     device: torch.device = CPU
     ranks: Ranks = ALONE
+    sharded: bool = False
+
+    @property
+    def sampling(self) -> Literal["full_batch", "poisson", "cyclic"]:
+        """The kind of the sampling scheme."""
+        return self.batches.kind
 
     @property
     def public(self) -> bool:
@@ -190,7 +199,23 @@ class Plan:
         """The sampler of one segment. `records` (private) determines only where its draw ends."""
         if self.sampling == "full_batch":
             return FullBatch()
-        return PoissonSampler(self._key(keys, "sampler"), self.sample_rate, records, self.numerics.draw)
+        if isinstance(self.batches, Cyclic):
+            return CyclicSampler(self._key(keys, "sampler"), self.batches.batches, records)
+        key, truncation = self._key(keys, "sampler"), self._truncation
+        return PoissonSampler(key, self.sample_rate, records, self.numerics.draw, truncation)
+
+    @property
+    def _truncation(self) -> Truncation | None:
+        return self.mechanism.training.truncation if self.mechanism is not None else None
+
+    @property
+    def passes_of_a_step(self) -> int | None:
+        """How many passes this rank makes in each step, from public numbers; None if that depends on the draw."""
+        if self.mechanism is None or self._truncation is None:
+            return None
+        most = self._truncation.largest_batch * self.mechanism.training.records_per_unit
+        passes = -(-most // self.numerics.rows_per_pass)
+        return len(range(self.ranks.rank, passes, self.ranks.size))
 
     def order(self, keys: Keys) -> RandomOrder | None:
         """The secret order of the records in one segment's batches, if sums over private records need one."""
@@ -198,16 +223,24 @@ class Plan:
             return None
         return RandomOrder(self._key(keys, "order"))
 
-    def gradient_release(self, keys: Keys) -> GradientRelease:
-        """The noise step of one segment."""
+    def gradient_release(self, keys: Keys, first_step: int = 1) -> GradientRelease:
+        """The noise step of one segment, which begins at `first_step`."""
         if self.mechanism is None:
             return PublicRelease(self.expected_batch_size)
-        return GaussianRelease(
-            self._key(keys, "noise"),
-            noise_multiplier=self.mechanism.training.gradient_noise_multiplier,
-            max_grad_norm=self.mechanism.training.max_grad_norm,
+        training, key = self.mechanism.training, self._key(keys, "noise")
+        numbers = {
+            "noise_multiplier": training.gradient_noise_multiplier,
+            "max_grad_norm": training.max_grad_norm,
+            "sensitivity_slack": self.numerics.sensitivity_slack,
+        }
+        if training.noise is None:
+            return GaussianRelease(key, expected_batch_size=self.expected_batch_size, **numbers)
+        return CorrelatedRelease(
+            key,
+            decay=training.noise.decay,
+            first_step=first_step,
             expected_batch_size=self.expected_batch_size,
-            sensitivity_slack=self.numerics.sensitivity_slack,
+            **numbers,
         )
 
     def count_release(self, keys: Keys) -> CountRelease | None:
@@ -277,13 +310,13 @@ def build_plan(
         numerics: the stored numerics; None for a job that was admitted before they were stored.
         rows: of a pass, if not the numerics': fewer where more do not fit in memory, or 1 for a machine whose products
             depend on neighbours.
-        device: the device that computes.
+        device, ranks: what computes, and the processes that share the attempt's passes.
         mean: the mean of the features, if the study's first trial released it; the mechanism then has none.
-        ranks: the processes that share the attempt's passes.
 
     Raises:
-        PrivacyError: several processes share float64 totals, which depend on their number; specification and mechanism
-            disagree; a mean is given that was not asked for; or private data lack a mechanism or have a seed.
+        PrivacyError: several processes share a private job's float64 totals, which depend on their number;
+            specification and mechanism disagree; a mean is given that was not asked for; or private data lack a
+            mechanism or have a seed.
     """
     if not data_public and (mechanism is None or spec.seed is not None):
         raise PrivacyError("private data need a mechanism and must not have a seed")
@@ -295,12 +328,11 @@ def build_plan(
     numerics = _of_rows(numerics or numerics_of(spec, shape.public_sizes(mechanism), features), rows)
     model = build_model(spec.model, shape, task, features, numerics.passes, numerics.rows_per_pass, models_root, device)
     training = mechanism.training if mechanism else None
-    numerics, grid = _grid(numerics, model, ranks)
-    engine = build_engine(model, spec.clipping, training, positions=numerics.positions, sums=numerics.sums, grid=grid)
+    numerics, engine = _engine(spec, model, training, numerics, ranks)
     return Plan(
         mechanism=mechanism,
         steps=steps,
-        sampling=spec.sampling.kind,
+        batches=spec.sampling,
         sample_rate=training.sample_rate if training else rate_of(spec, shape.records_train),
         expected_batch_size=training.expected_batch_size if training else batch_of(spec, shape.records_train),
         model=model,
@@ -316,6 +348,7 @@ def build_plan(
         seed=spec.seed,
         device=device,
         ranks=ranks,
+        sharded=_is_sharded(spec, ranks),
     )
 
 
@@ -325,14 +358,23 @@ def _of_rows(numerics: Numerics, rows: int | None) -> Numerics:
     return numerics.of_one_record() if rows == 1 else numerics.of_rows(rows)
 
 
-def _grid(numerics: Numerics, model: Model, ranks: Ranks) -> tuple[Numerics, Grid | None]:
-    """The numerics, with the slack of integer totals, and their grid; None where totals are in float64."""
+def _engine(
+    spec: JobSpec, model: Model, training: TrainingMechanism | None, numerics: Numerics, ranks: Ranks
+) -> tuple[Numerics, GradientEngine]:
+    """The numerics, with the slack of integer totals, and the engine that adds passes so."""
     numerics = numerics.of_numbers(model.numbers)
-    if numerics.totals == "float64":
-        if ranks.size > 1:
-            raise PrivacyError("several processes need totals in integers: this job's are in float64")
-        return numerics, None
-    return numerics, Grid(numerics.records_bound, numerics.rows_per_pass, ranks)
+    grid, sharded = None, _is_sharded(spec, ranks)
+    if numerics.totals == "integers":
+        grid = Grid(numerics.records_bound, numerics.rows_per_pass, ranks, sharded)
+    elif training is not None and ranks.size > 1:
+        raise PrivacyError("several processes need totals in integers: this job's are in float64")
+    over = Floats(ranks, sharded)
+    positions, sums = numerics.positions, numerics.sums
+    return numerics, build_engine(model, spec.clipping, training, positions=positions, sums=sums, grid=grid, over=over)
+
+
+def _is_sharded(spec: JobSpec, ranks: Ranks) -> bool:
+    return spec.runtime.shard == "optimizer" and ranks.size > 1
 
 
 def _hashes_words(spec: JobSpec) -> bool:

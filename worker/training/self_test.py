@@ -15,17 +15,18 @@ import copy
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 import numpy as np
 import scipy.sparse
 import torch
 from torch import Tensor
 
-from app.errors import WorkerError
+from app.errors import PrivacyError, WorkerError
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.engine import Clip
 from worker.clipping.examined import ROWS as EXAMPLES
+from worker.clipping.examined import UnfitLayerError
 from worker.data.placed import placed
 from worker.data.ratings import RatingRecords
 from worker.data.records import DenseRecords, Records, SparseRecords
@@ -38,6 +39,7 @@ from worker.models.matrix_factorization import MatrixFactorization
 from worker.models.next_item import NextItem
 from worker.optimizers.base import Preconditioned
 from worker.training.plan import Plan
+from worker.training.static import require_static
 
 GAIN = 30.0  # of the weights: each layer amplifies a difference by about this factor
 PUBLIC_KEY = bytes(range(32))  # for shapes only
@@ -67,12 +69,19 @@ def require_exact(plan: Plan) -> None:
     """Tries the engine on three random public records, if the model's layers were not written for it.
 
     Raises:
-        PrivacyError: a record's gradient is not autograd's, or depends on other records.
+        UnfitLayerError: a record's gradient is not autograd's, or depends on other records, or a pass reads a number.
     """
     if isinstance(plan.model, HfTuning) and isinstance(plan.engine, Bookkeeping):
         generator = torch.Generator().manual_seed(1)
         parameters = placed(random_parameters(plan.model, generator, gain=1.0), plan.device)
-        plan.engine.examine(random_records(plan.model, EXAMPLES, generator), parameters)
+        examples = random_records(plan.model, EXAMPLES, generator)
+        require_static(plan.model, examples)
+        try:
+            plan.engine.examine(examples, parameters)
+        except UnfitLayerError:
+            raise
+        except PrivacyError as error:
+            raise UnfitLayerError("the model", str(error)) from None
 
 
 def failures(plan: Plan) -> Iterator[Part]:
@@ -135,7 +144,7 @@ def _extremes(plan: Plan, rows: int) -> list[tuple[Part, slice, Tensor]]:
     everyone = torch.arange(rows)
     if isinstance(plan.model, MatrixFactorization):
         return []
-    if isinstance(plan.model, NextItem | HfTuning):
+    if _of_sequences(plan.model):
         return [("all full", slice(0, 1), everyone % 2), ("all empty", slice(1, 2), torch.full_like(everyone, 2))]
     if plan.sparse:
         return [("one is dense", slice(None), torch.where(everyone == KEPT - 1, 0, 1 + everyone % 2))]
@@ -218,7 +227,7 @@ def random_records(
     if isinstance(model, MatrixFactorization):
         users, items = (torch.randint(0, most, (n,), generator=generator) for most in (model.users, model.items))
         return RatingRecords(users, items, labels)
-    if isinstance(model, NextItem | HfTuning):
+    if _of_sequences(model):
         return _random_sequences(model, n, labels, generator, extremes=extremes)
     if sparse:
         return SparseRecords(_random_sparse(n, model.features, generator, extremes=extremes), labels)
@@ -230,6 +239,10 @@ def random_records(
     return DenseRecords(features, labels)
 
 
+def _of_sequences(model: Model) -> TypeGuard[NextItem | HfTuning]:
+    return isinstance(model, NextItem) or (isinstance(model, HfTuning) and not model.of_images)
+
+
 def _random_sequences(
     model: NextItem | HfTuning, n: int, labels: Tensor, generator: torch.Generator, *, extremes: bool
 ) -> Records:
@@ -237,6 +250,8 @@ def _random_sequences(
     symbols = model.items if isinstance(model, NextItem) else model.vocabulary
     longest = model.spec.max_length + 1
     lengths = torch.randint(1, longest + 1, (n,), generator=generator).numpy()
+    if isinstance(model, HfTuning) and model.prompts:
+        labels = torch.randint(0, longest // 2 + 1, (n,), generator=generator).double()
     if extremes:
         lengths[[0, -3, -2]], lengths[[1, -1]] = longest, 0
     items = torch.randint(0, symbols, (int(lengths.sum()),), generator=generator).numpy().astype(np.int32)

@@ -1,12 +1,15 @@
 // Keeps the parts of a page that change up to date, without reloading it.
 //
 // An element with `data-live="URL"` shows what URL answers. The answer's first element may carry `data-poll="ms"`: how soon
-// to ask again. Without it the part is final. Nothing is asked while the tab is hidden. Where nothing changes, or the
-// service does not answer, the pace slows down.
+// to ask again. Without it the part is final. With `data-stream="URL"` the service says by server-sent events when to ask,
+// and the pace is a tenth; without a stream it is polled. Nothing is asked while the tab is hidden. Where nothing
+// changes, or the service does not answer, the pace slows down.
 "use strict";
 
 const SLOWEST = 4; // times the pace that the answer asks for
 const LONGEST_WAIT_MS = 30000; // while the service does not answer
+const STREAMED = 10; // times the pace, while a stream tells of changes
+const GATHER_MS = 150; // several changes are one request
 
 function follow(region) {
   if (region.dataset.followed) return;
@@ -16,8 +19,41 @@ function follow(region) {
   let wait = once ? 0 : pace(region);
   let timer = null;
   let asking = false;
+  let stream = null;
+  let gathering = null;
+  let isDown = false; // the last question had no answer
+  let isLate = false; // something changed while an answer was on its way
+
+  // The browser connects again by itself, with the last id that it has seen.
+  function listen() {
+    if (stream || !region.dataset.stream || document.hidden) return;
+    stream = new EventSource(region.dataset.stream);
+    stream.addEventListener("message", () => {
+      gathering ??= setTimeout(() => {
+        gathering = null;
+        ask();
+      }, GATHER_MS);
+    });
+    stream.addEventListener("end", () => {
+      hush();
+      delete region.dataset.stream;
+      ask();
+    });
+    stream.addEventListener("error", () => {
+      if (stream?.readyState !== EventSource.CLOSED) return;
+      hush();
+      delete region.dataset.stream; // refused: from now on by polling
+      ask();
+    });
+  }
+
+  function hush() {
+    stream?.close();
+    stream = null;
+  }
 
   async function ask() {
+    if (asking) isLate = true;
     if (asking || document.hidden || !region.isConnected) return;
     asking = true;
     try {
@@ -30,24 +66,34 @@ function follow(region) {
       if (changed) show(region, html);
       shown = html;
       wait = once ? null : changed || pace(region) === null ? pace(region) : Math.min(wait * 1.5, pace(region) * SLOWEST);
+      isDown = false;
       say("");
     } catch {
+      isDown = true;
       wait = Math.min(Math.max(wait ?? 1000, 1000) * 2, LONGEST_WAIT_MS);
       say("The service does not answer. Trying again…");
     } finally {
       asking = false;
     }
+    if (isLate) wait = GATHER_MS;
+    isLate = false;
+    if (wait === null) hush();
     plan();
   }
 
   function plan() {
     clearTimeout(timer);
-    if (wait !== null) timer = setTimeout(ask, wait);
+    if (wait !== null) timer = setTimeout(ask, stream && !isDown && wait > GATHER_MS ? wait * STREAMED : wait);
   }
 
   document.addEventListener("visibilitychange", () => {
-    if (!document.hidden && wait !== null) ask();
+    if (document.hidden) return hush();
+    if (wait === null) return;
+    listen();
+    ask();
   });
+  addEventListener("pagehide", hush);
+  if (wait !== null) listen();
   plan();
 }
 
@@ -75,9 +121,12 @@ function match(old, fresh) {
   }
   if ("once" in old.dataset) return; // filled by itself
   // What a person has folded or unfolded stays, unless there is something new to see in it.
-  const kept = (name) => name === "open" && !fresh.open;
+  const folds = old.matches("details.numbers, details.more"); // a person folds and unfolds these
+  const kept = (name) => name === "open" && (folds || !fresh.open);
   for (const { name } of [...old.attributes]) if (!fresh.hasAttribute(name) && !kept(name)) old.removeAttribute(name);
-  for (const { name, value } of fresh.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+  for (const { name, value } of fresh.attributes)
+    if (old.getAttribute(name) !== value && !(folds && name === "open")) old.setAttribute(name, value);
+  if (old.matches(".chart, .readout")) return; // charts.js fills them
   matchChildren(old, fresh);
 }
 

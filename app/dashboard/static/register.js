@@ -203,6 +203,8 @@ function registration(form) {
       records.focus();
     }
   });
+  // Chosen before this script ran, or kept by the browser over a reload.
+  if (find("file").files[0]) look(find("file").files[0]);
 }
 
 for (const form of document.querySelectorAll("form[data-uploads]")) registration(form);

@@ -7,7 +7,6 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-import safetensors.torch
 import torch
 from torch import Tensor
 
@@ -17,6 +16,7 @@ from worker.models.base import Parameters
 from worker.models.hf.loading import config_of
 from worker.models.hf.lora import PEFT, adapter_config, adapter_tensors
 from worker.models.hf.model import HfTuning
+from worker.models.tensors import saved
 
 ADAPTER_CONFIG = "adapter_config.json"
 
@@ -59,7 +59,7 @@ def _handed_on(folder: ModelFolder) -> Iterator[tuple[str, bytes]]:
 
 def _tensors(tensors: dict[str, Tensor], metadata: dict[str, str]) -> bytes:
     plain = {name: value.detach().to(torch.float32).contiguous() for name, value in tensors.items()}
-    return safetensors.torch.save(plain, metadata=metadata)
+    return saved(plain, metadata)
 
 
 def _json(document: dict[str, Any]) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -15,26 +16,19 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from app.contracts.hf import HfModel, Lora, adapted, canonical, trains
+from app.contracts.architectures import ARCHITECTURES, canonical, task_of
+from app.contracts.hf import HfModel, Lora, adapted, trains
 from app.errors import PermanentError
 from app.formats import model_folder
-from app.formats.model_folder import NO_PARAMETERS, WEIGHTS, ModelFolder, UnfitModelError
+from app.formats.model_folder import NO_PARAMETERS, ModelFolder, UnfitModelError
 from worker.models.hf.lora import adapt
+from worker.models.hf.norms import plain_norms
 
-# Switched off: the library's dropout would not replay.
-DROPOUTS = (
-    "attn_pdrop",
-    "embd_pdrop",
-    "resid_pdrop",
-    "attention_dropout",
-    "attention_probs_dropout_prob",
-    "hidden_dropout_prob",
-    "classifier_dropout",
-)
-
-
+# The names of settings of dropout, which is switched off: the library's would not replay.
+DROPOUT = re.compile(r"drop")
 # The keys read from config.json: those that define the model's function. Everything else keeps transformers' default,
-# so that no file can turn on chunking, other outputs, or unknown code.
+# so that no file can turn on chunking, other outputs, or unknown code. For families outside the table these are the
+# settings that transformers' own class of the family declares, less NEVER.
 KEYS = frozenset(
     {"vocab_size", "bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings", "initializer_range"}
     | {"n_positions", "n_embd", "n_layer", "n_head", "n_inner", "activation_function", "layer_norm_epsilon"}
@@ -42,6 +36,13 @@ KEYS = frozenset(
     | {"hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"}
     | {"hidden_act", "max_position_embeddings", "rms_norm_eps", "layer_norm_eps", "type_vocab_size", "head_dim"}
     | {"rope_theta", "rope_scaling", "rope_parameters", "attention_bias", "mlp_bias"}
+    | {"rope_local_base_freq", "partial_rotary_factor", "original_max_position_embeddings"}
+    | {"sliding_window", "use_sliding_window", "max_window_layers", "sliding_window_pattern", "layer_types"}
+    | {"image_size", "patch_size", "num_channels", "qkv_bias"}
+    | {"hidden_activation", "query_pre_attn_scalar", "final_logit_softcapping", "attn_logit_softcapping"}
+)
+NEVER = frozenset(
+    {"use_cache", "is_decoder", "is_encoder_decoder", "add_cross_attention", "use_bidirectional_attention"}
 )
 
 
@@ -69,15 +70,24 @@ def folder_of(root: Path, asked: HfModel) -> ModelFolder:
 def config_of(folder: ModelFolder, asked: HfModel, classes: tuple[str, ...]) -> Any:
     """The tuned model's configuration, as transformers has it."""
     of = folder.architecture
-    document = {name: value for name, value in folder.config.items() if name in KEYS}
+    made_of = _classes(folder.kind)
+    keys = KEYS if folder.kind in ARCHITECTURES else KEYS | _declared(made_of[0]) - NEVER
+    document = {name: value for name, value in folder.config.items() if name in keys}
+    document |= {"tie_word_embeddings": folder.tied} if of.task == "language_model" else {}
     if of.task == "classification":
         document |= {"id2label": dict(enumerate(classes)), "label2id": {name: at for at, name in enumerate(classes)}}
         document |= {"num_labels": len(classes), "problem_type": "single_label_classification"}
     if asked.tuning == "head" and of.task == "language_model":
         document["tie_word_embeddings"] = False
-    made = _classes(folder.kind)[0].from_dict(document)
-    made.architectures = [_classes(folder.kind)[1].__name__]
+    made = made_of[0].from_dict(document)
+    made.architectures = [made_of[1].__name__]
     return made
+
+
+def _declared(config: type) -> frozenset[str]:
+    """The settings that a class of configurations declares itself, without those that all classes have."""
+    mine = (each for each in config.__mro__ if each.__module__.startswith("transformers.models."))
+    return frozenset(name for each in mine for name in vars(each).get("__annotations__", {}))
 
 
 def load(folder: ModelFolder, asked: HfModel, classes: tuple[str, ...], dtype: torch.dtype) -> nn.Module:
@@ -87,18 +97,19 @@ def load(folder: ModelFolder, asked: HfModel, classes: tuple[str, ...], dtype: t
         ModelMissingError: the weights do not fit the model's class.
     """
     of, config = folder.architecture, config_of(folder, asked, classes)
-    for name in DROPOUTS:
-        if hasattr(config, name):
+    for name, value in list(vars(config).items()):
+        if DROPOUT.search(name) and isinstance(value, int | float):
             setattr(config, name, 0.0)
-    tensors = _tensors(folder, config)
-    _check_shapes(folder, config, tensors)
+    _check_shapes(folder, config)
+    tensors = _tensors(folder, config, dtype)
     with _quiet():
         model = _classes(folder.kind)[1].from_pretrained(
             None,
             config=config,
             state_dict=tensors,
             dtype=dtype,
-            attn_implementation="sdpa",
+            # Scores with a soft cap exist only in transformers' plain form of attention.
+            attn_implementation="eager" if getattr(config, "attn_logit_softcapping", None) else "sdpa",
             output_loading_info=True,
         )
     made, report = model
@@ -113,8 +124,8 @@ def load(folder: ModelFolder, asked: HfModel, classes: tuple[str, ...], dtype: t
     return _tuned(made, folder, asked)
 
 
-def _check_shapes(folder: ModelFolder, config: Any, tensors: dict[str, Tensor]) -> None:
-    """Checks names and sizes of the file's tensors against the class, before any memory is allocated for them.
+def _check_shapes(folder: ModelFolder, config: Any) -> None:
+    """Checks names and sizes of the files' tensors against the class, before any memory is allocated for them.
 
     Raises:
         ModelMissingError: they differ.
@@ -126,72 +137,81 @@ def _check_shapes(folder: ModelFolder, config: Any, tensors: dict[str, Tensor]) 
     except Exception:  # a config may make transformers raise anything
         raise ModelMissingError("the model's config does not fit its class") from None
     wanted = {name: tuple(value.shape) for name, value in skeleton.state_dict(keep_vars=True).items()}
-    known = {canonical(of, name): tuple(value.shape) for name, value in tensors.items()}
-    mine = {name: shape for name, shape in known.items() if name.startswith((of.body, of.head))}
-    strange = [name for name, shape in mine.items() if wanted.get(name) != shape and not NO_PARAMETERS.search(name)]
+    fresh = of.task == "classification"  # its own head, whatever the file has
+    mine = {name: shape for name, shape in folder.shapes.items() if name.startswith((of.body, of.head))}
+    kept = {name: shape for name, shape in mine.items() if not (fresh and name.startswith(of.head))}
+    strange = [name for name, shape in kept.items() if wanted.get(name) != shape and not NO_PARAMETERS.search(name)]
     if strange:
         raise ModelMissingError("the model's tensors do not fit its class")
 
 
 def _tuned(model: nn.Module, folder: ModelFolder, asked: HfModel) -> nn.Module:
     of = folder.architecture
-    _plain_norms(model)
+    plain_norms(model)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(trains(of, asked.tuning, folder.blocks - 1, name))
     if asked.tuning == "lora":
         lora = asked.lora or Lora()
         layers = adapted(of, lora, [name for name, _ in model.named_parameters()])
         adapt(model, layers, lora, transposed=of.transposed)
-    if not any(parameter.requires_grad for parameter in model.parameters()):
+    trainable = {name: tuple(value.shape) for name, value in model.named_parameters() if value.requires_grad}
+    if not trainable:
         raise ModelMissingError("there is nothing to train in this model")
+    if of.task == "language_model" and trainable != folder.trained(asked, 1):
+        raise ModelMissingError("the tensors to train differ from those that the job was admitted with")
     return model.train()
 
 
-def _plain_norms(model: nn.Module) -> None:
-    """Replaces Llama's RMSNorm by torch's: the same function, but Llama's always computes in float32."""
-    for name, layer in list(model.named_modules()):
-        if type(layer).__name__ == "LlamaRMSNorm":
-            plain = nn.RMSNorm(layer.weight.shape, eps=layer.variance_epsilon, device="meta")
-            plain.weight = layer.weight
-            parent, _, last = name.rpartition(".")
-            setattr(model.get_submodule(parent), last, plain)
-
-
-def _tensors(folder: ModelFolder, config: Any) -> dict[str, Tensor]:
-    of = folder.architecture
+def _tensors(folder: ModelFolder, config: Any, dtype: torch.dtype) -> dict[str, Tensor]:
+    """The files' tensors in the passes' type, by canonical names. Several files are read one after the other."""
+    of, found = folder.architecture, dict[str, Tensor]()
     try:
-        with folder.copy(WEIGHTS) as weights:
-            found = safetensors.torch.load_file(weights)
+        for name in folder.weights:
+            with folder.copy(name) as weights:
+                tensors = safetensors.torch.load_file(weights)
+            while tensors:
+                tensor, value = tensors.popitem()
+                found[canonical(of, tensor)] = value.to(dtype) if value.is_floating_point() else value
     except (OSError, ValueError, UnfitModelError, safetensors.SafetensorError):
         raise ModelMissingError("the model's weights cannot be read") from None
     head = f"{of.head}weight"
     if of.task == "classification":  # the classifier starts fresh, even if the file has one
         return {name: value for name, value in found.items() if not name.startswith(of.head)}
-    if not config.tie_word_embeddings and head not in found:
-        embedding = next(name for name in (of.embedding, of.embedding.removeprefix(of.body)) if name in found)
-        found[head] = found[embedding].clone()
+    if config.tie_word_embeddings:
+        found.pop(head, None)
+    elif head not in found:
+        found[head] = found[of.embedding].clone()
     return found
 
 
 def _classes(kind: str) -> tuple[Any, Any]:
-    """transformers' classes for a kind: its configuration, and its model for the task. Takes seconds, once."""
+    """transformers' own classes for a kind: its configuration, and its model for the task. Takes seconds, once.
+
+    Raises:
+        ModelMissingError: transformers has no language model of this kind.
+    """
     os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+    import transformers  # noqa: PLC0415
     from transformers import masking_utils  # noqa: PLC0415
-    from transformers.models.bert import configuration_bert, modeling_bert  # noqa: PLC0415
-    from transformers.models.gpt2 import configuration_gpt2, modeling_gpt2  # noqa: PLC0415
-    from transformers.models.llama import configuration_llama, modeling_llama  # noqa: PLC0415
-    from transformers.models.roberta import configuration_roberta, modeling_roberta  # noqa: PLC0415
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING  # noqa: PLC0415
+    from transformers.models.auto.modeling_auto import (  # noqa: PLC0415
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
+        MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+    )
 
     if hasattr(masking_utils, "find_packed_sequence_indices"):
         # It reads a number in each pass, for which a GPU would have to be waited for. Our positions always count from
         # 0 in each text, so that its answer is always this one.
         masking_utils.find_packed_sequence_indices = _not_packed
-    return {
-        "gpt2": (configuration_gpt2.GPT2Config, modeling_gpt2.GPT2LMHeadModel),
-        "llama": (configuration_llama.LlamaConfig, modeling_llama.LlamaForCausalLM),
-        "bert": (configuration_bert.BertConfig, modeling_bert.BertForSequenceClassification),
-        "roberta": (configuration_roberta.RobertaConfig, modeling_roberta.RobertaForSequenceClassification),
-    }[kind]
+    classifiers = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
+    if kind in ARCHITECTURES and ARCHITECTURES[kind].reads == "image":
+        classifiers = MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES
+    name = (classifiers if task_of(kind) == "classification" else MODEL_FOR_CAUSAL_LM_MAPPING_NAMES).get(kind)
+    name = name[0] if isinstance(name, tuple) else name
+    if not isinstance(name, str) or kind not in CONFIG_MAPPING:
+        raise ModelMissingError("transformers has no language model of this type")
+    return CONFIG_MAPPING[kind], getattr(transformers, name)
 
 
 def _not_packed(position_ids: Tensor) -> None:

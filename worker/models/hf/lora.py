@@ -7,7 +7,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from app.contracts.hf import Architecture, Lora
+from app.contracts.architectures import Architecture
+from app.contracts.hf import Lora
 from app.errors import PermanentError
 
 PEFT = "base_model.model."  # prefix of the names in its files

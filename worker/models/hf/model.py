@@ -32,6 +32,7 @@ class HfTuning(ModuleModel):
         folder: where it comes from.
         spec: what the job requested.
         classes: the data set's, as texts; empty if the model predicts the next token.
+        prompts: a record's label is the number of its first tokens that are not predicted, its prompt's.
     """
 
     folder: ModelFolder
@@ -40,6 +41,12 @@ class HfTuning(ModuleModel):
     dtype: torch.dtype = torch.float32
     rows_per_pass: int = ROW_UNIT
     device: torch.device = CPU
+    prompts: bool = False
+
+    @property
+    def of_images(self) -> bool:
+        """True if records are images."""
+        return False
 
     @property
     def features(self) -> int:  # type: ignore[override]
@@ -53,6 +60,13 @@ class HfTuning(ModuleModel):
         """A copy that shares the frozen tensors."""
         shared: dict[int, Any] = {id(p): p for p in self._loaded.parameters() if not p.requires_grad}
         made: nn.Module = copy.deepcopy(self._loaded, shared)
+        return made
+
+    def shapes_alone(self) -> nn.Module:
+        """A copy on torch's meta device: its tensors have shapes and no numbers, so it takes no memory."""
+        tensors = [*self._loaded.parameters(), *self._loaded.buffers()]
+        memo: dict[int, Any] = {id(each): _without_numbers(each) for each in tensors}
+        made: nn.Module = copy.deepcopy(self._loaded, memo)
         return made
 
     def init(self, key: bytes | None = None) -> Parameters:
@@ -85,10 +99,18 @@ class HfTuning(ModuleModel):
 
     def token_logits(self, module: nn.Module, records: SequenceRecords) -> tuple[Tensor, Tensor]:
         """The logits (n, T, V) after each token, and the next token's id + 1, (n, T), or 0 where there is none."""
-        ids, targets = records.windows(self.spec.max_length)
+        ids, targets = self._windows(records)
         places = torch.arange(ids.shape[1], device=ids.device).expand(ids.shape)
         logits = module(input_ids=(ids - 1).clamp(min=0), position_ids=places, use_cache=False).logits
         return logits.float() if logits.itemsize < 4 else logits, targets
+
+    def _windows(self, records: SequenceRecords) -> tuple[Tensor, Tensor]:
+        """The tokens that are read, and those that are predicted: 0 in place of a prompt's tokens."""
+        ids, targets = records.windows(self.spec.max_length)
+        if self.prompts:
+            following = torch.arange(1, targets.shape[1] + 1, device=targets.device)
+            targets = torch.where(following >= records.labels[:, None], targets, 0)
+        return ids, targets
 
     @property
     def vocabulary(self) -> int:
@@ -97,7 +119,7 @@ class HfTuning(ModuleModel):
 
     def predicted(self, records: SequenceRecords) -> tuple[Tensor, Tensor]:
         """The ids of all tokens that follow another, (tokens,), and each record's number of them, (n,)."""
-        targets = records.windows(self.spec.max_length)[1]
+        targets = self._windows(records)[1]
         return targets[targets != 0] - 1, (targets != 0).sum(dim=1)
 
     def token_scores(self, parameters: Parameters, records: SequenceRecords) -> tuple[Tensor, Tensor]:
@@ -172,6 +194,11 @@ class HfTuning(ModuleModel):
 
     def _trained(self) -> list[tuple[str, Tensor]]:
         return [(name, value) for name, value in self._loaded.named_parameters() if value.requires_grad]
+
+
+def _without_numbers(tensor: Tensor) -> Tensor:
+    made = torch.empty_like(tensor, device="meta", requires_grad=False)
+    return nn.Parameter(made, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else made
 
 
 def token_mean(losses: Tensor, targets: Tensor) -> Tensor:

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import PrivacyError
-from app.formats.model_folder import TOKENIZER, ModelFolder
+from app.formats.chat import ChatTemplate
+from app.formats.model_folder import TOKENIZER, ModelFolder, UnfitModelError
 from app.formats.stored import Sequences, StoredPart, Texts
 from worker.models.hf.loading import ModelMissingError
 
@@ -24,11 +25,18 @@ class Tokens:
     longer text are kept; all but the last predict the next token. For a classifier the tokenizer's own marks stay at
     both ends of `max_length` tokens.
 
+    With prompts, a record's tokens are those of its prompt, of its answer and of the end of text, cut as any text.
+
+    Args:
+        prompts: records are a prompt and an answer.
+        chat: the folder's template writes them.
+
     Raises:
-        ModelMissingError: the file is missing, is not a tokenizer, or has tokens that the model lacks.
+        ModelMissingError: the file is missing, is not a tokenizer, or has tokens that the model lacks; or the folder's
+            chat template cannot be used.
     """
 
-    def __init__(self, folder: ModelFolder, max_length: int) -> None:
+    def __init__(self, folder: ModelFolder, max_length: int, *, prompts: bool = False, chat: bool = False) -> None:
         from tokenizers import Tokenizer  # noqa: PLC0415 - for jobs that need it
 
         try:
@@ -46,6 +54,11 @@ class Tokens:
         self._end: Any = end[0] if isinstance(end, list) and end else end
         if self._end is not None and not (type(self._end) is int and 0 <= self._end < self._vocabulary):
             raise ModelMissingError("the model's end of text is not among its tokens")
+        self._prompts = prompts
+        try:
+            self._chat = ChatTemplate.of(folder) if chat else None
+        except (OSError, UnfitModelError):
+            raise ModelMissingError("the model's chat template cannot be used") from None
 
     def ids(self, text: str) -> list[int]:
         """At most `max_length` + 1 ids for a language model, `max_length` for a classifier; at least one.
@@ -53,16 +66,46 @@ class Tokens:
         A text that the tokenizer cannot encode counts as empty, and a token that the model lacks becomes token 0: an
         error would reveal something about the text.
         """
+        return self._known(self._ended(self._encoded(text))) or [0]
+
+    def answered(self, prompt: str, answer: str) -> tuple[list[int], int]:
+        """The ids of a prompt and its answer, at most `max_length` + 1 and at least one; and how many are the prompt's.
+
+        A record whose prompt leaves no room, or that the template cannot write, has no token to predict: its loss is 0.
+        """
+        most = CHARACTERS * self._size
+        prompt, answer = prompt[:most], answer[:most]
+        if self._chat is not None:
+            try:
+                before, behind = self._chat.written(prompt, answer)
+            except UnfitModelError:
+                return [0], 1
+            first, second = (self._encoded(each, special=False) for each in (before, behind))
+            found = [*first, *second]
+        else:
+            first = self._encoded(prompt)
+            found = self._ended([*first, *self._encoded(answer, special=False)])
+        known = self._known(found[: self._size])
+        return (known, min(len(first), len(known))) if known else ([0], 1)
+
+    def _encoded(self, text: str, *, special: bool = True) -> list[int]:
+        """The library's ids; `special`: with the tokenizer's own marks."""
         found: list[int] = []
         try:
-            found = self._tokenizer.encode(text[: CHARACTERS * self._size]).ids
+            found = self._tokenizer.encode(text[: CHARACTERS * self._size], add_special_tokens=special).ids
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException:  # noqa: S110 - the library can panic, which is not an Exception
             pass
-        if self._causal and self._end is not None and len(found) < self._size:
-            found = [*found, self._end]
-        return [each if 0 <= each < self._vocabulary else 0 for each in found] or [0]
+        return found
+
+    def _ended(self, found: list[int]) -> list[int]:
+        """With the end of text, if the model has one and there is room."""
+        ends = self._causal and self._end is not None and len(found) < self._size
+        return [*found, self._end] if ends else found
+
+    def _known(self, found: list[int]) -> list[int]:
+        return [each if 0 <= each < self._vocabulary else 0 for each in found]
 
     def followed(self, text: str) -> tuple[list[int], int | None]:
         """The tokens that a language model reads, 1 to `max_length`, and the next one: the text's own, or its end.
@@ -87,9 +130,20 @@ class Tokens:
         if not isinstance(stored.x, Texts):
             raise PrivacyError("a Hugging Face model needs texts")
         found: list[NDArray[np.int32]] = []
-        for text in stored.x.texts():
+        y = stored.y.copy()
+        for at, text in enumerate(stored.x.texts()):
             poll()
-            found.append(np.asarray(self.ids(text), dtype=np.int32))
+            if self._prompts:
+                ids, y[at] = self.answered(*_split(text, int(stored.y[at])))
+            else:
+                ids = self.ids(text)
+            found.append(np.asarray(ids, dtype=np.int32))
         items = np.concatenate(found) if found else np.zeros(0, dtype=np.int32)
         ends = np.cumsum([len(each) for each in found], dtype=np.int64)
-        return replace(stored, x=Sequences(items, ends, self._vocabulary))
+        return replace(stored, x=Sequences(items, ends, self._vocabulary), y=y)
+
+
+def _split(text: str, size: int) -> tuple[str, str]:
+    """The first `size` bytes of a text's UTF-8, a prompt's, and the rest."""
+    encoded = text.encode()
+    return encoded[:size].decode(), encoded[size:].decode()

@@ -1,0 +1,221 @@
+"""Requests for a budget: a key asks with a reason, the data set's owner approves or denies; both are told.
+
+A request is about the sub-account that its key spends within, or about one of the key's own, which may be new or
+closed. An approval sets its ε to at least what was asked, for the budget and the version that the owner saw.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from sqlalchemy import ColumnElement, and_, or_, select
+from sqlalchemy.orm import Session
+
+from app.audit import record as audit
+from app.budgets import service
+from app.budgets.schemas import BudgetRequestBody, BudgetRequestView, Status
+from app.contracts.events import BudgetEvent
+from app.contracts.versions import require_match
+from app.db.models import ApiKey, BudgetRequest, Dataset, SubAccount
+from app.errors import Conflict, Forbidden, InvalidRequest, NotFound
+from app.grants import service as grants
+from app.grants.service import Access
+from app.ids import new_id, now
+from app.keys.service import Caller, is_alive, locked
+from app.ledger import budgets
+from app.ledger.accounts import closed_because
+from app.ledger.repository import dataset_with_account
+from app.webhooks.service import announce
+
+NO_SUCH_REQUEST = "there is no such request"
+USUAL, LONGEST = timedelta(days=14), timedelta(days=366)
+
+
+def ask(session: Session, caller: Caller, asked: BudgetRequestBody) -> BudgetRequestView:
+    """Asks for a budget on a data set.
+
+    Raises:
+        NotFound: no such data set, or the key may not see it, or it is public.
+        Forbidden: the key may only view it.
+        InvalidRequest: the request would end in the past, or after more than a year; no budget can be made from its ε.
+        Conflict: `wrong-state`: the key has an open request on this data set, or its ledger is closed.
+    """
+    found, access = grants.find(session, caller, asked.dataset)
+    if access.level == "view":
+        raise Forbidden("this key may only view the data set: ask its owner for a `train` or a `charge` grant first")
+    row, account = dataset_with_account(session, found.id)
+    if account.joined_into is not None:
+        raise Conflict("wrong-state", closed_because(account))
+    service.units_of(account, asked.epsilon)
+    ends = now() + USUAL if asked.expires_at is None else asked.expires_at
+    if not now() < ends <= now() + LONGEST:
+        raise InvalidRequest.at("/expires_at", "a request must end in the future, within a year")
+    locked(session, caller.id)  # two requests of one key take turns
+    mine = (BudgetRequest.dataset_id == row.id, BudgetRequest.key_id == caller.id, *_is_open())
+    before = session.scalar(select(BudgetRequest.id).where(*mine).limit(1))
+    if before is not None:
+        raise Conflict("wrong-state", f"this key has an open request on the data set already: {before}")
+    request = BudgetRequest(
+        id=new_id("breq"),
+        dataset_id=row.id,
+        key_id=caller.id,
+        epsilon=asked.epsilon,
+        reason=asked.reason,
+        status="open",
+        created_at=now(),
+        expires_at=ends,
+    )
+    session.add(request)
+    session.flush()
+    audit.record(session, "budget.requested", request.id, dataset=row.id, epsilon=asked.epsilon)
+    _tell(session, "budget.requested", request)
+    return shown(session, request)
+
+
+def approve(
+    session: Session, caller: Caller, request_id: str, answer: str | None, if_match: str | None
+) -> BudgetRequestView:
+    """Gives the key what it asked for. A budget that is larger already stays as it is.
+
+    Raises:
+        NotFound: there is no such request, or the caller may not see it.
+        Forbidden: the caller does not own the data set.
+        InvalidRequest, Conflict: as `service.put`; `wrong-state`: it was decided or has expired, or its key is gone.
+        PreconditionRequired, PreconditionFailed: If-Match is missing, or the budget has changed.
+    """
+    request = _to_decide(session, caller, request_id)
+    _row, account = service.locked(session, request.dataset_id)
+    key = session.get_one(ApiKey, request.key_id)
+    if not is_alive(key):
+        raise Conflict("wrong-state", "the key that asked was revoked or has expired: deny the request")
+    about = _about(session, request)
+    require_match(if_match, BudgetRequestView.of(request, "open", about).tag)
+    is_within = budgets.of_key(session, request.dataset_id, request.key_id) is not None
+    if about is None or about.epsilon < request.epsilon:
+        name = request.key_id if about is None else about.name
+        about = service.save(session, account, name, request.epsilon, caller.id)
+    elif not is_within:
+        service.note_change(about, caller.id)
+    if not is_within:
+        service.join_key(session, about, request.key_id)
+    joined = [] if is_within else [request.key_id]
+    name, epsilon = about.name, about.epsilon
+    audit.record(
+        session, "budget.approved", request.id, dataset=request.dataset_id, name=name, epsilon=epsilon, joined=joined
+    )
+    return _decide(session, caller, request, "approved", answer)
+
+
+def deny(session: Session, caller: Caller, request_id: str, answer: str | None) -> BudgetRequestView:
+    """Refuses a request, or withdraws the caller's own; nothing changes.
+
+    Raises:
+        NotFound, Forbidden, Conflict: as `approve`, but the key that asked may.
+    """
+    request = _to_decide(session, caller, request_id, withdraws=True)
+    audit.record(session, "budget.denied", request.id, dataset=request.dataset_id)
+    return _decide(session, caller, request, "denied", answer)
+
+
+def find(session: Session, caller: Caller, request_id: str) -> BudgetRequestView:
+    """A request of the caller's key, or on a data set that the caller owns.
+
+    Raises:
+        NotFound: there is none.
+    """
+    return shown(session, _seen(session, caller, request_id)[0])
+
+
+def page(
+    session: Session,
+    caller: Caller,
+    *,
+    dataset: str | None,
+    status: Status | None,
+    after: tuple[datetime, str] | None,
+    limit: int,
+) -> list[BudgetRequest]:
+    """Newest first; one more than requested, to know if there is a next page."""
+    mine = BudgetRequest.key_id == caller.id
+    if not caller.is_admin and caller.role == "owner":
+        mine = or_(mine, BudgetRequest.dataset_id.in_(select(Dataset.id).where(Dataset.owner_key == caller.id)))
+    query = select(BudgetRequest).where(grants.visible(caller, BudgetRequest.dataset_id))
+    if not caller.is_admin:
+        query = query.where(mine)
+    if dataset is not None:
+        query = query.where(BudgetRequest.dataset_id == grants.require(session, caller, dataset, "view").id)
+    if status in ("open", "expired"):
+        still = BudgetRequest.expires_at > now() if status == "open" else BudgetRequest.expires_at <= now()
+        query = query.where(BudgetRequest.status == "open", still)
+    elif status is not None:
+        query = query.where(BudgetRequest.status == status)
+    if after is not None:
+        at, last = after
+        created = BudgetRequest.created_at
+        query = query.where(or_(created < at, and_(created == at, BudgetRequest.id < last)))
+    return list(
+        session.scalars(query.order_by(BudgetRequest.created_at.desc(), BudgetRequest.id.desc()).limit(limit + 1))
+    )
+
+
+def shown(session: Session, request: BudgetRequest) -> BudgetRequestView:
+    """Shows a request with the sub-account that it is about."""
+    return BudgetRequestView.of(request, status_of(request), _about(session, request))
+
+
+def status_of(request: BudgetRequest) -> Status:
+    """The status of a request: an open one ends by itself."""
+    match request.status:
+        case "approved" | "denied":
+            return request.status
+        case _:
+            return "open" if request.expires_at > now() else "expired"
+
+
+def _about(session: Session, request: BudgetRequest) -> SubAccount | None:
+    """The sub-account that the key spends within, or else the one named after the key; None: that will be new."""
+    own = budgets.of_key(session, request.dataset_id, request.key_id)
+    named = (request.dataset_id, request.key_id)
+    return own if own is not None else session.get(SubAccount, named, populate_existing=True)
+
+
+def _is_open() -> tuple[ColumnElement[bool], ...]:
+    return (BudgetRequest.status == "open", BudgetRequest.expires_at > now())
+
+
+def _seen(session: Session, caller: Caller, request_id: str, *, lock: bool = False) -> tuple[BudgetRequest, Access]:
+    request = session.get(BudgetRequest, request_id, with_for_update=lock or None)
+    access = None if request is None else grants.access_by_id(session, caller, request.dataset_id)
+    if request is None or access is None or not (access.covers("own") or request.key_id == caller.id):
+        raise NotFound(NO_SUCH_REQUEST)
+    return request, access
+
+
+def _to_decide(session: Session, caller: Caller, request_id: str, *, withdraws: bool = False) -> BudgetRequest:
+    request, access = _seen(session, caller, request_id, lock=True)
+    if not (access.covers("own") or (withdraws and request.key_id == caller.id)):
+        raise Forbidden("only the data set's owner or an admin may decide on this request")
+    if status_of(request) != "open":
+        raise Conflict("wrong-state", f"this request is {status_of(request)} already")
+    return request
+
+
+def _decide(
+    session: Session, caller: Caller, request: BudgetRequest, status: Status, answer: str | None
+) -> BudgetRequestView:
+    request.status, request.answer = status, answer
+    request.decided_at, request.decided_by = now(), caller.id
+    session.flush()
+    _tell(session, "budget.approved" if status == "approved" else "budget.denied", request)
+    return shown(session, request)
+
+
+def _tell(session: Session, kind: BudgetEvent, request: BudgetRequest) -> None:
+    data: dict[str, object] = {
+        "request": request.id,
+        "dataset": request.dataset_id,
+        "key": request.key_id,
+        "epsilon": request.epsilon,
+        "status": request.status,
+    }
+    announce(session, kind, request.dataset_id, data, to=request.key_id)

@@ -1,0 +1,56 @@
+"""/v1/datasets/{id}/budgets: what keys and teams may use of a data set's cap. Owners and admins change it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Response
+
+from app.budgets import service
+from app.budgets.schemas import BudgetList, BudgetSetting, BudgetView, Name
+from app.contracts.versions import tag_of
+from app.keys.auth import CurrentKey
+from app.privacy.filters import load_numerics
+from app.web.answers import as_json
+from app.web.conditions import IfMatch
+from app.web.deps import Db
+
+router = APIRouter(prefix="/v1/datasets/{dataset_id}/budgets", tags=["budgets"])
+OfBudget = Annotated[Name, Path(description="A key's id, or a team's name.")]
+
+
+@router.get("")
+def list_budgets(dataset_id: str, db: Db, caller: CurrentKey) -> BudgetList:
+    """Lists the budgets within the cap: all of them for the owner, else the calling key's own."""
+    with db.read() as session:
+        return BudgetList(items=service.visible_to(session, caller, dataset_id))
+
+
+@router.get("/{budget}", response_model=BudgetView)
+def show_budget(dataset_id: str, budget: OfBudget, db: Db, caller: CurrentKey) -> Response:
+    """Shows one budget, with its balances."""
+    with db.read() as session:
+        return _answer(service.find(session, caller, dataset_id, budget))
+
+
+@router.put("/{budget}", response_model=BudgetView)
+def set_budget(
+    dataset_id: str, budget: OfBudget, body: BudgetSetting, db: Db, caller: CurrentKey, if_match: IfMatch = None
+) -> Response:
+    """Sets what the keys of a budget may use together. To change one that exists, send `If-Match`."""
+    load_numerics()
+    with db.write() as session:
+        view = service.put(session, caller, dataset_id, budget, body, if_match)
+    return _answer(view)
+
+
+@router.delete("/{budget}", status_code=204)
+def close_budget(dataset_id: str, budget: OfBudget, db: Db, caller: CurrentKey, if_match: IfMatch = None) -> Response:
+    """Ends a budget: the cap alone bounds its keys. What it spent stays spent."""
+    with db.write() as session:
+        service.close(session, caller, dataset_id, budget, if_match)
+    return Response(status_code=204)
+
+
+def _answer(view: BudgetView) -> Response:
+    return as_json(view, 200, {"ETag": tag_of(view.version)})

@@ -1,0 +1,197 @@
+"""The requests and responses of sub-accounts."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Literal, cast
+
+from pydantic import AwareDatetime, BaseModel, Field, StringConstraints
+
+from app.contracts.base import NO_NUL, AccountantName, Document, Epsilon, EpsilonValue, Unit
+from app.db.models import Account, BudgetRequest, Dataset, SubAccount
+from app.ledger.accounts import filter_for
+from app.ledger.accounts import remaining_of as left_of_cap
+from app.ledger.budgets import PARTS, with_own
+from app.ledger.schemas import COLLUSION
+
+Name = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9_.-]+$")]  # in headers too
+KeyId = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=NO_NUL)]
+Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=1000, pattern=NO_NUL)]
+Status = Literal["open", "approved", "denied", "expired"]
+
+
+class BudgetSetting(Document):
+    """What the keys of a sub-account may use together.
+
+    Attributes:
+        epsilon: converted once into the filter's units at the cap's δ, which then add up.
+        keys: the keys that share it. Left out: the same as now; for a new one, the key that it is named after.
+    """
+
+    epsilon: EpsilonValue
+    keys: Annotated[list[KeyId], Field(min_length=1, max_length=100)] | None = None
+
+
+class BudgetPart(BaseModel):
+    """A sub-account's balances on one account, in the filter's units. `remaining` is bounded by the cap too."""
+
+    budget: int
+    spent: int
+    held: int
+    remaining: int
+    share_of_cap: float
+    share_spent: float
+    share_held: float
+
+
+class BudgetParts(BaseModel):
+    """A sub-account's balances; `holdout` is null without a private hold-out."""
+
+    train: BudgetPart
+    holdout: BudgetPart | None
+
+
+class BudgetView(BaseModel):
+    """A sub-account: what some keys may use of a data set's cap. It bounds their jobs, studies and charges together.
+
+    `id` names it in the ledger's entries (`memo.budget`), where every key that sees the data set reads it.
+    `epsilon` is what the budget was made from; amounts of `unit` add up, ε's do not. Sub-accounts may exceed the cap
+    together: the cap still bounds them all. `keys` is null for callers who are not the owner. `version` is in the
+    `ETag` and counts changes by the owner, not spending. `closed`: no key uses it any more; what it spent stays.
+    """
+
+    dataset: str
+    id: str
+    name: str
+    epsilon: Epsilon
+    epsilon_spent: Epsilon
+    unit: str
+    accounts: BudgetParts
+    keys: list[str] | None
+    version: int
+    changed_at: datetime
+    changed_by: str
+    closed: bool
+    collusion: str = COLLUSION
+
+    @classmethod
+    def of(cls, dataset: Dataset, account: Account, found: SubAccount, keys: list[str] | None) -> BudgetView:
+        """Shows a sub-account beside the account that it is a part of."""
+        of = filter_for(account.filter, account.order)
+        spent = max(found.train_spent, found.holdout_spent)
+        left = with_own(left_of_cap(account), found)
+        parts = {part: _part(account, found, part, left[part]) for part in PARTS if getattr(account, f"{part}_budget")}
+        return cls(
+            dataset=dataset.id,
+            id=found.id,
+            name=found.name,
+            epsilon=_epsilon(dataset, account, found.epsilon),
+            epsilon_spent=_epsilon(dataset, account, of.epsilon(spent, account.cap_delta) if spent else 0.0),
+            unit=of.unit,
+            accounts=BudgetParts(train=parts["train"], holdout=parts.get("holdout")),
+            keys=keys,
+            version=found.version,
+            changed_at=found.changed_at,
+            changed_by=found.changed_by,
+            closed=found.closed_at is not None,
+        )
+
+
+class BudgetList(BaseModel):
+    """The sub-accounts of a data set that the caller may see."""
+
+    items: list[BudgetView]
+    next: None = None
+
+
+class BudgetRequestBody(Document):
+    """A request for a sub-account, or for a larger one.
+
+    Attributes:
+        dataset: id or name.
+        epsilon: what the sub-account should be made from; not what is added to it.
+        expires_at: when the request ends by itself. Default: in 14 days; at most in a year.
+    """
+
+    dataset: Annotated[str, StringConstraints(min_length=1, max_length=100)]
+    epsilon: EpsilonValue
+    reason: Text
+    expires_at: AwareDatetime | None = None
+
+
+class BudgetDecision(Document):
+    """The owner's words for the key that asked."""
+
+    answer: Text | None = None
+
+
+class BudgetRequestView(BaseModel):
+    """A request for a sub-account. `budget` is the one that it is about, and `budget_version` its version now (0: it
+    does not exist yet). Both together are the `ETag`: `"{budget}.{budget_version}"`."""
+
+    id: str
+    dataset: str
+    key: str
+    epsilon: float
+    reason: str
+    status: Status
+    created_at: datetime
+    expires_at: datetime
+    decided_at: datetime | None
+    decided_by: str | None
+    answer: str | None
+    budget: str
+    budget_version: int
+
+    @property
+    def tag(self) -> str:
+        """The entity tag: which budget the request is about, and its version."""
+        return f"{self.budget}.{self.budget_version}"
+
+    @classmethod
+    def of(cls, found: BudgetRequest, status: Status, about: SubAccount | None) -> BudgetRequestView:
+        """Shows a request, and the sub-account that it is about."""
+        return cls(
+            id=found.id,
+            dataset=found.dataset_id,
+            key=found.key_id,
+            epsilon=found.epsilon,
+            reason=found.reason,
+            status=status,
+            created_at=found.created_at,
+            expires_at=found.expires_at,
+            decided_at=found.decided_at,
+            decided_by=found.decided_by,
+            answer=found.answer,
+            budget=found.key_id if about is None else about.name,
+            budget_version=0 if about is None else about.version,
+        )
+
+
+class BudgetRequestList(BaseModel):
+    """A page of requests, newest first; `next` is the cursor of the next page, null on the last."""
+
+    items: list[BudgetRequestView]
+    next: str | None
+
+
+def _part(account: Account, found: SubAccount, part: str, left: int) -> BudgetPart:
+    budget, spent, held = (getattr(found, f"{part}_{what}") for what in ("budget", "spent", "held"))
+    return BudgetPart(
+        budget=budget,
+        spent=spent,
+        held=held,
+        remaining=max(0, left),
+        share_of_cap=budget / getattr(account, f"{part}_budget"),
+        share_spent=spent / budget,
+        share_held=held / budget,
+    )
+
+
+def _epsilon(dataset: Dataset, account: Account, value: float) -> Epsilon:
+    return Epsilon(
+        value=value,
+        delta=account.cap_delta,
+        accountant=cast(AccountantName, account.filter),
+        unit=cast(Unit, dataset.spec["privacy"]["unit"]),
+    )

@@ -1,0 +1,212 @@
+"""Sub-accounts: the owner says what keys and teams may use of a data set's cap.
+
+The owner's changes take the lock on the data set's account row first, as holds and settlements do. So a change sees the
+balances as they are, and a hold that begins after it sees the change.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
+
+from app.audit import record as audit
+from app.budgets.schemas import BudgetSetting, BudgetView
+from app.contracts.versions import require_match
+from app.db.models import Account, ApiKey, Dataset, SubAccount, SubAccountKey
+from app.errors import Conflict, InvalidRequest, NotFound, PreconditionFailed
+from app.grants import service as grants
+from app.ids import new_id, now
+from app.keys.service import Caller, is_alive
+from app.ledger import accounts, budgets
+from app.ledger.repository import dataset_with_account
+
+NO_SUCH_BUDGET = "there is no such budget on this data set"
+
+
+def visible_to(session: Session, caller: Caller, dataset: str) -> list[BudgetView]:
+    """The sub-accounts that a caller may see: all of them for the owner; else the caller's own.
+
+    Raises:
+        NotFound: no such data set, or the caller may not see it, or it is public.
+    """
+    found, access = grants.find(session, caller, dataset)
+    row, account = dataset_with_account(session, found.id)
+    if access.level == "own":
+        return [shown(session, row, account, each, all_keys=True) for each in budgets.all_of(session, row.id)]
+    own = budgets.of_key(session, row.id, caller.id)
+    return [] if own is None else [shown(session, row, account, own, all_keys=False)]
+
+
+def find(session: Session, caller: Caller, dataset: str, name: str) -> BudgetView:
+    """One sub-account, as `visible_to` shows it.
+
+    Raises:
+        NotFound: there is none, or the caller may not see the data set.
+        Forbidden: it is not the caller's own; said of every name, so that none is given away.
+    """
+    for each in visible_to(session, caller, dataset):
+        if each.name == name:
+            return each
+    grants.require(session, caller, dataset, "own")
+    raise NotFound(NO_SUCH_BUDGET)
+
+
+def put(
+    session: Session, caller: Caller, dataset: str, name: str, asked: BudgetSetting, if_match: str | None
+) -> BudgetView:
+    """Makes a sub-account, or changes its budget and its keys.
+
+    Raises:
+        NotFound, Forbidden: as `grants.find`; public data have no budgets.
+        InvalidRequest: the ε has no budget under this filter or is above the cap, a key cannot use it, or it is named
+            after a key and for others.
+        Conflict: `budget-too-low`: more than that is spent and held. `wrong-state`: the ledger is closed, or a key
+            spends within another sub-account.
+        PreconditionRequired, PreconditionFailed: it exists, and If-Match is missing or names another version.
+    """
+    row, account = locked(session, grants.require(session, caller, dataset, "own").id)
+    found = session.get(SubAccount, (row.id, name), populate_existing=True)
+    if found is not None:
+        require_match(if_match, found.version)
+    elif if_match is not None:
+        raise PreconditionFailed(f"{NO_SUCH_BUDGET}: leave `If-Match` out to make it")
+    keys = asked.keys if asked.keys is not None else [name] if found is None else None
+    if keys is not None and set(keys) != {name} and session.get(ApiKey, name) is not None:
+        raise InvalidRequest.at("/keys", "a budget named after a key is that key's alone: give a team's another name")
+    saved = save(session, account, name, asked.epsilon, caller.id)
+    before = set(_keys(session, saved))
+    if keys is not None:
+        _share(session, account, saved, keys)
+    elif not _keys(session, saved):
+        raise InvalidRequest.at("/keys", "this budget was closed: name the keys that shall use it")
+    saved.closed_at = None
+    session.flush()
+    after = set(_keys(session, saved))
+    joined, left = sorted(after - before), sorted(before - after)
+    audit.record(session, "budget.set", row.id, name=name, epsilon=asked.epsilon, joined=joined, left=left)
+    return shown(session, row, account, saved, all_keys=True)
+
+
+def close(session: Session, caller: Caller, dataset: str, name: str, if_match: str | None) -> None:
+    """Ends a sub-account: its keys are bounded by the cap alone. Its holds stay, and what it spent stays spent.
+
+    Raises:
+        NotFound, Forbidden, PreconditionRequired, PreconditionFailed: as `put`.
+    """
+    row, _account = locked(session, grants.require(session, caller, dataset, "own").id)
+    found = session.get(SubAccount, (row.id, name), populate_existing=True)
+    if found is None or found.closed_at is not None:
+        raise NotFound(NO_SUCH_BUDGET)
+    require_match(if_match, found.version)
+    left = _keys(session, found)
+    session.execute(delete(SubAccountKey).where(SubAccountKey.dataset_id == row.id, SubAccountKey.name == name))
+    note_change(found, caller.id)
+    found.closed_at = found.changed_at
+    audit.record(session, "budget.closed", row.id, name=name, left=left)
+
+
+def locked(session: Session, dataset_id: str) -> tuple[Dataset, Account]:
+    """A data set and its account, whose row is locked until the transaction ends: holds and other changes wait.
+
+    Raises:
+        NotFound: it is public.
+        Conflict: `wrong-state`: its ledger is closed.
+    """
+    row, _account = dataset_with_account(session, dataset_id)
+    accounts.lock(session, dataset_id)
+    account = accounts.account_of(session, dataset_id)
+    if account.joined_into is not None:
+        raise Conflict("wrong-state", accounts.closed_because(account))
+    return row, account
+
+
+def save(session: Session, account: Account, name: str, epsilon: float, by: str) -> SubAccount:
+    """Writes a sub-account's budget under the account's lock; a new one has no keys yet.
+
+    Raises:
+        InvalidRequest, Conflict: as `put`.
+    """
+    units = units_of(account, epsilon)
+    found = session.get(SubAccount, (account.dataset_id, name), populate_existing=True)
+    if found is None:
+        found = SubAccount(dataset_id=account.dataset_id, name=name, id=new_id("sub"), version=0)
+        found.train_spent = found.train_held = found.holdout_spent = found.holdout_held = 0
+        session.add(found)
+    taken = max(found.train_spent + found.train_held, found.holdout_spent + found.holdout_held)
+    if taken > units:
+        least = accounts.filter_for(account.filter, account.order).epsilon(taken, account.cap_delta)
+        raise Conflict(
+            "budget-too-low",
+            f"what is spent and held of this budget needs about ε = {least:.6g}: ask for at least that",
+            smallest_epsilon=least,
+        )
+    found.epsilon, found.train_budget = epsilon, units
+    found.holdout_budget = units if account.holdout_budget else 0
+    note_change(found, by)
+    session.flush()
+    return found
+
+
+def note_change(found: SubAccount, by: str) -> None:
+    """Counts a change of the budget or of its keys: what others have seen of it is old."""
+    found.version += 1
+    found.changed_at, found.changed_by = now(), by
+
+
+def join_key(session: Session, found: SubAccount, key_id: str) -> None:
+    """Lets a key without a sub-account use this one."""
+    session.add(SubAccountKey(dataset_id=found.dataset_id, key_id=key_id, name=found.name))
+    found.closed_at = None
+    session.flush()
+
+
+def shown(session: Session, row: Dataset, account: Account, found: SubAccount, *, all_keys: bool) -> BudgetView:
+    """Shows a sub-account, with its keys if the caller may see them."""
+    return BudgetView.of(row, account, found, _keys(session, found) if all_keys else None)
+
+
+def _keys(session: Session, found: SubAccount) -> list[str]:
+    mine = (SubAccountKey.dataset_id == found.dataset_id, SubAccountKey.name == found.name)
+    return list(session.scalars(select(SubAccountKey.key_id).where(*mine).order_by(SubAccountKey.key_id)))
+
+
+def units_of(account: Account, epsilon: float) -> int:
+    """What an ε is worth in the filter's units, rounded down.
+
+    Raises:
+        InvalidRequest: it has no units under this filter, or is above the cap.
+    """
+    of = accounts.filter_for(account.filter, account.order)
+    try:
+        units = of.budget(epsilon, account.cap_delta)
+    except InvalidRequest:
+        least = of.epsilon(1, account.cap_delta)
+        raise InvalidRequest.at(
+            "/epsilon",
+            f"this data set's filter has units only above ε = {least:.4g} at δ = {account.cap_delta:g}: ask for more",
+        ) from None
+    if units > account.train_budget:
+        raise InvalidRequest.at("/epsilon", f"the data set's cap is ε = {account.cap_epsilon:g}: ask for at most that")
+    return units
+
+
+def _share(session: Session, account: Account, found: SubAccount, keys: list[str]) -> None:
+    """Sets the keys of a sub-account."""
+    wanted = dict.fromkeys(keys)
+    for key_id in wanted:
+        key = session.get(ApiKey, key_id)
+        if key is None or not is_alive(key):
+            raise InvalidRequest.at("/keys", f"there is no key {key_id!r} that is valid now: name keys by their ids")
+        other = session.get(SubAccountKey, (account.dataset_id, key_id), populate_existing=True)
+        if other is not None and other.name != found.name:
+            raise Conflict(
+                "wrong-state", f"{key_id} spends within the budget {other.name!r}: take it out of that one first"
+            )
+    known = set(_keys(session, found))
+    gone = known - wanted.keys()
+    session.execute(
+        delete(SubAccountKey).where(SubAccountKey.dataset_id == account.dataset_id, SubAccountKey.key_id.in_(gone))
+    )
+    for key_id in wanted.keys() - known:
+        session.add(SubAccountKey(dataset_id=account.dataset_id, key_id=key_id, name=found.name))
+    session.flush()

@@ -1,0 +1,95 @@
+"""/v1/charges: budget for mechanisms that other systems run on a data set's records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Header, Query, Response
+from sqlalchemy.orm import Session
+
+from app.charges import service
+from app.charges.schemas import ChargeList, ChargeRequest, ChargeView, Status, VoidRequest
+from app.db.models import Account, Charge
+from app.jobs.pricing import PricingService
+from app.keys.auth import CurrentKey
+from app.ledger.accounts import filter_for
+from app.web.answers import as_json
+from app.web.deps import Db, RecordedHeads, get_pricing
+from app.web.pagination import After, Limit, decode_row, encode_cursor
+
+router = APIRouter(prefix="/v1/charges", tags=["charges"])
+Pricing = Annotated[PricingService, Depends(get_pricing)]
+Once = Annotated[
+    str,
+    Header(
+        alias="Idempotency-Key",
+        min_length=1,
+        max_length=200,
+        description="A fresh random string for each charge; the same string again returns the same charge.",
+    ),
+]
+
+
+@router.post("", status_code=201, response_model=ChargeView)
+def reserve_charge(
+    body: ChargeRequest, db: Db, heads: RecordedHeads, pricing: Pricing, caller: CurrentKey, idempotency_key: Once
+) -> Response:
+    """Holds budget for what another system is about to compute. It may answer only after this response.
+
+    Post the charge when anything was answered; void it if nothing was. A charge that is never settled stays held.
+    """
+    charge, is_new = service.reserve(db, heads, pricing.of(caller.id), caller, body, idempotency_key)
+    headers = {"Location": f"/v1/charges/{charge.id}"} | ({} if is_new else {"Idempotent-Replayed": "true"})
+    with db.read() as session:
+        return as_json(_views(session, [charge])[0], 201, headers)
+
+
+@router.get("")
+def list_charges(
+    db: Db,
+    caller: CurrentKey,
+    dataset: Annotated[str | None, Query(max_length=100)] = None,
+    status: Status | None = None,
+    after: After = None,
+    limit: Limit = 50,
+) -> ChargeList:
+    """Lists charges on the data sets that this key may see, newest first; `dataset` is an id or a name."""
+    cursor = decode_row(after)
+    with db.read() as session:
+        found = service.page(session, caller, dataset=dataset, status=status, after=cursor, limit=limit)
+        more, found = len(found) > limit, found[:limit]
+        following = encode_cursor(found[-1].created_at.isoformat(), found[-1].id) if more else None
+        return ChargeList(items=_views(session, found), next=following)
+
+
+@router.get("/{charge_id}")
+def show_charge(charge_id: str, db: Db, caller: CurrentKey) -> ChargeView:
+    """Shows a charge."""
+    with db.read() as session:
+        return _views(session, [service.find(session, caller, charge_id)])[0]
+
+
+@router.post("/{charge_id}/post")
+def post_charge(charge_id: str, db: Db, heads: RecordedHeads, caller: CurrentKey) -> ChargeView:
+    """Spends the charge: the other system has answered something."""
+    charge = service.settle(db, heads, caller, charge_id)
+    with db.read() as session:
+        return _views(session, [charge])[0]
+
+
+@router.post("/{charge_id}/void")
+def void_charge(charge_id: str, body: VoidRequest, db: Db, heads: RecordedHeads, caller: CurrentKey) -> ChargeView:
+    """Gives the charge back. Only if the other system has answered nothing and will answer nothing under it."""
+    charge = service.settle(db, heads, caller, charge_id, voided_because=body.reason)
+    with db.read() as session:
+        return _views(session, [charge])[0]
+
+
+def _views(session: Session, charges: Sequence[Charge]) -> list[ChargeView]:
+    found = []
+    for each in charges:
+        account = session.get_one(Account, each.dataset_id)
+        unit = filter_for(account.filter, account.order).unit
+        found.append(ChargeView.of(each, unit, (account.train_budget, account.holdout_budget)))
+    return found

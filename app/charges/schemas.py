@@ -1,0 +1,105 @@
+"""The requests and responses of /v1/charges."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Field, StringConstraints, TypeAdapter
+
+from app.contracts.base import NO_NUL, Document, Unit
+from app.db.models import Charge
+from app.privacy.claims import Claim
+
+Part = Literal["train", "holdout", "both"]
+Status = Literal["held", "posted", "voided"]
+Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=1000, pattern=NO_NUL)]
+CLAIM: TypeAdapter[Claim] = TypeAdapter(Claim)
+
+
+class ChargeRequest(Document):
+    """What another system will compute from a data set.
+
+    Attributes:
+        dataset: id or name.
+        account: the part that it reads: `train`, `holdout`, or `both`, the whole data set.
+        mechanism: its privacy, of everything that it will answer under this charge.
+        unit: what one neighbour adds or removes in that system: one record (`example`) or all records of a `user`.
+        relation: its neighbouring relation. `replace_one` is refused: this ledger's guarantee is of adding or removing.
+        attested: which system and query this is, in words, for whoever reads the ledger.
+    """
+
+    dataset: Annotated[str, StringConstraints(min_length=1, max_length=100)]
+    account: Part = "both"
+    mechanism: Claim = Field(examples=[{"kind": "laplace", "scale": 4.0}, {"kind": "zcdp", "rho": 0.01}])
+    unit: Unit
+    relation: Literal["add_or_remove_one", "replace_one"] = "add_or_remove_one"
+    attested: Text
+
+
+class VoidRequest(Document):
+    """Why the charge is given back: nothing was answered from the data."""
+
+    reason: Text
+
+
+class ChargeView(BaseModel):
+    """A charge of another system. Amounts are in the account's `unit`; shares are parts of its budget.
+
+    `attested_by` is the key that vouches for `mechanism`: this service cannot check what another system does.
+    """
+
+    id: str
+    dataset: str
+    account: Part
+    status: Status
+    mechanism: Claim
+    attested: str
+    attested_by: str
+    unit: str
+    train: int
+    holdout: int
+    share_train: float
+    share_holdout: float
+    reason: str | None
+    created_at: datetime
+    settled_at: datetime | None
+
+    @classmethod
+    def of(cls, charge: Charge, unit: str, budgets: tuple[int, int]) -> ChargeView:
+        """Shows a charge.
+
+        Args:
+            unit: of the data set's filter.
+            budgets: of (train, holdout).
+        """
+        train, holdout = (
+            amount / budget if budget else 0.0
+            for amount, budget in zip((charge.train, charge.holdout), budgets, strict=True)
+        )
+        return cls.model_validate(
+            {
+                "id": charge.id,
+                "dataset": charge.dataset_id,
+                "account": charge.account,
+                "status": charge.status,
+                "mechanism": CLAIM.validate_python(charge.mechanism),
+                "attested": charge.attested,
+                "attested_by": charge.key_id,
+                "unit": unit,
+                "train": charge.train,
+                "holdout": charge.holdout,
+                "share_train": train,
+                "share_holdout": holdout,
+                "reason": charge.reason,
+                "created_at": charge.created_at,
+                "settled_at": charge.settled_at,
+            }
+        )
+
+
+class ChargeList(BaseModel):
+    """A page of charges, newest first; `next` is the cursor of the next page, null on the last."""
+
+    items: list[ChargeView]
+    next: str | None

@@ -1,0 +1,248 @@
+"""Charges of other systems: reserved before they answer anything, then posted or, if nothing was answered, voided.
+
+A charge is one hold on the data set's ledger under the charge's id, settled like a job's. The service cannot see what
+the other system does: a key attests it, and the ledger's entry says so. The head outside the database has the hold
+before a caller hears of it, so that a restored backup cannot lose what another system has answered.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import datetime
+
+from sqlalchemy import and_, or_, select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from app.audit import record as audit
+from app.charges.schemas import ChargeRequest, Status
+from app.db.engine import Database
+from app.db.models import Account, ApiKey, Charge, Dataset
+from app.errors import BudgetError, Conflict, Forbidden, InvalidRequest, NotFound, TransientError
+from app.grants import service as grants
+from app.ids import new_id, now
+from app.jobs.pricing import PricingService
+from app.keys.service import Caller, is_alive
+from app.ledger import accounts, behind
+from app.ledger.heads import Heads
+from app.ledger.repository import dataset_with_account
+from app.privacy.claims import ClaimRequest
+from app.privacy.plans import FilterChoice
+
+NO_SUCH_CHARGE = "there is no such charge"
+
+
+def reserve(
+    db: Database, heads: Heads, pricing: PricingService, caller: Caller, asked: ChargeRequest, once: str
+) -> tuple[Charge, bool]:
+    """Holds a claim's whole cost, if it fits.
+
+    Args:
+        once: the Idempotency-Key, scoped to the caller's key.
+
+    Returns:
+        The charge, and True if this call made it.
+
+    Raises:
+        BudgetError: it does not fit. Nothing is consumed.
+        InvalidRequest: no theorem bounds the claim under this data set's filter, or it is about another unit, relation
+            or part.
+        Conflict: `wrong-state`: the same key's charge is settled; `idempotency-key-reused`; `ledger-behind`;
+            `head-pending`: the hold could not be recorded outside the database yet.
+        NotFound, Forbidden: the key may not see the data set, or not charge it.
+        LimitError: too many of the key's prices wait.
+    """
+    digest = hashlib.sha256(asked.model_dump_json().encode()).hexdigest()
+    with db.read() as session:
+        dataset, account = dataset_with_account(session, grants.require(session, caller, asked.dataset, "charge").id)
+        charge, is_new = _replayed(session, caller, once, digest), False
+    if charge is None:
+        amounts = _amounts(pricing, asked, dataset, account)
+        behind.require_witnessed(db, heads, dataset.id)
+        recorded = behind.read_recorded(heads, dataset.id)
+        try:
+            with db.write() as session:
+                grants.require(session, caller, dataset.id, "charge")
+                behind.require_current(session, recorded, dataset.id)
+                charge, is_new = _held(session, caller, asked, dataset.id, amounts, once, digest), True
+        except BudgetError as refusal:
+            refusal.members["largest_epsilon_that_fits"] = None  # that is a job's
+            raise
+        except IntegrityError:  # two concurrent requests had the same Idempotency-Key: the database admitted one
+            with db.read() as session:
+                charge = _replayed(session, caller, once, digest)
+            if charge is None:
+                raise
+    if charge.status != "held":
+        raise Conflict(
+            "wrong-state",
+            f"the charge of this Idempotency-Key was {charge.status}: answer nothing, and reserve with a new one",
+            charge=charge.id,
+        )
+    try:
+        behind.record(db, heads, dataset.id)
+    except TransientError:
+        raise Conflict(
+            "head-pending",
+            "the charge is held, but the ledger's head could not be written outside the database yet: answer nothing, "
+            "and ask again with the same Idempotency-Key",
+            charge=charge.id,
+        ) from None
+    return charge, is_new
+
+
+def settle(db: Database, heads: Heads, caller: Caller, charge_id: str, *, voided_because: str | None = None) -> Charge:
+    """Posts a charge whole, or voids it for a reason. Doing the same again changes nothing.
+
+    Only the key that made it knows that nothing was answered. Others void only what a dead key has left behind.
+
+    Raises:
+        Conflict: `wrong-state`: it was settled in the other way.
+        NotFound: there is no such charge, or the key may not see its data set.
+        Forbidden: the key neither made the charge nor owns the data set.
+    """
+    to: Status = "posted" if voided_because is None else "voided"
+    with db.write() as session:
+        charge, access = _seen(session, caller, charge_id, lock=True)
+        if not access.covers("own") and (caller.id != charge.key_id or not access.covers("charge")):
+            raise Forbidden("only the key that made this charge, the data set's owner or an admin may settle it")
+        foreign = voided_because is not None and caller.id != charge.key_id
+        if foreign and is_alive(session.get_one(ApiKey, charge.key_id)):
+            raise Forbidden("only the key that made this charge may void it; post it, or revoke that key first")
+        if charge.status != to:
+            if charge.status != "held":
+                raise Conflict("wrong-state", f"this charge was {charge.status} already")
+            _settle(session, charge, caller, voided_because)
+    behind.record_soon(db, heads, charge.dataset_id)
+    return charge
+
+
+def find(session: Session, caller: Caller, charge_id: str) -> Charge:
+    """A charge on a data set that the caller may see.
+
+    Raises:
+        NotFound: there is none.
+    """
+    return _seen(session, caller, charge_id)[0]
+
+
+def page(
+    session: Session,
+    caller: Caller,
+    *,
+    dataset: str | None,
+    status: Status | None,
+    after: tuple[datetime, str] | None,
+    limit: int,
+) -> list[Charge]:
+    """Newest first; one more than requested, to know if there is a next page."""
+    query = select(Charge).where(grants.visible(caller, Charge.dataset_id))
+    if dataset is not None:
+        query = query.where(Charge.dataset_id == grants.require(session, caller, dataset, "view").id)
+    if status is not None:
+        query = query.where(Charge.status == status)
+    if after is not None:
+        at, last = after
+        query = query.where(or_(Charge.created_at < at, and_(Charge.created_at == at, Charge.id < last)))
+    return list(session.scalars(query.order_by(Charge.created_at.desc(), Charge.id.desc()).limit(limit + 1)))
+
+
+def _seen(session: Session, caller: Caller, charge_id: str, *, lock: bool = False) -> tuple[Charge, grants.Access]:
+    charge = session.get(Charge, charge_id, with_for_update=lock or None)
+    access = None if charge is None else grants.access_by_id(session, caller, charge.dataset_id)
+    if charge is None or access is None:
+        raise NotFound(NO_SUCH_CHARGE)
+    return charge, access
+
+
+def _held(
+    session: Session,
+    caller: Caller,
+    asked: ChargeRequest,
+    dataset_id: str,
+    amounts: tuple[int, int],
+    once: str,
+    digest: str,
+) -> Charge:
+    mechanism = asked.mechanism.model_dump(mode="json")
+    charge = Charge(
+        id=new_id("chg"),
+        dataset_id=dataset_id,
+        key_id=caller.id,
+        idempotency_key=once,
+        request_sha256=digest,
+        account=asked.account,
+        status="held",
+        mechanism=mechanism,
+        attested=asked.attested,
+        train=amounts[0],
+        holdout=amounts[1],
+        created_at=now(),
+    )
+    accounts.hold(
+        session,
+        dataset_id=dataset_id,
+        job_id=charge.id,
+        train=amounts[0],
+        holdout=amounts[1],
+        actor=caller.id,
+        memo={"charge": {"account": asked.account, "mechanism": mechanism, "attested": asked.attested}},
+    )
+    session.add(charge)
+    session.flush()
+    audit.record(session, "charge.held", charge.id, dataset=dataset_id)
+    return charge
+
+
+def _settle(session: Session, charge: Charge, caller: Caller, voided_because: str | None) -> None:
+    if voided_because is None:
+        accounts.post(
+            session,
+            dataset_id=charge.dataset_id,
+            job_id=charge.id,
+            train=charge.train,
+            holdout=charge.holdout,
+            actor=caller.id,
+        )
+        charge.status = "posted"
+    else:
+        memo = {"reason": voided_because}
+        accounts.void(session, dataset_id=charge.dataset_id, job_id=charge.id, actor=caller.id, memo=memo)
+        charge.status, charge.reason = "voided", voided_because
+    charge.settled_at = now()
+    done: audit.Action = "charge.posted" if voided_because is None else "charge.voided"
+    audit.record(session, done, charge.id, dataset=charge.dataset_id)
+
+
+def _amounts(pricing: PricingService, asked: ChargeRequest, dataset: Dataset, account: Account) -> tuple[int, int]:
+    """What the claim costs on (train, holdout), in the filter's units."""
+    unit = dataset.spec["privacy"]["unit"]
+    if asked.relation != "add_or_remove_one":
+        raise InvalidRequest.at(
+            "/relation",
+            "a claim about replacing one unit does not cover adding or removing one, which this ledger guarantees: "
+            "state the mechanism's privacy for `add_or_remove_one`",
+        )
+    if unit != asked.unit:
+        raise InvalidRequest.at(
+            "/unit",
+            f"this data set's unit is `{unit}`: state the mechanism's privacy for it. A claim for users does not cover "
+            "one record: to add a record to a user's others is to remove the user and to add the user again",
+        )
+    if asked.account == "holdout" and account.holdout_budget == 0:
+        raise InvalidRequest.at("/account", "this data set has no private hold-out: use `train` or `both`")
+    choice = FilterChoice(kind=account.filter, order=account.order)
+    units = pricing.price_claim(ClaimRequest(claim=asked.mechanism, filter=choice))
+    on_holdout = asked.account != "train" and account.holdout_budget > 0
+    return (units if asked.account != "holdout" else 0, units if on_holdout else 0)
+
+
+def _replayed(session: Session, caller: Caller, once: str, digest: str) -> Charge | None:
+    found = session.scalar(select(Charge).where(Charge.key_id == caller.id, Charge.idempotency_key == once))
+    if found is not None and found.request_sha256 != digest:
+        raise Conflict(
+            "idempotency-key-reused",
+            "this Idempotency-Key was used for another charge: use a new one",
+            charge=found.id,
+        )
+    return found

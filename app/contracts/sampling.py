@@ -1,0 +1,109 @@
+"""Sampling and noise of a job's steps: who takes part in a step, and how the noise of its steps hangs together."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from app.contracts.base import Document
+
+
+class FullBatch(Document):
+    """Every record takes part in every step."""
+
+    is_sampled: ClassVar[bool] = False
+    takes_all: ClassVar[bool] = True
+    kind: Literal["full_batch"] = "full_batch"
+
+    def batch(self, records: int) -> int:
+        """L, the divisor of every step."""
+        return records
+
+    def rate(self, records: int) -> float:
+        """q: the chance of a record to take part in a step, where the price rests on that chance; else 1."""
+        return 1.0
+
+    def steps_an_epoch(self, records: int) -> Fraction:
+        """How many steps take each record once, in the mean."""
+        return Fraction(1)
+
+
+class Poisson(Document):
+    """Each record takes part in a step independently, with probability expected_batch_size / records.
+
+    `largest_batch` truncates: of a larger draw so many records are chosen, uniformly. Each step then computes the same
+    number of passes; docs/privacy.md says what still varies. A record may now take another's place and change the sum
+    by 2 C. The price counts that with the chance of a larger draw at the most records that registration admits: twice
+    the declared ones and 64.
+    """
+
+    is_sampled: ClassVar[bool] = True
+    takes_all: ClassVar[bool] = False
+    kind: Literal["poisson"] = "poisson"
+    expected_batch_size: Annotated[int, Field(strict=True, ge=1)]
+    largest_batch: Annotated[int, Field(strict=True, ge=1)] | None = Field(
+        default=None, exclude_if=lambda most: most is None
+    )
+
+    @model_validator(mode="after")
+    def _truncates_few(self) -> Poisson:
+        if self.largest_batch is not None and self.largest_batch < self.expected_batch_size:
+            raise ValueError("`largest_batch` must be at least `expected_batch_size`")
+        return self
+
+    def batch(self, records: int) -> int:
+        """L, the divisor of every step."""
+        return self.expected_batch_size
+
+    def rate(self, records: int) -> float:
+        """q = L / records."""
+        return self.expected_batch_size / records
+
+    def steps_an_epoch(self, records: int) -> Fraction:
+        """See FullBatch.steps_an_epoch."""
+        return Fraction(records, self.expected_batch_size)
+
+
+class Cyclic(Document):
+    """Each record belongs to one of `batches` secret groups, drawn once, and step t takes group t mod `batches`.
+
+    A record takes part once in every `batches` steps, and each time is charged whole: nothing is won by the draw. So
+    the price is exact, under either filter, and `noise` may be correlated.
+    """
+
+    is_sampled: ClassVar[bool] = False
+    takes_all: ClassVar[bool] = False
+    kind: Literal["cyclic"] = "cyclic"
+    batches: Annotated[int, Field(strict=True, ge=2, le=65_535)]
+
+    def batch(self, records: int) -> int:
+        """L = records / batches, rounded, at least 1."""
+        return max(1, round(records / self.batches))
+
+    def rate(self, records: int) -> float:
+        """1: the price does not rest on chance."""
+        return 1.0
+
+    def steps_an_epoch(self, records: int) -> Fraction:
+        """See FullBatch.steps_an_epoch."""
+        return Fraction(self.batches)
+
+
+class CorrelatedNoise(Document):
+    """Step t adds z_t − decay · z_{t−1}: each step takes back a part of the noise of the step before.
+
+    z_{t−1} is made again from its key, so nothing is kept. What a record adds in one step shows in later ones too, and
+    z is scaled up for that: by the root of (1 + λᵇ) / ((1 − λ²)(1 − λᵇ)), for λ = `decay` and records that take part
+    every b steps. It pays where b is well above 1/(1 − λ): with `cyclic` sampling.
+
+    Source: Kalinin, McKenna, Pagh & Lampert 2026, "DP-λCGD: efficient noise correlation for differentially private
+    model training".
+    """
+
+    kind: Literal["correlated"] = "correlated"
+    decay: Annotated[float, Field(strict=True, gt=0.0, le=0.999)]
+
+
+Sampling = Annotated[FullBatch | Poisson | Cyclic, Field(discriminator="kind")]

@@ -1,0 +1,159 @@
+"""/dashboard/keys: API keys and grants, with the functions of /v1/keys and /v1/datasets/{id}/grants, and their rules.
+
+Everybody sees and rotates the own key. Admins make, list, rotate and revoke keys. Owners and admins grant access to
+their data sets. A token is shown once, on the page that answers the form.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, get_args
+
+from fastapi import APIRouter, Form, Path, Request, Response
+from fastapi.responses import RedirectResponse
+from pydantic import ValidationError
+
+from app.dashboard.page import PageRoute, render
+from app.dashboard.session import HOME, CurrentViewer, PostingViewer, Viewer
+from app.db.engine import Database
+from app.errors import Conflict, Forbidden, InvalidRequest, NotFound
+from app.grants import routes as grants
+from app.grants.service import list_all, own_datasets
+from app.ids import now
+from app.keys import routes as keys
+from app.keys.auth import check_role
+from app.keys.service import Role
+from app.settings import Settings
+from app.web.deps import Db, ServiceSettings
+
+PAGE = f"{HOME}/keys"
+router = APIRouter(prefix=PAGE, include_in_schema=False, route_class=PageRoute)
+Id = Annotated[str, Path(pattern=r"^[A-Za-z0-9_]{1,100}$")]
+Text = Annotated[str, Form(max_length=200)]
+DAYS = {"": "never", "7": "in 7 days", "30": "in 30 days", "90": "in 90 days", "365": "in a year"}
+OVERLAPS = {"0": "at once", "3600": "in an hour", "86400": "in a day"}
+REFUSALS = (InvalidRequest, Conflict, Forbidden, NotFound)
+
+
+@router.get("")
+def keys_page(request: Request, db: Db, settings: ServiceSettings, viewer: CurrentViewer) -> Response:
+    """Shows the keys and grants that the viewer may see."""
+    return _page(request, db, settings, viewer)
+
+
+@router.post("")
+def create(
+    request: Request,
+    db: Db,
+    settings: ServiceSettings,
+    viewer: PostingViewer,
+    name: Text = "",
+    role: Text = "",
+    days: Text = "",
+) -> Response:
+    """Makes a key, for admins; only the page that answers shows its token."""
+    caller = viewer.caller
+    check_role(caller, "admin")
+    try:
+        expires_at = now() + timedelta(days=int(days)) if days in DAYS and days else None
+        asked = keys.KeyRequest.model_validate({"name": name.strip(), "role": role, "expires_at": expires_at})
+        made = keys.create_key(request, asked, db, settings, caller)
+    except ValidationError:
+        return _page(request, db, settings, viewer, problem="Give the key a name and a role.", status=422)
+    return _page(request, db, settings, viewer, made=made)
+
+
+@router.post("/{key_id}/rotate")
+def rotate(
+    request: Request, key_id: Id, db: Db, settings: ServiceSettings, viewer: PostingViewer, overlap: Text = "0"
+) -> Response:
+    """Gives a key a new token: one's own, or for admins any."""
+    try:
+        asked = keys.Rotation(overlap_s=int(overlap) if overlap in OVERLAPS else 0)
+        made = keys.rotate_key(request, key_id, db, settings, viewer.caller, asked)
+    except (Conflict, Forbidden) as refused:
+        return _page(request, db, settings, viewer, problem=refused.message, status=refused.status)
+    return _page(request, db, settings, viewer, made=made)
+
+
+@router.post("/{key_id}/revoke")
+def revoke(request: Request, key_id: Id, db: Db, settings: ServiceSettings, viewer: PostingViewer) -> Response:
+    """Revokes a key for good, for admins."""
+    caller = viewer.caller
+    check_role(caller, "admin")
+    try:
+        keys.revoke_key(key_id, db, settings, caller)
+    except Conflict as refused:
+        return _page(request, db, settings, viewer, problem=refused.message, status=refused.status)
+    return RedirectResponse(f"{PAGE}#{key_id}", 303)
+
+
+@router.post("/grants")
+def grant(
+    request: Request,
+    db: Db,
+    settings: ServiceSettings,
+    viewer: PostingViewer,
+    dataset: Text = "",
+    key: Text = "",
+    access: Text = "",
+    epsilon: Text = "",
+) -> Response:
+    """Grants a key access to a data set, for its owner and admins; replaces its earlier grant."""
+    try:
+        asked = grants.GrantRequest.model_validate(
+            {"access": access, "max_epsilon_per_job": float(epsilon) if epsilon.strip() else None}
+        )
+        grants.set_grant(dataset, key.strip(), asked, db, viewer.caller)
+    except (ValidationError, ValueError):
+        problem = "Choose an access, and give the largest ε as a number, or leave it empty."
+        return _page(request, db, settings, viewer, problem=problem, status=422)
+    except REFUSALS as refused:
+        return _page(request, db, settings, viewer, problem=refused.message, status=refused.status)
+    return RedirectResponse(f"{PAGE}#grants", 303)
+
+
+@router.post("/grants/remove")
+def remove(
+    request: Request, db: Db, settings: ServiceSettings, viewer: PostingViewer, dataset: Text = "", key: Text = ""
+) -> Response:
+    """Ends a grant, for the data set's owner and admins."""
+    try:
+        grants.remove_grant(dataset, key, db, viewer.caller)
+    except REFUSALS as refused:
+        return _page(request, db, settings, viewer, problem=refused.message, status=refused.status)
+    return RedirectResponse(f"{PAGE}#grants", 303)
+
+
+def _page(
+    request: Request,
+    db: Database,
+    settings: Settings,
+    viewer: Viewer,
+    *,
+    made: keys.NewKey | None = None,
+    problem: str = "",
+    status: int = 200,
+) -> Response:
+    caller = viewer.caller
+    shown = keys.list_keys(db, settings, caller).items if caller.is_admin else []
+    own = keys.show_own_key(db, settings, caller)
+    with db.read() as session:
+        given = [(row.name, grants.GrantView.of(grant_, key_)) for grant_, key_, row in list_all(session, caller)]
+        datasets = own_datasets(session, caller)
+    return render(
+        request,
+        "keys.html",
+        viewer=viewer,
+        status=status,
+        keys=shown,
+        own=own,
+        grants=given,
+        datasets=datasets,
+        made=made,
+        problem=problem,
+        roles=get_args(Role),
+        days=DAYS,
+        overlaps=OVERLAPS,
+        now=now(),
+    )

@@ -1,0 +1,186 @@
+"""/dashboard/events: tells an open page that it has changed, by server-sent events. The page then fetches its parts.
+
+A message names no content: `id:` and the word "changed". An answer 204 tells the browser to ask no more: its session
+has ended, or there is no place for one more stream. The page then polls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Callable
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
+from fastapi.security import HTTPAuthorizationCredentials
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from app.dashboard.page import PageRoute
+from app.dashboard.routes import ROWS, AskedJobs, JobsQuery
+from app.dashboard.session import HOME, SignInNeeded, Viewer, current_viewer, is_signed_in
+from app.db.engine import Database
+from app.db.models import ApiKey
+from app.errors import RequestError, TooManyRequests, Unauthenticated, Unavailable
+from app.grants.service import require_job
+from app.jobs import repository
+from app.jobs.routes import jobs_among, key_of_page
+from app.jobs.stream import KEEP_ALIVE_S, NO_BUFFERING, EventHub, follow
+from app.keys.auth import bearer
+from app.keys.service import Caller, still
+from app.web.deps import Db, ServiceSettings
+from app.web.headers import is_stream
+
+router = APIRouter(prefix=f"{HOME}/events", include_in_schema=False, route_class=PageRoute)
+Id = Annotated[str, Path(pattern=r"^[A-Za-z0-9_]{1,100}$")]
+LOOK_S = 1.0  # between two looks at a list of jobs
+KEEP_ALIVE = ": keep-alive\n\n"
+
+
+def streaming_viewer(
+    request: Request,
+    db: Db,
+    settings: ServiceSettings,
+    credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)],
+) -> Viewer | None:
+    """The viewer; None for an event stream without a session, which must not be led to the login.
+
+    Raises:
+        RequestError: as `current_viewer`, for other requests.
+    """
+    try:
+        return current_viewer(request, db, settings, credentials)
+    except SignInNeeded:
+        if is_stream(request.scope):
+            return None
+        raise
+
+
+StreamingViewer = Annotated[Viewer | None, Depends(streaming_viewer)]
+
+
+@router.get("/jobs/{job_id}")
+def job_events(
+    request: Request,
+    job_id: Id,
+    db: Db,
+    viewer: StreamingViewer,
+    after: Annotated[int, Query(ge=0, le=2**53)] = 0,
+    last_event_id: Annotated[str | None, Header(max_length=18, pattern=r"^\d+$")] = None,
+) -> Response:
+    """Tells of a job's new events, after the last one that the page has shown."""
+    if viewer is None:
+        return Response(status_code=204)
+    with db.read() as session:
+        require_job(session, viewer.caller, job_id)
+    hub: EventHub = request.app.state.hub
+    seen = max(after, int(last_event_id or 0))
+    told = _told(follow(hub, viewer.caller, job_id, seen), _alive(request, viewer, db))
+    return _answer(request, hub, viewer.caller, told)
+
+
+@router.get("/jobs")
+def jobs_events(
+    request: Request,
+    db: Db,
+    viewer: StreamingViewer,
+    asked: AskedJobs,
+    last_event_id: Annotated[str | None, Header(max_length=64, pattern=r"^[0-9a-f]+$")] = None,
+) -> Response:
+    """Tells of changes of one page of the list of jobs: its rows, or an event of one of them."""
+    if viewer is None:
+        return Response(status_code=204)
+    caller = viewer.caller
+    told = list_changes(lambda: state_of(db, caller, asked), _alive(request, viewer, db), last_event_id)
+    return _answer(request, request.app.state.hub, caller, told)
+
+
+class ChangeStream(StreamingResponse):
+    """Streams messages and holds a place at the hub meanwhile; without a place it answers 204."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, hub: EventHub, caller: Caller, messages: AsyncIterator[str]) -> None:
+        super().__init__(messages, headers=NO_BUFFERING)
+        self.hub, self.key_id = hub, caller.id
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            with self.hub.place(self.key_id):
+                await super().__call__(scope, receive, send)
+        except (TooManyRequests, Unavailable):  # raised before the first byte
+            await Response(status_code=204)(scope, receive, send)
+
+
+def _answer(request: Request, hub: EventHub, caller: Caller, messages: AsyncIterator[str]) -> Response:
+    if not is_stream(request.scope):
+        return Response(status_code=204)
+    return ChangeStream(hub, caller, messages)
+
+
+def _alive(request: Request, viewer: Viewer, db: Database) -> Callable[[], bool]:
+    """Tells if the session or the key still holds: a stream outlives neither a sign-out nor a revoked key."""
+    return (lambda: is_signed_in(request)) if viewer.csrf is not None else (lambda: _holds(db, viewer.caller))
+
+
+def _holds(db: Database, caller: Caller) -> bool:
+    with db.read() as session:
+        try:
+            still(session.get(ApiKey, caller.id), caller.generation)
+        except Unauthenticated:
+            return False
+    return True
+
+
+async def _told(events: AsyncIterator[str], alive: Callable[[], bool]) -> AsyncIterator[str]:
+    """A job's events, without their content; ends with the session."""
+    async for event in events:
+        if not await run_in_threadpool(alive):
+            return
+        if event.startswith("id: "):
+            yield f"{event.partition(chr(10))[0]}\ndata: changed\n\n"
+        else:
+            yield event
+
+
+async def list_changes(
+    state: Callable[[], str], alive: Callable[[], bool], last: str | None, look_s: float = LOOK_S
+) -> AsyncIterator[str]:
+    """Yields a message whenever a list's state differs from the last one told; ends with the session.
+
+    Args:
+        last: the state that the page has shown; None: the first state is told at once.
+    """
+    quiet_s = 0.0
+    while await run_in_threadpool(alive):
+        try:
+            now = await run_in_threadpool(state)
+        except RequestError:  # the data set of the filter is gone, or no longer to be seen
+            return
+        if now != last:
+            last, quiet_s = now, 0.0
+            yield f"id: {now}\ndata: changed\n\n"
+        elif quiet_s >= KEEP_ALIVE_S:
+            quiet_s = 0.0
+            yield KEEP_ALIVE
+        await asyncio.sleep(look_s)
+        quiet_s += look_s
+
+
+def state_of(db: Database, caller: Caller, asked: JobsQuery) -> str:
+    """A digest of what a page of the list shows: its jobs, their status and their events.
+
+    Raises:
+        NotFound: the filter's data set is not there for this caller.
+    """
+    with db.read() as session:
+        rows = repository.states_of_page(
+            session,
+            among=jobs_among(session, caller, asked.dataset, asked.q, asked.tag),
+            status=asked.status,
+            after=key_of_page(asked.after, asked.sort),
+            limit=ROWS,
+            sort=asked.sort,
+        )
+    return hashlib.sha256(repr(rows).encode()).hexdigest()[:32]

@@ -1,0 +1,73 @@
+"""How many bytes an owner's key may have stored: data sets, files that are being read, uploads in pieces.
+
+`require` refuses early, before bytes arrive. `reserve` decides: in the transaction that writes what then counts, while
+no other registration or upload of this key is decided. So two requests at once never exceed the limit together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from app.datasets import resumable
+from app.db.engine import Database
+from app.db.models import ApiKey, Dataset, DatasetReading
+from app.errors import Conflict
+from app.settings import Settings
+
+
+def require(db: Database, settings: Settings, owner_key: str, more: int) -> None:
+    """Checks that a key may store so many bytes more, as it looks now.
+
+    Raises:
+        Conflict: `quota-exceeded`, with the limit and what is stored; told to this key alone.
+    """
+    if settings.max_stored_bytes:
+        with db.read() as session:
+            _check(session, settings, owner_key, more)
+
+
+def reserve(session: Session, settings: Settings, owner_key: str, more: int) -> None:
+    """Checks it again, and holds back this key's other registrations and uploads until the transaction ends.
+
+    Call it in the transaction that adds what counts: a data set's folder, a registration's row, or an upload's folder.
+
+    Raises:
+        Conflict: as `require`.
+    """
+    if settings.max_stored_bytes:
+        # The key's row is the lock, of a kind that does not delay its jobs. (SQLite has one writer.)
+        session.execute(select(ApiKey.id).where(ApiKey.id == owner_key).with_for_update(key_share=True))
+        _check(session, settings, owner_key, more)
+
+
+def stored_bytes(session: Session, settings: Settings, owner_key: str) -> int:
+    """The bytes that a key's data sets and unfinished registrations take, features of extractors included."""
+    there = select(Dataset.id).where(Dataset.owner_key == owner_key, Dataset.content_deleted_at.is_(None))
+    reading = (DatasetReading.owner_key == owner_key, DatasetReading.state == "reading")
+    waiting = session.scalar(select(func.coalesce(func.sum(DatasetReading.bytes), 0)).where(*reading)) or 0
+    ids = session.scalars(there).all()
+    stored = sum(size for each in ids for size in _sizes(settings.storage_root / "datasets" / each))
+    return stored + int(waiting) + resumable.declared_bytes(settings, owner_key)
+
+
+def _check(session: Session, settings: Settings, owner_key: str, more: int) -> None:
+    limit = settings.max_stored_bytes
+    used = stored_bytes(session, settings, owner_key)
+    if used + more > limit:
+        detail = f"your key may store {limit} bytes, and {used} are taken: {more} more do not fit; delete a data set's"
+        raise Conflict(
+            "quota-exceeded", f"{detail} content, or give an upload up", limit_bytes=limit, stored_bytes=used
+        )
+
+
+def _sizes(folder: Path) -> Iterator[int]:
+    for path in folder.rglob("*"):
+        try:
+            if path.is_file():
+                yield path.stat().st_size
+        except FileNotFoundError:  # deleted meanwhile
+            continue

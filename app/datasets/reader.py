@@ -1,0 +1,177 @@
+"""Reads large registrations in the background, in threads of the API's processes: they alone hold the data key.
+
+Owners take turns (readings.claim). One thread reads one file at a time; another renews its lease meanwhile. If the
+process dies, its helper process dies with it, and the next one that finds the lease expired reads the file again from
+the beginning: parsing is a function of the file, the declaration and the key, so the result is the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from app.audit.record import CURRENT, Origin
+from app.datasets import duplicates, readings, repository, service, sources
+from app.datasets.parsing import Parsers
+from app.datasets.readings import Claimed, Lost
+from app.db.engine import Database
+from app.disk import is_full
+from app.errors import InvalidRequest, LimitError, ServiceError, StorageFull, Unavailable
+from app.repeat import in_thread
+from app.sandbox import Interrupted, Watch
+from app.settings import Settings
+
+logger = logging.getLogger(__name__)
+POLL_S = 0.5
+JOIN_S = 5.0
+PASSES = 2  # a file is read for its records, and again for its hash
+TRIES, AGAIN_S = 30, 1.0  # while the data key is being rotated, or a retirement recorded
+
+
+class Reader:
+    """Claims registrations and reads them, from `start` to `close`."""
+
+    def __init__(self, db: Database, settings: Settings) -> None:
+        self.db, self.settings = db, settings
+        self._parsers = Parsers(settings, settings.max_readers, settings.read_time_s)
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._watches: set[Watch] = set()
+        self._claiming = threading.Lock()
+        self._read_now = Counter[str]()  # this process's threads, by the owner whose file each reads
+
+    def start(self) -> None:
+        """Starts `max_readers` threads."""
+        names = [f"reader-{number}" for number in range(self.settings.max_readers)]
+        self._threads = [in_thread(name, self.run_once, self._stop, POLL_S) for name in names]
+
+    def close(self) -> None:
+        """Ends what is being read; another process, or the next start, reads it from the beginning."""
+        self._stop.set()
+        for watch in list(self._watches):
+            watch.stop.set()
+        for thread in self._threads:
+            thread.join(JOIN_S)
+
+    def run_once(self) -> bool:
+        """Reads one registration, if there is one. Returns True if there was."""
+        claimed = self._claim()
+        if claimed is None:
+            return False
+        try:
+            self._read_to_its_end(claimed)
+        finally:
+            with self._claiming:
+                self._read_now[claimed.owner_key] -= 1
+        return True
+
+    def _claim(self) -> Claimed | None:
+        """The next registration. Where there are several threads, one owner does not take them all: its files may be
+        slow, and another owner's would wait for them."""
+        most = max(1, self.settings.max_readers - 1)
+        with self._claiming:
+            full = [owner for owner, count in self._read_now.items() if count >= most]
+            claimed = readings.claim(self.db, self.settings.lease_s, full)
+            if claimed is not None:
+                self._read_now[claimed.owner_key] += 1
+            return claimed
+
+    def _read_to_its_end(self, claimed: Claimed) -> None:
+        """Reads a registration, under its lease and in its owner's name."""
+        token = CURRENT.set(Origin(key_id=claimed.owner_key))
+        watch = Watch()
+        self._watches.add(watch)
+        if self._stop.is_set():  # `close` has looked through the watches before this one was there
+            watch.stop.set()
+        try:
+            with self._renewed(claimed, watch):
+                self._read(claimed, watch)
+        except Lost:
+            logger.info("%s is read by another process, or was withdrawn", claimed.id)
+        except Interrupted:
+            if self._stop.is_set():
+                with suppress(Lost):
+                    readings.release(self.db, claimed)
+        finally:
+            self._watches.discard(watch)
+            CURRENT.reset(token)
+
+    def _read(self, claimed: Claimed, watch: Watch) -> None:
+        """Writes one end of a registration: its data set, or why there is none."""
+        folder = readings.folder_of(self.settings, claimed.id)
+        try:
+            if claimed.deaths >= self.settings.max_attempts:
+                raise LimitError(f"The service stopped {claimed.deaths} times while it read this file")
+            self._parse_and_store(claimed, folder, watch)
+        except Unavailable as error:
+            if claimed.attempt < self.settings.max_attempts:  # read again, under the new key
+                return readings.release(self.db, claimed)
+            readings.reject(self.db, claimed, error)
+        except ServiceError as error:
+            readings.reject(self.db, claimed, error)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            full = StorageFull("the service's disk is full: an operator has to free some space")
+            readings.reject(self.db, claimed, full)
+        shutil.rmtree(folder, ignore_errors=True)
+        return None
+
+    def _parse_and_store(self, claimed: Claimed, folder: Path, watch: Watch) -> None:
+        if not folder.exists():
+            raise InvalidRequest.at("/file", "the file is gone: register it again")
+        sources.fetch(claimed.sources, folder, self.settings, self._parsers)
+        work = folder / f"attempt-{claimed.attempt}"
+        for old in folder.glob("attempt-*"):
+            shutil.rmtree(old, ignore_errors=True)
+        work.mkdir(mode=0o700)
+        for name in claimed.sources:
+            (work / name).hardlink_to(folder / name)
+        if watch.stop.is_set():
+            raise Interrupted
+        content = service.read(self.settings, self._parsers, claimed.spec, work, watch)
+        new = service.New(claimed.id, claimed.owner_key, claimed.spec)
+        for _ in range(TRIES):
+            try:
+                return self._store(claimed, new, content, work)
+            except Unavailable:
+                if watch.stop.wait(AGAIN_S):
+                    raise Interrupted from None
+        return self._store(claimed, new, content, work)
+
+    def _store(self, claimed: Claimed, new: service.New, content: service.Content, work: Path) -> None:
+        duplicates.check_forgotten(self.db, self.settings, new.owner_key, content.known_as)
+        with self.db.write() as session:
+            repository.take_turns(session)
+            readings.begin_end(session, claimed)
+            readings.end(session, claimed, service.store(session, self.settings, new, content, work))
+
+    @contextmanager
+    def _renewed(self, claimed: Claimed, watch: Watch) -> Iterator[None]:
+        """Renews the lease in a thread of its own; a lost one stops the watch."""
+        over = threading.Event()
+
+        def renew() -> None:
+            while not over.wait(self.settings.heartbeat_s):
+                try:
+                    readings.renew(self.db, claimed, self.settings.lease_s, watch.read_bytes // PASSES)
+                except Lost:
+                    watch.stop.set()
+                    return
+                except SQLAlchemyError as error:
+                    logger.error("the lease of %s was not renewed: %s", claimed.id, type(error).__name__)
+
+        renewing = threading.Thread(target=renew, name=f"renew-{claimed.id}", daemon=True)
+        renewing.start()
+        try:
+            yield
+        finally:
+            over.set()
+            renewing.join()

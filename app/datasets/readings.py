@@ -1,0 +1,256 @@
+"""Registrations whose files are read in the background: their rows, and who may read one at a time.
+
+accept ──▶ reading ──(store)──▶ ready      the data set exists, with the same id; the row tells its owner what was read
+              │  ▲ lease expired
+              │  └── the next claim     after `max_attempts` deaths: rejected
+              ├──(refused)──▶ rejected   with the problem that a request would have been answered
+              └──(withdrawn by its owner)──▶ gone
+
+Owners take turns. A claim counts the attempt. Every later write names the attempt and needs the state `reading`, so
+that of two processes that read one file, one at most writes an end. Ended rows are deleted after a day. Only the owner
+and admins see a row: for everybody else the data set does not exist before it is ready.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import ColumnElement, and_, case, delete, exists, func, or_, select, tuple_, update
+from sqlalchemy.orm import Session, aliased
+
+from app.audit import record as audit
+from app.contracts.dataset_spec import DatasetSpec
+from app.datasets import quota, repository, service, storage
+from app.datasets.sources import Arrived, Source
+from app.db.clock import ClockName, has_passed, in_seconds
+from app.db.engine import Database
+from app.db.models import Dataset, DatasetReading
+from app.errors import NotFound, ServiceError
+from app.grants.service import NO_SUCH_DATASET
+from app.ids import new_id, now
+from app.keys.service import Caller
+from app.settings import Settings
+
+KIND = "reading"  # the folder under the storage root
+KEPT = timedelta(days=1)  # how long the owner sees the outcome
+READ = DatasetReading
+
+
+class Lost(Exception):
+    """Another process reads the file now, or its owner has withdrawn it."""
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """A registration that this process reads."""
+
+    id: str
+    attempt: int
+    deaths: int
+    owner_key: str
+    spec: DatasetSpec
+    sources: dict[str, Source]
+
+    @property
+    def mine(self) -> ColumnElement[bool]:
+        """The condition that nobody else has claimed it since."""
+        return and_(READ.id == self.id, READ.state == "reading", READ.attempt == self.attempt)
+
+
+def accept(
+    db: Database, settings: Settings, pricing: service.OrderChooser, caller: Caller, arrived: Arrived, folder: Path
+) -> DatasetReading:
+    """Checks a declaration and keeps its files, to be read in the background.
+
+    Raises:
+        InvalidRequest: the declaration cannot be used, or a file is missing.
+        Conflict: `duplicate-name`, `quota-exceeded`.
+    """
+    with db.read() as session:
+        service.check_name(session, arrived.spec.name)
+    service.check_files(arrived.spec, arrived.sources.keys())
+    spec = service.resolved(arrived.spec, pricing)
+    with db.write() as session:
+        repository.take_turns(session)
+        quota.reserve(session, settings, caller.id, arrived.new_bytes)
+        service.check_name(session, spec.name)
+        row = DatasetReading(
+            id=new_id("ds"),
+            name=spec.name,
+            holds_name=spec.name,
+            owner_key=caller.id,
+            state="reading",
+            spec=spec.model_dump(mode="json"),
+            sources={name: each.model_dump(mode="json") for name, each in arrived.sources.items()},
+            bytes=arrived.size,
+            created_at=now(),
+        )
+        session.add(row)
+        session.flush()
+        audit.record(session, "dataset.reading", row.id)
+        storage.keep(settings.storage_root, folder, row.id, KIND)
+        return row
+
+
+def folder_of(settings: Settings, dataset_id: str) -> Path:
+    """Where the files of a registration wait."""
+    return settings.storage_root / KIND / dataset_id
+
+
+def claim(db: Database, lease_s: float, passed: Collection[str] = ()) -> Claimed | None:
+    """Takes the registration whose turn it is, of those that nobody reads; None if there is none.
+
+    Owners take turns, so that one with many slow files delays another's by one of them at most: first comes the owner
+    with the fewest files being read, then the one whose last file ended longest ago. Among an owner's files it is the
+    one with the fewest attempts, then the oldest.
+
+    Args:
+        passed: owners whose turn it is not.
+    """
+    free = and_(
+        READ.state == "reading", or_(READ.lease_until.is_(None), has_passed(READ.lease_until, READ.lease_clock))
+    )
+    other = aliased(DatasetReading)
+    is_read = and_(other.lease_until.is_not(None), ~has_passed(other.lease_until, other.lease_clock))
+    of_owner = other.owner_key == READ.owner_key
+    busy = select(func.count()).where(of_owner, other.state == "reading", is_read).scalar_subquery()
+    last = select(func.max(other.ended_at)).where(of_owner).scalar_subquery()
+    turns = (busy, last.asc().nulls_first(), READ.attempt, READ.created_at, READ.id)
+    next_one = select(READ.id, READ.attempt).where(free, READ.owner_key.not_in(passed)).order_by(*turns).limit(1)
+    with db.read() as session:
+        found = session.execute(next_one).one_or_none()
+    if found is None:
+        return None
+    died = case((READ.lease_until.is_(None), 0), else_=1)
+    taken = (
+        update(READ)
+        .where(READ.id == found.id, READ.attempt == found.attempt, free)
+        .values(
+            attempt=READ.attempt + 1,
+            deaths=READ.deaths + died,
+            bytes_read=0,
+            lease_until=in_seconds(lease_s),
+            lease_clock=ClockName(),
+        )
+        .returning(READ.id, READ.attempt, READ.deaths, READ.owner_key, READ.spec, READ.sources)
+    )
+    with db.write() as session:
+        row = session.execute(taken, execution_options={"synchronize_session": False}).one_or_none()
+    if row is None:
+        return None
+    sources = {name: Source.model_validate(each) for name, each in row.sources.items()}
+    return Claimed(row.id, row.attempt, row.deaths, row.owner_key, DatasetSpec.model_validate(row.spec), sources)
+
+
+def renew(db: Database, claimed: Claimed, lease_s: float, bytes_read: int) -> None:
+    """Extends the lease and writes progress. Raises Lost if the claim is gone."""
+    with db.write(urgent=True) as session:
+        shown = case((READ.bytes < bytes_read, READ.bytes), else_=bytes_read)
+        _mine(session, claimed, lease_until=in_seconds(lease_s), lease_clock=ClockName(), bytes_read=shown)
+
+
+def release(db: Database, claimed: Claimed) -> None:
+    """Lets another process claim it at once: this one stops, and did not die."""
+    with db.write() as session:
+        _mine(session, claimed, lease_until=None)
+
+
+def end(session: Session, claimed: Claimed, registered: service.Registered) -> None:
+    """Writes what was read, in the transaction that stores the data set. Raises Lost if the claim is gone."""
+    outcome = {"read": registered.counts, "warnings": registered.warnings}
+    session.execute(update(READ).where(READ.id == claimed.id).values(outcome=outcome))
+
+
+def begin_end(session: Session, claimed: Claimed) -> None:
+    """Takes the row for the transaction that stores the data set, before anything is put in place.
+
+    Raises:
+        Lost: the claim is gone.
+    """
+    _mine(session, claimed, state="ready", holds_name=None, bytes_read=READ.bytes, lease_until=None, ended_at=now())
+
+
+def reject(db: Database, claimed: Claimed, error: ServiceError) -> None:
+    """Writes why it is no data set, in the words of a request's answer. Raises Lost if the claim is gone."""
+    outcome = {"problem": error.document}
+    with db.write() as session:
+        _mine(session, claimed, state="rejected", holds_name=None, outcome=outcome, lease_until=None, ended_at=now())
+        audit.record(session, "dataset.rejected", claimed.id)
+
+
+def withdraw(db: Database, settings: Settings, caller: Caller, dataset: str) -> DatasetReading | None:
+    """Forgets a registration that is being read or was rejected, with its files; None if there is no such one.
+
+    Whoever reads it notices within a heartbeat.
+    """
+    with db.write() as session:
+        row = find(session, caller, dataset)
+        if row is None:
+            return None
+        gone = delete(READ).where(READ.id == row.id, READ.state != "ready").returning(READ.id)
+        if session.execute(gone, execution_options={"synchronize_session": False}).one_or_none() is None:
+            return None
+        audit.record(session, "dataset.withdrawn", row.id)
+        session.expunge(row)
+    shutil.rmtree(folder_of(settings, row.id), ignore_errors=True)
+    # An attempt that died before its commit may have put the parts in their place already.
+    shutil.rmtree(settings.storage_root / "datasets" / row.id, ignore_errors=True)
+    return row
+
+
+def find(session: Session, caller: Caller, dataset: str) -> DatasetReading | None:
+    """A registration of this caller (for admins: of anybody) that is no data set, by its id, or by the name that it
+    asks for, unless a data set has it; the one that is being read before those that were rejected."""
+    taken = exists().where(Dataset.name == dataset)
+    named = or_(READ.id == dataset, and_(READ.name == dataset, ~taken))
+    order = (READ.holds_name.is_(None), READ.created_at.desc(), READ.id)
+    return session.scalars(select(READ).where(named, READ.state != "ready", _seen(caller)).order_by(*order)).first()
+
+
+def require(session: Session, caller: Caller, dataset: str) -> DatasetReading:
+    """Like `find`; raises NotFound if there is none."""
+    found = find(session, caller, dataset)
+    if found is None:
+        raise NotFound(NO_SUCH_DATASET)
+    return found
+
+
+def outcome(session: Session, caller: Caller, dataset_id: str) -> DatasetReading | None:
+    """What was read of a data set in the background, for its owner, as long as it is kept."""
+    return session.scalars(select(READ).where(READ.id == dataset_id, READ.state == "ready", _seen(caller))).first()
+
+
+def page(session: Session, caller: Caller, *, after: tuple[datetime, str] | None, limit: int) -> list[DatasetReading]:
+    """The caller's registrations that are no data sets, newest first; one more than requested."""
+    query = select(READ).where(READ.state != "ready", _seen(caller))
+    if after is not None:
+        query = query.where(tuple_(READ.created_at, READ.id) < after)
+    return list(session.scalars(query.order_by(READ.created_at.desc(), READ.id.desc()).limit(limit + 1)))
+
+
+def sweep(db: Database, settings: Settings) -> None:
+    """Deletes ended rows after a day, and the folders that no registration needs."""
+    with db.write() as session:
+        session.execute(delete(READ).where(READ.ended_at < now() - KEPT))
+    with db.read() as session:
+        needed = set(session.scalars(select(READ.id).where(READ.state == "reading")))
+    for folder in storage.stale(settings.storage_root, KIND):
+        if folder.name not in needed:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _seen(caller: Caller) -> ColumnElement[bool]:
+    if caller.is_admin:
+        return READ.id.is_not(None)
+    return and_(READ.owner_key == (caller.id if caller.role == "owner" else None))
+
+
+def _mine(session: Session, claimed: Claimed, **values: Any) -> None:
+    kept = update(READ).where(claimed.mine).values(**values).returning(READ.id)
+    if session.execute(kept, execution_options={"synchronize_session": False}).one_or_none() is None:
+        raise Lost

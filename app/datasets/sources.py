@@ -1,0 +1,111 @@
+"""The files of a registration: sent with it, uploaded in pieces before, or under the data root.
+
+Large ones are neither copied nor compared with their hash within the request: `fetch` does it in the background.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.contracts.base import Document
+from app.contracts.dataset_spec import DatasetSpec
+from app.datasets import folders, resumable, storage
+from app.datasets.parsing import Parsers
+from app.errors import InvalidRequest
+from app.settings import Settings
+
+PREFIXES = {"file": "", "holdout_file": "holdout_"}
+
+
+class Source(Document):
+    """One file, and what is left to do before it is read.
+
+    Attributes:
+        path: where it is copied from, under the data root; None: it is in its folder.
+        is_folder: it is a folder of images, and packed.
+        sha256: what it has to be, in hex.
+    """
+
+    size: int
+    path: str | None = None
+    is_folder: bool = False
+    sha256: str | None = None
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """A declaration with its files, by the names that they have in their folder."""
+
+    spec: DatasetSpec
+    sources: Mapping[str, Source]
+
+    @property
+    def size(self) -> int:
+        """The bytes of all files."""
+        return sum(each.size for each in self.sources.values())
+
+    @property
+    def new_bytes(self) -> int:
+        """The bytes that no upload has declared before."""
+        declared = {name for name, prefix in PREFIXES.items() if getattr(self.spec, f"{prefix}upload") is not None}
+        return sum(each.size for name, each in self.sources.items() if name not in declared)
+
+    @property
+    def uploads(self) -> list[str]:
+        """The uploads in pieces that were named."""
+        return [each for each in (self.spec.upload, self.spec.holdout_upload) if each is not None]
+
+
+def sent(spec: DatasetSpec, folder: Path) -> Arrived:
+    """A declaration whose files came with it."""
+    files = {name: folder / name for name in PREFIXES}
+    return Arrived(spec, {name: Source(size=file.stat().st_size) for name, file in files.items() if file.exists()})
+
+
+def named(spec: DatasetSpec, folder: Path, settings: Settings, owner_key: str) -> Arrived:
+    """A declaration that names its files. Uploads are linked into the folder; nothing is copied.
+
+    Raises:
+        InvalidRequest: there is no such file or upload, or a part of it is missing.
+        TooLarge: a file under the data root is.
+    """
+    found: dict[str, Source] = {}
+    for name, prefix in PREFIXES.items():
+        path, upload = getattr(spec, f"{prefix}path"), getattr(spec, f"{prefix}upload")
+        if path is not None and upload is not None:
+            raise InvalidRequest.at(f"/{prefix}upload", f"give `{prefix}path` or `{prefix}upload`, not both")
+        if path is not None:
+            found[name] = _under_data_root(spec, path, f"/{prefix}path", settings)
+        if upload is not None:
+            declared = resumable.take(settings, owner_key, upload, f"/{prefix}upload", folder / name)
+            found[name] = Source(size=declared.size, sha256=declared.sha256)
+    return Arrived(spec, found)
+
+
+def _under_data_root(spec: DatasetSpec, path: str, pointer: str, settings: Settings) -> Source:
+    root, limit = settings.data_root, settings.max_path_bytes
+    folder = storage.folder_under_data_root(root, path) if spec.format == "images" else None
+    if folder is not None:
+        return Source(size=folders.size(folder, limit), path=path, is_folder=True)
+    return Source(size=storage.size_under_data_root(root, path, pointer, limit), path=path)
+
+
+def fetch(sources: Mapping[str, Source], folder: Path, settings: Settings, parsers: Parsers) -> None:
+    """Copies what is under the data root, and compares what was uploaded with its hash. It can be repeated.
+
+    Raises:
+        InvalidRequest, TooLarge, StorageFull: as `storage.copy_from_data_root`; a file is not the declared one.
+        LimitError: too many copies are made at once (503).
+    """
+    for name, source in sources.items():
+        prefix = PREFIXES[name]
+        if source.path is not None and not (folder / name).exists():
+            half = folder / f"{name}.part"
+            half.unlink(missing_ok=True)
+            with parsers.copying():
+                take = storage.pack_from_data_root if source.is_folder else storage.copy_from_data_root
+                take(settings.data_root, source.path, f"/{prefix}path", half, settings.max_path_bytes)
+            half.rename(folder / name)
+        resumable.check_arrived(folder / name, source.sha256, f"/{prefix}upload")

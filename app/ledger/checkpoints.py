@@ -1,0 +1,228 @@
+"""Signed checkpoints of data sets' ledgers: made by the relay, kept in the database and outside it, proven to readers.
+
+    entries ──▶ tree (app.ledger.merkle) ──▶ checkpoint, signed (app.ledger.notes)
+                                                 ├─▶ ledger_checkpoints       the newest one, for readers
+                                                 ├─▶ HEADS/DATASET.checkpoint the same, outside every backup
+                                                 └─▶ webhooks, witnesses, certificates
+
+The tree grows when a checkpoint is signed, never in the transaction of an entry: a POST writes one entry, as ever. The
+roots of whole tiles are stored (`ledger_tiles`), so signing and proving read at most about 512 entries.
+
+Guarantee: no checkpoint is signed of a tree that does not begin with every kept checkpoint's leaves.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+from collections.abc import Callable, Iterable, Sequence
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from sqlalchemy import select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from app.db.engine import Database
+from app.db.models import Account, LedgerCheckpoint, LedgerTile
+from app.errors import Conflict, InvalidRequest, TransientError
+from app.ids import whole_second
+from app.ledger import behind, notes
+from app.ledger.attestations import NotAuthentic
+from app.ledger.heads import Heads, UnreadableHeadError
+from app.ledger.merkle import Tree
+from app.ledger.signing_keys import public_key
+from app.ledger.trees import tree_of
+from app.ledger.witnesses import Away, Contradiction, Witness
+
+logger = logging.getLogger(__name__)
+Announce = Callable[[Session, str, int, str], None]  # data set, entries, note
+
+
+def sign_due(db: Database, heads: Heads, key: Ed25519PrivateKey, announce: Announce) -> tuple[int, list[str]]:
+    """Records the head of every chain that has grown, and signs its checkpoint; for the relay, which holds the key.
+
+    A checkpoint that another key signed is signed again: readers then need the newest key alone.
+
+    Args:
+        announce: called in the transaction that stores a new checkpoint.
+
+    Returns:
+        How many were signed; and the data sets whose chains lack what was kept and were not signed.
+    """
+    signed_so = notes.beginning(key.public_key())
+    grown = (
+        select(Account.dataset_id)
+        .outerjoin(LedgerCheckpoint, LedgerCheckpoint.dataset_id == Account.dataset_id)
+        .where(LedgerCheckpoint.size.is_distinct_from(Account.entries) | ~LedgerCheckpoint.note.contains(signed_so))
+        # A ledger that was joined to another one comes last: the charge to the other one is recorded before it.
+        .order_by(Account.joined_into.is_not(None), Account.dataset_id)
+    )
+    with db.read() as session:
+        waiting = list(session.scalars(grown))
+    signed, refused = 0, []
+    for dataset_id in waiting:
+        try:
+            behind.record(db, heads, dataset_id)
+            with db.write() as session:
+                signed += advance(session, heads, dataset_id, key, announce) is not None
+        except TransientError:
+            refused.append(dataset_id)
+    return signed, refused
+
+
+def advance(
+    session: Session, heads: Heads, dataset_id: str, key: Ed25519PrivateKey, announce: Announce
+) -> notes.Checkpoint | None:
+    """Signs and keeps the checkpoint of all entries; None if this key signed it before.
+
+    The file outside the database is written first: the entries are committed, the row can follow. Two relays do this
+    one after the other. Cosignatures stay valid if another key signs the same checkpoint.
+
+    Raises:
+        TransientError: the ledger lacks a kept checkpoint, or the file cannot be read or written.
+    """
+    account = session.get_one(Account, dataset_id, populate_existing=True, with_for_update=True)
+    row = session.get(LedgerCheckpoint, dataset_id, populate_existing=True, with_for_update=True)
+    again = row is not None and row.size == account.entries
+    if row is not None and again and notes.is_signed(row.note, public_key(key)):
+        return None
+    try:
+        outside = heads.checkpoint(dataset_id)
+        kept = [notes.read(note) for note in (outside, row.note if row is not None else None) if note is not None]
+        tree = tree_of(session, dataset_id, fresh_from=min((each.size for each in kept), default=1))
+        _require_all(tree, dataset_id, account.entries, kept)
+        found = notes.Checkpoint(dataset_id, account.entries, tree.root(account.entries))
+        note = notes.sign(found, key) + (notes.cosignatures(row.note) if row is not None and again else "")
+        heads.keep_checkpoint(dataset_id, note)
+    except (OSError, ValueError, UnreadableHeadError) as error:
+        raise TransientError(f"the checkpoint of {dataset_id} could not be signed: {error}") from None
+    try:
+        with session.begin_nested():
+            session.merge(LedgerCheckpoint(dataset_id=dataset_id, size=found.size, note=note, signed_at=whole_second()))
+            for number, root in tree.made.items():
+                session.merge(LedgerTile(dataset_id=dataset_id, number=number, root=root.hex()))
+    except IntegrityError:
+        return None  # another relay signed it at the same moment
+    if not again:
+        announce(session, dataset_id, found.size, note)
+    return found
+
+
+def proofs(session: Session, dataset_id: str, entries: Iterable[tuple[int, str]], size: int) -> list[dict[str, object]]:
+    """Proves that entries, by number and hash, are in the checkpoint of this size.
+
+    Raises:
+        ValueError: an entry is missing.
+    """
+    tree = tree_of(session, dataset_id)
+    return [{"entry": seq, "hash": digest, "path": encoded(tree.inclusion(seq - 1, size))} for seq, digest in entries]
+
+
+def inclusion(session: Session, dataset_id: str, entry: int, size: int) -> list[str]:
+    """Proves that an entry of the checkpoint of this size is in it.
+
+    Raises:
+        Conflict: `ledger-behind`: an entry is missing.
+    """
+    try:
+        return encoded(tree_of(session, dataset_id).inclusion(entry - 1, size))
+    except ValueError as error:
+        raise behind.refusal(str(error)) from None
+
+
+def consistency(session: Session, dataset_id: str, old: int, size: int) -> list[str]:
+    """Proves that the first `old` entries of the checkpoint of this size are those of the checkpoint of that size.
+
+    Raises:
+        InvalidRequest: there is no such checkpoint before it.
+        Conflict: `ledger-behind`: an entry is missing.
+    """
+    if not 0 < old <= size:
+        raise InvalidRequest.at("/since", f"a tree of {size} entries does not follow one of {old}")
+    try:
+        return encoded(tree_of(session, dataset_id).consistency(old, size))
+    except ValueError as error:
+        raise behind.refusal(str(error)) from None
+
+
+def encoded(path: Sequence[bytes]) -> list[str]:
+    """A proof's hashes in base64, as C2SP writes them."""
+    return [base64.b64encode(each).decode() for each in path]
+
+
+def _require_all(tree: Tree, dataset_id: str, entries: int, kept: Sequence[notes.Checkpoint]) -> None:
+    for each in kept:
+        if each.dataset != dataset_id:
+            raise NotAuthentic("a kept checkpoint is of another data set")
+        if each.size > entries or tree.root(each.size) != each.root:
+            raise TransientError(f"{dataset_id} lacks the kept checkpoint of {each.size} entries")
+
+
+def witness_due(
+    db: Database, heads: Heads, witnesses: Sequence[Witness], told: set[str], complete: dict[str, str] | None = None
+) -> int:
+    """Sends witnesses the checkpoints that they have not signed, and keeps their cosignatures; for the relay.
+
+    Args:
+        told: what was logged already; grows.
+        complete: the notes, by data set, that were found to have every cosignature: they are not verified again; grows.
+
+    Returns:
+        How many cosignatures were added.
+    """
+    complete = {} if complete is None else complete
+    with db.read() as session:
+        rows = session.execute(select(LedgerCheckpoint.dataset_id, LedgerCheckpoint.note)).all()
+    added, away = 0, set[Witness]()
+    for dataset_id, note in rows:
+        if complete.get(dataset_id) == note:
+            continue
+        lacking = [each for each in witnesses if not notes.is_cosigned(note, each.key)]
+        for witness in lacking:
+            if witness not in away:  # one that is away would delay every ledger
+                added += _cosign(db, heads, witness, (dataset_id, note), told, away)
+        if not lacking:
+            complete[dataset_id] = note
+    return added
+
+
+def _cosign(
+    db: Database, heads: Heads, witness: Witness, signed: tuple[str, str], told: set[str], away: set[Witness]
+) -> bool:
+    """Has one checkpoint cosigned and kept. Says what is wrong once, and is never the end of the others."""
+    dataset_id, note = signed
+    try:
+        line = witness.send(note, _proof_to(db, dataset_id, notes.read(note).size))
+        return _keep_cosigned(db, heads, dataset_id, note, line)
+    except Contradiction as error:
+        _tell(told, f"the ledger of {dataset_id} was rewound or rewritten: {error} (scrimp restore)")
+    except (Conflict, InvalidRequest, TransientError, NotAuthentic, UnreadableHeadError, OSError) as error:
+        _tell(told, f"a checkpoint of {dataset_id} is not cosigned yet: {error}")
+        if isinstance(error, Away):
+            away.add(witness)
+    return False
+
+
+def _tell(told: set[str], text: str) -> None:
+    if text not in told:
+        told.add(text)
+        logger.error(text)
+
+
+def _proof_to(db: Database, dataset_id: str, size: int) -> Callable[[int], list[str]]:
+    def proof(old: int) -> list[str]:
+        with db.read() as session:
+            return consistency(session, dataset_id, old, size)
+
+    return proof
+
+
+def _keep_cosigned(db: Database, heads: Heads, dataset_id: str, note: str, line: str) -> bool:
+    """Adds a cosignature's line to the newest checkpoint, if it still is the cosigned one."""
+    with db.write() as session:
+        row = session.get(LedgerCheckpoint, dataset_id, with_for_update=True)
+        if row is None or notes.read(row.note) != notes.read(note):
+            return False
+        row.note += line
+        heads.keep_checkpoint(dataset_id, row.note)
+    return True

@@ -1,0 +1,172 @@
+"""What the database knows of the service, read at each scrape: the queue, attempts, workers, the relay's work,
+webhooks, readings and uploads; and what processes counted.
+
+Everything here is for admins. It counts jobs, requests and processes; a count by outcome or signal may depend on
+private data (too little memory), as the causes of failures do (app.system.prometheus).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+from sqlalchemy import func, select
+from sqlalchemy.orm import InstrumentedAttribute, Session
+
+from app.datasets import resumable
+from app.db.clock import now_there
+from app.db.engine import Database
+from app.db.models import Attempt, DatasetReading, Job, Outbox, Prediction, Webhook, WebhookDelivery
+from app.lifecycle import measures
+from app.lifecycle.measures import BOUNDS, METRICS, SUM, Measures
+from app.lifecycle.presence import is_alive, workers
+from app.lifecycle.states import NEEDS_GPU
+from app.lifecycle.sweeper import CLAIMABLE
+from app.settings import Settings
+
+Families = Iterator[Metric]
+
+
+class ServiceCollector(Collector):
+    """The queue, attempts, workers, the relay's work, webhooks, predictions, readings and uploads."""
+
+    def __init__(self, db: Database, settings: Settings) -> None:
+        self.db, self.settings = db, settings
+
+    def collect(self) -> Families:
+        """Reads all in one snapshot."""
+        with self.db.read() as session:
+            at = now_there(session)
+            found = [
+                *_queue(session, at),
+                *_attempts(session),
+                *self._workers(session, at),
+                *_outbox(session, at),
+                *_webhooks(session),
+                _by(session, "scrimp_predictions", "Predictions that are kept, by status.", Prediction.status),
+                _by(session, "scrimp_readings", "Data files read in the background, by state.", DatasetReading.state),
+            ]
+        yield from found
+        uploads = GaugeMetricFamily("scrimp_uploads_open", "Uploads in pieces that are not registered.")
+        uploads.add_metric([], resumable.count_open(self.settings))
+        yield uploads
+
+    def _workers(self, session: Session, at: datetime) -> Families:
+        family = GaugeMetricFamily(
+            "scrimp_workers", "Workers of the last day by device: busy, idle, or gone.", labels=["device", "state"]
+        )
+        counts = Counter({(device, state): 0 for device in ("cpu", "cuda") for state in ("busy", "idle", "gone")})
+        for worker, job in workers(session):
+            alive = is_alive(worker, self.settings.lease_s, at)
+            gpu = any(each.get("kind") == "cuda" for each in worker.devices or ())
+            counts["cuda" if gpu else "cpu", ("busy" if job else "idle") if alive else "gone"] += 1
+        for labels, count in counts.items():
+            family.add_metric(labels, count)
+        yield family
+
+
+def _queue(session: Session, at: datetime) -> Families:
+    """Jobs that a worker could claim now: what workers are scaled by."""
+    queued = GaugeMetricFamily("scrimp_queued_jobs", "Jobs that a worker could claim now.", labels=["device"])
+    oldest = GaugeMetricFamily("scrimp_queue_oldest_seconds", "Age of the oldest of them.", labels=["device"])
+    for device, needs in (("cpu", ~NEEDS_GPU), ("cuda", NEEDS_GPU)):
+        count, first = session.execute(select(func.count(), func.min(Job.created_at)).where(*CLAIMABLE, needs)).one()
+        queued.add_metric([device], count)
+        oldest.add_metric([device], _age(first, at))
+    yield from (queued, oldest)
+
+
+def _attempts(session: Session) -> Families:
+    ended = CounterMetricFamily("scrimp_attempts", "Ended attempts by outcome.", labels=["outcome"])
+    counts = Counter(dict.fromkeys(("succeeded", "failed", "cancelled", "paused", "lost", "crashed"), 0))
+    for status, count in session.execute(select(Attempt.status, func.count()).group_by(Attempt.status)):
+        counts[status] = count
+    claims = CounterMetricFamily("scrimp_claims", "Claims of jobs by workers.", value=sum(counts.values()))
+    running = counts.pop("running", 0)
+    for outcome, count in sorted(counts.items()):
+        ended.add_metric([outcome], count)
+    yield from (ended, claims)
+    yield GaugeMetricFamily("scrimp_attempts_running", "Attempts that have not ended.", value=running)
+    yield CounterMetricFamily(
+        "scrimp_lease_losses", "Attempts whose lease ran out or was given back.", value=counts["lost"]
+    )
+
+
+def _outbox(session: Session, at: datetime) -> Families:
+    rows = GaugeMetricFamily("scrimp_outbox_rows", "Tasks that wait for the relay.", labels=["topic"])
+    oldest = GaugeMetricFamily("scrimp_outbox_oldest_seconds", "Age of the oldest of them.", labels=["topic"])
+    found = {
+        topic: (count, first)
+        for topic, count, first in session.execute(
+            select(Outbox.topic, func.count(), func.min(Outbox.created_at)).group_by(Outbox.topic)
+        )
+    }
+    for topic in ("notify", "certificate", "discard"):
+        count, first = found.get(topic, (0, None))
+        rows.add_metric([topic], count)
+        oldest.add_metric([topic], _age(first, at))
+    yield from (rows, oldest)
+
+
+def _webhooks(session: Session) -> Families:
+    yield _by(session, "scrimp_webhook_deliveries", "Messages that are kept, by status.", WebhookDelivery.status)
+    state = GaugeMetricFamily("scrimp_webhooks", "Webhooks by state.", labels=["state"])
+    failing = Webhook.failing_since.is_not(None)
+    for name, condition in (
+        ("working", Webhook.enabled & ~failing),
+        ("failing", Webhook.enabled & failing),
+        ("disabled", ~Webhook.enabled),
+    ):
+        state.add_metric([name], session.scalar(select(func.count()).select_from(Webhook).where(condition)) or 0)
+    yield state
+
+
+def _by(session: Session, name: str, says: str, column: InstrumentedAttribute[str]) -> GaugeMetricFamily:
+    """A gauge with the number of rows by one of their columns."""
+    family = GaugeMetricFamily(name, says, labels=[column.key])
+    for value, count in session.execute(select(column, func.count()).group_by(column)):
+        family.add_metric([value], count)
+    return family
+
+
+def _age(first: datetime | None, at: datetime) -> float:
+    return 0.0 if first is None else max(0.0, (at - first).total_seconds())
+
+
+class MeasuresCollector(Collector):
+    """What all processes counted together. This process adds its own counts first; others' are at most
+    app.lifecycle.measures.FLUSH_S old."""
+
+    def __init__(self, db: Database, mine: Measures) -> None:
+        self.db, self.mine = db, mine
+
+    def collect(self) -> Families:
+        """One family for each metric, also if nothing was counted."""
+        self.mine.flush()
+        with self.db.read() as session:
+            found = measures.totals(session)
+        for metric in METRICS.values():
+            series = {labels: value for (name, labels), value in found.items() if name == metric.name}
+            if metric.kind == "histogram":
+                yield _histogram(metric, series)
+                continue
+            family = (CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily)(
+                metric.name, metric.says, labels=metric.labels
+            )
+            for labels, value in sorted(series.items() if metric.labels else ({(): 0.0} | series).items()):
+                family.add_metric(labels, value)
+            yield family
+
+
+def _histogram(metric: measures.Metric, series: dict[measures.Labels, float]) -> HistogramMetricFamily:
+    family = HistogramMetricFamily(metric.name, metric.says, labels=metric.labels)
+    for labels in sorted({each[:-1] for each in series}):
+        buckets, total = list[tuple[str, float]](), 0.0
+        for index, bound in enumerate([*BOUNDS, float("inf")]):
+            total += series.get((*labels, str(index)), 0.0)
+            buckets.append(("+Inf" if bound == float("inf") else str(bound), total))
+        family.add_metric(labels, buckets, sum_value=series.get((*labels, SUM), 0.0))
+    return family

@@ -1,0 +1,82 @@
+{{- define "scrimp.labels" -}}
+app.kubernetes.io/name: scrimp
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end }}
+
+{{- define "scrimp.claim" -}}
+{{ .Values.storage.existingClaim | default (printf "%s-storage" .Release.Name) }}
+{{- end }}
+
+{{/* A pod's own identity. fsGroup lets the first init container read the Secret's files. */}}
+{{- define "scrimp.pod" -}}
+automountServiceAccountToken: false
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 10001
+  runAsGroup: 10001
+  fsGroup: 10001
+  seccompProfile: { type: RuntimeDefault }
+{{- end }}
+
+{{- define "scrimp.container" -}}
+imagePullPolicy: {{ .Values.images.pullPolicy }}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities: { drop: [ALL] }
+envFrom:
+  - configMapRef: { name: {{ .Release.Name }}-settings }
+  {{- with .Values.objectStore.secret }}
+  - secretRef: { name: {{ . }} }
+  {{- end }}
+{{- end }}
+
+{{/* Kubernetes gives a Secret's files to root: readable by the pod's group alone, which the service refuses. This copies
+them to memory, owned by the service's user, mode 0400. */}}
+{{- define "scrimp.secrets" -}}
+- name: secrets
+  image: "{{ .Values.images.api.repository }}:{{ .Values.images.api.tag }}"
+  imagePullPolicy: {{ .Values.images.pullPolicy }}
+  command: [sh, -c, "umask 377 && cp -L /given/* /run/secrets/ && chmod 0400 /run/secrets/*"]
+  securityContext:
+    allowPrivilegeEscalation: false
+    readOnlyRootFilesystem: true
+    capabilities: { drop: [ALL] }
+  resources: { requests: { cpu: 10m, memory: 16Mi }, limits: { memory: 64Mi } }
+  volumeMounts:
+    - { name: given, mountPath: /given, readOnly: true }
+    - { name: secrets, mountPath: /run/secrets }
+{{- end }}
+
+{{- define "scrimp.mounts" -}}
+- { name: secrets, mountPath: /run/secrets, readOnly: true }
+- { name: home, mountPath: /var/lib/scrimp }
+- { name: shared, mountPath: /var/lib/scrimp/storage, subPath: storage }
+- { name: shared, mountPath: /var/lib/scrimp-heads, subPath: heads }
+- { name: tmp, mountPath: /tmp }
+{{- if .Values.models.existingClaim }}
+- { name: models, mountPath: /var/lib/scrimp-models, readOnly: true }
+{{- end }}
+{{- end }}
+
+{{- define "scrimp.volumes" -}}
+- { name: secrets, emptyDir: { medium: Memory, sizeLimit: 1Mi } }
+- { name: home, emptyDir: {} }
+- { name: tmp, emptyDir: {} }
+- { name: shared, persistentVolumeClaim: { claimName: {{ include "scrimp.claim" . }} } }
+{{- with .Values.models.existingClaim }}
+- { name: models, persistentVolumeClaim: { claimName: {{ . }}, readOnly: true } }
+{{- end }}
+{{- end }}
+
+{{/* Waits until the database is at this version's migration; the API's pods migrate it. */}}
+{{- define "scrimp.wait" -}}
+- name: wait
+  image: "{{ .Values.images.api.repository }}:{{ .Values.images.api.tag }}"
+  command: [sh, -c, "until python -m app.system.health; do sleep 5; done"]
+  {{- include "scrimp.container" . | nindent 2 }}
+  resources: { requests: { cpu: 100m, memory: 256Mi }, limits: { memory: 512Mi } }
+  volumeMounts: {{- include "scrimp.mounts" . | nindent 4 }}
+{{- end }}

@@ -1,0 +1,169 @@
+"""What admins, owners and operators ask of a service: keys, signing keys, the audit log, webhooks, workers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from scrimp.errors import NotAllowed, ScrimpError
+from scrimp.models import (
+    AuditEntry,
+    AuditVerification,
+    Delivery,
+    Key,
+    NewKey,
+    NewSecret,
+    SigningKey,
+    Webhook,
+    Worker,
+)
+from scrimp.rows import Pages
+from scrimp.wire import Wire, in_path
+
+
+class Administration(Wire):
+    """A part of `Client`."""
+
+    def signing_keys(self) -> Pages[SigningKey]:
+        """Lists the keys that sign or signed certificates, the newest first. Keep the key that you trust outside."""
+        return self.pages("/v1/signing-keys", SigningKey)
+
+    # Keys
+
+    def create_key(
+        self,
+        name: str,
+        role: str,
+        *,
+        expires_at: datetime | None = None,
+        requests_per_minute: int | None = None,
+        max_queued_jobs: int | None = None,
+        max_running_jobs: int | None = None,
+        max_job_s: int | None = None,
+    ) -> NewKey:
+        """Creates a key; its token is in this response and nowhere else.
+
+        Args:
+            expires_at: with its zone; None: never.
+            requests_per_minute, max_queued_jobs: None: the service's settings apply.
+            max_running_jobs: None: as many as there are workers.
+            max_job_s: how long one of its jobs may run; None: the service's settings apply.
+        """
+        body = {
+            "name": name,
+            "role": role,
+            "expires_at": None if expires_at is None else expires_at.isoformat(),
+            "requests_per_minute": requests_per_minute,
+            "max_queued_jobs": max_queued_jobs,
+            "max_running_jobs": max_running_jobs,
+            "max_job_s": max_job_s,
+        }
+        return NewKey.model_validate(self.json("POST", "/v1/keys", json=body))
+
+    def own_key(self) -> Key:
+        """Shows the key that this client sends."""
+        return Key.model_validate(self.json("GET", "/v1/keys/self"))
+
+    def rotate_key(self, key_id: str | None = None, overlap_s: int = 0) -> NewKey:
+        """Gives a key a new token; its grants and jobs stay. This client keeps using its own token.
+
+        Args:
+            key_id: None: the key that this client sends.
+            overlap_s: how long the old token still works.
+        """
+        path = f"/v1/keys/{in_path(key_id or self.own_key().id)}/rotate"
+        return NewKey.model_validate(self.json("POST", path, json={"overlap_s": overlap_s}))
+
+    def keys(self) -> Pages[Key]:
+        """Yields every key. For admins."""
+        return self.pages("/v1/keys", Key)
+
+    def key_id_of(self, name_or_id: str) -> str:
+        """The id of a key, for its id, or for admins its name if no other key that is in use has it.
+
+        Raises:
+            ScrimpError: no key, or several, have this name, or the caller may not look it up.
+        """
+        if name_or_id.startswith("key_"):
+            return name_or_id
+        try:
+            found = [each.id for each in self.keys() if each.name == name_or_id and each.revoked_at is None]
+        except NotAllowed as error:
+            if error.status != 403:
+                raise
+            asked = f"only an admin's key finds a key by its name, {name_or_id!r}"
+            raise ScrimpError(f"{asked}: give its id, key_…; its holder sees it with `scrimp keys self`") from error
+        if len(found) != 1:
+            several = f"{len(found)} keys are called {name_or_id!r}: give an id: {', '.join(found[:5])}"
+            raise ScrimpError(several if found else f"no key is called {name_or_id!r}")
+        return found[0]
+
+    def revoke_key(self, key_id: str) -> Key:
+        """Revokes a key, at once and for good. For admins."""
+        return Key.model_validate(self.json("DELETE", f"/v1/keys/{key_id}"))
+
+    # The audit log
+
+    def audit(
+        self, *, key: str | None = None, action: str | None = None, target: str | None = None, since: int | None = None
+    ) -> Pages[AuditEntry]:
+        """Yields who did what, newest first; with `since` the sealed entries after that `seq`, oldest first. For
+        admins."""
+        return self.pages("/v1/audit", AuditEntry, key=key, action=action, target=target, since=since)
+
+    def verify_audit(self) -> AuditVerification:
+        """Makes the service recompute the log's hash chain. Compare the head with one kept elsewhere."""
+        return AuditVerification.model_validate(self.json("GET", "/v1/audit/verify"))
+
+    # Webhooks
+
+    def create_webhook(
+        self, url: str, events: Sequence[str], *, dataset: str | None = None, description: str = ""
+    ) -> NewSecret:
+        """Creates a webhook; the secret that signs its messages is in this response and nowhere else.
+
+        Args:
+            events: such as `job.succeeded`.
+            dataset: only jobs on this one (name or id).
+        """
+        body = {"url": url, "events": list(events), "dataset": dataset, "description": description}
+        return NewSecret.model_validate(self.json("POST", "/v1/webhooks", json=body))
+
+    def webhooks(self) -> Pages[Webhook]:
+        """Yields this key's webhooks; for admins, everybody's."""
+        return self.pages("/v1/webhooks", Webhook)
+
+    def webhook(self, webhook_id: str) -> Webhook:
+        """Shows one webhook."""
+        return Webhook.model_validate(self.json("GET", _webhook(webhook_id)))
+
+    def change_webhook(self, webhook_id: str, **changes: Any) -> Webhook:
+        """Changes a webhook's `url`, `events`, `description` or `enabled`; members that are None stay."""
+        return Webhook.model_validate(self.json("PATCH", _webhook(webhook_id), json=changes))
+
+    def rotate_webhook_secret(self, webhook_id: str) -> NewSecret:
+        """Gives a webhook a new secret."""
+        return NewSecret.model_validate(self.json("POST", f"{_webhook(webhook_id)}/rotate-secret"))
+
+    def test_webhook(self, webhook_id: str) -> Delivery:
+        """Sends a webhook a test message."""
+        return Delivery.model_validate(self.json("POST", f"{_webhook(webhook_id)}/test"))
+
+    def deliveries(self, webhook_id: str) -> Pages[Delivery]:
+        """Yields a webhook's messages and the results of their tries, newest first."""
+        return self.pages(f"{_webhook(webhook_id)}/deliveries", Delivery)
+
+    def delete_webhook(self, webhook_id: str) -> None:
+        """Deletes a webhook and what it had not sent."""
+        self.json("DELETE", _webhook(webhook_id))
+
+    # Workers
+
+    def workers(self) -> Pages[Worker]:
+        """Yields the workers of the last day, and what each runs."""
+        return self.pages("/v1/workers", Worker)
+
+
+def _webhook(webhook_id: str) -> str:
+    return f"/v1/webhooks/{in_path(webhook_id)}"

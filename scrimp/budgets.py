@@ -1,0 +1,164 @@
+"""`client.budgets`: what keys and teams may use of a data set's cap, and requests for more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from scrimp.errors import NotFound
+from scrimp.models import Epsilon, Resource
+from scrimp.rows import Pages
+from scrimp.wire import dataset_path, in_path
+
+if TYPE_CHECKING:
+    from scrimp.client import Client
+
+REQUESTS = "/v1/budget-requests"
+
+
+class BudgetPart(Resource):
+    """A budget's balances on one account, in the filter's units."""
+
+    budget: int
+    spent: int
+    held: int
+    remaining: int
+    share_of_cap: float
+    share_spent: float
+    share_held: float
+
+
+class Budget(Resource):
+    """What some keys may use of a data set's cap, by account. The cap bounds all budgets together."""
+
+    dataset: str
+    id: str = ""
+    name: str
+    epsilon: Epsilon
+    epsilon_spent: Epsilon
+    unit: str
+    accounts: dict[str, BudgetPart | None]
+    keys: list[str] | None = None
+    version: int
+    changed_at: str
+    changed_by: str
+    closed: bool = False
+    collusion: str = ""
+
+
+class BudgetRequest(Resource):
+    """A request for a budget: `budget` is the one that it is about, and `budget_version` that one's version."""
+
+    id: str
+    dataset: str
+    key: str
+    epsilon: float
+    reason: str
+    status: str
+    created_at: str
+    expires_at: str
+    decided_at: str | None = None
+    decided_by: str | None = None
+    answer: str | None = None
+    budget: str
+    budget_version: int
+
+
+class Budgets:
+    """The budgets within caps: `client.budgets`."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def __call__(self, dataset: str) -> Pages[Budget]:
+        """Yields the budgets within a data set's cap: all of them for its owner, else this key's own."""
+        return self._client.pages(f"{dataset_path(dataset)}/budgets", Budget)
+
+    def get(self, dataset: str, name: str) -> Budget:
+        """Shows one budget: of a key, by its id, or of a team."""
+        return Budget.model_validate(self._client.json("GET", _path(dataset, name)))
+
+    def set(
+        self,
+        dataset: str,
+        name: str,
+        epsilon: float,
+        keys: Sequence[str] | None = None,
+        *,
+        version: int | None = None,
+    ) -> Budget:
+        """Sets what the keys of a budget may use together.
+
+        Args:
+            name: a key's id, or a team's name.
+            epsilon: converted once into the filter's units, which add up.
+            keys: the ids of all keys that share it from now on: one that is left out is bounded by the cap alone. None:
+                the same as now, or the key that a new one is named after.
+            version: the version that this is for; None: as it is now.
+
+        Raises:
+            ApiError: 412 if it was changed since that version.
+        """
+        body = {"epsilon": epsilon, "keys": None if keys is None else list(keys)}
+        found = self._client.json("PUT", _path(dataset, name), json=body, headers=self._match(dataset, name, version))
+        return Budget.model_validate(found)
+
+    def close(self, dataset: str, name: str, *, version: int | None = None) -> None:
+        """Ends a budget: the cap alone bounds its keys. What it spent stays spent."""
+        self._client.json("DELETE", _path(dataset, name), headers=self._match(dataset, name, version))
+
+    def request(
+        self, dataset: str, epsilon: float, reason: str, *, expires_at: datetime | None = None
+    ) -> BudgetRequest:
+        """Asks a data set's owner for a budget, or for a larger one.
+
+        Args:
+            expires_at: when the request ends by itself, with its zone; None: in 14 days.
+        """
+        ends = None if expires_at is None else expires_at.isoformat()
+        body = {"dataset": dataset, "epsilon": epsilon, "reason": reason, "expires_at": ends}
+        return BudgetRequest.model_validate(self._client.json("POST", REQUESTS, json=body))
+
+    def requests(self, dataset: str | None = None, status: str | None = None) -> Pages[BudgetRequest]:
+        """Yields this key's requests and those on its own data sets, newest first.
+
+        Args:
+            status: `open`, `approved`, `denied` or `expired`.
+        """
+        return self._client.pages(REQUESTS, BudgetRequest, dataset=dataset, status=status)
+
+    def approve(
+        self, request_id: str, answer: str | None = None, *, seen: BudgetRequest | None = None
+    ) -> BudgetRequest:
+        """Gives a key what it asked for.
+
+        Args:
+            seen: the request as you saw it, with its budget; None: as it is now.
+
+        Raises:
+            ApiError: 412 if the request is about another budget now, or if that was changed.
+        """
+        path = f"{REQUESTS}/{in_path(request_id)}"
+        if seen is None:
+            seen = BudgetRequest.model_validate(self._client.json("GET", path))
+        headers = {"If-Match": f'"{seen.budget}.{seen.budget_version}"'}
+        sent = self._client.json("POST", f"{path}/approve", json={"answer": answer}, headers=headers)
+        return BudgetRequest.model_validate(sent)
+
+    def deny(self, request_id: str, answer: str | None = None) -> BudgetRequest:
+        """Refuses a request, or withdraws one's own. Nothing changes."""
+        path = f"{REQUESTS}/{in_path(request_id)}/deny"
+        return BudgetRequest.model_validate(self._client.json("POST", path, json={"answer": answer}))
+
+    def _match(self, dataset: str, name: str, version: int | None) -> dict[str, Any]:
+        if version is None:
+            try:
+                version = self.get(dataset, name).version
+            except NotFound:
+                return {}
+        return {"If-Match": f'"{version}"'}
+
+
+def _path(dataset: str, name: str) -> str:
+    return f"{dataset_path(dataset)}/budgets/{in_path(name)}"

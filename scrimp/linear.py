@@ -1,0 +1,191 @@
+"""A linear model in numpy: f = W x (+ b), in float64, with the worker's answers (tests compare the two).
+
+Texts are hashed as the service hashes them: words of two letters or more in lower case, their n-grams, MurmurHash3
+modulo `buckets`, counts or presence, divided by the Euclidean norm (scikit-learn's HashingVectorizer).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from scrimp.specs import TableFeatures
+
+Floats = npt.NDArray[np.float64]
+WORD = re.compile(r"\b\w\w+\b")
+MASK = 0xFFFFFFFF
+LARGEST = 3.4e38  # finite in single precision
+TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2"}
+
+
+class NoTensorsError(ValueError):
+    """Bytes that are no safetensors file."""
+
+
+def tensors(content: bytes) -> dict[str, Floats]:
+    """The tensors of a safetensors file: 8 bytes of length, a JSON header, numbers.
+
+    Raises:
+        NoTensorsError: it is none.
+    """
+    try:
+        size = int.from_bytes(content[:8], "little")
+        header, body = json.loads(content[8 : 8 + size]), content[8 + size :]
+        header.pop("__metadata__", None)
+        return {name: _tensor(body, **said) for name, said in header.items()}
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+        raise NoTensorsError("these bytes are no safetensors file") from None
+
+
+def _tensor(body: bytes, dtype: str, shape: list[int], data_offsets: list[int]) -> Floats:
+    start, end = data_offsets
+    return np.frombuffer(body[start:end], dtype=TYPES[dtype]).reshape(shape).astype(np.float64)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A linear model with its weights; see scrimp.loading.LoadedModel."""
+
+    card: Mapping[str, Any]
+    tensors: Mapping[str, Floats]
+
+    def predict(self, records: Iterable[Any], top: int = 10) -> list[dict[str, Any]]:
+        """One answer for each record; see scrimp.loading.LoadedModel."""
+        if isinstance(records, str | bytes | Mapping):
+            raise ValueError("give a list of records, not a single one")
+        outputs = [self._outputs(record, at) for at, record in enumerate(records)]
+        if self.card["task"]["kind"] != "classification":
+            return [{"value": _finite(float(each[0]))} for each in outputs]
+        return [_classes(each, self.card["task"]["classes"], top) for each in outputs]
+
+    def _outputs(self, record: Any, at: int) -> Floats:
+        weight = self.tensors["weight"]
+        if self._words is not None:
+            sums = np.zeros(len(weight))
+            for bucket, value in _hashed(_text(record, at), self._words):
+                sums += weight[:, bucket] * value
+        else:
+            x = self._inputs(record, weight.shape[1], at) - self.tensors.get("mean", np.float64(0.0))
+            with np.errstate(invalid="ignore", over="ignore"):
+                sums = weight @ x
+        bias = self.tensors.get("bias")
+        return sums if bias is None else sums + bias
+
+    def _inputs(self, record: Any, width: int, at: int) -> Floats:
+        """A record's numbers, rounded to float32 as the worker reads them."""
+        if self._table is None:
+            return _numbers(record, self.card["features"].get("columns"), width, at)
+        from scrimp.tables import features_of
+
+        return np.array(features_of(record, self._table, at), dtype=np.float32).astype(np.float64)
+
+    @cached_property
+    def _table(self) -> TableFeatures | None:
+        if self.card["features"]["kind"] != "table":
+            return None
+        from scrimp.specs import TableFeatures
+
+        return TableFeatures.model_validate(self.card["features"])
+
+    @property
+    def _words(self) -> Mapping[str, Any] | None:
+        """How texts are hashed; None if records are numbers."""
+        extractor, features = self.card.get("extractor"), self.card["features"]
+        found: Mapping[str, Any] | None = extractor["words"] if extractor is not None else None
+        return features if found is None and features["kind"] == "hashed_text" else found
+
+
+def _classes(outputs: Floats, classes: list[Any], top: int) -> dict[str, Any]:
+    if not np.isfinite(outputs).all():
+        return {"class": None, "probabilities": {}}
+    shares = np.exp(outputs - outputs.max())
+    shares /= shares.sum()
+    best = np.argsort(-shares, kind="stable")[:top]
+    return {
+        "class": classes[int(shares.argmax())],
+        "probabilities": {str(classes[at]): float(shares[at]) for at in best.tolist()},
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _numbers(record: Any, names: list[str] | None, width: int, at: int) -> Floats:
+    """A record of columns or of a tensor as its numbers, rounded to float32 as the worker reads them."""
+    if isinstance(record, Mapping) and names is not None:
+        wrong = [*(f"it lacks `{each}`" for each in names if each not in record)]
+        wrong += [f"it has `{each}`" for each in record if each not in set(names)]
+        if wrong:
+            said = "; ".join(map(str, wrong[:5]))
+            raise ValueError(f"records/{at}: a record must have the model's {width} columns, and no others: {said}")
+        record = [record[name] for name in names]
+    cells = record.ravel().tolist() if isinstance(record, np.ndarray) else record
+    if not isinstance(cells, list | tuple) or len(cells) != width:
+        raise ValueError(f"records/{at}: a record of this model must be {width} numbers")
+    plain = [cell.item() if isinstance(cell, np.generic) else cell for cell in cells]
+    if not all(isinstance(cell, int | float) and not isinstance(cell, bool) and abs(cell) < LARGEST for cell in plain):
+        raise ValueError(f"records/{at}: each cell must be a number, finite in single precision")
+    return np.array(plain, dtype=np.float32).astype(np.float64)
+
+
+def _text(record: Any, at: int) -> str:
+    if not isinstance(record, str):
+        raise ValueError(f"records/{at}: a record of this model must be a text")
+    return str(record)
+
+
+def _hashed(text: str, words: Mapping[str, Any]) -> Iterator[tuple[int, float]]:
+    """The buckets of a text's n-grams with their values, normalized."""
+    counts = Counter(_bucket(gram, words["buckets"]) for gram in _grams(WORD.findall(text.lower()), words["ngrams"]))
+    values = {bucket: 1.0 if words["binary"] else float(count) for bucket, count in counts.items()}
+    norm = math.sqrt(math.fsum(value * value for value in values.values()))
+    for bucket, value in values.items():
+        yield bucket, value / norm
+
+
+def _grams(words: list[str], between: list[int]) -> Iterator[str]:
+    shortest, longest = between
+    for length in range(shortest, longest + 1):
+        for start in range(len(words) - length + 1):
+            yield " ".join(words[start : start + length])
+
+
+def _bucket(gram: str, buckets: int) -> int:
+    signed = murmur3(gram.encode())
+    signed -= (signed >> 31) << 32
+    # |−2³¹| is no 32-bit integer: scikit-learn takes another remainder for it.
+    return (2**31 - buckets) % buckets if signed == -(2**31) else abs(signed) % buckets
+
+
+def murmur3(data: bytes, seed: int = 0) -> int:
+    """MurmurHash3, 32 bits, for x86: Appleby 2011.
+
+    >>> murmur3(b"hello")
+    613153351
+    """
+    h = seed
+    ends = len(data) & ~3
+    for at in range(0, ends, 4):
+        h ^= _mixed(int.from_bytes(data[at : at + 4], "little"))
+        h = (((h << 13 | h >> 19) & MASK) * 5 + 0xE6546B64) & MASK
+    h ^= _mixed(int.from_bytes(data[ends:], "little"))
+    h ^= len(data)
+    h = ((h ^ h >> 16) * 0x85EBCA6B) & MASK
+    h = ((h ^ h >> 13) * 0xC2B2AE35) & MASK
+    return h ^ h >> 16
+
+
+def _mixed(k: int) -> int:
+    k = (k * 0xCC9E2D51) & MASK
+    return (((k << 15 | k >> 17) & MASK) * 0x1B873593) & MASK

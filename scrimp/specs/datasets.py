@@ -1,0 +1,313 @@
+"""What an owner declares about a data set. Written by scripts/write_specs.py from app/contracts."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from scrimp.spec import Spec
+
+
+class Cap(Spec):
+    """The most that all jobs together may spend. `delta` defaults to the largest 10⁻ᵏ ≤ 1/records."""
+
+    epsilon: Annotated[float, Field(ge=0.0001, le=100.0)]
+    delta: Annotated[float, Field(ge=1e-15, lt=0.01)] | None = None
+
+
+class CategoryColumn(Spec):
+    """One of the declared values, compared as text. `unknown` decides about other values, `missing` about missing
+    cells: `refuse` the file, or count them as `other`.
+    """
+
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    missing_cells: Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], Field(max_length=20)] = []
+    kind: Literal["category"] = "category"
+    values: Annotated[
+        list[
+            Annotated[int, Field(ge=-9007199254740992, le=9007199254740992)]
+            | Annotated[str, Field(min_length=1, max_length=200)]
+        ],
+        Field(min_length=1, max_length=10000),
+    ]
+    unknown: Literal["refuse", "other"] = "refuse"
+    missing: Literal["refuse", "other"] = "refuse"
+
+
+class ClassificationTask(Spec):
+    """Predicts one of the declared classes."""
+
+    kind: Literal["classification"] = "classification"
+    label: Annotated[str, Field(min_length=1, max_length=200)]
+    classes: Annotated[
+        list[
+            Annotated[int, Field(ge=-9007199254740992, le=9007199254740992)]
+            | Annotated[str, Field(min_length=1, max_length=200)]
+        ],
+        Field(min_length=2, max_length=10000),
+    ]
+
+
+class Columns(Spec):
+    """Dense numeric columns, used as they are.
+
+    `typical_length`: about ‖x‖ of a record, from public knowledge: learning rates that are "auto" use it.
+    """
+
+    kind: Literal["columns"] = "columns"
+    columns: Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=200)]], Field(min_length=1, max_length=100000)
+    ]
+    typical_length: Annotated[float, Field(ge=1e-06, le=1000000.0)] | None = None
+
+
+class CsvDialect(Spec):
+    """How a CSV file is written: what separates its cells, and what its numbers' decimals."""
+
+    separator: Literal[",", ";", "\t", "|"] = ","
+    decimal: Literal[".", ","] = "."
+
+
+class TypicalJob(Spec):
+    """The typical job: the order of an `rdp` filter is chosen so that most jobs like it fit the cap."""
+
+    epsilon: Annotated[float, Field(ge=0.0001, le=100.0)]
+    expected_batch_size: Annotated[int, Field(ge=1)]
+    epochs: Annotated[float, Field(gt=0, le=100000.0)]
+
+
+class DatasetPrivacy(Spec):
+    """What is protected, and how much privacy may be spent.
+
+    `unit` "example" protects one record; "user" protects all records with the same value of `user_column`. At most
+    `max_records_per_user` records of a user are kept; the choice depends on that user alone. `records` counts units.
+    Where a record is a user (task 'next_item'), unit "user" needs neither.
+
+    `filter` decides for ever which jobs the ledger admits: `gdp` full-batch jobs only, and its ε is exact; `rdp` also
+    Poisson-sampled jobs (mini-batches), and its ε is an upper bound. Choose `gdp` for linear models, ratings and
+    studies, and `rdp` for networks and language models (docs/data.md has a table).
+    """
+
+    sensitivity: Literal["private", "public"]
+    unit: Literal["example", "user"] = "example"
+    user_column: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    max_records_per_user: Annotated[int, Field(ge=1, le=10000)] | None = None
+    records: Annotated[int, Field(ge=1, le=1000000000000)] | None = None
+    cap: Cap | None = None
+    filter: Literal["rdp", "gdp"] = "rdp"
+    order: Annotated[float, Field(gt=1.0, le=1024.0)] | None = None
+    typical_job: TypicalJob | None = None
+
+
+class HashedText(Spec):
+    """A text column as hashed n-grams, L2-normalized and sparse, for all jobs. Nothing is fitted to the data.
+
+    Features of kind `text` store the texts themselves: then each job chooses its features, hashed words too.
+    """
+
+    kind: Literal["hashed_text"] = "hashed_text"
+    column: Annotated[str, Field(min_length=1, max_length=200)]
+    buckets: Annotated[int, Field(ge=2, le=4194304)] = 32768
+    binary: bool = True
+    ngrams: tuple[Annotated[int, Field(ge=1, le=5)], Annotated[int, Field(ge=1, le=5)]] = (1, 1)
+
+
+class HashedIds(Spec):
+    """Any id, mapped to the first 64 bits of its SHA-256 modulo `buckets`. No list is needed; some ids share a row."""
+
+    kind: Literal["hashed"] = "hashed"
+    buckets: Annotated[int, Field(ge=1, le=10000000)]
+
+
+class ListedIds(Spec):
+    """A public list of ids."""
+
+    kind: Literal["listed"] = "listed"
+    ids: Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], Field(min_length=1, max_length=50000)]
+
+
+class NumberedIds(Spec):
+    """The whole numbers first, first + 1, …, first + count − 1."""
+
+    kind: Literal["numbered"] = "numbered"
+    count: Annotated[int, Field(ge=1, le=10000000)]
+    first: Annotated[int, Field(ge=0, le=9007199254740992)] = 1
+
+
+class Interactions(Spec):
+    """Pairs of a user and an item. The ids are declared: a list made from the data would leak them.
+
+    Declare `users` where users have rows in the model, that is for task 'rating'. Where each user is a record, users
+    are counted like records, and any id is valid.
+
+    `item_frequencies`, for task 'next_item': for each declared item, in order, the share of users whose sequence
+    contains it, from public knowledge.
+
+    `unknown`: what happens to a row with an undeclared id: the file is refused, or the row is dropped. Only the owner
+    learns how many rows were dropped, at registration.
+    """
+
+    kind: Literal["interactions"] = "interactions"
+    layout: Literal["inter", "dat", "csv", "tsv", "parquet"]
+    users: Annotated[NumberedIds | ListedIds | HashedIds, Field(discriminator="kind")] | None = None
+    items: Annotated[NumberedIds | ListedIds | HashedIds, Field(discriminator="kind")]
+    unknown: Literal["refuse", "drop"] = "refuse"
+    item_frequencies: (
+        Annotated[list[Annotated[float, Field(ge=0.0, le=1.0)]], Field(min_length=1, max_length=50000)] | None
+    ) = None
+
+
+class LanguageModelTask(Spec):
+    """Predicts each token of a text from the tokens before it. A record is one row's text, which is its own label.
+
+    Where users are protected, a record is all rows of one user. With `prompt`, a record is the text of that column and
+    then the features' text: the model reads both, and the loss is that of the second one's tokens.
+    """
+
+    kind: Literal["language_model"] = "language_model"
+    prompt: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+
+
+class LastItemHoldout(Spec):
+    """For task 'next_item': each user's last item. Those users are also trained on, so scores on private data are
+    charged to the training account.
+    """
+
+    kind: Literal["last_item"] = "last_item"
+
+
+class NextItemTask(Spec):
+    """Which item a user chooses next. One record is one user's whole sequence, so ε protects the user.
+
+    A user's rows are ordered by `time`; rows with the same time by a hash of user and item. A row's place therefore
+    depends on its user's rows alone, not on its place in the file.
+
+    `min_length`: users with fewer rows are dropped; this depends on each user alone. `core`, for public data only:
+    users and items with fewer rows than this are removed, repeatedly, until none is left.
+    """
+
+    kind: Literal["next_item"] = "next_item"
+    user: Annotated[str, Field(min_length=1, max_length=200)] = "user_id"
+    item: Annotated[str, Field(min_length=1, max_length=200)] = "item_id"
+    time: Annotated[str, Field(min_length=1, max_length=200)] = "timestamp"
+    min_length: Annotated[int, Field(ge=1, le=1000)] = 1
+    core: Annotated[int, Field(ge=2, le=1000)] | None = None
+
+
+class PublicHoldout(Spec):
+    """A separate public file: scores on it are free."""
+
+    kind: Literal["public"] = "public"
+
+
+class RatingTask(Spec):
+    """How a user rates an item. One rating is one record, so unit `example` protects a rating, not a user.
+
+    `scale` is the public range of ratings: predictions start at its middle, and scores are computed within it.
+    """
+
+    kind: Literal["rating"] = "rating"
+    user: Annotated[str, Field(min_length=1, max_length=200)] = "user_id"
+    item: Annotated[str, Field(min_length=1, max_length=200)] = "item_id"
+    rating: Annotated[str, Field(min_length=1, max_length=200)] = "rating"
+    scale: tuple[
+        Annotated[float, Field(ge=-1000000.0, le=1000000.0)], Annotated[float, Field(ge=-1000000.0, le=1000000.0)]
+    ]
+
+
+class RegressionTask(Spec):
+    """Predicts a number."""
+
+    kind: Literal["regression"] = "regression"
+    label: Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class SplitHoldout(Spec):
+    """A part split off by a keyed hash of each record's own content. It has an account of its own."""
+
+    kind: Literal["split"] = "split"
+    fraction: Annotated[float, Field(gt=0.0, lt=1.0)]
+
+
+class DateColumn(Spec):
+    """A day. `format` is "iso" (2024-05-01, a time after it is not read) or a pattern such as "%d.%m.%Y"."""
+
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    missing_cells: Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], Field(max_length=20)] = []
+    kind: Literal["date"] = "date"
+    range: tuple[date, date]
+    format: Annotated[str, Field(pattern="^(iso|[%dmYybB/. ,:HMS-]{4,40})$")] = "iso"
+    missing: Literal["refuse", "middle", "flag"] = "refuse"
+
+
+class NumberColumn(Spec):
+    """A number. With `range`, values beyond it are clipped, and the range becomes [−1, 1].
+
+    `missing`: `refuse` the file, take the `middle` of the range, or the middle with a `flag`: a further feature that is
+    1 where the cell is missing.
+    """
+
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    missing_cells: Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], Field(max_length=20)] = []
+    kind: Literal["number"] = "number"
+    range: tuple[Annotated[float, Field(ge=-1e30, le=1e30)], Annotated[float, Field(ge=-1e30, le=1e30)]] | None = None
+    missing: Literal["refuse", "middle", "flag"] = "refuse"
+
+
+class TableFeatures(Spec):
+    """Columns of several kinds, scaled by declared ranges."""
+
+    kind: Literal["table"] = "table"
+    columns: Annotated[
+        list[Annotated[NumberColumn | DateColumn | CategoryColumn, Field(discriminator="kind")]],
+        Field(min_length=1, max_length=10000),
+    ]
+
+
+class ImageShape(Spec):
+    """The size of every image of an archive, in pixels; 1 channel for grey, 3 for colours."""
+
+    height: Annotated[int, Field(ge=1, le=1024)]
+    width: Annotated[int, Field(ge=1, le=1024)]
+    channels: Literal[1, 3] = 3
+
+
+class Tensor(Spec):
+    """One array of an NPZ file, records first; or, with `image`, the images of an archive, their values over 255.
+
+    `typical_length`: about ‖x‖ of a record, from public knowledge: learning rates that are "auto" use it.
+    """
+
+    kind: Literal["tensor"] = "tensor"
+    array: Annotated[str, Field(min_length=1, max_length=200)]
+    image: ImageShape | None = None
+    typical_length: Annotated[float, Field(ge=1e-06, le=1000000.0)] | None = None
+
+
+class Text(Spec):
+    """A text column as it is: a job's frozen extractor computes features from it, or its `hf` model reads it."""
+
+    kind: Literal["text"] = "text"
+    column: Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class DatasetSpec(Spec):
+    """The declaration of a data set: format, task, features, privacy and hold-out. All of it is public."""
+
+    name: Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+    format: Literal["csv", "parquet", "npz", "jsonl", "arrow", "images", "interactions"]
+    task: Annotated[
+        ClassificationTask | RegressionTask | RatingTask | NextItemTask | LanguageModelTask, Field(discriminator="kind")
+    ]
+    features: Annotated[
+        HashedText | Text | Columns | TableFeatures | Tensor | Interactions, Field(discriminator="kind")
+    ]
+    csv: CsvDialect | None = None
+    privacy: DatasetPrivacy
+    holdout: Annotated[SplitHoldout | LastItemHoldout | PublicHoldout, Field(discriminator="kind")] | None = None
+    path: Annotated[str, Field(min_length=1, max_length=4000)] | None = None
+    holdout_path: Annotated[str, Field(min_length=1, max_length=4000)] | None = None
+    upload: Annotated[str, Field(pattern="^up_[a-z2-7]{21}$")] | None = None
+    holdout_upload: Annotated[str, Field(pattern="^up_[a-z2-7]{21}$")] | None = None

@@ -1,0 +1,230 @@
+"""A training job. Written by scripts/write_specs.py from app/contracts."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from scrimp.spec import Spec
+from scrimp.specs.models import (
+    CnnModel,
+    GruRecModel,
+    HfModel,
+    LinearModel,
+    LstmRecModel,
+    MatrixFactorizationModel,
+    MlpModel,
+    TransformerRecModel,
+)
+from scrimp.specs.optimizers import (
+    AdaDps,
+    Dp2AdaGrad,
+    Dp2RmsProp,
+    Dp2Yogi,
+    DpAdaGrad,
+    DpAdam,
+    DpAdamBc,
+    DpRmsProp,
+    DpSgd,
+    PdaDpmd,
+    ScaleThenPrivatize,
+)
+from scrimp.specs.studies import Auto, GridOracle, LinearScaling, Random, RandomK
+
+
+class AdaptiveNorm(Spec):
+    """C follows a quantile of the gradients' norms: C ← C · exp(−η (b̃ − γ)) after each step.
+
+    b̃ is the share of records whose norm is at most C, from a count with noise of std ½ · count_noise_multiplier. Count
+    and gradient are charged as one mechanism: the gradient's noise is slightly larger for it.
+
+    `count_noise_multiplier`: null takes the larger of expected_batch_size / 10 (Andrew et al.) and 5σ.
+    """
+
+    target_quantile: Annotated[float, Field(ge=0.01, le=0.99)] = 0.5
+    learning_rate: Annotated[float, Field(gt=0.0, le=1.0)] = 0.2
+    count_noise_multiplier: Annotated[float, Field(ge=0.2, le=1000000000000.0)] | None = None
+
+
+class Clipping(Spec):
+    """flat: g / max(1, ‖g‖/C);  automatic: C g / (‖g‖ + 0.01);  per_layer: each of m layers' part flat, to C/√m;
+    adaptive: flat, with a C that begins at `max_grad_norm` and moves between steps.
+
+    All engines compute the same sums. `bookkeeping` avoids forming per-record gradients where it can. `opacus` forms
+    all of them with Opacus' GradSampleModule: a reference for comparison, slower and larger.
+    """
+
+    kind: Literal["flat", "automatic", "per_layer", "adaptive"] = "flat"
+    max_grad_norm: Annotated[float, Field(ge=1e-06, le=1000000.0)] = 1.0
+    adaptive: AdaptiveNorm | None = None
+    engine: Literal["bookkeeping", "opacus"] = "bookkeeping"
+
+
+class CorrelatedNoise(Spec):
+    """Step t adds z_t − decay · z_{t−1}: each step takes back a part of the noise of the step before.
+
+    z_{t−1} is made again from its key, so nothing is kept. What a record adds in one step shows in later ones too, and
+    z is scaled up for that: by the root of (1 + λᵇ) / ((1 − λ²)(1 − λᵇ)), for λ = `decay` and records that take part
+    every b steps. It pays where b is well above 1/(1 − λ): with `cyclic` sampling.
+
+    Source: Kalinin, McKenna, Pagh & Lampert 2026, "DP-λCGD: efficient noise correlation for differentially private
+    model training".
+    """
+
+    kind: Literal["correlated"] = "correlated"
+    decay: Annotated[float, Field(gt=0.0, le=0.999)]
+
+
+class Cyclic(Spec):
+    """Each record belongs to one of `batches` secret groups, drawn once, and step t takes group t mod `batches`.
+
+    A record takes part once in every `batches` steps, and each time is charged whole: nothing is won by the draw. So
+    the price is exact, under either filter, and `noise` may be correlated.
+    """
+
+    kind: Literal["cyclic"] = "cyclic"
+    batches: Annotated[int, Field(ge=2, le=65535)]
+
+
+class Ranking(Spec):
+    """HIT and NDCG at k of each user's last item among all declared items, given the items before it.
+
+    With the last item at rank ρ: HIT@k = [ρ ≤ k], NDCG@k = [ρ ≤ k] / log₂(ρ + 1). An item with the same
+    score counts as better. `leave_out_seen`: earlier items of the user are not ranked, except the last item itself.
+    """
+
+    k: Annotated[int, Field(ge=1, le=10000)] = 10
+    leave_out_seen: bool = False
+
+
+class Evaluation(Spec):
+    """A score on the hold-out or on the training part, at `points` evenly spaced steps, the last one included.
+
+    On private data each score is a ratio of noisy sums with noise std sensitivity/noise_mu. The scored part's account
+    is charged points · noise_mu² for each of `metrics`. accuracy, the default for classification: correct predictions
+    (sensitivity 1). loss, the default for all other tasks: squared errors clipped to [0, loss_bound] (sensitivity
+    loss_bound); for classes, next items and next tokens the cross-entropy, clipped alike. On a public hold-out all
+    scores are exact and free.
+
+    `ranking`: scores next items by HIT@k and NDCG@k instead, from one release with sensitivity 1. Held-out last items
+    belong to the users who are trained on, so the training account is charged.
+
+    `groups` adds scores for groups of classes: group name → indices into the data set's list of classes. On private
+    data a score becomes a histogram over the groups. A record is in one cell: the price stays, and every cell gets the
+    noise. `by_frequency`, on public data: classes with 2ᵏ … 2ᵏ⁺¹ − 1 training records form a group. For a language
+    model: tokens, by their counts in public training data or a public hold-out; where scores are noisy, by their ids,
+    which tokenizers assign roughly from frequent to rare. Losses are then per token, each clipped to `loss_bound`; a
+    record's tokens share its weight, so the price stays here too.
+    """
+
+    on: Literal["holdout", "train"] = "holdout"
+    noise_mu: Annotated[float, Field(ge=1e-05, le=10.0)] = 0.05
+    points: Annotated[int, Field(ge=1, le=1000)] = 1
+    metrics: Annotated[list[Literal["accuracy", "loss"]], Field(min_length=1, max_length=2)] | None = None
+    loss_bound: Annotated[float, Field(ge=1e-06, le=1000000.0)] = 1.0
+    groups: (
+        Annotated[
+            dict[
+                Annotated[str, Field(pattern="^[a-z0-9_-]{1,40}$")],
+                Annotated[list[Annotated[int, Field(ge=0, lt=10000)]], Field(min_length=1, max_length=10000)],
+            ],
+            Field(min_length=1, max_length=50),
+        ]
+        | None
+    ) = None
+    by_frequency: bool = False
+    ranking: Ranking | None = None
+
+
+class FullBatch(Spec):
+    """Every record takes part in every step."""
+
+    kind: Literal["full_batch"] = "full_batch"
+
+
+class JobPrivacy(Spec):
+    """Either a target ε, to which σ is calibrated, or σ, from which ε follows."""
+
+    target_epsilon: Annotated[float, Field(ge=0.0001, le=100.0)] | None = None
+    noise_multiplier: Annotated[float, Field(ge=0.1, le=100000.0)] | None = None
+    target_delta: Annotated[float, Field(ge=1e-15, lt=0.01)] | None = None
+
+
+class Length(Spec):
+    """steps, or epochs: floor(epochs · records / expected_batch_size), at least 1."""
+
+    steps: Annotated[int, Field(ge=1, le=10000000)] | None = None
+    epochs: Annotated[float, Field(gt=0.0, le=10000000.0)] | None = None
+
+
+class Poisson(Spec):
+    """Each record takes part in a step independently, with probability expected_batch_size / records.
+
+    `largest_batch` truncates: of a larger draw so many records are chosen, uniformly. Each step then computes the same
+    number of passes; docs/privacy.md says what still varies. A record may now take another's place and change the sum
+    by 2 C. The price counts that with the chance of a larger draw at the most records that registration admits: twice
+    the declared ones and 64.
+    """
+
+    kind: Literal["poisson"] = "poisson"
+    expected_batch_size: Annotated[int, Field(ge=1)]
+    largest_batch: Annotated[int, Field(ge=1)] | None = None
+
+
+class Runtime(Spec):
+    """Settings that change speed and memory, never the mechanism."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    physical_batch_size: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
+    dtype: Literal["auto", "bfloat16", "float32", "float64"] = "auto"
+    processes: Literal["auto"] | Annotated[int, Field(ge=1, le=8)] = 1
+    shard: Literal["none", "optimizer"] = "none"
+    max_duration_s: Annotated[float, Field(gt=0.0, le=100000000.0)] | None = None
+
+
+class JobSpec(Spec):
+    """A training job: data set, model, optimizer, privacy, length and evaluation."""
+
+    dataset: Annotated[str, Field(min_length=1, max_length=100, pattern="^[^\\x00]*$")]
+    name: Annotated[str, Field(max_length=200, pattern="^[^\\x00]*$")] = ""
+    model: Annotated[
+        LinearModel
+        | MlpModel
+        | CnnModel
+        | MatrixFactorizationModel
+        | TransformerRecModel
+        | GruRecModel
+        | LstmRecModel
+        | HfModel,
+        Field(discriminator="kind"),
+    ] = LinearModel()
+    optimizer: Annotated[
+        DpSgd
+        | DpAdam
+        | DpAdamBc
+        | DpRmsProp
+        | DpAdaGrad
+        | Dp2RmsProp
+        | Dp2AdaGrad
+        | Dp2Yogi
+        | ScaleThenPrivatize
+        | AdaDps
+        | PdaDpmd,
+        Field(discriminator="kind"),
+    ]
+    privacy: JobPrivacy | None
+    clipping: Clipping | None = None
+    sampling: Annotated[FullBatch | Poisson | Cyclic, Field(discriminator="kind")] = FullBatch()
+    noise: CorrelatedNoise | None = None
+    length: Length
+    evaluation: Evaluation | None = None
+    runtime: Runtime = Runtime()
+    seed: Annotated[int, Field(ge=0, lt=9223372036854775808)] | None = None
+    hpo: Annotated[LinearScaling | Random | RandomK | GridOracle | Auto, Field(discriminator="strategy")] | None = None
+
+
+class StudySpec(JobSpec):
+    """A private study: a training job with an `hpo` block."""
+
+    hpo: Annotated[LinearScaling | Random | RandomK | GridOracle | Auto, Field(discriminator="strategy")]

@@ -1,0 +1,238 @@
+"""Models of a job. Written by scripts/write_specs.py from app/contracts."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from scrimp.spec import Spec
+
+
+class ImageSize(Spec):
+    """The size of a data set's images: height · width · channels numbers a record."""
+
+    height: Annotated[int, Field(ge=1, le=4096)]
+    width: Annotated[int, Field(ge=1, le=4096)]
+    channels: Annotated[int, Field(ge=1, le=64)]
+
+
+class CnnModel(Spec):
+    """A convolutional network from the literature on private training.
+
+    `image`: left out, 28 × 28 with one channel for `conv2`, 32 × 32 with three for `conv5` and `wrn16_4`. `channels`
+    gives their position in the array. `weight_standardization` is for `wrn16_4`.
+    """
+
+    kind: Literal["cnn"] = "cnn"
+    preset: Literal["conv2", "conv5", "wrn16_4"]
+    image: ImageSize | None = None
+    activation: Literal["tanh", "relu"] = "tanh"
+    channels: Literal["first", "last"] = "first"
+    input_scale: Annotated[float, Field(gt=0.0, le=1000000.0)] = 1.0
+    weight_standardization: bool = False
+
+
+class ImageInput(Spec):
+    """How a record's numbers form an image. Public; nothing is fitted to the data.
+
+    `layout`: the position of the channels in the array; one channel becomes three. `input_scale` brings values to 0 …
+    1.
+    """
+
+    height: Annotated[int, Field(ge=1, le=4096)]
+    width: Annotated[int, Field(ge=1, le=4096)]
+    channels: Literal[1, 3] = 3
+    layout: Literal["first", "last"] = "last"
+    input_scale: Annotated[float, Field(gt=0.0, le=1000000.0)] = 1.0
+
+
+class Words(Spec):
+    """Hashed n-grams of words, L2-normalized and sparse. Nothing is fitted to the texts."""
+
+    buckets: Annotated[int, Field(ge=2, le=4194304)] = 32768
+    binary: bool = True
+    ngrams: tuple[Annotated[int, Field(ge=1, le=5)], Annotated[int, Field(ge=1, le=5)]] = (1, 1)
+
+
+class ExtractorRef(Spec):
+    """The extractor that a job uses. `sha256` pins its content; if left out, it is filled in when the job is admitted.
+
+    `features`, how many numbers its vectors have, and `length`, about their norm, are filled in too. `image`: for an
+    extractor of images. `words`: for the extractor `hashed-words`, which every service has; a linear model on texts
+    uses it unless it names another one.
+    """
+
+    name: Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+    image: ImageInput | None = None
+    words: Words | None = None
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
+    features: Annotated[int, Field(ge=1, le=4194304)] | None = None
+    length: Annotated[float, Field(ge=1e-06, le=1000000.0)] | None = None
+
+
+class GruRecModel(Spec):
+    """Gated recurrent units."""
+
+    dim: Annotated[int, Field(ge=1, le=1024)] = 64
+    max_length: Annotated[int, Field(ge=1, le=1024)] = 50
+    tied: bool = True
+    loss_positions: Literal["all", "last"] = "all"
+    dropout: Annotated[float, Field(ge=0.0, le=0.9)] = 0.0
+    layers: Annotated[int, Field(ge=1, le=8)] = 1
+    kind: Literal["gru_rec"] = "gru_rec"
+
+
+class Lora(Spec):
+    """W x + (alpha/rank) B A x, with W frozen, A (rank, inputs) small Gaussians and B (outputs, rank) zeros.
+
+    `targets`: the last parts of the names of the layers to adapt; left out, peft's default attention layers.
+    """
+
+    rank: Annotated[int, Field(ge=1, le=256)] = 8
+    alpha: Annotated[float, Field(gt=0.0, le=10000.0)] = 16.0
+    targets: (
+        Annotated[list[Annotated[str, Field(pattern="^[A-Za-z0-9_]{1,100}$")]], Field(min_length=1, max_length=20)]
+        | None
+    ) = None
+
+
+class HfModel(Spec):
+    """A Hugging Face model from a folder of the models root: causal language models (GPT-2, Llama, Mistral, Qwen,
+    Gemma, Phi-3 and others) for task `language_model`, BERT and RoBERTa kinds for `classification` of texts, ViT and
+    DeiT for `classification` of images.
+
+    `tuning`: all parameters; the output layer alone (where it shares the embedding's matrix, it gets one of its own);
+    the last block and the norm behind it; biases alone; or LoRA. Every tuning trains a classifier too.
+
+    A record is cut to `max_length` tokens and padded to that length. There is no dropout. `gradient_checkpointing`
+    recomputes each block's activations instead of keeping them.
+
+    `chat`, for data with prompts: the tokenizer's own chat template writes the prompt as the user's message and the
+    answer as the assistant's. Otherwise the answer follows the prompt as it is.
+
+    `image`, for ViT and DeiT: how a record's numbers form an image. It is resized bilinearly to the model's own size.
+
+    `sha256` pins the folder's content. It and the fields after it are filled in when the job is admitted.
+    """
+
+    kind: Literal["hf"] = "hf"
+    path: Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,99}(/[A-Za-z0-9][A-Za-z0-9._-]{0,99}){0,3}$")]
+    tuning: Literal["full", "head", "last_block", "bias", "lora"] = "lora"
+    lora: Lora | None = None
+    max_length: Annotated[int, Field(ge=2, le=4096)] = 128
+    gradient_checkpointing: bool = False
+    chat: bool = False
+    image: ImageInput | None = None
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
+    architecture: Annotated[str, Field(pattern="^[A-Za-z0-9_-]{1,60}$")] | None = None
+    parameters: Annotated[int, Field(ge=1)] | None = None
+    trained: Annotated[int, Field(ge=1)] | None = None
+    vocabulary: Annotated[int, Field(ge=1)] | None = None
+    patches: Annotated[int, Field(ge=1)] | None = None
+    pass_numbers: Annotated[int, Field(ge=1)] | None = None
+
+
+class PrivateMean(Spec):
+    """Centres features, x − m, by their private mean over the training part,
+
+        m = (Σ clip(x_i) + N(0, (max_norm / noise_mu)² I)) / records,
+
+    where a record's part is clipped to `max_norm` in ℓ₂. m is released once a job; in a study, once for all trials. The
+    release is a charge of its own, noise_mu² of μ²: at δ = 1e-5 the default is ε = 0.05. m is delivered with the
+    weights. Public data without privacy get no noise.
+
+    Source: Sun, Suresh & Menon 2024, "The importance of feature preprocessing for differentially private linear
+    optimization".
+    """
+
+    max_norm: Annotated[float, Field(ge=1e-06, le=1000000.0)] = 1.0
+    noise_mu: Annotated[float, Field(ge=1e-05, le=10.0)] = 0.0173
+
+
+class LinearModel(Spec):
+    """One linear layer: logits = x Wᵀ (+ b) for classification, one output for regression.
+
+    `bias` null: admission fills in true for regression, whose targets rarely lie around zero, and false for
+    classification.
+
+    With an `extractor`, x is the output of this frozen public model for each record: a linear probe. On texts the
+    default is `hashed-words`. With `center`, a private mean of the training part is subtracted from x.
+    """
+
+    kind: Literal["linear"] = "linear"
+    extractor: ExtractorRef | None = None
+    center: PrivateMean | None = None
+    bias: bool | None = None
+    init: Literal["zeros"] = "zeros"
+
+
+class LstmRecModel(Spec):
+    """Long short-term memory."""
+
+    dim: Annotated[int, Field(ge=1, le=1024)] = 64
+    max_length: Annotated[int, Field(ge=1, le=1024)] = 50
+    tied: bool = True
+    loss_positions: Literal["all", "last"] = "all"
+    dropout: Annotated[float, Field(ge=0.0, le=0.9)] = 0.0
+    layers: Annotated[int, Field(ge=1, le=8)] = 1
+    kind: Literal["lstm_rec"] = "lstm_rec"
+
+
+class MatrixFactorizationModel(Spec):
+    """Ratings: f = middle of the scale + ⟨p_u, q_i⟩ (+ biases), squared error. p and q start as small Gaussians."""
+
+    kind: Literal["matrix_factorization"] = "matrix_factorization"
+    dim: Annotated[int, Field(ge=1, le=1024)] = 8
+    bias: bool = True
+    init_std: Annotated[float, Field(ge=1e-06, le=10.0)] = 0.1
+
+
+class MlpModel(Spec):
+    """Linear layers of these sizes with an activation between them, then one to the outputs.
+
+    `dropout` is the share of each activation's numbers that a step leaves out, by masks that replay.
+
+    `input_scale` first multiplies every feature: 1/255 for bytes. It is public, and nothing is fitted to the data.
+    """
+
+    kind: Literal["mlp"] = "mlp"
+    hidden: Annotated[list[Annotated[int, Field(ge=1, le=16384)]], Field(min_length=1, max_length=16)]
+    activation: Literal["tanh", "relu"] = "tanh"
+    dropout: Annotated[float, Field(ge=0.0, le=0.9)] = 0.0
+    input_scale: Annotated[float, Field(gt=0.0, le=1000000.0)] = 1.0
+
+
+class ReAttention(Spec):
+    """Removes from attention the bias due to noise in rare items' embeddings: S_i ← S_i / exp(‖q‖² σ_i² / 2d).
+
+    σ_i² is the variance of key i, propagated from effective errors: `scale` · σ/L for each weight, and `scale` · σ/(L
+    p_i) for item i's embedding, where p_i is the share of users whose sequences contain it. σ/L is the noise of one
+    step's gradient at C = 1; `scale` turns it into units of parameters.
+
+    `logits` subtracts the exponents before the softmax, relative to the smallest one. `paper` divides after it, and the
+    result does not add up to 1. Exponents are at most `max_exponent`.
+
+    `frequencies`: `public` takes the data set's `features.item_frequencies`, or counts on public data. `noisy` counts
+    once, with noise of std √max_length / noise_mu; the job is charged for it.
+    """
+
+    mode: Literal["off", "logits", "paper"] = "off"
+    frequencies: Literal["public", "noisy"] = "public"
+    noise_mu: Annotated[float, Field(ge=1e-05, le=10.0)] | None = None
+    scale: Annotated[float, Field(ge=1e-06, le=1000.0)] = 1.0
+    max_exponent: Annotated[float, Field(gt=0.0, le=50.0)] = 10.0
+
+
+class TransformerRecModel(Spec):
+    """Causal self-attention over item embeddings. `dropout` follows the embedding and each half of a block."""
+
+    dim: Annotated[int, Field(ge=1, le=1024)] = 64
+    max_length: Annotated[int, Field(ge=1, le=1024)] = 50
+    tied: bool = True
+    loss_positions: Literal["all", "last"] = "all"
+    dropout: Annotated[float, Field(ge=0.0, le=0.9)] = 0.0
+    kind: Literal["transformer_rec"] = "transformer_rec"
+    heads: Annotated[int, Field(ge=1, le=64)] = 1
+    blocks: Annotated[int, Field(ge=1, le=24)] = 2
+    re_attention: ReAttention = ReAttention()

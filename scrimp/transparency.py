@@ -1,0 +1,226 @@
+"""Checks checkpoints, and proofs about them, on the reader's side. Signatures need `cryptography`.
+
+Deliberately independent of the service's own code (app.ledger.merkle and notes): those build proofs, this checks them.
+
+Sources: RFC 9162, sections 2.1.3.2 and 2.1.4.2 (the hashing is RFC 6962's); C2SP signed-note, tlog-checkpoint and
+tlog-cosignature.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+LOG = "scrimp.example.org/ledger"
+ED25519, COSIGNATURE = 1, 4  # the types of keys: a log's, a witness's
+MARK = "\u2014 "
+
+
+class NotProven(ValueError):
+    """A note that is malformed or that no known key signed, or a proof that does not hold."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """A public key of signed notes.
+
+    Attributes:
+        name: who signs.
+        kind: ED25519 or COSIGNATURE.
+        raw: 32 bytes.
+    """
+
+    name: str
+    kind: int
+    raw: bytes
+
+    @classmethod
+    def parse(cls, text: str) -> Key:
+        """Reads NAME+hash+base64. Raises NotProven if it is malformed."""
+        try:
+            name, digest, encoded = text.strip().split("+", 2)
+            decoded = base64.b64decode(encoded, validate=True)
+            found = cls(name, decoded[0], decoded[1:])
+        except (ValueError, IndexError):
+            raise NotProven(f"this is not a verifier key (NAME+hash+key): {text!r}") from None
+        if found.kind not in (ED25519, COSIGNATURE) or len(found.raw) != 32 or found.id.hex() != digest:
+            raise NotProven(f"the parts of this verifier key do not fit together: {text!r}")
+        return found
+
+    @property
+    def id(self) -> bytes:
+        """The first four bytes of SHA-256(name ‖ newline ‖ type ‖ key)."""
+        return hashlib.sha256(self.name.encode() + b"\n" + bytes([self.kind]) + self.raw).digest()[:4]
+
+    def __str__(self) -> str:
+        encoded = base64.b64encode(bytes([self.kind]) + self.raw).decode()
+        return f"{self.name}+{self.id.hex()}+{encoded}"
+
+
+@dataclass(frozen=True)
+class Note:
+    """A checkpoint and the lines that sign it; nothing is verified yet."""
+
+    body: str
+    origin: str
+    size: int
+    root: bytes
+    signatures: tuple[tuple[str, bytes], ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Note:
+        """Reads a note. Raises NotProven if it is not a checkpoint."""
+        try:
+            head, tail = text.split("\n\n", 1)
+            origin, size, root = head.split("\n")
+            *each, rest = tail.split("\n")
+            lines = [line.removeprefix(MARK).split(" ") for line in each if line.startswith(MARK)]
+            signatures = tuple((name, exact(blob)) for name, blob in lines)
+            found = cls(head + "\n", origin, int(size), exact(root), signatures)
+        except ValueError:
+            raise NotProven("this is not a signed checkpoint") from None
+        if found.size < 0 or str(found.size) != size or len(found.root) != 32 or not origin or rest:
+            raise NotProven("this is not a signed checkpoint")
+        return found
+
+    def signed_by(self, key: Key) -> int | None:
+        """When a key signed this, in seconds since 1970; 0 for a log's key, which states no time; None: it did not."""
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+        for name, blob in self.signatures:
+            if name != key.name or blob[:4] != key.id:
+                continue
+            at = int.from_bytes(blob[4:12]) if key.kind == COSIGNATURE else 0
+            signature = blob[12:] if key.kind == COSIGNATURE else blob[4:]
+            try:
+                Ed25519PublicKey.from_public_bytes(key.raw).verify(signature, signed_bytes(self.body, key.kind, at))
+            except InvalidSignature:
+                continue
+            return at
+        return None
+
+
+def signed_bytes(body: str, kind: int, at: int) -> bytes:
+    """What a signature of this kind covers; `at`: a witness's time."""
+    return (f"cosignature/v1\ntime {at}\n{body}" if kind == COSIGNATURE else body).encode()
+
+
+def leaf_of(entry_hash: str) -> bytes:
+    """The leaf of a ledger's entry, from the entry's hash in hexadecimal."""
+    return hashlib.sha256(b"\0" + bytes.fromhex(entry_hash)).digest()
+
+
+def root_of(leaves: Sequence[bytes]) -> bytes:
+    """The root over these leaves, by the definition."""
+    if len(leaves) < 2:
+        return leaves[0] if leaves else hashlib.sha256(b"").digest()
+    split = 1 << ((len(leaves) - 1).bit_length() - 1)
+    return _node(root_of(leaves[:split]), root_of(leaves[split:]))
+
+
+def includes(index: int, size: int, leaf: bytes, path: Sequence[bytes], root: bytes) -> bool:
+    """Says if a path proves that this leaf, counted from 0, is in the tree of this size and root."""
+    if not 0 <= index < size:
+        return False
+    here, last, found = index, size - 1, leaf
+    for each in path:
+        if last == 0:
+            return False
+        if here & 1 or here == last:
+            found = _node(each, found)
+            while here and not here & 1:
+                here, last = here >> 1, last >> 1
+        else:
+            found = _node(found, each)
+        here, last = here >> 1, last >> 1
+    return last == 0 and found == root
+
+
+def follows(old: int, old_root: bytes, size: int, root: bytes, path: Sequence[bytes]) -> bool:
+    """Says if a path proves that the tree of this size begins with the leaves of the old one."""
+    if old == size:
+        return not path and old_root == root
+    if old == 0:  # everything follows nothing
+        return not path
+    if not 0 < old < size:
+        return False
+    parts = [old_root, *path] if old & (old - 1) == 0 else list(path)
+    here, last = old - 1, size - 1
+    while here & 1:
+        here, last = here >> 1, last >> 1
+    if not parts:
+        return False
+    before = after = parts[0]
+    for each in parts[1:]:
+        if last == 0:
+            return False
+        if here & 1 or here == last:
+            before, after = _node(each, before), _node(each, after)
+            while here and not here & 1:
+                here, last = here >> 1, last >> 1
+        else:
+            after = _node(after, each)
+        here, last = here >> 1, last >> 1
+    return last == 0 and before == old_root and after == root
+
+
+def begins_with(kept: Note, dataset_id: str, hashes: Sequence[str]) -> bool:
+    """Says if a ledger begins with the entries of a kept checkpoint.
+
+    Args:
+        hashes: of all its entries, oldest first, in hexadecimal, recomputed by the reader.
+    """
+    if kept.origin != f"{LOG}/{dataset_id}" or kept.size > len(hashes):
+        return False
+    return root_of([leaf_of(each) for each in hashes[: kept.size]]) == kept.root
+
+
+def faults_of(certificate: Mapping[str, Any], key: bytes) -> list[str]:
+    """What is wrong with a certificate's checkpoint and with the proofs that its entries are in it.
+
+    Args:
+        certificate: the body. One without a checkpoint was issued by an earlier version, or while the ledger was behind
+            its record: nothing is wrong with it.
+        key: the raw key that signed the certificate.
+    """
+    ledger = certificate["ledger"]
+    if ledger.get("checkpoint") is None:
+        return []
+    try:
+        note = Note.parse(ledger["checkpoint"])
+        proofs = [(each["entry"], leaf_of(each["hash"]), decoded(each["path"])) for each in ledger["proofs"]]
+        entries = {each["entry"]: each["hash"] for each in ledger["proofs"]}
+    except (KeyError, TypeError, ValueError) as error:
+        return [f"the checkpoint or its proofs cannot be read: {error}"]
+    faults = []
+    if note.origin != f"{LOG}/{certificate['dataset']['id']}":
+        faults.append("the checkpoint is of another ledger")
+    if note.signed_by(Key(LOG, ED25519, key)) is None:
+        faults.append("the key that signed the certificate did not sign the checkpoint")
+    if entries.get(ledger["entry_seq"]) != ledger["head"]:
+        faults.append("no proof is of the entry that settled the job")
+    for entry, leaf, path in proofs:
+        if not includes(entry - 1, note.size, leaf, path, note.root):
+            faults.append(f"entry {entry} is not in the checkpoint's tree")
+    return faults
+
+
+def exact(text: str) -> bytes:
+    """The bytes of base64 that has one spelling alone: spare bits are zero. Raises ValueError."""
+    found = base64.b64decode(text, validate=True)
+    if base64.b64encode(found).decode() != text:
+        raise ValueError("this is not the base64 of its bytes")
+    return found
+
+
+def decoded(path: Sequence[str]) -> list[bytes]:
+    """A proof's hashes, from base64."""
+    return [exact(each) for each in path]
+
+
+def _node(left: bytes, right: bytes) -> bytes:
+    return hashlib.sha256(b"\1" + left + right).digest()

@@ -1,0 +1,117 @@
+"""The wire: requests with the key, pages, and refusals as exceptions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self, TypeVar
+from urllib.parse import quote
+
+import httpx
+
+from scrimp.errors import ApiError, ServiceUnreachable, error_of
+from scrimp.models import Resource
+from scrimp.rows import Pages
+
+DEFAULT_URL = "http://127.0.0.1:8100"
+PAGE = 100
+POLL_S = 0.25  # between two questions about something unfinished
+
+R = TypeVar("R", bound=Resource)
+
+
+class Wire:
+    """A connection to one service, with one key; what `Client` is made of."""
+
+    def __init__(self, base_url: str = DEFAULT_URL, key: str | None = None, *, timeout_s: float = 60.0) -> None:
+        headers = {"Accept": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+        # A key is sent only to the given address: no redirects, no proxy from the environment.
+        self._http = httpx.Client(base_url=base_url, headers=headers, timeout=timeout_s, trust_env=False)
+        self.base_url = base_url
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._http.close()
+
+    def pages(self, path: str, resource: type[R], **filters: Any) -> Pages[R]:
+        """The items of a list, page by page; filters that are None are left out."""
+        return Pages(self._items(path, resource, filters))
+
+    def _items(self, path: str, resource: type[R], filters: dict[str, Any]) -> Iterator[R]:
+        params: dict[str, Any] = {"limit": PAGE} | {k: v for k, v in filters.items() if v is not None}
+        while True:
+            page = self.json("GET", path, params=params)
+            yield from map(resource.model_validate, page["items"])
+            if page.get("next") is None:
+                return
+            params["after"] = page["next"]
+
+    def json(self, method: str, path: str, **arguments: Any) -> Any:
+        """The answer to one request as JSON values; None if it has no content.
+
+        Args:
+            arguments: httpx's.
+
+        Raises:
+            ApiError: the service refused.
+            ServiceUnreachable: it did not answer.
+        """
+        with self._sending():
+            response = self._http.request(method, path, **arguments)
+        if response.is_error:
+            raise _refusal(response)
+        return response.json() if response.content else None
+
+    @contextmanager
+    def streamed(self, path: str, **arguments: Any) -> Iterator[httpx.Response]:
+        """The answer to a GET, whose content the caller reads piece by piece.
+
+        Raises:
+            ApiError, ServiceUnreachable: as `json`.
+        """
+        with self._sending(), self._http.stream("GET", path, **arguments) as response:
+            if response.is_error:
+                response.read()
+                raise _refusal(response)
+            yield response
+
+    @contextmanager
+    def _sending(self) -> Iterator[None]:
+        """Turns transport errors into one sentence with the address."""
+        try:
+            yield
+        except httpx.ConnectError as error:
+            raise ServiceUnreachable(f"no service answers at {self.base_url}: is `scrimp serve` running?") from error
+        except (httpx.TransportError, httpx.InvalidURL) as error:
+            raise ServiceUnreachable(
+                f"the call to {self.base_url} was interrupted: {str(error) or type(error).__name__}"
+            ) from error
+
+
+def in_path(name: str) -> str:
+    """Quotes a name as one segment of a path, whatever it holds."""
+    return quote(name, safe="")
+
+
+def dataset_path(name_or_id: str) -> str:
+    """The path of a data set."""
+    return f"/v1/datasets/{in_path(name_or_id)}"
+
+
+def _refusal(response: httpx.Response) -> ApiError:
+    if "json" in response.headers.get("content-type", ""):
+        problem = response.json()
+        if isinstance(problem, dict):
+            return error_of({"status": response.status_code} | problem)
+    return error_of(
+        {"status": response.status_code, "title": response.reason_phrase or "Refused", "detail": response.text[:300]}
+    )

@@ -1,0 +1,108 @@
+"""The API's process: `python -m scrimp_server.api [FD]`. Listens where settings say, or on an inherited socket."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from app.processes import loading
+from app.settings import get_settings
+
+MAX_HEAD_BYTES = 64 * 1024
+
+
+class BoundedHttp(HttpToolsProtocol):
+    """Bounds on the data before a body, and on the data after its refusal.
+
+    httptools buffers everything before the end of the headers: a client that sends too much, or takes too long, is cut
+    off. A request that was answered before its body was read has the same time to end it.
+    """
+
+    head_time_s = 10.0
+    head_bytes = 0  # of the request whose headers are incomplete
+    in_body = False
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's own
+        """Starts the time for the first headers."""
+        super().connection_made(transport)
+        self._expect()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._met()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Refuses headers above MAX_HEAD_BYTES."""
+        if self._deadline is None and not self.in_body:  # the first bytes of another request on a kept connection
+            self._expect()
+        self.head_bytes += len(data)
+        super().data_received(data)
+        if self.head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+            self.send_400_response("The headers are too large.")
+
+    def on_headers_complete(self) -> None:
+        """Ends the bounds on headers."""
+        super().on_headers_complete()
+        self.head_bytes, self.in_body = -sys.maxsize, True  # a body has bounds of its own
+        self._met()
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self.head_bytes, self.in_body = 0, False
+        self._met()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.in_body:
+            self._expect()
+
+    def _expect(self) -> None:
+        """Closes the connection unless `_met` comes in time."""
+        self._met()
+        self._deadline = self.loop.call_later(self.head_time_s, self._cut_off)
+
+    def _met(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _cut_off(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.close()
+
+
+def main() -> None:
+    """Runs the API in this process."""
+    with loading():
+        import app.logs
+        import app.main
+        import app.tracing
+    settings = get_settings()
+    app.logs.configure("api", settings.log_format, settings.log_level)
+    app.tracing.configure("api", settings.otel_endpoint)
+    BoundedHttp.head_time_s = settings.head_time_s
+    config = uvicorn.Config(
+        app.main.create_app,
+        factory=True,
+        host=settings.host,
+        port=settings.port,
+        server_header=False,
+        proxy_headers=False,
+        log_config=None,  # app.logs has set them up
+        access_log=False,  # app.web.requests writes it, without queries
+        loop="uvloop",
+        http=BoundedHttp,
+        timeout_graceful_shutdown=2,
+    )
+    handed = [socket.socket(fileno=int(sys.argv[1]))] if len(sys.argv) > 1 else None
+    uvicorn.Server(config).run(handed)
+    app.tracing.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,16 @@
+"""The commands that run the service, for the `scrimp` of the client's distribution (entry point `commands`)."""
+
+from __future__ import annotations
+
+import typer
+
+from scrimp_server.commands import doctor, replay, restore, secrets, service
+
+
+def register(app: typer.Typer) -> None:
+    """Adds `serve`, `prepare`, `api`, `relay`, `worker`, `doctor`, `restore`, `replay` and `secrets`."""
+    service.register(app)
+    doctor.register(app)
+    restore.register(app)
+    replay.register(app)
+    app.add_typer(secrets.app, name="secrets", help="The service's own secrets, for its operator.")

@@ -1,0 +1,47 @@
+"""`scrimp doctor`: examines a deployment, where it runs."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from scrimp_server.commands.service import PRIVATE, Home, set_home
+
+MARKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "fault": ("✗", "red")}
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command()(doctor)
+
+
+def doctor(
+    home: Home = None, as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False
+) -> None:
+    """Examine this deployment: versions, secrets, database, storage, clocks, workers, queue, ledgers, this machine.
+
+    Changes no data. Run it with the settings of the service, as its user. Exit code 1 if there is a fault.
+    """
+    set_home(home)
+    os.umask(PRIVATE)
+    from app.settings import Settings
+    from scrimp_server.doctor import examine
+
+    found = examine(Settings())
+    if as_json:
+        print(json.dumps([asdict(each) for each in found], indent=2, ensure_ascii=False))
+    else:
+        console = Console(highlight=False, soft_wrap=True)
+        for each in found:
+            mark, colour = MARKS[each.state]
+            console.print(Text(f"{mark} ", colour), Text(f"{each.part:11}"), Text(each.says), sep="", end="\n")
+            if each.advice:
+                console.print(Text(f"{'':13}→ {each.advice}", "dim"))
+    if any(each.state == "fault" for each in found):
+        raise typer.Exit(1)

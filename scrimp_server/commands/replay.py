@@ -1,0 +1,90 @@
+"""`scrimp replay`: runs a finished job's steps again and compares them, for an auditor with the data and the keys."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scrimp_server.commands.service import PRIVATE, Home, set_home
+
+if TYPE_CHECKING:
+    from worker.attempt.auditor import Replayed
+
+SHARES = (0.01, 0.05, 0.1, 0.25, 0.5)
+
+
+def register(app: typer.Typer) -> None:
+    """Adds `replay`."""
+    app.command()(replay)
+
+
+def replay(
+    job: Annotated[str, typer.Argument(help="A finished job's id.")],
+    samples: Annotated[
+        int | None,
+        typer.Option(help="A quick look: only as far as so many random stretches of steps reach.", min=1),
+    ] = None,
+    home: Home = None,
+) -> None:
+    """Run a finished job again and compare its digests and its model's hash.
+
+    On a machine of the service, with its data and keys. Nothing is charged or changed. Exit code 1 if anything differs.
+    """
+    set_home(home)
+    os.umask(PRIVATE)
+    from app.db.engine import Database
+    from app.errors import ServiceError
+    from app.settings import Settings
+    from worker.attempt import auditor
+    from worker.attempt.devices import on_this_machine
+    from worker.attempt.fork_server import ForkServer
+
+    settings = Settings()
+    device = on_this_machine(settings.devices)[0]
+    db, server = Database.of(settings), ForkServer(settings.attempt_memory_bytes, device)
+    try:
+        found = auditor.replay(db, settings, server, job, samples, has_gpu=device.kind == "cuda")
+    except (ServiceError, auditor.ReplayFailedError) as error:
+        print(f"scrimp replay: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    finally:
+        server.close()
+        db.close()
+    for line in described(found):
+        print(line)
+    if not found.holds:
+        raise typer.Exit(1)
+
+
+def described(found: Replayed) -> list[str]:
+    """What a replay found, line by line."""
+    from worker.attempt.auditor import missed
+
+    chosen = ", ".join(f"{each.first_step}-{each.last_step}" for each in found.chosen)
+    lines = [f"chosen      {len(found.chosen)} of {found.stretches} stretches: steps {chosen}"]
+    lines += [f"machine     {each}: a difference may be the machine's" for each in found.unlike]
+    if found.differs_after is not None:
+        lines.append(
+            f"DIFFERS     after step {found.differs_after}: the run left its record, or the record is another run's"
+        )
+        return lines
+    lines.append(f"same        all {len(found.compared)} digests up to step {found.chosen[-1].last_step}")
+    whole = len(found.compared) == found.stretches
+    if found.same_model is not None:
+        lines.append("same        the model's file" if found.same_model else "DIFFERS     the model's file")
+    else:
+        lines.append("model       not compared: " + ("none is recorded" if whole else "the replay did not reach it"))
+    for share in () if whole else SHARES:
+        deviating = max(1, round(share * found.stretches))
+        odds = missed(found.stretches, deviating, len(found.chosen))
+        within = f"a deviation in {deviating} of {found.stretches} stretches"
+        lines.append(f"missed      {within}: with probability at most {odds:.3g}")
+    if not found.same_model:
+        lines.append(
+            "condition   the recorded digests are those of the run that made the model: others, written into the"
+            " database afterwards, are found by the model's file alone"
+        )
+    return list(dict.fromkeys(lines))

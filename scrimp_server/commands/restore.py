@@ -1,0 +1,81 @@
+"""`scrimp restore`: after a backup of the database or of the storage was restored. Works without the API."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scrimp_server.commands.service import PRIVATE, Home, set_home
+
+if TYPE_CHECKING:
+    from app.lifecycle.restore import Gap
+
+
+def register(app: typer.Typer) -> None:
+    """Adds `restore`."""
+    app.command()(restore)
+
+
+def restore(
+    home: Home = None,
+    post: Annotated[
+        list[str] | None, typer.Option(help="Post this data set's missing spending as spent. Ends its unfinished jobs.")
+    ] = None,
+    reason: Annotated[str, typer.Option(help="The reason, recorded in the ledger.")] = "a backup was restored",
+    rotate: Annotated[bool, typer.Option(help="Rotate the noise key's epoch, even if nothing is missing.")] = False,
+) -> None:
+    """Show the ledger entries that a restored database has lost; --post them as spent, or bring a newer backup.
+
+    Stop the service first. Exit code 1 if something is still missing.
+    """
+    set_home(home)
+    os.umask(PRIVATE)
+    from app import objects
+    from app.db.engine import Database
+    from app.errors import ServiceError
+    from app.ledger.heads import Heads
+    from app.lifecycle import restore as restoring
+    from app.settings import Settings
+
+    settings = Settings()
+    heads, db = Heads.of(settings), Database.of(settings)
+    try:
+        if post or rotate:
+            heads.rotate_epoch()
+            print("The noise key has a new epoch: repeated work uses fresh noise, and is charged.")
+        for dataset in post or ():
+            amounts = restoring.post(db, heads, objects.of(settings), dataset, reason)
+            print(f"{dataset}: posted as spent: train {amounts['train']}, holdout {amounts['holdout']}")
+            print(f"  Budgets within its cap are the backup's again: review them with scrimp budgets list {dataset}")
+        left = restoring.gaps(db, heads, objects.of(settings))
+    except ServiceError as error:
+        print(f"scrimp restore: {error.message}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    finally:
+        db.close()
+    for gap in left:
+        print(_described(gap))
+    if left:
+        print("Nothing is admitted or run on these. Bring a newer backup, or: scrimp restore --post DATASET")
+        raise typer.Exit(1)
+    print("Every ledger holds the head recorded outside the database.")
+
+
+def _described(gap: Gap) -> str:
+    lines = [f"{gap.name or 'unknown to the database'} ({gap.dataset_id}): {gap.problem}"]
+    if gap.recorded is not None:
+        recorded = gap.recorded
+        lines.append(f"  recorded     entry {recorded.seq} at {recorded.recorded_at:%Y-%m-%d %H:%M:%S} UTC")
+        for name in ("train", "holdout"):
+            balance = getattr(recorded, name)
+            lines.append(
+                f"  {name:<12} spent {gap.spent[name]} here; {balance.spent} and {balance.held} held were recorded"
+            )
+    if gap.missing is not None:
+        lines.append(f"  missing      train {gap.missing['train']}, holdout {gap.missing['holdout']}")
+    if gap.unfinished:
+        lines.append(f"  unfinished   {gap.unfinished} jobs: they may have ended already, and --post ends them")
+    return "\n".join(lines)

@@ -1,0 +1,231 @@
+"""Examines a deployment from where it runs: what is wrong, and what to do. Changes no data."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Literal
+
+from sqlalchemy import func, select
+
+from app.contracts.sandbox import Sandbox
+from app.db.clock import now_there
+from app.db.engine import Database
+from app.db.models import Job, Outbox, Worker
+from app.errors import ServiceError
+from app.lifecycle.presence import GpuWorkers, is_alive, workers
+from app.secrets import NAMES, load_secrets
+from app.settings import Settings
+from app.system.health import MAX_SKEW_S, checks, skews
+
+State = Literal["ok", "warning", "fault"]
+SLOW_RELAY = timedelta(minutes=1)
+ADVICE = {
+    "database": "start the database, and check SCRIMP_DATABASE_URL and its password",
+    "migrations": "run `scrimp prepare` with this version, then start the service again",
+    "storage": "make the folder writable for this user, on a disk with at least 256 MiB free; with "
+    "SCRIMP_OBJECT_STORE, check the bucket, AWS_ENDPOINT_URL and the credentials",
+    "broker": "start the broker, and check SCRIMP_BROKER_URL; jobs are admitted meanwhile, and wait",
+    "clock": "keep the clocks of all hosts in step (NTP)",
+    "ledger": "run `scrimp restore` to see which data set's ledger is not reliable; a relay must run to verify ledgers",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One part of a deployment.
+
+    Attributes:
+        says: what was found.
+        advice: what to do about it; empty if nothing.
+    """
+
+    part: str
+    state: State
+    says: str
+    advice: str = ""
+
+
+def examine(settings: Settings) -> list[Finding]:
+    """All findings, in the order in which one would mend them."""
+    missing = _missing(settings)
+    if missing is not None:
+        return [missing]
+    found = [*_versions(), *_secrets(settings), *_heads(settings)]
+    db = Database.of(settings)
+    try:
+        health = checks(db, settings)
+        found += [_of_health(name, state) for name, state in health.items() if name != "clock"]  # below, by process
+        if health["database"] == health["migrations"] == "ok":
+            found += [*_clocks(db, settings), *_workers(db, settings), *_queue(db, settings), *_relay(db)]
+    finally:
+        db.close()
+    return found + list(_machine(settings))
+
+
+def _missing(settings: Settings) -> Finding | None:
+    """Whether there is nothing to examine: opening an embedded database would make an empty one."""
+    embedded = settings.database_url == ""
+    needed = settings.home / "scrimp.db" if embedded else settings.home
+    if needed.exists():
+        return None
+    advice = "check --home, SCRIMP_HOME and SCRIMP_DATABASE_URL; a new service is made by `scrimp serve`"
+    return Finding("home", "fault", f"{needed} is not there: no service keeps its files here", advice)
+
+
+def _of_health(name: str, state: str) -> Finding:
+    if state == "ok":
+        return Finding(name, "ok", "well")
+    return Finding(name, "fault", f"not well: {state}", ADVICE[name])
+
+
+def _versions() -> Iterator[Finding]:
+    for package in ("scrimp", "torch"):
+        try:
+            yield Finding("version", "ok", f"{package} {version(package)}")
+        except PackageNotFoundError:
+            yield Finding(
+                "version",
+                "warning",
+                f"{package} is not installed here",
+                "a worker needs it: pip install 'scrimp[worker]'; the API and the relay do not",
+            )
+
+
+def _secrets(settings: Settings) -> Iterator[Finding]:
+    """An operator may give each process its own secrets alone, so a missing one is no fault by itself."""
+    given_apart = settings.secrets_dir is not None
+    for name in NAMES:
+        try:
+            load_secrets(settings, name)
+        except ServiceError as error:
+            if given_apart and "is missing" in error.message:
+                yield Finding("secrets", "warning", f"{name} is not here", "only the processes that need it have it")
+            else:
+                yield Finding("secrets", "fault", error.message, "give each process its own: docs/secrets.md")
+        else:
+            yield Finding("secrets", "ok", name)
+
+
+def _heads(settings: Settings) -> Iterator[Finding]:
+    folder = settings.effective_heads_dir
+    if folder.exists() and not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
+        yield Finding(
+            "heads",
+            "fault",
+            f"{folder} is not a folder that this user can write to: no job can start",
+            "make it one, or set SCRIMP_HEADS_DIR",
+        )
+    elif settings.database_url == "" and _same_disk(folder, settings.home / "scrimp.db"):
+        yield Finding(
+            "heads",
+            "warning",
+            "the ledgers' heads lie on the database's disk",
+            "for real data set SCRIMP_HEADS_DIR to a disk that no backup of the database restores",
+        )
+    else:
+        yield Finding("heads", "ok", str(folder))
+
+
+def _same_disk(folder: Path, database: Path) -> bool:
+    there = next(each for each in (folder, *folder.parents) if each.exists())
+    return database.exists() and there.stat().st_dev == database.stat().st_dev
+
+
+def _clocks(db: Database, settings: Settings) -> Iterator[Finding]:
+    for who, skew in skews(db, settings.lease_s).items():
+        off = abs(skew) > MAX_SKEW_S
+        said = f"{who} is {skew:+.1f} s off the database's clock"
+        yield Finding("clock", "fault" if off else "ok", said, ADVICE["clock"] if off else "")
+
+
+def _workers(db: Database, settings: Settings) -> Iterator[Finding]:
+    with db.read() as session:
+        at = now_there(session)
+        alive = [each for each, _job in workers(session) if is_alive(each, settings.lease_s, at)]
+    if not alive:
+        yield Finding("workers", "fault", "no worker is alive: jobs wait", "start one: `scrimp worker`")
+    for each in alive:
+        yield from _worker(each)
+
+
+def _worker(worker: Worker) -> Iterator[Finding]:
+    devices = ", ".join(str(each.get("name")) for each in worker.devices or ())
+    yield Finding("workers", "ok", f"{worker.name} on {devices or 'an unknown device'}")
+    if worker.sandbox is None:
+        return
+    box = Sandbox.model_validate(worker.sandbox)
+    open_ = [
+        what
+        for what, shut in (
+            ("system calls", box.seccomp),
+            ("the file system", box.landlock),
+            ("the network", box.network != "host"),
+        )
+        if not shut
+    ]
+    if open_:
+        yield Finding(
+            "sandbox",
+            "warning",
+            f"attempts of {worker.name} are not kept from {', '.join(open_)}",
+            "allow seccomp, Landlock and user namespaces where it runs: docs/production.md",
+        )
+
+
+def _queue(db: Database, settings: Settings) -> Iterator[Finding]:
+    with db.read() as session:
+        count, oldest = session.execute(
+            select(func.count(), func.min(Job.created_at)).where(Job.status == "queued")
+        ).one()
+        waiting = session.scalars(select(Job.spec).where(Job.status == "queued").limit(1000)).all()
+    for_gpu = sum((spec.get("runtime") or {}).get("device") == "cuda" for spec in waiting)
+    if for_gpu and not GpuWorkers(db, settings.lease_s).alive():
+        yield Finding(
+            "queue",
+            "fault",
+            f"jobs that wait for a GPU: {for_gpu}; no living worker has one",
+            "start a worker on a machine with a GPU, or cancel them",
+        )
+    yield Finding(
+        "queue", "ok", f"{count} jobs are queued" + (f", the oldest since {oldest:%F %T} UTC" if count else "")
+    )
+
+
+def _relay(db: Database) -> Iterator[Finding]:
+    with db.read() as session:
+        oldest, at = session.scalar(select(func.min(Outbox.created_at))), now_there(session)
+    if oldest is not None and at - oldest > SLOW_RELAY:
+        yield Finding(
+            "relay",
+            "fault",
+            f"the oldest of its tasks has waited for {(at - oldest).total_seconds():.0f} s",
+            "start one: `scrimp relay`; without it no worker is told of jobs and no certificate is issued",
+        )
+    else:
+        yield Finding("relay", "ok", "nothing waits for it")
+
+
+def _machine(settings: Settings) -> Iterator[Finding]:
+    """This machine, as a worker on it would find it."""
+    try:
+        from worker.attempt.devices import DevicesError, on_this_machine
+        from worker.native.library import INSTALLED
+    except ImportError:
+        return
+    if INSTALLED is None:
+        yield Finding(
+            "machine",
+            "warning",
+            "the compiled parts of a step are missing: steps take longer, with the same bits",
+            "python worker/native/build.py, with a C compiler or `pip install ziglang`",
+        )
+    try:
+        for each in on_this_machine(settings.devices):
+            yield Finding("machine", "ok", f"{each.label}: {each.name}")
+    except DevicesError as error:
+        yield Finding("machine", "fault", str(error), "check the GPU's driver, torch's CUDA build and SCRIMP_DEVICES")

@@ -1,0 +1,128 @@
+"""`scrimp doctor` finds planted faults, names each, and is content with a service that is well."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from typer.testing import CliRunner
+
+from app.db.engine import Database
+from app.db.models import Job, Outbox, Worker
+from app.ids import now
+from app.settings import Settings
+from scrimp.cli import app
+from scrimp_server.doctor import Finding, examine
+from tests.dashboard.scene import Scene
+from tests.factories import add_dataset
+
+
+@pytest.fixture
+def well(db: Database, settings: Settings) -> Settings:
+    """A home with a living worker."""
+    worker(db)
+    return settings
+
+
+def worker(db: Database, **changes: Any) -> None:
+    row = {
+        "name": "host:1",
+        "host": "host",
+        "pid": 1,
+        "started_at": now(),
+        "seen_at": now(),
+        "sandbox": {"seccomp": True, "landlock": True, "network": "loopback", "memory_limit_bytes": 2**30},
+        "skew_s": 0.1,
+        "devices": [{"kind": "cpu", "index": 0, "name": "a processor"}],
+    }
+    with db.write() as session:
+        session.merge(Worker(**(row | changes)))
+
+
+def faults(settings: Settings) -> dict[str, Finding]:
+    return {each.part: each for each in examine(settings) if each.state == "fault"}
+
+
+def test_a_service_that_is_well(well: Settings) -> None:
+    found = examine(well)
+    assert [each for each in found if each.state == "fault"] == []
+    parts = {each.part for each in found}
+    assert {"version", "secrets", "database", "migrations", "storage", "broker", "ledger", "workers"} <= parts
+    assert {"queue", "relay", "machine"} <= parts
+
+
+def test_a_secret_that_others_can_read(well: Settings) -> None:
+    (well.effective_secrets_dir / "noise_secret").chmod(0o644)
+    assert "chmod 600" in faults(well)["secrets"].says
+
+
+def test_a_database_of_another_version(well: Settings, db: Database) -> None:
+    with db.write() as session:
+        session.execute(text("UPDATE alembic_version SET version_num = '0017'"))
+    found = faults(well)
+    assert set(found) == {"migrations"} and "scrimp prepare" in found["migrations"].advice
+
+
+def test_a_broker_that_is_away(well: Settings) -> None:
+    away = well.model_copy(update={"broker_url": "redis://127.0.0.1:9/0"})
+    assert set(faults(away)) == {"broker"}
+
+
+def test_clocks_that_differ(well: Settings, db: Database) -> None:
+    worker(db, skew_s=-100.0)
+    assert "host:1 is -100.0 s off" in faults(well)["clock"].says
+
+
+def test_no_worker(well: Settings, db: Database) -> None:
+    worker(db, seen_at=now() - timedelta(hours=1))
+    assert "`scrimp worker`" in faults(well)["workers"].advice
+
+
+def test_a_job_that_waits_for_a_gpu_and_a_relay_that_is_away(well: Settings, db: Database) -> None:
+    job = Scene(db, well).job(add_dataset(db))
+    with db.write() as session:
+        row = session.get_one(Job, job)
+        row.spec = row.spec | {"runtime": {"device": "cuda"}}
+        for each in session.query(Outbox).all():
+            each.created_at = now() - timedelta(minutes=10)
+        session.add(Outbox(topic="notify", job_id=job, created_at=now() - timedelta(minutes=10)))
+    found = faults(well)
+    assert "wait for a GPU: 1;" in found["queue"].says
+    assert "`scrimp relay`" in found["relay"].advice
+
+
+def test_a_sandbox_with_holes_is_a_warning(well: Settings, db: Database) -> None:
+    worker(db, sandbox={"seccomp": True, "landlock": False, "network": "host", "memory_limit_bytes": 2**30})
+    (found,) = (each for each in examine(well) if each.part == "sandbox")
+    assert found.state == "warning" and "the file system, the network" in found.says
+
+
+def test_heads_that_cannot_be_written(well: Settings, tmp_path: Path) -> None:
+    file = tmp_path / "a-file"
+    file.write_text("")
+    assert "SCRIMP_HEADS_DIR" in faults(well.model_copy(update={"heads_dir": file}))["heads"].advice
+
+
+def test_devices_that_are_not_there(well: Settings) -> None:
+    assert "no cuda:7" in faults(well.model_copy(update={"devices": "cuda:7"}))["machine"].says
+
+
+def test_a_home_that_is_not_there_is_not_made(well: Settings, tmp_path: Path) -> None:
+    absent = tmp_path / "typo"
+    (found,) = examine(well.model_copy(update={"home": absent}))
+    assert found.state == "fault" and "--home" in found.advice and not absent.exists()
+
+
+def test_the_command(well: Settings, db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = CliRunner()
+    done = runner.invoke(app, ["doctor", "--home", str(well.home)])
+    assert done.exit_code == 0, done.output
+    assert "✓ database" in done.output
+    (well.effective_secrets_dir / "session_key").unlink()
+    told = runner.invoke(app, ["doctor", "--home", str(well.home), "--json"])
+    assert told.exit_code == 1
+    assert [each["part"] for each in json.loads(told.output) if each["state"] == "fault"] == ["secrets"]

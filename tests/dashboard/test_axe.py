@@ -1,0 +1,111 @@
+"""axe-core finds nothing on any page: wide and narrow, light and dark, full and empty."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.contracts.job_spec import JobSpec
+from app.jobs import service
+from app.jobs.labels import JobLabels, edit
+from app.ledger.heads import Heads
+from tests.dashboard.scene import Everything, Scene
+from tests.hpo.conftest import PlainPricing, play, runs_of, study_spec
+
+pytestmark = pytest.mark.browser
+
+Whole = tuple[Scene, Everything]
+Open = Callable[..., Any]
+AXE = (Path(__file__).parent / "vendor" / "axe-4.12.1.min.js").read_text()
+# What axe finds, in short: the rule, and where.
+FINDINGS = """() => axe.run(document, { resultTypes: ["violations"] }).then((found) => found.violations.flatMap(
+  (rule) => rule.nodes.map((node) => `${rule.id}: ${node.target.join(" ")} ${node.html.slice(0, 120)}`)))"""
+FILLED = "() => [...document.querySelectorAll('[data-once]')].every((each) => each.innerText.trim() !== '…')"
+DRAWN = "() => [...document.querySelectorAll('.chart')].every((each) => !each.clientWidth || each.firstChild)"
+SCREENS = [(1440, "light"), (768, "dark"), (390, "light")]
+REST = [(1440, "dark"), (768, "light"), (390, "dark")]
+ALONE = ("", "/datasets", "/submit", "/register", "/compare", "/workers", "/webhooks", "/keys", "/audit")
+
+
+@pytest.fixture(scope="module")
+def study(whole: Whole) -> str:
+    """A study with scores, r* and a final trial, and labels."""
+    scene, ids = whole
+    spec = JobSpec.model_validate(
+        study_spec(ids.reviews, runs_per_level=1) | {"name": "a search", "privacy": {"target_epsilon": 0.5}}
+    )
+    heads = Heads.of(scene.settings)
+    made = service.submit(scene.db, PlainPricing(), scene.analyst.caller, spec, "axe", 100, heads)[0]  # type: ignore[arg-type]
+    for score in (0.7, 0.8):
+        for run in runs_of(scene.db, made, "queued"):
+            play(scene.db, run, score)
+    with scene.db.write() as session:
+        edit(session, scene.admin.caller, made, JobLabels(tags=["paper", "second try"], notes="Two\nlines."))
+    return made
+
+
+def settled(page: Any, condition: str) -> None:
+    """Waits until a condition holds. Playwright's own wait evaluates text, which the pages forbid."""
+    page.wait_for_load_state("load")
+    for _ in range(600):
+        if page.evaluate(condition):
+            return
+        page.wait_for_timeout(100)
+    raise AssertionError((page.url, condition))
+
+
+def findings(page: Any) -> list[str]:
+    """What axe finds on a page that has come to rest."""
+    settled(page, DRAWN)
+    page.evaluate(AXE)
+    found: list[str] = page.evaluate(FINDINGS)
+    return found
+
+
+def look(page: Any, paths: list[str]) -> None:
+    found = {}
+    for path in paths:
+        page.goto(f"/dashboard{path}")
+        settled(page, FILLED)
+        page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true })")
+        if said := findings(page):
+            found[path] = said
+    assert found == {}
+
+
+def full(ids: Everything, study: str) -> list[str]:
+    jobs = [ids.succeeded, ids.running, ids.failed, ids.public, study]
+    compared = "/compare?" + "&".join(f"job={each}" for each in jobs)
+    datasets = [f"/datasets/{ids.reviews}?check=true", f"/datasets/{ids.digits}"]
+    return [*ALONE, *(f"/jobs/{each}" for each in jobs), *datasets, compared]
+
+
+@pytest.mark.parametrize(("width", "scheme"), SCREENS[:1])
+def test_axe_finds_nothing_on_the_main_pages(
+    open_page: Open, whole: Whole, study: str, width: int, scheme: str
+) -> None:
+    scene, ids = whole
+    page = open_page("/dashboard", scene.admin, color_scheme=scheme, viewport={"width": width, "height": 900})
+    compared = f"/compare?job={ids.succeeded}&job={ids.running}"
+    look(page, ["", f"/jobs/{study}", f"/datasets/{ids.reviews}?check=true", "/keys", "/audit", compared])
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("width", "scheme"), SCREENS + REST)
+def test_axe_finds_nothing_on_any_page(open_page: Open, whole: Whole, study: str, width: int, scheme: str) -> None:
+    scene, ids = whole
+    page = open_page("/dashboard", scene.admin, color_scheme=scheme, viewport={"width": width, "height": 900})
+    look(page, full(ids, study))
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark")])
+def test_axe_finds_nothing_where_there_is_nothing(open_page: Open, whole: Whole, width: int, scheme: str) -> None:
+    newcomer = whole[0].key("owner")
+    page = open_page("/dashboard", newcomer, color_scheme=scheme, viewport={"width": width, "height": 900})
+    look(page, ["", "/datasets", "/submit", "/register", "/compare", "/webhooks", "/workers"])
+    page.get_by_role("button", name="Sign out").click()
+    page.get_by_label("API key").wait_for()
+    assert findings(page) == []

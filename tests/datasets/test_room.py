@@ -1,0 +1,67 @@
+"""The disk's reserve and an owner's quota are checked before a file is accepted."""
+
+from __future__ import annotations
+
+import shutil
+from collections import namedtuple
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.datasets import quota
+from app.disk import RESERVE_BYTES
+from tests.datasets.conftest import CSV, PUBLIC, Api, MakeApi, spec
+from tests.datasets.test_resumable import begin, begun, give_up, kind, whole
+
+Usage = namedtuple("Usage", "total used free")
+
+
+def stored_bytes(api: Api) -> int:
+    with api.db.read() as session:
+        return quota.stored_bytes(session, api.settings, api.key_ids["owner"])
+
+
+def free(monkeypatch: pytest.MonkeyPatch, bytes_free: int) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _folder: Usage(10**12, 0, bytes_free))
+
+
+def test_a_sent_file_leaves_the_reserve(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    free(monkeypatch, RESERVE_BYTES + len(CSV))  # the body is a little larger than its file
+    assert kind(api.upload(spec())) == (507, "storage-full")
+    assert api.stored() == set()
+    free(monkeypatch, RESERVE_BYTES + 100_000)
+    assert api.upload(spec()).status_code == 201
+
+
+def test_a_file_of_unknown_length_leaves_it_too(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    free(monkeypatch, RESERVE_BYTES - 1)
+
+    def body() -> Any:
+        yield b'--x\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\n1,2\r\n--x--\r\n'
+
+    headers = api.headers("owner") | {"Content-Type": "multipart/form-data; boundary=x"}
+    answer = api.client.post("/v1/datasets", content=body(), headers=headers)
+    assert kind(answer) == (507, "storage-full")
+
+
+def test_a_key_s_quota(make_api: MakeApi, tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "large.csv").write_text(CSV * 20)
+    api = make_api(max_stored_bytes=20_000, data_root=tmp_path / "root")
+    made = api.upload(spec()).json()
+    stored = stored_bytes(api)
+    files = (api.settings.storage_root / "datasets" / made["id"]).rglob("*")
+    assert stored == sum(each.stat().st_size for each in files) > 1000
+    refused = begin(api, 20_001 - stored)
+    assert kind(refused) == (409, "quota-exceeded")
+    assert (refused.json()["limit_bytes"], refused.json()["stored_bytes"]) == (20_000, stored)
+    upload = begun(api, 20_000 - stored)
+    assert kind(api.upload(spec("sent", **PUBLIC))) == (409, "quota-exceeded")
+    assert kind(api.by_path(spec("named", **PUBLIC) | {"path": "large.csv"})) == (409, "quota-exceeded")
+    assert api.upload(spec("other"), who="other-owner").status_code == 201
+    give_up(api, upload)
+    named = whole(api)  # an upload is counted once
+    assert kind(api.by_path(spec("named", **PUBLIC) | {"upload": named})) == (409, "duplicate-content")
+    assert api.client.delete(f"/v1/datasets/{made['id']}/content", headers=api.headers("owner")).status_code == 200
+    assert stored_bytes(api) == len(CSV)

@@ -1,0 +1,227 @@
+"""deploy/helm: rendered by Helm's own engine, checked against Kubernetes' schemas, and each command line run."""
+
+from __future__ import annotations
+
+import copy
+import os
+import re
+import shlex
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from sqlalchemy import text
+
+from app.db.engine import Database
+from app.db.models import Job
+from app.secrets import NAMES, load_secret
+from app.settings import Settings
+from tests.lifecycle.conftest import Submit as Submit  # noqa: PLC0414 - of the fixture below
+from tests.lifecycle.conftest import submit
+
+__all__ = ["submit"]
+helm = pytest.importorskip("helm_python")  # its wheels are for Linux on x86-64, macOS and Windows
+CHART = Path(__file__).resolve().parents[2] / "deploy" / "helm" / "scrimp"
+KUBERNETES = "1.31"
+GPU = {
+    "device": "cuda",
+    "gpus": 2,
+    "replicas": 1,
+    "sharedMemory": "4Gi",
+    "resources": {"requests": {"cpu": "4"}, "limits": {"memory": "32Gi"}},
+}
+INGRESS = {"enabled": True, "className": "nginx", "tlsSecret": "tls"}
+VALUES: dict[str, dict[str, Any]] = {
+    "as shipped": {},
+    "everything": {
+        "workers": {"cuda": GPU | {"tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}]}},
+        "scaling": {"enabled": True},
+        "api": {"hosts": ["scrimp.example.org"], "ingress": INGRESS},
+        "objectStore": {"url": "s3://models/scrimp", "secret": "aws"},
+        "models": {"existingClaim": "models"},
+        "storage": {"existingClaim": "shared", "storageClassName": "nfs"},
+    },
+    "a GPU alone": {"workers": {"cpu": None, "cuda": GPU}, "scaling": {"enabled": True}},
+}
+HOLDS = {
+    "api": {"api_key_pepper", "session_key", "data_hmac_key", "webhook_key"},
+    "relay": {"signing_key", "webhook_key"},
+    "worker": {"noise_secret"},
+}
+Document = dict[str, Any]
+
+
+def rendered(values: dict[str, Any]) -> list[Document]:
+    with helm.Chart.load(str(CHART)) as chart:
+        texts = chart.render(copy.deepcopy(values), name="demo", namespace="prod")
+    return [each for text_ in texts.values() for each in yaml.safe_load_all(text_) if each]
+
+
+@pytest.fixture(scope="module", params=list(VALUES))
+def documents(request: pytest.FixtureRequest) -> list[Document]:
+    return rendered(VALUES[request.param])
+
+
+def of_kind(documents: list[Document], kind: str) -> dict[str, Document]:
+    return {each["metadata"]["name"]: each for each in documents if each["kind"] == kind}
+
+
+def pods(documents: list[Document]) -> dict[str, Document]:
+    return {name: each["spec"]["template"]["spec"] for name, each in of_kind(documents, "Deployment").items()}
+
+
+def containers(documents: list[Document]) -> Iterator[tuple[str, Document]]:
+    for name, pod in pods(documents).items():
+        for each in [*pod["initContainers"], *pod["containers"]]:
+            yield f"{name}/{each['name']}", each
+
+
+def test_helm_finds_no_fault() -> None:
+    found = helm.lint(str(CHART))
+    assert found["errors"] == [] and [each for each in found["messages"] if each["severity"] > 1] == []
+
+
+def test_kubernetes_accepts_every_document(documents: list[Document]) -> None:
+    names = [(each["kind"], each["metadata"]["name"]) for each in documents]
+    assert len(names) == len(set(names))
+    for each in documents:
+        if not each["apiVersion"].startswith("keda.sh/"):
+            kubernetes_validate.validate(each, KUBERNETES, strict=True)
+
+
+def test_pods_are_confined_and_hold_their_own_secrets_alone(documents: list[Document]) -> None:
+    for name, each in containers(documents):
+        context = each["securityContext"]
+        assert context["readOnlyRootFilesystem"] and context["capabilities"] == {"drop": ["ALL"]}, name
+        assert not context["allowPrivilegeEscalation"] and "memory" in each["resources"]["limits"], name
+        mounted = {mount["name"] for mount in each["volumeMounts"]}
+        assert ("given" in mounted) is (each["name"] == "secrets"), name
+        admin = any(mount.get("subPath") == "admin" for mount in each["volumeMounts"])
+        assert admin is (each["name"] in ("api", "migrate")), name
+    for name, pod in pods(documents).items():
+        (given,) = [each["secret"]["secretName"] for each in pod["volumes"] if each["name"] == "given"]
+        assert given == f"scrimp-{name.split('-')[1]}"
+        assert pod["automountServiceAccountToken"] is False and pod["securityContext"]["runAsUser"] == 10001
+
+
+def test_every_setting_exists(documents: list[Document]) -> None:
+    known = {f"SCRIMP_{name.upper()}" for name in Settings.model_fields}
+    (config,) = of_kind(documents, "ConfigMap").values()
+    named = set(config["data"]) | {each["name"] for _, one in containers(documents) for each in one.get("env", ())}
+    assert named <= known
+
+
+def test_each_command_line_is_one_of_ours(documents: list[Document]) -> None:
+    for line in sorted({tuple(each["args"]) for _, each in containers(documents) if "args" in each}):
+        assert line[0] == "scrimp"
+        done = subprocess.run(
+            [sys.executable, "-m", "scrimp.cli", *line[1:], "--help"], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0 and "Usage" in done.stdout, (line, done.stderr)
+    scripts = [each["command"] for _, each in containers(documents) if "command" in each]
+    for shell, option, script in scripts:
+        assert subprocess.run([shell, "-n", option, script], check=False).returncode == 0
+
+
+def test_the_probes_ask_what_answers(documents: list[Document], settings: Settings, db: Database) -> None:
+    api = pods(documents)["demo-api"]["containers"][0]
+    hosts = next(each["value"] for each in api["env"] if each["name"] == "SCRIMP_ALLOWED_HOSTS")
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        asked = api[probe]["httpGet"]
+        assert asked["path"] in ("/healthz", "/readyz") and asked["httpHeaders"][0]["value"] in yaml.safe_load(hosts)
+    checks = {
+        tuple(each["livenessProbe"]["exec"]["command"])
+        for _, each in containers(documents)
+        if "exec" in each.get("livenessProbe", {})
+    }
+    environment = os.environ | {"SCRIMP_HOME": str(settings.home)}
+    for program, *arguments in checks:
+        assert program == "python"
+        done = subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, check=False)
+        assert done.returncode == 0, done.stdout
+
+
+def test_secrets_are_copied_as_the_service_wants_them(
+    documents: list[Document], tmp_path: Path, settings: Settings
+) -> None:
+    """The command of the init container, with folders of this test in place of its mounts."""
+    (script,) = {each["command"][2] for _, each in containers(documents) if each["name"] == "secrets"}
+    given, copied = tmp_path / "given", tmp_path / "copied"
+    given.mkdir()
+    copied.mkdir()
+    for name in NAMES:  # as Kubernetes lays them: links into a folder of files that the group may read
+        (given / f"..{name}").write_text((settings.effective_secrets_dir / name).read_text())
+        (given / f"..{name}").chmod(0o440)
+        (given / name).symlink_to(f"..{name}")
+    here = script.replace("/given/", f"{shlex.quote(str(given))}/").replace(
+        "/run/secrets/", f"{shlex.quote(str(copied))}/"
+    )
+    subprocess.run(["sh", "-c", here], check=True)
+    for name in NAMES:
+        assert stat.S_IMODE((copied / name).stat().st_mode) == 0o400
+        assert load_secret(settings.model_copy(update={"secrets_dir": copied}), name)
+
+
+def test_the_images_have_what_the_chart_offers() -> None:
+    """A bucket, traces, and Hugging Face models on workers."""
+    installed = re.findall(r"-e '\.\[([a-z0-9,]+)\]'", (CHART.parents[2] / "Dockerfile").read_text())
+    api, worker = (set(each.split(",")) for each in installed)
+    assert {"production", "s3", "otel"} <= api & worker and "hf" in worker
+
+
+def test_a_gpu_worker_has_its_gpus() -> None:
+    found = pods(rendered(VALUES["everything"]))
+    (worker,) = found["demo-worker-cuda"]["containers"]
+    assert worker["resources"]["limits"]["nvidia.com/gpu"] == 2 and worker["args"][2:4] == ["--devices", "cuda"]
+    assert worker["image"].startswith("scrimp-worker-cuda:")
+    assert "nvidia.com/gpu" not in found["demo-worker-cpu"]["containers"][0]["resources"]["limits"]
+
+
+@pytest.mark.parametrize("backing", ["postgres"])
+def test_workers_are_scaled_by_jobs_of_their_devices(db: Database, submit: Submit, backing: str) -> None:
+    """KEDA's query on a real PostgreSQL; a study waits for no worker."""
+    jobs = {device: submit(runtime={"device": device}) for device in ("auto", "cpu", "cuda")}
+    jobs["done"] = submit()
+    with db.write() as session:
+        session.get_one(Job, jobs["cpu"]).status = "running"
+        session.get_one(Job, jobs["done"]).status = "succeeded"
+    both, alone = rendered(VALUES["everything"]), rendered(VALUES["a GPU alone"])
+    assert _counts(db, both) == {"demo-worker-cpu": 2, "demo-worker-cuda": 1}
+    assert _counts(db, alone) == {"demo-worker-cuda": 3}
+    for documents in (both, alone):
+        assert set(of_kind(documents, "ScaledObject")) == set(of_kind(documents, "TriggerAuthentication"))
+        assert all(
+            "replicas" not in each["spec"]
+            for name, each in of_kind(documents, "Deployment").items()
+            if "worker" in name
+        )
+
+
+def _counts(db: Database, documents: list[Document]) -> dict[str, int]:
+    queries = {
+        name: each["spec"]["triggers"][0]["metadata"]["query"]
+        for name, each in of_kind(documents, "ScaledObject").items()
+    }
+    with db.read() as session:
+        return {name: int(session.scalar(text(query)) or 0) for name, query in queries.items()}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"workers": {"cpu": {"device": "tpu", "replicas": 1}}},
+        {"settings": {"log_level": "INFO"}},
+        {"database": {"url": "sqlite:///x"}},
+        {"objectStore": {"url": "/a/folder"}},
+        {"secret": {}},
+    ],
+)
+def test_wrong_values_are_refused(wrong: dict[str, Any]) -> None:
+    with helm.Chart.load(str(CHART)) as chart, pytest.raises(helm.HelmError):
+        chart.validate_schema(chart.merge_values(wrong))

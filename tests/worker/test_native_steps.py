@@ -1,0 +1,127 @@
+"""The compiled elementwise parts of a step have the bits of torch, on every path of the CPU."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.worker.native import opened
+from worker.clipping import scratch, totals
+from worker.clipping.engine import Clip
+from worker.clipping.scratch import Scratch
+from worker.clipping.totals import Grid, GridTotals
+from worker.native.library import PATHS
+from worker.native.steps import Steps
+from worker.noise.gaussian import NoisedGradient
+from worker.optimizers import dp_adam
+from worker.optimizers.base import State, StepInfo
+from worker.optimizers.descent import Descent
+from worker.optimizers.dp_adam import DpAdam
+from worker.optimizers.pieces import flattened
+
+ODD = [math.nan, math.inf, -math.inf, 0.0, -0.0, 1e-45, -1e-45, 3.4e38, -3.4e38, 1.1754944e-38]
+
+
+@pytest.fixture(scope="module", params=PATHS)
+def steps(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Steps:
+    return Steps(opened(tmp_path_factory.mktemp("steps"), request.param))
+
+
+def wild(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Numbers of all sizes, with odd ones among them."""
+    generator = torch.Generator().manual_seed(math.prod(shape))
+    made = torch.randn(shape, generator=generator) * 10.0 ** torch.randint(-20, 20, shape, generator=generator)
+    made.view(-1)[: len(ODD)] = torch.tensor(ODD)[: made.numel()]
+    return made.to(dtype)
+
+
+def same(one: Tensor, other: Tensor) -> bool:
+    """To the bit, the sign of 0 too."""
+    return torch.equal(one.view(torch.int64), other.view(torch.int64))
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 7), (48, 33), (5, 2, 9), (17, 1024)])
+def test_widened_numbers(steps: Steps, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = wild(*shape)
+    factors = torch.linspace(0.0, 3.0, shape[0], dtype=torch.float64)
+    made: dict[bool, list[Tensor]] = {}
+    for compiled in (True, False):
+        monkeypatch.setattr(scratch, "STEPS", steps if compiled else None)
+        memory = Scratch()
+        made[compiled] = [memory.finite("a", numbers, torch.float64), memory.scaled("b", numbers, factors)]
+    assert steps.widen(torch.empty(shape, dtype=torch.float64), numbers, factors), "it does this one"
+    assert all(same(one, other) for one, other in zip(made[True], made[False], strict=True))
+    assert all(bool(torch.isfinite(each).all()) for each in made[True])
+
+
+@pytest.mark.parametrize("size", [1, 31, 1024, 1025, 70_001])
+def test_totals(steps: Steps, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Halves of a unit, which go to the even neighbour, and sums up to 2⁵¹ units, over several passes."""
+    grid, clip = Grid(1000, 48), Clip(1.0)
+    found: list[Tensor] = []
+    for compiled in (steps, None):
+        monkeypatch.setattr(totals, "STEPS", compiled)
+        made = GridTotals({"w": torch.zeros(size), "b": torch.zeros(1)}, clip, grid)
+        for number in range(3):
+            of_pass = torch.linspace(-48.0, 48.0, size, dtype=torch.float64) / (number + 1)
+            of_pass[::2] = (torch.arange(len(of_pass[::2])) + 0.5) * made._unit
+            made.add("w", of_pass)
+            made.add("b", torch.ones(1, dtype=torch.float64))
+        found.append(made.finish()["w"])
+    assert steps.add_on_grid(torch.zeros(size, dtype=torch.int64), torch.zeros(size).double(), 1.0), "it does this one"
+    assert same(*found)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("at", [0, 1023, 1500])
+def test_a_sum_that_is_not_finite_breaks_the_total(
+    steps: Steps, bad: float, at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(totals, "STEPS", steps)
+    made = GridTotals({"w": torch.zeros(1501)}, Clip(1.0), Grid(100, 10))
+    of_pass = torch.zeros(1501, dtype=torch.float64)
+    made.add("w", of_pass.clone())
+    of_pass[at] = bad
+    for _ in range(4):  # more than 64 bits hold
+        made.add("w", of_pass)
+    made.add("w", torch.zeros(1501, dtype=torch.float64))
+    assert bool(made.finish()["w"].isnan().all())
+
+
+@pytest.mark.parametrize("coupled", [False, True])
+@pytest.mark.parametrize("decay", [0.0, 0.01])
+@pytest.mark.parametrize("shapes", [[(3,)], [(7, 11), (5,)], [(300, 301)]])
+def test_updates_by_adam(
+    steps: Steps, shapes: list[tuple[int, ...]], decay: float, coupled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    optimizer = DpAdam(Descent(0.1, weight_decay=decay, coupled=coupled), betas=(0.9, 0.99), eps=1e-8)
+    ends: list[dict[str, Tensor]] = []
+    for compiled in (steps, None):
+        monkeypatch.setattr(dp_adam, "STEPS", compiled)
+        generator = torch.Generator().manual_seed(1)
+        parameters = flattened(
+            {str(at): torch.randn(shape, generator=generator).double() for at, shape in enumerate(shapes)}
+        )
+        state: State = optimizer.init(parameters)
+        for step in range(1, 4):
+            noised = {name: torch.randn(p.shape, generator=generator).double() for name, p in parameters.items()}
+            noised["0"].view(-1)[:2] = torch.tensor([0.0, -0.0])
+            parameters, state = optimizer.update(NoisedGradient(noised), state, parameters, StepInfo(step, 0.01))
+        ends.append(parameters | state)
+    flat = torch.zeros(9, dtype=torch.float64)
+    assert steps.adam(flat, flat.clone(), flat.clone(), flat.clone(), optimizer._numbers(1)), "it does this one"
+    assert all(same(ends[0][name].contiguous(), ends[1][name].contiguous()) for name in ends[0])
+
+
+def test_it_leaves_to_torch_what_it_cannot_read(steps: Steps) -> None:
+    """Other types, other devices, and numbers that do not lie one after another."""
+    wide, narrow = torch.zeros(4, 4, dtype=torch.float64), torch.zeros(4, 4)
+    assert not steps.widen(wide, wide, None)
+    assert not steps.widen(wide, narrow.mT, None)
+    assert not steps.widen(wide[:2], narrow, None)
+    assert not steps.widen(wide, narrow, torch.ones(3, dtype=torch.float64))
+    assert not steps.widen(wide.to("meta"), narrow.to("meta"), None)
+    assert steps.add_on_grid(torch.zeros(4, dtype=torch.int64), torch.zeros(3, dtype=torch.float64), 1.0) is None

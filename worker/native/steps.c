@@ -1,0 +1,102 @@
+/* Elementwise parts of a step, in one pass over the numbers instead of several: widening, totals, Adam's update.
+ *
+ * Each function computes the bits of the torch operations that it replaces (worker/native/steps.py): IEEE operations in
+ * the same order, each rounded once, without contraction. No path through it depends on a number.
+ */
+#include <float.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__FAST_MATH__) || FLT_EVAL_METHOD != 0
+#error "the bits are of IEEE arithmetic: no -ffast-math, no x87"
+#endif
+
+#define INLINE static inline __attribute__((always_inline))
+#define WHOLE 0x1.8p+52 /* added to a number below 2^51, it leaves the nearest integer in the lowest bits */
+#define BLOCK 1024
+
+enum { PLAIN = 0, AVX2 = 1 };
+
+/* factor * number; NaN becomes 0 and an infinity the largest finite number, as torch.nan_to_num does. */
+INLINE void widen(double *out, const float *in, const double *factors, int64_t rows, int64_t width) {
+    for (int64_t i = 0; i < rows; i++) {
+        const double factor = factors ? factors[i] : 1.0;
+        for (int64_t j = 0; j < width; j++) {
+            double y = (double)in[i * width + j] * factor;
+            y = y > DBL_MAX ? DBL_MAX : y;
+            y = y < -DBL_MAX ? -DBL_MAX : y;
+            out[i * width + j] = y == y ? y : 0.0;
+        }
+    }
+}
+
+/* totals += nearest(sums * inverse), the inverse a power of two. Returns 0 if all sums are finite. */
+INLINE int64_t add_on_grid(int64_t *totals, const double *sums, int64_t count, double inverse) {
+    uint64_t whole;
+    int64_t found = 0;
+    const double shift = WHOLE;
+    memcpy(&whole, &shift, sizeof whole);
+    for (int64_t start = 0; start < count; start += BLOCK) {
+        const int64_t end = count - start < BLOCK ? count : start + BLOCK;
+        int64_t any = 0;
+        for (int64_t i = start; i < end; i++) {
+            const double rounded = sums[i] * inverse + shift;
+            uint64_t bits; /* wraps where a sum is not finite, as torch does */
+            memcpy(&bits, &rounded, sizeof bits);
+            totals[i] = (int64_t)((uint64_t)totals[i] + (bits - whole));
+            any |= !(__builtin_fabs(sums[i]) <= DBL_MAX);
+        }
+        found |= any;
+    }
+    return found;
+}
+
+/* Public numbers of one update by Adam. */
+typedef struct {
+    double coupled;         /* weight decay that is added to the gradient; 0: none */
+    double keep1, take1;    /* beta_1, 1 - beta_1 */
+    double keep2, take2;    /* beta_2, 1 - beta_2 */
+    double weight1, weight2; /* 1 - beta^t */
+    double eps, rate;
+    double shrink;          /* 1 - rate * decoupled weight decay; 1: none */
+} Adam;
+
+INLINE void adam(const double *gradient, double *theta, double *m, double *v, int64_t count, const Adam *by) {
+    const Adam a = *by;
+    for (int64_t i = 0; i < count; i++) {
+        double g = gradient[i];
+        if (a.coupled != 0.0) g = g + a.coupled * theta[i]; /* the same for all numbers */
+        m[i] = m[i] * a.keep1 + a.take1 * g;
+        v[i] = v[i] * a.keep2 + (g * g) * a.take2;
+        double direction = (m[i] / a.weight1) / (__builtin_sqrt(v[i] / a.weight2) + a.eps);
+        theta[i] = theta[i] * a.shrink - a.rate * direction;
+    }
+}
+
+#if defined(__x86_64__)
+#define WIDE __attribute__((target("avx2,fma"))) static
+WIDE void widen_avx2(double *out, const float *in, const double *factors, int64_t rows, int64_t width) {
+    widen(out, in, factors, rows, width);
+}
+WIDE int64_t add_on_grid_avx2(int64_t *totals, const double *sums, int64_t count, double inverse) {
+    return add_on_grid(totals, sums, count, inverse);
+}
+WIDE void adam_avx2(const double *gradient, double *theta, double *m, double *v, int64_t count, const Adam *by) {
+    adam(gradient, theta, m, v, count, by);
+}
+#define ON(path, name, ...) ((path) == AVX2 ? name##_avx2(__VA_ARGS__) : name(__VA_ARGS__))
+#else
+#define ON(path, name, ...) name(__VA_ARGS__)
+#endif
+
+void scrimp_widen(int path, double *out, const float *in, const double *factors, int64_t rows, int64_t width) {
+    ON(path, widen, out, in, factors, rows, width);
+}
+
+int64_t scrimp_add_on_grid(int path, int64_t *totals, const double *sums, int64_t count, double inverse) {
+    return ON(path, add_on_grid, totals, sums, count, inverse);
+}
+
+void scrimp_adam(int path, const double *gradient, double *theta, double *m, double *v, int64_t count, const Adam *by) {
+    ON(path, adam, gradient, theta, m, v, count, by);
+}

@@ -1,0 +1,102 @@
+"""The compiled elementwise parts of a step, for flat tensors on the CPU.
+
+Each answers whether it did the work. Where it did not, the caller does it by torch, with the same bits: there is no
+library, or the tensors are of another type, on another device, or not contiguous. All of these are public.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import astuple, dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from worker.native.library import INSTALLED, Library
+
+POINTER, COUNT, NUMBER = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
+
+
+@dataclass(frozen=True)
+class AdamStep:
+    """The public numbers of one update by Adam, in the order of steps.c.
+
+    Attributes:
+        coupled: λ of λθ, which is added to the gradient; 0: none.
+        keep1, take1, keep2, take2: β₁, 1 − β₁, β₂, 1 − β₂.
+        weight1, weight2: 1 − β₁ᵗ, 1 − β₂ᵗ.
+        eps, rate: γ, η_t.
+        shrink: 1 − η_t λ if λ is decoupled; 1: none.
+    """
+
+    coupled: float
+    keep1: float
+    take1: float
+    keep2: float
+    take2: float
+    weight1: float
+    weight2: float
+    eps: float
+    rate: float
+    shrink: float
+
+
+class Steps:
+    """The compiled parts of one library."""
+
+    def __init__(self, library: Library) -> None:
+        self.path, opened = library.number, library.opened
+        self._widen, self._add, self._adam = opened.scrimp_widen, opened.scrimp_add_on_grid, opened.scrimp_adam
+        self._widen.argtypes, self._widen.restype = [ctypes.c_int, *[POINTER] * 3, COUNT, COUNT], None
+        self._add.argtypes, self._add.restype = [ctypes.c_int, POINTER, POINTER, COUNT, NUMBER], COUNT
+        self._adam.argtypes, self._adam.restype = [ctypes.c_int, *[POINTER] * 4, COUNT, POINTER], None
+
+    @classmethod
+    def installed(cls) -> Self | None:
+        """Those of this installation, if it has a library."""
+        return None if INSTALLED is None else cls(INSTALLED)
+
+    def widen(self, out: Tensor, numbers: Tensor, factors: Tensor | None) -> bool:
+        """out[i] = nan_to_num(numbers[i] · factors[i]), from float32 to float64.
+
+        Args:
+            factors: float64 (n,); None: all 1.
+        """
+        rows = len(numbers)
+        fit = out.shape == numbers.shape
+        fit = fit and (factors is None or (_flat(factors, torch.float64) and factors.shape == (rows,)))
+        if not (fit and rows and _flat(numbers, torch.float32) and _flat(out, torch.float64)):
+            return False
+        by = None if factors is None else factors.data_ptr()
+        self._widen(self.path, out.data_ptr(), numbers.data_ptr(), by, rows, numbers.numel() // rows)
+        return True
+
+    def add_on_grid(self, totals: Tensor, sums: Tensor, inverse: float) -> bool | None:
+        """totals += nearest(sums · inverse), in int64 from float64.
+
+        Args:
+            inverse: a power of two; |sums · inverse| < 2⁵¹.
+
+        Returns:
+            True if all sums are finite; None if nothing was done.
+        """
+        if not (_flat(totals, torch.int64) and _flat(sums, torch.float64) and totals.shape == sums.shape):
+            return None
+        return not self._add(self.path, totals.data_ptr(), sums.data_ptr(), len(sums), inverse)
+
+    def adam(self, gradient: Tensor, theta: Tensor, m: Tensor, v: Tensor, by: AdamStep) -> bool:
+        """One update of θ, m and v, float64 (n,) each, in place."""
+        tensors = (gradient, theta, m, v)
+        if not all(_flat(each, torch.float64) and each.shape == gradient.shape for each in tensors):
+            return False
+        numbers = (NUMBER * len(astuple(by)))(*astuple(by))
+        self._adam(self.path, *(each.data_ptr() for each in tensors), len(gradient), numbers)
+        return True
+
+
+def _flat(tensor: Tensor, dtype: torch.dtype) -> bool:
+    return tensor.dtype == dtype and tensor.is_contiguous() and tensor.device.type == "cpu"
+
+
+STEPS = Steps.installed()

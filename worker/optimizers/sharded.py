@@ -1,0 +1,131 @@
+"""Sharded optimizer state: each rank keeps the state of the numbers that it owns, and updates those alone.
+
+Updates are elementwise, so each number gets the bits that it would get on one rank. After an update the ranks exchange
+their parameters, so that each has all of them for its passes. A state's digest is that of the whole state: the ranks
+exchange it in pieces, and each hashes all of it.
+
+Source: Rajbhandari, Rasley, Ruwase & He 2020, "ZeRO: memory optimizations toward training trillion parameter models",
+stage 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from app.errors import PrivacyError
+from worker.data.shards import InPieces, Shards
+from worker.models.base import Parameters
+from worker.noise.gaussian import NoisedGradient
+from worker.optimizers.base import Observing, Optimizer, Preconditioned, State, StepInfo
+from worker.optimizers.pieces import flattened, spanning
+
+PIECE = 2**20  # numbers of a state that are exchanged together
+
+
+@dataclass(frozen=True)
+class Sharded:
+    """An optimizer on this rank's numbers. Parameters are whole; gradients and state are of what this rank owns.
+
+    Each call is collective: every rank makes it.
+
+    Attributes:
+        inner: the optimizer; its update and its state are elementwise.
+        shards: of the model.
+    """
+
+    inner: Optimizer
+    shards: Shards
+
+    def init(self, parameters: Parameters) -> State:
+        """The inner state of this rank's numbers."""
+        return self.inner.init(self.shards.views(parameters))
+
+    def update(
+        self, noised: NoisedGradient, state: State, parameters: Parameters, at: StepInfo
+    ) -> tuple[Parameters, State]:
+        """One step of the inner optimizer on this rank's numbers. Then all ranks have all parameters."""
+        _, state = self.inner.update(noised, state, self.shards.views(parameters), at)
+        self._exchange(parameters)
+        return parameters, state
+
+    def finish(self, state: State, parameters: Parameters, steps: int) -> Parameters:
+        """See Optimizer.finish: the whole result, in every rank."""
+        own = self.shards.views(parameters)
+        finished = self.inner.finish(state, own, steps)
+        return parameters if finished is own else self._whole(finished)
+
+    def divisors(self, state: State, step: int, query: int) -> Mapping[str, Tensor] | None:
+        """The inner optimizer's, whole; None if it divides nothing."""
+        inner = self.inner
+        own = inner.divisors(state, step, query) if isinstance(inner, Preconditioned) else None
+        return None if own is None else self._whole(own)
+
+    def whole_state(self, state: State) -> Iterator[InPieces]:
+        """The state of all numbers, in the order and shapes that it has on one rank. Take each piece before the next.
+
+        All ranks must go through it, to the end.
+        """
+        shapes = self.shards.shapes.items()
+        like = {name: torch.empty(shape, dtype=torch.float64, device="meta") for name, shape in shapes}
+        for name, each in self.inner.init(like).items():
+            of = name.rpartition("/")[2]
+            sharded = of in like and each.shape == like[of].shape
+            pieces = self._pieces(of, each.dtype, state.get(name)) if sharded else iter((state[name],))
+            yield InPieces(name, each.dtype, each.shape, pieces)
+
+    def _pieces(self, of: str, dtype: torch.dtype, own: Tensor | None) -> Iterator[Tensor]:
+        """The state of one tensor, each piece from the rank that owns it."""
+        for rank in range(self.shards.ranks.size):
+            span = self.shards.of_rank(rank).get(of)
+            if span is None:
+                continue
+            mine = own if rank == self.shards.ranks.rank else None
+            for first in range(0, span.count, PIECE):
+                count = min(PIECE, span.count - first)
+                piece = torch.empty(count, dtype=dtype) if mine is None else mine[first : first + count]
+                self.shards.ranks.from_rank(rank, piece)
+                yield piece
+
+    def _whole(self, own: Mapping[str, Tensor]) -> Parameters:
+        """All ranks' numbers, in memory of their own."""
+        shapes = self.shards.shapes
+        parts = torch.empty(self.shards.numbers, dtype=torch.float64).split([each.numel() for each in shapes.values()])
+        made = {name: part.view(shape) for part, (name, shape) in zip(parts, shapes.items(), strict=True)}
+        for name, part in self.shards.views(made).items():
+            part.copy_(own[name])
+        self._exchange(made)
+        return made
+
+    def _exchange(self, tensors: Parameters) -> None:
+        """Each rank gives the others what it owns.
+
+        Raises:
+            PrivacyError: the tensors are not consecutive views of one.
+        """
+        flat = spanning(list(tensors.values()))
+        if flat is None or len(flat) != self.shards.numbers:
+            raise PrivacyError("sharded parameters must lie in one tensor")
+        for rank in range(self.shards.ranks.size):
+            begin, end = self.shards.bounds(rank)
+            if begin < end:
+                self.shards.ranks.from_rank(rank, flat[begin:end])
+
+
+@dataclass(frozen=True)
+class ShardedObserving(Sharded):
+    """The same for an optimizer with public side information."""
+
+    def observe(self, public_gradient: dict[str, Tensor], state: State) -> State:
+        """The state of this rank's numbers after the inner optimizer has seen their public gradient."""
+        if not isinstance(self.inner, Observing):
+            return state
+        return self.inner.observe(self.shards.views(flattened(public_gradient)), state)
+
+
+def sharded(inner: Optimizer, shards: Shards) -> Sharded:
+    """The optimizer with its state sharded."""
+    return ShardedObserving(inner, shards) if isinstance(inner, Observing) else Sharded(inner, shards)

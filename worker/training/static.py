@@ -1,0 +1,63 @@
+"""Tries that a pass of a Hugging Face model is one fixed list of operations, whatever the records hold.
+
+torch's meta device has shapes and no numbers: reading a number there is an error, and so is a result whose shape
+depends on one. A model that chooses its path by its inputs, such as a mixture of experts, would reveal something of
+the records by its time. No family is trusted by its name; this is tried for each job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from worker.clipping.examined import ROWS, UnfitLayerError
+from worker.data.passes import Batch
+from worker.data.placed import passes_on
+from worker.models.hf.model import HfTuning
+
+META = torch.device("meta")
+
+
+def require_static(model: HfTuning, examples: Batch[Any]) -> None:
+    """Runs one pass forwards and backwards without numbers.
+
+    Raises:
+        UnfitLayerError: an operation needs a number; names the module in which it is.
+    """
+    module = model.shapes_alone()
+    (each,) = passes_on(META, examples, ROWS, model.dtype)
+    inside: list[str] = []
+    try:
+        with _followed(module, inside), torch.enable_grad():
+            model.record_losses(module, each.records).sum().backward()
+    except MemoryError:
+        raise  # says nothing about the model
+    except Exception as error:  # the library's own code may raise anything
+        where = inside[-1] if inside else "the model"
+        raise UnfitLayerError(where, f"a pass does not run without numbers: {type(error).__name__}") from None
+
+
+@contextmanager
+def _followed(module: nn.Module, inside: list[str]) -> Iterator[None]:
+    """Keeps the names of the modules whose forward runs now in `inside`, the innermost last."""
+
+    def enter(name: str, *_: Any) -> None:
+        inside.append(name)
+
+    def leave(*_: Any) -> None:
+        inside.pop()
+
+    handles = []
+    for name, each in module.named_modules():
+        shown = f"{name or 'the model'} ({type(each).__name__})"
+        handles += [each.register_forward_pre_hook(partial(enter, shown)), each.register_forward_hook(leave)]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
