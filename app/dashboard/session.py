@@ -1,14 +1,10 @@
-"""The dashboard's viewer: a signed cookie made from an API key, or the key itself as a Bearer header.
+"""The dashboard's viewer: a session's cookie (app.keys.sessions), or the key itself as a Bearer header.
 
-The cookie holds the key's id, a name of the sent token (not the token), the number of earlier sign-outs, and the time
-of signing. The key is looked up at every request, so that a revoked, rotated or expired key stops at once. Signing out
-ends all sessions of the key, even with a copied cookie. Every form carries a token: an HMAC of the visitor's own
-cookie, which another site can neither read nor make.
+Signing out ends all sessions of the key, even with a copied cookie. Every form carries the session's token.
 """
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import re
 import secrets
@@ -18,21 +14,17 @@ from urllib.parse import quote
 
 from fastapi import Depends, Form, Header, Request, Response
 from fastapi.security import HTTPAuthorizationCredentials
-from itsdangerous import BadSignature, TimestampSigner
 
 from app.audit import record as audit
-from app.db.engine import Database
 from app.errors import Forbidden, RequestError, Unauthenticated
-from app.keys import service
 from app.keys.auth import authenticated, bearer, limits_of
 from app.keys.service import Caller
-from app.secrets import load_secret
+from app.keys.sessions import NOT_SIGNED_IN, SESSION_COOKIE, caller_of, cookie_for, form_token, is_form_token
 from app.settings import Settings
 from app.web.deps import Db, ServiceSettings, database_of
 
 HOME = "/dashboard"
 LOGIN = "/dashboard/login"
-SESSION_COOKIE = "scrimp_session"
 LOGIN_COOKIE = "scrimp_login"  # ties a login form to the browser that received it
 LOGIN_MINUTES = 60
 # Local pages only: no scheme, no host, no "//", no backslash, no dot segments.
@@ -71,34 +63,22 @@ def current_viewer(
     if credentials is not None:
         return Viewer(authenticated(request, db, credentials.credentials), None)
     cookie = request.cookies.get(SESSION_COOKIE, "")
-    caller = _caller_of(cookie, db, settings)
+    try:
+        caller = caller_of(cookie, db, settings)
+    except Unauthenticated:
+        raise SignInNeeded(NOT_SIGNED_IN) from None
     audit.authenticated(caller.id)
     limits_of(request).request(caller.id, caller.requests_per_minute)
-    return Viewer(caller, _token(settings, cookie))
+    return Viewer(caller, form_token(settings, cookie))
 
 
 def is_signed_in(request: Request) -> bool:
     """Returns True if the request's cookie is a valid session's. Counts nothing: the route does."""
     try:
-        _caller_of(request.cookies.get(SESSION_COOKIE, ""), database_of(request), request.app.state.settings)
-    except SignInNeeded:
+        caller_of(request.cookies.get(SESSION_COOKIE, ""), database_of(request), request.app.state.settings)
+    except Unauthenticated:
         return False
     return True
-
-
-def _caller_of(cookie: str, db: Database, settings: Settings) -> Caller:
-    """The caller of a session's cookie.
-
-    Raises:
-        SignInNeeded: as `current_viewer`.
-    """
-    try:
-        signed = _signer(settings).unsign(cookie, max_age=int(settings.session_hours * 3600)).decode()
-        key_id, generation, sign_outs = signed.split(".")
-        with db.read() as session:
-            return service.in_session(session, key_id, generation, int(sign_outs))
-    except (BadSignature, ValueError, Unauthenticated):  # ValueError: signed by an older version
-        raise SignInNeeded("sign in first") from None
 
 
 CurrentViewer = Annotated[Viewer, Depends(current_viewer)]
@@ -132,8 +112,8 @@ UploadingViewer = Annotated[Viewer, Depends(uploading_viewer)]
 
 def sign_in(response: Response, request: Request, settings: Settings, caller: Caller, sign_outs: int) -> None:
     """Sets the session's cookie."""
-    value = _signer(settings).sign(f"{caller.id}.{caller.generation}.{sign_outs}").decode()
-    # Sent to /docs too; the REST API accepts no cookies.
+    value = cookie_for(settings, caller, sign_outs)
+    # Sent to /docs and the REST API too; the latter takes it only together with the form's token.
     _set_cookie(response, request, SESSION_COOKIE, value, settings.session_hours * 3600, path="/")
     response.delete_cookie(LOGIN_COOKIE, path=LOGIN)
 
@@ -153,14 +133,14 @@ def login_token(settings: Settings, request: Request) -> tuple[str, str]:
     nonce = request.cookies.get(LOGIN_COOKIE, "")
     if len(nonce) != 43:
         nonce = secrets.token_urlsafe(32)
-    return nonce, _token(settings, nonce)
+    return nonce, form_token(settings, nonce)
 
 
 def check_login_form(request: Request, settings: Settings, csrf: str) -> bool:
     """Returns True if a login form was made for the browser that sends it: prevents a sign-in under somebody else's
     key."""
     nonce = request.cookies.get(LOGIN_COOKIE, "")
-    return bool(nonce) and hmac.compare_digest(_token(settings, nonce).encode(), csrf.encode())
+    return bool(nonce) and is_form_token(settings, nonce, csrf)
 
 
 def safe_next(target: str | None) -> str:
@@ -186,16 +166,3 @@ def _set_cookie(response: Response, request: Request, name: str, value: str, max
         httponly=True,
         samesite="strict",
     )
-
-
-def _signer(settings: Settings) -> TimestampSigner:
-    key = load_secret(settings, "session_key")
-    return TimestampSigner(
-        key, salt=b"scrimp/dashboard/session/v1", key_derivation="hmac", digest_method=hashlib.sha256
-    )
-
-
-def _token(settings: Settings, cookie: str) -> str:
-    """HMAC of a cookie: bound to this browser's session, and nothing has to be stored."""
-    key = load_secret(settings, "session_key")
-    return hmac.new(key, b"scrimp/dashboard/csrf/v1" + cookie.encode(), hashlib.sha256).hexdigest()

@@ -53,6 +53,12 @@ def page(_viewer: CurrentViewer) -> FileResponse:
     return FileResponse(HERE / "page.html", headers={"Cache-Control": "no-store"})
 
 
+@pages.get("/session.json")
+def session(viewer: CurrentViewer) -> JSONResponse:
+    """The session's token, which "Try it out" sends. Only our own pages can read it; a Bearer key needs none."""
+    return JSONResponse({"csrf": viewer.csrf}, headers={"Cache-Control": "no-store"})
+
+
 @pages.get("/static/{path:path}")
 async def static(path: str, request: Request) -> Response:
     """Serves our page's files; open, like the dashboard's. StaticFiles lets no path leave its folder."""

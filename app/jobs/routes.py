@@ -26,7 +26,7 @@ from app.grants.service import check_job, require, require_job, visible
 from app.hpo.stored import StoredStudy
 from app.ids import rfc3339
 from app.jobs import artifacts, labels, repository, service, sweeps
-from app.jobs.polling import job_of
+from app.jobs.polling import Polled, job_of
 from app.jobs.pricing import PricingService
 from app.jobs.schemas import (
     CertificateDocument,
@@ -42,7 +42,7 @@ from app.jobs.schemas import (
 from app.jobs.stream import EventStream
 from app.jobs.sweeps import SweepView
 from app.jobs.trials import TrialList, trials
-from app.keys.auth import Credentials, CurrentKey, admitted, shown_token, token_in
+from app.keys.auth import Credentials, CurrentKey, admitted, identified, token_in
 from app.keys.service import Caller, id_in
 from app.lifecycle.presence import GpuWorkers
 from app.lifecycle.states import FINISHED
@@ -239,11 +239,19 @@ def jobs_among(
 def show_job(job_id: str, request: Request, _credentials: Credentials) -> Response:
     """Shows a job: its status, progress, quote, attempts, last metrics and artifacts."""
     # The key is looked up here: a dependency would need another thread of the pool.
-    token = shown_token(request, token_in(request.headers))
-    with database_of(request).quick_read() as connection:
-        found = job_of(connection, id_in(token), job_id)
-    caller = admitted(request, found.key, token)
+    token = token_in(request.headers)
+    if token is None:
+        caller = identified(request, None)
+        found = _polled(request, caller.id, job_id)
+    else:
+        found = _polled(request, id_in(token), job_id)
+        caller = admitted(request, found.key, token)
     return as_json(JobView.of(check_job(found.job, found.access(caller)), found.details, gpus_of(request)))
+
+
+def _polled(request: Request, key_id: str, job_id: str) -> Polled:
+    with database_of(request).quick_read() as connection:
+        return job_of(connection, key_id, job_id)
 
 
 @router.patch("/jobs/{job_id}")

@@ -1,4 +1,8 @@
-"""Authentication: the `Authorization: Bearer` key of every route but /healthz."""
+"""Authentication: the `Authorization: Bearer` key of every route but /healthz, or a dashboard session.
+
+A session's cookie counts only with the session's token in the X-CSRF-Token header: another site can make a browser send
+the cookie, but it can neither read the token nor set the header.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +20,9 @@ from starlette.datastructures import Headers
 from app.audit import record as audit
 from app.db.engine import Database
 from app.errors import Forbidden, Unauthenticated
-from app.keys import service
+from app.keys import service, sessions
 from app.keys.service import Caller, KeyLike
+from app.settings import Settings
 from app.web.deps import database_of
 from app.web.ratelimit import RequestLimits
 
@@ -86,22 +91,30 @@ def identified(request: Request, token: str | None) -> Caller:
     """The caller of a request by its headers alone.
 
     Raises:
-        Unauthenticated: no key, or an invalid one.
+        Unauthenticated: no key and no session, or an invalid one.
         TooManyRequests: as `admitted`.
     """
-    return authenticated(request, database_of(request), shown_token(request, token))
+    return _signed_in(request) if token is None else authenticated(request, database_of(request), token)
 
 
-def shown_token(request: Request, token: str | None) -> str:
-    """The request's token. A missing token counts against the address like an invalid one.
+def _signed_in(request: Request) -> Caller:
+    """The caller of a session. A missing session counts against the address like an invalid key.
 
     Raises:
-        Unauthenticated, TooManyRequests: there is none.
+        Unauthenticated, TooManyRequests: as `identified`.
     """
-    if token is None:
+    cookie, sent = request.cookies.get(sessions.SESSION_COOKIE, ""), request.headers.get(sessions.CSRF_HEADER, "")
+    settings: Settings = request.app.state.settings
+    try:
+        if not (cookie and sent and sessions.is_form_token(settings, cookie, sent)):
+            raise Unauthenticated("send your key as `Authorization: Bearer …`")
+        caller = sessions.caller_of(cookie, database_of(request), settings)
+    except Unauthenticated:
         _count_failure(request)
-        raise Unauthenticated("send your key as `Authorization: Bearer …`")
-    return token
+        raise
+    audit.authenticated(caller.id)
+    limits_of(request).request(caller.id, caller.requests_per_minute)
+    return caller
 
 
 def _count_failure(request: Request) -> None:

@@ -122,6 +122,7 @@ TABLE: dict[tuple[str, str], Rule] = {
     ("GET", "/metrics"): ANY,
     ("GET", "/openapi.json"): ANY,
     ("GET", "/docs"): ANY,
+    ("GET", "/docs/session.json"): ANY,
     ("GET", "/docs/static/{path:path}"): OPEN,
     ("GET", "/v1/workers"): ANY,
     ("GET", "/v1/models"): ANY,

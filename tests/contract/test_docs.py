@@ -39,7 +39,7 @@ def test_a_key_opens_them_too(visit: Callable[[], Browser], scene: Scene) -> Non
         assert visit().get(address, headers={"Authorization": "Bearer scrimp_key_a_b"}).status_code == 401
 
 
-def test_the_rest_api_takes_no_cookie(visit: Callable[[], Browser], scene: Scene) -> None:
+def test_the_rest_api_takes_no_cookie_alone(visit: Callable[[], Browser], scene: Scene) -> None:
     browser = visit()
     browser.sign_in(scene.admin)
     for method, path in (("GET", "/v1/keys"), ("POST", "/v1/keys"), ("POST", "/v1/jobs"), ("GET", "/metrics")):
@@ -47,6 +47,27 @@ def test_the_rest_api_takes_no_cookie(visit: Callable[[], Browser], scene: Scene
         answer = browser.client.request(method, path, headers={"Idempotency-Key": "k"}, **sent)
         assert "scrimp_session=" in answer.request.headers["cookie"]
         assert answer.status_code == 401, path
+
+
+def test_the_rest_api_takes_a_session_with_its_token_alone(visit: Callable[[], Browser], scene: Scene) -> None:
+    one, other = visit(), visit()
+    one.sign_in(scene.admin)
+    other.sign_in(scene.analyst)
+    tokens = [browser.get("/docs/session.json").json()["csrf"] for browser in (one, other)]
+    made = {"name": "from-the-docs", "role": "viewer"}
+
+    def post(browser: Browser, token: str) -> int:
+        return browser.client.post("/v1/keys", headers={"X-CSRF-Token": token}, json=made).status_code
+
+    assert [post(one, tokens[1]), post(other, tokens[0]), post(one, ""), post(visit(), tokens[0])] == [401] * 4
+    assert post(other, tokens[1]) == 403
+    assert post(one, tokens[0]) == 201
+    assert one.client.get("/v1/jobs/job_x", headers={"X-CSRF-Token": tokens[0]}).status_code == 404
+    assert one.client.get("/v1/jobs/job_x").status_code == 401
+    headers = {"Authorization": f"Bearer {scene.analyst.token}"}
+    assert visit().get("/docs/session.json", headers=headers).json() == {"csrf": None}
+    one.client.post("/dashboard/logout", data={"csrf": tokens[0]})
+    assert post(one, tokens[0]) == 401
 
 
 def test_the_vendored_files_are_what_was_published() -> None:
@@ -72,16 +93,13 @@ def test_the_page_shows_the_operations_and_tries_one(chromium: Any, server: str,
     page.wait_for_url(f"{server}/docs")
     page.locator(".opblock").first.wait_for()
     assert page.locator(".opblock").count() == sum(map(len, page.evaluate(OPERATIONS)))
-    page.get_by_role("button", name="Authorize").first.click()
-    page.locator(".auth-container input").fill(scene.analyst.token)
-    page.locator(".auth-container button.authorize").click()
-    page.locator(".auth-container button.btn-done").click()
     page.locator("#operations-jobs-list_jobs .opblock-summary-control").click()
     page.get_by_role("button", name="Try it out").click()
     page.get_by_role("button", name="Execute").click()
     answer = page.locator("#operations-jobs-list_jobs .live-responses-table")
     answer.wait_for()
-    assert "200" in answer.inner_text()
+    assert "200" in answer.inner_text()  # as the signed-in user: no key was entered
+    assert "X-CSRF-Token" not in page.locator("#operations-jobs-list_jobs .curl-command").inner_text()
     assert ids.succeeded in answer.inner_text()
     context.close()
     assert complaints == []

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from app.dashboard import session as dashboard_session
 from app.db.models import ApiKey
 from app.keys import service as keys
+from app.keys import sessions
 from tests.dashboard.conftest import Browser, token_of
 from tests.dashboard.scene import Key, Scene
 
@@ -83,7 +83,7 @@ def test_a_revoked_key_stops_at_once(visit: Visit, scene: Scene) -> None:
 
 def test_a_session_ends_after_its_hours(visit: Visit, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     browser = visit()
-    signer = dashboard_session._signer(scene.settings)
+    signer = sessions._signer(scene.settings)
     now = signer.get_timestamp()
     with scene.db.read() as session:
         generation = keys.generation_of(session.get_one(ApiKey, scene.admin.id).secret_hmac)
@@ -118,7 +118,7 @@ def test_a_session_of_another_key_goes_on_after_a_sign_out(visit: Visit, scene: 
 def test_a_cookie_from_before_sign_outs_were_counted_is_no_session(visit: Visit, scene: Scene) -> None:
     browser = visit()
     browser.client.cookies.set(
-        "scrimp_session", dashboard_session._signer(scene.settings).sign(f"{scene.admin.id}.x").decode(), path="/"
+        "scrimp_session", sessions._signer(scene.settings).sign(f"{scene.admin.id}.x").decode(), path="/"
     )
     assert browser.get("/dashboard").status_code == 303
 
@@ -129,9 +129,7 @@ def test_a_cookie_from_before_sign_outs_were_counted_is_no_session(visit: Visit,
 )
 def test_a_forged_cookie_is_no_session(visit: Visit, scene: Scene, cookie: str) -> None:
     browser = visit()
-    cookie = cookie.format(
-        id=scene.admin.id, time=dashboard_session._signer(scene.settings).sign("x").decode().split(".")[1]
-    )
+    cookie = cookie.format(id=scene.admin.id, time=sessions._signer(scene.settings).sign("x").decode().split(".")[1])
     browser.client.cookies.set("scrimp_session", cookie, path="/")
     assert browser.get("/dashboard").status_code == 303
 

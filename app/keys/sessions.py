@@ -1,0 +1,62 @@
+"""A dashboard session: a signed cookie made from an API key, and the token that proves a request is from our own pages.
+
+The cookie holds the key's id, a name of the sent token (not the token), the number of earlier sign-outs, and the time
+of signing. The key is looked up at every request, so that a revoked, rotated or expired key stops at once. The form's
+token is an HMAC of the visitor's own cookie, which another site can neither read nor make.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+
+from itsdangerous import BadSignature, TimestampSigner
+
+from app.db.engine import Database
+from app.errors import Unauthenticated
+from app.keys import service
+from app.keys.service import Caller
+from app.secrets import load_secret
+from app.settings import Settings
+
+SESSION_COOKIE = "scrimp_session"
+CSRF_HEADER = "X-CSRF-Token"
+NOT_SIGNED_IN = "sign in first"
+
+
+def cookie_for(settings: Settings, caller: Caller, sign_outs: int) -> str:
+    """The value of a new session's cookie."""
+    return _signer(settings).sign(f"{caller.id}.{caller.generation}.{sign_outs}").decode()
+
+
+def caller_of(cookie: str, db: Database, settings: Settings) -> Caller:
+    """The caller of a session's cookie.
+
+    Raises:
+        Unauthenticated: no session, an expired or forged one, or its key is no longer valid.
+    """
+    try:
+        signed = _signer(settings).unsign(cookie, max_age=int(settings.session_hours * 3600)).decode()
+        key_id, generation, sign_outs = signed.split(".")
+        with db.read() as session:
+            return service.in_session(session, key_id, generation, int(sign_outs))
+    except (BadSignature, ValueError):  # ValueError: signed by an older version
+        raise Unauthenticated(NOT_SIGNED_IN) from None
+
+
+def form_token(settings: Settings, cookie: str) -> str:
+    """HMAC of a cookie: bound to this browser's session, and nothing has to be stored."""
+    key = load_secret(settings, "session_key")
+    return hmac.new(key, b"scrimp/dashboard/csrf/v1" + cookie.encode(), hashlib.sha256).hexdigest()
+
+
+def is_form_token(settings: Settings, cookie: str, token: str) -> bool:
+    """Returns True if the token belongs to the cookie."""
+    return hmac.compare_digest(form_token(settings, cookie).encode(), token.encode())
+
+
+def _signer(settings: Settings) -> TimestampSigner:
+    key = load_secret(settings, "session_key")
+    return TimestampSigner(
+        key, salt=b"scrimp/dashboard/session/v1", key_derivation="hmac", digest_method=hashlib.sha256
+    )
