@@ -22,6 +22,7 @@ from app.budgets.routes import router as budgets_router
 from app.catalogue.routes import router as catalogue_router
 from app.charges.routes import router as charges_router
 from app.dashboard.audit import router as audit_page_router
+from app.dashboard.budgets import router as budget_pages_router
 from app.dashboard.compare import router as compare_page_router
 from app.dashboard.entries import router as entries_router
 from app.dashboard.gate import SessionFirst
@@ -100,6 +101,7 @@ ROUTERS = (
     worker_pages_router,
     key_pages_router,
     audit_page_router,
+    budget_pages_router,
     change_stream_router,
     catalogue_router,
     dashboard_router,

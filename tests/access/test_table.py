@@ -75,6 +75,12 @@ def a_budget(world: World, target: Target, _who: str) -> Sent:
     return {"json": {"epsilon": 1.0}, "headers": {"If-Match": "*"}}
 
 
+def an_old_form(world: World, target: Target, _who: str) -> Sent:
+    if target is not NOWHERE:
+        world.open_budget(target)
+    return {"data": {"name": "team", "version": "0"}}
+
+
 def a_request(_world: World, target: Target, _who: str) -> Sent:
     return {"json": {"dataset": target.dataset, "epsilon": 1.0, "reason": "a test"}}
 
@@ -257,6 +263,11 @@ TABLE: dict[tuple[str, str], Rule] = {
     ("GET", "/dashboard/datasets"): ANY,
     ("GET", "/dashboard/datasets/{dataset_id}"): VIEW,
     ("GET", "/dashboard/datasets/{dataset_id}/entries.csv"): VIEW,
+    ("GET", "/dashboard/datasets/{dataset_id}/budgets"): VIEW,
+    ("POST", "/dashboard/datasets/{dataset_id}/budgets"): Rule(422, needs="view"),
+    ("POST", "/dashboard/datasets/{dataset_id}/budgets/close"): Rule(412, needs="own", send=an_old_form),
+    ("POST", "/dashboard/datasets/{dataset_id}/budgets/requests"): Rule(422, needs="view"),
+    ("POST", "/dashboard/datasets/{dataset_id}/budgets/requests/{request_id}"): Rule(404),
     ("GET", "/dashboard/live/datasets/{dataset_id}"): VIEW,
     ("GET", "/dashboard/live/datasets/{dataset_id}/burndown"): VIEW,
     ("GET", "/dashboard/live/datasets/{dataset_id}/comparison"): VIEW,

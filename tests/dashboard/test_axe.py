@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from app.budgets import service as budgets
+from app.budgets.schemas import BudgetSetting
 from app.contracts.job_spec import JobSpec
 from app.jobs import service
 from app.jobs.labels import JobLabels, edit
@@ -32,18 +34,19 @@ ALONE = ("", "/datasets", "/submit", "/register", "/compare", "/workers", "/webh
 
 @pytest.fixture(scope="module")
 def study(whole: Whole) -> str:
-    """A study with scores, r* and a final trial, and labels."""
+    """A study with scores, r* and a final trial, and labels; and a budget on its data set."""
     scene, ids = whole
     spec = JobSpec.model_validate(
         study_spec(ids.reviews, runs_per_level=1) | {"name": "a search", "privacy": {"target_epsilon": 0.5}}
     )
-    heads = Heads.of(scene.settings)
+    heads, other = Heads.of(scene.settings), scene.key("analyst")
     made = service.submit(scene.db, PlainPricing(), scene.analyst.caller, spec, "axe", 100, heads)[0]  # type: ignore[arg-type]
     for score in (0.7, 0.8):
         for run in runs_of(scene.db, made, "queued"):
             play(scene.db, run, score)
     with scene.db.write() as session:
         edit(session, scene.admin.caller, made, JobLabels(tags=["paper", "second try"], notes="Two\nlines."))
+        budgets.put(session, scene.admin.caller, ids.reviews, "team", BudgetSetting(epsilon=1.0, keys=[other.id]), None)
     return made
 
 
@@ -79,7 +82,7 @@ def look(page: Any, paths: list[str]) -> None:
 def full(ids: Everything, study: str) -> list[str]:
     jobs = [ids.succeeded, ids.running, ids.failed, ids.public, study]
     compared = "/compare?" + "&".join(f"job={each}" for each in jobs)
-    datasets = [f"/datasets/{ids.reviews}?check=true", f"/datasets/{ids.digits}"]
+    datasets = [f"/datasets/{ids.reviews}?check=true", f"/datasets/{ids.reviews}/budgets", f"/datasets/{ids.digits}"]
     return [*ALONE, *(f"/jobs/{each}" for each in jobs), *datasets, compared]
 
 
@@ -90,7 +93,8 @@ def test_axe_finds_nothing_on_the_main_pages(
     scene, ids = whole
     page = open_page("/dashboard", scene.admin, color_scheme=scheme, viewport={"width": width, "height": 900})
     compared = f"/compare?job={ids.succeeded}&job={ids.running}"
-    look(page, ["", f"/jobs/{study}", f"/datasets/{ids.reviews}?check=true", "/keys", "/audit", compared])
+    datasets = [f"/datasets/{ids.reviews}?check=true", f"/datasets/{ids.reviews}/budgets"]
+    look(page, ["", f"/jobs/{study}", *datasets, "/keys", "/audit", compared])
 
 
 @pytest.mark.nightly

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+import pytest
+
 from app.budgets import service
 from app.budgets.schemas import BudgetSetting
+from app.grants import service as grants
 from app.keys.service import Caller
 from tests.dashboard.conftest import Browser, token_of
-from tests.dashboard.scene import Scene
+from tests.dashboard.scene import Key, Scene
 from tests.factories import add_dataset
 
 
@@ -31,6 +34,75 @@ def test_the_page_shows_what_each_budget_spent_and_holds(scene: Scene, visit: Ca
         assert "Budgets within the cap" in text and "research" in text
         assert re.search(r"Training part: – spent, \d\d\.\d % held; the budget is \d\d\.\d % of the cap", text)
     assert "room for" in pages[scene.analyst.id]
+
+
+class Forms:
+    """The page of a data set's budgets as one viewer uses it."""
+
+    def __init__(self, visit: Callable[[], Browser], key: Key, dataset: str) -> None:
+        self.browser, self.address = visit(), f"/dashboard/datasets/{dataset}/budgets"
+        self.browser.sign_in(key)
+
+    @property
+    def page(self) -> str:
+        return self.browser.get(self.address).text
+
+    def hidden(self, name: str) -> list[str]:
+        return re.findall(rf'name="{name}" value="([^"]*)"', self.page)
+
+    def send(self, to: str = "", **fields: str | list[str]) -> tuple[int, str]:
+        answer = self.browser.client.post(
+            self.address + to, data={"csrf": token_of(self.browser.get(self.address)), **fields}
+        )
+        return answer.status_code, answer.text
+
+
+@pytest.fixture
+def shared(scene: Scene) -> str:
+    dataset = add_dataset(scene.db, owner=scene.owner.id, name="shared")
+    with scene.db.write() as session:
+        grants.give(session, Caller(scene.owner.id, "owner", "owner"), dataset, scene.analyst.id, "train", None)
+    return dataset
+
+
+def test_an_owner_sets_changes_and_closes_a_budget(scene: Scene, visit: Callable[[], Browser], shared: str) -> None:
+    owner = Forms(visit, scene.owner, shared)
+    assert "No budget yet" in owner.page
+    status, text = owner.send(epsilon="much", keys=scene.analyst.id)
+    assert (status, "Give ε as a number from 0.0001 to 100." in text) == (422, True)
+    status, text = owner.send(epsilon="1", name="")
+    assert (status, "give the budget of a team a name" in text) == (422, True)
+    status, text = owner.send(epsilon="99", keys=scene.analyst.id)
+    assert (status, "ask for at most that" in text) == (422, True)
+    assert owner.send(epsilon="2", name="research", keys=[scene.analyst.id])[0] == 303
+    assert "research" in owner.page and owner.hidden("version") == ["1", "1"]
+    # A form of before somebody else's change is refused.
+    assert owner.send(epsilon="3", name="research", keys=[scene.analyst.id], version="1")[0] == 303
+    status, text = owner.send(epsilon="2.5", name="research", keys=[scene.analyst.id], version="1")
+    assert (status, "This was changed since you looked at it" in text) == (412, True)
+    assert owner.send("/close", name="research", version="1")[0] == 412
+    assert owner.send("/close", name="research", version="2")[0] == 303
+    assert "closed" in owner.page and "Open again" in owner.page
+
+
+def test_an_analyst_asks_and_the_owner_answers(scene: Scene, visit: Callable[[], Browser], shared: str) -> None:
+    owner, analyst = Forms(visit, scene.owner, shared), Forms(visit, scene.analyst, shared)
+    assert "You have no budget of your own" in analyst.page and "New budget" not in analyst.page
+    assert analyst.send("/requests", epsilon="1", reason=" ")[0] == 422
+    assert analyst.send("/requests", epsilon="1", reason="<b>a study</b>")[0] == 303
+    assert "&lt;b&gt;a study&lt;/b&gt;" in owner.page and "Approve" not in analyst.page
+    request = re.search(r'id="(breq_[^"]+)"', owner.page)
+    assert request is not None
+    to, tag = f"/requests/{request[1]}", owner.hidden("tag")[0]
+    assert analyst.send(to, decision="approve", tag=tag)[0] == 403
+    assert owner.send(to, decision="approve", tag="another.7")[0] == 412
+    assert owner.send(to, decision="approve", tag=tag)[0] == 303
+    assert "Training part" in analyst.page and request[1] not in owner.page
+    # One's own request can be withdrawn.
+    assert analyst.send("/requests", epsilon="2", reason="more")[0] == 303
+    again = re.search(r'id="(breq_[^"]+)"', analyst.page)
+    assert again is not None and analyst.send(f"/requests/{again[1]}", decision="deny")[0] == 303
+    assert again[1] not in owner.page
 
 
 def test_a_job_is_paused_and_resumed_on_its_page(scene: Scene, visit: Callable[[], Browser]) -> None:
