@@ -252,7 +252,7 @@ def _warnings(spec: DatasetSpec, data: Parsed, extra: Parsed | None, counted: di
     if data.parts.over:
         over, most = data.parts.over, spec.privacy.max_records_per_user
         warnings.append(f"{over} records of users with more than {most} are left out")
-    warnings += [f"the {name} part holds no record" for name, count in units.items() if not count]
+    warnings += [f"the {name} part holds no record" for name, count in counted.items() if not count]
     if extra is not None:
         common = digests.common(extra.content, data.content)
         if common:

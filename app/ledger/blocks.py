@@ -19,8 +19,6 @@ from app.db.models import Dataset, Job, LedgerEntry
 from app.errors import BudgetError, PrivacyError
 from app.ledger import accounts
 
-FIRST = "first"  # the label of the block that a data set was registered with
-
 
 def hold_all(
     session: Session,

@@ -78,7 +78,8 @@ def run_attempt(
     try:
         # The fence comes first: a stale attempt must touch no file, because a later attempt's model may lie near.
         begun = log.begin()
-        record(log.db, Heads.of(settings), begun.dataset_id)
+        for each in begun.reads:
+            record(log.db, Heads.of(settings), each)
         output = output_folder(settings.storage_root, log.held, begun, objects.of(settings))
         time_left_s = log.may_run_s(_time_left_s(begun, settings))
         attempt = Supervised(log, settings, fork_server, output, time_left_s, has_gpu=has_gpu, processes=processes)
@@ -102,7 +103,8 @@ def run_attempt(
             _say_how(log, attempt)
             _clear(attempt.output, settings, kept=kept)
         if begun is not None:
-            record_soon(log.db, Heads.of(settings), begun.dataset_id)
+            for each in begun.reads:
+                record_soon(log.db, Heads.of(settings), each)
     return "unstarted" if attempt is None else attempt.ended_by
 
 
