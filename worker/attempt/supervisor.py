@@ -36,6 +36,7 @@ from app.privacy.mechanism import MechanismConfig
 from app.secrets import at_epoch, load_secrets, secret_id
 from app.settings import Settings
 from worker import messages
+from worker.attempt.data import parts_of
 from worker.attempt.folders import output_folder
 from worker.attempt.fork_server import ForkServer, Process
 from worker.attempt.tested import tested_key
@@ -461,20 +462,13 @@ class Supervised:
         claim: messages.Claim | None,
     ) -> dict[str, Any]:
         root = self.settings.storage_root.resolve()
-        parts = {
-            name: {"path": str(root / part["path"]), "sha256": part["sha256"]}
-            for name, part in {**dataset.parts, "public": side}.items()
-            if part
-        }
         holdout = said.spec.get("holdout")
         extractor = (job.spec["model"].get("extractor") or {}).get("name")
         folder = None if extractor == HASHED_WORDS else extractor
         models = self.settings.models_root
         runtime = Runtime.model_validate(job.spec.get("runtime", {}))
-        cache = root / "datasets" / dataset.id / "features"
         return {
             "extractor_dir": str(models.resolve() / folder) if folder and models else None,
-            "cache_dir": str(cache) if extractor else None,
             "models_root": str(models.resolve()) if job.spec["model"]["kind"] == "hf" and models else None,
             "job_id": job.id,
             "spec": job.spec,
@@ -487,7 +481,7 @@ class Supervised:
             "numerics": job.quote.get("numerics"),
             "fitted_rows": job.fitted_rows,
             "begun": job.device is not None,
-            "parts": parts,
+            "parts": parts_of(root, [dataset], side, extracted=extractor is not None),
             "data_public": dataset.sensitivity == "public",
             "holdout_public": dataset.sensitivity == "public" or bool(holdout and holdout["kind"] == "public"),
             "holdout_account": "train" if holdout and holdout["kind"] == "last_item" else "holdout",
