@@ -25,6 +25,7 @@ from app.ids import rfc3339
 from app.keys.auth import CurrentKey, OwnerKey
 from app.keys.service import Caller
 from app.ledger import accounts, behind, summary
+from app.ledger.blocks import label_of
 from app.ledger.heads import Heads
 from app.ledger.repository import dataset_with_account
 from app.settings import Settings
@@ -130,7 +131,7 @@ def block_view(db: Database, block_id: str, is_behind: bool) -> BlockView:
         ledger = summary.brief(session, block, account)
     return BlockView(
         id=block.id,
-        label=blocks.label_of(block),
+        label=label_of(block),
         dataset=block.parent_id or block.id,
         shape=Shape(**block.shape),
         ledger=ledger,

@@ -16,7 +16,8 @@ from pathlib import Path
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.contracts.blocks import FIRST, BlockSpec
+from app.budgets.service import copy_to
+from app.contracts.blocks import BlockSpec
 from app.contracts.dataset_spec import Cap, DatasetSpec, LastItemHoldout, PublicHoldout
 from app.datasets import duplicates, quota, repository, service, storage
 from app.datasets.parsing import Parsers
@@ -30,7 +31,7 @@ from app.formats.digests import common
 from app.grants import service as grants
 from app.ids import new_id
 from app.keys.service import Caller
-from app.ledger import accounts, behind
+from app.ledger import accounts, behind, blocks, budgets
 from app.ledger.heads import Heads
 from app.settings import Settings
 
@@ -86,11 +87,6 @@ def family(session: Session, dataset_id: str) -> list[Dataset]:
     return [first, *session.scalars(appended.execution_options(populate_existing=True))]
 
 
-def label_of(block: Dataset) -> str:
-    """The label by which jobs name a block."""
-    return FIRST if block.label is None else block.label
-
-
 def labelled(session: Session, dataset_id: str, label: str) -> Dataset:
     """A block by its label.
 
@@ -98,7 +94,7 @@ def labelled(session: Session, dataset_id: str, label: str) -> Dataset:
         NotFound: this data set never grew, or has no such block.
     """
     members = family(session, dataset_id)
-    found = next((each for each in members if label_of(each) == label), None)
+    found = next((each for each in members if blocks.label_of(each) == label), None)
     if found is None or len(members) == 1:
         raise NotFound("there is no such block")
     return found
@@ -154,8 +150,11 @@ def append(
             raise Conflict("wrong-state", "the data set was changed at this moment: send the block again")
         for each, head in recorded.items():
             behind.require_current(session, head, each)
-        new = New(new_id("ds"), to.owner_key, _capped(spec, _open_account(session, to)), block)
-        return service.store(session, settings, new, content, folder)
+        new = New(new_id("ds"), to.owner_key, _capped(spec, blocks.lead(session, to.id)), block)
+        made = service.store(session, settings, new, content, folder)
+        for found in budgets.all_of(session, to.id):
+            copy_to(session, found, accounts.account_of(session, made.dataset.id))
+        return made
 
 
 def check_count(spec: DatasetSpec, content: Content) -> None:
@@ -186,7 +185,7 @@ def check_units(db: Database, settings: Settings, to: Growing, content: Content,
         for each in members:
             theirs = units.load(units_path(settings, each.id), each.units_sha256 or "")
             if count := common(mine, theirs):
-                shared[label_of(each)] = count
+                shared[blocks.label_of(each)] = count
     except DataDamagedError as error:
         raise Unavailable(f"{error}: without them no block can be compared") from None
     if shared:
@@ -208,14 +207,8 @@ def units_path(settings: Settings, dataset_id: str) -> Path:
 
 def check_label(session: Session, parent_id: str, label: str) -> None:
     """Raises Conflict if a block of this data set has the label."""
-    if label in {label_of(each) for each in family(session, parent_id)}:
+    if label in {blocks.label_of(each) for each in family(session, parent_id)}:
         raise Conflict("duplicate-label", f"a block {label!r} exists already: choose another label", label=label)
-
-
-def _open_account(session: Session, to: Growing) -> Account:
-    """The account whose cap a new block gets: the newest that is open, or the data set's own."""
-    found = [accounts.account_of(session, each) for each in to.family]
-    return next((each for each in reversed(found) if each.joined_into is None), found[0])
 
 
 def _capped(spec: DatasetSpec, account: Account) -> DatasetSpec:

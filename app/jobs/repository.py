@@ -31,7 +31,6 @@ from sqlalchemy import (
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
-from app.contracts.blocks import FIRST
 from app.contracts.dataset_spec import DatasetSpec
 from app.contracts.job_spec import JobSpec
 from app.db.models import (
@@ -51,6 +50,7 @@ from app.errors import NotFound
 from app.jobs.plans import BlockFacts, DatasetFacts
 from app.ledger import budgets
 from app.ledger.accounts import remaining_of
+from app.ledger.blocks import label_of
 from app.privacy.prices import Units
 
 JobOrder = Literal["newest", "oldest", "name"]
@@ -172,7 +172,7 @@ def blocks_of(session: Session, dataset: Dataset, key_id: str) -> list[BlockFact
     return [
         BlockFacts(
             id=block.id,
-            label=block.label or FIRST,
+            label=label_of(block),
             records_train=block.shape["records_train"],
             records_holdout=block.shape["records_holdout"],
             left=Units.model_validate(

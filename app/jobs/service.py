@@ -390,11 +390,11 @@ def _largest_that_fits(pricing: PricingService, planned: Plan, left: Units, acce
 
 def _explain(refusal: BudgetError, pricing: PricingService, planned: Plan, access: Access) -> None:
     """Adds the largest ε that still fits to a refusal, and the block that cannot pay."""
-    refused = refusal.members.pop("dataset", None)
-    labels = {each.id: each.label for each in planned.facts.blocks}
-    if refused in labels:
-        refusal.members["block"] = labels[refused]
-        refusal.message = f"block {labels[refused]!r}: {refusal.message}"
+    refused = refusal.members.pop("dataset")
+    for each in planned.facts.blocks:
+        if each.id == refused:
+            refusal.members["block"] = each.label
+            refusal.message = f"block {each.label!r}: {refusal.message}"
     left = Units.model_validate(refusal.members["remaining"])
     largest = _largest_that_fits(pricing, planned, left, access)
     refusal.members["largest_epsilon_that_fits"] = largest

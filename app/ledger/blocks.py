@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
-from app.db.models import Dataset, Job, LedgerEntry
+from app.contracts.blocks import FIRST
+from app.db.models import Account, Dataset, Job, LedgerEntry
 from app.errors import BudgetError, PrivacyError
 from app.ledger import accounts
 
@@ -130,6 +131,40 @@ def read_by(session: Session, job: Job) -> list[Dataset]:
     if ids == [job.dataset_id] and found[0].sensitivity == "private" and not held_on(session, job.parent_id or job.id):
         raise PrivacyError("this job has no hold: it may read no private record")
     return found
+
+
+def family_of(session: Session, dataset_id: str) -> list[str]:
+    """The ids of a data set and of the blocks that were appended to it, in their order."""
+    found = select(Dataset.id).where(or_(Dataset.id == dataset_id, Dataset.parent_id == dataset_id))
+    return list(session.scalars(found.order_by(Dataset.id)))
+
+
+def lock_family(session: Session, dataset_id: str) -> list[str]:
+    """Like `family_of`, for a change of all blocks: no other such change and no append happens meanwhile, and all their
+    accounts are locked, in the order in which holds lock them."""
+    session.execute(select(Dataset.id).where(Dataset.id == dataset_id).with_for_update(key_share=True))
+    members = family_of(session, dataset_id)
+    for each in members:
+        accounts.lock(session, each)
+    return members
+
+
+def label_of(block: Dataset) -> str:
+    """The label by which jobs name a block."""
+    return block.label or FIRST
+
+
+def open_ones(session: Session, members: Iterable[str]) -> list[str]:
+    """Those on which something may be admitted."""
+    return [each for each in members if accounts.account_of(session, each).joined_into is None]
+
+
+def lead(session: Session, dataset_id: str) -> Account:
+    """The account whose cap is the data set's: its own while that is open, else an open block's, the smallest id."""
+    members = family_of(session, dataset_id)
+    candidates = [dataset_id, *(each for each in members if each != dataset_id)]
+    found = [accounts.account_of(session, each) for each in candidates]
+    return next((each for each in found if each.joined_into is None), found[0])
 
 
 def _held_by(session: Session, job_id: str) -> list[str]:

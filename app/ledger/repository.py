@@ -121,7 +121,8 @@ def charged(session: Session, dataset_id: str) -> list[Charged]:
 def is_charged_by_others(session: Session, dataset_id: str) -> bool:
     """True if another system's charge is held or posted, here or in a joined ledger: no job explains its amount."""
     joined = _with_joined(session, dataset_id)
-    counted = select(Charge.id).where(Charge.dataset_id.in_(joined), Charge.status != "voided")
+    holds = select(LedgerEntry.job_id).where(LedgerEntry.dataset_id.in_(joined), LedgerEntry.kind == "hold")
+    counted = select(Charge.id).where(Charge.id.in_(holds), Charge.status != "voided")
     return session.scalar(counted.limit(1)) is not None
 
 
