@@ -22,7 +22,7 @@ from app.db.models import Dataset
 from app.errors import TooLarge
 from app.grants import service as grants
 from app.ids import rfc3339
-from app.keys.auth import CurrentKey, OwnerKey
+from app.keys.auth import CurrentKey
 from app.keys.service import Caller
 from app.ledger import accounts, behind, summary
 from app.ledger.blocks import label_of
@@ -67,7 +67,7 @@ async def append_block(
     db: Db,
     settings: ServiceSettings,
     parsers: Parsing,
-    caller: OwnerKey,
+    caller: CurrentKey,
 ) -> AppendedBlock:
     """Appends a block: a file with the data set's declaration, whose units (records, or users) no other block has.
 

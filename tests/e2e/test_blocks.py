@@ -13,7 +13,7 @@ import pytest
 from scrimp import recompute
 from scrimp.errors import ApiError
 from tests.conftest import BACKINGS
-from tests.e2e.conftest import Service, job_of, seed_of, write_csv
+from tests.e2e.conftest import Service, job_of, seed_of, until, write_csv
 from tests.e2e.test_spine import finished, register, submit
 
 VERIFIER = Path(__file__).resolve().parents[2] / "docs" / "verify.mjs"
@@ -33,11 +33,19 @@ def spent(service: Service, dataset: str) -> dict[str, int]:
     return {name: each["spent"] for name, each in accounts.items()}
 
 
+def certified(service: Service, job: str) -> dict[str, Any]:
+    def look() -> dict[str, Any] | None:
+        found: dict[str, Any] = service.get(f"/v1/jobs/{job}/certificate")
+        return found if "certificate" in found else None
+
+    return until(look) or {}
+
+
 def verified(certificate: dict[str, Any], folder: Path, key: str) -> subprocess.CompletedProcess[str]:
     path = folder / "certificate.json"
     path.write_text(json.dumps(certificate))
     command = [shutil.which("node") or "node", str(VERIFIER), str(path), "--public-key", key]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
 
 
 @pytest.mark.parametrize("service", BACKINGS, indirect=True)
@@ -55,7 +63,7 @@ def test_a_job_on_two_blocks_pays_on_both_and_is_certified(service: Service, tmp
     body = certificate["certificate"]
     assert body["expected_batch_size"] == 1500 + 750, "the declared training parts of both"
     assert {each["dataset"] for each in body["ledger"]} == {dataset, block}
-    assert recompute.recompute(body).epsilon <= body["epsilon"]["value"] + 1e-9
+    assert recompute.recompute(certificate, certificate["public_key"], "it") == 0
     for each in (dataset, block):
         assert service.get(f"/v1/datasets/{each}/ledger/verify")["valid"]
     key = certificate["public_key"]
@@ -75,7 +83,7 @@ def test_a_job_on_one_block_spends_nothing_elsewhere(service: Service, tmp_path:
     assert job["status"] == "succeeded", job
     assert spent(service, dataset) == {"train": 0, "holdout": 0}
     assert spent(service, block)["train"] > 0
-    (ledger,) = service.get(f"/v1/jobs/{job['id']}/certificate")["certificate"]["ledger"]
+    (ledger,) = certified(service, job["id"])["certificate"]["ledger"]
     assert (ledger["block"], ledger["dataset"]) == ("two", block)
     retired = service.client().blocks.retire(dataset, "two")
     assert (retired.state, retired.content_deleted_at is not None) == ("retired", True)
