@@ -36,6 +36,7 @@ ConflictCode = Literal[
     "certificate-pending",
     "content-deleted",
     "duplicate-content",
+    "duplicate-label",
     "duplicate-name",
     "head-pending",
     "idempotency-key-reused",

@@ -36,6 +36,7 @@ from app.dashboard.webhooks import router as webhook_pages_router
 from app.dashboard.workers import router as worker_pages_router
 from app.datasets import resumable
 from app.datasets import service as datasets
+from app.datasets.block_routes import router as blocks_router
 from app.datasets.parsing import Parsers
 from app.datasets.reader import Reader
 from app.datasets.resumable_routes import router as uploads_router
@@ -78,6 +79,7 @@ ROUTERS = (
     system_router,
     keys_router,
     datasets_router,
+    blocks_router,
     uploads_router,
     grants_router,
     ledger_router,

@@ -66,6 +66,7 @@ function tell({ subject, predicate }) {
   console.log(`signed     certificate of ${predicate.job} on ${predicate.dataset.name}, issued ${predicate.issued_at}`);
   console.log(`guarantee  ε = ${epsilon.value} at δ = ${epsilon.delta}; one ${epsilon.unit}, ${epsilon.relation}`);
   console.log(`ran        ${steps.started} of ${steps.planned} steps; ${predicate.status}; the filter is ${filter.kind}`);
+  if (Array.isArray(predicate.ledger)) console.log(`blocks     ${predicate.ledger.map((each) => each.block).join(", ")}: their units alone`);
   for (const each of subject) console.log(`subject    ${each.digest.sha256}  ${each.name}`);
 }
 
@@ -87,7 +88,9 @@ function rootOf(index, size, leaf, path) {
 }
 
 // The faults of a certificate's checkpoint, a signed note of C2SP, and of the proofs that its entries are in it.
-function faults({ dataset, ledger }, key, raw) {
+// A job on blocks of a data set names a ledger of each.
+function faults(dataset, ledger, key, raw) {
+  if (Array.isArray(ledger)) return ledger.flatMap((each) => faults({ id: each.dataset }, each, key, raw).map((fault) => `block ${each.block}: ${fault}`));
   if (ledger.checkpoint === undefined) return [];
   const [body, lines] = ledger.checkpoint.split("\n\n");
   const [origin, size, root] = body.split("\n");
@@ -125,7 +128,7 @@ try {
     stop(1, "FAULT  the document names another key or algorithm than those that signed it");
   }
   tell(statement);
-  const wrong = faults(statement.predicate, key, raw);
+  const wrong = faults(statement.predicate.dataset, statement.predicate.ledger, key, raw);
   for (const each of wrong) console.log(`FAULT      ${each}`);
   const found = files.map((path) => compared(path, statement.subject));
   process.exitCode = found.every(Boolean) && !wrong.length ? 0 : 1;

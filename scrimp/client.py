@@ -19,6 +19,7 @@ from typing import Any
 
 from scrimp import uploading
 from scrimp.administration import Administration
+from scrimp.blocks import Blocks
 from scrimp.budgets import Budgets
 from scrimp.charges import Charges
 from scrimp.errors import Conflict, NotFound, PredictionFailed, ScrimpError, WaitTimeout
@@ -67,6 +68,7 @@ class Client(Administration):
     def __init__(self, base_url: str = DEFAULT_URL, key: str | None = None, *, timeout_s: float = 60.0) -> None:
         super().__init__(base_url, key, timeout_s=timeout_s)
         self.jobs = Jobs(self)
+        self.blocks = Blocks(self)
         self.charges = Charges(self)
         self.budgets = Budgets(self)
 

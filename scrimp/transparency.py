@@ -188,6 +188,12 @@ def faults_of(certificate: Mapping[str, Any], key: bytes) -> list[str]:
         key: the raw key that signed the certificate.
     """
     ledger = certificate["ledger"]
+    if not isinstance(ledger, list):
+        return _faults(ledger, certificate["dataset"]["id"], key)
+    return [f"block {each['block']}: {fault}" for each in ledger for fault in _faults(each, each["dataset"], key)]
+
+
+def _faults(ledger: Mapping[str, Any], dataset_id: str, key: bytes) -> list[str]:
     if ledger.get("checkpoint") is None:
         return []
     try:
@@ -197,7 +203,7 @@ def faults_of(certificate: Mapping[str, Any], key: bytes) -> list[str]:
     except (KeyError, TypeError, ValueError) as error:
         return [f"the checkpoint or its proofs cannot be read: {error}"]
     faults = []
-    if note.origin != f"{LOG}/{certificate['dataset']['id']}":
+    if note.origin != f"{LOG}/{dataset_id}":
         faults.append("the checkpoint is of another ledger")
     if note.signed_by(Key(LOG, ED25519, key)) is None:
         faults.append("the key that signed the certificate did not sign the checkpoint")

@@ -25,6 +25,8 @@ Action = Literal[
     "dataset.rejected",  # its file did not fit
     "dataset.withdrawn",  # before its file was read
     "dataset.registered",
+    "block.appended",
+    "block.retired",
     "dataset.redeclared",
     "dataset.retired",
     "dataset.cap_changed",

@@ -98,6 +98,7 @@ def approve(
         service.note_change(about, caller.id)
     if not is_within:
         service.join_key(session, about, request.key_id)
+    service.spread(session, request.dataset_id, about)
     joined = [] if is_within else [request.key_id]
     name, epsilon = about.name, about.epsilon
     audit.record(

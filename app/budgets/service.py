@@ -17,7 +17,7 @@ from app.errors import Conflict, InvalidRequest, NotFound, PreconditionFailed
 from app.grants import service as grants
 from app.ids import new_id, now
 from app.keys.service import Caller, is_alive
-from app.ledger import accounts, budgets
+from app.ledger import accounts, blocks, budgets
 from app.ledger.repository import dataset_with_account
 
 NO_SUCH_BUDGET = "there is no such budget on this data set"
@@ -81,6 +81,7 @@ def put(
         raise InvalidRequest.at("/keys", "this budget was closed: name the keys that shall use it")
     saved.closed_at = None
     session.flush()
+    spread(session, row.id, saved)
     after = set(_keys(session, saved))
     joined, left = sorted(after - before), sorted(before - after)
     audit.record(session, "budget.set", row.id, name=name, epsilon=asked.epsilon, joined=joined, left=left)
@@ -102,22 +103,23 @@ def close(session: Session, caller: Caller, dataset: str, name: str, if_match: s
     session.execute(delete(SubAccountKey).where(SubAccountKey.dataset_id == row.id, SubAccountKey.name == name))
     note_change(found, caller.id)
     found.closed_at = found.changed_at
+    spread(session, row.id, found)
     audit.record(session, "budget.closed", row.id, name=name, left=left)
 
 
 def locked(session: Session, dataset_id: str) -> tuple[Dataset, Account]:
-    """A data set and its account, whose row is locked until the transaction ends: holds and other changes wait.
+    """A data set and its account, whose row is locked until the transaction ends, as those of its blocks are: holds and
+    other changes wait.
 
     Raises:
         NotFound: it is public.
         Conflict: `wrong-state`: its ledger is closed.
     """
     row, _account = dataset_with_account(session, dataset_id)
-    accounts.lock(session, dataset_id)
-    account = accounts.account_of(session, dataset_id)
-    if account.joined_into is not None:
-        raise Conflict("wrong-state", accounts.closed_because(account))
-    return row, account
+    blocks.lock_family(session, dataset_id)
+    if (lead := blocks.lead(session, dataset_id)).joined_into is not None:
+        raise Conflict("wrong-state", accounts.closed_because(lead))
+    return row, accounts.account_of(session, dataset_id)
 
 
 def save(session: Session, account: Account, name: str, epsilon: float, by: str) -> SubAccount:
@@ -145,6 +147,31 @@ def save(session: Session, account: Account, name: str, epsilon: float, by: str)
     note_change(found, by)
     session.flush()
     return found
+
+
+def spread(session: Session, dataset_id: str, found: SubAccount) -> None:
+    """Gives every open block the data set's sub-account: the same ε and keys, with balances of its own.
+
+    Call it after each change, in `locked`'s transaction: a key without one would be bounded by the block's cap alone.
+
+    Raises:
+        Conflict: `budget-too-low`: more than that is spent and held on a block.
+    """
+    for each in blocks.open_ones(session, blocks.family_of(session, dataset_id)):
+        if each != dataset_id:
+            copy_to(session, found, accounts.account_of(session, each))
+
+
+def copy_to(session: Session, found: SubAccount, block: Account) -> None:
+    """Gives one block a data set's sub-account, as it is now."""
+    keys = _keys(session, found)
+    copied = save(session, block, found.name, min(found.epsilon, block.cap_epsilon), found.changed_by)
+    mine = (SubAccountKey.dataset_id == block.dataset_id, SubAccountKey.name == found.name)
+    session.execute(delete(SubAccountKey).where(*mine))
+    for key_id in keys:
+        session.add(SubAccountKey(dataset_id=block.dataset_id, key_id=key_id, name=found.name))
+    copied.closed_at = found.closed_at
+    session.flush()
 
 
 def note_change(found: SubAccount, by: str) -> None:

@@ -1,6 +1,7 @@
 """Charges of other systems: reserved before they answer anything, then posted or, if nothing was answered, voided.
 
-A charge is one hold on the data set's ledger under the charge's id, settled like a job's. The service cannot see what
+A charge is one hold on the data set's ledger under the charge's id, settled like a job's; on a data set that has grown,
+one on each block that is open. The service cannot see what
 the other system does: a key attests it, and the ledger's entry says so. The head outside the database has the hold
 before a caller hears of it, so that a restored backup cannot lose what another system has answered.
 """
@@ -23,7 +24,7 @@ from app.grants import service as grants
 from app.ids import new_id, now
 from app.jobs.pricing import PricingService
 from app.keys.service import Caller, is_alive
-from app.ledger import accounts, behind
+from app.ledger import behind, blocks
 from app.ledger.heads import Heads
 from app.ledger.repository import dataset_with_account
 from app.privacy.claims import ClaimRequest
@@ -58,15 +59,23 @@ def reserve(
         charge, is_new = _replayed(session, caller, once, digest), False
     if charge is None:
         amounts = _amounts(pricing, asked, dataset, account)
-        behind.require_witnessed(db, heads, dataset.id)
-        recorded = behind.read_recorded(heads, dataset.id)
+        with db.read() as session:
+            members = blocks.family_of(session, dataset.id)
+        for each in members:
+            behind.require_witnessed(db, heads, each)
+        recorded = {each: behind.read_recorded(heads, each) for each in members}
         try:
             with db.write() as session:
                 grants.require(session, caller, dataset.id, "charge")
-                behind.require_current(session, recorded, dataset.id)
+                for each in blocks.family_of(session, dataset.id):
+                    behind.require_current(session, recorded.get(each), each)
                 charge, is_new = _held(session, caller, asked, dataset.id, amounts, once, digest), True
         except BudgetError as refusal:
             refusal.members["largest_epsilon_that_fits"] = None  # that is a job's
+            refused = refusal.members.pop("dataset")
+            if len(members) > 1:
+                with db.read() as session:
+                    refusal.members["block"] = blocks.label_of(session.get_one(Dataset, refused))
             raise
         except IntegrityError:  # two concurrent requests had the same Idempotency-Key: the database admitted one
             with db.read() as session:
@@ -80,7 +89,7 @@ def reserve(
             charge=charge.id,
         )
     try:
-        behind.record(db, heads, dataset.id)
+        _record(db, heads, charge.id)
     except TransientError:
         raise Conflict(
             "head-pending",
@@ -113,8 +122,19 @@ def settle(db: Database, heads: Heads, caller: Caller, charge_id: str, *, voided
             if charge.status != "held":
                 raise Conflict("wrong-state", f"this charge was {charge.status} already")
             _settle(session, charge, caller, voided_because)
-    behind.record_soon(db, heads, charge.dataset_id)
+    with db.read() as session:
+        held = blocks.held_on(session, charge.id)
+    for each in held:
+        behind.record_soon(db, heads, each)
     return charge
+
+
+def _record(db: Database, heads: Heads, charge_id: str) -> None:
+    """Records the heads that have a charge's hold. Raises as `behind.record`."""
+    with db.read() as session:
+        held = blocks.held_on(session, charge_id)
+    for each in held:
+        behind.record(db, heads, each)
 
 
 def find(session: Session, caller: Caller, charge_id: str) -> Charge:
@@ -179,9 +199,11 @@ def _held(
         holdout=amounts[1],
         created_at=now(),
     )
-    accounts.hold(
+    # What another system computes on the data set may read every unit of it. Under the lock no block is appended.
+    members = blocks.lock_family(session, dataset_id)
+    blocks.hold_all(
         session,
-        dataset_id=dataset_id,
+        blocks.open_ones(session, members) or [dataset_id],
         job_id=charge.id,
         train=amounts[0],
         holdout=amounts[1],
@@ -196,18 +218,11 @@ def _held(
 
 def _settle(session: Session, charge: Charge, caller: Caller, voided_because: str | None) -> None:
     if voided_because is None:
-        accounts.post(
-            session,
-            dataset_id=charge.dataset_id,
-            job_id=charge.id,
-            train=charge.train,
-            holdout=charge.holdout,
-            actor=caller.id,
-        )
+        blocks.post_all(session, charge.id, train=charge.train, holdout=charge.holdout, actor=caller.id)
         charge.status = "posted"
     else:
         memo = {"reason": voided_because}
-        accounts.void(session, dataset_id=charge.dataset_id, job_id=charge.id, actor=caller.id, memo=memo)
+        blocks.void_all(session, charge.id, actor=caller.id, memo=memo)
         charge.status, charge.reason = "voided", voided_because
     charge.settled_at = now()
     done: audit.Action = "charge.posted" if voided_because is None else "charge.voided"

@@ -9,6 +9,7 @@ from pydantic import Field, StringConstraints, model_validator
 
 from app.contracts.architectures import task_of
 from app.contracts.base import NO_NUL, DeltaValue, Document, EpsilonValue, NoiseMultiplier, Steps
+from app.contracts.blocks import BlockChoice
 from app.contracts.cnn import OWN_SIZE, ImageSize, Preset, convolutions
 from app.contracts.extractor import ExtractorRef
 from app.contracts.hf import HfModel
@@ -454,6 +455,8 @@ class JobSpec(Document):
     name: Annotated[str, StringConstraints(max_length=200, pattern=NO_NUL)] = ""
     model: Annotated[Model, Field(discriminator="kind")] = LinearModel()
     optimizer: Annotated[Optimizer, Field(discriminator="kind")]
+    # Which blocks of the data set it reads and pays on, by their labels; "all": those that can pay, as it is priced.
+    blocks: BlockChoice = Field(default="all", exclude_if=lambda blocks: blocks == "all")
     privacy: JobPrivacy | None
     clipping: Clipping | None = None  # default: flat at 1.0 on private data
     sampling: Sampling = FullBatch()

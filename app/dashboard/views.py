@@ -28,6 +28,7 @@ from app.keys.service import Caller
 from app.ledger import repository as ledger
 from app.ledger import summary
 from app.ledger.accounts import filter_for
+from app.ledger.blocks import held_on
 from app.ledger.schemas import AccountView, LedgerView
 from app.lifecycle.presence import GpuWorkers
 from app.lifecycle.states import FINISHED
@@ -183,7 +184,8 @@ def job_page(session: Session, job_id: str, viewer: Viewer, gpus: GpuWorkers) ->
     metrics = [MetricView.of(metric) for metric in details["metrics"]]
     # Events are numbered without gaps: the last ones are those after this number.
     events = jobs.events_after(session, job_id, max(0, job.events - EVENTS_SHOWN), EVENTS_SHOWN)
-    entries = ledger.page_of_entries(session, dataset.id, after=0, job=job_id, limit=10)
+    read = held_on(session, job.parent_id or job.id) or [dataset.id]
+    entries = ledger.page_of_entries(session, read[0], after=0, job=job_id, limit=10)  # the same on every block
     account = session.get(Account, dataset.id)
     view = JobView.of(job, details, gpus)
     may_steer = may_cancel(session, caller, job)
@@ -198,7 +200,9 @@ def job_page(session: Session, job_id: str, viewer: Viewer, gpus: GpuWorkers) ->
         unit=view.quote.charge["unit"],
         train_budget=account.train_budget if account else 0,
         holdout_budget=account.holdout_budget if account else 0,
-        room=None if job.parent_id else _room(session, viewer.caller, job.dataset_id, view.quote.charge),
+        room=None
+        if job.parent_id
+        else _room(session, viewer.caller, held_on(session, job.id) or [job.dataset_id], view.quote.charge),
         charged_share=None if view.charged is None else view.charged.share,
         curves=curves(metrics, _last_step(job, metrics)),
         metrics=metrics,
@@ -225,9 +229,9 @@ def _last_step(job: Job, metrics: list[MetricView]) -> int:
     return max((each.step for each in metrics), default=1) if job.study is not None else job.steps
 
 
-def _room(session: Session, caller: Caller, dataset_id: str, charge: dict[str, Any] | None) -> int | None:
-    """How many jobs of this charge fit what is left to the caller; None where nothing is charged."""
-    left = jobs.remaining(session, dataset_id, caller.id)
+def _room(session: Session, caller: Caller, read: list[str], charge: dict[str, Any] | None) -> int | None:
+    """How many jobs of this charge fit what is left to the caller on what they read; None where nothing is charged."""
+    left = jobs.remaining(session, read, caller.id)
     if left is None or charge is None:
         return None
     return left.holds(Units(train=charge["train"], holdout=charge["holdout"]))
@@ -285,7 +289,7 @@ def dataset_page(session: Session, dataset_id: str, viewer: Viewer, before: int 
     return DatasetPage(
         dataset=dataset,
         budgets=budgets(dataset.ledger),
-        room=_room(session, viewer.caller, row.id, None if like is None else like["charge"]),
+        room=_room(session, viewer.caller, [row.id], None if like is None else like["charge"]),
         within=within,
         entries=entries,
         names=key_names(session, viewer.caller, access, {dataset.owner} | actors | users),

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, or_, select, tuple_
+from sqlalchemy import ColumnElement, and_, exists, or_, select, tuple_
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from app.db.models import Account, ApiKey, Dataset, DatasetContent, DatasetReading, Job
+from app.db.models import Account, ApiKey, Dataset, DatasetContent, DatasetReading, Job, LedgerEntry
 from app.errors import Conflict
 from app.grants.service import Access, access_of, visible, with_grants
 from app.keys.service import Caller
@@ -39,9 +39,18 @@ def with_content(session: Session, owner_key: str, hmacs: Iterable[str]) -> list
     return [(part, dataset) for part, dataset in session.execute(same).all()]
 
 
+def has_blocks(session: Session, dataset_id: str) -> bool:
+    """Returns True if blocks were appended to this data set."""
+    return session.scalar(select(exists().where(Dataset.parent_id == dataset_id))) or False
+
+
 def uses(dataset_id: str | InstrumentedAttribute[str]) -> ColumnElement[bool]:
-    """The condition that a job reads a data set: as its own, or for its optimizer's side information."""
-    return or_(Job.dataset_id == dataset_id, Job.spec["optimizer"]["public_dataset"].as_string() == dataset_id)
+    """The condition that a job reads a data set: as its own, as one of its blocks, or for its optimizer's side
+    information."""
+    holds = (LedgerEntry.job_id == Job.id, LedgerEntry.kind == "hold")
+    pays_here, pays = exists().where(*holds, LedgerEntry.dataset_id == dataset_id), exists().where(*holds)
+    side = Job.spec["optimizer"]["public_dataset"].as_string() == dataset_id
+    return or_(pays_here, and_(Job.dataset_id == dataset_id, ~pays), side)
 
 
 def check_content(session: Session, dataset_ids: Iterable[str]) -> None:
@@ -86,12 +95,13 @@ def add(session: Session, dataset: Dataset, contents: Iterable[DatasetContent]) 
 def page(
     session: Session, caller: Caller, *, after: tuple[datetime, str] | None, limit: int
 ) -> list[tuple[Dataset, Account | None, Access]]:
-    """The caller's data sets, newest first; one more than requested, to know if there is a next page."""
+    """The caller's data sets, newest first; one more than requested, to know if there is a next page. Blocks are listed
+    with their data set."""
     query = (
         with_grants(caller)
         .add_columns(Account)
         .outerjoin(Account, Account.dataset_id == Dataset.id)
-        .where(visible(caller))
+        .where(visible(caller), Dataset.parent_id.is_(None))
         .order_by(Dataset.created_at.desc(), Dataset.id.desc())
         .limit(limit + 1)
     )

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
-from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
 
 from app.contracts.dataset_spec import DatasetSpec, rounded
 from app.contracts.redeclaration import Redeclaration
-from app.datasets import declaring, quota, readings, repository, resumable, service, sources, storage
+from app.datasets import declaring, readings, repository, resumable, service, sources, storage
 from app.datasets.parsing import Parsers
+from app.datasets.receiving import document_of, received
 from app.datasets.schemas import (
     CheckedDataset,
     DatasetList,
@@ -27,11 +26,9 @@ from app.datasets.schemas import (
     State,
 )
 from app.datasets.sources import Arrived
-from app.datasets.upload import Upload
 from app.db.engine import Database
 from app.db.models import Account, Dataset, DatasetReading
-from app.disk import require_room
-from app.errors import Conflict, InvalidRequest, TooLarge
+from app.errors import Conflict
 from app.grants import service as grants
 from app.ids import rfc3339
 from app.jobs.pricing import PricingService
@@ -41,12 +38,9 @@ from app.ledger import summary
 from app.ledger.behind import problems
 from app.ledger.heads import Heads
 from app.settings import Settings
-from app.web import strict_json
 from app.web.deps import Db, RecordedHeads, ServiceSettings, get_parsers, get_pricing
 from app.web.examples import DATASET_SPECS, SPECS_WITHOUT_FILE
-from app.web.limits import LARGE_NODES, chunks_of
 from app.web.pagination import After, Limit, decode_row, encode_cursor
-from app.web.problems import validation_errors
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"])
 Pricing = Annotated[PricingService, Depends(get_pricing)]
@@ -104,7 +98,7 @@ async def register_dataset(
     and the data set's address shows progress and outcome.
     """
     with storage.staging(settings.storage_root) as folder:
-        arrived = await _received(request, folder, db, settings, caller)
+        arrived = await received(request, folder, db, settings, caller, _spec)
         view = await run_in_threadpool(_register, db, settings, pricing, parsers, caller, arrived, folder)
     response.headers["Location"] = f"/v1/datasets/{view.id}"
     return view
@@ -119,7 +113,7 @@ async def check_dataset(
     Answers how many records were read and dropped, with warnings, and suggests a rounded number of records to declare.
     """
     with storage.staging(settings.storage_root) as folder:
-        arrived = await _received(request, folder, db, settings, caller)
+        arrived = await received(request, folder, db, settings, caller, _spec)
         return await run_in_threadpool(_check, db, settings, pricing, parsers, caller, arrived, folder)
 
 
@@ -247,74 +241,5 @@ def _check(
     )
 
 
-async def _received(request: Request, folder: Path, db: Database, settings: Settings, caller: Caller) -> Arrived:
-    """The declaration with its files: in the folder, or named. Room and quota are checked before the bytes arrive."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind == "multipart/form-data":
-        announced = int(request.headers.get("content-length", "0"))
-        await run_in_threadpool(_check_room, db, settings, caller, folder, announced)
-        arrived = sources.sent(await _uploaded(request, folder, settings), folder)
-        if not announced:
-            await run_in_threadpool(quota.require, db, settings, caller.id, arrived.size)
-        return arrived
-    if kind == "application/json":
-        arrived = await _by_reference(request, folder, settings, caller)
-        await run_in_threadpool(quota.require, db, settings, caller.id, arrived.new_bytes)
-        return arrived
-    detail = "send multipart/form-data, or application/json with a `path` or an `upload`"
-    raise InvalidRequest.at("/headers/Content-Type", detail)
-
-
-def _check_room(db: Database, settings: Settings, caller: Caller, folder: Path, announced: int) -> None:
-    quota.require(db, settings, caller.id, announced)
-    require_room(folder, announced)
-
-
-async def _uploaded(request: Request, folder: Path, settings: Settings) -> DatasetSpec:
-    upload = Upload(
-        request.headers["content-type"],
-        folder,
-        max_file_bytes=settings.max_upload_bytes,
-        max_spec_bytes=settings.max_body_bytes,
-    )
-    try:
-        async for chunk in chunks_of(request):
-            await run_in_threadpool(upload.feed, chunk)  # this writes to disk
-    finally:
-        upload.close()
-    spec = await run_in_threadpool(_spec, upload.check())
-    for name in ("path", "holdout_path", "upload", "holdout_upload"):
-        if getattr(spec, name) is not None:
-            raise InvalidRequest.at(f"/{name}", f"give `{name}` or send a file, not both")
-    return spec
-
-
-async def _by_reference(request: Request, folder: Path, settings: Settings, caller: Caller) -> Arrived:
-    """The declaration with the files that it names."""
-    body = bytearray()
-    async for chunk in chunks_of(request):
-        body += chunk
-        if len(body) > settings.max_body_bytes:
-            raise TooLarge(f"a spec may have at most {settings.max_body_bytes} bytes")
-    spec = await run_in_threadpool(_spec, bytes(body))
-    if spec.path is None and spec.upload is None:
-        detail = "name a file under the data root in `path`, an upload in `upload`, or send one as multipart/form-data"
-        raise InvalidRequest.at("/path", detail)
-    return await run_in_threadpool(sources.named, spec, folder, settings, caller.id)
-
-
 def _spec(content: bytes) -> DatasetSpec:
-    strict_json.check(content, LARGE_NODES)
-    try:
-        return DatasetSpec.model_validate_json(content)
-    except ValidationError as error:
-        found = validation_errors(list(error.errors()), _document(content), DatasetSpec)
-        raise InvalidRequest("The specification is not valid; see `errors`", found) from None
-
-
-def _document(content: bytes) -> object:
-    """The JSON as it was sent, to locate errors in it."""
-    try:
-        return json.loads(content)
-    except (ValueError, RecursionError):
-        return None
+    return document_of(content, DatasetSpec)

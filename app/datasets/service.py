@@ -106,6 +106,16 @@ class New:
     dataset_id: str
     owner_key: str
     spec: DatasetSpec
+    block: Block | None = None
+
+
+@dataclass(frozen=True)
+class Block:
+    """Of which data set it will be a block, and under which name and label."""
+
+    parent_id: str
+    label: str
+    name: str
 
 
 def store(session: Session, settings: Settings, new: New, content: Content, folder: Path) -> Registered:
@@ -115,7 +125,7 @@ def store(session: Session, settings: Settings, new: New, content: Content, fold
         Conflict, Unavailable: as `register`, and as `hashes.check_renewed`.
     """
     dataset, account = _insert(session, Heads.of(settings), new, content)
-    audit.record(session, "dataset.registered", dataset.id)
+    audit.record(session, "dataset.registered" if new.block is None else "block.appended", dataset.id)
     # Before the commit: every data set in the database then has its files. The other order could lose them.
     storage.keep(settings.storage_root, folder / storage.PARTS, dataset.id)
     return Registered(dataset, account, content.parsed["counts"], content.parsed["warnings"] + _warnings(new.spec))
@@ -311,12 +321,16 @@ def _insert(session: Session, heads: Heads, new: New, content: Content) -> tuple
     spec, parsed, chain, dataset_id = new.spec, content.parsed, content.chain, new.dataset_id
     repository.take_turns(session)
     hashes.check_renewed(session, chain)
-    check_name(session, spec.name, dataset_id)
+    name = spec.name if new.block is None else new.block.name
+    check_name(session, name, dataset_id)
     duplicates.check(session, heads, new.owner_key, spec, parsed["contents"])
     hmacs = {(each["part"], each["kind"]): each["hmac"] for each in parsed["contents"]}
     dataset = Dataset(
         id=dataset_id,
-        name=spec.name,
+        name=name,
+        parent_id=None if new.block is None else new.block.parent_id,
+        label=None if new.block is None else new.block.label,
+        units_sha256=parsed["units_sha256"],
         owner_key=new.owner_key,
         sensitivity=spec.privacy.sensitivity,
         spec=spec.model_dump(mode="json"),

@@ -1,6 +1,7 @@
 """The tables. Amounts of privacy are integers; the ledger's rules are CHECKs and triggers, not only code.
 
-api_keys ─┬─ datasets ─── accounts (one row a data set: both accounts' balances and the chain's head)
+api_keys ─┬─ datasets ─┬─ datasets (the blocks appended to it: rows like itself, with accounts of their own)
+          │      ├────── accounts (one row a data set: both accounts' balances and the chain's head)
           │      ├────── grants (which key may see a data set, or train on it)
           │      ├────── declarations (replaced versions; jobs keep theirs)
           │      ├────── dataset_contents (keyed hashes that make a second registration impossible)
@@ -87,9 +88,14 @@ class Dataset(Base):
     """A registered data set: its declaration, its public shape, and where its parts lie."""
 
     __tablename__ = "datasets"
+    __table_args__ = (Index("ix_datasets_label", "parent_id", "label", unique=True),)
 
     id: Mapped[str] = mapped_column(primary_key=True)
-    name: Mapped[str] = mapped_column(unique=True)
+    name: Mapped[str] = mapped_column(unique=True)  # a block's: its data set's, "/" and its label
+    # A block appended to this data set, under this label; null for a data set, which is its own first block.
+    parent_id: Mapped[str | None]
+    label: Mapped[str | None]
+    units_sha256: Mapped[str | None]  # of the file of its units' keyed digests; null: registered before blocks
     owner_key: Mapped[str] = mapped_column(ForeignKey("api_keys.id"))
     sensitivity: Mapped[str]
     spec: Mapped[dict[str, Any]]

@@ -129,6 +129,11 @@ class Bounded:
     _words: list[NDArray[np.uint64]] = field(default_factory=list)
     _writer: PartWriter | None = None
 
+    @property
+    def users(self) -> Sequence[str]:
+        """All users that were added."""
+        return list(self._numbers)
+
     def add(self, piece: Piece) -> None:
         """Keeps records until `close`."""
         if self._writer is None:

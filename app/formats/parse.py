@@ -30,7 +30,7 @@ from app.contracts.dataset_spec import (
 from app.contracts.table import TableFeatures
 from app.disk import is_full
 from app.errors import InvalidRequest, StorageFull
-from app.formats import digests, interactions
+from app.formats import digests, interactions, units
 from app.formats.columns import Classes, chunks
 from app.formats.digests import Keys, RecordDigests
 from app.formats.foreign import what_else
@@ -38,6 +38,7 @@ from app.formats.hashing import hashed
 from app.formats.ingest import Bounded, Parts, Piece, Split
 from app.formats.readers import reader_of
 from app.formats.records import Records, Taken
+from app.formats.sequences import History
 from app.formats.stored import StoredPart, Texts
 
 DEVIATION = 0.1  # the relative deviation from the declared number of records above which the owner is warned
@@ -49,12 +50,19 @@ class Parsed:
 
     Attributes:
         content: all its records' digests. Private.
+        users: its users' digests, where they are the units; None where records are.
         dropped: rows with undeclared ids.
     """
 
     parts: Parts
     content: NDArray[np.uint64]
+    users: NDArray[np.uint64] | None = None
     dropped: int = 0
+
+    @property
+    def units(self) -> NDArray[np.uint64]:
+        """The digests of its protected units."""
+        return self.content if self.users is None else self.users
 
 
 @dataclass
@@ -82,6 +90,7 @@ def parse(request: dict[str, Any]) -> dict[str, Any]:
     Returns:
         `parts` ({"train", "holdout"}: {"file", "sha256"}), `features`, `outputs`, `sparse`: public.
         `contents` ([{"part", "kind", "hmac"}]): keyed, for the service.
+        `units_sha256`: of the file with the units' digests; null for public data.
         `content_sha256`, `counts`, `warnings`: functions of private data, for the owner alone.
 
     Raises:
@@ -110,7 +119,7 @@ def _parse(request: dict[str, Any]) -> dict[str, Any]:
         detail = f"its records have {theirs} features, but those of the data have {layout.features}"
         raise InvalidRequest.at("/holdout_file", detail)
     written = data.parts.written | (extra.parts.written if extra is not None else {})
-    units = data.parts.units | (extra.parts.units if extra is not None else {})
+    counted = data.parts.units | (extra.parts.units if extra is not None else {})
     hashes = {name: digests.file_digests(path, keys) for name, path in files.items()}
     return {
         "parts": written,
@@ -119,15 +128,20 @@ def _parse(request: dict[str, Any]) -> dict[str, Any]:
         "sparse": layout.is_sparse,
         "contents": [each for name in files for each in _contents(name, hashes[name][1], parsed[name], keys)],
         "content_sha256": hashes["file"][0],
-        "counts": _counts(data, extra) | {name: units.get(name, 0) for name in ("train", "holdout")},
-        "warnings": _warnings(spec, data, extra, units),
+        "units_sha256": _save_units(spec, data, folder),
+        "counts": _counts(data, extra) | {name: counted.get(name, 0) for name in ("train", "holdout")},
+        "warnings": _warnings(spec, data, extra, counted),
     }
+
+
+def _save_units(spec: DatasetSpec, data: Parsed, folder: Path) -> str | None:
+    return None if spec.privacy.sensitivity == "public" else units.save(folder / units.UNITS, data.units)
 
 
 def _parsed(spec: DatasetSpec, path: Path, name: str, folder: Path, keys: Keys, max_unpacked_bytes: int) -> Parsed:
     contents, kept = Contents(), _destination(spec, name, folder, keys)
     try:
-        dropped = 0
+        dropped, users = 0, None
         if spec.format == "interactions":
             table = interactions.new_records(spec, name, max_unpacked_bytes)
             if other := what_else(path, "parquet" if table.layout == "parquet" else "csv"):
@@ -138,9 +152,11 @@ def _parsed(spec: DatasetSpec, path: Path, name: str, folder: Path, keys: Keys, 
             contents.add(found)
             kept.add(Piece(table.part(), found))
             dropped = table.dropped
+            users = units.of_users(table.users, keys) if isinstance(table, History) else None
         else:
             _read(spec, path, name, max_unpacked_bytes, keys, contents, kept)
-        return Parsed(kept.close(), contents.all(), dropped)
+            users = units.of_users(kept.users, keys) if isinstance(kept, Bounded) else None
+        return Parsed(kept.close(), contents.all(), users, dropped)
     finally:
         kept.abandon()
 
@@ -219,7 +235,7 @@ def _contents(name: str, file_hmac: str, parsed: Parsed, keys: Keys) -> list[dic
     ]
 
 
-def _warnings(spec: DatasetSpec, data: Parsed, extra: Parsed | None, units: dict[str, int]) -> list[str]:
+def _warnings(spec: DatasetSpec, data: Parsed, extra: Parsed | None, counted: dict[str, int]) -> list[str]:
     warnings = []
     declared, found = spec.privacy.records, data.parts.all_units
     noun = "users" if data.parts.layout.users else "records"
@@ -236,7 +252,7 @@ def _warnings(spec: DatasetSpec, data: Parsed, extra: Parsed | None, units: dict
     if data.parts.over:
         over, most = data.parts.over, spec.privacy.max_records_per_user
         warnings.append(f"{over} records of users with more than {most} are left out")
-    warnings += [f"the {name} part holds no record" for name, count in units.items() if not count]
+    warnings += [f"the {name} part holds no record" for name, count in counted.items() if not count]
     if extra is not None:
         common = digests.common(extra.content, data.content)
         if common:

@@ -43,6 +43,11 @@ class History(Table):
         self._texts: list[str] = []
         self._distinct: dict[str, str] = {}
 
+    @property
+    def users(self) -> Sequence[str]:
+        """All users with a declared item."""
+        return list(self._users)
+
     def add(self, row: Sequence[Any], label: Any) -> None:
         """Adds one row; counts unusable cells."""
         user, found = id_text(row[0]), self._items.find(row[1])

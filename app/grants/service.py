@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Literal, TypeVar, cast, get_args
 
-from sqlalchemy import ColumnElement, Row, Select, and_, bindparam, literal, or_, select, true
+from sqlalchemy import ColumnElement, Row, Select, and_, bindparam, func, literal, or_, select, true
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.db.models import ApiKey, Dataset, DatasetReading, Grant, Job, table_of
@@ -68,8 +68,8 @@ LOOKED_AT = [DATA.c.owner_key, GIVEN.c.access, GIVEN.c.max_epsilon_per_job]
 
 
 def given_to(key_id: ColumnElement[str] | str) -> ColumnElement[bool]:
-    """The condition that joins a data set to a key's grant on it."""
-    return and_(GIVEN.c.dataset_id == DATA.c.id, GIVEN.c.key_id == key_id)
+    """The condition that joins a data set to a key's grant on it; a block, to that on its data set."""
+    return and_(GIVEN.c.dataset_id == func.coalesce(DATA.c.parent_id, DATA.c.id), GIVEN.c.key_id == key_id)
 
 
 ACCESS = (
@@ -98,11 +98,17 @@ def access_of(caller: Caller, dataset: Dataset | RowLike, grant: Grant | RowLike
     return Access(cast(Level, grant.access), grant.max_epsilon_per_job)
 
 
-def find(session: Session, caller: Caller, dataset: str, needed: Level = "view") -> tuple[Dataset, Access]:
+def find(
+    session: Session, caller: Caller, dataset: str, needed: Level = "view", *, blocks: bool = False
+) -> tuple[Dataset, Access]:
     """A data set, by its id or else by its name, with this key's access to it.
+
+    Args:
+        blocks: a block of a data set may be named too; to look at, it always may.
 
     Raises:
         NotFound: there is none, or this key may not see it.
+        InvalidRequest: it is a block.
         Conflict: `not-ready`: its file is being read, or was rejected; told to its owner and admins alone.
         Forbidden: it may see it, but its access is less than `needed`.
     """
@@ -118,6 +124,8 @@ def find(session: Session, caller: Caller, dataset: str, needed: Level = "view")
     # A data set may have another's id as its name, from before such names were refused.
     row, access = max(seen, key=lambda each: each[0].id == dataset)
     _check(access, needed)
+    if row.parent_id is not None and needed != "view" and not blocks:
+        raise InvalidRequest.at("", f"this is a block: name its data set, {row.parent_id}")
     return row, access
 
 
@@ -127,9 +135,9 @@ def access_by_id(session: Session, caller: Caller, dataset_id: str) -> Access | 
     return access_in(caller, found) if found is not None else None
 
 
-def require(session: Session, caller: Caller, dataset: str, needed: Level) -> Dataset:
+def require(session: Session, caller: Caller, dataset: str, needed: Level, *, blocks: bool = False) -> Dataset:
     """Like `find`, but returns the data set alone."""
-    return find(session, caller, dataset, needed)[0]
+    return find(session, caller, dataset, needed, blocks=blocks)[0]
 
 
 def require_job(session: Session, caller: Caller, job_id: str, needed: Level = "view") -> Job:
@@ -240,7 +248,8 @@ def _owned(caller: Caller) -> ColumnElement[bool]:
 
 def own_datasets(session: Session, caller: Caller) -> dict[str, str]:
     """The names of the data sets on which a caller may grant, by their ids, in the order of names."""
-    rows = session.execute(select(Dataset.id, Dataset.name).where(_owned(caller)).order_by(Dataset.name))
+    whole = Dataset.parent_id.is_(None)
+    rows = session.execute(select(Dataset.id, Dataset.name).where(_owned(caller), whole).order_by(Dataset.name))
     return {row.id: row.name for row in rows}
 
 

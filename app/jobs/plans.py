@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from app.contracts.base import AccountName, Unit
 from app.contracts.dataset_spec import DatasetSpec, LastItemHoldout, SplitHoldout
@@ -15,12 +16,32 @@ from app.hpo.strategies import Slot
 from app.privacy.derive import ANY_FILTER, PublicFacts
 from app.privacy.numerics import Numerics
 from app.privacy.plans import FilterChoice, PlanRequest, StudyRequest
+from app.privacy.prices import Units
 from app.privacy.releases import NoisyScore, ScoreNoise
 
 
 @dataclass(frozen=True)
+class BlockFacts:
+    """A block of a data set: its public sizes. What is left on its account depends on ledgers alone.
+
+    Attributes:
+        left: what the caller's key may still hold on it.
+    """
+
+    id: str
+    label: str
+    records_train: int
+    records_holdout: int
+    left: Units
+
+
+@dataclass(frozen=True)
 class DatasetFacts:
-    """The facts about a data set that planning uses: all of them are public."""
+    """The facts about a data set that planning uses: all of them are public.
+
+    Attributes:
+        blocks: those that a job reads, in the order of their ids; none for a data set that is its only block.
+    """
 
     id: str
     name: str
@@ -33,6 +54,22 @@ class DatasetFacts:
     order: float | None
     cap_delta: float | None
     declaration: int = 1  # the version of the declaration that all this comes from
+    blocks: tuple[BlockFacts, ...] = ()
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The ids of what a job reads and pays on."""
+        return tuple(each.id for each in self.blocks) or (self.id,)
+
+    def on(self, blocks: Iterable[BlockFacts]) -> DatasetFacts:
+        """The same data set, of which some blocks are read: their declared sizes add up."""
+        chosen = tuple(sorted(blocks, key=lambda each: each.id))
+        return replace(
+            self,
+            blocks=chosen,
+            records_train=sum(each.records_train for each in chosen),
+            records_holdout=sum(each.records_holdout for each in chosen),
+        )
 
     @property
     def rows(self) -> tuple[int, int]:

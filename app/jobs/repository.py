@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any, Literal
 
@@ -47,9 +47,10 @@ from app.db.models import (
     table_of,
 )
 from app.errors import NotFound
-from app.jobs.plans import DatasetFacts
+from app.jobs.plans import BlockFacts, DatasetFacts
 from app.ledger import budgets
 from app.ledger.accounts import remaining_of
+from app.ledger.blocks import label_of
 from app.privacy.prices import Units
 
 JobOrder = Literal["newest", "oldest", "name"]
@@ -133,20 +134,54 @@ def dataset_facts(session: Session, dataset: Dataset) -> DatasetFacts:
     )
 
 
-def remaining(session: Session, dataset_id: str, key_id: str) -> Units | None:
-    """Returns the units that a key may still hold on both accounts, within the cap and its own budget; None on public
-    data."""
-    account = session.get(Account, dataset_id)
-    if account is None:
+def remaining(session: Session, dataset_ids: Iterable[str], key_id: str) -> Units | None:
+    """Returns the units that a key may still hold on both accounts of each of several data sets, within the cap and its
+    own budget; None on public data."""
+    found = []
+    for each in dataset_ids:
+        account = session.get(Account, each)
+        if account is None:
+            return None
+        found.append(budgets.with_own(remaining_of(account), budgets.of_key(session, each, key_id)))
+    return _least(found)
+
+
+def left_within(session: Session, dataset_ids: Iterable[str], key_id: str) -> Units | None:
+    """Returns the units left of a key's own budget within the cap, on each of several data sets; None if the cap alone
+    bounds it."""
+    own = (budgets.of_key(session, each, key_id) for each in dataset_ids)
+    return _least([budgets.remaining_of(each) for each in own if each is not None])
+
+
+def _least(found: list[dict[str, int]]) -> Units | None:
+    return Units(**{part: min(each[part] for each in found) for part in budgets.PARTS}) if found else None
+
+
+def blocks_of(session: Session, dataset: Dataset, key_id: str) -> list[BlockFacts] | None:
+    """Reads the blocks of a data set that are open and have their content, in the order of their arrival; None if
+    it never grew."""
+    rows = (
+        select(Dataset, Account)
+        .join(Account, Account.dataset_id == Dataset.id)
+        .where(or_(Dataset.id == dataset.id, Dataset.parent_id == dataset.id))
+        .order_by(Dataset.parent_id.is_not(None), Dataset.created_at, Dataset.id)
+    )
+    found = [(block, account) for block, account in session.execute(rows)]
+    if len(found) < 2:
         return None
-    own = budgets.of_key(session, dataset_id, key_id)
-    return Units.model_validate(budgets.with_own(remaining_of(account), own))
-
-
-def left_within(session: Session, dataset_id: str, key_id: str) -> Units | None:
-    """Returns the units left of a key's own budget within the cap; None if the cap alone bounds it."""
-    own = budgets.of_key(session, dataset_id, key_id)
-    return None if own is None else Units.model_validate(budgets.remaining_of(own))
+    return [
+        BlockFacts(
+            id=block.id,
+            label=label_of(block),
+            records_train=block.shape["records_train"],
+            records_holdout=block.shape["records_holdout"],
+            left=Units.model_validate(
+                budgets.with_own(remaining_of(account), budgets.of_key(session, block.id, key_id))
+            ),
+        )
+        for block, account in found
+        if account.joined_into is None and block.content_deleted_at is None
+    ]
 
 
 def by_idempotency_key(session: Session, key_id: str, idempotency_key: str) -> Row[Any, Any] | None:
@@ -308,7 +343,8 @@ def count_queued(session: Session, key_id: str, at_most: int) -> int:
 
 def seconds_per_step(session: Session, dataset_id: str, spec: JobSpec) -> float | None:
     """Returns the median time per step of recent similar jobs: same data set, model and sampling; None without any."""
-    like = {"model": spec.model.model_dump(mode="json"), "sampling": spec.sampling.model_dump(mode="json")}
+    asked = spec.model_dump(mode="json")
+    like = {name: asked.get(name) for name in ("model", "sampling", "blocks")}
     recent = session.scalars(
         select(Job)
         .where(Job.dataset_id == dataset_id, Job.status == "succeeded", Job.attempt == 1, Job.study.is_(None))
@@ -318,7 +354,7 @@ def seconds_per_step(session: Session, dataset_id: str, spec: JobSpec) -> float 
     times = [
         (job.finished_at - job.started_at).total_seconds() / job.steps
         for job in recent
-        if job.finished_at and job.started_at and {name: job.spec[name] for name in like} == like
+        if job.finished_at and job.started_at and {name: job.spec.get(name) for name in like} == like
     ]
     return sorted(times)[len(times) // 2] if times else None
 

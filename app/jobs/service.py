@@ -10,7 +10,6 @@ import hashlib
 import json
 import logging
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -19,30 +18,26 @@ from sqlalchemy.orm import Session
 
 from app import tracing
 from app.audit import record as audit
-from app.catalogue import extractors, model_folders, models
-from app.contracts.dataset_spec import LanguageModelTask
 from app.contracts.devices import needs_gpu
 from app.contracts.job_spec import JobSpec
 from app.contracts.optimizers import PublicSideSettings
-from app.datasets.repository import check_content, check_there
+from app.datasets.repository import check_content
 from app.db.engine import Database
 from app.db.models import Job
 from app.errors import BudgetError, Conflict, Forbidden, InvalidRequest, PolicyError, PrivacyError, Unauthenticated
 from app.grants import service as grants
 from app.grants.service import Access
 from app.ids import now
-from app.jobs import priors, repository, study_quotes
-from app.jobs.planning import plan
-from app.jobs.plans import DatasetFacts, Plan, StudyPlan
+from app.jobs import repository
+from app.jobs.plans import Plan
+from app.jobs.priced import facts_for, pinned, price_on_blocks, side_facts
 from app.jobs.pricing import PricingService
 from app.jobs.quotes import quote_of
-from app.jobs.rates import with_rate
 from app.jobs.rows import NewJob, new_job
 from app.jobs.schemas import Forecast, Quote
-from app.jobs.studies import plan_study
 from app.keys import service as keys
 from app.keys.service import Caller, KeyLike
-from app.ledger import accounts, behind
+from app.ledger import behind, blocks
 from app.ledger.heads import Heads
 from app.ledger.repository import dataset_with_account
 from app.lifecycle import pausing
@@ -89,12 +84,11 @@ def quote(
     """
     with db.read() as session:
         dataset, access = grants.find(session, caller, spec.dataset, "train")
-        check_there(dataset)
-        facts, side = repository.dataset_facts(session, dataset), side_facts(session, caller, spec)
-    planned, priced = price_plan(pricing, pinned(spec, models_root, facts), facts, side)
+        facts, side = facts_for(session, caller, dataset, spec), side_facts(session, caller, spec)
+    planned, priced = price_on_blocks(pricing, pinned(spec, models_root, facts), facts, side)
     with db.read() as session:
-        left = repository.remaining(session, planned.facts.id, caller.id)
-        inside = repository.left_within(session, planned.facts.id, caller.id)
+        left = repository.remaining(session, planned.facts.reads, caller.id)
+        inside = repository.left_within(session, planned.facts.reads, caller.id)
         pace = None if planned.study else repository.seconds_per_step(session, planned.facts.id, planned.spec)
     found = Quote.model_validate(quote_of(planned, priced).model_dump(mode="json"))
     found.declaration = planned.facts.declaration
@@ -144,10 +138,10 @@ def forecast(
         if grants.find(session, caller, spec.dataset, "train")[0].id != dataset.id:
             raise InvalidRequest.at("/dataset", "the job names another data set than the address: name the same one")
         account = dataset_with_account(session, dataset.id)[1]
-        facts, side = repository.dataset_facts(session, dataset), side_facts(session, caller, spec)
-    _, priced = price_plan(pricing, pinned(spec, models_root, facts), facts, side)
+        facts, side = facts_for(session, caller, dataset, spec), side_facts(session, caller, spec)
+    planned, priced = price_on_blocks(pricing, pinned(spec, models_root, facts), facts, side)
     with db.read() as session:
-        left = repository.remaining(session, dataset.id, caller.id)
+        left = repository.remaining(session, planned.facts.reads, caller.id)
     charge = Units(train=priced.charge.train, holdout=priced.charge.holdout)
     fit = left.holds(charge) if left is not None else None
     if fit is None:
@@ -191,12 +185,13 @@ def submit(
         before = _replayed(session, caller, idempotency_key, digest)
         if before is not None:
             return before, None
-        facts, side = repository.dataset_facts(session, dataset), side_facts(session, caller, spec)
+        facts, side = facts_for(session, caller, dataset, spec), side_facts(session, caller, spec)
     with tracing.span("price", {"dataset": facts.id}):
-        planned, priced = price_plan(pricing, pinned(spec, models_root, facts), facts, side)
+        planned, priced = price_on_blocks(pricing, pinned(spec, models_root, facts), facts, side)
     job = new_job(caller, planned, priced, idempotency_key, digest)
-    behind.require_witnessed(db, heads, planned.facts.id)
-    recorded = behind.read_recorded(heads, planned.facts.id)
+    for each in planned.facts.reads:
+        behind.require_witnessed(db, heads, each)
+    recorded = {each: behind.read_recorded(heads, each) for each in planned.facts.reads}
     try:
         with tracing.span("hold", {"job": job.id}), db.write() as session:
             write(session, planned, priced, job)
@@ -204,7 +199,8 @@ def submit(
             key, access = _take_turn(session, caller, planned)
             _check_policy(access, planned, priced)
             _check_queue(session, key, max_queued_jobs)
-            behind.require_current(session, recorded, planned.facts.id)
+            for each, head in recorded.items():
+                behind.require_current(session, head, each)
             hold(session, caller, planned, priced, job.id)
         with about({"job": job.id}):
             logger.info("admitted")
@@ -303,7 +299,7 @@ def _take_turn(session: Session, caller: Caller, planned: Plan) -> tuple[KeyLike
     key = session.execute(keys.LOCKED, {"key": caller.id}).one_or_none()
     if key is None or not keys.is_alive(key):
         raise Unauthenticated(keys.NOT_HELD)
-    read = {planned.facts.id}
+    read = set(planned.facts.reads)
     if isinstance(planned.spec.optimizer, PublicSideSettings):
         grants.check(grants.access_by_id(session, caller, planned.spec.optimizer.public_dataset), "train")
         read.add(planned.spec.optimizer.public_dataset)
@@ -341,52 +337,6 @@ def _check_policy(access: Access, planned: Plan, priced: Price | StudyPrice) -> 
     raise PolicyError(detail, requested=requested, allowed=requested | {"value": access.max_epsilon})
 
 
-def side_facts(session: Session, caller: Caller, spec: JobSpec) -> DatasetFacts | None:
-    """Reads the facts of the public data set with the optimizer's side information; the key must be allowed to train
-    on it.
-
-    Raises:
-        NotFound, Forbidden: as for the job's own data set.
-    """
-    if not isinstance(spec.optimizer, PublicSideSettings):
-        return None
-    dataset, _ = grants.find(session, caller, spec.optimizer.public_dataset, "train")
-    return repository.dataset_facts(session, dataset)
-
-
-def pinned(spec: JobSpec, models_root: Path | None, facts: DatasetFacts) -> JobSpec:
-    """Returns the spec with its extractor's or model's content and its open defaults filled in."""
-    extracted = extractors.resolved(spec, models_root, facts.spec.features.kind)
-    chosen = models.resolved(extracted, facts.spec.task.kind)
-    task = facts.spec.task
-    prompts = isinstance(task, LanguageModelTask) and task.prompt is not None
-    return model_folders.resolved(chosen, models_root, facts.outputs, prompts=prompts)
-
-
-def price_plan(
-    pricing: PricingService, spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None
-) -> tuple[Plan, Price | StudyPrice]:
-    """Returns the plan and its price; on public data the charge is nothing. A study's plan is that for its final trial
-    at the longest T."""
-    priced: Price | StudyPrice
-    spec, why = priors.decided(spec, facts)
-    if spec.hpo is not None:
-        planned, priced = _price_study(pricing, plan_study(spec, facts, side))
-    else:
-        planned = plan(spec, facts, side)
-        priced = Price.nothing() if planned.pricing is None else pricing.price(planned.pricing)
-        planned = with_rate(planned, priced, why)
-    return planned, priced if facts.is_private else priced.free()
-
-
-def _price_study(pricing: PricingService, study: StudyPlan) -> tuple[Plan, StudyPrice]:
-    planned = replace(study.longest, spec=study.spec, study=study)
-    if study.pricing is None:
-        return planned, study_quotes.unpriced(study)
-    priced = pricing.price_study(study.pricing)
-    return replace(planned, warnings=(*planned.warnings, *study_quotes.check_levels(study, priced))), priced
-
-
 def _replayed(session: Session, caller: Caller, idempotency_key: str, digest: str) -> str | None:
     job = repository.by_idempotency_key(session, caller.id, idempotency_key)
     if job is None:
@@ -410,12 +360,13 @@ def write(session: Session, planned: Plan, priced: Price | StudyPrice, job: NewJ
 
 
 def hold(session: Session, caller: Caller, planned: Plan, priced: Price | StudyPrice, job_id: str) -> None:
-    """Holds the job's charge. Call it last: other holds on the data set wait for its account's row until the commit."""
+    """Holds the job's charge on all that it reads. Call it last: other holds on the data set wait for its account's row
+    until the commit."""
     if planned.facts.is_private:
         epsilon = priced.epsilon.model_dump(mode="json") if priced.epsilon else None
-        accounts.hold(
+        blocks.hold_all(
             session,
-            dataset_id=planned.facts.id,
+            planned.facts.reads,
             job_id=job_id,
             train=priced.charge.train,
             holdout=priced.charge.holdout,
@@ -438,7 +389,12 @@ def _largest_that_fits(pricing: PricingService, planned: Plan, left: Units, acce
 
 
 def _explain(refusal: BudgetError, pricing: PricingService, planned: Plan, access: Access) -> None:
-    """Adds the largest ε that still fits to a refusal."""
+    """Adds the largest ε that still fits to a refusal, and the block that cannot pay."""
+    refused = refusal.members.pop("dataset")
+    for each in planned.facts.blocks:
+        if each.id == refused:
+            refusal.members["block"] = each.label
+            refusal.message = f"block {each.label!r}: {refusal.message}"
     left = Units.model_validate(refusal.members["remaining"])
     largest = _largest_that_fits(pricing, planned, left, access)
     refusal.members["largest_epsilon_that_fits"] = largest

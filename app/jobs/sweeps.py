@@ -17,11 +17,10 @@ from app.contracts.sweep import Sweep
 from app.db.engine import Database
 from app.errors import InvalidRequest
 from app.grants import service as grants
-from app.jobs import repository
 from app.jobs.plans import StudyPlan
+from app.jobs.priced import facts_for, pinned, side_facts
 from app.jobs.pricing import PricingService
 from app.jobs.priors import levels_of
-from app.jobs.service import pinned, side_facts
 from app.jobs.studies import plan_study
 from app.jobs.study_quotes import epsilon_of_run
 from app.keys.service import Caller
@@ -68,7 +67,7 @@ def sweep(
     _check(asked, hpo, len(totals) * len(levels) * len(runs))
     with db.read() as session:
         dataset, _ = grants.find(session, caller, asked.spec.dataset, "train")
-        facts, side = repository.dataset_facts(session, dataset), side_facts(session, caller, asked.spec)
+        facts, side = facts_for(session, caller, dataset, asked.spec), side_facts(session, caller, asked.spec)
     try:
         study = plan_study(pinned(asked.spec, models_root, facts), facts, side)
     except InvalidRequest as error:

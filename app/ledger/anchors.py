@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.db.models import Certificate, Job, LedgerCheckpoint, SigningKey
+from app.db.models import Certificate, Dataset, Job, LedgerCheckpoint, SigningKey
 from app.ledger import certificates, notes
 from app.ledger.attestations import NotAuthentic
 from app.ledger.heads import Head
@@ -77,18 +77,23 @@ def anchors(session: Session, dataset_id: str, recorded: Head | None, outside: s
     ):
         if note is not None:
             found.add_note(note, dataset_id, known, name)
-    for job_id, document in _certificates(session, dataset_id):
-        _add_certificate(found, f"the certificate of {job_id}", document, dataset_id, known)
+    # A block's certificates are its data set's: each names the blocks that it charged, under its signature.
+    parent = session.scalar(select(Dataset.parent_id).where(Dataset.id == dataset_id)) or dataset_id
+    for job_id, document in _certificates(session, parent):
+        _add_certificate(found, f"the certificate of {job_id}", document, dataset_id, parent, known)
     return found
 
 
-def _add_certificate(found: Anchors, name: str, document: dict[str, Any], dataset_id: str, known: set[str]) -> None:
+def _add_certificate(
+    found: Anchors, name: str, document: dict[str, Any], dataset_id: str, parent: str, known: set[str]
+) -> None:
     try:
         body, key = document["certificate"], document["public_key"]
-        if body["dataset"]["id"] != dataset_id:
+        if body["dataset"]["id"] != parent:
             raise ValueError("it belongs to another data set")
-        seq, head = int(body["ledger"]["entry_seq"]), str(body["ledger"]["head"])
-        note = body["ledger"].get("checkpoint")
+        own = certificates.ledgers_of(body).get(dataset_id)
+        kept = None if own is None else (int(own["entry_seq"]), str(own["head"]))
+        note = None if own is None else own.get("checkpoint")
     except (KeyError, TypeError, ValueError, AttributeError):
         found.faults.append(f"{name} cannot be read")
         return
@@ -96,8 +101,8 @@ def _add_certificate(found: Anchors, name: str, document: dict[str, Any], datase
         found.faults.append(f"{name} is signed with a key that does not belong to this service")
     elif not certificates.verify(document, key):
         found.faults.append(f"the signature of {name} is not valid")
-    else:
-        found.add(seq, head, name)
+    elif kept is not None:
+        found.add(*kept, name)
         if note is not None:
             found.add_note(note, dataset_id, known, f"the checkpoint in {name}")
 

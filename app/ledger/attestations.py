@@ -37,7 +37,12 @@ def statement(body: dict[str, Any], files: Mapping[str, str]) -> dict[str, Any]:
             that settled it: a statement has at least one subject.
     """
     ledger = body["ledger"]
-    subjects = dict(files) or {f"ledger entry {ledger['entry_seq']}": ledger["head"]}
+    entries = (
+        {f"ledger entry {each['entry_seq']} of block {each['block']}": each["head"] for each in ledger}
+        if isinstance(ledger, list)
+        else {f"ledger entry {ledger['entry_seq']}": ledger["head"]}
+    )
+    subjects = dict(files) or entries
     return {
         "_type": STATEMENT_TYPE,
         "subject": [{"name": name, "digest": {"sha256": digest}} for name, digest in sorted(subjects.items())],

@@ -261,6 +261,17 @@ def strangers(db: Database, store: Objects) -> Iterator[tuple[str, str]]:
                 yield job, whose
 
 
+def forgotten(db: Database, heads: Heads, owner: str) -> str | None:
+    """An owner's recorded data set, or block, that the database does not know; None if there is none."""
+    with db.read() as session:
+        known = set(session.scalars(select(Account.dataset_id)))
+    for each in heads.recorded():
+        recorded = None if each in known else read_recorded(heads, each)
+        if recorded is not None and recorded.owner == owner:
+            return each
+    return None
+
+
 def forgotten_content(db: Database, heads: Heads, owner: str, hmacs: set[str]) -> str | None:
     """The owner's recorded data set that has one of these contents and that the database does not know; None if there
     is none. Other owners' data sets are not compared: decision 15."""

@@ -6,7 +6,8 @@ The signature is over the canonical JSON of the body: sorted keys, no spaces, UT
 and the delivered files' hashes for readers that are not this service (app.ledger.attestations); a body of version 1 has
 none. ε is the PLANNED one even if the job stopped early: a figure computed at the stopping time would be
 no guarantee. The charged amounts stand beside it. `ledger` holds the newest signed checkpoint too, and proofs that the
-job's entries are in its tree (app.ledger.checkpoints).
+job's entries are in its tree (app.ledger.checkpoints). For a job on blocks of a data set it is a list of their ledgers:
+each was charged the same amounts, and no other was charged.
 
 A job on public data gets no certificate: no privacy is claimed. Nor does a job that never started a private step: its
 hold was voided.
@@ -23,6 +24,7 @@ from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from app.contracts.base import WITHIN_A_JOB
+from app.contracts.blocks import ALL
 from app.contracts.hf import weights_file
 from app.db.models import Artifact, Certificate, Dataset, Job, JobEvent, LedgerCheckpoint, LedgerEntry, Metric
 from app.errors import Conflict, NotFound, PrivacyError
@@ -30,6 +32,7 @@ from app.hpo.stored import StoredStudy
 from app.ids import rfc3339, whole_second
 from app.ledger import attestations, checkpoints, notes, signatures
 from app.ledger.accounts import filter_for, find
+from app.ledger.blocks import held_on, label_of
 from app.ledger.repository import dataset_with_account
 from app.ledger.signing_keys import public_key
 from app.privacy.mechanism import MechanismConfig
@@ -49,12 +52,14 @@ def issue(session: Session, job_id: str, signing_key: Ed25519PrivateKey, code_ve
     job = session.get(Job, job_id, with_for_update={"key_share": True})
     if job is None:
         raise NotFound("there is no such job")
-    if (job.mechanism is None and job.study is None) or find(session, job.dataset_id, f"hold:{job_id}") is None:
+    read = held_on(session, job_id)
+    if (job.mechanism is None and job.study is None) or not read:
         return False
-    settled = find(session, job.dataset_id, f"settle:{job_id}")
-    if settled is None:
+    found = [find(session, each, f"settle:{job_id}") for each in read]
+    settled = [each for each in found if each is not None]
+    if len(settled) < len(read):
         raise Conflict("wrong-state", "the job has not settled: there is nothing to certify yet")
-    if settled.kind == "void" or session.get(Certificate, job_id) is not None:
+    if settled[0].kind == "void" or session.get(Certificate, job_id) is not None:
         return False
     body = _body(session, job, settled, code_version, public_key(signing_key))
     document = sign(body, signing_key, _delivered(session, job))
@@ -102,8 +107,24 @@ def _delivered(session: Session, job: Job) -> dict[str, str]:
     return files
 
 
-def _body(session: Session, job: Job, settled: LedgerEntry, code_version: str, signer: str) -> dict[str, Any]:
-    dataset, account = dataset_with_account(session, job.dataset_id)
+def ledgers_of(body: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The ledgers that a certificate names, by their data sets, or blocks.
+
+    Raises:
+        KeyError, TypeError: the body cannot be read.
+    """
+    ledger = body["ledger"]
+    if isinstance(ledger, list):
+        return {each["dataset"]: each for each in ledger}
+    return {body["dataset"]["id"]: ledger}
+
+
+def _body(session: Session, job: Job, entries: list[LedgerEntry], code_version: str, signer: str) -> dict[str, Any]:
+    settled = entries[0]  # the same amounts on every block
+    if any((each.kind, each.train, each.holdout) != (settled.kind, settled.train, settled.holdout) for each in entries):
+        raise PrivacyError("the job was settled differently on its blocks")
+    dataset = session.get_one(Dataset, job.dataset_id)
+    account = dataset_with_account(session, settled.dataset_id)[1]
     weights = weights_file(job.spec.get("model", {}))
     model = session.get(Artifact, (job.id, weights))
     released = model is not None
@@ -127,12 +148,7 @@ def _body(session: Session, job: Job, settled: LedgerEntry, code_version: str, s
         "charge": charged | {"unit": unit},
         "filter": {"kind": account.filter, "order": account.order},
         "cap": {"epsilon": account.cap_epsilon, "delta": account.cap_delta},
-        "ledger": {
-            "entry_seq": settled.seq,
-            "balance_after": settled.memo["balance"],
-            "head": settled.hash,
-            **_checkpoint(session, job, settled, signer),
-        },
+        "ledger": _ledgers(session, job, entries, signer),
         "released": {"weights": released, "metrics": _metrics(session, job.id)},
         "warnings": job.warnings,
         "code_version": code_version,
@@ -141,22 +157,49 @@ def _body(session: Session, job: Job, settled: LedgerEntry, code_version: str, s
     }
 
 
+def _ledgers(
+    session: Session, job: Job, entries: list[LedgerEntry], signer: str
+) -> dict[str, Any] | list[dict[str, Any]]:
+    """The ledger that was charged; with blocks a list of theirs. The guarantee is about the units of these alone."""
+    named = {each: session.get_one(Dataset, each.dataset_id) for each in entries}
+    found = [
+        {
+            "entry_seq": entry.seq,
+            "balance_after": entry.memo["balance"],
+            "head": entry.hash,
+            **_checkpoint(session, job, entry, signer),
+        }
+        for entry in entries
+    ]
+    if job.spec.get("blocks", ALL) == ALL:
+        if [each.dataset_id for each in entries] != [job.dataset_id]:
+            raise PrivacyError("this job has paid on blocks that its specification does not name")
+        return found[0]
+    labels = {label_of(block) for block in named.values()}
+    if labels != set(job.spec["blocks"]):
+        raise PrivacyError("this job has paid on other blocks than its specification names")
+    return [
+        {"block": label_of(block), "dataset": block.id, "content_hmac": block.content_hmac, **ledger}
+        for block, ledger in zip(named.values(), found, strict=True)
+    ]
+
+
 def _checkpoint(session: Session, job: Job, settled: LedgerEntry, signer: str) -> dict[str, Any]:
     """The newest signed checkpoint, and proofs that the job's entries are in it: hold, settlement, its trials' posts.
 
     Nothing if it does not reach the settlement, if an entry is missing, or if another key signed it: a certificate with
     such a checkpoint would never verify.
     """
-    newest = session.get(LedgerCheckpoint, job.dataset_id)
+    newest = session.get(LedgerCheckpoint, settled.dataset_id)
     if newest is None or newest.size < settled.seq or not notes.is_signed(newest.note, signer):
         return {}
     whose = select(Job.id).where(or_(Job.id == job.id, Job.parent_id == job.id))
     own = select(LedgerEntry.seq, LedgerEntry.hash).where(
-        LedgerEntry.dataset_id == job.dataset_id, LedgerEntry.job_id.in_(whose), LedgerEntry.seq <= newest.size
+        LedgerEntry.dataset_id == settled.dataset_id, LedgerEntry.job_id.in_(whose), LedgerEntry.seq <= newest.size
     )
     entries = [(row.seq, row.hash) for row in session.execute(own.order_by(LedgerEntry.seq))]
     try:
-        proofs = checkpoints.proofs(session, job.dataset_id, entries, newest.size)
+        proofs = checkpoints.proofs(session, settled.dataset_id, entries, newest.size)
     except ValueError:
         return {}
     return {"checkpoint": newest.note, "proofs": proofs}
@@ -193,7 +236,8 @@ def _study(session: Session, job: Job, weights: str, has_model: bool) -> dict[st
     if stored.common is None:
         raise PrivacyError("a study without privacy has no certificate")
     runs = list(session.scalars(select(Job).where(Job.parent_id == job.id).order_by(Job.trial_number)))
-    posts = [find(session, job.dataset_id, f"settle:{run.id}") for run in runs]
+    charged = held_on(session, job.id)[0]  # the same amounts on every block
+    posts = [find(session, charged, f"settle:{run.id}") for run in runs]
     of_runs = select(Artifact.job_id).where(Artifact.job_id.in_([run.id for run in runs]), Artifact.name == weights)
     handed_out = set(session.scalars(of_runs))
     chosen = next((run for run in runs if run.trial_number == stored.chosen), None)

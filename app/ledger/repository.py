@@ -61,7 +61,7 @@ def posted(session: Session, dataset_id: str) -> list[Posted]:
     query = (
         select(Job.id, Job.parent_id, Job.mechanism, Job.quote["mechanism"], post.train, post.holdout, *held)
         .join(post, post.job_id == Job.id)
-        .outerjoin(hold, and_(hold.job_id == Job.id, hold.kind == "hold"))
+        .outerjoin(hold, and_(hold.job_id == Job.id, hold.kind == "hold", hold.dataset_id == post.dataset_id))
         .where(post.dataset_id.in_(_with_joined(session, dataset_id)), post.kind == "post")
         .order_by(post.dataset_id != dataset_id, post.dataset_id, post.seq)
     )
@@ -104,7 +104,8 @@ def charged(session: Session, dataset_id: str) -> list[Charged]:
         .group_by(top)
         .subquery()
     )
-    is_open = and_(Job.dataset_id.in_(joined), Job.parent_id.is_(None), Job.finished_at.is_(None))
+    holds = select(LedgerEntry.job_id).where(LedgerEntry.dataset_id.in_(joined), LedgerEntry.kind == "hold")
+    is_open = and_(Job.id.in_(holds), Job.parent_id.is_(None), Job.finished_at.is_(None))
     query = (
         select(Job.mechanism, Job.quote["mechanism"], posts.c.train, posts.c.holdout)
         .outerjoin(posts, posts.c.job == Job.id)
@@ -120,7 +121,8 @@ def charged(session: Session, dataset_id: str) -> list[Charged]:
 def is_charged_by_others(session: Session, dataset_id: str) -> bool:
     """True if another system's charge is held or posted, here or in a joined ledger: no job explains its amount."""
     joined = _with_joined(session, dataset_id)
-    counted = select(Charge.id).where(Charge.dataset_id.in_(joined), Charge.status != "voided")
+    holds = select(LedgerEntry.job_id).where(LedgerEntry.dataset_id.in_(joined), LedgerEntry.kind == "hold")
+    counted = select(Charge.id).where(Charge.id.in_(holds), Charge.status != "voided")
     return session.scalar(counted.limit(1)) is not None
 
 

@@ -12,7 +12,7 @@ from app.contracts.versions import require_match, tag_of
 from app.db.engine import Database
 from app.grants.service import require
 from app.keys.auth import AdminKey, CurrentKey
-from app.ledger import accounts, behind, joining, repository, summary
+from app.ledger import accounts, behind, blocks, joining, repository, summary
 from app.ledger.entries import cap_version
 from app.ledger.heads import Heads
 from app.ledger.schemas import CapChange, EntryList, EntryView, Join, LedgerView, VerificationView
@@ -90,16 +90,16 @@ def change_cap(
     """
     with db.read() as session:
         named = require(session, caller, dataset_id, "own").id
-    recorded = behind.read_recorded(heads, named)
+        recorded = {each: behind.read_recorded(heads, each) for each in blocks.family_of(session, named)}
     load_numerics()
     with db.write() as session:
         dataset, _account = repository.dataset_with_account(session, require(session, caller, named, "own").id)
-        behind.require_current(session, recorded, dataset.id)
-        accounts.lock(session, dataset.id)
-        require_match(if_match, cap_version(accounts.account_of(session, dataset.id)))
-        accounts.change_cap(
-            session, dataset_id=dataset.id, cap_epsilon=body.epsilon, actor=caller.id, reason=body.reason
-        )
+        members = blocks.lock_family(session, dataset.id)
+        for each in members:
+            behind.require_current(session, recorded.get(each), each)
+        require_match(if_match, cap_version(blocks.lead(session, dataset.id)))
+        for each in blocks.open_ones(session, members) or [dataset.id]:
+            accounts.change_cap(session, dataset_id=each, cap_epsilon=body.epsilon, actor=caller.id, reason=body.reason)
         audit.record(session, "dataset.cap_changed", dataset.id, epsilon=body.epsilon)
     return _answer(summary.overview(db, pricing, dataset.id))
 

@@ -23,6 +23,7 @@ from app.contracts.devices import Kind
 from app.db.engine import Database
 from app.db.models import ApiKey, Artifact, Attempt, Block, Job, Metric
 from app.errors import PrivacyError
+from app.ledger.blocks import read_by
 from app.lifecycle import learning, pausing, studies
 from app.lifecycle.cadence import Cadence
 from app.lifecycle.claims import Claim, end_attempt, fence, give_back
@@ -40,12 +41,14 @@ class Begun:
     """What an attempt learns once it has proved that it holds its job.
 
     Attributes:
+        reads: the ids of the data sets, or blocks of one, whose records it reads.
         published: the job's files that artifact rows name, its study's rows included: paths under the storage root.
         limits_s: the job's time limits, in seconds: by its specification and by its key.
         ran_s: seconds that earlier attempts ran.
     """
 
     dataset_id: str
+    reads: tuple[str, ...]
     published: frozenset[str]
     limits_s: tuple[float, ...] = ()
     ran_s: float = 0.0
@@ -114,7 +117,8 @@ class AttemptLog:
             limits = (job.spec.get("runtime", {}).get("max_duration_s"), session.get_one(ApiKey, job.key_id).max_job_s)
             self._ran_before = job.ran_s
             given = tuple(float(limit) for limit in limits if limit is not None)
-            return Begun(job.dataset_id, published, given, job.ran_s)
+            reads = tuple(each.id for each in read_by(session, job))
+            return Begun(job.dataset_id, reads, published, given, job.ran_s)
 
     def may_run_s(self, seconds: float) -> float:
         """Returns how long from now an attempt with `seconds` left may run: on private data until the next whole second

@@ -24,6 +24,7 @@ from sqlalchemy.orm import Session
 from app.db.engine import Database
 from app.db.models import ApiKey, ClaimTurn, Dataset, Job, LedgerEntry, table_of
 from app.ledger.behind import ALL, reach
+from app.ledger.blocks import held_on
 from app.ledger.heads import Heads
 from app.lifecycle.claims import Claim, claim
 from app.lifecycle.states import ACTIVE, DEVICE, IS_DUE, PROCESSES
@@ -85,24 +86,27 @@ def claim_next(
             found = next_job(session, devices, processes, passed, behind)
             if found is None:
                 return None
-            if current.get(found.dataset_id):
-                reached = _hold_within(session, found, current[found.dataset_id])
+            job = session.get_one(Job, found.job_id)
+            reads = held_on(session, job.parent_id or job.id) or [found.dataset_id]
+            if all(each in current for each in reads):
+                reached = all(_hold_within(session, job, each, current[each]) for each in reads)
                 held = claim(session, found.job_id, worker, lease_s) if reached else None
                 if held is not None:
                     note_turn(session, found)
                     return held
-                passed.add(found.job_id)  # taken by another worker, its key is at its limit, or its hold is too new
-        if found.dataset_id not in current:  # outside the transaction: the record is read before the ledger
-            current[found.dataset_id] = reach(db, heads, found.dataset_id)
+                # Taken by another worker, its key is at its limit, its hold is too new, or a block of it is behind.
+                passed.add(found.job_id)
+        for each in reads:
+            if each not in current:  # outside the transaction: the record is read before the ledger
+                current[each] = reach(db, heads, each)
 
 
-def _hold_within(session: Session, found: Candidate, entries: int) -> bool:
-    """True if the job's hold, or its study's, is among the first entries of its ledger."""
+def _hold_within(session: Session, job: Job, dataset_id: str, entries: int) -> bool:
+    """True if the job's hold, or its study's, is among the first entries of a ledger; never if it is behind."""
     if entries == ALL:
         return True
-    job = session.get_one(Job, found.job_id)
     once = f"hold:{job.parent_id or job.id}"
-    held = select(LedgerEntry.seq).where(LedgerEntry.dataset_id == job.dataset_id, LedgerEntry.once == once)
+    held = select(LedgerEntry.seq).where(LedgerEntry.dataset_id == dataset_id, LedgerEntry.once == once)
     seq = session.scalar(held)
     return seq is not None and seq <= entries
 

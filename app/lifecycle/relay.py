@@ -29,6 +29,7 @@ from app.db.models import Account, Job, Outbox
 from app.errors import ServiceError, TransientError
 from app.ids import now
 from app.ledger import behind, certificates, checkpoints
+from app.ledger.blocks import held_on
 from app.ledger.checks import check_due
 from app.ledger.heads import Heads
 from app.ledger.signing_keys import publish, signing_key
@@ -206,11 +207,12 @@ class Relay:
 
     def _certify(self, row_id: int, job_id: str) -> None:
         with self.db.read() as session:
-            dataset_id = session.get_one(Job, job_id).dataset_id
-        current, parent = self._is_current(dataset_id), traceparents(self.db, [job_id]).get(job_id)
+            charged = held_on(session, job_id)
+        current = [each for each in charged if self._is_current(each)]
+        parent = traceparents(self.db, [job_id]).get(job_id)
         with tracing.span("certificate", {"job": job_id}, parent=parent), self.db.write() as session:
-            if current:
-                self._advance(session, dataset_id)
+            for each in current:
+                self._advance(session, each)
             if certificates.issue(session, job_id, self.signing_key, self.code_version):
                 append_event(session, job_id, "certificate_issued")
             session.execute(delete(Outbox).where(_read("certificate", [(row_id, job_id)])))

@@ -15,15 +15,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, or_, select
 from sqlalchemy.orm import Session
 
 from app.audit import record as audit
 from app.db.engine import Database
-from app.db.models import Account, Charge, Dataset, Job, LedgerCheck
+from app.db.models import Account, Charge, Dataset, Job, LedgerCheck, LedgerEntry
 from app.errors import InvalidRequest, NotFound
 from app.ids import now
-from app.ledger import accounts, behind, joining
+from app.ledger import accounts, behind, blocks, joining
 from app.ledger.heads import Head, Heads, UnreadableHeadError
 from app.lifecycle import studies
 from app.lifecycle.claims import give_back
@@ -169,9 +169,15 @@ def _post(session: Session, recorded: Head, reason: str) -> dict[str, int]:
     if recorded.joined_into is not None:
         # The other ledger was recorded first: its charge is in the database, or in its own gap.
         joining.close(session, account, recorded.joined_into, ACTOR, reason)
-        if recorded.joined_into == accounts.RETIRED:
-            session.get_one(Dataset, recorded.dataset).retired_at = now()
+        row = session.get_one(Dataset, recorded.dataset)
+        # A block may be retired after it was spent from: then its content stays known (app.datasets.duplicates).
+        if recorded.joined_into == accounts.RETIRED and row.parent_id is None and not any(_taken(recorded)):
+            row.retired_at = now()
     return lacks
+
+
+def _taken(recorded: Head) -> tuple[int, int]:
+    return recorded.train.spent + recorded.train.held, recorded.holdout.spent + recorded.holdout.held
 
 
 def _end_jobs(session: Session, dataset_id: str) -> None:
@@ -193,15 +199,20 @@ def _end_jobs(session: Session, dataset_id: str) -> None:
 
 def _post_charges(session: Session, dataset_id: str) -> None:
     """Posts other systems' charges that the database believes held: they may have been answered since the backup."""
-    for charge in session.scalars(select(Charge).where(Charge.dataset_id == dataset_id, Charge.status == "held")).all():
-        train, holdout = charge.train, charge.holdout
-        accounts.post(session, dataset_id=dataset_id, job_id=charge.id, train=train, holdout=holdout, actor=ACTOR)
+    for charge in session.scalars(select(Charge).where(_on(dataset_id, Charge), Charge.status == "held")).all():
+        blocks.post_all(session, charge.id, train=charge.train, holdout=charge.holdout, actor=ACTOR)
         charge.status, charge.settled_at = "posted", now()
     session.flush()
 
 
+def _on(dataset_id: str, of: type[Job] | type[Charge]) -> ColumnElement[bool]:
+    """The condition that a job, or another system's charge, is on a data set, or holds on this block of one."""
+    holds = select(LedgerEntry.job_id).where(LedgerEntry.dataset_id == dataset_id, LedgerEntry.kind == "hold")
+    return or_(of.dataset_id == dataset_id, of.id.in_(holds))
+
+
 def _unfinished(session: Session, dataset_id: str) -> list[str]:
-    query = select(Job.id).where(Job.dataset_id == dataset_id, Job.parent_id.is_(None), Job.status.not_in(FINISHED))
+    query = select(Job.id).where(_on(dataset_id, Job), Job.parent_id.is_(None), Job.status.not_in(FINISHED))
     return list(session.scalars(query.order_by(Job.created_at, Job.id)))
 
 

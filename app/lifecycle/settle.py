@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 from app.db.models import Account, ApiKey, Artifact, Attempt, Job, Metric
 from app.errors import PrivacyError
 from app.ids import whole_second
-from app.ledger import accounts
+from app.ledger import blocks
 from app.lifecycle import failures
 from app.lifecycle.coverage import started_training
 from app.lifecycle.states import ACTIVE, IS_DUE, append_event, discard, notify, want_certificate
@@ -65,15 +65,11 @@ def settle(
     if charge is not None:
         spent = job.steps_started > 0 or any(charge.values())
         if spent and job.parent_id is not None:
-            accounts.draw(
-                session, dataset_id=job.dataset_id, job_id=job.id, study_id=job.parent_id, **charge, actor="worker"
-            )
+            blocks.draw_all(session, job.id, study_id=job.parent_id, **charge, actor="worker")
         elif spent:
-            accounts.post(
-                session, dataset_id=job.dataset_id, job_id=job.id, **charge, actor="worker", memo={"outcome": outcome}
-            )
+            blocks.post_all(session, job.id, **charge, actor="worker", memo={"outcome": outcome})
         elif job.parent_id is None:
-            accounts.void(session, dataset_id=job.dataset_id, job_id=job.id, actor="worker", memo={"outcome": outcome})
+            blocks.void_all(session, job.id, actor="worker", memo={"outcome": outcome})
         data["charge"] = charge if spent else {"train": 0, "holdout": 0}
         if spent and job.parent_id is None:  # a study's certificate covers its trials
             want_certificate(session, job.id)

@@ -36,7 +36,7 @@ from app.hpo.space import Bounds
 from app.hpo.stored import StoredDecision, StoredStudy
 from app.hpo.strategies import Run, Study, decide, runs_of, winner
 from app.ids import new_id, now, whole_second
-from app.ledger import accounts
+from app.ledger import blocks
 from app.lifecycle import pausing
 from app.lifecycle.settle import Outcome, overrun, settle
 from app.lifecycle.states import ACTIVE, FINISHED, append_event, discard, get_job, notify, want_certificate, write_event
@@ -415,16 +415,15 @@ def _close(session: Session, study: Job, outcome: Outcome, *, whole: bool) -> No
     data: dict[str, Any] = {"runs": study.step} | (study.failure or {})
     held = study.quote["charge"]
     if stored.common is not None and held["unit"] is not None:
-        left = accounts.left_of_hold(session, study.dataset_id, study.id)
+        left = blocks.left_of_holds(session, study.id)
         drawn = held["train"] - left[0], held["holdout"] - left[1]
-        named: dict[str, Any] = {"dataset_id": study.dataset_id, "job_id": study.id, "actor": "worker"}
         memo = {"outcome": outcome}
         whole = whole and (study.steps_started > 0 or drawn != (0, 0))
         if drawn == (0, 0) and not whole:
-            accounts.void(session, **named, memo=memo)
+            blocks.void_all(session, study.id, actor="worker", memo=memo)
         else:
             train, holdout = left if whole else (0, 0)
-            accounts.post(session, **named, train=train, holdout=holdout, memo=memo)
+            blocks.post_all(session, study.id, train=train, holdout=holdout, actor="worker", memo=memo)
             drawn = drawn[0] + train, drawn[1] + holdout
             want_certificate(session, study.id)
         data["charge"] = {"train": drawn[0], "holdout": drawn[1]}

@@ -14,7 +14,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.audit import record as audit
-from app.datasets.repository import uses
+from app.datasets.blocks import labelled
+from app.datasets.repository import has_blocks, uses
 from app.db.engine import Database
 from app.db.models import Account, Dataset, Job, LedgerEntry
 from app.errors import Conflict
@@ -23,7 +24,7 @@ from app.ids import now
 from app.keys.service import Caller
 from app.ledger import accounts, behind, joining
 from app.ledger.heads import Heads
-from app.retention.service import mark_deleted, remove_content
+from app.retention.service import drop_content, mark_deleted, remove_content
 from app.settings import Settings
 
 LONGEST_NAME = 80  # of what is kept of the name: the whole has at most 100 characters
@@ -47,6 +48,8 @@ def retire(db: Database, settings: Settings, caller: Caller, dataset: str) -> st
         # weaker one once the name changes.
         row = session.get_one(Dataset, dataset_id, with_for_update=True, populate_existing=True)
         if row.retired_at is None:
+            if has_blocks(session, dataset_id):
+                raise Conflict("wrong-state", "this data set has blocks: retire them one by one, `first` is its own")
             behind.require_current(session, recorded, dataset_id)
             _close(session, dataset_id, caller.id)
             mark_deleted(session, dataset_id)
@@ -55,6 +58,36 @@ def retire(db: Database, settings: Settings, caller: Caller, dataset: str) -> st
     behind.record_soon(db, heads, dataset_id)
     remove_content(db, settings, dataset_id)
     return dataset_id
+
+
+def retire_block(db: Database, settings: Settings, caller: Caller, dataset: str, label: str) -> str:
+    """Closes a block for good: nothing more is admitted on it, and its files go once its last job has ended.
+
+    It frees nothing. What was spent stays spent, and its units stay known: none of them may come back in another block.
+
+    Raises:
+        NotFound, Forbidden: only its data set's owner and admins may; there is no such block.
+        Conflict: `ledger-behind`: the database may have lost its spending. `wrong-state`: its ledger was joined.
+    """
+    heads = Heads.of(settings)
+    with db.read() as session:
+        block_id = labelled(session, grants.require(session, caller, dataset, "own").id, label).id
+    recorded = behind.read_recorded(heads, block_id)
+    with db.write() as session:
+        owner = labelled(session, grants.require(session, caller, dataset, "own").id, label)
+        # As at an append: the two take turns, and a block that is appended now is compared with this one's units.
+        session.get_one(Dataset, owner.parent_id or owner.id, with_for_update={"key_share": True})
+        behind.require_current(session, recorded, block_id)
+        accounts.lock(session, block_id)
+        account = accounts.account_of(session, block_id)
+        if account.joined_into not in (None, accounts.RETIRED):
+            raise Conflict("wrong-state", accounts.closed_because(account))
+        if account.joined_into is None:
+            joining.close(session, account, accounts.RETIRED, caller.id, "retired by its owner")
+            audit.record(session, "block.retired", block_id)
+    behind.record_soon(db, heads, block_id)
+    drop_content(db, settings, block_id, "retired")
+    return block_id
 
 
 def _close(session: Session, dataset_id: str, actor: str) -> None:

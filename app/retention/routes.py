@@ -6,6 +6,8 @@ from fastapi import APIRouter
 from sqlalchemy.orm import Session
 
 from app.datasets import readings
+from app.datasets.block_routes import block_view
+from app.datasets.block_schemas import BlockView
 from app.datasets.schemas import DatasetView, ReadingDataset
 from app.db.models import Account
 from app.grants import service as grants
@@ -52,6 +54,15 @@ def retire_dataset(
     found = retiring.retire(db, settings, caller, dataset_id)
     with db.read() as session:
         return _view(session, caller, found)
+
+
+@router.post("/datasets/{dataset_id}/blocks/{label}/retire", tags=["datasets"])
+def retire_block(dataset_id: str, label: str, db: Db, settings: ServiceSettings, caller: CurrentKey) -> BlockView:
+    """Retires a block of a data set, for good: nothing more is admitted on it, and its files go with its last job.
+
+    It frees nothing: what was spent stays spent, and none of its units may be in a later block.
+    """
+    return block_view(db, retiring.retire_block(db, settings, caller, dataset_id, label), is_behind=False)
 
 
 @router.delete("/jobs/{job_id}/artifacts", tags=["jobs"])

@@ -11,18 +11,20 @@ import logging
 import shutil
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, delete, func, or_, select
+from sqlalchemy import ColumnElement, and_, delete, func, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.audit import record as audit
 from app.datasets import readings, resumable
-from app.datasets.repository import uses
+from app.datasets.repository import has_blocks, uses
 from app.db.engine import Database
 from app.db.models import Account, Artifact, Dataset, Job, Prediction, table_of
 from app.errors import Conflict, Forbidden, ServiceError
+from app.formats.units import UNITS
 from app.grants import service as grants
 from app.ids import now
 from app.keys.service import Caller
+from app.ledger.accounts import RETIRED
 from app.lifecycle.states import FINISHED, discard, get_job
 from app.settings import Settings
 
@@ -38,7 +40,7 @@ def delete_content(db: Database, settings: Settings, caller: Caller, dataset: st
         Conflict: `wrong-state`: a job on it is not finished, or something is held.
     """
     with db.write() as session:
-        dataset_id = grants.require(session, caller, dataset, "own").id
+        dataset_id = grants.require(session, caller, dataset, "own", blocks=True).id
         if mark_deleted(session, dataset_id):
             audit.record(session, "dataset.content_deleted", dataset_id)
     remove_content(db, settings, dataset_id)
@@ -73,6 +75,7 @@ def sweep(db: Database, settings: Settings) -> None:
         unfinished = [each.id for each in cut_short if each.parts]
     for dataset_id in unfinished:
         remove_content(db, settings, dataset_id)
+    _sweep_retired(db, settings)
     if settings.artifacts_kept_days is not None:
         _sweep_artifacts(db, now() - timedelta(days=settings.artifacts_kept_days))
     if settings.content_kept_days is not None:
@@ -97,6 +100,16 @@ def _sweep_artifacts(db: Database, before: datetime) -> None:
             logger.info("the artifacts of %s are kept for now: %s", job_id, error.message)
 
 
+def _sweep_retired(db: Database, settings: Settings) -> None:
+    """Deletes the content of retired blocks whose last job has ended."""
+    over = and_(Account.train_held == 0, Account.holdout_held == 0, Account.joined_into == RETIRED)
+    retired = select(Dataset.id).join(Account).where(over, Dataset.content_deleted_at.is_(None)).limit(AT_ONCE)
+    with db.read() as session:
+        found = list(session.scalars(retired))
+    for dataset_id in found:
+        drop_content(db, settings, dataset_id, "retired")
+
+
 def _sweep_contents(db: Database, settings: Settings, before: datetime) -> None:
     used = select(func.max(Job.created_at)).where(uses(Dataset.id)).scalar_subquery()
     old = select(Dataset.id).where(
@@ -105,14 +118,19 @@ def _sweep_contents(db: Database, settings: Settings, before: datetime) -> None:
     with db.read() as session:
         found = list(session.scalars(old.limit(AT_ONCE)))
     for dataset_id in found:
-        try:
-            with db.write() as session:
-                mark_deleted(session, dataset_id)
-                audit.record(session, "dataset.content_deleted", dataset_id, because="retention")
-        except ServiceError as error:
-            logger.info("the content of %s is kept for now: %s", dataset_id, error.message)
-            continue
-        remove_content(db, settings, dataset_id)
+        drop_content(db, settings, dataset_id, "retention")
+
+
+def drop_content(db: Database, settings: Settings, dataset_id: str, because: str) -> None:
+    """Deletes a content that nobody asks for any more; later, if a job on it is not finished."""
+    try:
+        with db.write() as session:
+            mark_deleted(session, dataset_id)
+            audit.record(session, "dataset.content_deleted", dataset_id, because=because)
+    except ServiceError as error:
+        logger.info("the content of %s is kept for now: %s", dataset_id, error.message)
+        return
+    remove_content(db, settings, dataset_id)
 
 
 def mark_deleted(session: Session, dataset_id: str) -> bool:
@@ -132,10 +150,20 @@ def mark_deleted(session: Session, dataset_id: str) -> bool:
 
 
 def remove_content(db: Database, settings: Settings, dataset_id: str) -> None:
-    """Removes the files that `mark_deleted` released, then forgets their paths."""
+    """Removes the files that `mark_deleted` released, then forgets their paths. The digests of a block's units stay: a
+    unit that came back in a later block would have a second budget."""
+    with db.read() as session:
+        is_block = has_blocks(session, dataset_id) or session.get_one(Dataset, dataset_id).parent_id is not None
     folder = settings.storage_root / "datasets" / dataset_id
-    shutil.rmtree(folder, ignore_errors=True)
-    if folder.exists():
+    kept = {UNITS} if is_block else set[str]()
+    for path in folder.glob("*"):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name not in kept:
+            path.unlink(missing_ok=True)
+    if not kept:
+        shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists() and not all(path.name in kept for path in folder.iterdir()):
         logger.error("the content of %s could not be removed: the next sweep tries again", dataset_id)
         return
     with db.write() as session:

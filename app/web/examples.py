@@ -457,6 +457,7 @@ PROBLEMS: dict[str, dict[str, Any]] = {
         "detail": "the request is not valid; see `errors`",
         "errors": [{"pointer": "/privacy/target_epsilon", "detail": "Input should be less than or equal to 100"}],
     },
+    "duplicate-label": {"detail": "a block '2026-10' exists already: choose another label", "label": "2026-10"},
     "duplicate-name": {"detail": "a data set named 'incomes' exists already: choose another name", "name": "incomes"},
     "idempotency-key-reused": {
         "detail": "this Idempotency-Key was used for another job: use a new one",

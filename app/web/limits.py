@@ -24,6 +24,7 @@ from app.web.problems import problem
 UPLOAD_ENVELOPE_BYTES = 4 * MIB
 PIECES = re.compile(r"/v1/uploads/[^/]+")
 UPLOADS = ("/v1/datasets", "/v1/datasets/check", "/dashboard/register/check", "/dashboard/register/file")
+BLOCKS = re.compile(r"/v1/datasets/[^/]+/blocks")
 # No route needs more than this, except those below.
 SMALL_BODY_BYTES = 64 * 1024
 
@@ -61,7 +62,8 @@ class BodyLimit:
             await self.app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        uploads = scope["method"] == "POST" and scope["path"] in UPLOADS and not is_json(headers)
+        takes_files = scope["path"] in UPLOADS or BLOCKS.fullmatch(scope["path"]) is not None
+        uploads = scope["method"] == "POST" and takes_files and not is_json(headers)
         pieces = scope["method"] == "PATCH" and PIECES.fullmatch(scope["path"]) is not None
         # The dashboard's forms are not JSON, whatever a client calls them.
         is_mislabelled = scope["path"].startswith("/dashboard/") and is_json(headers)

@@ -16,6 +16,7 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
 from app import errors
+from app.contracts.blocks import BlockSpec
 from app.contracts.dataset_spec import DatasetSpec
 from app.web import examples
 
@@ -54,6 +55,7 @@ PARAMETERS = {
     "request_id": "A request's id: `breq_…`.",
     "upload_id": "An upload's id: `up_…`.",
     "dataset_id": "A data set's id: `ds_…`.",
+    "label": "A block's label; `first` is the data set's own.",
     "key_id": "A key's id: `key_…`.",
     "webhook_id": "A webhook's id: `wh_…`.",
     "prediction_id": "A prediction's id: `pred_…`.",
@@ -122,6 +124,22 @@ OPERATIONS = {
         LOCATION,
     ),
     "check_dataset": Operation("What a registration would answer.", ("forbidden", "quota-exceeded", "limit-exceeded")),
+    "append_block": Operation(
+        "The block.",
+        (
+            "forbidden",
+            "duplicate-label",
+            "duplicate-content",
+            "wrong-state",
+            "ledger-behind",
+            "quota-exceeded",
+            "limit-exceeded",
+            "not-ready",
+        ),
+        LOCATION,
+    ),
+    "list_blocks": Operation("All blocks, the data set's own first.", ("not-ready",)),
+    "retire_block": Operation("The block, retired.", ("forbidden", "wrong-state", "ledger-behind", "not-ready")),
     "redeclare_dataset": Operation(
         "The data set with its new declaration.",
         ("forbidden", "content-deleted", "wrong-state", "ledger-behind", "limit-exceeded", "not-ready"),
@@ -258,12 +276,19 @@ MEMBERS: dict[str, Json] = {
         "unit": {"type": "string"},
         "largest_epsilon_that_fits": {"type": ["number", "null"], "description": "Of a job; null for a charge."},
         "budget": {"type": ["string", "null"], "description": "The key's budget, if that binds; null: the cap."},
+        "block?": {"type": "string", "description": "The block that cannot pay, of a data set that has grown."},
     },
     "budget-too-low": {"smallest_epsilon": {"type": "number"}},
     "cap-too-low": {"smallest_epsilon": {"type": "number"}},
     "duplicate-content": {
-        "dataset": {"type": "string", "description": "The data set of this owner that already has the content."}
+        "dataset": {"type": "string", "description": "The data set of this owner that already has the content."},
+        "shared?": {
+            "type": "object",
+            "additionalProperties": {"type": "integer"},
+            "description": "How many units a block's file shares with each other block, by its label.",
+        },
     },
+    "duplicate-label": {"label": {"type": "string"}},
     "policy-exceeded": {
         "requested": {"$ref": "#/components/schemas/Epsilon"},
         "allowed": {"$ref": "#/components/schemas/Epsilon"},
@@ -362,12 +387,15 @@ def _made(app: FastAPI) -> Json:
 
 
 def _registrations() -> Json:
-    """The schemas of a data set's declaration, whose body is read by hand; without a file, its place is required."""
+    """The schemas of a data set's and a block's declaration, whose bodies are read by hand; without a file, the place of
+    a data set's is required."""
     made = DatasetSpec.model_json_schema(ref_template="#/components/schemas/{model}")
     parts = made.pop("$defs")
     by_path = made | {"title": "DatasetSpecByPath", "required": [*made["required"], "path"]}
     by_upload = made | {"title": "DatasetSpecByUpload", "required": [*made["required"], "upload"]}
-    return {**parts, "DatasetSpec": made, "DatasetSpecByPath": by_path, "DatasetSpecByUpload": by_upload}
+    block = BlockSpec.model_json_schema(ref_template="#/components/schemas/{model}")
+    specs = {"DatasetSpec": made, "DatasetSpecByPath": by_path, "DatasetSpecByUpload": by_upload}
+    return {**parts, **specs, "BlockSpec": block}
 
 
 def _explain_defaults(node: Any) -> None:

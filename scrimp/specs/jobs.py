@@ -213,6 +213,12 @@ class JobSpec(Spec):
         | PdaDpmd,
         Field(discriminator="kind"),
     ]
+    blocks: (
+        Literal["all"]
+        | Annotated[
+            list[Annotated[str, Field(pattern="^[a-z0-9][a-z0-9._-]{0,62}$")]], Field(min_length=1, max_length=1000)
+        ]
+    ) = "all"
     privacy: JobPrivacy | None
     clipping: Clipping | None = None
     sampling: Annotated[FullBatch | Poisson | Cyclic, Field(discriminator="kind")] = FullBatch()

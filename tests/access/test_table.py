@@ -174,6 +174,10 @@ TABLE: dict[tuple[str, str], Rule] = {
     # A ledger is not joined to itself.
     ("POST", "/v1/datasets/{dataset_id}/ledger/join"): Rule(422, role=ADMINS, send=to_itself),
     ("POST", "/v1/datasets/{dataset_id}/retire"): Rule(409, needs="own", send=something_held, by_name=True),
+    ("GET", "/v1/datasets/{dataset_id}/blocks"): SEEN,
+    # Its units are not known, and it never grew: tests/datasets/test_blocks.py appends and retires.
+    ("POST", "/v1/datasets/{dataset_id}/blocks"): Rule(409, needs="own", by_name=True),
+    ("POST", "/v1/datasets/{dataset_id}/blocks/{label}/retire"): Rule(404, needs="own", by_name=True),
     ("POST", "/v1/charges"): Rule(201, needs="charge", send=claim_of),
     ("GET", "/v1/charges"): ANY,
     # Whose a charge is, tests/charges looks at; this one is nobody's.

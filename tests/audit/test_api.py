@@ -171,6 +171,29 @@ def redeclare(world: World) -> httpx.Response:
     return world.call("POST", f"/v1/datasets/{uploaded}/declarations", json={"classes": [0, 1, 2]})
 
 
+def append_block(world: World) -> httpx.Response:
+    """A block of a data set that this registers first; it is private, and may grow."""
+    name, cap = f"grows-{len(world.entries())}", {"epsilon": 4.0, "delta": 1e-5}
+    spec = {
+        "name": name,
+        "format": "csv",
+        "task": {"kind": "classification", "label": "y", "classes": [0, 1]},
+        "features": {"kind": "columns", "columns": ["a", "b"]},
+        "privacy": {"sensitivity": "private", "records": 2, "cap": cap, "order": 8.0},
+    }
+    first, second = (f"a,b,y\n{len(world.entries())},{number},1\n" for number in (1, 2))
+    parts = {"spec": (None, json.dumps(spec), "application/json"), "file": ("file", first)}
+    made = world.call("POST", "/v1/datasets", files=parts)
+    assert made.status_code == 201, made.text
+    block = {"spec": (None, json.dumps({"label": "two", "records": 2}), "application/json"), "file": ("file", second)}
+    return world.call("POST", f"/v1/datasets/{name}/blocks", files=block)
+
+
+def retire_block(world: World) -> httpx.Response:
+    block = append_block(world).json()
+    return world.call("POST", f"/v1/datasets/{block['dataset']}/blocks/two/retire")
+
+
 def close_budget(world: World) -> httpx.Response:
     path = f"/v1/datasets/{world.dataset}/budgets/{world.key()}"
     assert world.call("PUT", path, json={"epsilon": 1.0}).status_code == 200
@@ -235,6 +258,8 @@ TABLE: dict[tuple[str, str], tuple[str, Call] | None] = {
     ),
     ("DELETE", "/v1/datasets/{dataset_id}/grants/{key_id}"): ("grant.removed", take_back),
     ("POST", "/v1/datasets"): ("dataset.registered", upload),
+    ("POST", "/v1/datasets/{dataset_id}/blocks"): ("block.appended", append_block),
+    ("POST", "/v1/datasets/{dataset_id}/blocks/{label}/retire"): ("block.retired", retire_block),
     ("POST", "/v1/datasets/{dataset_id}/retire"): ("dataset.retired", retire),
     ("POST", "/v1/datasets/{dataset_id}/declarations"): ("dataset.redeclared", redeclare),
     ("POST", "/v1/datasets/{dataset_id}/ledger/cap"): (

@@ -13,7 +13,7 @@ from app.catalogue.models import resolved
 from app.contracts.dataset_spec import DatasetSpec
 from app.contracts.job_spec import JobSpec, LinearModel
 from app.hpo.stored import StoredStudy
-from app.jobs import service
+from app.jobs import priced
 from app.jobs.plans import DatasetFacts
 from app.jobs.pricing import PricingService
 from app.jobs.rows import new_job
@@ -77,7 +77,7 @@ def stored(name: str) -> dict[str, str]:
 
 
 def columns_of(spec: JobSpec, facts: DatasetFacts) -> dict[str, Any]:
-    made = service.price_plan(cast(PricingService, PlainPricing()), resolved(spec, facts.spec.task.kind), facts, None)
+    made = priced.price_plan(cast(PricingService, PlainPricing()), resolved(spec, facts.spec.task.kind), facts, None)
     return new_job(Caller("key", "test", "admin"), *made, "once", "00").columns
 
 

@@ -85,10 +85,12 @@ def test_a_published_folder_is_never_removed(db: Database, settings: Settings, s
     model = publish(settings, first)
     path = str(model.relative_to(settings.storage_root))
     later = first.held.__class__(job_id, 2, "w")
-    output_folder(settings.storage_root, later, Begun("ds_x", frozenset({path})), objects.of(settings))
+    output_folder(settings.storage_root, later, Begun("ds_x", ("ds_x",), frozenset({path})), objects.of(settings))
     assert model.exists()
     with pytest.raises(FileExistsError):
-        output_folder(settings.storage_root, first.held, Begun("ds_x", frozenset({path})), objects.of(settings))
+        output_folder(
+            settings.storage_root, first.held, Begun("ds_x", ("ds_x",), frozenset({path})), objects.of(settings)
+        )
 
 
 def test_an_attempt_finds_its_own_folder_empty(db: Database, settings: Settings, submit: Submit) -> None:

@@ -12,6 +12,7 @@ import math
 import shutil
 import socket
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -28,6 +29,7 @@ from app.db.models import Dataset, Job
 from app.disk import sync
 from app.errors import PrivacyError, ServiceError, StaleAttempt, TransientError, Unavailable
 from app.ledger.behind import record, record_soon
+from app.ledger.blocks import read_by
 from app.ledger.heads import Heads
 from app.lifecycle.attempts import AttemptLog, Begun
 from app.lifecycle.coverage import covered_steps
@@ -36,6 +38,7 @@ from app.privacy.mechanism import MechanismConfig
 from app.secrets import at_epoch, load_secrets, secret_id
 from app.settings import Settings
 from worker import messages
+from worker.attempt.data import parts_of, shape_of
 from worker.attempt.folders import output_folder
 from worker.attempt.fork_server import ForkServer, Process
 from worker.attempt.tested import tested_key
@@ -78,7 +81,8 @@ def run_attempt(
     try:
         # The fence comes first: a stale attempt must touch no file, because a later attempt's model may lie near.
         begun = log.begin()
-        record(log.db, Heads.of(settings), begun.dataset_id)
+        for each in begun.reads:
+            record(log.db, Heads.of(settings), each)
         output = output_folder(settings.storage_root, log.held, begun, objects.of(settings))
         time_left_s = log.may_run_s(_time_left_s(begun, settings))
         attempt = Supervised(log, settings, fork_server, output, time_left_s, has_gpu=has_gpu, processes=processes)
@@ -102,7 +106,8 @@ def run_attempt(
             _say_how(log, attempt)
             _clear(attempt.output, settings, kept=kept)
         if begun is not None:
-            record_soon(log.db, Heads.of(settings), begun.dataset_id)
+            for each in begun.reads:
+                record_soon(log.db, Heads.of(settings), each)
     return "unstarted" if attempt is None else attempt.ended_by
 
 
@@ -396,8 +401,8 @@ class Supervised:
         if any(each["key_id"] not in self.secrets for each in job.segments):
             raise PrivacyError("the noise secret under which this job ran is not here, or its epoch has ended")
         with self.log.db.read() as session:
-            dataset = session.get_one(Dataset, job.dataset_id)
-            self.dataset_id = dataset.id
+            read = read_by(session, job)
+            self.dataset_id = job.dataset_id
             allowed = max(0, covered_steps(session, job) - job.steps_started)
             said = declared(session, job)
             side, claim = self._side(session, job), self._claim(session, job)
@@ -407,7 +412,7 @@ class Supervised:
             for each in job.segments
         ]
         return messages.Start.model_validate(
-            self._described(job, dataset, said, side, claim)
+            self._described(job, read, said, side, claim)
             | mean
             | {"segments": segments, "released": released, "allowed_steps": allowed}
         )
@@ -453,41 +458,35 @@ class Supervised:
     def _described(
         self,
         job: Job,
-        dataset: Dataset,
+        read: Sequence[Dataset],
         said: Declared,
         side: dict[str, Any] | None,
         claim: messages.Claim | None,
     ) -> dict[str, Any]:
         root = self.settings.storage_root.resolve()
-        parts = {
-            name: {"path": str(root / part["path"]), "sha256": part["sha256"]}
-            for name, part in {**dataset.parts, "public": side}.items()
-            if part
-        }
         holdout = said.spec.get("holdout")
+        is_public = all(each.sensitivity == "public" for each in read)
         extractor = (job.spec["model"].get("extractor") or {}).get("name")
         folder = None if extractor == HASHED_WORDS else extractor
         models = self.settings.models_root
         runtime = Runtime.model_validate(job.spec.get("runtime", {}))
-        cache = root / "datasets" / dataset.id / "features"
         return {
             "extractor_dir": str(models.resolve() / folder) if folder and models else None,
-            "cache_dir": str(cache) if extractor else None,
             "models_root": str(models.resolve()) if job.spec["model"]["kind"] == "hf" and models else None,
             "job_id": job.id,
             "spec": job.spec,
             "mechanism": job.mechanism,
             "task": said.spec["task"],
             "features": said.spec["features"],
-            "shape": said.shape,
+            "shape": shape_of(said, job.dataset_id, read),
             "device": kind_for(runtime.device_asked, job.device, self.has_gpu),
             "processes": min(runtime.ranks, self.processes),
             "numerics": job.quote.get("numerics"),
             "fitted_rows": job.fitted_rows,
             "begun": job.device is not None,
-            "parts": parts,
-            "data_public": dataset.sensitivity == "public",
-            "holdout_public": dataset.sensitivity == "public" or bool(holdout and holdout["kind"] == "public"),
+            "parts": parts_of(root, read, side, extracted=extractor is not None),
+            "data_public": is_public,
+            "holdout_public": is_public or bool(holdout and holdout["kind"] == "public"),
             "holdout_account": "train" if holdout and holdout["kind"] == "last_item" else "holdout",
             "steps": job.steps,
             "claim": claim,

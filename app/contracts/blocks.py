@@ -1,0 +1,36 @@
+"""Blocks: what a data set grows by, and which of them a job reads."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints, field_validator
+
+from app.contracts.base import Document
+from app.contracts.dataset_spec import UploadId
+
+FIRST, ALL = "first", "all"  # the block that a data set was registered with; all that can pay
+Label = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
+Chosen = Annotated[list[Label], Field(min_length=1, max_length=1000)]
+
+
+class BlockSpec(Document):
+    """The declaration of a block; everything else is its data set's. All of it is public.
+
+    `records` counts units, as at a registration. None of them may be in another block of the data set.
+    """
+
+    label: Label
+    records: Annotated[int, Field(strict=True, ge=1, le=10**12)]
+    path: Annotated[str, StringConstraints(min_length=1, max_length=4000)] | None = None
+    upload: UploadId | None = None
+
+    @field_validator("label")
+    @classmethod
+    def _is_free(cls, label: str) -> str:
+        if label in (FIRST, ALL):
+            raise ValueError(f"{label!r} names the block of the registration, or all blocks: choose another label")
+        return label
+
+
+BlockChoice = Literal["all"] | Chosen

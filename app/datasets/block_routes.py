@@ -1,0 +1,141 @@
+"""/v1/datasets/{id}/blocks: what a data set grows by."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fastapi import APIRouter, Request, Response
+from starlette.concurrency import run_in_threadpool
+
+from app.contracts.blocks import BlockSpec
+from app.contracts.dataset_spec import DatasetSpec
+from app.datasets import blocks, resumable, sources, storage
+from app.datasets.block_schemas import AppendedBlock, BlockList, BlockView
+from app.datasets.blocks import Growing
+from app.datasets.parsing import Parsers
+from app.datasets.receiving import document_of, received
+from app.datasets.routes import DATA_FILE, Parsing
+from app.datasets.schemas import Read, Shape
+from app.datasets.sources import Arrived
+from app.db.engine import Database
+from app.db.models import Dataset
+from app.errors import TooLarge
+from app.grants import service as grants
+from app.ids import rfc3339
+from app.keys.auth import CurrentKey
+from app.keys.service import Caller
+from app.ledger import accounts, behind, summary
+from app.ledger.blocks import label_of
+from app.ledger.heads import Heads
+from app.ledger.repository import dataset_with_account
+from app.settings import Settings
+from app.web.deps import Db, RecordedHeads, ServiceSettings
+
+router = APIRouter(prefix="/v1/datasets/{dataset_id}/blocks", tags=["datasets"])
+SPEC = {"$ref": "#/components/schemas/BlockSpec"}
+BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "required": ["spec", "file"],
+                    "properties": {"spec": SPEC, "file": DATA_FILE},
+                },
+                "encoding": {"spec": {"contentType": "application/json"}},
+                "examples": {
+                    "a month": {"value": {"spec": {"label": "2026-10", "records": 5000}, "file": "(the file)"}}
+                },
+            },
+            "application/json": {
+                "schema": SPEC,
+                "examples": {
+                    "a month": {"value": {"label": "2026-10", "records": 5000, "path": "reviews/2026-10.csv"}}
+                },
+            },
+        },
+    }
+}
+
+
+@router.post("", status_code=201, openapi_extra=BODY)
+async def append_block(
+    dataset_id: str,
+    request: Request,
+    response: Response,
+    db: Db,
+    settings: ServiceSettings,
+    parsers: Parsing,
+    caller: CurrentKey,
+) -> AppendedBlock:
+    """Appends a block: a file with the data set's declaration, whose units (records, or users) no other block has.
+
+    It gets an account of its own with the data set's cap. Jobs that read it pay there, and others do not. A file that
+    shares a unit with another block, retired and deleted ones included, is refused, and nobody but you is told.
+    """
+    to = await run_in_threadpool(blocks.growing, db, caller, dataset_id)
+    labels: list[str] = []
+
+    def declared(content: bytes) -> DatasetSpec:
+        asked = document_of(content, BlockSpec)
+        labels.append(asked.label)
+        return blocks.declaration(to, asked)
+
+    with storage.staging(settings.storage_root) as folder:
+        arrived = await received(request, folder, db, settings, caller, declared)
+        view = await run_in_threadpool(_append, db, settings, parsers, caller, to, labels[0], arrived, folder)
+    response.headers["Location"] = f"/v1/datasets/{view.id}"
+    return view
+
+
+@router.get("")
+def list_blocks(dataset_id: str, db: Db, heads: RecordedHeads, caller: CurrentKey) -> BlockList:
+    """Lists a data set's blocks in the order of their arrival: each with what is spent, held and free."""
+    with db.read() as session:
+        dataset = dataset_with_account(session, grants.require(session, caller, dataset_id, "view").id)[0]
+        members = blocks.family(session, dataset.parent_id or dataset.id)
+    lost = behind.problems(db, heads, [each.id for each in members])
+    return BlockList(items=[block_view(db, each.id, each.id in lost) for each in members])
+
+
+def _append(
+    db: Database,
+    settings: Settings,
+    parsers: Parsers,
+    caller: Caller,
+    to: Growing,
+    label: str,
+    arrived: Arrived,
+    folder: Path,
+) -> AppendedBlock:
+    if arrived.size > settings.read_at_once_bytes:
+        raise TooLarge(
+            f"a block's file may have at most {settings.read_at_once_bytes} bytes (SCRIMP_READ_AT_ONCE_BYTES): send "
+            "it as several blocks"
+        )
+    sources.fetch(arrived.sources, folder, settings, parsers)
+    made = blocks.append(db, settings, parsers, caller, to, label, arrived.spec, folder, arrived.new_bytes)
+    for upload in arrived.uploads:
+        resumable.consume(settings, upload)
+    behind.record_soon(db, Heads.of(settings), made.dataset.id)
+    shown = block_view(db, made.dataset.id, is_behind=False).model_dump()
+    return AppendedBlock(**shown, read=Read.model_validate(made.counts), warnings=made.warnings)
+
+
+def block_view(db: Database, block_id: str, is_behind: bool) -> BlockView:
+    """Shows a block with its ledger's balances."""
+    with db.read() as session:
+        block = session.get_one(Dataset, block_id)
+        account = accounts.account_of(session, block.id)
+        ledger = summary.brief(session, block, account)
+    return BlockView(
+        id=block.id,
+        label=label_of(block),
+        dataset=block.parent_id or block.id,
+        shape=Shape(**block.shape),
+        ledger=ledger,
+        state="behind" if is_behind else "retired" if account.joined_into is not None else "ready",
+        created_at=rfc3339(block.created_at) or "",
+        content_deleted_at=rfc3339(block.content_deleted_at),
+    )

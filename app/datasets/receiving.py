@@ -1,0 +1,113 @@
+"""Receives the files of a registration, or of a block: sent with the request, uploaded in pieces, or named."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from fastapi import Request
+from pydantic import ValidationError
+from starlette.concurrency import run_in_threadpool
+
+from app.contracts.base import Document
+from app.contracts.dataset_spec import DatasetSpec
+from app.datasets import quota, sources
+from app.datasets.sources import Arrived
+from app.datasets.upload import Upload
+from app.db.engine import Database
+from app.disk import require_room
+from app.errors import InvalidRequest, TooLarge
+from app.keys.service import Caller
+from app.settings import Settings
+from app.web import strict_json
+from app.web.limits import LARGE_NODES, chunks_of
+from app.web.problems import validation_errors
+
+ReadSpec = Callable[[bytes], DatasetSpec]
+D = TypeVar("D", bound=Document)
+
+
+async def received(
+    request: Request, folder: Path, db: Database, settings: Settings, caller: Caller, read: ReadSpec
+) -> Arrived:
+    """A declaration with its files: in the folder, or named. Room and quota are checked before the bytes arrive.
+
+    Args:
+        read: the declaration from its JSON.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind == "multipart/form-data":
+        announced = int(request.headers.get("content-length", "0"))
+        await run_in_threadpool(_check_room, db, settings, caller, folder, announced)
+        arrived = sources.sent(await _uploaded(request, folder, settings, read), folder)
+        if not announced:
+            await run_in_threadpool(quota.require, db, settings, caller.id, arrived.size)
+        return arrived
+    if kind == "application/json":
+        arrived = await _by_reference(request, folder, settings, caller, read)
+        await run_in_threadpool(quota.require, db, settings, caller.id, arrived.new_bytes)
+        return arrived
+    detail = "send multipart/form-data, or application/json with a `path` or an `upload`"
+    raise InvalidRequest.at("/headers/Content-Type", detail)
+
+
+def _check_room(db: Database, settings: Settings, caller: Caller, folder: Path, announced: int) -> None:
+    quota.require(db, settings, caller.id, announced)
+    require_room(folder, announced)
+
+
+async def _uploaded(request: Request, folder: Path, settings: Settings, read: ReadSpec) -> DatasetSpec:
+    upload = Upload(
+        request.headers["content-type"],
+        folder,
+        max_file_bytes=settings.max_upload_bytes,
+        max_spec_bytes=settings.max_body_bytes,
+    )
+    try:
+        async for chunk in chunks_of(request):
+            await run_in_threadpool(upload.feed, chunk)  # this writes to disk
+    finally:
+        upload.close()
+    spec = await run_in_threadpool(read, upload.check())
+    for name in ("path", "holdout_path", "upload", "holdout_upload"):
+        if getattr(spec, name) is not None:
+            raise InvalidRequest.at(f"/{name}", f"give `{name}` or send a file, not both")
+    return spec
+
+
+async def _by_reference(request: Request, folder: Path, settings: Settings, caller: Caller, read: ReadSpec) -> Arrived:
+    """The declaration with the files that it names."""
+    body = bytearray()
+    async for chunk in chunks_of(request):
+        body += chunk
+        if len(body) > settings.max_body_bytes:
+            raise TooLarge(f"a spec may have at most {settings.max_body_bytes} bytes")
+    spec = await run_in_threadpool(read, bytes(body))
+    if spec.path is None and spec.upload is None:
+        detail = "name a file under the data root in `path`, an upload in `upload`, or send one as multipart/form-data"
+        raise InvalidRequest.at("/path", detail)
+    return await run_in_threadpool(sources.named, spec, folder, settings, caller.id)
+
+
+def document_of(content: bytes, model: type[D]) -> D:
+    """A document from its JSON.
+
+    Raises:
+        InvalidRequest: it is not valid; with the pointers of its faults.
+    """
+    strict_json.check(content, LARGE_NODES)
+    try:
+        return model.model_validate_json(content)
+    except ValidationError as error:
+        found = validation_errors(list(error.errors()), _document(content), model)
+        raise InvalidRequest("The specification is not valid; see `errors`", found) from None
+
+
+def _document(content: bytes) -> object:
+    """The JSON as it was sent, to locate errors in it."""
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        return None

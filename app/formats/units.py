@@ -1,0 +1,55 @@
+"""The keyed digests of a file's protected units, kept beside its parts: a later block must have none of them.
+
+A unit is a record, named by its content, or a user, named by its id. The file holds each unit once, 16 bytes, sorted:
+it tells as much of the data as the parts do to somebody with the key, and without it how many units there are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.formats.damage import DataDamagedError
+from app.formats.digests import DIGEST_BYTES, Keys
+
+UNITS = "units"  # the file's name
+USER = b"scrimp/user"
+
+
+def of_users(users: Iterable[str], keys: Keys) -> NDArray[np.uint64]:
+    """(users, 2): each user's digest under the key for contents."""
+    joined = b"".join(
+        hashlib.blake2b(user.encode(), digest_size=DIGEST_BYTES, key=keys.content, person=USER).digest()
+        for user in users
+    )
+    return np.frombuffer(joined, dtype=">u8").astype(np.uint64).reshape(-1, 2)
+
+
+def save(path: Path, words: NDArray[np.uint64]) -> str:
+    """Writes digests (n, 2) as a new file of mode 0600, synced to disk. Returns its SHA-256."""
+    content = np.unique(words, axis=0).astype(">u8").tobytes()
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    return hashlib.sha256(content).hexdigest()
+
+
+def load(path: Path, sha256: str) -> NDArray[np.uint64]:
+    """The digests of a file, (n, 2).
+
+    Raises:
+        DataDamagedError: it is missing or differs from the registered one.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError:
+        raise DataDamagedError("the units of a block cannot be read") from None
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise DataDamagedError("the units of a block differ from the registered ones")
+    return np.frombuffer(content, dtype=">u8").astype(np.uint64).reshape(-1, 2)

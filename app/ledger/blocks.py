@@ -1,0 +1,174 @@
+"""Jobs that read several data sets at once: the blocks of a data set that grows. Each has an account of its own.
+
+A unit lies in one block, so a job's cost is the same number on each block that it reads, and on no other (parallel
+composition). What a job reads is what it holds on: the ledgers' entries say so, and no table beside them can differ.
+
+Blocks are moved in the order of their ids, in one savepoint: two jobs on overlapping blocks cannot wait for each other
+in a circle, and a refusal on the last block leaves the first untouched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from sqlalchemy import or_, select
+from sqlalchemy.orm import Session
+
+from app.contracts.blocks import FIRST
+from app.db.models import Account, Dataset, Job, LedgerEntry
+from app.errors import BudgetError, PrivacyError
+from app.ledger import accounts
+
+
+def hold_all(
+    session: Session,
+    dataset_ids: Iterable[str],
+    *,
+    job_id: str,
+    train: int,
+    holdout: int,
+    actor: str,
+    memo: dict[str, Any] | None = None,
+) -> list[LedgerEntry]:
+    """Holds the same cost on each of several data sets, or on none.
+
+    Raises:
+        BudgetError: as `accounts.hold`; its member `dataset` names the first that cannot pay.
+        PrivacyError, Conflict, NotFound: as `accounts.hold`; none, or one of them twice, is named.
+    """
+    ids = sorted(dataset_ids)
+    if not ids or len(set(ids)) != len(ids):
+        raise PrivacyError("a job reads at least one block, and each of them once")
+    entries = []
+    with session.begin_nested():
+        for each in ids:
+            try:
+                entry = accounts.hold(
+                    session, dataset_id=each, job_id=job_id, train=train, holdout=holdout, actor=actor, memo=memo
+                )
+            except BudgetError as refusal:
+                refusal.members["dataset"] = each
+                raise
+            entries.append(entry)
+    return entries
+
+
+def post_all(
+    session: Session, job_id: str, *, train: int, holdout: int, actor: str, memo: dict[str, Any] | None = None
+) -> list[LedgerEntry]:
+    """Posts the same amounts on each data set on which a job holds. Raises as `accounts.post`."""
+    with session.begin_nested():
+        return [
+            accounts.post(session, dataset_id=each, job_id=job_id, train=train, holdout=holdout, actor=actor, memo=memo)
+            for each in _held_by(session, job_id)
+        ]
+
+
+def void_all(session: Session, job_id: str, *, actor: str, memo: dict[str, Any] | None = None) -> list[LedgerEntry]:
+    """Releases a job's holds on all data sets. Raises as `accounts.void`."""
+    with session.begin_nested():
+        return [
+            accounts.void(session, dataset_id=each, job_id=job_id, actor=actor, memo=memo)
+            for each in _held_by(session, job_id)
+        ]
+
+
+def draw_all(
+    session: Session, job_id: str, *, study_id: str, train: int, holdout: int, actor: str
+) -> list[LedgerEntry]:
+    """Spends the same amounts from a study's hold on each data set. Raises as `accounts.draw`."""
+    with session.begin_nested():
+        return [
+            accounts.draw(
+                session,
+                dataset_id=each,
+                job_id=job_id,
+                study_id=study_id,
+                train=train,
+                holdout=holdout,
+                actor=actor,
+            )
+            for each in _held_by(session, study_id)
+        ]
+
+
+def left_of_holds(session: Session, job_id: str) -> tuple[int, int]:
+    """What is left of a job's hold on each of its data sets.
+
+    Raises:
+        PrivacyError: there is no hold, or they differ: what moves one moves all.
+    """
+    left = {accounts.left_of_hold(session, each, job_id) for each in _held_by(session, job_id)}
+    if len(left) != 1:
+        raise PrivacyError("a job's holds on its blocks differ: their ledgers were changed from outside")
+    return left.pop()
+
+
+def held_on(session: Session, job_id: str) -> list[str]:
+    """The data sets on which a job, a study or another system's charge holds or held, in the order of their ids.
+
+    Empty on public data.
+    """
+    holds = select(LedgerEntry.dataset_id).where(
+        LedgerEntry.job_id == job_id, LedgerEntry.kind == "hold", LedgerEntry.once == f"hold:{job_id}"
+    )
+    return list(session.scalars(holds.order_by(LedgerEntry.dataset_id)))
+
+
+def read_by(session: Session, job: Job) -> list[Dataset]:
+    """The data sets whose records a job reads, in the order of their ids: those on which it, or its study, holds.
+
+    A job on public data reads its own data set.
+
+    Raises:
+        PrivacyError: private data would be read without a hold.
+    """
+    ids = held_on(session, job.parent_id or job.id) or [job.dataset_id]
+    found = [session.get_one(Dataset, each) for each in ids]
+    if any(job.dataset_id not in (each.id, each.parent_id) for each in found):
+        raise PrivacyError("a job may read the blocks of its own data set alone")
+    if ids == [job.dataset_id] and found[0].sensitivity == "private" and not held_on(session, job.parent_id or job.id):
+        raise PrivacyError("this job has no hold: it may read no private record")
+    return found
+
+
+def family_of(session: Session, dataset_id: str) -> list[str]:
+    """The ids of a data set and of the blocks that were appended to it, in their order."""
+    found = select(Dataset.id).where(or_(Dataset.id == dataset_id, Dataset.parent_id == dataset_id))
+    return list(session.scalars(found.order_by(Dataset.id)))
+
+
+def lock_family(session: Session, dataset_id: str) -> list[str]:
+    """Like `family_of`, for a change of all blocks: no other such change and no append happens meanwhile, and all their
+    accounts are locked, in the order in which holds lock them."""
+    session.execute(select(Dataset.id).where(Dataset.id == dataset_id).with_for_update(key_share=True))
+    members = family_of(session, dataset_id)
+    for each in members:
+        accounts.lock(session, each)
+    return members
+
+
+def label_of(block: Dataset) -> str:
+    """The label by which jobs name a block."""
+    return block.label or FIRST
+
+
+def open_ones(session: Session, members: Iterable[str]) -> list[str]:
+    """Those on which something may be admitted."""
+    return [each for each in members if accounts.account_of(session, each).joined_into is None]
+
+
+def lead(session: Session, dataset_id: str) -> Account:
+    """The account whose cap is the data set's: its own while that is open, else an open block's, the smallest id."""
+    members = family_of(session, dataset_id)
+    candidates = [dataset_id, *(each for each in members if each != dataset_id)]
+    found = [accounts.account_of(session, each) for each in candidates]
+    return next((each for each in found if each.joined_into is None), found[0])
+
+
+def _held_by(session: Session, job_id: str) -> list[str]:
+    found = held_on(session, job_id)
+    if not found:
+        raise PrivacyError("this job has no hold to settle")
+    return found

@@ -1,0 +1,93 @@
+"""Jobs on blocks of a data set that grows, through the real service: what is paid, certified and verified."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scrimp import recompute
+from scrimp.errors import ApiError
+from tests.conftest import BACKINGS
+from tests.e2e.conftest import Service, job_of, seed_of, until, write_csv
+from tests.e2e.test_spine import finished, register, submit
+
+VERIFIER = Path(__file__).resolve().parents[2] / "docs" / "verify.mjs"
+
+
+def grown(service: Service, name: str, tmp: Path) -> tuple[str, str]:
+    """A data set and the id of a block that was appended to it."""
+    dataset = register(service, name, tmp)
+    path = write_csv(tmp / f"{name}-two.csv", rows=1000, seed=seed_of(f"{name}-two"))
+    with service.client() as client:
+        return dataset, client.blocks.add(dataset, "two", 1000, path).id
+
+
+def spent(service: Service, dataset: str) -> dict[str, int]:
+    accounts = service.get(f"/v1/datasets/{dataset}/ledger")["accounts"]
+    assert [each["held"] for each in accounts.values()] == [0, 0]
+    return {name: each["spent"] for name, each in accounts.items()}
+
+
+def certified(service: Service, job: str) -> dict[str, Any]:
+    def look() -> dict[str, Any] | None:
+        found: dict[str, Any] = service.get(f"/v1/jobs/{job}/certificate")
+        return found if "certificate" in found else None
+
+    return until(look) or {}
+
+
+def verified(certificate: dict[str, Any], folder: Path, key: str) -> subprocess.CompletedProcess[str]:
+    path = folder / "certificate.json"
+    path.write_text(json.dumps(certificate))
+    command = [shutil.which("node") or "node", str(VERIFIER), str(path), "--public-key", key]
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("service", BACKINGS, indirect=True)
+def test_a_job_on_two_blocks_pays_on_both_and_is_certified(service: Service, tmp_path: Path) -> None:
+    dataset, block = grown(service, "grows", tmp_path)
+    job = finished(service, submit(service, job_of(dataset)))
+    assert job["status"] == "succeeded", job
+    assert job["spec"]["blocks"] == ["first", "two"] or job["spec"]["blocks"] == ["two", "first"]
+    assert (
+        spent(service, dataset)
+        == spent(service, block)
+        == {name: job["quote"]["charge"][name] for name in ("train", "holdout")}
+    )
+    certificate = service.get(f"/v1/jobs/{job['id']}/certificate")
+    body = certificate["certificate"]
+    assert body["expected_batch_size"] == 1500 + 750, "the declared training parts of both"
+    assert {each["dataset"] for each in body["ledger"]} == {dataset, block}
+    assert recompute.recompute(certificate, certificate["public_key"], "it") == 0
+    for each in (dataset, block):
+        assert service.get(f"/v1/datasets/{each}/ledger/verify")["valid"]
+    key = certificate["public_key"]
+    told = verified(certificate, tmp_path, key)
+    assert told.returncode == 0, told.stdout + told.stderr
+    assert told.stdout.count("checkpoint ") == 2 and "blocks " in told.stdout
+    # One flipped byte in one block's proof, and a block that is left out, are found.
+    forged = json.loads(json.dumps(certificate))
+    forged["certificate"]["ledger"].pop()
+    assert verified(forged, tmp_path, key).returncode == 1
+
+
+@pytest.mark.parametrize("service", ["sqlite"], indirect=True)
+def test_a_job_on_one_block_spends_nothing_elsewhere(service: Service, tmp_path: Path) -> None:
+    dataset, block = grown(service, "one-of-two", tmp_path)
+    job = finished(service, submit(service, job_of(dataset, blocks=["two"])))
+    assert job["status"] == "succeeded", job
+    assert spent(service, dataset) == {"train": 0, "holdout": 0}
+    assert spent(service, block)["train"] > 0
+    (ledger,) = certified(service, job["id"])["certificate"]["ledger"]
+    assert (ledger["block"], ledger["dataset"]) == ("two", block)
+    retired = service.client().blocks.retire(dataset, "two")
+    assert (retired.state, retired.content_deleted_at is not None) == ("retired", True)
+    with pytest.raises(ApiError, match="not open"), service.client() as client:
+        client.submit(job_of(dataset, blocks=["two"]))
+    later = finished(service, submit(service, job_of(dataset)))
+    assert (later["status"], later["spec"]["blocks"]) == ("succeeded", ["first"])
