@@ -11,6 +11,7 @@ from app.contracts.dataset_spec import DatasetSpec
 from app.db.engine import Database
 from app.db.models import ApiKey, Dataset, Grant
 from app.ids import new_id, now
+from app.jobs import admission
 from app.jobs import service as jobs
 from app.jobs.plans import Plan
 from app.jobs.rows import new_job
@@ -116,7 +117,7 @@ def share(session: Session, dataset_id: str) -> None:
 def admit(session: Session, caller: Caller, planned: Plan, priced: Price, once: str) -> str:
     """A job with its hold, written as a submission writes it."""
     job = new_job(caller, planned, priced, once, "00")
-    jobs.write(session, planned, priced, job)
+    admission.write(session, caller, planned, priced, job)
     jobs.hold(session, caller, planned, priced, job.id)
     return job.id
 

@@ -1,4 +1,4 @@
-"""The only way to write the audit log: `record(session, action, target)` in the action's transaction.
+"""The only way to write the audit log: `record(session, action, target)` in the action's transaction, or its row there.
 
 The action and its audit entry commit atomically. The request gives the caller and the address (`app.audit.origin`);
 without a request, for a command of the service itself, both stay empty. An entry is written unsealed and touches no row
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Literal, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 from sqlalchemy import insert
 from sqlalchemy.orm import Session
@@ -120,17 +120,21 @@ def record(
         target: the id of the object that was acted on.
         outcome: "refused": not allowed; "failed": it did not succeed, such as a sign-in with a wrong key.
     """
+    session.execute(INSERT, row_of_entry(action, target, outcome, **details))
+
+
+def row_of_entry(
+    action: Action, target: str | None = None, outcome: Outcome = "done", **details: Unpack[Details]
+) -> dict[str, Any]:
+    """An entry's row, for a statement that writes it in the action's transaction. Arguments as in `record`."""
     origin = CURRENT.get(None) or Origin()
-    session.execute(
-        INSERT,
-        {
-            "at": now(),
-            "action": action,
-            "actor": origin.key_id,
-            "target": target,
-            "address": origin.address,
-            "user_agent": origin.user_agent,
-            "outcome": outcome,
-            "details": dict(details),
-        },
-    )
+    return {
+        "at": now(),
+        "action": action,
+        "actor": origin.key_id,
+        "target": target,
+        "address": origin.address,
+        "user_agent": origin.user_agent,
+        "outcome": outcome,
+        "details": dict(details),
+    }

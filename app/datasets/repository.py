@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import ColumnElement, and_, exists, or_, select, tuple_
+from sqlalchemy import ColumnElement, Row, and_, exists, or_, select, tuple_
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.db.models import Account, ApiKey, Dataset, DatasetContent, DatasetReading, Job, LedgerEntry
@@ -64,7 +65,7 @@ def check_content(session: Session, dataset_ids: Iterable[str]) -> None:
         check_there(dataset)
 
 
-def check_there(dataset: Dataset) -> None:
+def check_there(dataset: Dataset | Row[Any]) -> None:
     """Raises Conflict, `content-deleted`, if the content is gone and nothing can be trained on it."""
     if dataset.retired_at is not None:
         raise Conflict("content-deleted", f"{dataset.name!r} was retired: its owner may have registered it anew")

@@ -12,9 +12,10 @@ perform on a visible data set is refused with a reason.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, Literal, TypeVar, cast, get_args
+from typing import Any, Literal, NoReturn, TypeVar, cast, get_args
 
 from sqlalchemy import ColumnElement, Row, Select, and_, bindparam, func, literal, or_, select, true
 from sqlalchemy.orm import InstrumentedAttribute, Session
@@ -59,6 +60,7 @@ class Access:
 
 OWN = Access("own")
 J = TypeVar("J")
+D = TypeVar("D", Dataset, Row[Any])
 RowLike = Row[Any] | SimpleNamespace
 
 
@@ -119,14 +121,24 @@ def find(
         if (access := access_of(caller, row, grant)) is not None
     ]
     if not seen:
-        _check_read(session, caller, dataset)
-        raise NotFound(NO_SUCH_DATASET)
-    # A data set may have another's id as its name, from before such names were refused.
-    row, access = max(seen, key=lambda each: each[0].id == dataset)
-    _check(access, needed)
+        refuse(session, caller, dataset)
+    row, access = chosen(seen, dataset)
+    check(access, needed)
     if row.parent_id is not None and needed != "view" and not blocks:
         raise InvalidRequest.at("", f"this is a block: name its data set, {row.parent_id}")
     return row, access
+
+
+def chosen(seen: Sequence[tuple[D, Access]], dataset: str) -> tuple[D, Access]:
+    """The data set that an id or a name means, among those with it. One may have another's id as its name, from before
+    such names were refused."""
+    return max(seen, key=lambda each: each[0].id == dataset)
+
+
+def refuse(session: Session, caller: Caller, dataset: str) -> NoReturn:
+    """Refuses a data set that this key does not see, as `find` does."""
+    _check_read(session, caller, dataset)
+    raise NotFound(NO_SUCH_DATASET)
 
 
 def access_by_id(session: Session, caller: Caller, dataset_id: str) -> Access | None:

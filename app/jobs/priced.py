@@ -36,9 +36,7 @@ def facts_for(session: Session, caller: Caller, dataset: Dataset, spec: JobSpec)
     facts, blocks = repository.dataset_facts(session, dataset), repository.blocks_of(session, dataset, caller.id)
     if blocks is None:  # it never grew
         check_there(dataset)
-        if spec.blocks not in (ALL, [FIRST]) or (spec.blocks != ALL and not facts.is_private):
-            raise InvalidRequest.at("/blocks", "this data set has no blocks: leave `blocks` out")
-        return facts
+        return without_blocks(facts, spec)
     if not blocks:
         raise Conflict("content-deleted", f"every block of {dataset.name!r} was retired or deleted")
     if spec.blocks == ALL:
@@ -49,6 +47,17 @@ def facts_for(session: Session, caller: Caller, dataset: Dataset, spec: JobSpec)
             why = "is named twice" if label in there else f"is not open; open are {', '.join(there)}"
             raise InvalidRequest.at(f"/blocks/{place}", f"block {label!r} {why}")
     return facts.on(there[label] for label in spec.blocks)
+
+
+def without_blocks(facts: DatasetFacts, spec: JobSpec) -> DatasetFacts:
+    """Returns the facts of a data set that never grew, if the spec names no block of it.
+
+    Raises:
+        InvalidRequest: it does.
+    """
+    if spec.blocks not in (ALL, [FIRST]) or (spec.blocks != ALL and not facts.is_private):
+        raise InvalidRequest.at("/blocks", "this data set has no blocks: leave `blocks` out")
+    return facts
 
 
 def side_facts(session: Session, caller: Caller, spec: JobSpec) -> DatasetFacts | None:

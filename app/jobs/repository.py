@@ -68,7 +68,7 @@ DETAIL_COLUMNS: dict[str, ColumnElement[Any]] = {
 
 # Statements of hot paths are built once.
 JOB, ACCOUNTS = table_of(Job).c, table_of(Account).c
-ACCOUNT = select(ACCOUNTS.filter, ACCOUNTS.filter_order, ACCOUNTS.cap_delta).where(
+ACCOUNT: Select[Any] = select(ACCOUNTS.filter, ACCOUNTS.filter_order, ACCOUNTS.cap_delta).where(
     ACCOUNTS.dataset_id == bindparam("dataset")
 )
 ONCE = select(JOB.id, JOB.request_sha256).where(
@@ -118,7 +118,11 @@ SHOWN = [
 
 def dataset_facts(session: Session, dataset: Dataset) -> DatasetFacts:
     """Reads the public facts of a data set."""
-    account = session.execute(ACCOUNT, {"dataset": dataset.id}).one_or_none()
+    return facts_of(dataset, session.execute(ACCOUNT, {"dataset": dataset.id}).one_or_none())
+
+
+def facts_of(dataset: Dataset | Row[Any], account: Row[Any] | None) -> DatasetFacts:
+    """The public facts in a data set's columns and its account's filter, order and δ."""
     return DatasetFacts(
         id=dataset.id,
         name=dataset.name,

@@ -6,11 +6,8 @@ import secrets
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import insert
-from sqlalchemy.orm import Session
-
 from app import tracing
-from app.db.models import Job, table_of
+from app.db.models import Job
 from app.ids import new_id, now
 from app.jobs import study_quotes
 from app.jobs.plans import Plan
@@ -18,7 +15,31 @@ from app.jobs.quotes import quote_of
 from app.keys.service import Caller
 from app.privacy.prices import Price, StudyPrice
 
-_INSERT = insert(table_of(Job))
+# The columns that a submission sets.
+COLUMNS = (
+    "id",
+    "dataset_id",
+    "declaration",
+    "key_id",
+    "idempotency_key",
+    "request_sha256",
+    "name",
+    "status",
+    "spec",
+    "mechanism",
+    "quote",
+    "segments",
+    "steps",
+    "steps_started",
+    "step",
+    "warnings",
+    "events",
+    "created_at",
+    "tags",
+    "notes",
+    "traceparent",
+    "study",
+)
 
 
 @dataclass(frozen=True)
@@ -26,15 +47,11 @@ class NewJob:
     """A job's row before it is written.
 
     Attributes:
-        columns: the row's values in the table of jobs. They count the first event already.
+        columns: the row's values, by COLUMNS. They count the first event already.
     """
 
     id: str
     columns: dict[str, Any]
-
-    def insert(self, session: Session) -> None:
-        """Writes the row."""
-        session.execute(_INSERT, self.columns)
 
     def job(self) -> Job:
         """Returns the row as an object outside any session."""

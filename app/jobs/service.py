@@ -28,23 +28,23 @@ from app.errors import BudgetError, Conflict, Forbidden, InvalidRequest, PolicyE
 from app.grants import service as grants
 from app.grants.service import Access
 from app.ids import now
-from app.jobs import repository
-from app.jobs.plans import Plan
-from app.jobs.priced import facts_for, pinned, price_on_blocks, side_facts
+from app.jobs import admission, repository
+from app.jobs.admission import LookedUp
+from app.jobs.plans import DatasetFacts, Plan
+from app.jobs.priced import facts_for, pinned, price_on_blocks, side_facts, without_blocks
 from app.jobs.pricing import PricingService
 from app.jobs.quotes import quote_of
-from app.jobs.rows import NewJob, new_job
+from app.jobs.rows import new_job
 from app.jobs.schemas import Forecast, Quote
 from app.keys import service as keys
 from app.keys.service import Caller, KeyLike
 from app.ledger import behind, blocks
-from app.ledger.heads import Heads
+from app.ledger.heads import Head, Heads
 from app.ledger.repository import dataset_with_account
 from app.lifecycle import pausing
 from app.lifecycle.presence import GpuWorkers
 from app.lifecycle.settle import settle
-from app.lifecycle.states import append_event, get_job, notify, write_event
-from app.lifecycle.studies import begin
+from app.lifecycle.states import append_event, get_job
 from app.lifecycle.studies import cancel as cancel_study
 from app.lifecycle.studies import pause as pause_study
 from app.lifecycle.studies import resume as resume_study
@@ -180,12 +180,10 @@ def submit(
         NotFound, Forbidden: the key may not see the data set, or not train on it.
     """
     digest = hashlib.sha256(json.dumps(spec.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()
-    with db.read() as session:
-        dataset, _access = grants.find(session, caller, spec.dataset, "train")
-        before = _replayed(session, caller, idempotency_key, digest)
-        if before is not None:
-            return before, None
-        facts, side = facts_for(session, caller, dataset, spec), side_facts(session, caller, spec)
+    found = _look_up(db, caller, spec, idempotency_key)
+    if found.before is not None:
+        return _same(*found.before, digest), None
+    facts, side = _facts(db, caller, spec, found)
     with tracing.span("price", {"dataset": facts.id}):
         planned, priced = price_on_blocks(pricing, pinned(spec, models_root, facts), facts, side)
     job = new_job(caller, planned, priced, idempotency_key, digest)
@@ -194,13 +192,9 @@ def submit(
     recorded = {each: behind.read_recorded(heads, each) for each in planned.facts.reads}
     try:
         with tracing.span("hold", {"job": job.id}), db.write() as session:
-            write(session, planned, priced, job)
+            key = admission.write(session, caller, planned, priced, job)
             # From here to the commit this key's other submissions wait.
-            key, access = _take_turn(session, caller, planned)
-            _check_policy(access, planned, priced)
-            _check_queue(session, key, max_queued_jobs)
-            for each, head in recorded.items():
-                behind.require_current(session, head, each)
+            access = _check(session, caller, key, planned, priced, recorded, max_queued_jobs)
             hold(session, caller, planned, priced, job.id)
         with about({"job": job.id}):
             logger.info("admitted")
@@ -294,26 +288,62 @@ def may_cancel(session: Session, caller: Caller, job: Job) -> bool:
     return access is not None and access.covers("train" if caller.id == job.key_id else "own")
 
 
-def _take_turn(session: Session, caller: Caller, planned: Plan) -> tuple[KeyLike, Access]:
-    """Locks the key's row, so that its other admissions wait, and checks its access again: pricing took a while."""
-    key = session.execute(keys.LOCKED, {"key": caller.id}).one_or_none()
+def _look_up(db: Database, caller: Caller, spec: JobSpec, idempotency_key: str) -> LookedUp:
+    """Looks up the data set, and the job that this request made before.
+
+    Raises: as `submit`.
+    """
+    with db.quick_read() as connection:
+        found = admission.look_up(connection, caller, spec.dataset, idempotency_key)
+    if found is None:
+        with db.read() as session:
+            grants.refuse(session, caller, spec.dataset)
+    grants.check(found.access, "train")
+    return found
+
+
+def _facts(db: Database, caller: Caller, spec: JobSpec, found: LookedUp) -> tuple[DatasetFacts, DatasetFacts | None]:
+    """Returns the facts of what the job reads, and of the optimizer's public data set.
+
+    Raises: as `submit`.
+    """
+    if found.facts is not None and not isinstance(spec.optimizer, PublicSideSettings):
+        return without_blocks(found.facts, spec), None
+    with db.read() as session:
+        dataset, _access = grants.find(session, caller, spec.dataset, "train")
+        return facts_for(session, caller, dataset, spec), side_facts(session, caller, spec)
+
+
+def _check(
+    session: Session,
+    caller: Caller,
+    key: KeyLike | None,
+    planned: Plan,
+    priced: Price | StudyPrice,
+    recorded: dict[str, Head | None],
+    max_queued_jobs: int,
+) -> Access:
+    """Checks the key, whose row is locked, again: pricing took a while. The count of queued jobs includes the new one;
+    the lock prevents two submissions from both taking the last place.
+
+    Raises: as `submit`.
+    """
     if key is None or not keys.is_alive(key):
         raise Unauthenticated(keys.NOT_HELD)
-    read = set(planned.facts.reads)
     if isinstance(planned.spec.optimizer, PublicSideSettings):
-        grants.check(grants.access_by_id(session, caller, planned.spec.optimizer.public_dataset), "train")
-        read.add(planned.spec.optimizer.public_dataset)
-    check_content(session, read)
-    return key, grants.check(grants.access_by_id(session, caller, planned.facts.id), "train")
-
-
-def _check_queue(session: Session, key: KeyLike, max_queued_jobs: int) -> None:
-    """Checks the key's limit of queued jobs. The count includes the new job. The lock on the key's row prevents two
-    submissions from both taking the last place."""
+        side = planned.spec.optimizer.public_dataset
+        grants.check(grants.access_by_id(session, caller, side), "train")
+        check_content(session, {side})
     limit = key.max_queued_jobs or max_queued_jobs
-    if repository.count_queued(session, key.id, limit + 1) > limit:
+    found = admission.standing(session, caller, planned.facts.reads, recorded, limit + 1)
+    access = grants.check(found.access, "train")
+    _check_policy(access, planned, priced)
+    if found.queued > limit:
         detail = f"this key has {limit} jobs in the queue; its limit is {limit}: wait until some have started"
         raise Conflict("too-many-jobs", detail, limit=limit, queued=limit)
+    if found.problem is not None:
+        raise behind.refusal(found.problem)
+    return access
 
 
 def _is_allowed(access: Access, priced: Price | StudyPrice) -> bool:
@@ -339,29 +369,21 @@ def _check_policy(access: Access, planned: Plan, priced: Price | StudyPrice) -> 
 
 def _replayed(session: Session, caller: Caller, idempotency_key: str, digest: str) -> str | None:
     job = repository.by_idempotency_key(session, caller.id, idempotency_key)
-    if job is None:
-        return None
-    if job.request_sha256 != digest:
+    return None if job is None else _same(job.id, job.request_sha256, digest)
+
+
+def _same(job_id: str, request_sha256: str, digest: str) -> str:
+    """Returns the job of an Idempotency-Key if it was the same request; raises Conflict if not."""
+    if request_sha256 != digest:
         raise Conflict(
-            "idempotency-key-reused", "this Idempotency-Key was used for another job: take a new one", job=job.id
+            "idempotency-key-reused", "this Idempotency-Key was used for another job: take a new one", job=job_id
         )
-    return str(job.id)
-
-
-def write(session: Session, planned: Plan, priced: Price | StudyPrice, job: NewJob) -> None:
-    """Writes the job with everything except its hold; for a study also the first trials."""
-    job.insert(session)
-    write_event(session, job.id, 1, "queued", {"charge": priced.charge.model_dump(mode="json")})
-    if planned.study is not None:
-        begin(session, get_job(session, job.id))
-    else:
-        notify(session, job.id)
-    audit.record(session, "job.submitted", job.id, dataset=planned.facts.id)
+    return job_id
 
 
 def hold(session: Session, caller: Caller, planned: Plan, priced: Price | StudyPrice, job_id: str) -> None:
     """Holds the job's charge on all that it reads. Call it last: other holds on the data set wait for its account's row
-    until the commit."""
+    until the commit. Any error must end the transaction."""
     if planned.facts.is_private:
         epsilon = priced.epsilon.model_dump(mode="json") if priced.epsilon else None
         blocks.hold_all(
@@ -371,6 +393,7 @@ def hold(session: Session, caller: Caller, planned: Plan, priced: Price | StudyP
             train=priced.charge.train,
             holdout=priced.charge.holdout,
             actor=caller.id,
+            alone=True,
             memo={"epsilon": epsilon, **({"study": len(planned.study.slots)} if planned.study else {})},
         )
 

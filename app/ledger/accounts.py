@@ -16,17 +16,18 @@ caller catches its error and commits. Amounts are integers in the filter's units
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import ColumnElement, func, or_, select, update
+from sqlalchemy import BigInteger, ColumnElement, Row, bindparam, func, select, update
 from sqlalchemy.orm import Session
+from sqlalchemy.orm.util import identity_key
 
-from app.chain import digest
 from app.db.models import Account, Block, Job, LedgerEntry, SubAccount
 from app.errors import BudgetError, Conflict, InvalidRequest, NotFound, PrivacyError
 from app.ledger import budgets
-from app.ledger.behind import refusal
-from app.ledger.entries import append, append_cap, balance_of, content, genesis
+from app.ledger.agreement import check_agreement, last_entries
+from app.ledger.entries import ACCOUNTS, AccountLike, append, append_cap, genesis
 
 if TYPE_CHECKING:
     from app.privacy.filters import Filter
@@ -34,6 +35,19 @@ if TYPE_CHECKING:
 # The largest integer that databases hold. A larger request cannot fit; a larger budget cannot be stored.
 MAX_AMOUNT = 2**63 - 1
 RETIRED = "retired"  # in `joined_into`: the data set was retired, and no other ledger was charged
+# Each admission runs it: built once, and without the ORM.
+ROW, TRAIN, HOLDOUT = ACCOUNTS.c, bindparam("more_train", type_=BigInteger), bindparam("more_holdout", type_=BigInteger)
+HOLD = (
+    update(ACCOUNTS)
+    .where(
+        ROW.dataset_id == bindparam("dataset"),
+        ROW.train_spent + ROW.train_held <= ROW.train_budget - TRAIN,
+        ROW.holdout_spent + ROW.holdout_held <= ROW.holdout_budget - HOLDOUT,
+        ROW.joined_into.is_(None),
+    )
+    .values(train_held=ROW.train_held + TRAIN, holdout_held=ROW.holdout_held + HOLDOUT, entries=ROW.entries + 1)
+    .returning(ACCOUNTS)
+)
 
 
 def open_account(
@@ -109,6 +123,7 @@ def hold(
     actor: str,
     memo: dict[str, Any] | None = None,
     within: bool = True,
+    alone: bool = False,
 ) -> LedgerEntry:
     """Reserves the whole cost of a job on both accounts, or on neither.
 
@@ -117,6 +132,7 @@ def hold(
     Args:
         actor: the key that asks; if it has a sub-account, the hold is taken from that too.
         within: False for what no key uses, such as the spending of a joined ledger: no sub-account pays.
+        alone: True if every error of this call ends the caller's transaction. It then needs no savepoint.
 
     Raises:
         BudgetError: it does not fit: `requested`, `remaining` (for this key), `account` (the limiting one), `unit`,
@@ -128,27 +144,25 @@ def hold(
     _check_amounts(train, holdout)
     if train == 0 and holdout == 0:
         raise PrivacyError("a hold of zero: a job on private data has a cost")
-    with session.begin_nested():
+    with nullcontext() if alone else session.begin_nested():
         account = None
         if max(train, holdout) <= MAX_AMOUNT:
-            account = move(
-                session,
-                dataset_id,
-                Account.train_spent + Account.train_held <= Account.train_budget - train,
-                Account.holdout_spent + Account.holdout_held <= Account.holdout_budget - holdout,
-                Account.joined_into.is_(None),
-                train_held=Account.train_held + train,
-                holdout_held=Account.holdout_held + holdout,
-            )
+            asked = {"dataset": dataset_id, "more_train": train, "more_holdout": holdout}
+            account = session.connection().execute(HOLD, asked).one_or_none()
         if account is None:
             lock(session, dataset_id)
-        # Read under the row's lock: the owner's change that this hold waited for applies to it.
-        own = budgets.of_key(session, dataset_id, actor) if within else None
-        if account is None:
+            own = budgets.of_key(session, dataset_id, actor) if within else None
             raise _refusal(account_of(session, dataset_id), own, train, holdout)
+        _forget(session, dataset_id)
+        once = f"hold:{job_id}"
+        found = last_entries(session, account, once=once, key=actor if within else None)
+        # Read under the row's lock: the owner's change that this hold waited for applies to it.
+        name = next((each.own for each in found), None)
+        own = None if name is None else session.get_one(SubAccount, (dataset_id, name), populate_existing=True)
         if own is not None and not budgets.hold(session, own, (train, holdout)):
             raise _refusal(account, own, train, holdout, moved=True)
-        if require_agreement(session, account, train, holdout, also=f"hold:{job_id}") is not None:
+        check_agreement(account, found, train, holdout)
+        if any(each.once == once for each in found):
             raise PrivacyError("this job has a hold already")
         return append(
             session,
@@ -156,7 +170,7 @@ def hold(
             kind="hold",
             job_id=job_id,
             amounts=(train, holdout),
-            once=f"hold:{job_id}",
+            once=once,
             actor=actor,
             memo=(memo or {}) | ({} if own is None else {budgets.NAME: own.id}),
         )
@@ -336,7 +350,7 @@ def account_of(session: Session, dataset_id: str) -> Account:
     return account
 
 
-def remaining_of(account: Account) -> dict[str, int]:
+def remaining_of(account: AccountLike) -> dict[str, int]:
     """What may still be held on each account: nothing if the ledger is closed."""
     parts = {
         "train": account.train_budget - account.train_spent - account.train_held,
@@ -345,7 +359,7 @@ def remaining_of(account: Account) -> dict[str, int]:
     return parts if account.joined_into is None else dict.fromkeys(parts, 0)
 
 
-def closed_because(account: Account) -> str:
+def closed_because(account: AccountLike) -> str:
     """Says why nothing more is admitted on a closed ledger."""
     if account.joined_into == RETIRED:
         return "this ledger is closed: its data set was retired"
@@ -425,44 +439,16 @@ def move(session: Session, dataset_id: str, *conditions: ColumnElement[bool], **
     return session.scalars(moved, execution_options=options).one_or_none()
 
 
-def require_agreement(
-    session: Session, account: Account, train: int = 0, holdout: int = 0, *, also: str | None = None
-) -> LedgerEntry | None:
-    """Checks the row before its move against the last entry: CHECKs and triggers let an UPDATE of balances pass.
-
-    Args:
-        account: the row after the move, whose entry is not written yet.
-        train, holdout: the amounts that the move holds.
-        also: the unique name of an entry to read in the same statement.
-
-    Returns:
-        The entry with the name `also`; None if there is none.
-
-    Raises:
-        Conflict: `ledger-behind`.
-    """
-    before = balance_of(account)
-    before["train"]["held"] -= train
-    before["holdout"]["held"] -= holdout
-    number = account.entries - 1
-    asked = select(LedgerEntry).where(
-        LedgerEntry.dataset_id == account.dataset_id, or_(LedgerEntry.seq == number, LedgerEntry.once == also)
-    )
-    found: list[LedgerEntry] = []
-    try:
-        found = list(session.scalars(asked.execution_options(populate_existing=True)))
-        last = next((each for each in found if each.seq == number), None)
-        agrees = (
-            last is not None and last.hash == account.head == digest(content(last)) and last.memo["balance"] == before
-        )
-    except (TypeError, ValueError, KeyError, AttributeError):  # it cannot be decoded
-        agrees = False
-    if not agrees:
-        raise refusal("the account's row differs from its last entry")
-    return next((each for each in found if also is not None and each.once == also), None)
+def _forget(session: Session, dataset_id: str) -> None:
+    """Has the session read the account anew when it is next asked for: a statement has moved it."""
+    known = session.identity_map.get(identity_key(Account, dataset_id))
+    if known is not None:
+        session.expire(known)
 
 
-def _refusal(account: Account, own: SubAccount | None, train: int, holdout: int, *, moved: bool = False) -> BudgetError:
+def _refusal(
+    account: AccountLike, own: SubAccount | None, train: int, holdout: int, *, moved: bool = False
+) -> BudgetError:
     """The error of a hold that does not fit.
 
     Args:
@@ -475,7 +461,7 @@ def _refusal(account: Account, own: SubAccount | None, train: int, holdout: int,
     remaining = budgets.with_own(free, own)
     requested = {"train": train, "holdout": holdout}
     binds = "train" if train > remaining["train"] else "holdout"
-    unit = filter_for(account.filter, account.order).unit
+    unit = filter_for(account.filter, account.filter_order if isinstance(account, Row) else account.order).unit
     inside = own.name if own is not None and remaining[binds] < free[binds] else None
     whose = f"the {binds} account" if inside is None else f"the budget {inside!r} on the {binds} account"
     message = f"it needs {requested[binds]} of {whose} and {remaining[binds]} is left ({unit})"

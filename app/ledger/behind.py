@@ -69,17 +69,27 @@ def misfit(session: Session, account: Account, recorded: Head | None) -> str | N
     Args:
         recorded: read BEFORE this session's snapshot: a head that is recorded later may belong to a later commit.
     """
-    if recorded is None:
-        return None
-    if recorded.seq > account.entries:
-        return f"it has {account.entries} entries, but {recorded.seq} were recorded outside the database"
     there: str | None = account.head
-    if recorded.seq < account.entries:
+    if recorded is not None and recorded.seq < account.entries:
         there = session.scalar(
             select(LedgerEntry.hash).where(
                 LedgerEntry.dataset_id == account.dataset_id, LedgerEntry.seq == recorded.seq
             )
         )
+    return difference(recorded, account.entries, there)
+
+
+def difference(recorded: Head | None, entries: int, there: str | None) -> str | None:
+    """How a ledger differs from its recorded head; None if it contains it.
+
+    Args:
+        entries: how many it has.
+        there: the hash of its entry with the recorded head's number.
+    """
+    if recorded is None:
+        return None
+    if recorded.seq > entries:
+        return f"it has {entries} entries, but {recorded.seq} were recorded outside the database"
     return None if there == recorded.head else f"entry {recorded.seq} differs from the recorded one"
 
 

@@ -10,6 +10,7 @@ in a circle, and a refusal on the last block leaves the first untouched.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 from typing import Any
 
 from sqlalchemy import or_, select
@@ -30,8 +31,12 @@ def hold_all(
     holdout: int,
     actor: str,
     memo: dict[str, Any] | None = None,
+    alone: bool = False,
 ) -> list[LedgerEntry]:
     """Holds the same cost on each of several data sets, or on none.
+
+    Args:
+        alone: True if every error of this call ends the caller's transaction. It then needs no savepoint.
 
     Raises:
         BudgetError: as `accounts.hold`; its member `dataset` names the first that cannot pay.
@@ -41,11 +46,18 @@ def hold_all(
     if not ids or len(set(ids)) != len(ids):
         raise PrivacyError("a job reads at least one block, and each of them once")
     entries = []
-    with session.begin_nested():
+    with nullcontext() if alone else session.begin_nested():
         for each in ids:
             try:
                 entry = accounts.hold(
-                    session, dataset_id=each, job_id=job_id, train=train, holdout=holdout, actor=actor, memo=memo
+                    session,
+                    dataset_id=each,
+                    job_id=job_id,
+                    train=train,
+                    holdout=holdout,
+                    actor=actor,
+                    memo=memo,
+                    alone=True,  # one savepoint, here, is enough
                 )
             except BudgetError as refusal:
                 refusal.members["dataset"] = each

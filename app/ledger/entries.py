@@ -11,12 +11,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+from types import SimpleNamespace
 from typing import Any, Literal
 
+from sqlalchemy import Row, bindparam, update
 from sqlalchemy.orm import Session
+from sqlalchemy.orm.attributes import set_committed_value
 
 from app.chain import EntryLike, canonical_json, digest
-from app.db.models import Account, LedgerEntry
+from app.db.models import Account, LedgerEntry, table_of
+from app.db.together import Together, row_of, values_of
 from app.errors import PrivacyError
 from app.ids import rfc3339, whole_second
 
@@ -38,6 +42,16 @@ COLUMNS = (
     "created_at",
     "prev_hash",
 )
+ACCOUNTS, ENTRIES = table_of(Account), table_of(LedgerEntry)
+AccountLike = Account | Row[Any]  # the ORM's row, or one of a statement
+# Writes an entry and moves the chain's head to it.
+WRITE = Together(
+    update(ACCOUNTS)
+    .where(ACCOUNTS.c.dataset_id == bindparam("of"))
+    .values(head=bindparam("to"))
+    .returning(ACCOUNTS.c.dataset_id),
+    row_of(ENTRIES, *COLUMNS, "hash"),
+)
 
 
 def genesis(dataset_id: str) -> str:
@@ -52,7 +66,7 @@ def content(entry: EntryLike) -> dict[str, Any]:
     return {"version": 1, **said}
 
 
-def balance_of(account: Account) -> dict[str, dict[str, int]]:
+def balance_of(account: AccountLike) -> dict[str, dict[str, int]]:
     """Both accounts' balances after an entry, as the entry states them."""
     return {
         name: {part: getattr(account, f"{name}_{part}") for part in ("budget", "spent", "held")}
@@ -62,7 +76,7 @@ def balance_of(account: Account) -> dict[str, dict[str, int]]:
 
 def append(
     session: Session,
-    account: Account,
+    account: AccountLike,
     *,
     kind: Kind,
     job_id: str | None,
@@ -89,26 +103,27 @@ def append(
         text = canonical_json({**memo, "balance": balance_of(account)})
     except (TypeError, ValueError):
         raise PrivacyError("the memo of a ledger entry must be finite JSON") from None
-    entry = LedgerEntry(
-        dataset_id=account.dataset_id,
-        seq=account.entries,
-        kind=kind,
-        job_id=job_id,
-        train=amounts[0],
-        holdout=amounts[1],
-        train_released=released[0],
-        holdout_released=released[1],
-        once=once,
-        actor=actor,
-        memo=json.loads(text),  # as the database will return it
-        created_at=whole_second(),
-        prev_hash=account.head,
-    )
-    entry.hash = digest(content(entry))
-    account.head = entry.hash
-    session.add(entry)
-    session.flush()
-    return entry
+    row: dict[str, Any] = {
+        "dataset_id": account.dataset_id,
+        "seq": account.entries,
+        "kind": kind,
+        "job_id": job_id,
+        "train": amounts[0],
+        "holdout": amounts[1],
+        "train_released": released[0],
+        "holdout_released": released[1],
+        "once": once,
+        "actor": actor,
+        "memo": json.loads(text),  # as the database will return it
+        "created_at": whole_second(),
+        "prev_hash": account.head,
+    }
+    row["hash"] = digest(content(SimpleNamespace(**row)))
+    session.flush()  # what the caller changed on the account
+    WRITE.execute(session.connection(), {"of": account.dataset_id, "to": row["hash"], **values_of(ENTRIES, row)}).one()
+    if isinstance(account, Account):
+        set_committed_value(account, "head", row["hash"])
+    return LedgerEntry(**row)
 
 
 def append_cap(session: Session, account: Account, *, actor: str, reason: str) -> LedgerEntry:

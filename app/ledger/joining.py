@@ -18,11 +18,14 @@ budget that is later not spent stays charged.
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy.orm import Session
 
 from app.db.models import Account, Dataset
 from app.errors import BudgetError, Conflict, InvalidRequest
 from app.ledger import accounts
+from app.ledger.agreement import require_agreement
 from app.ledger.entries import append_cap
 
 
@@ -82,18 +85,21 @@ def _check(session: Session, closed: Account, stays: Account) -> None:
 
 
 def _charge(session: Session, stays: Account, amount: int, closed: str, actor: str) -> None:
-    amounts = {"train": amount, "holdout": amount if stays.holdout_budget else 0}
-    memo = {"joined": closed}
+    named: dict[str, Any] = {
+        "dataset_id": stays.dataset_id,
+        "job_id": closed,
+        "actor": actor,
+        "memo": {"joined": closed},
+    }
+    train, holdout = amount, amount if stays.holdout_budget else 0
     try:
-        accounts.hold(
-            session, dataset_id=stays.dataset_id, job_id=closed, **amounts, actor=actor, memo=memo, within=False
-        )
+        accounts.hold(session, **named, train=train, holdout=holdout, within=False)
     except BudgetError:
         taken = max(stays.train_spent + stays.train_held, stays.holdout_spent + stays.holdout_held) + amount
         least = accounts.filter_for(stays.filter, stays.order).epsilon(taken, stays.cap_delta)
         detail = f"both together spent more than this cap: raise it to about ε = {least:.6g} first"
         raise Conflict("cap-too-low", detail, smallest_epsilon=least) from None
-    accounts.post(session, dataset_id=stays.dataset_id, job_id=closed, **amounts, actor=actor, memo=memo)
+    accounts.post(session, **named, train=train, holdout=holdout)
 
 
 def close(session: Session, closed: Account, into: str, actor: str, reason: str) -> None:
@@ -108,5 +114,5 @@ def close(session: Session, closed: Account, into: str, actor: str, reason: str)
     account = accounts.move(session, closed.dataset_id, joined_into=into)
     if account is None:
         raise RuntimeError("the account's row is locked by this transaction, and yet it is gone")
-    accounts.require_agreement(session, account)
+    require_agreement(session, account)
     append_cap(session, account, actor=actor, reason=reason)

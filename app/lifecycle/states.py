@@ -70,10 +70,14 @@ def append_event(session: Session, job_id: str, kind: EventType, data: dict[str,
 
 def write_event(session: Session, job_id: str, seq: int, kind: EventType, data: dict[str, Any]) -> None:
     """Writes an event that the job's row counts already, in the caller's transaction."""
-    event = {"job_id": job_id, "seq": seq, "type": kind, "data": data, "created_at": whole_second()}
-    session.execute(INSERT_EVENT, event)
+    session.execute(INSERT_EVENT, event_row(job_id, seq, kind, data))
     if kind in ANNOUNCED:
         session.execute(ANNOUNCE, {"job": job_id, "event": seq})
+
+
+def event_row(job_id: str, seq: int, kind: EventType, data: dict[str, Any]) -> dict[str, Any]:
+    """An event's row, for a statement that writes it."""
+    return {"job_id": job_id, "seq": seq, "type": kind, "data": data, "created_at": whole_second()}
 
 
 def notify(session: Session, job_id: str) -> None:

@@ -12,11 +12,10 @@ from app.db.engine import Database
 from tests.conftest import Api
 from tests.factories import add_dataset, job_spec
 
-# BEGIN, SAVEPOINT and RELEASE are not among them: the key; the data set, an earlier job of this Idempotency-Key, the
-# account; the job, its event, its webhooks' event, its message, its audit entry; the key's row, the data set's row, the
-# key's access, its queued jobs, the ledger and its last check, the sub-account, the hold, its last entry, its head, its
-# entry.
-STATEMENTS = 19
+# BEGIN and COMMIT are not among them: the key; the data set with all that is known of it; the job with its event, its
+# webhooks' event, its message and its audit entry, and the key's lock; what the key may and has; the hold, the last
+# entry, the entry with the head. SQLite has no round trips: there each row is a statement.
+STATEMENTS = {"postgresql": 7, "sqlite": 13}
 TRANSACTIONS = ("BEGIN", "SAVEPOINT", "RELEASE", "COMMIT")
 # Libraries that the API loads when it needs them, or never.
 LATE = (
@@ -49,7 +48,8 @@ def test_a_post_with_a_hold_makes_so_many_statements(api: Api, db: Database) -> 
         answer = api.client.post("/v1/jobs", json=job_spec(dataset), headers=headers)
         assert answer.status_code == 201, answer.text
     made = [each for each in said if not each.startswith(TRANSACTIONS)]
-    assert len(made) == STATEMENTS, "\n".join(made)
+    assert len(made) == STATEMENTS[db.engine.dialect.name], "\n".join(made)
+    assert not any(each.startswith("SAVEPOINT") for each in said)
 
 
 def test_the_api_s_import_loads_what_it_needs() -> None:
