@@ -248,3 +248,19 @@ def test_a_retired_block_keeps_its_content_until_its_last_job_ends(api: Api) -> 
     with api.db.read() as session:
         assert session.get_one(Dataset, two).content_deleted_at is not None
         assert session.get_one(Dataset, first).content_deleted_at is None
+
+
+def test_a_join_and_blocks_exclude_each_other(api: Api) -> None:
+    """A join charges one ledger for records that could be in any block; a block could have the joined records."""
+    first, _two = grown(api)
+    other, third = (
+        api.upload(spec(name), rows(range(start, start + 60))).json()["id"] for name, start in (("o", 300), ("t", 400))
+    )
+    for one, into in ((first, other), (other, first)):
+        refused = post(api, f"/v1/datasets/{one}/ledger/join", {"into": into, "reason": "the same"}, "admin")
+        assert (refused.status_code, refused.json()["type"]) == (409, "/problems/wrong-state")
+    joined = post(api, f"/v1/datasets/{third}/ledger/join", {"into": other, "reason": "the same"}, "admin")
+    assert joined.status_code == 200, joined.text
+    for each in (other, third):
+        refused = append(api, each, rows(range(500, 560)))
+        assert (refused.status_code, refused.json()["type"]) == (409, "/problems/wrong-state")
