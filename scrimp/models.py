@@ -55,9 +55,20 @@ class Account(Resource):
     share_held: float | None = None
 
 
+class BlockBalance(Resource):
+    """A block's balances, as parts of its budget."""
+
+    label: str
+    id: str
+    epsilon_spent: float
+    share_spent: float
+    share_held: float
+    closed: bool = False
+
+
 class Ledger(Resource):
     """A data set's ledger: cap, balances, and other accountants' figures. `epsilon_spent` is of what ran so far; the
-    guarantee is the cap."""
+    guarantee is the cap. `blocks`: those of a data set that has grown; the ε's are then the worst block's."""
 
     cap: Epsilon
     accounts: dict[str, Account | None]
@@ -71,6 +82,7 @@ class Ledger(Resource):
     cap_version: str = ""
     closed: bool = False
     collusion: str = ""
+    blocks: list[BlockBalance] | None = None
 
     def rows(self) -> Rows[Account]:
         """The accounts; each has its name as a further member."""

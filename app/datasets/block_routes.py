@@ -128,7 +128,7 @@ def block_view(db: Database, block_id: str, is_behind: bool) -> BlockView:
     with db.read() as session:
         block = session.get_one(Dataset, block_id)
         account = accounts.account_of(session, block.id)
-        ledger = summary.brief(session, block, account)
+        ledger = summary.brief_of_one(session, block, account)
     return BlockView(
         id=block.id,
         label=label_of(block),

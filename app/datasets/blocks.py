@@ -232,6 +232,12 @@ def _check_grows(session: Session, row: Dataset) -> None:
     account = accounts.account_of(session, row.id)
     if account.joined_into not in (None, accounts.RETIRED):
         raise Conflict("wrong-state", accounts.closed_because(account))
+    if session.scalar(select(Account.dataset_id).where(Account.joined_into == row.id).limit(1)) is not None:
+        raise Conflict(
+            "wrong-state",
+            "another data set with the same records was joined to this ledger, and its records are in no block here: "
+            "register a new data set",
+        )
     if row.units_sha256 is None or (row.content_deleted_at is not None and len(family(session, row.id)) == 1):
         raise Conflict(
             "wrong-state",

@@ -24,7 +24,7 @@ from sqlalchemy.orm import Session
 
 from app.db.models import Account, Dataset
 from app.errors import BudgetError, Conflict, InvalidRequest
-from app.ledger import accounts
+from app.ledger import accounts, blocks
 from app.ledger.agreement import require_agreement
 from app.ledger.entries import append_cap
 
@@ -77,6 +77,12 @@ def _check(session: Session, closed: Account, stays: Account) -> None:
     for each in (closed, stays):
         if each.joined_into is not None:
             raise Conflict("wrong-state", f"{each.dataset_id}: {accounts.closed_because(each)}")
+        if len(blocks.family_of(session, each.dataset_id)) > 1:
+            raise Conflict(
+                "wrong-state",
+                f"{each.dataset_id} has blocks with ledgers of their own, and one charge cannot say which of them has "
+                "the records: retire its blocks instead",
+            )
     units = {session.get_one(Dataset, each.dataset_id).spec["privacy"]["unit"] for each in (closed, stays)}
     if len(units) > 1:
         raise Conflict(

@@ -63,6 +63,17 @@ class Comparison(BaseModel):
     pld_if_fixed_in_advance: Epsilon
 
 
+class BlockBalance(BaseModel):
+    """A block's balances, as parts of its budget: of the account that has the larger one. `id` names its ledger."""
+
+    label: str
+    id: str
+    epsilon_spent: float
+    share_spent: float
+    share_held: float
+    closed: bool
+
+
 class LedgerView(BaseModel):
     """A data set's ledger: what is enforced, with other accountants' figures beside it.
 
@@ -77,6 +88,9 @@ class LedgerView(BaseModel):
     as an amount alone (a restored backup, another system's charge). `closed`: an admin has joined it to the ledger of
     another data set with the same records; nothing more is admitted. `cap_version` names the cap as it is: a
     change of it sends this as `If-Match`.
+
+    `blocks`: those of a data set that has grown, each with a budget of its own; else null. The ε's are then the worst
+    block's, and `accounts`, `entries` and `head` those of the data set's own block, the first.
     """
 
     cap: Epsilon
@@ -92,6 +106,7 @@ class LedgerView(BaseModel):
     cap_version: str
     closed: bool = False
     collusion: str = COLLUSION
+    blocks: list[BlockBalance] | None = None
 
 
 class EntryView(BaseModel):

@@ -15,6 +15,7 @@ from app.db.models import Account, Dataset
 from app.errors import LimitError
 from app.ledger.accounts import filter_for
 from app.ledger.entries import cap_version
+from app.ledger.grown import appended, with_blocks
 from app.ledger.repository import (
     Charged,
     Posted,
@@ -68,6 +69,8 @@ def overview(db: Database, pricing: Comparer, dataset_id: str) -> LedgerView:
         dataset, account = dataset_with_account(session, dataset_id)
         jobs, all_of_them = posted(session, dataset_id), charged(session, dataset_id)
         others = is_charged_by_others(session, dataset_id)
+        if grown := appended(session, dataset_id):
+            return _with_blocks(session, dataset, account, grown)
     if others or not _is_known(account, all_of_them):
         return view(dataset, account)
     found = sums(pricing, account, all_of_them)
@@ -81,6 +84,8 @@ def figures(db: Database, pricing: Comparer, dataset_id: str) -> LedgerView | No
         dataset, account = session.get_one(Dataset, dataset_id), session.get(Account, dataset_id)
         if account is None:
             return None
+        if grown := appended(session, dataset_id):
+            return _with_blocks(session, dataset, account, grown)
         # Under `gdp` the filter's own figure is exact: no sum is smaller.
         jobs = [] if account.filter == "gdp" else charged(session, dataset_id)
         others = is_charged_by_others(session, dataset_id)
@@ -90,6 +95,19 @@ def figures(db: Database, pricing: Comparer, dataset_id: str) -> LedgerView | No
 
 def brief(session: Session, dataset: Dataset, account: Account) -> LedgerView:
     """The ledger as lists show it, which compose nothing: after more than one job the ε's are the filter's own."""
+    grown = appended(session, dataset.id)
+    return _with_blocks(session, dataset, account, grown) if grown else brief_of_one(session, dataset, account)
+
+
+def _with_blocks(
+    session: Session, dataset: Dataset, account: Account, grown: list[tuple[Dataset, Account]]
+) -> LedgerView:
+    others = [(each, brief_of_one(session, each, of)) for each, of in grown]
+    return with_blocks(dataset, brief_of_one(session, dataset, account), others)
+
+
+def brief_of_one(session: Session, dataset: Dataset, account: Account) -> LedgerView:
+    """The same of one block alone."""
     nothing_spent = account.train_spent == account.holdout_spent == 0
     own = None if account.filter == "gdp" or nothing_spent else epsilon_of_only_job(session, account)
     if own is None:

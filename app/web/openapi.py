@@ -387,8 +387,8 @@ def _made(app: FastAPI) -> Json:
 
 
 def _registrations() -> Json:
-    """The schemas of a data set's and a block's declaration, whose bodies are read by hand; without a file, the place of
-    a data set's is required."""
+    """The schemas of a data set's and a block's declaration, whose bodies are read by hand. Without a file, the place
+    of a data set's is required."""
     made = DatasetSpec.model_json_schema(ref_template="#/components/schemas/{model}")
     parts = made.pop("$defs")
     by_path = made | {"title": "DatasetSpecByPath", "required": [*made["required"], "path"]}

@@ -6,9 +6,11 @@ import re
 from collections.abc import Callable
 
 import pytest
+from sqlalchemy import update
 
 from app.budgets import service
 from app.budgets.schemas import BudgetSetting
+from app.db.models import Dataset, Job
 from app.grants import service as grants
 from app.keys.service import Caller
 from tests.dashboard.conftest import Browser, token_of
@@ -117,3 +119,19 @@ def test_a_job_is_paused_and_resumed_on_its_page(scene: Scene, visit: Callable[[
         page = browser.get(address).text
         assert f'action="{address}/{then}"' in page and f'action="{address}/{how}"' not in page
     assert "Paused; its hold stays" in page and "Resumed" in page
+
+
+def test_the_page_shows_a_bar_for_each_block(scene: Scene, visit: Callable[[], Browser]) -> None:
+    dataset, block = (add_dataset(scene.db, owner=scene.owner.id, name=name) for name in ("grown", "grown-two"))
+    job = scene.job(block, by=scene.owner, privacy={"target_epsilon": 1.0}, evaluation=None)
+    with scene.db.write() as session:
+        session.execute(update(Dataset).where(Dataset.id == block).values(parent_id=dataset, label="two"))
+        session.execute(update(Job).where(Job.id == job).values(dataset_id=dataset))
+    browser = visit()
+    browser.sign_in(scene.owner)
+    text = browser.get(f"/dashboard/datasets/{dataset}").text
+    assert 'aria-label="Block first: 0 % spent, 0 % held"' in text
+    assert re.search(r'aria-label="Block two: 0 % spent, \d\.\d+ % held"', text)
+    listed = browser.get("/dashboard/datasets").text
+    assert dataset in listed and block not in listed, "a block is shown with its data set"
+    assert browser.get(f"/dashboard/jobs/{job}").status_code == 200

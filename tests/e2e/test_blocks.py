@@ -85,7 +85,8 @@ def test_a_job_on_one_block_spends_nothing_elsewhere(service: Service, tmp_path:
     assert spent(service, block)["train"] > 0
     (ledger,) = certified(service, job["id"])["certificate"]["ledger"]
     assert (ledger["block"], ledger["dataset"]) == ("two", block)
-    retired = service.client().blocks.retire(dataset, "two")
+    with service.client() as client:
+        retired = client.blocks.retire(dataset, "two")
     assert (retired.state, retired.content_deleted_at is not None) == ("retired", True)
     with pytest.raises(ApiError, match="not open"), service.client() as client:
         client.submit(job_of(dataset, blocks=["two"]))

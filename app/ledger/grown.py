@@ -1,0 +1,64 @@
+"""The ledger of a data set that has grown: the worst block's figures, with all blocks beside them.
+
+A unit lies in one block, so what is known of it was spent on that block's ledger: the largest of the blocks' ε's is the
+data set's, and they do not add up.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from app.contracts.base import Epsilon
+from app.db.models import Account, Dataset
+from app.ledger import blocks
+from app.ledger.schemas import BlockBalance, LedgerView
+
+SPENT = ("epsilon_spent", "epsilon_spent_and_held", "epsilon_filter")  # the worst block's are the data set's
+
+
+def with_blocks(first: Dataset, own: LedgerView, others: list[tuple[Dataset, LedgerView]]) -> LedgerView:
+    """A data set's ledger with those of its other blocks.
+
+    Args:
+        first, own: its own block and that one's ledger.
+        others: the blocks that were appended to it, with their ledgers, in the order of their arrival.
+    """
+    views = [own, *(view for _, view in others)]
+    still = [view for view in views if not view.closed] or views
+    lead = still[0]
+    worst = {name: _largest([getattr(view, name) for view in views]) for name in SPENT}
+    return own.model_copy(
+        update=worst
+        | {
+            "cap": lead.cap,
+            "cap_version": lead.cap_version,
+            "largest_cap": _largest([view.largest_cap for view in views]),
+            "epsilon_remaining": min((view.epsilon_remaining for view in still), key=lambda each: each.value),
+            "closed": all(view.closed for view in views),
+            "comparison": None,
+            "blocks": [_balance(first, own), *(_balance(*each) for each in others)],
+        }
+    )
+
+
+def appended(session: Session, dataset_id: str) -> list[tuple[Dataset, Account]]:
+    """The blocks that were appended to a data set, in the order of their arrival."""
+    rows = select(Dataset, Account).join(Account).where(Dataset.parent_id == dataset_id)
+    return [(block, account) for block, account in session.execute(rows.order_by(Dataset.created_at, Dataset.id))]
+
+
+def _largest(found: list[Epsilon]) -> Epsilon:
+    return max(found, key=lambda each: each.value)
+
+
+def _balance(block: Dataset, view: LedgerView) -> BlockBalance:
+    accounts = [each for each in (view.accounts.train, view.accounts.holdout) if each is not None]
+    return BlockBalance(
+        label=blocks.label_of(block),
+        id=block.id,
+        epsilon_spent=view.epsilon_spent.value,
+        share_spent=max(each.share_spent for each in accounts),
+        share_held=max(each.share_held for each in accounts),
+        closed=view.closed,
+    )

@@ -1,0 +1,58 @@
+"""`scrimp blocks`: what a data set grows by."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scrimp.blocks import DataBlock
+from scrimp.cli import show
+from scrimp.cli.session import Session, command
+from scrimp.errors import ScrimpError
+
+app = typer.Typer(no_args_is_help=True)
+Dataset = Annotated[str, typer.Argument(help="A data set's name or id.")]
+Label = Annotated[str, typer.Argument(help="The block's label: lower-case letters, digits, '.', '_', '-'.")]
+
+
+@command(app, "add")
+def add(
+    session: Session,
+    dataset: Dataset,
+    label: Label,
+    records: Annotated[int, typer.Option(help="The declared number of its records (users); it is public.")],
+    file: Annotated[Path | None, typer.Option(help="The data, in the data set's format.")] = None,
+    path: Annotated[str | None, typer.Option(help="Instead: a file under the service's data root.")] = None,
+) -> None:
+    """Append a block: data with the data set's declaration, and with records (users) that no other block has."""
+    if (file is None) == (path is None):
+        raise ScrimpError("give the data as --file or as --path")
+    _print(session, [session.client.blocks.add(dataset, label, records, file, path=path)])
+
+
+@command(app, "list")
+def list_(session: Session, dataset: Dataset) -> None:
+    """List a data set's blocks, with what is spent, held and left of each."""
+    _print(session, session.client.blocks(dataset))
+
+
+@command(app, "retire")
+def retire(session: Session, dataset: Dataset, label: Label) -> None:
+    """Retire a block for good: nothing more is admitted on it. It frees no budget."""
+    _print(session, [session.client.blocks.retire(dataset, label)])
+
+
+def _print(session: Session, found: list[DataBlock]) -> None:
+    rows = [(each.label, each.state, f"{each.shape.records_train:,}", *_shares(each), each.id) for each in found]
+    head = ("block", "state", "to train on", "spent", "held", "left", "id")
+    session.result(found, lambda: show.table(session.console, head, rows))
+    for each in (warning for block in found for warning in block.warnings or ()):
+        show.console(stderr=True).print(f"warning: {each}", soft_wrap=True)
+
+
+def _shares(block: DataBlock) -> tuple[str, str, str]:
+    accounts = [each for each in block.ledger.accounts.values() if each is not None]
+    spent, held = (max(getattr(each, name) or 0.0 for each in accounts) for name in ("share_spent", "share_held"))
+    return f"{spent:.1%}", f"{held:.1%}", f"{max(0.0, 1.0 - spent - held):.1%}"
