@@ -8,12 +8,12 @@ may still need. The rows go first: the next sweep finishes an interrupted deleti
 from __future__ import annotations
 
 import logging
-import shutil
 from datetime import datetime, timedelta
 
 from sqlalchemy import ColumnElement, delete, func, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
+from app import parts
 from app.audit import record as audit
 from app.datasets import readings, resumable
 from app.datasets.repository import uses
@@ -133,9 +133,7 @@ def mark_deleted(session: Session, dataset_id: str) -> bool:
 
 def remove_content(db: Database, settings: Settings, dataset_id: str) -> None:
     """Removes the files that `mark_deleted` released, then forgets their paths."""
-    folder = settings.storage_root / "datasets" / dataset_id
-    shutil.rmtree(folder, ignore_errors=True)
-    if folder.exists():
+    if not parts.of(settings).remove(dataset_id):
         logger.error("the content of %s could not be removed: the next sweep tries again", dataset_id)
         return
     with db.write() as session:
