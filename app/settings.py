@@ -83,6 +83,11 @@ class Settings(BaseSettings):
         None, description="Folder that `path` registrations may read from; none: uploads only."
     )
 
+    data_buckets: list[str] = Field(
+        [],
+        description="Buckets, or bucket/prefix, that `path` registrations may name as s3://bucket/key (JSON list).",
+    )
+
     models_root: Path | None = Field(
         None, description="Folder of feature extractors and Hugging Face models; none: the service has no models."
     )

@@ -97,7 +97,8 @@ async def register_dataset(
     caller: OwnerKey,
 ) -> RegisteredDataset | ReadingDataset:
     """Registers a data set: its file in the request (multipart: `spec`, `file`, `holdout_file`), by `upload` (the id of
-    an upload in pieces, which this deletes), or by `path` under the data root.
+    an upload in pieces, which this deletes), or by `path`: under the data root, or `s3://bucket/key` in a bucket that
+    the service lists.
 
     Checks the data against the declaration; errors name columns and counts. Refuses content that you registered before,
     if either registration is private. Large files are read in the background: the answer's `state` is then "reading",
@@ -298,7 +299,7 @@ async def _by_reference(request: Request, folder: Path, settings: Settings, call
             raise TooLarge(f"a spec may have at most {settings.max_body_bytes} bytes")
     spec = await run_in_threadpool(_spec, bytes(body))
     if spec.path is None and spec.upload is None:
-        detail = "name a file under the data root in `path`, an upload in `upload`, or send one as multipart/form-data"
+        detail = "name a file in `path`, an upload in `upload`, or send one as multipart/form-data"
         raise InvalidRequest.at("/path", detail)
     return await run_in_threadpool(sources.named, spec, folder, settings, caller.id)
 
