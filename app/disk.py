@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 from app.errors import StorageFull
+from app.ids import new_id
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 RESERVE_BYTES = 512 * 2**20  # what data files leave free: twice what readiness asks for (app.system.health)
@@ -20,6 +21,21 @@ def sync(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def keep(storage_root: Path, folder: Path, name: str, kind: str) -> None:
+    """Moves a folder to its final place, <kind>/<name>; it is on disk before this returns.
+
+    What an earlier attempt left there without its row in the database goes to staging/, where a sweep finds it.
+    """
+    final = storage_root / kind
+    final.mkdir(mode=0o700, exist_ok=True)
+    sync(folder)
+    if (final / name).exists():
+        (storage_root / "staging").mkdir(mode=0o700, exist_ok=True)
+        (final / name).rename(storage_root / "staging" / new_id("left"))
+    folder.rename(final / name)
+    sync(final)
 
 
 def is_full(error: BaseException) -> bool:

@@ -43,6 +43,7 @@ from app.datasets.resumable_routes import router as uploads_router
 from app.datasets.routes import router as datasets_router
 from app.db.engine import Database
 from app.docs.routes import router as docs_router
+from app.errors import Unavailable
 from app.grants.routes import router as grants_router
 from app.jobs.pricing import PricingService
 from app.jobs.routes import forecast_router
@@ -192,5 +193,5 @@ def _look_around(db: Database, settings: Settings) -> None:
         # The database may have been restored since the last start.
         survey(db, Heads.of(settings), objects.of(settings))
     # the database is away: the relay surveys too, and each admission checks its own record
-    except SQLAlchemyError as error:
+    except (SQLAlchemyError, Unavailable) as error:
         logger.error("the ledgers were not compared with their recorded heads: %s", type(error).__name__)

@@ -43,10 +43,25 @@ class Settings(BaseSettings):
         description="Folder of the ledgers' recorded heads; keep it out of database backups; none: home/heads.",
     )
 
+    heads_store: str = Field(
+        "",
+        pattern=r"^(s3://.+)?$",
+        description="Bucket of the ledgers' recorded heads instead of that folder (s3://…); empty: the folder.",
+    )
+
     object_store: str = Field(
         "",
         pattern=r"^(s3://.+)?$",
-        description="Bucket for models and other files of jobs (s3://…); empty: home/storage.",
+        description="Bucket for data sets, models and other files of jobs (s3://…); empty: home/storage.",
+    )
+    object_encryption: Literal["", "AES256", "aws:kms"] = Field(
+        "", description="What the bucket encrypts new objects with (server-side); empty: its own default."
+    )
+    object_kms_key: str = Field("", description="Id of the key for `aws:kms`; empty: the account's own.")
+    cache_bytes: int = Field(
+        256 * 1024 * MIB,
+        ge=1,
+        description="With a bucket: what a host keeps of data sets in home/storage/cache; the least recently used go.",
     )
 
     witnesses: list[str] = Field(
@@ -66,6 +81,11 @@ class Settings(BaseSettings):
     )
     data_root: Path | None = Field(
         None, description="Folder that `path` registrations may read from; none: uploads only."
+    )
+
+    data_buckets: list[str] = Field(
+        [],
+        description="Buckets, or bucket/prefix, that `path` registrations may name as s3://bucket/key (JSON list).",
     )
 
     models_root: Path | None = Field(

@@ -123,6 +123,21 @@ def redis_server() -> Iterator[servers.Redis]:
 
 
 @pytest.fixture(scope="session")
+def s3_server() -> Iterator[servers.S3]:
+    """One real S3 server for the session."""
+    with servers.s3() as server:
+        yield server
+
+
+@pytest.fixture
+def s3_bucket(s3_server: servers.S3, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The address of a bucket of the test's own; this process has the credentials."""
+    for name, value in s3_server.environment.items():
+        monkeypatch.setenv(name, value)
+    return s3_server.bucket()
+
+
+@pytest.fixture(scope="session")
 def migrated_postgres(postgres_server: str) -> str:
     """The name of an empty database at the newest migration: a TEMPLATE for each test's own."""
     url = servers.new_database(postgres_server)

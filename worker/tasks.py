@@ -11,7 +11,7 @@ from typing import Any
 
 from celery.signals import worker_ready, worker_shutdown
 
-from app import tracing
+from app import parts, tracing
 from app.contracts.devices import Device, Kind
 from app.contracts.events import RUN_JOB
 from app.contracts.job_spec import MOST_PROCESSES
@@ -19,12 +19,14 @@ from app.contracts.sandbox import Sandbox
 from app.db.engine import Database
 from app.ledger.heads import Heads
 from app.lifecycle.attempts import AttemptLog
+from app.lifecycle.copies import LOOK_S, drop_deleted
 from app.lifecycle.fair import claim_next
 from app.lifecycle.measures import ENDS, Measures
 from app.lifecycle.presence import Presence
 from app.lifecycle.states import notify
 from app.logs import about
 from app.predictions import claims as predictions
+from app.repeat import in_thread
 from app.settings import get_settings
 from worker.attempt.devices import on_this_machine
 from worker.attempt.fork_server import ForkServer
@@ -105,6 +107,7 @@ def _sandbox() -> Sandbox | None:
 def _appear(**_: Any) -> None:
     _presence().start()
     _measures().start()
+    in_thread("copies", lambda: drop_deleted(_database(), parts.of(get_settings())), STOPPING, LOOK_S)
 
 
 @worker_shutdown.connect  # type: ignore[untyped-decorator]

@@ -139,7 +139,8 @@ def append(
     recorded = {each: behind.read_recorded(heads, each) for each in to.family}
     check_units(db, settings, to, content, folder)
     block = service.Block(to.id, label, f"{to.name}/{label}")
-    with db.write() as session:
+    dataset_id = new_id("ds")
+    with service.published(settings, dataset_id, content, folder) as kept, db.write() as session:
         repository.take_turns(session)
         quota.reserve(session, settings, to.owner_key, new_bytes)
         # Against changes of the cap, the declaration and the content; admissions wait for the end, and see all of it.
@@ -150,8 +151,8 @@ def append(
             raise Conflict("wrong-state", "the data set was changed at this moment: send the block again")
         for each, head in recorded.items():
             behind.require_current(session, head, each)
-        new = New(new_id("ds"), to.owner_key, _capped(spec, blocks.lead(session, to.id)), block)
-        made = service.store(session, settings, new, content, folder)
+        new = New(dataset_id, to.owner_key, _capped(spec, blocks.lead(session, to.id)), block)
+        made = service.store(session, settings, new, content, kept, folder)
         for found in budgets.all_of(session, to.id):
             copy_to(session, found, accounts.account_of(session, made.dataset.id))
         return made

@@ -6,10 +6,12 @@ registration: sums are paid for up to `records_bound` records. Only the owner le
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Any
 
 from sqlalchemy.orm import Session
 
+from app import parts
 from app.audit import record as audit
 from app.contracts.dataset_spec import DatasetSpec, PublicHoldout, SplitHoldout, rounded
 from app.contracts.redeclaration import Redeclaration, amended
@@ -25,6 +27,7 @@ from app.ids import now
 from app.keys.service import Caller
 from app.ledger import accounts, behind
 from app.ledger.heads import Heads
+from app.parts import Parts
 from app.privacy.numerics import records_bound
 from app.settings import Settings
 
@@ -50,15 +53,14 @@ def redeclare(
     with db.read() as session:
         found = _open(session, grants.require(session, caller, dataset, "own"))
         version, spec, shape = found.declaration, DatasetSpec.model_validate(found.spec), found.shape
-        parts = {name: part | {"path": str(settings.storage_root / part["path"])} for name, part in found.parts.items()}
-        dataset_id = found.id
+        stored, dataset_id = found.parts, found.id
     recorded = behind.read_recorded(heads, dataset_id)
     with db.read() as session:
         behind.require_current(session, recorded, dataset_id)
     wanted = amended(spec, asked)
     if wanted == spec and not asked.dry_run:
         raise InvalidRequest.at("", "this is what is declared already: nothing would change")
-    counts = counts_of(wanted, _units(parsers, parts))
+    counts = counts_of(wanted, _units(parsers, parts.of(settings), stored))
     sizes = sizes_of(wanted, shape, counts)
     with db.write() as session:
         row = session.get_one(Dataset, dataset_id, with_for_update={"key_share": True}, populate_existing=True)
@@ -76,17 +78,22 @@ def redeclare(
         return Registered(row, account, counts, warnings_of(wanted, counts))
 
 
-def _units(parsers: Parsers, parts: dict[str, Any]) -> dict[str, int]:
+def _units(parsers: Parsers, kept: Parts, stored: dict[str, Any]) -> dict[str, int]:
     """The private count of each stored part.
 
     Raises:
         Unavailable: a part cannot be read.
     """
     unreadable = Unavailable("the stored records cannot be read at the moment")
-    if "train" not in parts:
+    if "train" not in stored:
         raise unreadable
     try:
-        counted: dict[str, int] = parsers.recount({"parts": parts})["units"]
+        with ExitStack() as held:
+            here = {
+                name: part | {"path": str(held.enter_context(kept.held(part["path"], part["sha256"])))}
+                for name, part in stored.items()
+            }
+            counted: dict[str, int] = parsers.recount({"parts": here})["units"]
     except DataDamagedError:
         raise unreadable from None
     return counted

@@ -6,12 +6,10 @@ no other registration or upload of this key is decided. So two requests at once 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from app import parts
 from app.datasets import resumable
 from app.db.engine import Database
 from app.db.models import ApiKey, Dataset, DatasetReading
@@ -46,11 +44,12 @@ def reserve(session: Session, settings: Settings, owner_key: str, more: int) -> 
 
 def stored_bytes(session: Session, settings: Settings, owner_key: str) -> int:
     """The bytes that a key's data sets and unfinished registrations take, features of extractors included."""
-    there = select(Dataset.id).where(Dataset.owner_key == owner_key, Dataset.content_deleted_at.is_(None))
+    own = (Dataset.owner_key == owner_key, Dataset.content_deleted_at.is_(None))
+    there = select(Dataset.id, Dataset.parts).where(*own)
     reading = (DatasetReading.owner_key == owner_key, DatasetReading.state == "reading")
     waiting = session.scalar(select(func.coalesce(func.sum(DatasetReading.bytes), 0)).where(*reading)) or 0
-    ids = session.scalars(there).all()
-    stored = sum(size for each in ids for size in _sizes(settings.storage_root / "datasets" / each))
+    kept = parts.of(settings)
+    stored = sum(kept.stored_bytes(each.id, each.parts) for each in session.execute(there))
     return stored + int(waiting) + resumable.declared_bytes(settings, owner_key)
 
 
@@ -62,12 +61,3 @@ def _check(session: Session, settings: Settings, owner_key: str, more: int) -> N
         raise Conflict(
             "quota-exceeded", f"{detail} content, or give an upload up", limit_bytes=limit, stored_bytes=used
         )
-
-
-def _sizes(folder: Path) -> Iterator[int]:
-    for path in folder.rglob("*"):
-        try:
-            if path.is_file():
-                yield path.stat().st_size
-        except FileNotFoundError:  # deleted meanwhile
-            continue

@@ -24,6 +24,7 @@ from app.datasets.readings import Claimed, Lost
 from app.db.engine import Database
 from app.disk import is_full
 from app.errors import InvalidRequest, LimitError, ServiceError, StorageFull, Unavailable
+from app.parts import Published
 from app.repeat import in_thread
 from app.sandbox import Interrupted, Watch
 from app.settings import Settings
@@ -78,7 +79,7 @@ class Reader:
         most = max(1, self.settings.max_readers - 1)
         with self._claiming:
             full = [owner for owner, count in self._read_now.items() if count >= most]
-            claimed = readings.claim(self.db, self.settings.lease_s, full)
+            claimed = readings.claim(self.db, self.settings.lease_s, full, readings.here(self.settings))
             if claimed is not None:
                 self._read_now[claimed.owner_key] += 1
             return claimed
@@ -138,20 +139,21 @@ class Reader:
             raise Interrupted
         content = service.read(self.settings, self._parsers, claimed.spec, work, watch)
         new = service.New(claimed.id, claimed.owner_key, claimed.spec)
-        for _ in range(TRIES):
-            try:
-                return self._store(claimed, new, content, work)
-            except Unavailable:
-                if watch.stop.wait(AGAIN_S):
-                    raise Interrupted from None
-        return self._store(claimed, new, content, work)
+        with service.published(self.settings, new.dataset_id, content, work) as made:
+            for _ in range(TRIES):
+                try:
+                    return self._store(claimed, new, content, made, work)
+                except Unavailable:
+                    if watch.stop.wait(AGAIN_S):
+                        raise
+            return self._store(claimed, new, content, made, work)
 
-    def _store(self, claimed: Claimed, new: service.New, content: service.Content, work: Path) -> None:
+    def _store(self, claimed: Claimed, new: service.New, content: service.Content, made: Published, work: Path) -> None:
         duplicates.check_forgotten(self.db, self.settings, new.owner_key, content.known_as)
         with self.db.write() as session:
             repository.take_turns(session)
             readings.begin_end(session, claimed)
-            readings.end(session, claimed, service.store(session, self.settings, new, content, work))
+            readings.end(session, claimed, service.store(session, self.settings, new, content, made, work))
 
     @contextmanager
     def _renewed(self, claimed: Claimed, watch: Watch) -> Iterator[None]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -23,6 +24,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, and_, case, delete, exists, func, or_, select, tuple_, update
 from sqlalchemy.orm import Session, aliased
 
+from app import parts
 from app.audit import record as audit
 from app.contracts.dataset_spec import DatasetSpec
 from app.datasets import quota, repository, service, storage
@@ -30,7 +32,8 @@ from app.datasets.sources import Arrived, Source
 from app.db.clock import ClockName, has_passed, in_seconds
 from app.db.engine import Database
 from app.db.models import Dataset, DatasetReading
-from app.errors import NotFound, ServiceError
+from app.disk import keep
+from app.errors import InvalidRequest, NotFound, ServiceError
 from app.grants.service import NO_SUCH_DATASET
 from app.ids import new_id, now
 from app.keys.service import Caller
@@ -93,7 +96,7 @@ def accept(
         session.add(row)
         session.flush()
         audit.record(session, "dataset.reading", row.id)
-        storage.keep(settings.storage_root, folder, row.id, KIND)
+        keep(settings.storage_root, folder, row.id, KIND)
         return row
 
 
@@ -102,7 +105,16 @@ def folder_of(settings: Settings, dataset_id: str) -> Path:
     return settings.storage_root / KIND / dataset_id
 
 
-def claim(db: Database, lease_s: float, passed: Collection[str] = ()) -> Claimed | None:
+def here(settings: Settings) -> list[str] | None:
+    """The registrations whose files wait on this machine; None: any, as all machines share the folder."""
+    if not settings.object_store:
+        return None
+    return [path.name for path in (settings.storage_root / KIND).glob("ds_*")]
+
+
+def claim(
+    db: Database, lease_s: float, passed: Collection[str] = (), among: Collection[str] | None = None
+) -> Claimed | None:
     """Takes the registration whose turn it is, of those that nobody reads; None if there is none.
 
     Owners take turns, so that one with many slow files delays another's by one of them at most: first comes the owner
@@ -111,10 +123,13 @@ def claim(db: Database, lease_s: float, passed: Collection[str] = ()) -> Claimed
 
     Args:
         passed: owners whose turn it is not.
+        among: their ids; None: any.
     """
     free = and_(
         READ.state == "reading", or_(READ.lease_until.is_(None), has_passed(READ.lease_until, READ.lease_clock))
     )
+    if among is not None:
+        free = and_(free, READ.id.in_(among))
     other = aliased(DatasetReading)
     is_read = and_(other.lease_until.is_not(None), ~has_passed(other.lease_until, other.lease_clock))
     of_owner = other.owner_key == READ.owner_key
@@ -199,7 +214,7 @@ def withdraw(db: Database, settings: Settings, caller: Caller, dataset: str) -> 
         session.expunge(row)
     shutil.rmtree(folder_of(settings, row.id), ignore_errors=True)
     # An attempt that died before its commit may have put the parts in their place already.
-    shutil.rmtree(settings.storage_root / "datasets" / row.id, ignore_errors=True)
+    parts.of(settings).remove(row.id)
     return row
 
 
@@ -237,11 +252,26 @@ def sweep(db: Database, settings: Settings) -> None:
     """Deletes ended rows after a day, and the folders that no registration needs."""
     with db.write() as session:
         session.execute(delete(READ).where(READ.ended_at < now() - KEPT))
+    if settings.object_store:
+        _reject_lost(db, settings)
     with db.read() as session:
         needed = set(session.scalars(select(READ.id).where(READ.state == "reading")))
     for folder in storage.stale(settings.storage_root, KIND):
         if folder.name not in needed:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _reject_lost(db: Database, settings: Settings) -> None:
+    """Ends registrations that nobody reads any more: their files were on a machine that is gone."""
+    oldest = now() - timedelta(hours=settings.upload_kept_hours, seconds=settings.read_time_s)
+    idle = or_(READ.lease_until.is_(None), has_passed(READ.lease_until, READ.lease_clock))
+    with db.read() as session:
+        lost = session.scalars(select(READ).where(READ.state == "reading", READ.created_at < oldest, idle)).all()
+    gone = InvalidRequest.at("/file", "the machine that had the file is gone: register it again")
+    for row in lost:
+        spec = DatasetSpec.model_validate(row.spec)
+        with suppress(Lost):
+            reject(db, Claimed(row.id, row.attempt, row.deaths, row.owner_key, spec, {}), gone)
 
 
 def _seen(caller: Caller) -> ColumnElement[bool]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import hmac
 import shutil
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,6 +21,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from app import parts
 from app.audit import record as audit
 from app.contracts import filters
 from app.contracts.dataset_spec import DatasetPrivacy, DatasetSpec, LastItemHoldout, PublicHoldout, SplitHoldout
@@ -27,11 +29,13 @@ from app.datasets import duplicates, hashes, quota, repository, storage
 from app.datasets.parsing import Parsers
 from app.db.engine import Database
 from app.db.models import Account, Dataset, DatasetContent
-from app.errors import Conflict, InvalidRequest
+from app.errors import Conflict, InvalidRequest, ServiceError, Unavailable
+from app.formats.damage import DataDamagedError
 from app.ids import new_id, now
 from app.keys.service import Caller
 from app.ledger import accounts
 from app.ledger.heads import Heads
+from app.parts import Published
 from app.privacy.derive import default_delta
 from app.privacy.numerics import records_bound
 from app.privacy.plans import OrderRequest
@@ -89,10 +93,10 @@ def register(
     new = New(new_id("ds"), caller.id, spec)
     duplicates.check_forgotten(db, settings, caller.id, content.known_as)
     try:
-        with db.write() as session:
+        with published(settings, new.dataset_id, content, folder) as kept, db.write() as session:
             repository.take_turns(session)
             quota.reserve(session, settings, caller.id, new_bytes)
-            return store(session, settings, new, content, folder)
+            return store(session, settings, new, content, kept, folder)
     except IntegrityError:
         with db.read() as session:
             check_name(session, spec.name)
@@ -118,16 +122,40 @@ class Block:
     name: str
 
 
-def store(session: Session, settings: Settings, new: New, content: Content, folder: Path) -> Registered:
+@contextmanager
+def published(settings: Settings, dataset_id: str, content: Content, folder: Path) -> Iterator[Published]:
+    """Publishes the parts of a data set to be; within the block a transaction names them.
+
+    Where the block ends in an error that is known to come before the commit, they are removed. After any other, such as
+    a connection lost at the commit, a data set may have them.
+
+    Raises:
+        Unavailable: the bucket does not answer, or a part changed on this disk.
+    """
+    kept = parts.of(settings)
+    try:
+        made = kept.publish(dataset_id, folder / storage.PARTS, content.parsed["parts"])
+    except DataDamagedError:
+        raise Unavailable("what was read changed on the service's disk before it was stored: try again") from None
+    try:
+        yield made
+    except (ServiceError, IntegrityError):
+        kept.withdraw(made)
+        raise
+
+
+def store(
+    session: Session, settings: Settings, new: New, content: Content, made: Published, folder: Path
+) -> Registered:
     """Writes the data set, the keyed hashes of its content and its account, and puts its parts in place.
 
     Raises:
         Conflict, Unavailable: as `register`, and as `hashes.check_renewed`.
     """
-    dataset, account = _insert(session, Heads.of(settings), new, content)
+    dataset, account = _insert(session, Heads.of(settings), new, content, made)
     audit.record(session, "dataset.registered" if new.block is None else "block.appended", dataset.id)
     # Before the commit: every data set in the database then has its files. The other order could lose them.
-    storage.keep(settings.storage_root, folder / storage.PARTS, dataset.id)
+    parts.of(settings).place(dataset.id, folder / storage.PARTS)
     return Registered(dataset, account, content.parsed["counts"], content.parsed["warnings"] + _warnings(new.spec))
 
 
@@ -197,14 +225,14 @@ def read(settings: Settings, parsers: Parsers, spec: DatasetSpec, folder: Path, 
     Args:
         spec: the resolved declaration.
     """
-    parts = folder / storage.PARTS
-    parts.mkdir(mode=0o700)
+    output = folder / storage.PARTS
+    output.mkdir(mode=0o700)
     chain = load_secrets(settings, "data_hmac_key")
     request = {
         "spec": spec.model_dump(mode="json"),
         "file": str((folder / "file").resolve()),
         "holdout_file": str((folder / "holdout_file").resolve()) if _wants_holdout_file(spec) else None,
-        "output_dir": str(parts.resolve()),
+        "output_dir": str(output.resolve()),
         "keys": content_keys(chain),
         "max_unpacked_bytes": settings.max_unpacked_bytes,
     }
@@ -317,7 +345,9 @@ def split_sizes(spec: DatasetSpec, records: int, pointer: str = "/holdout/fracti
     return train, records - train
 
 
-def _insert(session: Session, heads: Heads, new: New, content: Content) -> tuple[Dataset, Account | None]:
+def _insert(
+    session: Session, heads: Heads, new: New, content: Content, made: Published
+) -> tuple[Dataset, Account | None]:
     spec, parsed, chain, dataset_id = new.spec, content.parsed, content.chain, new.dataset_id
     repository.take_turns(session)
     hashes.check_renewed(session, chain)
@@ -335,10 +365,7 @@ def _insert(session: Session, heads: Heads, new: New, content: Content) -> tuple
         sensitivity=spec.privacy.sensitivity,
         spec=spec.model_dump(mode="json"),
         shape=_shape(spec, parsed),
-        parts={
-            name: {"path": f"datasets/{dataset_id}/{part['file']}", "sha256": part["sha256"]}
-            for name, part in parsed["parts"].items()
-        },
+        parts=made.rows,
         content_sha256=parsed["content_sha256"],
         content_hmac=shown_hmac(chain[0], dataset_id, hmacs["data", "file"]),
         created_at=now(),

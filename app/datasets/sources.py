@@ -1,4 +1,4 @@
-"""The files of a registration: sent with it, uploaded in pieces before, or under the data root.
+"""The files of a registration: sent with it, uploaded in pieces before, under the data root, or in a listed bucket.
 
 Large ones are neither copied nor compared with their hash within the request: `fetch` does it in the background.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from app.contracts.base import Document
 from app.contracts.dataset_spec import DatasetSpec
-from app.datasets import folders, resumable, storage
+from app.datasets import bucket_files, folders, resumable, storage
 from app.datasets.parsing import Parsers
 from app.errors import InvalidRequest
 from app.settings import Settings
@@ -23,14 +23,16 @@ class Source(Document):
     """One file, and what is left to do before it is read.
 
     Attributes:
-        path: where it is copied from, under the data root; None: it is in its folder.
+        path: where it is copied from, under the data root or s3://bucket/key; None: it is in its folder.
         is_folder: it is a folder of images, and packed.
+        etag: the accepted version of a bucket's object.
         sha256: what it has to be, in hex.
     """
 
     size: int
     path: str | None = None
     is_folder: bool = False
+    etag: str | None = None
     sha256: str | None = None
 
 
@@ -69,19 +71,28 @@ def named(spec: DatasetSpec, folder: Path, settings: Settings, owner_key: str) -
 
     Raises:
         InvalidRequest: there is no such file or upload, or a part of it is missing.
-        TooLarge: a file under the data root is.
+        TooLarge: a file under the data root or in a bucket is.
+        Unavailable: a bucket does not answer.
     """
     found: dict[str, Source] = {}
     for name, prefix in PREFIXES.items():
         path, upload = getattr(spec, f"{prefix}path"), getattr(spec, f"{prefix}upload")
         if path is not None and upload is not None:
             raise InvalidRequest.at(f"/{prefix}upload", f"give `{prefix}path` or `{prefix}upload`, not both")
-        if path is not None:
+        if path is not None and bucket_files.is_one(path):
+            found[name] = _in_bucket(path, f"/{prefix}path", settings)
+        elif path is not None:
             found[name] = _under_data_root(spec, path, f"/{prefix}path", settings)
         if upload is not None:
             declared = resumable.take(settings, owner_key, upload, f"/{prefix}upload", folder / name)
             found[name] = Source(size=declared.size, sha256=declared.sha256)
     return Arrived(spec, found)
+
+
+def _in_bucket(path: str, pointer: str, settings: Settings) -> Source:
+    address = bucket_files.parse(path, pointer, settings.data_buckets)
+    found = bucket_files.look(address, pointer, settings.max_path_bytes)
+    return Source(size=found.size, path=path, etag=found.etag)
 
 
 def _under_data_root(spec: DatasetSpec, path: str, pointer: str, settings: Settings) -> Source:
@@ -93,10 +104,11 @@ def _under_data_root(spec: DatasetSpec, path: str, pointer: str, settings: Setti
 
 
 def fetch(sources: Mapping[str, Source], folder: Path, settings: Settings, parsers: Parsers) -> None:
-    """Copies what is under the data root, and compares what was uploaded with its hash. It can be repeated.
+    """Copies what is under the data root or in a bucket; compares what was uploaded with its hash. It can be repeated.
 
     Raises:
-        InvalidRequest, TooLarge, StorageFull: as `storage.copy_from_data_root`; a file is not the declared one.
+        InvalidRequest, TooLarge, StorageFull, Unavailable: as `storage.copy_from_data_root` and `bucket_files.copy`; a
+            file is not the declared one.
         LimitError: too many copies are made at once (503).
     """
     for name, source in sources.items():
@@ -105,7 +117,15 @@ def fetch(sources: Mapping[str, Source], folder: Path, settings: Settings, parse
             half = folder / f"{name}.part"
             half.unlink(missing_ok=True)
             with parsers.copying():
-                take = storage.pack_from_data_root if source.is_folder else storage.copy_from_data_root
-                take(settings.data_root, source.path, f"/{prefix}path", half, settings.max_path_bytes)
+                _copy(source, source.path, f"/{prefix}path", half, settings)
             half.rename(folder / name)
         resumable.check_arrived(folder / name, source.sha256, f"/{prefix}upload")
+
+
+def _copy(source: Source, path: str, pointer: str, target: Path, settings: Settings) -> None:
+    if source.etag is not None:
+        address = bucket_files.parse(path, pointer, settings.data_buckets)  # it may have been taken off the list
+        bucket_files.copy(address, bucket_files.Found(source.size, source.etag), pointer, target)
+        return
+    take = storage.pack_from_data_root if source.is_folder else storage.copy_from_data_root
+    take(settings.data_root, path, pointer, target, settings.max_path_bytes)

@@ -3,7 +3,7 @@
 staging/<random>/     a file and the parts parsed from it; gone when the request ends, whatever happened
 reading/<id>/         the files of a registration that is read in the background; gone when that ends
 uploads/              files that arrive in pieces (app.datasets.resumable)
-datasets/<id>/        the parts of a registered data set, never changed
+datasets/<id>/        the parts of a registered data set, never changed (app.parts; with a bucket they lie there)
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from app.datasets import folders
-from app.disk import require_room, sync
+from app.disk import require_room
 from app.errors import InvalidRequest, too_large
 from app.ids import new_id
 
@@ -129,21 +129,6 @@ def _opener(path: str, flags: int) -> int:
         os.close(descriptor)
         raise FileNotFoundError
     return descriptor
-
-
-def keep(storage_root: Path, folder: Path, dataset_id: str, kind: str = "datasets") -> None:
-    """Moves a folder to its final place; it is on disk before this returns.
-
-    What an earlier attempt left there without its row in the database goes to staging/, where `stale` finds it.
-    """
-    final = storage_root / kind
-    final.mkdir(mode=0o700, exist_ok=True)
-    sync(folder)
-    if (final / dataset_id).exists():
-        (storage_root / "staging").mkdir(mode=0o700, exist_ok=True)
-        (final / dataset_id).rename(storage_root / "staging" / new_id("left"))
-    folder.rename(final / dataset_id)
-    sync(final)
 
 
 def stale(storage_root: Path, kind: str) -> Iterator[Path]:

@@ -148,6 +148,14 @@ class Index:
         """
         try:
             content = index_path(path).read_bytes()
+        except OSError:
+            raise DataDamagedError("a stored part of the data set differs from the registered one") from None
+        return cls.of_bytes(content, sha256)
+
+    @classmethod
+    def of_bytes(cls, content: bytes, sha256: str) -> Index:
+        """Interprets an index's file. Raises like `read`."""
+        try:
             line, _, rest = content.partition(b"\n")
             if len(line) > MAX_HEADER_BYTES:
                 raise ValueError
@@ -159,7 +167,7 @@ class Index:
             counts = [min(step, rows - start) for start in range(0, rows, step)]
             if not right or found.chunks["rows"].tolist() != counts:
                 raise ValueError
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             raise DataDamagedError("a stored part of the data set differs from the registered one") from None
         return found
 

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from app.db.engine import Database
 from app.db.models import Account, Dataset, DatasetContent, Job, LedgerCheck, LedgerEntry
-from app.errors import Conflict, TransientError
+from app.errors import Conflict, TransientError, Unavailable
 from app.ids import now
 from app.ledger import notes
 from app.ledger.heads import Head, Heads, UnreadableHeadError
@@ -49,7 +49,7 @@ def record(db: Database, heads: Heads, dataset_id: str) -> None:
             head = Head.of(account, owner, tuple(sorted(contents)))
         if problem is None:
             heads.write(head)
-    except (OSError, UnreadableHeadError) as error:
+    except (OSError, UnreadableHeadError, Unavailable) as error:
         raise TransientError(f"the head of {dataset_id} could not be recorded: {error}") from None
     if problem is not None:
         raise TransientError(f"the ledger of {dataset_id} is behind: {problem}")
@@ -124,6 +124,7 @@ def read_recorded(heads: Heads, dataset_id: str) -> Head | None:
 
     Raises:
         Conflict: `ledger-behind`: there is one, and it cannot be read.
+        Unavailable: the bucket of records does not answer.
     """
     try:
         return heads.read(dataset_id)
@@ -156,11 +157,11 @@ def problems(db: Database, heads: Heads, dataset_ids: Iterable[str]) -> dict[str
 def _against_records(db: Database, heads: Heads, dataset_ids: list[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     recorded: dict[str, Head | None] = {}
-    for each in dataset_ids:
-        try:
-            recorded[each] = heads.read(each)
-        except UnreadableHeadError as error:
-            found[each] = f"its record outside the database cannot be read: {error}"
+    for each, read in heads.read_all(dataset_ids).items():
+        if isinstance(read, UnreadableHeadError):
+            found[each] = f"its record outside the database cannot be read: {read}"
+        else:
+            recorded[each] = read
     with db.read() as session:
         accounts = session.scalars(select(Account).where(Account.dataset_id.in_(recorded)))
         for account in accounts:
@@ -218,7 +219,11 @@ def reach(db: Database, heads: Heads, dataset_id: str) -> int:
 
     0 if the ledger is behind: a job may have run already. With required witnesses the entries that all have seen.
     """
-    problem = problems(db, heads, [dataset_id]).get(dataset_id)
+    try:
+        problem = problems(db, heads, [dataset_id]).get(dataset_id)
+    except Unavailable as error:
+        logger.warning("no job of %s is claimed: %s", dataset_id, error.message)
+        return 0
     if problem is not None:
         logger.error("no job of %s is claimed, because its ledger is behind: %s", dataset_id, problem)
         return 0
@@ -287,13 +292,8 @@ def forgotten_content(db: Database, heads: Heads, owner: str, hmacs: set[str]) -
     is none. Other owners' data sets are not compared: decision 15."""
     with db.read() as session:
         known = set(session.scalars(select(Account.dataset_id)))
-    for each in heads.recorded():
-        if each in known:
-            continue
-        try:
-            recorded = heads.read(each)
-        except UnreadableHeadError:
-            continue
-        if recorded is not None and recorded.owner == owner and hmacs & set(recorded.contents):
+    unknown = [each for each in heads.recorded() if each not in known]
+    for each, recorded in heads.read_all(unknown).items():
+        if isinstance(recorded, Head) and recorded.owner == owner and hmacs & set(recorded.contents):
             return each
     return None

@@ -24,7 +24,7 @@ from sqlalchemy.orm import Session
 
 from app.db.engine import Database
 from app.db.models import Account, LedgerCheckpoint, LedgerTile
-from app.errors import Conflict, InvalidRequest, TransientError
+from app.errors import Conflict, InvalidRequest, TransientError, Unavailable
 from app.ids import whole_second
 from app.ledger import behind, notes
 from app.ledger.attestations import NotAuthentic
@@ -94,7 +94,7 @@ def advance(
         found = notes.Checkpoint(dataset_id, account.entries, tree.root(account.entries))
         note = notes.sign(found, key) + (notes.cosignatures(row.note) if row is not None and again else "")
         heads.keep_checkpoint(dataset_id, note)
-    except (OSError, ValueError, UnreadableHeadError) as error:
+    except (OSError, ValueError, UnreadableHeadError, Unavailable) as error:
         raise TransientError(f"the checkpoint of {dataset_id} could not be signed: {error}") from None
     try:
         with session.begin_nested():
@@ -196,7 +196,7 @@ def _cosign(
         return _keep_cosigned(db, heads, dataset_id, note, line)
     except Contradiction as error:
         _tell(told, f"the ledger of {dataset_id} was rewound or rewritten: {error} (scrimp restore)")
-    except (Conflict, InvalidRequest, TransientError, NotAuthentic, UnreadableHeadError, OSError) as error:
+    except (Conflict, InvalidRequest, TransientError, Unavailable, NotAuthentic, UnreadableHeadError, OSError) as error:
         _tell(told, f"a checkpoint of {dataset_id} is not cosigned yet: {error}")
         if isinstance(error, Away):
             away.add(witness)

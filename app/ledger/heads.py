@@ -1,23 +1,20 @@
-"""The last known head of each data set's ledger, in files outside every backup of the database.
+"""The last known head of each data set's ledger, in records outside every backup of the database.
 
-    <heads>/<data set>.json          the newest recorded head, with the balances after it
-    <heads>/<data set>.checkpoint    the newest signed checkpoint, with its witnesses' cosignatures
-    <heads>/noise-epoch              derives the noise secret since a backup was last restored
+    <data set>.json          the newest recorded head, with the balances after it
+    <data set>.checkpoint    the newest signed checkpoint, with its witnesses' cosignatures
+    noise-epoch              derives the noise secret since a backup was last restored
 
 A head is recorded before an attempt's first private pass, and after a settlement. A database that was restored from an
-older backup has lost entries; this file has not. It lies beside the storage root, and is never restored with the
-database: a rollback of both leaves no trace.
+older backup has lost entries; this record has not. It lies in a folder beside the storage root, or in a bucket
+(app.ledger.records), and is never restored with the database: a rollback of both leaves no trace.
 
 Guarantee: `write` returns once the record is on disk. No older record replaces it, even with concurrent writers.
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -25,15 +22,15 @@ from pydantic import AwareDatetime, Field, ValidationError
 
 from app.contracts.base import Document
 from app.db.models import Account
-from app.disk import sync
 from app.ids import now
 from app.ledger.entries import balance_of
 from app.ledger.notes import lines, read
+from app.ledger.records import InFolder, Record, Records, in_bucket
 from app.ledger.witnesses import Witness, required
-from app.secrets import write_private
 from app.settings import Settings
 
-EPOCH_FILE = "noise-epoch"
+EPOCH = "noise-epoch"
+TRIES = 100  # each loss means that another writer won
 Units = Annotated[int, Field(ge=0)]
 
 
@@ -95,82 +92,84 @@ def _gains(before: str, note: str) -> bool:
     return read(before) == read(note) and not set(lines(note)) <= set(lines(before))
 
 
-def _damaged() -> str:
-    raise ValueError("it belongs to another data set")
-
-
 class Heads:
-    """The folder of records, and the witnesses that must have seen a ledger. Safe for any number of threads, processes
-    and hosts that share it.
+    """The recorded heads, and the witnesses that must have seen a ledger. Safe for any number of threads, processes and
+    hosts that share the records.
 
     Args:
+        folder: where the records lie.
         witnesses: without their newest checkpoint nothing is admitted; empty: none is asked.
+        records: where they lie instead of the folder.
     """
 
-    def __init__(self, folder: Path, witnesses: tuple[Witness, ...] = ()) -> None:
+    def __init__(self, folder: Path, witnesses: tuple[Witness, ...] = (), records: Records | None = None) -> None:
         self.folder, self.witnesses = folder, witnesses
+        self._records: Records = records or InFolder(folder)
 
     @classmethod
     def of(cls, settings: Settings) -> Heads:
-        """The folder of records and the required witnesses in these settings."""
-        return cls(settings.effective_heads_dir, required(settings))
+        """The records and the required witnesses in these settings."""
+        url, keys = settings.heads_store, (settings.object_encryption, settings.object_kms_key)
+        return cls(settings.effective_heads_dir, required(settings), in_bucket(url, *keys) if url else None)
 
     def read(self, dataset_id: str) -> Head | None:
         """The record of a data set; None if there is none.
 
         Raises:
             UnreadableHeadError: it is damaged, or the folder cannot be read.
+            Unavailable: the bucket does not answer.
         """
-        try:
-            text = self._path(dataset_id).read_bytes()
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise UnreadableHeadError(type(error).__name__) from None
-        try:
-            found = Head.model_validate_json(text)
-        except ValidationError:
-            raise UnreadableHeadError("it is damaged") from None
-        if found.dataset != dataset_id:
-            raise UnreadableHeadError("it belongs to another data set")
+        found = self.read_all([dataset_id])[dataset_id]
+        if isinstance(found, UnreadableHeadError):
+            raise found
         return found
 
+    def read_all(self, dataset_ids: Iterable[str]) -> dict[str, Head | UnreadableHeadError | None]:
+        """Several records, each as `read` answers it or with its error. Raises Unavailable."""
+        ids = list(dataset_ids)
+        found = self._records.read_all([_head(each) for each in ids])
+        return {each: _parsed(each, record) for each, record in zip(ids, found, strict=True)}
+
     def recorded(self) -> list[str]:
-        """The data sets that have a record."""
-        return sorted(path.stem for path in self.folder.glob("ds_*.json"))
+        """The data sets that have a record. Raises Unavailable."""
+        return [name.removesuffix(".json") for name in self._records.names(".json") if name.startswith("ds_")]
 
     def write(self, head: Head) -> None:
         """Records a head, on disk before this returns. Does nothing if a newer one is recorded already.
 
         Raises:
             UnreadableHeadError: a record exists, and its content is unknown.
-            OSError: the folder cannot be written.
+            OSError, Unavailable: it cannot be written.
         """
-        with self.locked():
-            before = self.read(head.dataset)
-            if before is None or before.seq < head.seq:
-                self._put(self._path(head.dataset), head.model_dump_json())
+
+        def newer(before: Record | None) -> str | None:
+            known = _parsed(head.dataset, before)
+            if isinstance(known, UnreadableHeadError):
+                raise known
+            return head.model_dump_json() if known is None or known.seq < head.seq else None
+
+        self._change(_head(head.dataset), newer)
 
     def replace(self, head: Head) -> None:
         """Replaces the record of a head that the database has lost; keeps the old one and its checkpoint beside it."""
-        with self.locked():
-            path, aside = self._path(head.dataset), f".forgotten-{secrets.token_hex(4)}"
-            for each, suffix in ((path, aside), (self._checkpoint(head.dataset), f"{aside}-checkpoint")):
-                if each.exists():
-                    each.replace(each.with_suffix(suffix))
-            self._put(path, head.model_dump_json())
+        aside = f"{head.dataset}.forgotten-{secrets.token_hex(4)}"
+        note = _checkpoint(head.dataset)
+        for name, kept in ((_head(head.dataset), aside), (note, f"{aside}-checkpoint")):
+            old = self._records.read(name)
+            if old is not None:
+                self._records.put(kept, old.content.decode(errors="replace"), None)
+        self._change(_head(head.dataset), lambda _: head.model_dump_json())
+        self._records.remove(note)
 
     def checkpoint(self, dataset_id: str) -> str | None:
         """The newest signed checkpoint of a data set, as a note; None if there is none.
 
         Raises:
             UnreadableHeadError: it is damaged, or the folder cannot be read.
+            Unavailable: the bucket does not answer.
         """
         try:
-            note = self._checkpoint(dataset_id).read_text(encoding="utf-8")
-            return note if read(note).dataset == dataset_id else _damaged()
-        except FileNotFoundError:
-            return None
+            return _note(dataset_id, self._records.read(_checkpoint(dataset_id)))
         except (OSError, ValueError) as error:
             raise UnreadableHeadError(f"the checkpoint: {type(error).__name__}") from None
 
@@ -180,43 +179,64 @@ class Heads:
 
         Raises:
             UnreadableHeadError: one is kept, and its content is unknown.
-            OSError: the folder cannot be written.
+            OSError, Unavailable: it cannot be written.
         """
-        with self.locked():
-            before = self.checkpoint(dataset_id)
-            if before is None or read(before).size < read(note).size or _gains(before, note):
-                self._put(self._checkpoint(dataset_id), note)
+
+        def newer(found: Record | None) -> str | None:
+            try:
+                before = _note(dataset_id, found)
+            except ValueError as error:
+                raise UnreadableHeadError(f"the checkpoint: {type(error).__name__}") from None
+            return note if before is None or read(before).size < read(note).size or _gains(before, note) else None
+
+        self._change(_checkpoint(dataset_id), newer)
 
     def epoch(self) -> str | None:
         """The epoch from which the noise secret is derived; None before the first rotation."""
-        try:
-            return (self.folder / EPOCH_FILE).read_text().strip()
-        except FileNotFoundError:
-            return None
+        found = self._records.read(EPOCH)
+        return None if found is None else found.content.decode().strip()
 
     def rotate_epoch(self) -> str:
         """Starts a new epoch of the noise key: no earlier key is used again. Returns its public name."""
-        with self.locked():
-            self._put(self.folder / EPOCH_FILE, secrets.token_hex(16))
-        return self.epoch() or ""
+        made = secrets.token_hex(16)
+        self._change(EPOCH, lambda _: made)
+        return made
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Serializes writers."""
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(lock)
+    def _change(self, name: str, made_of: Callable[[Record | None], str | None]) -> None:
+        """Writes what follows from the present record; again if another writer came first. None: nothing is written."""
+        for _ in range(TRIES):
+            before = self._records.read(name)
+            text = made_of(before)
+            if text is None or self._records.put(name, text.removesuffix("\n") + "\n", before):
+                return
+        raise OSError(f"others keep writing {name}")
 
-    def _path(self, dataset_id: str) -> Path:
-        return self.folder / f"{dataset_id}.json"
 
-    def _checkpoint(self, dataset_id: str) -> Path:
-        return self.folder / f"{dataset_id}.checkpoint"
+def _head(dataset_id: str) -> str:
+    return f"{dataset_id}.json"
 
-    def _put(self, path: Path, text: str) -> None:
-        write_private(path, text.removesuffix("\n") + "\n", overwrite=True)  # this syncs the file
-        sync(self.folder)
+
+def _checkpoint(dataset_id: str) -> str:
+    return f"{dataset_id}.checkpoint"
+
+
+def _parsed(dataset_id: str, record: Record | OSError | None) -> Head | UnreadableHeadError | None:
+    if record is None:
+        return None
+    if isinstance(record, OSError):
+        return UnreadableHeadError(type(record).__name__)
+    try:
+        found = Head.model_validate_json(record.content)
+    except ValidationError:
+        return UnreadableHeadError("it is damaged")
+    return found if found.dataset == dataset_id else UnreadableHeadError("it belongs to another data set")
+
+
+def _note(dataset_id: str, record: Record | None) -> str | None:
+    """A checkpoint's note. Raises ValueError if it is damaged or another data set's."""
+    if record is None:
+        return None
+    note = record.content.decode()
+    if read(note).dataset != dataset_id:
+        raise ValueError("it belongs to another data set")
+    return note

@@ -26,7 +26,7 @@ from app.audit import chain, same_content
 from app.contracts.events import RUN_JOB
 from app.db.engine import Database
 from app.db.models import Account, Job, Outbox
-from app.errors import ServiceError, TransientError
+from app.errors import ServiceError, TransientError, Unavailable
 from app.ids import now
 from app.ledger import behind, certificates, checkpoints
 from app.ledger.blocks import held_on
@@ -107,8 +107,7 @@ class Relay:
         if "predict" in due:
             self._notify_predictions()
         if time.monotonic() >= self.next_survey:
-            behind.survey(self.db, self.heads, self.objects)
-            self.next_survey = time.monotonic() + SURVEY_S
+            self.next_survey = time.monotonic() + self._survey()
         if time.monotonic() >= self.next_sweep:
             reap_expired(self.db, self.settings.max_attempts)
             self._notify_again()
@@ -126,6 +125,15 @@ class Relay:
     def run(self, stop: threading.Event) -> None:
         """Repeats passes until `stop` is set."""
         repeat(self.run_once, stop, POLL_S)
+
+    def _survey(self) -> float:
+        """Compares ledgers with their records. Returns how long to wait for the next time."""
+        try:
+            behind.survey(self.db, self.heads, self.objects)
+        except Unavailable as error:  # other work goes on while a bucket is away
+            logger.error("the ledgers were not compared with their recorded heads: %s", error.message)
+            return CHECK_S
+        return SURVEY_S
 
     def _look(self) -> set[str]:
         """Reads which topics have due work. One statement, as it runs ten times a second and mostly finds nothing."""

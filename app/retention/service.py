@@ -8,12 +8,12 @@ may still need. The rows go first: the next sweep finishes an interrupted deleti
 from __future__ import annotations
 
 import logging
-import shutil
 from datetime import datetime, timedelta
 
 from sqlalchemy import ColumnElement, and_, delete, func, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
+from app import parts
 from app.audit import record as audit
 from app.datasets import readings, resumable
 from app.datasets.repository import has_blocks, uses
@@ -154,16 +154,7 @@ def remove_content(db: Database, settings: Settings, dataset_id: str) -> None:
     unit that came back in a later block would have a second budget."""
     with db.read() as session:
         is_block = has_blocks(session, dataset_id) or session.get_one(Dataset, dataset_id).parent_id is not None
-    folder = settings.storage_root / "datasets" / dataset_id
-    kept = {UNITS} if is_block else set[str]()
-    for path in folder.glob("*"):
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        elif path.name not in kept:
-            path.unlink(missing_ok=True)
-    if not kept:
-        shutil.rmtree(folder, ignore_errors=True)
-    if folder.exists() and not all(path.name in kept for path in folder.iterdir()):
+    if not parts.of(settings).remove(dataset_id, but={UNITS} if is_block else set()):
         logger.error("the content of %s could not be removed: the next sweep tries again", dataset_id)
         return
     with db.write() as session:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
+from app import parts
 from app.datasets import service, storage
 from app.db.models import Account, Dataset
 from tests.datasets.conftest import CSV, MIB, PUBLIC, Api, MakeApi, private, spec
@@ -224,7 +225,7 @@ def test_a_failure_after_the_parsing_leaves_nothing(api: Api, monkeypatch: pytes
     def fail(*_: Any) -> None:
         raise OSError("the disk is full")
 
-    monkeypatch.setattr(storage, "keep", fail)
+    monkeypatch.setattr(parts, "keep", fail)
     assert api.upload(spec()).status_code == 500
     assert api.count() == 0 and api.stored() == set()
     monkeypatch.undo()

@@ -5,19 +5,35 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+import obstore
 import pytest
+from sqlalchemy import select
 
 from app.db.engine import Database
-from app.errors import TransientError
+from app.db.models import LedgerCheck
+from app.errors import TransientError, Unavailable
+from app.folder import Folder
 from app.ids import now
 from app.ledger import behind
 from app.ledger.heads import Balance, Head, Heads, UnreadableHeadError
+from app.ledger.records import InBucket, Record
+from tests import servers
 from tests.ledger.support import a_history, hold, open_ledger, post
 
 
-@pytest.fixture
-def heads(tmp_path: Path) -> Heads:
-    return Heads(tmp_path / "heads")
+@pytest.fixture(params=["folder", "bucket"])
+def heads(request: pytest.FixtureRequest, tmp_path: Path) -> Heads:
+    if request.param == "folder":
+        return Heads(tmp_path / "heads")
+    return Heads(tmp_path / "unused", records=InBucket(f"{request.getfixturevalue('s3_bucket')}/heads"))
+
+
+def write_over(heads: Heads, name: str, content: bytes) -> None:
+    """As somebody else might."""
+    if isinstance(heads._records, InBucket):
+        obstore.put(heads._records._store, name, content)
+    else:
+        (heads.folder / name).write_bytes(content)
 
 
 def head(seq: int, dataset: str = "ds_a") -> Head:
@@ -31,7 +47,24 @@ def test_a_head_is_read_as_it_was_written(heads: Heads) -> None:
     heads.write(head(3))
     assert heads.read("ds_a") == head(3).model_copy(update={"recorded_at": (heads.read("ds_a") or head(1)).recorded_at})
     assert heads.recorded() == ["ds_a"]
+
+
+def test_a_folder_of_heads_is_the_service_s_alone(tmp_path: Path) -> None:
+    heads = Heads(tmp_path / "heads")
+    heads.write(head(3))
     assert [path.stat().st_mode & 0o077 for path in (heads.folder, heads.folder / "ds_a.json")] == [0, 0]
+
+
+def test_a_writer_that_read_an_older_record_comes_too_late(heads: Heads) -> None:
+    records = heads._records
+    assert records.put("x", "one", None) and not records.put("x", "two", None)
+    before = records.read("x")
+    assert records.put("x", "two", before) and not records.put("x", "three", before)
+    found = records.read("x")
+    assert found is not None and found.content == b"two"
+    records.remove("x")
+    assert records.read("x") is None and records.names("x") == []
+    assert not records.put("x", "four", found)
 
 
 def test_an_older_head_takes_no_newer_ones_place_whoever_comes_last(heads: Heads) -> None:
@@ -45,13 +78,14 @@ def test_an_older_head_takes_no_newer_ones_place_whoever_comes_last(heads: Heads
     heads.replace(head(4))
     found = heads.read("ds_a")
     assert found is not None and found.seq == 4
-    assert len(list(heads.folder.glob("ds_a.forgotten-*"))) == 1 and heads.recorded() == ["ds_a"]
+    (aside,) = (name for ending in "0123456789abcdef" for name in heads._records.names(ending))
+    assert aside.startswith("ds_a.forgotten-") and heads.recorded() == ["ds_a"]
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b'{"version": 1}', b"\xff"])
 def test_a_damaged_record_is_an_alarm_and_is_not_written_over(heads: Heads, damage: bytes) -> None:
     heads.write(head(3))
-    (heads.folder / "ds_a.json").write_bytes(damage)
+    write_over(heads, "ds_a.json", damage)
     for act in (lambda: heads.read("ds_a"), lambda: heads.write(head(4))):
         with pytest.raises(UnreadableHeadError):
             act()
@@ -59,7 +93,7 @@ def test_a_damaged_record_is_an_alarm_and_is_not_written_over(heads: Heads, dama
 
 def test_a_record_that_was_moved_to_another_data_set_is_an_alarm(heads: Heads) -> None:
     heads.write(head(3))
-    (heads.folder / "ds_a.json").rename(heads.folder / "ds_b.json")
+    write_over(heads, "ds_b.json", (heads._records.read("ds_a.json") or Record(b"", "")).content)
     with pytest.raises(UnreadableHeadError):
         heads.read("ds_b")
 
@@ -100,3 +134,23 @@ def test_a_folder_that_can_not_be_written_runs_nothing(db: Database, tmp_path: P
     (tmp_path / "heads").write_text("a file in its place")
     with pytest.raises(TransientError):
         behind.record(db, Heads(tmp_path / "heads"), a_history(db))
+
+
+def test_while_the_bucket_of_heads_is_away_nothing_runs_and_no_ledger_is_behind(
+    db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with servers.s3() as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        heads = Heads(tmp_path, records=InBucket(server.bucket()))
+        dataset = a_history(db)
+        behind.record(db, heads, dataset)
+    with pytest.raises(TransientError):
+        behind.record(db, heads, dataset)
+    with pytest.raises(Unavailable):
+        behind.read_recorded(heads, dataset)
+    with pytest.raises(Unavailable):
+        behind.survey(db, heads, Folder(tmp_path))
+    assert behind.reach(db, heads, dataset) == 0
+    with db.read() as session:
+        assert session.scalars(select(LedgerCheck)).all() == []

@@ -5,40 +5,30 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from app import objects
+from app import bucket as buckets
+from app.bucket import Bucket, DamagedError
 from app.errors import NotFound, PrivacyError, Unavailable
-from app.objects import Bucket, DamagedError, Folder, Objects
-from tests.servers import S3, s3
+from app.folder import Folder
+from app.objects import Objects
+from tests.servers import s3
 
 KEY = "jobs/job_a/attempt-1/model.safetensors"
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3]:
-    with s3() as made:
-        yield made
-
-
 @pytest.fixture(params=["folder", "bucket"])
-def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Objects:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Objects:
     if request.param == "folder":
         return Folder(tmp_path)
-    server: S3 = request.getfixturevalue("server")
-    for name, value in server.environment.items():
-        monkeypatch.setenv(name, value)
-    return Bucket(f"{server.bucket()}/a/prefix", tmp_path)
+    return Bucket(f"{request.getfixturevalue('s3_bucket')}/a/prefix", tmp_path)
 
 
 @pytest.fixture
-def bucket(server: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bucket:
-    for name, value in server.environment.items():
-        monkeypatch.setenv(name, value)
-    return Bucket(server.bucket(), tmp_path)
+def bucket(s3_bucket: str, tmp_path: Path) -> Bucket:
+    return Bucket(s3_bucket, tmp_path)
 
 
 def write(root: Path, key: str, content: bytes) -> tuple[Path, str]:
@@ -108,18 +98,18 @@ def test_copies_are_forgotten_after_a_day(bucket: Bucket, tmp_path: Path) -> Non
     copy = bucket.local(KEY, digest)
     bucket.remove("jobs/job_a")
     assert bucket.local(KEY, digest) == copy
-    os.utime(copy, (0, time.time() - objects.CACHED_S - 1))
+    os.utime(copy, (0, time.time() - buckets.CACHED_S - 1))
     with pytest.raises(NotFound):
         bucket.local(KEY, digest)
     assert not copy.exists()
 
 
-def test_old_copies_go_at_a_process_s_start_too(bucket: Bucket, tmp_path: Path, server: S3) -> None:
+def test_old_copies_go_at_a_process_s_start_too(bucket: Bucket, tmp_path: Path, s3_bucket: str) -> None:
     path, digest = write(tmp_path, KEY, b"weights")
     bucket.publish(KEY, path, digest)
     copy = bucket.local(KEY, digest)
-    os.utime(copy, (0, time.time() - objects.CACHED_S - 1))
-    Bucket(server.bucket(), tmp_path)
+    os.utime(copy, (0, time.time() - buckets.CACHED_S - 1))
+    Bucket(s3_bucket, tmp_path)
     assert not copy.exists()
 
 

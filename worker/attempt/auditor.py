@@ -124,6 +124,7 @@ def replay(
     """
     job = _finished(db, job_id)
     output = Path(tempfile.mkdtemp(prefix="replay-"))
+    attempt: Supervised | None = None
     try:
         log = AttemptLog(db, Claim(job_id, job.attempt, "auditor"), lease_s=0.0, max_attempts=0)
         ran = _ready(db, job_id)
@@ -138,6 +139,8 @@ def replay(
         chosen = tuple(stretches[k] for k in sorted(picked))
         return _Conversation(db, start, stretches, chosen, ran).run(fork_server)
     finally:
+        if attempt is not None:
+            attempt.close()
         shutil.rmtree(output, ignore_errors=True)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,21 @@ def shape_of(said: Declared, dataset_id: str, datasets: Sequence[Dataset]) -> di
     return said.shape | {name: sum(each[name] for each in shapes) for name in ("records_train", "records_holdout")}
 
 
-def parts_of(root: Path, datasets: Sequence[Dataset], side: Stored | None, *, extracted: bool) -> Parts:
+def parts_of(
+    opened: Callable[[Stored], Path],
+    features: Callable[[str], Path],
+    datasets: Sequence[Dataset],
+    side: Stored | None,
+    *,
+    extracted: bool,
+) -> Parts:
     """The parts of the data sets, which an attempt joins.
 
     The order of ids is the same in every attempt, so a replay joins the same rows.
 
     Args:
-        root: the storage root.
+        opened: gives a part as a file of this machine.
+        features: gives the folder of a data set's features on this machine.
         side: the training part of the public data set that an optimizer uses.
         extracted: the job reads records through an extractor. Each data set's features are cached in a folder of its
             own, which is deleted with it; those of the public one with the first data set's.
@@ -43,9 +51,8 @@ def parts_of(root: Path, datasets: Sequence[Dataset], side: Stored | None, *, ex
         raise DataDamagedError("a stored part of the data set was deleted")
 
     def named(part: Stored, dataset: Dataset) -> Part:
-        cache = root / "datasets" / dataset.id / "features"
-        path = str(root / part["path"])
-        return Part(path=path, sha256=part["sha256"], cache_dir=str(cache) if extracted else None)
+        cache = str(features(dataset.id)) if extracted else None
+        return Part(path=str(opened(part)), sha256=part["sha256"], cache_dir=cache)
 
     train, holdout = (
         tuple(named(each.parts[name], each) for each in ordered if name in each.parts) for name in ("train", "holdout")

@@ -12,14 +12,15 @@ import math
 import shutil
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, get_args
 
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from app import objects, tracing
+from app import objects, parts, tracing
 from app.contracts.base import Epsilon
 from app.contracts.devices import kind_for
 from app.contracts.extractor import HASHED_WORDS
@@ -28,6 +29,7 @@ from app.db.declared import Declared, declared
 from app.db.models import Dataset, Job
 from app.disk import sync
 from app.errors import PrivacyError, ServiceError, StaleAttempt, TransientError, Unavailable
+from app.formats.damage import DataDamagedError
 from app.ledger.behind import record, record_soon
 from app.ledger.blocks import read_by
 from app.ledger.heads import Heads
@@ -153,6 +155,10 @@ def _try_to_fail(log: AttemptLog, error: PrivacyError) -> None:
         logger.error("%s cannot be marked failed: %s: %s", log.held.job_id, again.code, again.message)
 
 
+class Ended(Exception):
+    """The watch ended the attempt before it had a process."""
+
+
 class Supervised:
     """One attempt's process and the conversation with it."""
 
@@ -169,6 +175,7 @@ class Supervised:
     ) -> None:
         self.log, self.settings, self.fork_server, self.output = log, settings, fork_server, output
         self.has_gpu, self.processes = has_gpu, processes
+        self.parts, self.held = parts.of(settings), ExitStack()
         # The current secret for new segments, and earlier ones for segments that began under them.
         epoch = Heads.of(settings).epoch()
         found = [at_epoch(each, epoch) for each in load_secrets(settings, "noise_secret")]
@@ -179,34 +186,26 @@ class Supervised:
         self.watch = Watch(log, settings, self.kill, STOPPING, time_left_s)
         self.told_to_stop = False
         self.dataset_id = self.tested_key = ""
+        self.reads: list[str] = []  # the ids of the data sets whose parts are open
         self.fitted_rows: int | None = None  # what the key was made for
         self.was_ready, self.phase_began = False, tracing.wall()
 
     def run(self) -> bool:
-        """Talks to the process until its last message. Returns True if its artifacts are published."""
-        start = self._start_message()
-        ours, theirs = socket.socketpair()
-        channel = messages.Channel(ours, messages.TO_SUPERVISOR)
+        """Fetches the parts, then talks to the process until its last message. Returns True if its artifacts are
+        published."""
         try:
             with self.watch:
-                with theirs:
-                    self.process = self.fork_server.start(theirs.fileno())
-                    self.exit = RUNNING
-                logger.info("starts")
-                if self.watch.ended is not None:  # the watch may have decided before a process existed
-                    self.kill()
-                self.tested_key, self.fitted_rows = tested_key(start, self.dataset_id), start.fitted_rows
-                tested = self.fork_server.has_passed(self.tested_key)
-                channel.send(start.model_copy(update={"self_tested": tested}))
-                while True:
-                    if self.watch.told_at is not None:
-                        return self._stop()
-                    if channel.pending(TICK_S):
-                        said = channel.receive()
-                        with self.watch.hearing():
-                            ended = self._hear(channel, said)
-                        if ended is not None:
-                            return ended
+                with self.watch.hearing():  # a part may take long to arrive
+                    start = self._start_message()
+                return self._converse(start)
+        except Ended:
+            if self.watch.told_at is not None:
+                return self._stop()
+            self._gone()
+            return False
+        except DataDamagedError:
+            self.log.fail("data-damaged", messages.FAILURE_TEXTS["data-damaged"])
+            return False
         except (EOFError, OSError):
             if self.process is not None:
                 self.process.ended(EXIT_S)  # its socket closes a moment before the process ends
@@ -217,8 +216,28 @@ class Supervised:
             self.kill()
             self.log.fail("protocol", messages.FAILURE_TEXTS["protocol"])
             return False
-        finally:
-            channel.close()
+
+    def _converse(self, start: messages.Start) -> bool:
+        ours, theirs = socket.socketpair()
+        with closing(messages.Channel(ours, messages.TO_SUPERVISOR)) as channel:
+            with theirs:
+                self.process = self.fork_server.start(theirs.fileno())
+                self.exit = RUNNING
+            logger.info("starts")
+            if self.watch.ended is not None:  # the watch may have decided before a process existed
+                self.kill()
+            self.tested_key, self.fitted_rows = tested_key(start, self.dataset_id), start.fitted_rows
+            tested = self.fork_server.has_passed(self.tested_key)
+            channel.send(start.model_copy(update={"self_tested": tested}))
+            while True:
+                if self.watch.told_at is not None:
+                    return self._stop()
+                if channel.pending(TICK_S):
+                    said = channel.receive()
+                    with self.watch.hearing():
+                        ended = self._hear(channel, said)
+                    if ended is not None:
+                        return ended
 
     def _stop(self) -> bool:
         """Ends the attempt at once, to cancel or to pause the job: waiting for a step's end would reveal its length.
@@ -246,6 +265,7 @@ class Supervised:
             self.kill()
             self.process.close()
             self.process = None
+        self.held.close()
 
     def _note_exit(self) -> None:
         """Notes once how the process ended, before the supervisor ends it."""
@@ -327,7 +347,9 @@ class Supervised:
             case messages.Failed():
                 self._wait()
                 self.watch.stop()
-                if said.code == "device":  # the machine's fault, before anything private: another worker may do better
+                # The machine's fault, before anything private: another worker may do better. Or a copy of a part that
+                # this machine's disk has changed: another attempt fetches it anew.
+                if said.code == "device" or (said.code == "data-damaged" and self._discarded()):
                     self.log.gone("crashed")
                 else:
                     self.log.fail(said.code, self._text(said))
@@ -402,7 +424,7 @@ class Supervised:
             raise PrivacyError("the noise secret under which this job ran is not here, or its epoch has ended")
         with self.log.db.read() as session:
             read = read_by(session, job)
-            self.dataset_id = job.dataset_id
+            self.dataset_id, self.reads = job.dataset_id, [each.id for each in read]
             allowed = max(0, covered_steps(session, job) - job.steps_started)
             said = declared(session, job)
             side, claim = self._side(session, job), self._claim(session, job)
@@ -455,6 +477,24 @@ class Supervised:
         mean = objects.of(self.settings).local(file.path, file.sha256)
         return {"mean": {"path": str(mean.resolve()), "sha256": file.sha256}}
 
+    def _part(self, stored: Mapping[str, Any]) -> Path:
+        """One stored part as a file of this machine, held until `close`. The one place where a worker opens a part.
+
+        Raises:
+            DataDamagedError, StorageFull, Unavailable: as `Parts.held`.
+            Ended: the watch ended the attempt meanwhile.
+        """
+        return self.held.enter_context(self.parts.held(stored["path"], stored["sha256"], self._require_going))
+
+    def _discarded(self) -> bool:
+        """Removes this machine's copies of what was read, since a part is damaged. Returns False if it has none."""
+        found = [self.parts.discard(each) for each in self.reads]  # all of them, whatever the first says
+        return any(found)
+
+    def _require_going(self) -> None:
+        if self.watch.told_at is not None or self.watch.ended is not None:
+            raise Ended
+
     def _described(
         self,
         job: Job,
@@ -463,7 +503,6 @@ class Supervised:
         side: dict[str, Any] | None,
         claim: messages.Claim | None,
     ) -> dict[str, Any]:
-        root = self.settings.storage_root.resolve()
         holdout = said.spec.get("holdout")
         is_public = all(each.sensitivity == "public" for each in read)
         extractor = (job.spec["model"].get("extractor") or {}).get("name")
@@ -484,7 +523,7 @@ class Supervised:
             "numerics": job.quote.get("numerics"),
             "fitted_rows": job.fitted_rows,
             "begun": job.device is not None,
-            "parts": parts_of(root, read, side, extracted=extractor is not None),
+            "parts": parts_of(self._part, self.parts.features, read, side, extracted=extractor is not None),
             "data_public": is_public,
             "holdout_public": is_public or bool(holdout and holdout["kind"] == "public"),
             "holdout_account": "train" if holdout and holdout["kind"] == "last_item" else "holdout",

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from app import objects
+from app.bucket import DamagedError
 from app.contracts.hf import weights_file
 from app.db.declared import declared
 from app.db.engine import Database
@@ -102,5 +103,5 @@ def _weights(settings: Settings, weights: Artifact) -> Path:
     """The model's file on this machine; where it is missing, its place: the process then reports the damage."""
     try:
         return objects.of(settings).local(weights.path, weights.sha256).resolve()
-    except (NotFound, objects.DamagedError):
+    except (NotFound, DamagedError):
         return settings.storage_root.resolve() / weights.path

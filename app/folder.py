@@ -1,0 +1,49 @@
+"""Published files in the storage's folder, on this machine or on a volume that all share (see app.objects)."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from app.errors import NotFound, PrivacyError
+
+
+class Folder:
+    """The storage's folder, on this machine or on a volume that all share."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def publish(self, key: str, file: Path, sha256: str) -> None:
+        """The file already lies at its place: its writer has synced it to disk."""
+        if file.resolve() != (self._root / key).resolve():
+            raise PrivacyError("a published file lies at its key's place in the storage")
+
+    def local(self, key: str, sha256: str) -> Path:
+        """Returns the file itself."""
+        path, root = (self._root / key).resolve(), self._root.resolve()
+        if not path.is_relative_to(root) or not path.is_file():
+            raise NotFound("this artifact's file is no longer in the store")
+        return path
+
+    def jobs(self) -> list[str]:
+        """The folders under jobs/."""
+        return sorted(path.name for path in (self._root / "jobs").glob("job_*"))
+
+    def marker(self, key: str) -> str | None:
+        """The file's text."""
+        path = self._root / key
+        return path.read_text().strip() if path.is_file() else None
+
+    def remove(self, prefix: str) -> None:
+        """Removes the folder."""
+        shutil.rmtree(self._root / prefix, ignore_errors=True)
+
+    def set_aside(self, job_id: str, under: str) -> None:
+        """Moves the job's folder."""
+        folder = self._root / under
+        folder.mkdir(mode=0o700, exist_ok=True)
+        (self._root / "jobs" / job_id).rename(folder / job_id)
+
+    def forget(self) -> None:
+        """It makes no copies."""

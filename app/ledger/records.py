@@ -1,0 +1,190 @@
+"""Small files outside the database that change only from what a writer has read: in a folder, or in a bucket.
+
+`put` is compare-and-set: of two writers that read the same content, one is told that it came too late. A folder has a
+lock; a bucket answers If-None-Match and If-Match. Both have the content on disk before `put` returns.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Protocol
+
+from app.disk import sync
+from app.s3 import answers, client
+from app.secrets import write_private
+
+AT_ONCE = 16
+
+
+@dataclass(frozen=True)
+class Record:
+    """A file's content.
+
+    Attributes:
+        version: what `put` compares.
+    """
+
+    content: bytes
+    version: str
+
+
+class Records(Protocol):
+    """Named records. Safe for any number of threads, processes and hosts that share them."""
+
+    def read(self, name: str) -> Record | None:
+        """A record; None if there is none.
+
+        Raises:
+            OSError: the folder cannot be read.
+            Unavailable: the bucket does not answer.
+        """
+        ...
+
+    def read_all(self, names: list[str]) -> list[Record | OSError | None]:
+        """Several records, each as `read` answers it or with the error of a folder. Raises Unavailable."""
+        ...
+
+    def put(self, name: str, text: str, before: Record | None) -> bool:
+        """Writes a record if it is still `before` (None: absent), on disk before this returns; False if it is not.
+
+        Raises:
+            OSError, Unavailable: as `read`.
+        """
+        ...
+
+    def remove(self, name: str) -> None:
+        """Removes a record, if it is there."""
+        ...
+
+    def names(self, ending: str) -> list[str]:
+        """The records whose names end so."""
+        ...
+
+
+class InFolder:
+    """Files of mode 0600 in one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def read(self, name: str) -> Record | None:
+        """The file."""
+        try:
+            return Record((self.folder / name).read_bytes(), "")
+        except FileNotFoundError:
+            return None
+
+    def read_all(self, names: list[str]) -> list[Record | OSError | None]:
+        """One after the other."""
+        found: list[Record | OSError | None] = []
+        for name in names:
+            try:
+                found.append(self.read(name))
+            except OSError as error:
+                found.append(error)
+        return found
+
+    def put(self, name: str, text: str, before: Record | None) -> bool:
+        """Under the folder's lock."""
+        with self._locked():
+            if self.read(name) != before:
+                return False
+            write_private(self.folder / name, text, overwrite=True)  # this syncs the file
+            sync(self.folder)
+        return True
+
+    def remove(self, name: str) -> None:
+        """Removes the file."""
+        (self.folder / name).unlink(missing_ok=True)
+
+    def names(self, ending: str) -> list[str]:
+        """The files."""
+        return sorted(path.name for path in self.folder.glob(f"*{ending}"))
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)
+
+
+class InBucket:
+    """Objects below s3://bucket/prefix.
+
+    Args:
+        encryption, kms_key: see app.s3.client.
+    """
+
+    def __init__(self, url: str, encryption: str = "", kms_key: str = "") -> None:
+        self._store = client(url, encryption, kms_key)
+
+    def read(self, name: str) -> Record | None:
+        """The object and its ETag."""
+        from obstore import get  # noqa: PLC0415 - optional
+
+        with answers():
+            try:
+                found = get(self._store, name)
+                return Record(bytes(found.bytes()), found.meta["e_tag"] or "")
+            except FileNotFoundError:
+                return None
+
+    def read_all(self, names: list[str]) -> list[Record | OSError | None]:
+        """A few at once: each is a request."""
+        if len(names) < 2:
+            return [self.read(name) for name in names]
+        with ThreadPoolExecutor(min(AT_ONCE, len(names))) as threads:
+            return list(threads.map(self.read, names))
+
+    def put(self, name: str, text: str, before: Record | None) -> bool:
+        """If-None-Match for a new object, If-Match for one that was read.
+
+        An answer may be lost after the store has written: the client then asks again and is refused by its own write.
+        So a refusal counts as written if the object has this text.
+        """
+        from obstore import put  # noqa: PLC0415
+        from obstore.exceptions import AlreadyExistsError, PreconditionError  # noqa: PLC0415
+
+        content = text.encode()
+        try:
+            with answers():
+                if before is None:
+                    put(self._store, name, content, mode="create", use_multipart=False)
+                else:
+                    put(self._store, name, content, mode={"e_tag": before.version}, use_multipart=False)
+        except (AlreadyExistsError, PreconditionError):
+            now = self.read(name)
+            return now is not None and now.content == content
+        return True
+
+    def remove(self, name: str) -> None:
+        """Removes the object."""
+        from obstore import delete  # noqa: PLC0415
+
+        with answers():
+            delete(self._store, [name])
+
+    def names(self, ending: str) -> list[str]:
+        """The objects."""
+        from obstore import list as objects  # noqa: PLC0415
+
+        with answers():
+            found = [each["path"].rpartition("/")[2] for some in objects(self._store) for each in some]
+        return sorted(name for name in found if name.endswith(ending))
+
+
+@cache
+def in_bucket(url: str, encryption: str, kms_key: str) -> InBucket:
+    """One client for each bucket: it keeps its connections."""
+    return InBucket(url, encryption, kms_key)

@@ -1,0 +1,295 @@
+"""Where the parts of data sets lie: in the storage's folder (default), or in a bucket with copies on each machine.
+
+    folder   datasets/<data set>/train.arrow, which API and workers share
+    bucket   datasets/<data set>/<publication>/train.arrow, under a name that nobody else knows before the database
+             names it. The index comes last, if its key is free: a part is published once, and with its index. A machine
+             that needs a part fetches it into its own cache (app.part_cache); each chunk is compared with the
+             registered hash as it leaves and as it arrives, and again when it is first read.
+
+A part that lies in this machine's own folder is read there, also with a bucket: from before the bucket was used.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from app.bucket import CACHE, Bucket
+from app.disk import keep
+from app.errors import NotFound, ServiceError
+from app.formats.damage import DataDamagedError
+from app.ids import new_id
+from app.objects import bucket_of
+from app.part_cache import PartCache
+from app.settings import Settings
+
+logger = logging.getLogger(__name__)
+DATASETS = "datasets"
+FEATURES = "features"
+COPY_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Published:
+    """The parts of one registration, as the database names them.
+
+    Attributes:
+        rows: each part's {"path", "sha256", "bytes"}.
+        prefix: what they have in common, in a bucket; empty in a folder.
+    """
+
+    rows: dict[str, dict[str, Any]]
+    prefix: str = ""
+
+
+class Parts(Protocol):
+    """The parts of data sets. Safe to share between threads."""
+
+    def publish(self, dataset_id: str, folder: Path, written: Mapping[str, Mapping[str, str]]) -> Published:
+        """Makes parts visible to all machines, before the transaction that names them.
+
+        Args:
+            folder: where they were written.
+            written: each part's {"file", "sha256"}.
+
+        Raises:
+            DataDamagedError: a part is not what was written.
+            Unavailable: the bucket does not answer.
+        """
+        ...
+
+    def place(self, dataset_id: str, folder: Path) -> None:
+        """Puts parts in their final place, on disk before this returns; within the transaction that names them."""
+        ...
+
+    def withdraw(self, published: Published) -> None:
+        """Removes parts that no transaction named."""
+        ...
+
+    def held(self, path: str, sha256: str, going: Callable[[], None] = lambda: None) -> AbstractContextManager[Path]:
+        """A part as a file of this machine, until the block ends.
+
+        Args:
+            path: as the database names it.
+            going: called often while it is fetched; may raise to give up.
+
+        Raises:
+            DataDamagedError: it is missing or differs. A folder's part is compared by whoever reads it.
+            StorageFull: it does not fit on this machine.
+            Unavailable: the bucket does not answer.
+        """
+        ...
+
+    def features(self, dataset_id: str) -> Path:
+        """Where extractors keep features of a data set on this machine. Held with its parts."""
+        ...
+
+    def copied(self) -> list[str]:
+        """The data sets of which this machine has copies."""
+        ...
+
+    def discard(self, dataset_id: str) -> bool:
+        """Removes this machine's copies, since one is damaged. Returns False if it has none."""
+        ...
+
+    def remove(self, dataset_id: str, but: Collection[str] = ()) -> bool:
+        """Removes all of a data set, but for files with these names. Returns False if anything else is left."""
+        ...
+
+    def stored_bytes(self, dataset_id: str, rows: Mapping[str, Mapping[str, Any]]) -> int:
+        """What a data set takes, for its owner's quota."""
+        ...
+
+
+def of(settings: Settings) -> Parts:
+    """The parts of these settings."""
+    bucket = bucket_of(settings)
+    if bucket is None:
+        return InFolder(settings.storage_root)
+    return InBucket(bucket, settings.storage_root, settings.cache_bytes)
+
+
+class InFolder:
+    """The storage's folder."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def publish(self, dataset_id: str, folder: Path, written: Mapping[str, Mapping[str, str]]) -> Published:
+        """Only names them: `place` moves the folder."""
+        return Published({name: _row(f"{DATASETS}/{dataset_id}", folder, part) for name, part in written.items()})
+
+    def place(self, dataset_id: str, folder: Path) -> None:
+        """Moves the folder."""
+        keep(self._root, folder, dataset_id, DATASETS)
+
+    def withdraw(self, published: Published) -> None:
+        """Nothing lies anywhere yet."""
+
+    @contextmanager
+    def held(self, path: str, sha256: str, going: Callable[[], None] = lambda: None) -> Iterator[Path]:
+        """The file itself."""
+        yield (self._root / path).resolve()
+
+    def features(self, dataset_id: str) -> Path:
+        """Next to the parts."""
+        return self._root.resolve() / DATASETS / dataset_id / FEATURES
+
+    def copied(self) -> list[str]:
+        """None: it makes no copies."""
+        return []
+
+    def discard(self, dataset_id: str) -> bool:
+        """It makes no copies."""
+        return False
+
+    def remove(self, dataset_id: str, but: Collection[str] = ()) -> bool:
+        """Removes the folder, or what is in it."""
+        folder = self._root / DATASETS / dataset_id
+        for path in folder.glob("*"):
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            elif path.name not in but:
+                path.unlink(missing_ok=True)
+        if not but:
+            shutil.rmtree(folder, ignore_errors=True)
+        return not folder.exists() or all(path.name in but for path in folder.iterdir())
+
+    def stored_bytes(self, dataset_id: str, rows: Mapping[str, Mapping[str, Any]]) -> int:
+        """The folder's bytes, features included."""
+        return sum(_sizes(self._root / DATASETS / dataset_id))
+
+
+class InBucket:
+    """A bucket, and this machine's copies."""
+
+    def __init__(self, bucket: Bucket, root: Path, cache_bytes: int) -> None:
+        self._bucket, self._own = bucket, InFolder(root)
+        self._root = root
+        self.cache = PartCache(root / CACHE / DATASETS, cache_bytes)
+
+    def publish(self, dataset_id: str, folder: Path, written: Mapping[str, Mapping[str, str]]) -> Published:
+        """Uploads each part, checked on its way, and then its index."""
+        prefix = f"{DATASETS}/{dataset_id}/{new_id('p')}"
+        published = Published({name: _row(prefix, folder, part) for name, part in written.items()}, prefix)
+        try:
+            for part in written.values():
+                self._upload(folder / part["file"], f"{prefix}/{part['file']}", part["sha256"])
+        except BaseException:
+            self.withdraw(published)
+            raise
+        return published
+
+    def _upload(self, file: Path, key: str, sha256: str) -> None:
+        from app.formats.checked import checked  # noqa: PLC0415 - numpy, which an idle API does without
+        from app.formats.layout import Index, index_path  # noqa: PLC0415
+
+        index = Index.read(file, sha256)
+        self._bucket.upload(key, checked(_blocks(file), index), file.stat().st_size)
+        content = index.to_bytes()
+        self._bucket.upload(f"{index_path(Path(key))}", [content], len(content))
+
+    def place(self, dataset_id: str, folder: Path) -> None:
+        """They are in place."""
+
+    def withdraw(self, published: Published) -> None:
+        """Removes them; what cannot be removed now goes with the data set, or stays without a name."""
+        try:
+            self._bucket.remove(published.prefix)
+        except ServiceError as error:
+            logger.warning("unnamed parts under %s could not be removed: %s", published.prefix, error.code)
+
+    @contextmanager
+    def held(self, path: str, sha256: str, going: Callable[[], None] = lambda: None) -> Iterator[Path]:
+        """A copy, fetched if this machine has none."""
+        if (self._root / path).is_file():
+            yield (self._root / path).resolve()
+            return
+        _, dataset_id, rest = path.split("/", 2)
+        with self.cache.using(dataset_id) as folder:
+            copy = folder / rest
+            if not copy.is_file():
+                with self.cache.fetching(dataset_id):
+                    if not copy.is_file():
+                        self._fetch(path, sha256, copy, going)
+            yield copy.resolve()
+
+    def _fetch(self, key: str, sha256: str, copy: Path, going: Callable[[], None]) -> None:
+        """Fetches the index, then the part: it is there once its own file is."""
+        from app.formats.checked import checked, checked_whole  # noqa: PLC0415
+        from app.formats.layout import Index, index_path  # noqa: PLC0415
+
+        try:
+            if copy.suffix == ".npz":
+                self._fill(key, copy, lambda blocks: checked_whole(blocks, sha256), going)
+                return
+            at = index_path(Path(key))
+            content = b"".join(self._bucket.blocks(str(at), self._bucket.size(str(at))))
+            index = Index.of_bytes(content, sha256)
+            with self.cache.new(index_path(copy), len(content)) as partial:
+                partial.write_bytes(content)
+            self._fill(key, copy, lambda blocks: checked(blocks, index), going)
+        except NotFound:
+            raise DataDamagedError("a stored part of the data set is no longer in the bucket") from None
+
+    def _fill(
+        self, key: str, copy: Path, check: Callable[[Iterator[bytes]], Iterator[bytes]], going: Callable[[], None]
+    ) -> None:
+        size = self._bucket.size(key)
+        with self.cache.new(copy, size) as partial, partial.open("r+b") as file:
+            for block in check(self._bucket.blocks(key, size)):
+                file.write(block)
+                going()
+
+    def features(self, dataset_id: str) -> Path:
+        """With the copies."""
+        return self._root.resolve() / CACHE / DATASETS / dataset_id / FEATURES
+
+    def copied(self) -> list[str]:
+        """What the cache has."""
+        return self.cache.datasets()
+
+    def discard(self, dataset_id: str) -> bool:
+        """Also those that others use: what they have open stays theirs."""
+        return self.cache.discard(dataset_id)
+
+    def remove(self, dataset_id: str, but: Collection[str] = ()) -> bool:
+        """Removes the objects and this machine's copies; other machines drop theirs (app.lifecycle.copies)."""
+        try:
+            self._bucket.remove(f"{DATASETS}/{dataset_id}")
+        except ServiceError as error:
+            logger.warning("the content of %s could not be removed: %s", dataset_id, error.code)
+            return False
+        return self.cache.forget(dataset_id) and self._own.remove(dataset_id, but)
+
+    def stored_bytes(self, dataset_id: str, rows: Mapping[str, Mapping[str, Any]]) -> int:
+        """What was uploaded; from before the bucket was used, the folder's bytes."""
+        return sum(int(row.get("bytes", 0)) for row in rows.values()) or self._own.stored_bytes(dataset_id, rows)
+
+
+def _row(prefix: str, folder: Path, part: Mapping[str, str]) -> dict[str, Any]:
+    from app.formats.layout import index_path  # noqa: PLC0415
+
+    file = folder / part["file"]
+    size = file.stat().st_size + index_path(file).stat().st_size
+    return {"path": f"{prefix}/{part['file']}", "sha256": part["sha256"], "bytes": size}
+
+
+def _blocks(file: Path) -> Iterator[bytes]:
+    with file.open("rb") as content:
+        while block := content.read(COPY_BYTES):
+            yield block
+
+
+def _sizes(folder: Path) -> Iterator[int]:
+    for path in folder.rglob("*"):
+        try:
+            if path.is_file():
+                yield path.stat().st_size
+        except FileNotFoundError:  # deleted meanwhile
+            continue
