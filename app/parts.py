@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,8 +97,8 @@ class Parts(Protocol):
         """Removes this machine's copies, since one is damaged. Returns False if it has none."""
         ...
 
-    def remove(self, dataset_id: str, but: Collection[str] = ()) -> bool:
-        """Removes all of a data set, but for files with these names. Returns False if anything else is left."""
+    def remove(self, dataset_id: str) -> bool:
+        """Removes all of a data set. Returns False if something is left."""
         ...
 
     def stored_bytes(self, dataset_id: str, rows: Mapping[str, Mapping[str, Any]]) -> int:
@@ -148,17 +148,11 @@ class InFolder:
         """It makes no copies."""
         return False
 
-    def remove(self, dataset_id: str, but: Collection[str] = ()) -> bool:
-        """Removes the folder, or what is in it."""
+    def remove(self, dataset_id: str) -> bool:
+        """Removes the folder."""
         folder = self._root / DATASETS / dataset_id
-        for path in folder.glob("*"):
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            elif path.name not in but:
-                path.unlink(missing_ok=True)
-        if not but:
-            shutil.rmtree(folder, ignore_errors=True)
-        return not folder.exists() or all(path.name in but for path in folder.iterdir())
+        shutil.rmtree(folder, ignore_errors=True)
+        return not folder.exists()
 
     def stored_bytes(self, dataset_id: str, rows: Mapping[str, Mapping[str, Any]]) -> int:
         """The folder's bytes, features included."""
@@ -258,14 +252,14 @@ class InBucket:
         """Also those that others use: what they have open stays theirs."""
         return self.cache.discard(dataset_id)
 
-    def remove(self, dataset_id: str, but: Collection[str] = ()) -> bool:
+    def remove(self, dataset_id: str) -> bool:
         """Removes the objects and this machine's copies; other machines drop theirs (app.lifecycle.copies)."""
         try:
             self._bucket.remove(f"{DATASETS}/{dataset_id}")
         except ServiceError as error:
             logger.warning("the content of %s could not be removed: %s", dataset_id, error.code)
             return False
-        return self.cache.forget(dataset_id) and self._own.remove(dataset_id, but)
+        return self.cache.forget(dataset_id) and self._own.remove(dataset_id)
 
     def stored_bytes(self, dataset_id: str, rows: Mapping[str, Mapping[str, Any]]) -> int:
         """What was uploaded; from before the bucket was used, the folder's bytes."""

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from app.budgets.service import copy_to
 from app.contracts.blocks import BlockSpec
 from app.contracts.dataset_spec import Cap, DatasetSpec, LastItemHoldout, PublicHoldout
-from app.datasets import duplicates, quota, repository, service, storage
+from app.datasets import duplicates, quota, repository, service, storage, unit_files
 from app.datasets.parsing import Parsers
 from app.datasets.service import Content, New, Registered
 from app.db.engine import Database
@@ -184,7 +184,7 @@ def check_units(db: Database, settings: Settings, to: Growing, content: Content,
             members = family(session, to.id)
         shared = {}
         for each in members:
-            theirs = units.load(units_path(settings, each.id), each.units_sha256 or "")
+            theirs = unit_files.load(settings, each.id, each.units_sha256 or "")
             if count := common(mine, theirs):
                 shared[blocks.label_of(each)] = count
     except DataDamagedError as error:
@@ -199,11 +199,6 @@ def check_units(db: Database, settings: Settings, to: Growing, content: Content,
             dataset=to.id,
             shared=shared,
         )
-
-
-def units_path(settings: Settings, dataset_id: str) -> Path:
-    """Where the digests of a block's units lie."""
-    return settings.storage_root / "datasets" / dataset_id / units.UNITS
 
 
 def check_label(session: Session, parent_id: str, label: str) -> None:

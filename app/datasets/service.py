@@ -25,7 +25,7 @@ from app import parts
 from app.audit import record as audit
 from app.contracts import filters
 from app.contracts.dataset_spec import DatasetPrivacy, DatasetSpec, LastItemHoldout, PublicHoldout, SplitHoldout
-from app.datasets import duplicates, hashes, quota, repository, storage
+from app.datasets import duplicates, hashes, quota, repository, storage, unit_files
 from app.datasets.parsing import Parsers
 from app.db.engine import Database
 from app.db.models import Account, Dataset, DatasetContent
@@ -124,7 +124,7 @@ class Block:
 
 @contextmanager
 def published(settings: Settings, dataset_id: str, content: Content, folder: Path) -> Iterator[Published]:
-    """Publishes the parts of a data set to be; within the block a transaction names them.
+    """Publishes the parts and the units of a data set to be; within the block a transaction names them.
 
     Where the block ends in an error that is known to come before the commit, they are removed. After any other, such as
     a connection lost at the commit, a data set may have them.
@@ -132,15 +132,18 @@ def published(settings: Settings, dataset_id: str, content: Content, folder: Pat
     Raises:
         Unavailable: the bucket does not answer, or a part changed on this disk.
     """
-    kept = parts.of(settings)
+    kept, units = parts.of(settings), content.parsed["units_sha256"]
     try:
         made = kept.publish(dataset_id, folder / storage.PARTS, content.parsed["parts"])
     except DataDamagedError:
         raise Unavailable("what was read changed on the service's disk before it was stored: try again") from None
     try:
+        if units is not None:
+            unit_files.publish(settings, dataset_id, folder / storage.PARTS / unit_files.UNITS, units)
         yield made
     except (ServiceError, IntegrityError):
         kept.withdraw(made)
+        unit_files.remove(settings, dataset_id)
         raise
 
 
@@ -156,6 +159,8 @@ def store(
     audit.record(session, "dataset.registered" if new.block is None else "block.appended", dataset.id)
     # Before the commit: every data set in the database then has its files. The other order could lose them.
     parts.of(settings).place(dataset.id, folder / storage.PARTS)
+    if dataset.units_sha256 is not None:
+        unit_files.place(settings, dataset.id, dataset.units_sha256)
     return Registered(dataset, account, content.parsed["counts"], content.parsed["warnings"] + _warnings(new.spec))
 
 

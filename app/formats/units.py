@@ -1,4 +1,4 @@
-"""The keyed digests of a file's protected units, kept beside its parts: a later block must have none of them.
+"""The keyed digests of a file's protected units (app.datasets.unit_files): a later block must have none of them.
 
 A unit is a record, named by its content, or a user, named by its id. The file holds each unit once, 16 bytes, sorted:
 it tells as much of the data as the parts do to somebody with the key, and without it how many units there are.

@@ -15,12 +15,11 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app import parts
 from app.audit import record as audit
-from app.datasets import readings, resumable
+from app.datasets import readings, resumable, unit_files
 from app.datasets.repository import has_blocks, uses
 from app.db.engine import Database
 from app.db.models import Account, Artifact, Dataset, Job, Prediction, table_of
 from app.errors import Conflict, Forbidden, ServiceError
-from app.formats.units import UNITS
 from app.grants import service as grants
 from app.ids import now
 from app.keys.service import Caller
@@ -154,9 +153,11 @@ def remove_content(db: Database, settings: Settings, dataset_id: str) -> None:
     unit that came back in a later block would have a second budget."""
     with db.read() as session:
         is_block = has_blocks(session, dataset_id) or session.get_one(Dataset, dataset_id).parent_id is not None
-    if not parts.of(settings).remove(dataset_id, but={UNITS} if is_block else set()):
+    if not parts.of(settings).remove(dataset_id):
         logger.error("the content of %s could not be removed: the next sweep tries again", dataset_id)
         return
+    if not is_block:
+        unit_files.remove(settings, dataset_id)
     with db.write() as session:
         session.get_one(Dataset, dataset_id).parts = {}
 

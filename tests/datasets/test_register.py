@@ -53,9 +53,11 @@ def test_a_private_data_set_is_registered(api: Api) -> None:
 
 def test_what_is_stored(api: Api) -> None:
     made = api.upload(spec()).json()
+    with api.db.read() as session:
+        units = session.get_one(Dataset, made["id"]).units_sha256
     assert api.stored() == {
         f"datasets/{made['id']}/{name}.arrow{suffix}" for name in ("train", "holdout") for suffix in ("", ".index")
-    }
+    } | {f"units/{made['id']}/{units}"}
     for path in api.settings.storage_root.rglob("*"):
         assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600)
     with api.db.read() as session:

@@ -1,0 +1,69 @@
+"""The keyed digests of a data set's units, as a published file (see app.objects): a later block is compared with it.
+
+It lies apart from the parts, because it outlives them: a unit that came back after its block was deleted would have a
+second budget.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from app import objects
+from app.bucket import DamagedError
+from app.disk import sync
+from app.errors import NotFound
+from app.formats.damage import DataDamagedError
+from app.parts import DATASETS
+from app.settings import Settings
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+UNITS = "units"  # the file that a parser writes, and the folder of published ones
+
+
+def publish(settings: Settings, dataset_id: str, file: Path, sha256: str) -> None:
+    """Puts a data set's units into the bucket, if there is one, before the transaction that names them.
+
+    Raises:
+        Unavailable: the bucket does not answer.
+    """
+    if settings.object_store:
+        objects.of(settings).publish(_key(dataset_id, sha256), file, sha256)
+
+
+def place(settings: Settings, dataset_id: str, sha256: str) -> None:
+    """Moves them from the folder of the parts to their own, on disk before this returns; within the transaction that
+    names them. In a bucket they are in place."""
+    if not settings.object_store:
+        path = settings.storage_root / _key(dataset_id, sha256)
+        for folder in (path.parent.parent, path.parent):
+            folder.mkdir(mode=0o700, exist_ok=True)
+        (settings.storage_root / DATASETS / dataset_id / UNITS).replace(path)
+        sync(path.parent)
+
+
+def load(settings: Settings, dataset_id: str, sha256: str) -> NDArray[np.uint64]:
+    """The digests, (n, 2).
+
+    Raises:
+        DataDamagedError: they are missing or differ from the registered ones.
+        Unavailable: the bucket does not answer.
+    """
+    from app.formats import units  # noqa: PLC0415 - numpy, which an idle API does without
+
+    try:
+        return units.load(objects.of(settings).local(_key(dataset_id, sha256), sha256), sha256)
+    except (NotFound, DamagedError):
+        raise DataDamagedError("the units of a block cannot be read") from None
+
+
+def remove(settings: Settings, dataset_id: str) -> None:
+    """Removes the units of a data set that does not exist, or has no block beside it."""
+    objects.of(settings).remove(f"{UNITS}/{dataset_id}")
+
+
+def _key(dataset_id: str, sha256: str) -> str:
+    return f"{UNITS}/{dataset_id}/{sha256}"
