@@ -92,10 +92,6 @@ class Dataset(Base):
 
     id: Mapped[str] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(unique=True)  # a block's: its data set's, "/" and its label
-    # A block appended to this data set, under this label; null for a data set, which is its own first block.
-    parent_id: Mapped[str | None]
-    label: Mapped[str | None]
-    units_sha256: Mapped[str | None]  # of the file of its units' keyed digests; null: registered before blocks
     owner_key: Mapped[str] = mapped_column(ForeignKey("api_keys.id"))
     sensitivity: Mapped[str]
     spec: Mapped[dict[str, Any]]
@@ -110,6 +106,10 @@ class Dataset(Base):
     retired_at: Mapped[datetime | None]  # when its owner took it back, before anything was held on it
     # The version of `spec` and `shape`. Earlier versions are in `declarations`.
     declaration: Mapped[int] = mapped_column(default=1, server_default="1")
+    # A block appended to this data set, under this label; null for a data set, which is its own first block.
+    parent_id: Mapped[str | None]
+    label: Mapped[str | None]
+    units_sha256: Mapped[str | None]  # of the file of its units' keyed digests; null: registered before blocks
 
 
 class DatasetReading(Base):
