@@ -100,19 +100,37 @@ class Shape(Document):
 
 
 class Part(Document):
-    """A stored part of the data set: its absolute path, and its hash as it was registered: the root of the index
-    (app.formats.layout), or the file's SHA-256 where the part is an NPZ file of before."""
+    """A stored part of the data set.
+
+    Attributes:
+        path: absolute.
+        sha256: its hash as it was registered: the root of the index (app.formats.layout), or the file's SHA-256 where
+            the part is an NPZ file of before.
+        cache_dir: where its extracted features are cached: a folder of the data set that holds the part.
+    """
 
     path: str
     sha256: Sha256Hex
+    cache_dir: str | None = None
 
 
 class Parts(Document):
-    """The data set's parts. `public`: another, public data set's training part, as an optimizer's side information."""
+    """What an attempt reads.
 
-    train: Part
-    holdout: Part | None = None
+    Attributes:
+        train: the training parts, joined in this order: that of their data sets' ids.
+        holdout: the hold-out's parts, in the same order; empty without a hold-out.
+        public: another, public data set's training part, as an optimizer's side information.
+    """
+
+    train: Annotated[tuple[Part, ...], Field(min_length=1)]
+    holdout: tuple[Part, ...] = ()
     public: Part | None = None
+
+    @property
+    def all(self) -> tuple[Part, ...]:
+        """Every part."""
+        return (*self.train, *self.holdout, *((self.public,) if self.public else ()))
 
 
 class Recorded(Document):
@@ -213,7 +231,6 @@ class Start(Document):
             self-test on this worker since its fork server started.
         extractor_dir: the extractor's folder, if the job uses one.
         models_root: the folder of Hugging Face models, if the job uses one.
-        cache_dir: the cache of extracted features, within the data set's own folder.
         output_dir: an existing folder of this attempt's own for its artifacts. Nothing in it is published before
             `finished`.
     """
@@ -245,7 +262,6 @@ class Start(Document):
     hands_mean_on: bool = False
     self_tested: bool = False
     extractor_dir: str | None = None
-    cache_dir: str | None = None
     models_root: str | None = None
     output_dir: str
 

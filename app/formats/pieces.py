@@ -17,6 +17,12 @@ def chosen(part: StoredPart, mask: NDArray[np.bool_]) -> StoredPart:
     return StoredPart(x=_rows(part.x, mask), y=part.y[mask], user=user)
 
 
+def taken(part: StoredPart, numbers: NDArray[np.int64]) -> StoredPart:
+    """The part's records with these numbers, in their order; a number may occur more than once."""
+    user = None if part.user is None else part.user[numbers]
+    return StoredPart(x=_rows(part.x, numbers), y=part.y[numbers], user=user)
+
+
 def cut(part: StoredPart, start: int, end: int) -> StoredPart:
     """Records start … end − 1, mostly as views."""
     user = None if part.user is None else part.user[start:end]
@@ -49,18 +55,32 @@ def without_last(part: StoredPart) -> StoredPart:
     return replace(part, x=Sequences(part.x.items[stays], ends, part.x.size))
 
 
-def _rows(x: Features, mask: NDArray[np.bool_]) -> Features:
+def _rows(x: Features, at: NDArray[np.bool_] | NDArray[np.int64]) -> Features:
+    """The records where a mask is True, or with these numbers."""
     if isinstance(x, Pairs):
-        return Pairs(x.users[mask], x.items[mask], x.sizes)
+        return Pairs(x.users[at], x.items[at], x.sizes)
     if isinstance(x, np.ndarray):
-        return x[mask]
+        return x[at]
     lengths = np.diff(_ends(x), prepend=0)
-    kept, ends = np.repeat(mask, lengths), np.cumsum(lengths[mask], dtype=np.int64)
+    kept, ends = _entries(lengths, at), np.cumsum(lengths[at], dtype=np.int64)
     if isinstance(x, Texts):
         return Texts(x.utf8[kept], ends)
     if isinstance(x, Sequences):
         return Sequences(x.items[kept], ends, x.size)
     return _csr(x.indices[kept], x.data[kept], ends, x.shape[1])
+
+
+def _entries(
+    lengths: NDArray[np.int64], at: NDArray[np.bool_] | NDArray[np.int64]
+) -> NDArray[np.bool_] | NDArray[np.int64]:
+    """Which entries of lists with these lengths belong to the records: a mask for a mask, else numbers in order."""
+    if at.dtype == np.bool_:
+        mask: NDArray[np.bool_] = np.repeat(at.astype(np.bool_), lengths)
+        return mask
+    counts, starts = lengths[at], (np.cumsum(lengths) - lengths)[at]
+    firsts = np.repeat(starts - (np.cumsum(counts) - counts), counts)
+    entries: NDArray[np.int64] = firsts + np.arange(len(firsts))
+    return entries
 
 
 def _slice(x: Features, start: int, end: int) -> Features:

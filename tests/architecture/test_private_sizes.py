@@ -44,7 +44,7 @@ ALLOWED = {
     "worker/metrics/scores.py: public_training_loss": "of public records",
 }
 
-# Sizes of models, of passes of P rows, of lists of layers and of declared columns.
+# Sizes of models, of passes of P rows, of lists of layers, parts and declared columns.
 PUBLIC = {
     "worker/clipping/bookkeeping.py: _tap",
     "worker/clipping/accumulators.py: _keeps",
@@ -57,6 +57,7 @@ PUBLIC = {
     "worker/clipping/terms.py: _joined_outer",
     "worker/clipping/terms.py: _joined_rows",
     "worker/clipping/terms.py: of",
+    "worker/data/joined.py: join",
     "worker/data/records.py: _torch_csr",
     "worker/models/hf/images.py: _numbers",
     "worker/models/hf/norms.py: plain_norms",

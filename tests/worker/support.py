@@ -263,12 +263,17 @@ def start_of(
         "task": task if classes > 1 else {"kind": "regression", "label": "y"},
         "features": {"kind": "tensor", "array": "x"},
         "shape": shape,
-        "parts": parts or {"train": {"path": "/nowhere", "sha256": "0" * 64}},
+        "parts": parts_of(parts or {"train": {"path": "/nowhere", "sha256": "0" * 64}}),
         "data_public": public,
         "holdout_public": free,
         "steps": job["length"]["steps"],
         "output_dir": str(output_dir),
     }
+
+
+def parts_of(parts: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """The parts of one data set, each under its name, as a start message names them."""
+    return {name: part | more if name == "public" else [part | more] for name, part in parts.items()}
 
 
 def plan_of(start: dict[str, Any], ranks: Ranks = ALONE) -> Plan:

@@ -22,6 +22,7 @@ from tests.worker.support import (
     assert_released_once,
     dense,
     key,
+    parts_of,
     plan_of,
     records,
     run_direct,
@@ -134,7 +135,7 @@ def test_an_attempt_is_centred_and_hands_out_its_mean(tmp_path: Path) -> None:
         "holdout": stored_part(tmp_path / "holdout.npz", x[80:] + FAR, y[80:]),
     }
     (tmp_path / "out").mkdir()
-    supervisor = Supervisor(made | {"parts": parts, "output_dir": str(tmp_path / "out")})
+    supervisor = Supervisor(made | {"parts": parts_of(parts), "output_dir": str(tmp_path / "out")})
     ended = run_thread(supervisor)
     assert ended.status == 0 and isinstance(ended.last, Finished)
     (score,) = supervisor.of(MetricValue)

@@ -228,7 +228,7 @@ def failed(supervisor: Supervisor, line: bytes | None = None) -> Failed:
 
 def test_damaged_data_fail_before_anything_starts(supervisor: Supervisor) -> None:
     """In a real process: nothing is printed either."""
-    path = Path(supervisor.start["parts"]["train"]["path"])
+    path = Path(supervisor.start["parts"]["train"][0]["path"])
     damaged = bytearray(path.read_bytes())
     damaged[len(damaged) // 2] ^= 1
     path.write_bytes(damaged)
@@ -240,7 +240,7 @@ def test_damaged_data_fail_before_anything_starts(supervisor: Supervisor) -> Non
 @pytest.mark.parametrize("change", [{"features": 6}, {"outputs": 2}, {"sparse": True}, {"outputs": 1}])
 def test_data_of_another_shape_are_damaged(supervisor: Supervisor, change: dict[str, Any]) -> None:
     job = spec(evaluation=None)
-    supervisor.start = start_of(job, SHAPE | change, parts=supervisor.start["parts"])
+    supervisor.start = start_of(job, SHAPE | change) | {"parts": supervisor.start["parts"]}
     assert failed(supervisor).code == "data-damaged"
 
 
@@ -282,7 +282,7 @@ def test_a_record_that_is_not_finite_shows_nowhere(tmp_path: Path) -> None:
     run_thread(clean)
     x, y = dense(83, 5, 3)
     x[80:] = np.array([np.nan, np.inf, 3e38], dtype=np.float32)[:, None]
-    clean.start["parts"]["train"] = stored_part(tmp_path / "bad.npz", x, y)
+    clean.start["parts"]["train"] = [stored_part(tmp_path / "bad.npz", x, y)]
     second = Supervisor(clean.start)
     ended = run_thread(second)
     assert isinstance(ended.last, Finished) and ended.last.warnings == ()

@@ -24,7 +24,7 @@ from app.formats.part_reader import PartFile
 from app.formats.part_writer import PartWriter
 from app.formats.stored import StoredPart, Texts
 from tests.worker.extractor import CONFIG, PIECES, write_extractor
-from tests.worker.support import Supervisor, run_thread, spec, start_of
+from tests.worker.support import Supervisor, parts_of, run_thread, spec, start_of
 from worker.attempt import child
 from worker.attempt.child import SupervisorLink
 from worker.attempt.failures import StopRequested
@@ -199,8 +199,8 @@ def attempt(tmp_path: Path, sha256: str, *, private: bool = False, **changes: An
     extractor = {"name": "tiny", "sha256": sha256, "features": 8}
     model = {"kind": "linear", "extractor": extractor}
     job = spec(model=model) if private else spec(model=model, privacy=None)
-    start = start_of(job, shape, public=not private, parts=stored, output_dir=tmp_path)
-    more = {"extractor_dir": str(tmp_path / "e"), "cache_dir": str(tmp_path / "features")}
+    start = start_of(job, shape, public=not private, output_dir=tmp_path)
+    more = {"extractor_dir": str(tmp_path / "e"), "parts": parts_of(stored, cache_dir=str(tmp_path / "features"))}
     return Supervisor(start | {"features": {"kind": "text", "column": "t"}} | more | changes)
 
 

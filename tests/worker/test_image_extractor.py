@@ -19,7 +19,7 @@ from app.formats.damage import DataDamagedError
 from app.formats.part_files import save_part
 from app.formats.stored import StoredPart, Texts
 from tests.worker.extractor import write_extractor, write_image_extractor
-from tests.worker.support import Supervisor, run_thread, spec, start_of
+from tests.worker.support import Supervisor, parts_of, run_thread, spec, start_of
 from worker.extractors import features
 from worker.extractors.efficientnet import EfficientNet, Encoder, SameConv
 from worker.extractors.features import extracted
@@ -155,8 +155,8 @@ def test_a_linear_probe_from_images_to_the_model(folder: Path, tmp_path: Path) -
     extractor = {"name": "e", "sha256": sha256_of(folder), "features": 1280, "image": GRAY.model_dump()}
     slow = {"kind": "dp_sgd", "learning_rate": 0.001}
     job = spec(model={"kind": "linear", "extractor": extractor}, optimizer=slow, privacy=None)
-    start = start_of(job, shape, public=True, parts=stored, output_dir=tmp_path)
-    more = {"extractor_dir": str(folder), "cache_dir": str(tmp_path / "features")}
+    start = start_of(job, shape, public=True, output_dir=tmp_path)
+    more = {"extractor_dir": str(folder), "parts": parts_of(stored, cache_dir=str(tmp_path / "features"))}
     supervisor = Supervisor(start | more)
     ended = run_thread(supervisor)
     assert isinstance(ended.last, Finished)

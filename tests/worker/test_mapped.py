@@ -136,6 +136,8 @@ def test_a_tables_cells_become_the_same_features(tmp_path: Path) -> None:
     loaded = records_of(scaled(part, features))
     pairs = zip(mapped.passes(96, torch.float64), loaded.passes(96, torch.float64), strict=True)
     assert all(bits(one.records) == bits(other.records) for one, other in pairs)
+    assert isinstance(mapped, MappedDense) and isinstance(loaded, DenseRecords)
+    assert torch.equal(mapped.clipped_sum(1.0), loaded.clipped_sum(1.0))
 
 
 POISSON = {
@@ -201,8 +203,8 @@ def test_an_attempt_reads_from_disk_inside_its_sandbox(tmp_path: Path, changes: 
 
 def test_a_chunk_that_is_damaged_ends_the_attempt_when_it_is_read(tmp_path: Path) -> None:
     supervisor = large(tmp_path, spec(evaluation=None))
-    path = Path(supervisor.start["parts"]["train"]["path"])
-    row = Index.read(path, supervisor.start["parts"]["train"]["sha256"]).chunks[0]
+    path = Path(supervisor.start["parts"]["train"][0]["path"])
+    row = Index.read(path, supervisor.start["parts"]["train"][0]["sha256"]).chunks[0]
     content = bytearray(path.read_bytes())
     content[int(row["offset"]) + int(row["length"]) // 2] ^= 1
     path.write_bytes(content)

@@ -211,7 +211,7 @@ def test_a_rank_s_passes_and_memory_leave_on_public_data_alone() -> None:
 def test_a_failure_of_all_ranks_has_its_own_code(tmp_path: Path) -> None:
     """The stored part is damaged: every rank finds it, and rank 0 says so, whoever is first."""
     damaged = made(tmp_path / "damaged", 2)
-    path = Path(damaged.start["parts"]["train"]["path"])
+    path = Path(damaged.start["parts"]["train"][0]["path"])
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)

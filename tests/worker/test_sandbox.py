@@ -87,7 +87,7 @@ def run_attempt(channel, link, start, *_):
         "namespace": libc.unshare(0x10000000),
         "trace": libc.ptrace(16, parent, 0, 0),
         "too-much-memory": tried(lambda: bytearray(MEMORY_LIMIT)),
-        "own-part": tried(lambda: len(Path(start.parts.train.path).read_bytes()) > 0),
+        "own-part": tried(lambda: len(Path(start.parts.train[0].path).read_bytes()) > 0),
         "own-scratch": tried(lambda: __import__("tempfile").TemporaryFile().write(b"x")),
         "own-output": tried(lambda: (out / "model").write_text("x")),
         "a-library": tried(lambda: __import__("xml.dom.minidom").__name__),

@@ -14,7 +14,18 @@ from app.contracts.job_spec import JobSpec
 from app.errors import PrivacyError
 from app.formats.damage import DataDamagedError
 from app.privacy.mechanism import MechanismConfig
-from tests.worker.support import Ended, Supervisor, dense, keys_of, plan_of, run_thread, spec, start_of, stored_part
+from tests.worker.support import (
+    Ended,
+    Supervisor,
+    dense,
+    keys_of,
+    parts_of,
+    plan_of,
+    run_thread,
+    spec,
+    start_of,
+    stored_part,
+)
 from tests.worker.test_center import CENTER, FAR, SHAPE, job, start
 from worker.attempt.means import read_mean
 from worker.attempt.policy import policy_of
@@ -30,7 +41,7 @@ def trial(folder: Path, name: str, made: dict[str, Any], **more: Any) -> tuple[S
         "train": stored_part(folder / name / "train.npz", x[:80] + FAR, y[:80]),
         "holdout": stored_part(folder / name / "holdout.npz", x[80:] + FAR, y[80:]),
     }
-    supervisor = Supervisor(made | {"parts": parts, "output_dir": str(folder / name)} | more)
+    supervisor = Supervisor(made | {"parts": parts_of(parts), "output_dir": str(folder / name)} | more)
     supervisor.segments[0] |= keys_of(name)
     return supervisor, run_thread(supervisor)
 

@@ -14,7 +14,18 @@ from app.formats.part_files import save_part
 from app.formats.stored import StoredPart
 from app.privacy.mechanism import MechanismConfig
 from app.privacy.releases import NoisyCount
-from tests.worker.support import Supervisor, dense, key, mechanism, plan_of, records, run_child, spec, start_of
+from tests.worker.support import (
+    Supervisor,
+    dense,
+    key,
+    mechanism,
+    parts_of,
+    plan_of,
+    records,
+    run_child,
+    spec,
+    start_of,
+)
 from worker.data.parts import users_of
 from worker.data.units import Users
 from worker.messages import Finished, MetricValue
@@ -111,7 +122,10 @@ def test_a_job_that_protects_users_runs(tmp_path: Path, sampling: dict[str, Any]
     for name, at in (("train", OWNERS < 40), ("holdout", OWNERS >= 40)):
         path = tmp_path / f"{name}.npz"
         parts[name] = {"path": str(path), "sha256": save_part(path, StoredPart(x=X[at], y=Y[at], user=OWNERS[at]))}
-    start = user_start(sampling=sampling, length={"steps": 20}) | {"parts": parts, "output_dir": str(tmp_path)}
+    start = user_start(sampling=sampling, length={"steps": 20}) | {
+        "parts": parts_of(parts),
+        "output_dir": str(tmp_path),
+    }
     record = Supervisor(start)
     ended = run_child(record)
     assert isinstance(ended.last, Finished), (ended.last, ended.printed)

@@ -17,7 +17,7 @@ from app.formats.damage import DataDamagedError
 from app.formats.hashing import hashed
 from app.formats.part_files import load_part, save_part
 from app.formats.stored import Csr, StoredPart, Texts
-from tests.worker.support import Supervisor, run_thread, spec, start_of
+from tests.worker.support import Supervisor, parts_of, run_thread, spec, start_of
 from worker.extractors.words import hashed_words
 from worker.messages import Finished
 
@@ -36,8 +36,8 @@ def attempt(folder: Path, *, at_registration: bool, private: bool) -> Supervisor
     shape = {"records_train": 20, "records_holdout": 8, "features": 64 if at_registration else 1, "outputs": 2}
     model = {"kind": "linear"} if at_registration else {"kind": "linear", "extractor": REF}
     job = spec(model=model) if private else spec(model=model, privacy=None)
-    start = start_of(job, shape | {"sparse": at_registration}, public=not private, parts=stored, output_dir=folder)
-    return Supervisor(start | {"features": declared, "cache_dir": str(folder / "features")})
+    start = start_of(job, shape | {"sparse": at_registration}, public=not private, output_dir=folder)
+    return Supervisor(start | {"features": declared, "parts": parts_of(stored, cache_dir=str(folder / "features"))})
 
 
 @pytest.mark.parametrize("private", [True, False])

@@ -143,13 +143,13 @@ def run_attempt(
     stored = load(start.parts.train)
     users, train = users_of(stored, start.mechanism), records_of(stored)
     ranks.from_first()  # the others load now: they find what was extracted
-    scored = start.parts.holdout is not None and plan.scores.points > 0 and plan.scores.on == "holdout"
+    scored = plan.scores.points > 0 and plan.scores.on == "holdout"
     held_out = load(start.parts.holdout) if start.parts.holdout and scored else None
     if held_out is not None and not start.holdout_public:
         # Checks that no user has more hold-out records than the scores' noise covers.
         users_of(held_out, start.mechanism)
     holdout = records_of(held_out) if held_out is not None else None
-    public = records_of(load(start.parts.public)) if start.parts.public else None
+    public = records_of(load([start.parts.public])) if start.parts.public else None
     report = report_of(plan, tested, device)
     ready = Ready(
         device=start.device,
@@ -187,7 +187,7 @@ def run_rank(start: Start, ranks: Ranks) -> None:
     ranks.from_first()
     load = loader(start, lambda: None, plan)
     stored = load(start.parts.train)
-    public = records_of(load(start.parts.public)) if start.parts.public else None
+    public = records_of(load([start.parts.public])) if start.parts.public else None
     unheard = Telemetry(Unheard(), start.mechanism, data_public=start.data_public, holdout_public=start.holdout_public)
     training = Training(
         plan,

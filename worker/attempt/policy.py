@@ -6,7 +6,7 @@ from pathlib import Path
 
 from app.formats.layout import index_path
 from worker.attempt.sandbox import Policy, own_scratch
-from worker.messages import Part, Predict, Start
+from worker.messages import Predict, Start
 
 # gloo reads the class of each of the machine's devices to find its network cards, even for the loopback.
 NETWORK_DEVICES = (Path("/sys/bus/pci/devices"), Path("/sys/devices"))
@@ -15,17 +15,18 @@ NETWORK_DEVICES = (Path("/sys/bus/pci/devices"), Path("/sys/devices"))
 def policy_of(message: Start | Predict, memory_limit_bytes: int) -> Policy:
     """The parts, model folder and output that a message names, as the calling process's policy.
 
-    Makes its scratch folder, and the cache folder if it is new.
+    Makes its scratch folder, and cache folders that are new.
     """
     scratch = own_scratch()
     if isinstance(message, Predict):
         readable = _paths(message.weights.path, message.models_root)
         return Policy(readable, (), memory_limit_bytes, scratch=scratch)
-    parts = (message.parts.train, message.parts.holdout, message.parts.public, message.mean)
-    named = [path for each in parts if isinstance(each, Part) for path in (each.path, str(index_path(Path(each.path))))]
-    if message.cache_dir is not None:
-        Path(message.cache_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
-    writable = _paths(message.output_dir, message.cache_dir)
+    parts = (*message.parts.all, *((message.mean,) if message.mean else ()))
+    named = [path for each in parts for path in (each.path, str(index_path(Path(each.path))))]
+    caches = dict.fromkeys(each.cache_dir for each in parts)
+    for cache in _paths(*caches):
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    writable = _paths(message.output_dir, *caches)
     readable = _paths(*named, message.extractor_dir, message.models_root)
     if message.processes > 1:
         readable += NETWORK_DEVICES

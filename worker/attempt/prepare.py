@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -13,6 +13,8 @@ from torch import Tensor
 
 from app.contracts.extractor import ExtractorRef, Words
 from app.contracts.job_spec import LinearModel
+from app.errors import PrivacyError
+from app.formats.part_files import open_part
 from app.formats.part_reader import PartFile
 from app.formats.stored import StoredPart
 from app.formats.tables import scaled
@@ -20,7 +22,8 @@ from app.privacy.numerics import NumericsReport, SelfTest, fewer_rows
 from worker.attempt import devices
 from worker.attempt.failures import DeviceFailed, failure_code
 from worker.attempt.means import read_mean
-from worker.data.parts import AnyPart, MappedPart, check, load_stored, open_stored
+from worker.data.joined import AnyPart, join
+from worker.data.parts import MappedPart, check, load_stored, open_stored
 from worker.data.ranks import Ranks
 from worker.extractors.features import Kept, extracted
 from worker.extractors.files import ExtractorMissingError
@@ -161,7 +164,13 @@ def report_of(plan: Plan, tested: SelfTest, device: torch.device) -> NumericsRep
     )
 
 
-def loader(start: Start, loading: Callable[[], None], plan: Plan) -> Callable[[Part], AnyPart]:
+def loader(start: Start, loading: Callable[[], None], plan: Plan) -> Callable[[Sequence[Part]], AnyPart]:
+    """The function that loads stored parts, and joins them."""
+    load = _loader(start, loading, plan)
+    return lambda parts: join([load(each) for each in parts])
+
+
+def _loader(start: Start, loading: Callable[[], None], plan: Plan) -> Callable[[Part], AnyPart]:
     """The function that loads a stored part, through the job's extractor or its model's tokenizer if it has one.
 
     A part too large for memory stays on disk.
@@ -175,38 +184,43 @@ def loader(start: Start, loading: Callable[[], None], plan: Plan) -> Callable[[P
         load_or_open = load_stored if plan.in_memory else open_stored
         return lambda part: load_or_open(part, start.shape, lambda stored: scaled(stored, start.features))
     kept = Kept(Path(tempfile.gettempdir()) / FEATURES, on_disk=not plan.in_memory)
-    if extractor.words is not None and start.cache_dir is not None:
-        return _words(start, loading, extractor, Path(start.cache_dir), kept)
-    if start.extractor_dir is None or start.cache_dir is None or extractor.sha256 is None:
+    if extractor.words is not None:
+        return _words(start, loading, extractor, kept)
+    if start.extractor_dir is None or extractor.sha256 is None:
         raise ExtractorMissingError("this worker has no models root")
-    folder, sha256, cache = Path(start.extractor_dir), extractor.sha256, Path(start.cache_dir)
+    folder, sha256 = Path(start.extractor_dir), extractor.sha256
     image = extractor.image
 
     def load(part: Part) -> AnyPart:
         tested = (lambda _: None) if start.data_public else self_test.require_repeating
         stored = _to_extract(part, start)
-        made = extracted(stored, part.sha256, folder, sha256, cache, loading, image, tested, kept)
+        made = extracted(stored, part.sha256, folder, sha256, _cache(part), loading, image, tested, kept)
         return _as_part(made, start.shape.model_copy(update={"features": plan.model.features, "sparse": False}))
 
     return load
 
 
-def _words(
-    start: Start, loading: Callable[[], None], extractor: ExtractorRef, cache: Path, kept: Kept
-) -> Callable[[Part], AnyPart]:
+def _words(start: Start, loading: Callable[[], None], extractor: ExtractorRef, kept: Kept) -> Callable[[Part], AnyPart]:
     words, sha256 = extractor.words or Words(), extractor.sha256 or ""
     shape = start.shape.model_copy(update={"features": words.buckets, "sparse": True})
 
     def load(part: Part) -> AnyPart:
-        return _as_part(hashed_words(_to_extract(part, start), part.sha256, sha256, words, cache, loading, kept), shape)
+        stored = _to_extract(part, start)
+        return _as_part(hashed_words(stored, part.sha256, sha256, words, _cache(part), loading, kept), shape)
 
     return load
 
 
+def _cache(part: Part) -> Path:
+    if part.cache_dir is None:
+        raise PrivacyError("a part whose features are extracted has no cache of its own")
+    return Path(part.cache_dir)
+
+
 def _to_extract(part: Part, start: Start) -> StoredPart | PartFile:
     """A part of texts or images: on disk, read in pieces; one of before in memory."""
-    stored = open_stored(part, start.shape)
-    return stored.file if isinstance(stored, MappedPart) else stored
+    file = open_part(part.path, part.sha256)
+    return load_stored(part, start.shape) if file is None else file
 
 
 def _as_part(found: StoredPart | PartFile, shape: Shape) -> AnyPart:

@@ -12,7 +12,6 @@ import math
 import shutil
 import socket
 import threading
-from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, get_args
@@ -39,6 +38,7 @@ from app.privacy.mechanism import MechanismConfig
 from app.secrets import at_epoch, load_secrets, secret_id
 from app.settings import Settings
 from worker import messages
+from worker.attempt.data import Stored, parts_of
 from worker.attempt.folders import output_folder
 from worker.attempt.fork_server import ForkServer, Process
 from worker.attempt.tested import tested_key
@@ -472,15 +472,14 @@ class Supervised:
         mean = objects.of(self.settings).local(file.path, file.sha256)
         return {"mean": {"path": str(mean.resolve()), "sha256": file.sha256}}
 
-    def _part(self, stored: Mapping[str, Any]) -> dict[str, Any]:
+    def _part(self, stored: Stored) -> Path:
         """One stored part as a file of this machine, held until `close`. The one place where a worker opens a part.
 
         Raises:
             DataDamagedError, StorageFull, Unavailable: as `Parts.held`.
             Ended: the watch ended the attempt meanwhile.
         """
-        path = self.held.enter_context(self.parts.held(stored["path"], stored["sha256"], self._require_going))
-        return {"path": str(path), "sha256": stored["sha256"]}
+        return self.held.enter_context(self.parts.held(stored["path"], stored["sha256"], self._require_going))
 
     def _require_going(self) -> None:
         if self.watch.told_at is not None or self.watch.ended is not None:
@@ -494,17 +493,14 @@ class Supervised:
         side: dict[str, Any] | None,
         claim: messages.Claim | None,
     ) -> dict[str, Any]:
-        stored = {**dataset.parts, "public": side}
-        opened = {name: self._part(each) for name, each in stored.items() if each}
         holdout = said.spec.get("holdout")
         extractor = (job.spec["model"].get("extractor") or {}).get("name")
         folder = None if extractor == HASHED_WORDS else extractor
         models = self.settings.models_root
         runtime = Runtime.model_validate(job.spec.get("runtime", {}))
-        cache = self.parts.features(dataset.id)
+        features = self.parts.features if extractor is not None else None
         return {
             "extractor_dir": str(models.resolve() / folder) if folder and models else None,
-            "cache_dir": str(cache) if extractor else None,
             "models_root": str(models.resolve()) if job.spec["model"]["kind"] == "hf" and models else None,
             "job_id": job.id,
             "spec": job.spec,
@@ -517,7 +513,7 @@ class Supervised:
             "numerics": job.quote.get("numerics"),
             "fitted_rows": job.fitted_rows,
             "begun": job.device is not None,
-            "parts": opened,
+            "parts": parts_of(self._part, features, [dataset], side),
             "data_public": dataset.sensitivity == "public",
             "holdout_public": dataset.sensitivity == "public" or bool(holdout and holdout["kind"] == "public"),
             "holdout_account": "train" if holdout and holdout["kind"] == "last_item" else "holdout",

@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from app.formats.part_reader import PartFile
 from app.formats.stored import StoredPart
+from worker.data.joined import Rows
 from worker.data.passes import Cuttable
 from worker.data.records import DenseRecords, clipped_sum
 from worker.data.sequences import SequenceRecords
@@ -25,7 +25,7 @@ Make = Callable[[StoredPart, int], R]
 
 
 class MappedRecords(Cuttable[R], Generic[R]):
-    """n records of a part on disk.
+    """n records of a part on disk, or of several joined ones.
 
     Args:
         part: the part.
@@ -33,7 +33,7 @@ class MappedRecords(Cuttable[R], Generic[R]):
         numbers: int64 (n,), the records; None: all of the part, in its order.
     """
 
-    def __init__(self, part: PartFile, make: Make[R], numbers: NDArray[np.int64] | None = None) -> None:
+    def __init__(self, part: Rows, make: Make[R], numbers: NDArray[np.int64] | None = None) -> None:
         self._part, self._make, self._numbers = part, make, numbers
 
     def __len__(self) -> int:
@@ -86,7 +86,7 @@ class MappedDense(MappedRecords[DenseRecords]):
 
     def __init__(
         self,
-        part: PartFile,
+        part: Rows,
         make: Make[DenseRecords],
         numbers: NDArray[np.int64] | None = None,
         mean: Tensor | None = None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,12 @@ from numpy.typing import NDArray
 
 from app.errors import PrivacyError
 from app.formats.damage import DataDamagedError
+from app.formats.layout import Layout
 from app.formats.part_files import load_part, open_part
 from app.formats.part_reader import PartFile
 from app.formats.stored import Csr, Features, Pairs, Sequences, StoredPart, Texts
 from app.privacy.mechanism import MechanismConfig
+from worker.data.joined import AnyPart, Rows
 from worker.data.mapped import MappedDense, MappedRecords, MappedSequences
 from worker.data.ratings import RatingRecords
 from worker.data.records import DenseRecords, Records, SparseRecords
@@ -27,7 +30,7 @@ from worker.messages import Part, Shape
 
 @dataclass(frozen=True)
 class MappedPart:
-    """A part that stays on disk.
+    """A part that stays on disk; see Rows.
 
     Attributes:
         file: the part.
@@ -37,8 +40,21 @@ class MappedPart:
     file: PartFile
     declared: Callable[[StoredPart], StoredPart]
 
+    @cached_property
+    def layout(self) -> Layout:
+        """Of the declared features."""
+        return Layout.of(self.rows(np.empty(0, dtype=np.int64)))
 
-AnyPart = StoredPart | MappedPart
+    def __len__(self) -> int:
+        return len(self.file)
+
+    def rows(self, numbers: NDArray[np.int64]) -> StoredPart:
+        """See PartFile.rows."""
+        return self.declared(self.file.rows(numbers))
+
+    def column(self, name: str) -> NDArray[Any]:
+        """See PartFile.column."""
+        return self.file.column(name)
 
 
 def open_stored(
@@ -83,25 +99,22 @@ def load_stored(
 
 def records_of(stored: AnyPart) -> Records:
     """A part as records of its kind."""
-    return _mapped(stored) if isinstance(stored, MappedPart) else _in_memory(stored)
+    return _in_memory(stored) if isinstance(stored, StoredPart) else _mapped(stored)
 
 
-def _mapped(part: MappedPart) -> Records:
-    def make(stored: StoredPart, rows: int) -> Any:
-        return _in_memory(part.declared(stored), rows)
-
-    match part.file.layout.kind:
+def _mapped(part: Rows) -> Records:
+    match part.layout.kind:
         case "dense":
-            return MappedDense(part.file, make)
+            return MappedDense(part, _in_memory)
         case "sequences":
-            return MappedSequences(part.file, make)
+            return MappedSequences(part, _in_memory)
         case "texts":
             raise PrivacyError("training on texts needs an extractor")
         case "sparse" | "pairs":
-            return MappedRecords(part.file, make)
+            return MappedRecords(part, _in_memory)
 
 
-def _in_memory(stored: StoredPart, rows: int | None = None) -> Records:
+def _in_memory(stored: StoredPart, rows: int | None = None) -> Any:
     """Records in memory. `rows`: of a pass, if all records belong to one."""
     labels = torch.from_numpy(stored.y)
     if isinstance(stored.x, Texts):
@@ -125,13 +138,13 @@ def users_of(stored: AnyPart, mechanism: MechanismConfig | None) -> Users | None
         PrivacyError: the mechanism protects another unit than the data set's, or fewer records per user than the part
             has.
     """
-    layout = stored.file.layout if isinstance(stored, MappedPart) else None
-    of_users = layout.users if layout else isinstance(stored, StoredPart) and stored.user is not None
-    if mechanism is not None and (mechanism.unit == "user") != of_users:
+    layout = Layout.of(stored) if isinstance(stored, StoredPart) else stored.layout
+    if mechanism is not None and (mechanism.unit == "user") != layout.users:
         raise PrivacyError("the mechanism protects another unit than the data set's")
-    if not of_users or (layout and layout.kind == "sequences"):  # a sequence is all of its user's records
-        return None
-    numbers = stored.file.column("user") if isinstance(stored, MappedPart) else stored.user
+    if isinstance(stored, StoredPart):
+        numbers = stored.user
+    else:  # a sequence on disk is all of its user's records
+        numbers = stored.column("user") if layout.users and layout.kind != "sequences" else None
     if numbers is None:
         return None
     return Users(numbers, mechanism.training.records_per_unit if mechanism else len(numbers))

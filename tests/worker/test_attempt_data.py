@@ -1,0 +1,40 @@
+"""Which stored parts an attempt reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from app.db.models import Dataset
+from worker.attempt.data import Stored, parts_of
+
+ROOT = Path("/storage")
+
+
+def opened(part: Stored) -> Path:
+    return ROOT / part["path"]
+
+
+def features(dataset_id: str) -> Path:
+    return ROOT / "datasets" / dataset_id / "features"
+
+
+def dataset(name: str, *parts: str) -> Dataset:
+    return Dataset(id=name, parts={each: {"path": f"datasets/{name}/{each}", "sha256": name * 64} for each in parts})
+
+
+def test_parts_are_in_the_order_of_ids_each_with_its_own_cache() -> None:
+    """A replay joins the same rows, however the data sets were listed. A public hold-out is the first one's alone."""
+    blocks = [dataset("b", "train"), dataset("a", "train", "holdout")]
+    side = {"path": "datasets/p/train", "sha256": "c" * 64}
+    found = parts_of(opened, features, blocks, side)
+    assert found == parts_of(opened, features, blocks[::-1], side)
+    assert [each.path for each in found.train] == ["/storage/datasets/a/train", "/storage/datasets/b/train"]
+    assert [each.cache_dir for each in found.train] == [f"/storage/datasets/{each}/features" for each in "ab"]
+    assert [each.path for each in found.holdout] == ["/storage/datasets/a/holdout"]
+    assert found.public is not None and found.public.cache_dir == "/storage/datasets/a/features"
+    assert len(found.all) == 4
+
+
+def test_without_an_extractor_nothing_is_cached() -> None:
+    found = parts_of(opened, None, [dataset("a", "train")], None)
+    assert [each.cache_dir for each in found.all] == [None] and found.holdout == () and found.public is None
