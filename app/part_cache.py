@@ -92,8 +92,9 @@ class PartCache:
         """Removes a data set's copies, also while they are used: a file that is open stays. Returns True if there were
         any."""
         copies = [path for path in (self._root / dataset_id).rglob("*") if path.is_file()]
-        for path in copies:
-            path.unlink(missing_ok=True)
+        if not self.forget(dataset_id):
+            for path in copies:
+                path.unlink(missing_ok=True)
         return bool(copies)
 
     def _make_room(self, size: int) -> None:

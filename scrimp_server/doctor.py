@@ -1,4 +1,5 @@
-"""Examines a deployment from where it runs: what is wrong, and what to do. Changes no data."""
+"""Examines a deployment from where it runs: what is wrong, and what to do. Changes no data: of a bucket it
+writes and deletes an object of its own."""
 
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ from app.lifecycle.presence import GpuWorkers, is_alive, workers
 from app.secrets import NAMES, load_secrets
 from app.settings import Settings
 from app.system.health import MAX_SKEW_S, checks, skews
+from scrimp_server.buckets import UnfitError, skew_of
 
 State = Literal["ok", "warning", "fault"]
 SLOW_RELAY = timedelta(minutes=1)
@@ -33,6 +35,12 @@ ADVICE = {
     "clock": "keep the clocks of all hosts in step (NTP)",
     "ledger": "run `scrimp restore` to see which data set's ledger is not reliable; a relay must run to verify ledgers",
 }
+
+
+BUCKET_ADVICE = (
+    "check the bucket's name, AWS_ENDPOINT_URL, AWS_REGION and the right to get, put, list and delete; the "
+    "store must answer conditional writes"
+)
 
 
 @dataclass(frozen=True)
@@ -55,7 +63,7 @@ def examine(settings: Settings) -> list[Finding]:
     missing = _missing(settings)
     if missing is not None:
         return [missing]
-    found = [*_versions(), *_secrets(settings), *_heads(settings)]
+    found = [*_versions(), *_secrets(settings), *_heads(settings), *_buckets(settings)]
     db = Database.of(settings)
     try:
         health = checks(db, settings)
@@ -112,6 +120,8 @@ def _secrets(settings: Settings) -> Iterator[Finding]:
 
 
 def _heads(settings: Settings) -> Iterator[Finding]:
+    if settings.heads_store:  # tried with the other buckets
+        return
     folder = settings.effective_heads_dir
     if folder.exists() and not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
         yield Finding(
@@ -129,6 +139,29 @@ def _heads(settings: Settings) -> Iterator[Finding]:
         )
     else:
         yield Finding("heads", "ok", str(folder))
+
+
+def _buckets(settings: Settings) -> Iterator[Finding]:
+    """Tries each bucket with an object of its own, and compares its clock with this machine's."""
+    for name, url in (("SCRIMP_OBJECT_STORE", settings.object_store), ("SCRIMP_HEADS_STORE", settings.heads_store)):
+        if not url:
+            continue
+        try:
+            skew = skew_of(url, settings.object_encryption, settings.object_kms_key)
+        except UnfitError as error:
+            yield Finding("bucket", "fault", f"{name}: {error}", BUCKET_ADVICE)
+            continue
+        off = abs(skew) > MAX_SKEW_S
+        yield Finding("bucket", "ok", f"{name}: {url}")
+        said = f"this machine is {skew:+.1f} s off the clock of {name}"
+        yield Finding("clock", "fault" if off else "ok", said, ADVICE["clock"] if off else "")
+    if settings.object_store and settings.heads_store.startswith(settings.object_store.rstrip("/")):
+        yield Finding(
+            "heads",
+            "warning",
+            "the ledgers' heads lie in the bucket of the data sets",
+            "set SCRIMP_HEADS_STORE to a bucket that nobody sets back together with the others",
+        )
 
 
 def _same_disk(folder: Path, database: Path) -> bool:

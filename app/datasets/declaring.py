@@ -60,7 +60,9 @@ def redeclare(
     wanted = amended(spec, asked)
     if wanted == spec and not asked.dry_run:
         raise InvalidRequest.at("", "this is what is declared already: nothing would change")
-    counts = counts_of(wanted, _units(parsers, parts.of(settings), stored))
+    kept = parts.of(settings)
+    counts = counts_of(wanted, _units(parsers, kept, stored))
+    kept.discard(dataset_id)  # jobs run elsewhere: this machine needs no copy
     sizes = sizes_of(wanted, shape, counts)
     with db.write() as session:
         row = session.get_one(Dataset, dataset_id, with_for_update={"key_share": True}, populate_existing=True)

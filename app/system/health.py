@@ -24,6 +24,7 @@ from app.db.migrate import is_current
 from app.db.models import Account, Dataset, LedgerCheck
 from app.db.skew import skew_s
 from app.ids import now
+from app.ledger.heads import Heads
 from app.lifecycle.presence import is_alive, workers
 from app.settings import Settings, get_settings
 
@@ -102,6 +103,8 @@ def _storage(_db: Database, settings: Settings) -> None:
         probe.flush()
     if settings.object_store:
         objects.of(settings).marker("ready")  # a key that is not there: an answer is enough
+    if settings.heads_store:
+        Heads.of(settings).epoch()
     if shutil.disk_usage(root).free < FREE_BYTES:
         raise StorageFullError
 

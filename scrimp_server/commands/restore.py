@@ -12,6 +12,7 @@ from scrimp_server.commands.service import PRIVATE, Home, set_home
 
 if TYPE_CHECKING:
     from app.lifecycle.restore import Gap
+    from app.lifecycle.witnessed import Ahead
 
 
 def register(app: typer.Typer) -> None:
@@ -29,7 +30,7 @@ def restore(
 ) -> None:
     """Show the ledger entries that a restored database has lost; --post them as spent, or bring a newer backup.
 
-    Stop the service first. Exit code 1 if something is still missing.
+    Asks the recorded heads, the storage and the witnesses. Stop the service first. Exit code 1 if something is missing.
     """
     set_home(home)
     os.umask(PRIVATE)
@@ -37,7 +38,9 @@ def restore(
     from app.db.engine import Database
     from app.errors import ServiceError
     from app.ledger.heads import Heads
+    from app.ledger.witnesses import configured
     from app.lifecycle import restore as restoring
+    from app.lifecycle.witnessed import ahead
     from app.settings import Settings
 
     settings = Settings()
@@ -51,8 +54,9 @@ def restore(
             print(f"{dataset}: posted as spent: train {amounts['train']}, holdout {amounts['holdout']}")
             print(f"  Budgets within its cap are the backup's again: review them with scrimp budgets list {dataset}")
         left = restoring.gaps(db, heads, objects.of(settings))
-    except ServiceError as error:
-        print(f"scrimp restore: {error.message}", file=sys.stderr)
+        contradicted, unasked = ahead(db, configured(settings))
+    except (ServiceError, ValueError) as error:
+        print(f"scrimp restore: {error.message if isinstance(error, ServiceError) else error}", file=sys.stderr)
         raise typer.Exit(1) from None
     finally:
         db.close()
@@ -60,8 +64,23 @@ def restore(
         print(_described(gap))
     if left:
         print("Nothing is admitted or run on these. Bring a newer backup, or: scrimp restore --post DATASET")
+    for each in contradicted:
+        print(_witnessed(each))
+    if contradicted:
+        print("A checkpoint has no balances, so what only a witness knows cannot be posted: bring a newer backup.")
+        print("If it was posted, or its owner accepts the loss: scrimp witness accept, where the witness runs.")
+    for why in unasked:
+        print(f"not compared: {why}")
+    if left or contradicted or unasked:
         raise typer.Exit(1)
-    print("Every ledger holds the head recorded outside the database.")
+    also = " and what its witnesses saw" if settings.witnesses else ""
+    print(f"Every ledger holds the head recorded outside the database{also}.")
+
+
+def _witnessed(found: Ahead) -> str:
+    has = f"{found.entries}, which begin otherwise" if found.differs else f"{found.entries}"
+    seen = f"the witness {found.witness} has seen {found.seen} entries; here are {has}"
+    return f"{found.name} ({found.dataset_id}): {seen}"
 
 
 def _described(gap: Gap) -> str:

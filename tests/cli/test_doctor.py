@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from datetime import timedelta
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import obstore
 import pytest
 from sqlalchemy import text
 from typer.testing import CliRunner
@@ -14,6 +19,7 @@ from typer.testing import CliRunner
 from app.db.engine import Database
 from app.db.models import Job, Outbox, Worker
 from app.ids import now
+from app.s3 import client
 from app.settings import Settings
 from scrimp.cli import app
 from scrimp_server.doctor import Finding, examine
@@ -126,3 +132,67 @@ def test_the_command(well: Settings, db: Database, monkeypatch: pytest.MonkeyPat
     told = runner.invoke(app, ["doctor", "--home", str(well.home), "--json"])
     assert told.exit_code == 1
     assert [each["part"] for each in json.loads(told.output) if each["state"] == "fault"] == ["secrets"]
+
+
+def in_buckets(settings: Settings, objects: str, heads: str) -> Settings:
+    return settings.model_copy(update={"object_store": objects, "heads_store": heads})
+
+
+def test_buckets_that_are_well_are_left_as_they_were(well: Settings, s3_bucket: str) -> None:
+    found = examine(in_buckets(well, f"{s3_bucket}/team", f"{s3_bucket}/heads"))
+    assert [each.state for each in found if each.part == "bucket"] == ["ok", "ok"]
+    assert not [each for each in found if each.state == "fault"]
+    assert [each for some in obstore.list(client(s3_bucket)) for each in some] == []
+    shared = examine(in_buckets(well, s3_bucket, f"{s3_bucket}/heads"))
+    assert [each.part for each in shared if each.state == "warning" and "data sets" in each.says] == ["heads"]
+
+
+def test_a_bucket_that_is_not_there_and_one_whose_clock_is_wrong(
+    well: Settings, s3_bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    absent = faults(in_buckets(well, s3_bucket, "s3://there-is-no-such-bucket"))
+    assert set(absent) == {"bucket"} and "SCRIMP_HEADS_STORE: objects cannot be written" in absent["bucket"].says
+    real = time.time
+    monkeypatch.setattr("scrimp_server.buckets.time.time", lambda: real() + 100.0)
+    assert "s off the clock of SCRIMP_OBJECT_STORE" in faults(in_buckets(well, s3_bucket, ""))["clock"].says
+
+
+def test_a_store_without_conditions_is_no_store(well: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It answers every write with success, as older stores do."""
+    kept: dict[str, bytes] = {}
+
+    class Old(BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            kept[self.path] = self.rfile.read(int(self.headers["Content-Length"]))
+            self._answer(b"")
+
+        def do_GET(self) -> None:
+            self._answer(kept.get(self.path, b""))
+
+        def do_POST(self) -> None:
+            self._answer(b"<DeleteResult/>")
+
+        def do_DELETE(self) -> None:
+            self._answer(b"")
+
+        def _answer(self, content: bytes) -> None:
+            self.send_response(200)
+            for name, value in (("ETag", '"x"'), ("Last-Modified", formatdate(usegmt=True))):
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Says nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Old) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            monkeypatch.setenv(name, "x")
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
+        found = faults(in_buckets(well, "", "s3://bucket"))
+        server.shutdown()
+        thread.join()
+    assert "(If-None-Match)" in found["bucket"].says

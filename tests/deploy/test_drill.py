@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -16,13 +17,16 @@ from types import SimpleNamespace
 import psycopg
 import pytest
 
-from app import objects
+from app import objects, parts
 from app.db.migrate import upgrade
+from app.db.models import Dataset
+from app.formats.part_files import load_part
 from app.ledger.heads import Heads
 from app.lifecycle import restore
 from app.secrets import ensure_secrets
 from app.settings import Settings
 from tests import servers
+from tests.datasets.conftest import CSV, spec
 from tests.factories import add_dataset
 from tests.lifecycle.test_restore import CAP, World
 
@@ -97,6 +101,59 @@ def test_sqlite(folder: Path) -> None:
     assert restored.returncode == 1, restored.stderr
     assert settings.storage_root.is_dir()
     is_noticed_and_posted(drill, settings, dataset, spent, restored.stdout)
+
+
+AWS = """#!{python}
+import sys, obstore
+from app.s3 import client
+source, target = map(client, sys.argv[3:5])
+assert sys.argv[1:3] == ["s3", "sync"]
+for some in obstore.list(source):
+    for each in some:
+        obstore.put(target, each["path"], obstore.get(source, each["path"]).bytes())
+"""
+
+
+def test_with_buckets(folder: Path, s3_server: servers.S3, s3_bucket: str) -> None:
+    """The database and the bucket of data sets are set back; the bucket of heads is not. `aws` is a stand-in."""
+    stores = {
+        "SCRIMP_OBJECT_STORE": f"{s3_bucket}/team",
+        "SCRIMP_HEADS_STORE": s3_server.bucket(),
+        "BACKUP_STORE": s3_server.bucket(),
+    }
+    drill = Drill(folder, **s3_server.environment, **stores)
+    aws = folder / "bin" / "aws"
+    aws.write_text(AWS.format(python=sys.executable))
+    aws.chmod(0o755)
+    settings = Settings(
+        home=drill.home,
+        allowed_hosts=["testserver"],
+        object_store=stores["SCRIMP_OBJECT_STORE"],
+        heads_store=stores["SCRIMP_HEADS_STORE"],
+    )
+    drill.home.mkdir(mode=0o700)
+    ensure_secrets(settings)
+    upgrade(settings.effective_database_url)
+    world = World(settings, None, folder)
+    with world.api() as client:
+        made = client.post(
+            "/v1/datasets", files={"spec": (None, json.dumps(spec(privacy=CAP, holdout=None))), "file": ("file", CSV)}
+        )
+    assert made.status_code == 201, made.text
+    dataset = made.json()["id"]
+    backed_up = drill.run("bucket-backup")
+    assert backed_up.returncode == 0, backed_up.stderr
+    spent = spent_after(world, dataset)
+    stored = world.db
+    with stored.read() as session:
+        part = session.get_one(Dataset, dataset).parts["train"]
+    world.db.close()
+    parts.of(settings).remove(dataset)  # the bucket was lost too
+    restored = drill.run("bucket-restore")
+    assert restored.returncode == 1, restored.stderr
+    is_noticed_and_posted(drill, settings, dataset, spent, restored.stdout)
+    with parts.of(settings).held(part["path"], part["sha256"]) as copy:
+        assert load_part(copy, part["sha256"]).units > 0
 
 
 @pytest.fixture

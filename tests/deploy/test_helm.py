@@ -47,6 +47,16 @@ VALUES: dict[str, dict[str, Any]] = {
         "models": {"existingClaim": "models"},
         "storage": {"existingClaim": "shared", "storageClassName": "nfs"},
     },
+    "buckets": {
+        "objectStore": {
+            "url": "s3://scrimp/team",
+            "heads": "s3://scrimp-heads/team",
+            "encryption": "aws:kms",
+            "kmsKey": "key-1",
+            "dataBuckets": ["raw-data", "shared/a"],
+        },
+        "api": {"hosts": ["scrimp.example.org"], "ingress": INGRESS | {"annotations": {"a": "b"}}},
+    },
     "a GPU alone": {"workers": {"cpu": None, "cuda": GPU}, "scaling": {"enabled": True}},
 }
 HOLDS = {
@@ -145,6 +155,31 @@ def test_the_probes_ask_what_answers(documents: list[Document], settings: Settin
         assert program == "python"
         done = subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, check=False)
         assert done.returncode == 0, done.stdout
+
+
+def test_with_buckets_the_api_alone_has_a_volume_for_the_admin_key() -> None:
+    documents = rendered(VALUES["buckets"])
+    for name, pod in pods(documents).items():
+        claims = [each for each in pod["volumes"] if "persistentVolumeClaim" in each]
+        assert [each["name"] for each in claims] == (["shared"] if name == "demo-api" else []), name
+    mounted = {
+        (each["subPath"], name.partition("/")[0])
+        for name, one in containers(documents)
+        for each in one["volumeMounts"]
+        if each["name"] == "shared"
+    }
+    assert mounted == {("admin", "demo-api")}
+    (config,) = of_kind(documents, "ConfigMap").values()
+    assert Settings.model_validate(
+        {
+            name.removeprefix("SCRIMP_").lower(): yaml.safe_load(value) if value.startswith("[") else value
+            for name, value in config["data"].items()
+            if name.startswith(("SCRIMP_OBJECT", "SCRIMP_HEADS", "SCRIMP_DATA_BUCKETS"))
+        }
+    ).data_buckets == ["raw-data", "shared/a"]
+    assert "SCRIMP_HEADS_DIR" not in config["data"]
+    (ingress,) = of_kind(documents, "Ingress").values()
+    assert set(ingress["metadata"]["annotations"]) == {"a", "nginx.ingress.kubernetes.io/upstream-hash-by"}
 
 
 def test_secrets_are_copied_as_the_service_wants_them(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -29,11 +30,13 @@ from app.ledger import accounts, behind, checkpoints, notes, signing_keys, witne
 from app.ledger.entries import COLUMNS, content, digest, genesis
 from app.ledger.heads import Heads
 from app.ledger.merkle import Frontier, Tree, leaf
+from app.lifecycle import witnessed
 from app.lifecycle.fair import claim_next
 from app.main import create_app
 from app.secrets import load_secret
 from app.settings import Settings
 from scrimp.cli import app
+from scrimp.cli import app as cli
 from scrimp.transparency import COSIGNATURE, ED25519, LOG, Key, Note
 from scrimp.witness import Refused, Witness, accept_gap, serve
 from tests.factories import add_dataset, job_spec
@@ -260,12 +263,19 @@ def test_a_restored_old_database_is_refused(db: Database, address: str, tmp_path
     assert behind.reach(db, heads, dataset) == 2
 
     restored, old = Database(f"sqlite:///{backup}"), Heads(records, (of,))
+    name = of.key.name
+    assert witnessed.ahead(db, [of]) == ([], [])
+    (found,), unasked = witnessed.ahead(restored, [of])
+    assert (found.dataset_id, found.witness, found.entries, found.seen, found.differs) == (dataset, name, 1, 2, False)
+    dead = witnesses.Witness.parse(address.replace(address.split(" ", maxsplit=1)[0], "http://127.0.0.1:9"))
+    assert unasked == [] and "does not answer" in witnessed.ahead(restored, [dead])[1][0]
     assert behind.problems(restored, old, [dataset]) == {}, "nothing on this machine can tell"
     with pytest.raises(Conflict, match="2 entries that are not here") as late:
         behind.require_witnessed(restored, old, dataset)
     assert late.value.code == "ledger-behind"
     assert behind.reach(restored, old, dataset) == 0
     hold(restored, dataset, "job_other", 20)
+    assert witnessed.ahead(restored, [of])[0][0].differs
     assert sent(restored, old, [of]) == 0, "it is as long, and another"
     with pytest.raises(Conflict):
         behind.require_witnessed(restored, old, dataset)
@@ -375,6 +385,9 @@ def test_jobs_are_admitted_and_run_only_behind_the_witness(settings: Settings, a
     assert refused_now["type"] == "/problems/ledger-behind" and "not here" in refused_now["detail"]
     assert claimed() is None, "whatever was queued then may have run"
     db.close()
+    line, knows = ["restore", "--home", str(settings.home)], {"SCRIMP_WITNESSES": json.dumps([address])}
+    told = CliRunner().invoke(cli, line, env=knows)
+    assert told.exit_code == 1 and "has seen 3 entries; here are 2" in told.output, told.output
 
 
 def test_a_witness_that_is_away_or_lies_admits_nothing(db: Database, tmp_path: Path, address: str) -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from app.db.models import Dataset
-from app.parts import InFolder
 from worker.attempt.data import Stored, parts_of
 
-KEPT = InFolder(Path("/storage"))
+ROOT = Path("/storage")
 
 
 def opened(part: Stored) -> Path:
-    return Path("/storage") / part["path"]
+    return ROOT / part["path"]
+
+
+def features(dataset_id: str) -> Path:
+    return ROOT / "datasets" / dataset_id / "features"
 
 
 def dataset(name: str, *parts: str) -> Dataset:
@@ -23,8 +26,8 @@ def test_parts_are_in_the_order_of_ids_each_with_its_own_cache() -> None:
     """A replay joins the same rows, however the data sets were listed. A public hold-out is the first one's alone."""
     blocks = [dataset("b", "train"), dataset("a", "train", "holdout")]
     side = {"path": "datasets/p/train", "sha256": "c" * 64}
-    found = parts_of(opened, KEPT.features, blocks, side, extracted=True)
-    assert found == parts_of(opened, KEPT.features, blocks[::-1], side, extracted=True)
+    found = parts_of(opened, features, blocks, side)
+    assert found == parts_of(opened, features, blocks[::-1], side)
     assert [each.path for each in found.train] == ["/storage/datasets/a/train", "/storage/datasets/b/train"]
     assert [each.cache_dir for each in found.train] == [f"/storage/datasets/{each}/features" for each in "ab"]
     assert [each.path for each in found.holdout] == ["/storage/datasets/a/holdout"]
@@ -33,5 +36,5 @@ def test_parts_are_in_the_order_of_ids_each_with_its_own_cache() -> None:
 
 
 def test_without_an_extractor_nothing_is_cached() -> None:
-    found = parts_of(opened, KEPT.features, [dataset("a", "train")], None, extracted=False)
+    found = parts_of(opened, None, [dataset("a", "train")], None)
     assert [each.cache_dir for each in found.all] == [None] and found.holdout == () and found.public is None

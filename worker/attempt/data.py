@@ -11,7 +11,7 @@ from app.db.models import Dataset
 from app.formats.damage import DataDamagedError
 from worker.messages import Part, Parts
 
-Stored = Mapping[str, str]  # a part as a data set's row names it
+Stored = Mapping[str, Any]  # a part as a data set's row names it
 
 
 def shape_of(said: Declared, dataset_id: str, datasets: Sequence[Dataset]) -> dict[str, Any]:
@@ -26,22 +26,19 @@ def shape_of(said: Declared, dataset_id: str, datasets: Sequence[Dataset]) -> di
 
 def parts_of(
     opened: Callable[[Stored], Path],
-    features: Callable[[str], Path],
+    features: Callable[[str], Path] | None,
     datasets: Sequence[Dataset],
     side: Stored | None,
-    *,
-    extracted: bool,
 ) -> Parts:
     """The parts of the data sets, which an attempt joins.
 
     The order of ids is the same in every attempt, so a replay joins the same rows.
 
     Args:
-        opened: gives a part as a file of this machine.
-        features: gives the folder of a data set's features on this machine.
+        opened: a part as a file of this machine.
+        features: where a data set's features are cached, if the job reads records through an extractor: a folder of the
+            data set's own, which is deleted with it; those of the public one with the first data set's.
         side: the training part of the public data set that an optimizer uses.
-        extracted: the job reads records through an extractor. Each data set's features are cached in a folder of its
-            own, which is deleted with it; those of the public one with the first data set's.
 
     Raises:
         DataDamagedError: one has no training part: the job would read less than its rate says.
@@ -51,7 +48,7 @@ def parts_of(
         raise DataDamagedError("a stored part of the data set was deleted")
 
     def named(part: Stored, dataset: Dataset) -> Part:
-        cache = str(features(dataset.id)) if extracted else None
+        cache = None if features is None else str(features(dataset.id))
         return Part(path=str(opened(part)), sha256=part["sha256"], cache_dir=cache)
 
     train, holdout = (

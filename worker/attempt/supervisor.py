@@ -12,7 +12,7 @@ import math
 import shutil
 import socket
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, get_args
@@ -40,7 +40,7 @@ from app.privacy.mechanism import MechanismConfig
 from app.secrets import at_epoch, load_secrets, secret_id
 from app.settings import Settings
 from worker import messages
-from worker.attempt.data import parts_of, shape_of
+from worker.attempt.data import Stored, parts_of, shape_of
 from worker.attempt.folders import output_folder
 from worker.attempt.fork_server import ForkServer, Process
 from worker.attempt.tested import tested_key
@@ -477,7 +477,7 @@ class Supervised:
         mean = objects.of(self.settings).local(file.path, file.sha256)
         return {"mean": {"path": str(mean.resolve()), "sha256": file.sha256}}
 
-    def _part(self, stored: Mapping[str, Any]) -> Path:
+    def _part(self, stored: Stored) -> Path:
         """One stored part as a file of this machine, held until `close`. The one place where a worker opens a part.
 
         Raises:
@@ -509,6 +509,7 @@ class Supervised:
         folder = None if extractor == HASHED_WORDS else extractor
         models = self.settings.models_root
         runtime = Runtime.model_validate(job.spec.get("runtime", {}))
+        features = self.parts.features if extractor is not None else None
         return {
             "extractor_dir": str(models.resolve() / folder) if folder and models else None,
             "models_root": str(models.resolve()) if job.spec["model"]["kind"] == "hf" and models else None,
@@ -523,7 +524,7 @@ class Supervised:
             "numerics": job.quote.get("numerics"),
             "fitted_rows": job.fitted_rows,
             "begun": job.device is not None,
-            "parts": parts_of(self._part, self.parts.features, read, side, extracted=extractor is not None),
+            "parts": parts_of(self._part, features, read, side),
             "data_public": is_public,
             "holdout_public": is_public or bool(holdout and holdout["kind"] == "public"),
             "holdout_account": "train" if holdout and holdout["kind"] == "last_item" else "holdout",

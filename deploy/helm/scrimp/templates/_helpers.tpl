@@ -53,8 +53,12 @@ them to memory, owned by the service's user, mode 0400. */}}
 {{- define "scrimp.mounts" -}}
 - { name: secrets, mountPath: /run/secrets, readOnly: true }
 - { name: home, mountPath: /var/lib/scrimp }
+{{- if not .Values.objectStore.url }}
 - { name: shared, mountPath: /var/lib/scrimp/storage, subPath: storage }
+{{- end }}
+{{- if not .Values.objectStore.heads }}
 - { name: shared, mountPath: /var/lib/scrimp-heads, subPath: heads }
+{{- end }}
 - { name: tmp, mountPath: /tmp }
 {{- if .Values.models.existingClaim }}
 - { name: models, mountPath: /var/lib/scrimp-models, readOnly: true }
@@ -63,11 +67,21 @@ them to memory, owned by the service's user, mode 0400. */}}
 
 {{- define "scrimp.volumes" -}}
 - { name: secrets, emptyDir: { medium: Memory, sizeLimit: 1Mi } }
-- { name: home, emptyDir: {} }
+- { name: home, emptyDir: {{ if .Values.objectStore.url }}{ sizeLimit: {{ .Values.objectStore.cacheSize }} }{{ else }}{}{{ end }} }
 - { name: tmp, emptyDir: {} }
-- { name: shared, persistentVolumeClaim: { claimName: {{ include "scrimp.claim" . }} } }
 {{- with .Values.models.existingClaim }}
 - { name: models, persistentVolumeClaim: { claimName: {{ . }}, readOnly: true } }
+{{- end }}
+{{- end }}
+
+{{- define "scrimp.shared" -}}
+- { name: shared, persistentVolumeClaim: { claimName: {{ include "scrimp.claim" . }} } }
+{{- end }}
+
+{{/* A volume with what has no bucket. */}}
+{{- define "scrimp.sharedIfNeeded" -}}
+{{- if not (and .Values.objectStore.url .Values.objectStore.heads) }}
+{{- include "scrimp.shared" . }}
 {{- end }}
 {{- end }}
 
