@@ -24,6 +24,7 @@ from sqlalchemy.orm import Session
 from app import logs, objects, tracing
 from app.audit import chain, same_content
 from app.contracts.events import RUN_JOB
+from app.db.changes import Changes
 from app.db.engine import Database
 from app.db.models import Account, Job, Outbox
 from app.errors import ServiceError, TransientError
@@ -124,7 +125,7 @@ class Relay:
 
     def run(self, stop: threading.Event) -> None:
         """Repeats passes until `stop` is set."""
-        repeat(self.run_once, stop, POLL_S)
+        repeat(self.run_once, stop, POLL_S, Changes(self.db))
 
     def _look(self) -> set[str]:
         """Reads which topics have due work. One statement, as it runs ten times a second and mostly finds nothing."""
@@ -257,7 +258,7 @@ def main() -> None:
     # away does not delay the audit log.
     every, witnesses = timedelta(hours=settings.ledger_check_hours), configured(settings)
     others = [
-        in_thread("audit", lambda: chain.seal(db), stop, SEAL_S),
+        in_thread("audit", lambda: chain.seal(db), stop, SEAL_S, Changes(db)),
         in_thread("ledgers", lambda: check_due(db, Heads.of(settings), every), stop, CHECK_S),
         *Deliverer.of(db, settings).start(stop),
     ]
