@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from typing import Protocol
 
 from app.logs import kind_of
 
@@ -12,21 +13,43 @@ logger = logging.getLogger(__name__)
 LONGEST_WAIT_S = 5.0
 
 
-def repeat(what: Callable[[], object], stop: threading.Event, poll_s: float) -> None:
-    """Calls `what` until told to stop: at once again where it returned something true, else after `poll_s`."""
+class Due(Protocol):
+    """Knows without work that there is nothing to do (app.db.changes)."""
+
+    def due(self) -> bool:
+        """False if there is nothing to do."""
+        ...
+
+    def close(self) -> None:
+        """Ends it."""
+        ...
+
+
+def repeat(what: Callable[[], object], stop: threading.Event, poll_s: float, watch: Due | None = None) -> None:
+    """Calls `what` until told to stop: at once again where it returned something true, else after `poll_s`.
+
+    Args:
+        watch: has calls left out. It is not asked while `what` has failed, or says that there is more.
+    """
     wait = poll_s
     busy: object = False
+    first = True
     while not stop.wait(0 if busy else wait):
         try:
-            busy = what()
-            wait = poll_s
+            asked = watch is None or watch.due() or first or busy or wait > poll_s
+            busy = what() if asked else False
+            wait, first = poll_s, False
         except Exception as error:  # it outlives a broker or database that is away for a while
             logger.error("%s; trying again", kind_of(error), exc_info=error)
             busy, wait = False, min(wait * 2, LONGEST_WAIT_S)
+    if watch is not None:
+        watch.close()
 
 
-def in_thread(name: str, what: Callable[[], object], stop: threading.Event, poll_s: float) -> threading.Thread:
+def in_thread(
+    name: str, what: Callable[[], object], stop: threading.Event, poll_s: float, watch: Due | None = None
+) -> threading.Thread:
     """A thread that repeats `what` until told to stop."""
-    thread = threading.Thread(target=repeat, args=(what, stop, poll_s), name=name, daemon=True)
+    thread = threading.Thread(target=repeat, args=(what, stop, poll_s, watch), name=name, daemon=True)
     thread.start()
     return thread

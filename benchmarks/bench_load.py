@@ -212,7 +212,7 @@ def measure(deployment: Deployment, load: Load, seconds: float, runs: int) -> li
         return client.closed(ports, load.make, connections=8, seconds=for_s, expect=load.expect)
 
     asyncio.run(closed(1.5))  # warm
-    most = _phase(deployment, f"{load.name}, closed loop, 8 connections", lambda: closed(seconds), runs)
+    most = phase_of(deployment, f"{load.name}, closed loop, 8 connections", lambda: closed(seconds), runs)
     spy = load_profile.profile(deployment.apis[0].pid, seconds)
     asyncio.run(closed(seconds))
     most.profile = load_profile.read(spy)
@@ -225,11 +225,11 @@ def measure(deployment: Deployment, load: Load, seconds: float, runs: int) -> li
         def opened(rate: float = rate) -> Any:
             return client.opened(ports, load.make, rate=rate, connections=64, seconds=seconds, expect=load.expect)
 
-        phases.append(_phase(deployment, name, opened, runs))
+        phases.append(phase_of(deployment, name, opened, runs))
     return phases
 
 
-def _phase(deployment: Deployment, name: str, run: Callable[[], Any], runs: int) -> Phase:
+def phase_of(deployment: Deployment, name: str, run: Callable[[], Any], runs: int) -> Phase:
     results, shares = [], []
     for _ in range(runs):
         deployment.take_queue_away()

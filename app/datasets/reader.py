@@ -21,6 +21,7 @@ from app.audit.record import CURRENT, Origin
 from app.datasets import duplicates, readings, repository, service, sources
 from app.datasets.parsing import Parsers
 from app.datasets.readings import Claimed, Lost
+from app.db.changes import Changes
 from app.db.engine import Database
 from app.disk import is_full
 from app.errors import InvalidRequest, LimitError, ServiceError, StorageFull, Unavailable
@@ -51,7 +52,7 @@ class Reader:
     def start(self) -> None:
         """Starts `max_readers` threads."""
         names = [f"reader-{number}" for number in range(self.settings.max_readers)]
-        self._threads = [in_thread(name, self.run_once, self._stop, POLL_S) for name in names]
+        self._threads = [in_thread(name, self.run_once, self._stop, POLL_S, Changes(self.db)) for name in names]
 
     def close(self) -> None:
         """Ends what is being read; another process, or the next start, reads it from the beginning."""

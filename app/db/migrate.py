@@ -22,7 +22,8 @@ ADVISORY_LOCK = 0x5C819B  # an arbitrary number of ours
 def upgrade(url: str, revision: str = "head") -> None:
     """Migrates the database at `url` to `revision`, in one transaction: completely or not at all.
 
-    Safe to start in several processes at once, from any folder: one works, the others wait and find it done.
+    Safe to start in several processes at once, from any folder: one works, the others wait and find it done. A database
+    that a later release has migrated stays as it is.
     """
     from alembic import command  # noqa: PLC0415
     from alembic.config import Config  # noqa: PLC0415
@@ -30,6 +31,8 @@ def upgrade(url: str, revision: str = "head") -> None:
     config = Config()
     config.set_main_option("script_location", str(SCRIPTS).replace("%", "%%"))
     with migration_connection(url) as connection:
+        if revision == "head" and _is_later(current_revision(connection)):
+            return
         config.attributes["connection"] = connection
         command.upgrade(config, revision)
 
@@ -38,6 +41,20 @@ def is_current(engine: Engine) -> bool:
     """Returns True if the database is at the newest migration that this code knows."""
     with engine.connect() as connection:
         return current_revision(connection) == head_revision()
+
+
+def serves(engine: Engine) -> bool:
+    """Returns True if this code works on the database: at its newest migration, or at a later release's, which only
+    adds to it (tests/migrations/test_last_release.py)."""
+    with engine.connect() as connection:
+        current = current_revision(connection)
+    return current == head_revision() or _is_later(current)
+
+
+def _is_later(revision: str | None) -> bool:
+    """Returns True for a migration that is later than all that this code knows."""
+    newest = head_revision()
+    return revision is not None and newest is not None and revision > newest
 
 
 def current_revision(connection: Connection) -> str | None:

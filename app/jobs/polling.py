@@ -24,7 +24,7 @@ from sqlalchemy import (
 
 from app.db.models import ApiKey, Job, JobEvent, table_of
 from app.grants.service import DATA, GIVEN, LOOKED_AT, Access, access_in, given_to
-from app.jobs.repository import PARTS, SHOWN, details_where
+from app.jobs.repository import PARTS, SHOWN_AS_TEXT, details_where
 from app.keys.service import CHECKED, Caller
 
 KEY, JOB, EVENTS = table_of(ApiKey), table_of(Job), table_of(JobEvent)
@@ -84,7 +84,7 @@ class _Part:
 # The job's columns are repeated in each of its details: there are few.
 DETAILS = details_where(lambda job: job == bindparam("job"), last_metrics=True).subquery("details")
 CALLER, ACCESS = _Part("key", CHECKED), _Part("access", LOOKED_AT)
-SHOWN_JOB, DETAIL = _Part("job", SHOWN), _Part("detail", list(DETAILS.c))
+SHOWN_JOB, DETAIL = _Part("job", SHOWN_AS_TEXT), _Part("detail", list(DETAILS.c))
 KNOWN_JOB, EVENT = _Part("job", [JOB.c.id]), _Part("event", list(EVENTS.c))
 
 

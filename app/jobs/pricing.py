@@ -92,18 +92,18 @@ class PricingService:
         return any(each.alive for each in self.servers)
 
     def warm(self) -> None:
-        """Starts the processes in the background, and loads their libraries."""
+        """Starts the first process in the background, and loads its libraries. The second one starts when two prices
+        are first asked for at once: it takes 80 MiB."""
         threading.Thread(target=self._warm, name="pricing-warm-up", daemon=True).start()
 
     def _warm(self) -> None:
-        for server in self.servers:
-            if self._closed.is_set():
-                return
-            try:
-                server.call(_asked(questions.WARM, WarmRequest()))
-            except ServiceError as error:
-                # The service was closed meanwhile, or the first real call will report the same error.
-                logger.info("pricing is not warm: %s", error.message)
+        if self._closed.is_set():
+            return
+        try:
+            self.servers[0].call(_asked(questions.WARM, WarmRequest()))
+        except ServiceError as error:
+            # The service was closed meanwhile, or the first real call will report the same error.
+            logger.info("pricing is not warm: %s", error.message)
 
     def close(self) -> None:
         """Ends the processes."""

@@ -15,6 +15,7 @@ from sqlalchemy import (
     Row,
     Select,
     String,
+    Text,
     and_,
     bindparam,
     cast,
@@ -92,7 +93,7 @@ QUEUED = select(func.count()).select_from(
     .subquery()
 )
 # The columns of a job that callers see; the mechanism and the salts are not among them.
-SHOWN = [
+SHOWN: list[ColumnElement[Any]] = [
     JOB.id,
     JOB.name,
     JOB.dataset_id,
@@ -113,6 +114,12 @@ SHOWN = [
     JOB.device,
     JOB.tags,
     JOB.notes,
+]
+
+# The same with the two large documents as stored text, which a route sends without reading it.
+TEXTS = ("spec", "quote")
+SHOWN_AS_TEXT: list[ColumnElement[Any]] = [
+    cast(each, Text).label(each.name) if each.name in TEXTS else each for each in SHOWN
 ]
 
 
@@ -201,6 +208,7 @@ def page_of_jobs(
     after: tuple[datetime | str, str] | None,
     limit: int,
     sort: JobOrder = "newest",
+    columns: list[ColumnElement[Any]] = SHOWN,
 ) -> list[Row[Any]]:
     """Reads a page of jobs, and one row more to show if there is a next page. Trials are not listed here, but with
     their study.
@@ -209,7 +217,7 @@ def page_of_jobs(
         among: the condition on jobs that may be shown.
         after: the sort key of the last row of the page before: its time or its name, and its id.
     """
-    query = _page(SHOWN, among=among, status=status, after=after, sort=sort)
+    query = _page(columns, among=among, status=status, after=after, sort=sort)
     return list(session.execute(query.limit(limit + 1)))
 
 
@@ -228,7 +236,7 @@ def states_of_page(
 
 
 def _page(
-    columns: list[Any],
+    columns: list[ColumnElement[Any]],
     *,
     among: ColumnElement[bool],
     status: str | None,

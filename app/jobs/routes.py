@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 from email.utils import format_datetime
 from functools import partial
@@ -11,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar, cast
 from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import FileResponse
-from sqlalchemy import ColumnElement, and_
+from sqlalchemy import ColumnElement, Row, and_
 from sqlalchemy.orm import Session
 
 from app import objects
@@ -28,6 +29,8 @@ from app.ids import rfc3339
 from app.jobs import artifacts, labels, repository, service, sweeps
 from app.jobs.polling import Polled, job_of
 from app.jobs.pricing import PricingService
+from app.jobs.rendering import job_json, page_json
+from app.jobs.repository import SHOWN_AS_TEXT
 from app.jobs.schemas import (
     CertificateDocument,
     EventList,
@@ -177,8 +180,10 @@ def list_jobs(
 
     `q` finds a part of a job's name, or the beginning of its id.
     """
-    among = {"dataset": dataset, "q": q, "tag": tag}
-    return as_json(page_of_jobs(db, caller, gpus, **among, status=status, after=after, limit=limit, sort=sort))
+    among = _Among(dataset, q, tag)
+    page = _page(db, caller, among, status=status, after=after, limit=limit, sort=sort, columns=SHOWN_AS_TEXT)
+    documents = (job_json(job, page.details[job.id], gpus) for job in page.jobs)
+    return Response(page_json(documents, page.next), media_type="application/json")
 
 
 def page_of_jobs(
@@ -195,16 +200,52 @@ def page_of_jobs(
     sort: Order = "newest",
 ) -> JobList:
     """Returns one page of the jobs that a caller may see; the dashboard shows the same page."""
+    among = _Among(dataset, q, tag)
+    page = _page(db, caller, among, status=status, after=after, limit=limit, sort=sort)
+    return JobList(items=[JobView.of(job, page.details[job.id], gpus) for job in page.jobs], next=page.next)
+
+
+@dataclass(frozen=True)
+class _Among:
+    """Which jobs a page is of."""
+
+    dataset: str | None
+    q: str | None
+    tag: str | None
+
+
+@dataclass(frozen=True)
+class _Page:
+    """The rows of a page, their details by id, and the cursor of the next page."""
+
+    jobs: list[Row[Any]]
+    details: dict[str, dict[str, list[Any]]]
+    next: str | None
+
+
+def _page(
+    db: Database,
+    caller: Caller,
+    asked: _Among,
+    *,
+    status: Status | None,
+    after: str | None,
+    limit: int,
+    sort: Order,
+    columns: list[ColumnElement[Any]] = repository.SHOWN,
+) -> _Page:
     key = key_of_page(after, sort)
     with db.read() as session:
-        among = jobs_among(session, caller, dataset, q, tag)
-        jobs = repository.page_of_jobs(session, among=among, status=status, after=key, limit=limit, sort=sort)
+        among = jobs_among(session, caller, asked.dataset, asked.q, asked.tag)
+        jobs = repository.page_of_jobs(
+            session, among=among, status=status, after=key, limit=limit, sort=sort, columns=columns
+        )
         more, jobs = len(jobs) > limit, jobs[:limit]
         details = repository.details(session, [job.id for job in jobs])
-        last = None
-        if more:
-            last = encode_cursor(jobs[-1].name if sort == "name" else rfc3339(jobs[-1].created_at), jobs[-1].id)
-    return JobList(items=[JobView.of(job, details[job.id], gpus) for job in jobs], next=last)
+    last = None
+    if more:
+        last = encode_cursor(jobs[-1].name if sort == "name" else rfc3339(jobs[-1].created_at), jobs[-1].id)
+    return _Page(jobs, details, last)
 
 
 def key_of_page(after: str | None, sort: Order) -> tuple[datetime | str, str] | None:
@@ -246,7 +287,8 @@ def show_job(job_id: str, request: Request, _credentials: Credentials) -> Respon
     else:
         found = _polled(request, id_in(token), job_id)
         caller = admitted(request, found.key, token)
-    return as_json(JobView.of(check_job(found.job, found.access(caller)), found.details, gpus_of(request)))
+    document = job_json(check_job(found.job, found.access(caller)), found.details, gpus_of(request))
+    return Response(document, media_type="application/json")
 
 
 def _polled(request: Request, key_id: str, job_id: str) -> Polled:

@@ -138,11 +138,11 @@ class ChargedView(BaseModel):
     share: float
 
     @classmethod
-    def of(cls, job: JobLike, settlements: list[Any]) -> ChargedView | None:
-        """Builds the view; None for a job that has not settled, and on public data."""
+    def of(cls, job: JobLike, held: dict[str, Any], settlements: list[Any]) -> ChargedView | None:
+        """Builds the view of a job with this charge; None for one that has not settled, and on public data."""
         if not settlements:
             return None
-        settled, held = settlements[-1], job.quote["charge"]
+        settled = settlements[-1]
         # The trials of a study have drawn on its hold before: what was not released was charged.
         released = {"train": settled.train_released, "holdout": settled.holdout_released}
         whole = {name: held[name] - released[name] for name in released}
@@ -183,31 +183,37 @@ class JobView(BaseModel):
     @classmethod
     def of(cls, job: JobLike, details: dict[str, list[Any]], gpus: GpuWorkers) -> JobView:
         quote = Quote.model_validate(job.quote)
-        return cls(
-            id=job.id,
-            name=job.name,
-            dataset=job.dataset_id,
-            status=job.status,
-            waiting_for=_waiting_for(job, gpus),
-            spec=job.spec,
-            quote=quote,
-            progress=progress_of(job, details["attempts"]),
-            epsilon_spent=_spent(job, quote.epsilon),
-            charged=ChargedView.of(job, details["settlements"]),
-            attempts=[AttemptView.of(each) for each in details["attempts"]],
-            metrics={metric.name: MetricView.of(metric) for metric in details["metrics"]},
-            failure=job.failure,
-            warnings=job.warnings,
-            artifacts=[ArtifactView.of(each) for each in details["artifacts"]],
-            tags=[each for each in job.tags.split(",") if each],
-            notes=job.notes,
-            study=StudyView.of(job),
-            parent=job.parent_id,
-            declaration=job.declaration,
-            created_at=job.created_at.replace(microsecond=0),  # like the times below, or it could be later than them
-            started_at=job.started_at,
-            finished_at=job.finished_at,
-        )
+        return cls(spec=job.spec, quote=quote, **members(job, quote.epsilon, job.quote["charge"], details, gpus))
+
+
+def members(
+    job: JobLike, epsilon: Epsilon | None, charge: dict[str, Any], details: dict[str, list[Any]], gpus: GpuWorkers
+) -> dict[str, Any]:
+    """A job's view but for its spec and its quote, of which these are the planned ε and the held charge. Reads both
+    only of queued jobs and of studies."""
+    return {
+        "id": job.id,
+        "name": job.name,
+        "dataset": job.dataset_id,
+        "status": job.status,
+        "waiting_for": _waiting_for(job, gpus),
+        "progress": progress_of(job, details["attempts"]),
+        "epsilon_spent": _spent(job, epsilon),
+        "charged": ChargedView.of(job, charge, details["settlements"]),
+        "attempts": [AttemptView.of(each) for each in details["attempts"]],
+        "metrics": {metric.name: MetricView.of(metric) for metric in details["metrics"]},
+        "failure": job.failure,
+        "warnings": job.warnings,
+        "artifacts": [ArtifactView.of(each) for each in details["artifacts"]],
+        "tags": [each for each in job.tags.split(",") if each],
+        "notes": job.notes,
+        "study": StudyView.of(job),
+        "parent": job.parent_id,
+        "declaration": job.declaration,
+        "created_at": job.created_at.replace(microsecond=0),  # like the times below, or it could be later than them
+        "started_at": job.started_at,
+        "finished_at": job.finished_at,
+    }
 
 
 class JobList(BaseModel):
@@ -308,7 +314,7 @@ def _spent(job: JobLike, planned: Epsilon | None) -> Epsilon | None:
     Never computes ε from the stopping time. ε also does not change when the data are loaded, as the time of loading
     depends on their number.
     """
-    is_study = job.spec.get("hpo") is not None
+    is_study = job.study is not None
     may_spend = job.started_at is not None and (is_study or job.finished_at is None)
     if planned is None or job.steps_started > 0 or may_spend:
         return planned

@@ -85,8 +85,8 @@ class StudyView(BaseModel):
     @classmethod
     def of(cls, job: Any) -> StudyView | None:
         """Builds the view from a job's row; None if the job is not a study."""
-        quoted = job.quote.get("hpo")
-        if job.study is None or quoted is None:
+        quoted = None if job.study is None else job.quote.get("hpo")
+        if quoted is None:
             return None
         stored, hpo = StoredStudy.read(job.study), job.spec["hpo"]
         return cls(

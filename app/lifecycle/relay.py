@@ -24,6 +24,7 @@ from sqlalchemy.orm import Session
 from app import logs, objects, tracing
 from app.audit import chain, same_content
 from app.contracts.events import RUN_JOB
+from app.db.changes import Changes
 from app.db.engine import Database
 from app.db.models import Account, Job, Outbox
 from app.errors import ServiceError, TransientError, Unavailable
@@ -124,7 +125,7 @@ class Relay:
 
     def run(self, stop: threading.Event) -> None:
         """Repeats passes until `stop` is set."""
-        repeat(self.run_once, stop, POLL_S)
+        repeat(self.run_once, stop, POLL_S, Changes(self.db))
 
     def _survey(self) -> float:
         """Compares ledgers with their records. Returns how long to wait for the next time."""
@@ -267,7 +268,7 @@ def main() -> None:
     # away does not delay the audit log.
     every, witnesses = timedelta(hours=settings.ledger_check_hours), configured(settings)
     others = [
-        in_thread("audit", lambda: chain.seal(db), stop, SEAL_S),
+        in_thread("audit", lambda: chain.seal(db), stop, SEAL_S, Changes(db)),
         in_thread("ledgers", lambda: check_due(db, Heads.of(settings), every), stop, CHECK_S),
         *Deliverer.of(db, settings).start(stop),
     ]

@@ -20,7 +20,7 @@ from starlette.concurrency import run_in_threadpool
 from app import objects
 from app.db.clock import now_there
 from app.db.engine import Database
-from app.db.migrate import is_current
+from app.db.migrate import serves
 from app.db.models import Account, Dataset, LedgerCheck
 from app.db.skew import skew_s
 from app.ids import now
@@ -87,8 +87,8 @@ def _database(db: Database, _settings: Settings) -> None:
 
 
 def _migrations(db: Database, _settings: Settings) -> None:
-    if not is_current(db.engine):
-        raise RuntimeError("the database is not at the newest migration")
+    if not serves(db.engine):
+        raise RuntimeError("the database is not at the newest migration: run `scrimp prepare`")
 
 
 class StorageFullError(Exception):

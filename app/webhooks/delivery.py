@@ -26,6 +26,7 @@ from sqlalchemy.orm import Session
 from app.audit import record as audit
 from app.chain import canonical_json
 from app.contracts.events import ANNOUNCED, WEBHOOK_TEST
+from app.db.changes import Changes
 from app.db.clock import now_there
 from app.db.engine import Database
 from app.db.models import Job, JobEvent, Webhook, WebhookDelivery, WebhookEvent
@@ -82,7 +83,7 @@ class Deliverer:
     def start(self, stop: threading.Event) -> list[threading.Thread]:
         """Starts the threads; they end after `stop` is set."""
         senders = [in_thread(f"webhooks-{i}", self._look, stop, POLL_S) for i in range(THREADS)]
-        return [in_thread("webhooks", self.fan_out, stop, POLL_S), *senders]
+        return [in_thread("webhooks", self.fan_out, stop, POLL_S, Changes(self.db)), *senders]
 
     def fan_out(self) -> int:
         """Turns waiting events into deliveries; returns the number of events."""

@@ -162,5 +162,5 @@ def test_a_study_was_charged_what_its_trials_drew_too() -> None:
     """Its own settlement covers what they left of its hold."""
     study = SimpleNamespace(quote={"charge": {"train": 100, "holdout": 0}}, study={})
     own = SimpleNamespace(train=0, holdout=0, train_released=60, holdout_released=0)
-    assert ChargedView.of(study, [own]) == ChargedView(train=40, holdout=0, share=0.4)
-    assert ChargedView.of(study, []) is None
+    assert ChargedView.of(study, study.quote["charge"], [own]) == ChargedView(train=40, holdout=0, share=0.4)
+    assert ChargedView.of(study, study.quote["charge"], []) is None

@@ -1,0 +1,58 @@
+"""A job's document as JSON text, from its row: for the routes that are polled.
+
+A stored specification is sent as it is stored, without a Python object of it. Quotes that are the same text are checked
+and completed once a process: a quote names no job, so repeated jobs share one. A test compares the documents with those
+of `JobView`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from types import SimpleNamespace
+from typing import Any
+
+from pydantic_core import to_json
+from sqlalchemy import Row
+
+from app.contracts.base import Epsilon
+from app.jobs.schemas import Quote, members
+from app.lifecycle.presence import GpuWorkers
+
+REMEMBERED = 2048  # some 4 KiB each
+
+
+@dataclass(frozen=True)
+class _Quoted:
+    """A quote's document, and what the rest of the job's document takes from it."""
+
+    document: bytes
+    epsilon: Epsilon | None
+    charge: dict[str, Any]
+
+
+@lru_cache(REMEMBERED)
+def _quoted(text: str) -> _Quoted:
+    quote = Quote.model_validate(json.loads(text))
+    return _Quoted(quote.model_dump_json().encode(), quote.epsilon, quote.charge)
+
+
+def job_json(job: Row[Any] | SimpleNamespace, details: dict[str, list[Any]], gpus: GpuWorkers) -> bytes:
+    """A job's document.
+
+    Args:
+        job: its columns, with `spec` and `quote` as stored text (`repository.SHOWN_AS_TEXT`).
+    """
+    spec, quoted = job.spec, _quoted(job.quote)
+    if job.study is not None or job.status == "queued":  # what they wait for depends on both
+        columns = dict(job._mapping) if isinstance(job, Row) else vars(job)
+        job = SimpleNamespace(**columns | {"spec": json.loads(spec), "quote": json.loads(job.quote)})
+    rest = to_json(members(job, quoted.epsilon, quoted.charge, details, gpus))
+    return b'%s,"spec":%s,"quote":%s}' % (rest[:-1], spec.encode(), quoted.document)
+
+
+def page_json(documents: Iterable[bytes], next_page: str | None) -> bytes:
+    """The document of a page of jobs."""
+    return b'{"items":[%s],"next":%s}' % (b",".join(documents), to_json(next_page))

@@ -1,0 +1,88 @@
+"""An idle loop does not look at a database that nobody has changed, and misses no change."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from app.db import changes
+from app.db.changes import Changes
+from app.db.engine import Database
+from app.repeat import repeat
+from tests.conftest import BACKINGS
+
+CHANGE = "DELETE FROM alembic_version"
+
+
+@pytest.fixture(params=BACKINGS)
+def backing(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def watch(db: Database, monkeypatch: pytest.MonkeyPatch) -> Iterator[Changes]:
+    monkeypatch.setattr(changes, "LONGEST_S", 3600.0)
+    found = Changes(db)
+    yield found
+    found.close()
+
+
+def test_a_look_is_due_after_each_commit(db: Database, watch: Changes) -> None:
+    always = db.engine.dialect.name == "postgresql"
+    assert watch.due()
+    assert watch.due() == always
+    with db.write() as session:
+        session.connection().exec_driver_sql(CHANGE)
+        assert watch.due() == always  # not before the commit
+    assert watch.due()
+    assert watch.due() == always
+
+
+def test_a_look_is_due_by_the_clock_too(db: Database, watch: Changes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes, "LONGEST_S", 0.0)
+    assert watch.due() and watch.due()
+
+
+def test_a_loop_sees_what_is_committed_while_it_looks(db: Database, watch: Changes) -> None:
+    looks: list[int] = []
+    stop = threading.Event()
+
+    def look() -> bool:
+        looks.append(1)
+        if len(looks) == 1:  # another process, during the first look
+            with db.write() as session:
+                session.connection().exec_driver_sql(CHANGE)
+            looks.append(0)  # it has not failed
+        if len(looks) == 3:
+            stop.set()
+        return False
+
+    loop = threading.Thread(target=repeat, args=(look, stop, 0.001, watch), daemon=True)
+    loop.start()
+    loop.join(30)
+    assert looks == [1, 0, 1]
+
+
+def test_a_loop_that_failed_or_has_more_asks_nobody() -> None:
+    class Never:
+        def due(self) -> bool:
+            return False
+
+        def close(self) -> None:
+            ends.append("closed")
+
+    ends: list[str] = []
+    stop = threading.Event()
+
+    def work() -> bool:
+        ends.append("called")
+        if ends.count("called") == 2:
+            raise OSError("away")
+        if ends.count("called") == 3:
+            stop.set()
+        return True
+
+    repeat(work, stop, 0.001, Never())
+    assert ends == ["called"] * 3 + ["closed"]
