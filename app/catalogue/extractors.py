@@ -12,7 +12,6 @@ from app.contracts.extractor import (
     HASHED_WORDS,
     MANIFEST,
     MANIFESTS,
-    TAKES,
     ExtractorName,
     ExtractorRef,
     Manifest,
@@ -39,7 +38,7 @@ class Extractor:
     @property
     def takes(self) -> str:
         """The kind of features that it reads."""
-        return TAKES[self.manifest.kind]
+        return self.manifest.takes
 
 
 def find(models_root: Path | None, name: str) -> Extractor | None:

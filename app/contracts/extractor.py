@@ -17,6 +17,10 @@ FileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]
 
 
 Side = Annotated[int, Field(strict=True, ge=1, le=4096)]
+ImageSize = Annotated[int, Field(ge=32, le=1024)]
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+Deviation = Annotated[float, Field(gt=0.0, le=1.0)]
+Pooling = Literal["mean", "cls", "last"]
 
 
 class ImageInput(Document):
@@ -74,6 +78,14 @@ class ExtractorRef(Document):
         return self
 
 
+class EncoderImages(Document):
+    """An encoder's images: resized bilinearly to `size` pixels a side; then x ↦ (x − mean) / std in each channel."""
+
+    size: ImageSize
+    mean: tuple[Share, Share, Share] = (0.5, 0.5, 0.5)
+    std: tuple[Deviation, Deviation, Deviation] = (0.5, 0.5, 0.5)
+
+
 class BertManifest(Document):
     """`extractor.json`: a BERT encoder. A text's features are the mean of its tokens' last hidden states.
 
@@ -103,13 +115,19 @@ class BertManifest(Document):
         return self
 
     @property
+    def takes(self) -> str:
+        """The kind of features that it reads."""
+        return "text"
+
+    @property
     def length(self) -> float:
         """A typical norm of its vectors. Unnormalized ones have numbers of about a half."""
         return 1.0 if self.normalize else math.sqrt(self.features) / 2.0
 
 
 class EfficientNetManifest(Document):
-    """`extractor.json`: EfficientNet-Lite0 without its classifier. Features are the spatial mean of the last layer.
+    """`extractor.json`: EfficientNet-Lite0, 1 or 2 without its classifier. Features are the spatial mean of the last
+    layer.
 
     Attributes:
         features: 1280.
@@ -119,11 +137,11 @@ class EfficientNetManifest(Document):
     """
 
     format: Literal["scrimp-extractor/1"] = "scrimp-extractor/1"
-    kind: Literal["efficientnet_lite0"] = "efficientnet_lite0"
+    kind: Literal["efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite2"] = "efficientnet_lite0"
     features: Literal[1280] = 1280
-    image_size: Annotated[int, Field(ge=32, le=1024)] = 224
-    mean: Annotated[float, Field(ge=0.0, le=1.0)]
-    std: Annotated[float, Field(gt=0.0, le=1.0)]
+    image_size: ImageSize = 224
+    mean: Share
+    std: Deviation
     files: dict[FileName, Sha256Hex]
 
     @model_validator(mode="after")
@@ -133,11 +151,60 @@ class EfficientNetManifest(Document):
         return self
 
     @property
+    def takes(self) -> str:
+        """The kind of features that it reads."""
+        return "tensor"
+
+    @property
     def length(self) -> float:
         """A typical norm of its vectors: measured on Fashion-MNIST, 64 pixels a side."""
         return 60.0
 
 
-Manifest = Annotated[BertManifest | EfficientNetManifest, Field(discriminator="kind")]
-MANIFESTS: TypeAdapter[BertManifest | EfficientNetManifest] = TypeAdapter(Manifest)
-TAKES = {"bert_mean": "text", "efficientnet_lite0": "tensor"}  # the kind of features that each extractor reads
+class EncoderManifest(Document):
+    """`extractor.json`: any encoder or language model that transformers has, and how its hidden states become a vector.
+
+    Attributes:
+        features: the width of its hidden states.
+        max_tokens: of a text, the tokenizer's own marks included; longer texts are cut. None: it reads images.
+        image: how it reads images. None: it reads texts.
+        pooling: the mean of all hidden states, the first one (`cls`), or the last one.
+        layer: the block whose hidden states are taken, counted from 1; None: the model's output.
+        normalize: scale vectors to length 1.
+        typical_length: about how long its vectors are, on public examples.
+        files: name → SHA-256: config.json and model.safetensors, for texts tokenizer.json too.
+    """
+
+    format: Literal["scrimp-extractor/1"] = "scrimp-extractor/1"
+    kind: Literal["transformers"] = "transformers"
+    features: Annotated[int, Field(ge=1, le=65_536)]
+    max_tokens: Annotated[int, Field(ge=1, le=8192)] | None = None
+    image: EncoderImages | None = None
+    pooling: Pooling
+    layer: Annotated[int, Field(ge=1, le=1000)] | None = None
+    normalize: bool
+    typical_length: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
+    files: dict[FileName, Sha256Hex]
+
+    @model_validator(mode="after")
+    def _whole(self) -> EncoderManifest:
+        if (self.max_tokens is None) == (self.image is None):
+            raise ValueError("give `max_tokens` for texts or `image` for images, one of them")
+        if set(self.files) != {"config.json", "model.safetensors", *([] if self.image else ["tokenizer.json"])}:
+            raise ValueError("`files` must be config.json, model.safetensors and, for texts, tokenizer.json")
+        return self
+
+    @property
+    def takes(self) -> str:
+        """The kind of features that it reads."""
+        return "text" if self.image is None else "tensor"
+
+    @property
+    def length(self) -> float:
+        """A typical norm of its vectors."""
+        return 1.0 if self.normalize else self.typical_length
+
+
+AnyManifest = BertManifest | EfficientNetManifest | EncoderManifest
+Manifest = Annotated[AnyManifest, Field(discriminator="kind")]
+MANIFESTS: TypeAdapter[AnyManifest] = TypeAdapter(Manifest)

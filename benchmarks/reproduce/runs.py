@@ -1,169 +1,35 @@
-"""Runs a JobSpec in this process as the service would: planned, priced and trained by its own code.
+"""Experiments' runs: a JobSpec in this process (scrimp_server.inline), watched and kept.
 
-What is left out is the way to a worker (queue, ledger, storage). The data sets are public, so that losses may be exact
-and seeds may be set; the training is private all the same: `privacy` of the JobSpec decides clipping and noise.
 Finished runs are kept in a JSON file by what was asked, so that an experiment can be cut off and continued.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import platform
 import subprocess
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
-from functools import cache
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from app.catalogue import model_folders
-from app.contracts.dataset_spec import DatasetSpec
-from app.contracts.job_spec import JobSpec
-from app.jobs.planning import plan
-from app.jobs.plans import DatasetFacts
-from app.privacy.plans import PlanRequest
-from app.privacy.prices import Price
-from app.privacy.pricing import price
+from scrimp_server import inline
+from scrimp_server.inline import Book, Data, Metrics, Result
 from worker.data.placed import CPU
-from worker.data.records import Records
-from worker.messages import Digest, MetricValue, Resalt, Segment, Shape
 from worker.models.base import Parameters
 from worker.optimizers.base import Optimizer, State
-from worker.telemetry import Telemetry
 from worker.training.loop import Position, Training
-from worker.training.plan import build_plan
-from worker.training.replay import Replay
 
 ROOT = Path(__file__).resolve().parents[2]
 REPORTS = ROOT / "benchmarks" / "reports" / "reproduce"
 SIDE = "side"  # what a JobSpec calls the public data set of its side information
 
 Watch = Callable[[int, Parameters, State], None]  # step, parameters and optimizer state after it
-Metrics = dict[str, list[tuple[int, float]]]  # by name, (step, value)
-
-
-@dataclass(frozen=True)
-class Data:
-    """A public data set in memory.
-
-    Attributes:
-        task, features: as in a DatasetSpec.
-        train: the training records.
-        holdout: what `evaluation` scores; the training records themselves where training scores are wanted.
-        features_count, outputs: d and the number of classes (1: none), as the registration would find them.
-        side: public records for an optimizer's side information; a JobSpec calls them "side".
-    """
-
-    task: dict[str, Any]
-    features: dict[str, Any]
-    train: Records
-    holdout: Records
-    features_count: int
-    outputs: int
-    sparse: bool = False
-    side: Records | None = None
-    models_root: Path | None = None  # where a job's Hugging Face model is
-
-    def spec(self) -> DatasetSpec:
-        kind = self.features["kind"]
-        form = {"tensor": "npz", "interactions": "interactions"}.get(kind, "csv")
-        return DatasetSpec.model_validate(
-            {
-                "name": "experiment",
-                "format": form,
-                "task": self.task,
-                "features": self.features,
-                "privacy": {"sensitivity": "public"},
-                "holdout": {"kind": "public"},
-            }
-        )
-
-    def pinned(self, asked: JobSpec) -> JobSpec:
-        """The specification with its model's content filled in."""
-        return model_folders.resolved(asked, self.models_root, self.outputs, prompts="prompt" in self.task)
-
-    def shape(self) -> Shape:
-        return Shape(
-            records_train=len(self.train),
-            records_holdout=len(self.holdout),
-            features=self.features_count,
-            outputs=self.outputs,
-            sparse=self.sparse,
-        )
-
-    def facts(self, id_: str = "ds_0", records: Records | None = None) -> DatasetFacts:
-        train = self.train if records is None else records
-        return DatasetFacts(
-            id=id_,
-            name="experiment",
-            spec=self.spec(),
-            records_train=len(train),
-            records_holdout=len(self.holdout),
-            features=self.features_count,
-            outputs=self.outputs,
-            filter=None,
-            order=None,
-            cap_delta=None,
-        )
-
-
-@dataclass
-class Result:
-    """What a run gave.
-
-    Attributes:
-        metrics: by name, (step, value), exact.
-        epsilon: of the training; None without privacy.
-    """
-
-    steps: int
-    seconds: float
-    epsilon: float | None
-    noise_multiplier: float | None
-    metrics: Metrics = field(default_factory=dict)
-    parameters: Parameters = field(default_factory=dict, repr=False)
-
-    def last(self, name: str) -> float:
-        """The metric of the end."""
-        return self.metrics[name][-1][1]
-
-    def kept(self) -> dict[str, Any]:
-        """As JSON, without the parameters."""
-        return {name: value for name, value in vars(self).items() if name != "parameters"}
-
-    def rounded(self) -> dict[str, Any]:
-        """The same, to five places: for experiments that keep hundreds of runs."""
-        metrics = {name: [(step, round(value, 5)) for step, value in values] for name, values in self.metrics.items()}
-        return self.kept() | {"seconds": round(self.seconds, 1), "metrics": metrics}
-
-
-class _Book:
-    """Stands for the supervisor of a run that nothing interrupts."""
-
-    def __init__(self) -> None:
-        self.metrics: Metrics = {}
-
-    def begin(self, first_step: int, last_step: int) -> None:
-        pass
-
-    def poll(self, step: int) -> None:
-        pass
-
-    def mismatch(self, matched_step: int) -> Resalt:
-        raise AssertionError("nothing is replayed")
-
-    def record(self, digest: Digest) -> None:
-        pass
-
-    def send(self, message: Any) -> None:
-        if isinstance(message, MetricValue):
-            self.metrics.setdefault(message.name, []).append((message.step, message.value))
 
 
 class Checkpoint:
@@ -237,64 +103,23 @@ def run(
     checkpoint: Checkpoint | None = None,
     device: torch.device = CPU,
 ) -> Result:
-    """One job.
+    """One job. The other arguments are those of scrimp_server.inline.run.
 
     Args:
-        job: a JobSpec without `dataset` and `seed`. `evaluation` is always free: the data are public.
         watch: called after every step.
-        optimizer: makes of the job's optimizer what takes its place: a variant that no JobSpec asks for.
         checkpoint: for long runs. Not with adaptive clipping.
-        device: of its steps.
-
-    Raises:
-        InvalidRequest: as the service would.
     """
-    spec = JobSpec.model_validate(job | {"dataset": "ds_0", "seed": seed})
-    side = data.facts("ds_1", data.side) if data.side is not None else None
-    planned = plan(data.pinned(spec), data.facts(), side)
-    priced = _priced(planned.pricing.model_dump_json()) if planned.pricing is not None else Price.nothing()
-    mechanism = priced.mechanism
-    what = data.spec()
-    built = build_plan(
-        planned.spec,
-        mechanism,
-        data.shape(),
-        what.task,
-        what.features,
-        steps=planned.steps,
-        data_public=True,
-        holdout_public=True,
-        models_root=data.models_root,
-        device=device,
-    )
-    if optimizer is not None:
-        built = replace(built, optimizer=optimizer(built.optimizer))
-    keys = {f"{name}_key": _key(seed, name) for name in ("noise", "order", "sampler", "release", "init", "dropout")}
-    book = _Book()
-    training = _Watched(
-        built,
-        data.train,
-        data.holdout,
-        holdout_public=True,
-        replay=Replay(planned.steps, (Segment(from_step=1, **keys),), planned.steps, built.block_end),
-        link=book,
-        telemetry=Telemetry(book, mechanism, data_public=True, holdout_public=True),
-        side=built.side(data.side) if data.side is not None else None,
-    )
-    training.watch, training.checkpoint, training.metrics = watch, checkpoint, book.metrics
-    began = time.perf_counter()
-    outcome = training.run()
-    seconds = checkpoint.seconds if checkpoint else time.perf_counter() - began
+
+    def watched(*arguments: Any, link: Book, **named: Any) -> _Watched:
+        made = _Watched(*arguments, link=link, **named)
+        made.watch, made.checkpoint, made.metrics = watch, checkpoint, link.metrics
+        return made
+
+    found = inline.run(data, job, seed=seed, training=watched, optimizer=optimizer, device=device)
     if checkpoint is not None:
+        found = replace(found, seconds=checkpoint.seconds)
         checkpoint.remove()
-    return Result(
-        steps=planned.steps,
-        seconds=seconds,
-        epsilon=priced.epsilon.value if priced.epsilon else None,
-        noise_multiplier=mechanism.training.noise_multiplier if mechanism else None,
-        metrics=book.metrics,
-        parameters=outcome.parameters,
-    )
+    return found
 
 
 class Kept:
@@ -366,13 +191,3 @@ def machine() -> str:
         f"{os.cpu_count()} CPUs ({cpu}), {torch.get_num_threads()} threads, Python {platform.python_version()}, "
         f"torch {torch.__version__}, commit {commit.stdout.strip() or 'unknown'}"
     )
-
-
-@cache
-def _priced(request: str) -> Price:
-    """The price of a plan, as JSON: the runs of a sweep have one mechanism, and pricing takes seconds."""
-    return price(PlanRequest.model_validate_json(request))
-
-
-def _key(seed: int, name: str) -> str:
-    return hashlib.sha256(f"{seed}/{name}".encode()).hexdigest()

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import typer
 
-from scrimp_server.commands import doctor, replay, restore, secrets, service
+from scrimp_server.commands import bench, doctor, replay, restore, secrets, service
 
 
 def register(app: typer.Typer) -> None:
-    """Adds `serve`, `prepare`, `api`, `relay`, `worker`, `doctor`, `restore`, `replay` and `secrets`."""
+    """Adds `serve`, `prepare`, `api`, `relay`, `worker`, `doctor`, `restore`, `replay`, `bench-extractors` and
+    `secrets`."""
     service.register(app)
     doctor.register(app)
     restore.register(app)
     replay.register(app)
+    bench.register(app)
     app.add_typer(secrets.app, name="secrets", help="The service's own secrets, for its operator.")

@@ -45,13 +45,14 @@ def images(n: int = 5, image: ImageInput = GRAY) -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, (n, image.numbers)).astype(np.float32)
 
 
-def test_the_architecture_is_lite0_s() -> None:
+@pytest.mark.parametrize(("variant", "published"), [(0, 4_652_008), (1, 5_416_680), (2, 6_092_072)])
+def test_the_architecture_is_the_reference_s(variant: int, published: int) -> None:
     with torch.device("meta"):
-        encoder = Encoder()
+        encoder = Encoder(f"efficientnet_lite{variant}")
         shape = encoder(torch.empty(1, 3, 224, 224)).shape
     assert shape == (1, 1280)
     classifier = 1280 * 1000 + 1000
-    assert sum(each.numel() for each in encoder.parameters()) + classifier == 4_652_008, "as published"
+    assert sum(each.numel() for each in encoder.parameters()) + classifier == published
     assert not any(isinstance(each, nn.Dropout) for each in encoder.modules())
 
 

@@ -1,4 +1,4 @@
-"""EfficientNet-Lite0 that makes one vector from an image: frozen, in evaluation mode, one image at a time."""
+"""EfficientNet-Lite that makes one vector from an image: frozen, in evaluation mode, one image at a time."""
 
 from __future__ import annotations
 
@@ -14,17 +14,21 @@ from torch.nn import functional as F
 
 from app.contracts.extractor import EfficientNetManifest, ImageInput
 from worker.extractors.files import loading, read_extractor
+from worker.extractors.pixels import pixels, random_images
 
-# Repeats, kernel, first stride, expansion, channels in and out.
+# Of Lite0: repeats, kernel, first stride, expansion, channels out.
 STAGES = (
-    (1, 3, 1, 1, 32, 16),
-    (2, 3, 2, 6, 16, 24),
-    (2, 5, 2, 6, 24, 40),
-    (3, 3, 2, 6, 40, 80),
-    (3, 5, 1, 6, 80, 112),
-    (4, 5, 2, 6, 112, 192),
-    (1, 3, 1, 6, 192, 320),
+    (1, 3, 1, 1, 16),
+    (2, 3, 2, 6, 24),
+    (2, 5, 2, 6, 40),
+    (3, 3, 2, 6, 80),
+    (3, 5, 1, 6, 112),
+    (4, 5, 2, 6, 192),
+    (1, 3, 1, 6, 320),
 )
+# By how much a variant is wider and deeper.
+SCALES = {"efficientnet_lite0": (1.0, 1.0), "efficientnet_lite1": (1.0, 1.1), "efficientnet_lite2": (1.1, 1.2)}
+STEM, HEAD, UNIT = 32, 1280, 8
 EPS = 1e-3
 
 
@@ -64,23 +68,36 @@ class _Block(nn.Module):
 
 
 class Encoder(nn.Module):
-    """EfficientNet-Lite0 without its classifier: (1, 3, h, w) → (1, 1280). Tensors have the reference's names sans
-    _."""
+    """EfficientNet-Lite without its classifier: (1, 3, h, w) → (1, 1280).
 
-    def __init__(self) -> None:
+    Tensors have the reference's names sans _. Stem, head, and the numbers of blocks of the first and last stage are
+    those of Lite0 in every variant.
+    """
+
+    def __init__(self, kind: str = "efficientnet_lite0") -> None:
         super().__init__()
-        self.conv_stem, self.bn0 = SameConv(3, 32, 3, 2), nn.BatchNorm2d(32, eps=EPS)
-        blocks = []
-        for repeats, kernel, stride, expansion, inputs, outputs in STAGES:
+        width, depth = SCALES[kind]
+        self.conv_stem, self.bn0 = SameConv(3, STEM, 3, 2), nn.BatchNorm2d(STEM, eps=EPS)
+        blocks, inputs = [], STEM
+        for at, (repeats, kernel, stride, expansion, channels) in enumerate(STAGES):
+            outputs = _channels(channels * width)
+            count = repeats if at in (0, len(STAGES) - 1) else math.ceil(repeats * depth)
             blocks.append(_Block(kernel, stride, expansion, inputs, outputs))
-            blocks += [_Block(kernel, 1, expansion, outputs, outputs) for _ in range(repeats - 1)]
+            blocks += [_Block(kernel, 1, expansion, outputs, outputs) for _ in range(count - 1)]
+            inputs = outputs
         self.blocks = nn.Sequential(*blocks)
-        self.conv_head, self.bn1 = SameConv(320, 1280, 1), nn.BatchNorm2d(1280, eps=EPS)
+        self.conv_head, self.bn1 = SameConv(inputs, HEAD, 1), nn.BatchNorm2d(HEAD, eps=EPS)
 
     def forward(self, x: Tensor) -> Tensor:
         """The mean over the last layer's places."""
         x = self.blocks(F.relu6(self.bn0(self.conv_stem(x))))
         return F.relu6(self.bn1(self.conv_head(x))).mean(dim=(2, 3))
+
+
+def _channels(wanted: float) -> int:
+    """The nearest multiple of UNIT, but not more than a tenth less than wanted."""
+    found = max(UNIT, int(wanted + UNIT / 2) // UNIT * UNIT)
+    return found if found >= 0.9 * wanted else found + UNIT
 
 
 class EfficientNet:
@@ -108,7 +125,7 @@ class EfficientNet:
                 raise ValueError("this is not an image extractor")
             self._manifest = manifest
             with torch.device("meta"):
-                encoder = Encoder()
+                encoder = Encoder(manifest.kind)
             tensors = safetensors.torch.load(files["model.safetensors"])
             encoder.load_state_dict({name: tensors[name] for name in encoder.state_dict()}, assign=True)
             self._encoder = encoder.float().eval().requires_grad_(False)
@@ -119,18 +136,11 @@ class EfficientNet:
         return self._manifest.features
 
     def __call__(self, record: NDArray[np.float32]) -> Tensor:
-        asked, side = self._image, self._manifest.image_size
-        first = asked.layout == "first"
-        shape = (asked.channels, asked.height, asked.width) if first else (asked.height, asked.width, asked.channels)
-        x = torch.from_numpy(np.ascontiguousarray(record, dtype=np.float32)).view(shape) * asked.input_scale
-        x = (x if first else x.permute(2, 0, 1)).expand(3, -1, -1)[None]
+        x = pixels(record, self._image, self._manifest.image_size)
         with torch.no_grad():
-            if x.shape[2:] != (side, side):
-                x = F.interpolate(x, (side, side), mode="bilinear", align_corners=False, antialias=True)
             made: Tensor = self._encoder((x - self._manifest.mean) / self._manifest.std)[0]
             return made
 
     def examples(self, generator: np.random.Generator) -> list[NDArray[np.float32]]:
         """Images of random pixels from black to white."""
-        asked = self._image
-        return [(generator.random(asked.numbers) / asked.input_scale).astype(np.float32) for _ in range(3)]
+        return random_images(generator, self._image)

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from app.contracts.extractor import ImageInput
+from app.contracts.extractor import EncoderManifest, ImageInput
 from app.formats.damage import DataDamagedError
 from app.formats.layout import Layout
 from app.formats.part_files import load_part, open_part, remove_part, rename_part
@@ -34,6 +34,8 @@ from app.formats.pieces import cut, joined
 from app.formats.stored import StoredPart, Texts
 from worker.extractors.bert import BertMean
 from worker.extractors.efficientnet import EfficientNet
+from worker.extractors.encoder import EncoderStates
+from worker.extractors.files import loading, read_manifest
 from worker.extractors.turns import Poll, turn
 
 VERSION = 2  # part of the key: raise it whenever features could change
@@ -176,11 +178,24 @@ def opened(
         known: the extractor, if it was opened before.
     """
     if isinstance(stored.x, Texts) and image is None:
-        return known or BertMean(folder, sha256), stored.x.texts()
+        return known or of_folder(folder, sha256, None), stored.x.texts()
     if isinstance(stored.x, np.ndarray) and image is not None and stored.x.shape[1] == image.numbers:
         records = np.require(stored.x, requirements="W")  # torch takes no views of a file's bytes
-        return known or EfficientNet(folder, sha256, image), records
+        return known or of_folder(folder, sha256, image), records
     raise DataDamagedError("an extractor needs texts or images")
+
+
+def of_folder(folder: Path, sha256: str, image: ImageInput | None) -> Extractor:
+    """The extractor in a folder, by its manifest's kind.
+
+    Raises:
+        ExtractorMissingError: it is missing, differs from the admitted one, or reads other records.
+    """
+    with loading():
+        manifest = read_manifest(folder, sha256)
+    if isinstance(manifest, EncoderManifest):
+        return EncoderStates(folder, sha256, image)
+    return BertMean(folder, sha256) if image is None else EfficientNet(folder, sha256, image)
 
 
 def _known(places: Iterable[Path], key: str, count: int, kept: Kept) -> StoredPart | PartFile | None:

@@ -26,13 +26,18 @@ def read_extractor(folder: Path, sha256: str) -> tuple[Manifest, dict[str, bytes
         ExtractorMissingError: the manifest's SHA-256 differs, or a file's SHA-256 differs from the manifest.
         OSError, ValueError: files are missing or malformed (see `loading`).
     """
-    content = (folder / MANIFEST).read_bytes()
-    _check(content, sha256)
-    manifest = MANIFESTS.validate_json(content)
+    manifest = read_manifest(folder, sha256)
     files = {name: (folder / name).read_bytes() for name in manifest.files}
     for name, digest in manifest.files.items():
         _check(files[name], digest)
     return manifest, files
+
+
+def read_manifest(folder: Path, sha256: str) -> Manifest:
+    """Reads and checks the manifest alone. Raises as `read_extractor` does."""
+    content = (folder / MANIFEST).read_bytes()
+    _check(content, sha256)
+    return MANIFESTS.validate_json(content)
 
 
 @contextmanager
@@ -40,7 +45,7 @@ def loading() -> Iterator[None]:
     """Turns every problem with an extractor's files into one error that reveals nothing about them."""
     try:
         yield
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError, safetensors.SafetensorError):
+    except (OSError, ValueError, LookupError, TypeError, RuntimeError, safetensors.SafetensorError):
         raise ExtractorMissingError("the extractor cannot be loaded") from None
 
 

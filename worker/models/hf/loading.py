@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,7 @@ def config_of(folder: ModelFolder, asked: HfModel, classes: tuple[str, ...]) -> 
     """The tuned model's configuration, as transformers has it."""
     of = folder.architecture
     made_of = _classes(folder.kind)
-    keys = KEYS if folder.kind in ARCHITECTURES else KEYS | _declared(made_of[0]) - NEVER
+    keys = KEYS if folder.kind in ARCHITECTURES else _settings(made_of[0])
     document = {name: value for name, value in folder.config.items() if name in keys}
     document |= {"tie_word_embeddings": folder.tied} if of.task == "language_model" else {}
     if of.task == "classification":
@@ -84,10 +85,42 @@ def config_of(folder: ModelFolder, asked: HfModel, classes: tuple[str, ...]) -> 
     return made
 
 
-def _declared(config: type) -> frozenset[str]:
-    """The settings that a class of configurations declares itself, without those that all classes have."""
+def _settings(config: type) -> frozenset[str]:
+    """The settings that a file may decide: KEYS, and what a class of configurations declares itself, less NEVER."""
     mine = (each for each in config.__mro__ if each.__module__.startswith("transformers.models."))
-    return frozenset(name for each in mine for name in vars(each).get("__annotations__", {}))
+    return KEYS | frozenset(name for each in mine for name in vars(each).get("__annotations__", {})) - NEVER
+
+
+@dataclass(frozen=True)
+class BaseClass:
+    """transformers' own classes for a kind of encoder or language model without a head.
+
+    Attributes:
+        config, model: its configuration and its model.
+        settings: the settings that a file may decide.
+    """
+
+    config: Any
+    model: Any
+    settings: frozenset[str]
+
+
+def base_class(kind: str) -> BaseClass:
+    """Takes seconds, once.
+
+    Raises:
+        ModelMissingError: transformers has no model of this kind.
+    """
+    _offline()
+    import transformers  # noqa: PLC0415
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING  # noqa: PLC0415
+    from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES  # noqa: PLC0415
+
+    name = MODEL_MAPPING_NAMES.get(kind)
+    if not isinstance(name, str) or kind not in CONFIG_MAPPING:
+        raise ModelMissingError("transformers has no model of this type")
+    config = CONFIG_MAPPING[kind]
+    return BaseClass(config, getattr(transformers, name), _settings(config))
 
 
 def load(folder: ModelFolder, asked: HfModel, classes: tuple[str, ...], dtype: torch.dtype) -> nn.Module:
@@ -102,7 +135,7 @@ def load(folder: ModelFolder, asked: HfModel, classes: tuple[str, ...], dtype: t
             setattr(config, name, 0.0)
     _check_shapes(folder, config)
     tensors = _tensors(folder, config, dtype)
-    with _quiet():
+    with quiet():
         model = _classes(folder.kind)[1].from_pretrained(
             None,
             config=config,
@@ -190,7 +223,7 @@ def _classes(kind: str) -> tuple[Any, Any]:
     Raises:
         ModelMissingError: transformers has no language model of this kind.
     """
-    os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+    _offline()
     import transformers  # noqa: PLC0415
     from transformers import masking_utils  # noqa: PLC0415
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING  # noqa: PLC0415
@@ -214,12 +247,17 @@ def _classes(kind: str) -> tuple[Any, Any]:
     return CONFIG_MAPPING[kind], getattr(transformers, name)
 
 
+def _offline() -> None:
+    """Set before transformers is first imported."""
+    os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+
+
 def _not_packed(position_ids: Tensor) -> None:
     """No row of a pass holds several texts."""
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Silences transformers' progress bar and report, which go to the terminal."""
     from transformers.utils import logging  # noqa: PLC0415
 

@@ -1,0 +1,79 @@
+"""Extractors against each other, and against none, as features of a linear probe: two public sets, cross-validated.
+
+    python -m benchmarks.extractors MODELS_ROOT
+
+MODELS_ROOT holds extractors (scripts/add_extractor.py). Writes benchmarks/reports/extractors.json, a set at a time; and
+prints the tables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from app.contracts.dataset_spec import DatasetSpec
+from app.formats.stored import StoredPart, Texts
+from benchmarks.reproduce.runs import ROOT, machine
+from scrimp_server.commands.bench import table
+from scrimp_server.extractor_bench import Public, bench
+
+sys.path.append(str(ROOT / "scripts"))
+from fetch_data import fetch_images, fetch_reviews
+
+RESULTS = ROOT / "benchmarks" / "reports" / "extractors.json"
+EPSILONS, FOLDS = (1.0, 8.0), 5
+
+
+def reviews(count: int) -> Public:
+    """IMDB, so many reviews at random."""
+    with fetch_reviews().open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    chosen = [rows[at] for at in np.random.default_rng(0).permutation(len(rows))[:count]]
+    part = StoredPart(Texts.of([row["text"] for row in chosen]), np.array([int(row["label"]) for row in chosen]))
+    return _public(part, {"kind": "text", "column": "t"}, "jsonl", [0, 1], "reviews")
+
+
+def clothes(count: int) -> Public:
+    """Fashion-MNIST, so many images at random."""
+    with np.load(fetch_images()) as file:
+        x, y = file["x"].reshape(len(file["y"]), -1).astype(np.float32), file["y"].astype(np.int64)
+    chosen = np.random.default_rng(0).permutation(len(y))[:count]
+    features = {"kind": "tensor", "array": "x", "image": {"height": 28, "width": 28, "channels": 1}}
+    return _public(StoredPart(x[chosen], y[chosen]), features, "images", list(range(10)), "clothes")
+
+
+def _public(part: StoredPart, features: dict[str, object], form: str, classes: list[int], name: str) -> Public:
+    document = {"name": name, "format": form, "features": features, "privacy": {"sensitivity": "public"}}
+    document["task"] = {"kind": "classification", "label": "y", "classes": classes}
+    return Public(DatasetSpec.model_validate(document), part, f"{name}/{len(part.y)}", Path(), len(classes))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("models_root", type=Path)
+    parser.add_argument("--reviews", type=int, default=2000)
+    parser.add_argument("--clothes", type=int, default=4000)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    found = {"machine": machine(), "folds": FOLDS}
+    for public in (clothes(asked.clothes), reviews(asked.reviews)):
+        rows = []
+        for row in bench(public, asked.models_root, (), EPSILONS, FOLDS, None):
+            rows.append(row)
+            found[public.spec.name] = {
+                "records": len(public.part.y),
+                "rows": [dataclasses.asdict(each) for each in rows],
+            }
+            RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+        print("\n".join(table(sorted(rows, key=lambda each: -each.scores[-1].mean))), flush=True)
+
+
+if __name__ == "__main__":
+    main()

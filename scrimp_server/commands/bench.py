@@ -1,0 +1,76 @@
+"""`scrimp bench-extractors`: which extractor's features make the best linear probe of a public data set."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scrimp_server.commands.service import PRIVATE, Home, set_home
+
+if TYPE_CHECKING:
+    from scrimp_server.extractor_bench import Row
+
+
+def register(app: typer.Typer) -> None:
+    """Adds `bench-extractors`."""
+    app.command("bench-extractors")(bench_extractors)
+
+
+def bench_extractors(
+    dataset: Annotated[str, typer.Argument(help="A data set that is declared public: its name or id.")],
+    extractor: Annotated[list[str] | None, typer.Option(help="Only these. Default: all that read its records.")] = None,
+    epsilon: Annotated[list[float] | None, typer.Option(help="Also a private probe at this ε.", min=0.01)] = None,
+    records: Annotated[int, typer.Option(help="So many at random; 0: all, and the features are kept.", min=0)] = 2000,
+    folds: Annotated[int, typer.Option(help="Of the cross-validation.", min=2, max=20)] = 5,
+    image: Annotated[str | None, typer.Option(help="How arrays are images, as in a job: JSON.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    home: Home = None,
+) -> None:
+    """Say which extractor's features make the best linear probe of a public data set: cross-validated accuracy.
+
+    On a machine of the service, with its models root. A private data set is refused: this charges nothing.
+    """
+    set_home(home)
+    os.umask(PRIVATE)
+    from pydantic import ValidationError
+
+    from app.contracts.extractor import ImageInput
+    from app.db.engine import Database
+    from app.errors import InvalidRequest
+    from app.settings import Settings
+    from scrimp_server import extractor_bench
+    from worker.extractors.files import ExtractorMissingError
+
+    settings = Settings()
+    db = Database.of(settings)
+    try:
+        form = ImageInput.model_validate_json(image) if image else None
+        public = extractor_bench.opened(db, settings, dataset, records or None)
+        found = list(extractor_bench.bench(public, settings.models_root, extractor or (), epsilon or (), folds, form))
+    except (extractor_bench.BenchRefusedError, ExtractorMissingError, InvalidRequest, ValidationError) as error:
+        print(f"scrimp bench-extractors: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    finally:
+        db.close()
+    ranked = sorted(found, key=lambda row: -row.scores[-1].mean)
+    if as_json:
+        print(json.dumps({"dataset": dataset, "rows": [dataclasses.asdict(row) for row in ranked]}, indent=2))
+        return
+    for line in table(ranked):
+        print(line)
+
+
+def table(ranked: list[Row]) -> list[str]:
+    """The rows, the best first, and what is best."""
+    heads = ["without privacy" if each.epsilon is None else f"ε = {each.epsilon:g}" for each in ranked[0].scores]
+    lines = [f"{'extractor':<28} {'features':>8} {'ms/record':>9}  " + "  ".join(f"{head:>15}" for head in heads)]
+    for row in ranked:
+        cells = "  ".join(f"{each.mean:>7.4f} ± {each.deviation:.3f}" for each in row.scores)
+        spent = "cached" if row.milliseconds is None else f"{row.milliseconds:.1f}"
+        lines.append(f"{row.extractor:<28} {row.features:>8} {spent:>9}  {cells}")
+    return [*lines, f"Best {heads[-1]}: {ranked[0].extractor}"]
