@@ -133,6 +133,7 @@ class Settings(BaseSettings):
     parse_wait_s: float = Field(10.0, description="How long a registration waits for its turn; after that 503.")
     pricing_memory_bytes: int = Field(3072 * MIB, description="Address space of the process that prices jobs.")
     pricing_time_s: float = Field(30.0, description="Wall clock for pricing one job.")
+    pricing_processes: int = Field(2, ge=1, description="Prices that one API process computes at once.")
 
     limits_url: str = Field(
         "",

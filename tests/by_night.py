@@ -1,13 +1,48 @@
-"""Parameters of a sweep: `make test` runs a representative part, `make nightly-services` the others."""
+"""What `make test` leaves to `make nightly-services`: the rest of a sweep, and most tests on PostgreSQL.
+
+A sweep says so where it stands (`but`) or, if every n-th case stands for the others, in SWEEPS.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 
 from tests.conftest import BACKINGS
+
+# Of these, every n-th case runs by day. The n of a sweep over two things shares no factor with the inner one's size:
+# each value of both then runs.
+SWEEPS = {
+    "tests/worker/test_bookkeeping.py::test_no_record_changes_the_sum_by_more_than_c": 3,
+    "tests/worker/test_bookkeeping.py::test_the_sum_is_that_of_gradients_clipped_one_at_a_time": 3,
+    "tests/worker/test_bound.py::test_one_record_changes_a_clipped_sum_by_at_most_c": 2,
+    "tests/worker/test_bound.py::test_one_record_changes_a_score_s_sums_by_at_most_their_sensitivity": 5,
+    "tests/worker/test_bound.py::test_one_unit_changes_a_clipped_sum_by_at_most_c": 3,
+    "tests/worker/test_meta.py::test_clipped_sums": 3,
+    "tests/worker/test_meta.py::test_updates": 3,
+    "tests/worker/test_next_item.py::test_an_attempt_from_stored_parts_to_the_model": 3,
+    "tests/worker/test_noise_statistics.py::test_tails_beyond_six_deviations_have_their_shape": 3,
+    "tests/worker/test_preconditioned.py::test_a_replay_is_the_same_bit_for_bit_and_free": 4,
+    "tests/worker/test_ranks.py::test_every_number_of_ranks_gives_the_same_model_and_record": 3,
+    "tests/worker/test_ranks.py::test_without_privacy_ranks_give_the_same_model_up_to_rounding": 4,
+}
+
+# A test on PostgreSQL takes 0.2 s of processor time more: a database, and its connections. By day it is worth that
+# where databases differ or processes race. The ledger's tests share a database; tests/e2e runs jobs on PostgreSQL.
+ON_POSTGRES_BY_DAY = (
+    "tests/backing/",
+    "tests/datasets/test_quota_race.py",
+    "tests/hpo/test_races.py",
+    "tests/ledger/test_races.py",
+    "tests/lifecycle/test_claim_race.py",
+    "tests/lifecycle/test_clocks.py",
+    "tests/lifecycle/test_zombies.py",
+    "tests/migrations/",
+    "tests/retention/",
+)
 
 
 def but(values: Iterable[Any], here: Callable[[Any], bool]) -> list[Any]:
@@ -22,6 +57,23 @@ def but(values: Iterable[Any], here: Callable[[Any], bool]) -> list[Any]:
 def _by_night(value: Any) -> Any:
     values = value if isinstance(value, tuple) else (value,)
     return pytest.param(*values, marks=pytest.mark.nightly)
+
+
+def mark(items: Iterable[pytest.Item]) -> None:
+    """Marks what SWEEPS and ON_POSTGRES_BY_DAY leave to the night."""
+    cases: Counter[str] = Counter()
+    for item in items:
+        sweep = item.nodeid.partition("[")[0]
+        every = SWEEPS.get(sweep, 1)
+        if cases[sweep] % every or _only_on_postgres_by_night(item):
+            item.add_marker(pytest.mark.nightly)
+        cases[sweep] += 1
+
+
+def _only_on_postgres_by_night(item: pytest.Item) -> bool:
+    case = getattr(item, "callspec", None)
+    on_postgres = case is not None and case.params.get("backing") == "postgres"
+    return on_postgres and not item.nodeid.startswith(ON_POSTGRES_BY_DAY)
 
 
 # For what does not differ by backing: the fixture `backing`, on PostgreSQL by night.

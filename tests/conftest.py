@@ -50,8 +50,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if "pytest.mark.attack" not in collection_path.read_text() else None
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
+    from tests import by_night  # which imports this module
+
+    by_night.mark(items)  # before `-m` looks at the marks
+    yield
     items.sort(key=spread.slow_first)
 
 

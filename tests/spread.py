@@ -32,6 +32,7 @@ LOADING = "tests/hf/"
 SHARING = {f"tests/e2e/test_{file}.py": "sqlite" for file in ("audit", "client", "devices", "events", "language")}
 SHARING |= {f"tests/e2e/test_{file}.py": "sqlite" for file in ("logs", "notebooks", "probe", "ratings", "reading")}
 SHARING |= {f"tests/e2e/test_{file}.py": "sqlite" for file in ("sequences", "spine", "studies", "vision")}
+SHARING |= {f"tests/e2e/test_{file}.py": "the observed" for file in ("private_logs", "traces")}
 SHARING |= {f"tests/e2e/test_{file}.py": "postgres" for file in ("attacks", "audit_faults", "cluster", "outages")}
 
 

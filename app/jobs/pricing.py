@@ -1,4 +1,4 @@
-"""Prices: computed by two warm helper processes under time and memory limits, cached in the database by request.
+"""Prices: computed by a few warm helper processes under time and memory limits, cached in the database by request.
 
 Keys take turns at the processes (app.jobs.turns). A key has at most two prices computed at a time; its others wait, and
 a request is refused only if sixteen of the key's own wait already. A cached price never waits.
@@ -54,7 +54,6 @@ logger = logging.getLogger(__name__)
 PRICING_VERSION = 3
 PRICING = "app.privacy.pricing_server:answer"
 BUSY = 503
-PROCESSES = 2
 PER_KEY, WAITING = 2, 16
 NOBODY = ""  # stands for the key where no key asks
 # Prices computed faster than this are not cached: caching needs a write to the disk.
@@ -72,8 +71,9 @@ class PricingService:
         self.max_prices = settings.max_prices
         self._kept = count(1)
         memory_bytes, time_s = settings.pricing_memory_bytes, settings.pricing_time_s
-        self.servers = [LimitedServer(PRICING, memory_bytes=memory_bytes, time_s=time_s) for _ in range(PROCESSES)]
-        self._turns = FairTurns(PROCESSES, PER_KEY, WAITING, busy)
+        number = settings.pricing_processes
+        self.servers = [LimitedServer(PRICING, memory_bytes=memory_bytes, time_s=time_s) for _ in range(number)]
+        self._turns = FairTurns(number, PER_KEY, WAITING, busy)
         self._key, self._had_turn = NOBODY, False
         # Composing many jobs for comparison takes long: its own process, so that no admission waits. Starts on demand.
         self.comparing = LimitedServer(PRICING, memory_bytes=memory_bytes, time_s=time_s)

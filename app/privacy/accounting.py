@@ -7,7 +7,7 @@ from collections import Counter
 
 from app.contracts.base import AccountantName, Epsilon, Unit
 from app.errors import InvalidRequest
-from app.privacy import events, gdp, pld, rdp
+from app.privacy import accountants, events, gdp, pld, rdp
 from app.privacy.events import Event
 from app.privacy.plans import CompareRequest
 from app.privacy.prices import BasicSum, Compared, Comparison
@@ -15,7 +15,7 @@ from app.privacy.prices import BasicSum, Compared, Comparison
 
 def of_record(*, sampled: bool) -> AccountantName:
     """The accountant of record: exact where nothing is sampled, else pessimistic on the fine grid."""
-    return "pld" if sampled else "gdp"
+    return accountants.of(events.noisy_sums(0.5 if sampled else 1.0, 1.0, 1)).NAME
 
 
 def epsilon_of(event: Event, delta: float, unit: Unit = "example") -> Epsilon:
@@ -24,16 +24,12 @@ def epsilon_of(event: Event, delta: float, unit: Unit = "example") -> Epsilon:
     Raises:
         InvalidRequest: δ is too small for a grid after this many sampled steps.
     """
-    mu = gdp.mu_of_event(event)
-    if mu is not None:
-        return Epsilon(
-            value=gdp.epsilon_from_mu(mu, delta), delta=delta, accountant=of_record(sampled=False), unit=unit
-        )
-    value = pld.epsilon(event, delta)
+    accountant = accountants.of(event)
+    value = accountant.epsilon(event, delta)
     if math.isinf(value):
         detail = f"δ = {delta:g} is too small: double precision cannot resolve it after this many sampled steps"
         raise InvalidRequest.at("/privacy/target_delta", detail)
-    return Epsilon(value=value, delta=delta, accountant=of_record(sampled=True), unit=unit)
+    return Epsilon(value=value, delta=delta, accountant=accountant.NAME, unit=unit)
 
 
 def comparison(event: Event, epsilon: Epsilon) -> Comparison:

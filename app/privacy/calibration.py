@@ -1,8 +1,9 @@
 """From a target ε to the noise that meets it: ε(calibrated plan) ≤ target, always.
 
-Full batch has a closed form, σ = √T/μ(ε, δ). For Poisson sampling each ε(σ) takes a privacy loss distribution on a fine
-grid: 0.05 to 0.5 s. Plain bisection needs a dozen or more of them. This module finds σ on coarse grids instead. Their
-error is quadratic in the spacing, so extrapolation removes it. The fine grid then confirms σ in one or two evaluations.
+The accountant of record of the plan says what its ε is (app.privacy.accountants). Full batch has a closed form,
+σ = √T/μ(ε, δ). For Poisson sampling each ε(σ) takes a privacy loss distribution on a fine grid: 0.05 to 0.5 s. Plain
+bisection needs a dozen or more of them. This module finds σ by the accountant's quick estimates instead; its ε then
+confirms σ in one or two evaluations.
 """
 
 from __future__ import annotations
@@ -12,18 +13,17 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from app.errors import InvalidRequest
-from app.privacy import events, gdp, pld, rdp
+from app.privacy import accountants, events, gdp, rdp
+from app.privacy.accountants import Accountant
 from app.privacy.events import Event, Truncation
 
 SIGMA_MIN, SIGMA_MAX = 0.1, 1e5
 
 SLACK = 5e-4  # the calibrated plan's ε is at least target · (1 − SLACK), unless ε(σ) is too ragged to hit that
-_EXTRAPOLATED = (
+_ESTIMATED = (
     1.0 - 2e-4,
     1.0 - 1e-4,
-)  # coarse grids aim below the target by more than their usual error
-_COARSE = 0.04  # coarse spacing h = 0.04 ε/√T: a grid errs by about 1.5 T h²/ε, here a quarter of a percent
-_COARSEST = 5e-3
+)  # estimates aim below the target by more than their usual error
 _TRIES = 16
 _STEEPEST = -4.0  # steepest first slope d ln ε / d ln σ: a single step loses about 1/(2σ²), which falls like σ^−2
 _STRIDE = 2.0  # ln ε is clipped to this distance from the aim, so that one outlier cannot derail the root finding
@@ -96,13 +96,14 @@ def calibrate(
         raise InvalidRequest.at(
             _TARGET, "the evaluation alone costs more than the target ε: raise it, or lower noise_mu"
         )
-    if sample_rate == 1.0:  # Poisson sampling at rate 1 takes every record, like full batch
-        return _full_batch(plan, target_epsilon, target_delta, math.sqrt((steps + double_steps) / left))
-    if not pld.resolves(target_delta, steps):
+    queries = steps + double_steps
+    accountant = accountants.of(plan(1.0))  # which one does not depend on σ
+    if (closed := accountant.noise_multiplier(left, queries)) is not None:
+        return _raised(accountant, plan, target_epsilon, target_delta, closed)
+    if not accountant.resolves(target_delta, steps):
         detail = f"δ = {target_delta:g} is too small: double precision cannot resolve it after {steps} sampled steps"
         raise InvalidRequest.at("/privacy/target_delta", detail)
-    start = _first_trial(left, sample_rate, steps + double_steps)
-    return _poisson(plan, target_epsilon, target_delta, steps, start)
+    return _searched(accountant, plan, target_epsilon, target_delta, steps, _first_trial(left, sample_rate, queries))
 
 
 def rough_noise_multiplier(target_epsilon: float, target_delta: float, sample_rate: float, steps: int) -> float:
@@ -121,10 +122,10 @@ def rough_noise_multiplier(target_epsilon: float, target_delta: float, sample_ra
     return _solve(epsilon_at, target_epsilon, (1.0 - 1e-2, 1.0), start).sigma
 
 
-def _full_batch(plan: Plan, target: float, delta: float, sigma: float) -> Calibration:
-    """Starts at σ = √(T / (μ² − μ_others²)) and raises it until ε(σ) ≤ target holds in floats."""
+def _raised(accountant: Accountant, plan: Plan, target: float, delta: float, sigma: float) -> Calibration:
+    """Starts at σ in closed form and raises it until ε(σ) ≤ target holds in floats."""
     nudge = 1e-12
-    while (epsilon := gdp.epsilon_from_mu(gdp.mu_of_event(plan(sigma)) or 0.0, delta)) > target:
+    while (epsilon := accountant.epsilon(plan(sigma), delta)) > target:
         sigma *= 1.0 + nudge
         nudge *= 2.0
     if sigma < SIGMA_MIN:
@@ -134,27 +135,17 @@ def _full_batch(plan: Plan, target: float, delta: float, sigma: float) -> Calibr
     return Calibration(sigma, epsilon)
 
 
-def _poisson(plan: Plan, target: float, delta: float, steps: int, start: _Trial) -> Calibration:
-    """Solves on coarse grids for slightly less than the target, then refines on the fine grid."""
-    extrapolated = _solve(_extrapolate(plan, target, delta, steps), target, _EXTRAPOLATED, start)
-    exact = _solve(lambda sigma: pld.epsilon(plan(sigma), delta), target, (1.0 - SLACK, 1.0), extrapolated)
+def _searched(
+    accountant: Accountant, plan: Plan, target: float, delta: float, steps: int, start: _Trial
+) -> Calibration:
+    """Solves by quick estimates for slightly less than the target, then refines by the accountant's ε."""
+
+    def estimate(sigma: float) -> float:
+        return accountant.estimate(plan(sigma), delta, target, steps)
+
+    near = _solve(estimate, target, _ESTIMATED, start)
+    exact = _solve(lambda sigma: accountant.epsilon(plan(sigma), delta), target, (1.0 - SLACK, 1.0), near)
     return Calibration(exact.sigma, exact.epsilon)
-
-
-def _extrapolate(plan: Plan, target: float, delta: float, steps: int) -> EpsilonAt:
-    """Extrapolates ε on the fine grid from two coarse grids: connecting the dots errs by c·h² (h: the spacing)."""
-    h = min(_COARSE * target / math.sqrt(steps), _COARSEST)
-    if h < 2.0 * pld.GRID:
-        return lambda sigma: pld.epsilon(plan(sigma), delta)
-
-    def extrapolated(sigma: float) -> float:
-        event = plan(sigma)
-        at_2h, at_h = pld.epsilon(event, delta, 2.0 * h), pld.epsilon(event, delta, h)
-        if math.isinf(at_2h):
-            return at_h
-        return max(at_h - (at_2h - at_h) / 3.0 * (1.0 - (pld.GRID / h) ** 2), 0.0)
-
-    return extrapolated
 
 
 class _Trial(NamedTuple):

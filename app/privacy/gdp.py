@@ -14,8 +14,11 @@ from __future__ import annotations
 
 import math
 
+from app.contracts.base import AccountantName
 from app.privacy import events
 from app.privacy.events import Event
+
+NAME: AccountantName = "gdp"
 
 _SQRT2 = math.sqrt(2.0)
 _RTOL = 1e-15  # relative tolerance of the roots: about four units in the last place
@@ -108,3 +111,35 @@ def mu_of_event(event: Event) -> float | None:
     if any(leaf.sample_rate < 1.0 for leaf in counts):
         return None
     return math.sqrt(math.fsum(count / leaf.noise_multiplier**2 for leaf, count in counts.items()))
+
+
+def takes(event: Event) -> bool:
+    """True if nothing of the event is sampled."""
+    return mu_of_event(event) is not None
+
+
+def resolves(delta: float, steps: int) -> bool:
+    """True: a closed form knows no smallest δ."""
+    return True
+
+
+def epsilon(event: Event, delta: float) -> float:
+    """Computes ε of an event of plain Gaussians.
+
+    Raises:
+        ValueError: something is sampled.
+    """
+    mu = mu_of_event(event)
+    if mu is None:
+        raise ValueError("a sampled event has no μ")
+    return epsilon_from_mu(mu, delta)
+
+
+def estimate(event: Event, delta: float, target: float, steps: int) -> float:
+    """Computes `epsilon`, which is quick."""
+    return epsilon(event, delta)
+
+
+def noise_multiplier(mu_squared: float, queries: int) -> float | None:
+    """Returns σ = √(T/μ²)."""
+    return math.sqrt(queries / mu_squared)

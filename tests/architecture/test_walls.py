@@ -12,7 +12,10 @@ import pytest
 from tests.architecture.walls import broken, graph
 
 ROOT = Path(__file__).resolve().parents[2]
-HEAVY = ("torch", "torch._inductor", "opacus", "numpy", "dp_accounting", "scipy.stats", "sklearn", "pyarrow")
+HEAVY = (
+    *("torch", "torch._inductor", "opacus", "numpy", "dp_accounting", "scipy.stats", "sklearn", "pyarrow"),
+    "opentelemetry.sdk",
+)
 
 
 def loaded_by(statement: str) -> set[str]:

@@ -76,6 +76,7 @@ def test_the_vendored_files_are_what_was_published() -> None:
         assert (Path(routes.HERE) / "swagger-ui.LICENSE.txt").exists()
 
 
+@pytest.mark.nightly  # the page is the vendored one, and by day the document is checked
 @pytest.mark.browser
 def test_the_page_shows_the_operations_and_tries_one(chromium: Any, server: str, whole: Whole) -> None:
     scene, ids = whole

@@ -12,6 +12,7 @@ from app.grants import service as grants
 from app.keys.service import Role
 from app.secrets import load_secret
 from app.webhooks import service as webhooks
+from tests.by_night import but
 from tests.contract.machine import Drawn, Ids, Report, draw_requests, explore
 from tests.dashboard.conftest import serving
 from tests.dashboard.scene import Everything, Key, Scene
@@ -79,7 +80,7 @@ def drawn(whole: tuple[Scene, Everything], url: str) -> list[Drawn]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("role", get_args(Role))
+@pytest.mark.parametrize("role", but(get_args(Role), lambda role: role == "admin"))
 def test_every_answer_is_documented(
     whole: tuple[Scene, Everything], url: str, drawn: list[Drawn], operations: int, role: str
 ) -> None:

@@ -141,6 +141,7 @@ def api_process(home: Path, log: Path, **settings: str) -> Iterator[tuple[str, i
     """As `serving`, with the id of the process."""
     port = servers.free_port()
     environment = os.environ | {"SCRIMP_HOME": str(home), "OMP_NUM_THREADS": "1", "SCRIMP_PORT": str(port)}
+    environment |= {"SCRIMP_PRICING_PROCESSES": "1"}
     environment |= {f"SCRIMP_{name.upper()}": value for name, value in settings.items()}
     with log.open("w") as out:
         process = subprocess.Popen([sys.executable, "-m", "scrimp_server.api"], env=environment, stdout=out, stderr=out)

@@ -92,9 +92,8 @@ def test_axe_finds_nothing_on_the_main_pages(
 ) -> None:
     scene, ids = whole
     page = open_page("/dashboard", scene.admin, color_scheme=scheme, viewport={"width": width, "height": 900})
-    compared = f"/compare?job={ids.succeeded}&job={ids.running}"
     datasets = [f"/datasets/{ids.reviews}?check=true", f"/datasets/{ids.reviews}/budgets"]
-    look(page, ["", f"/jobs/{study}", *datasets, "/keys", "/audit", compared])
+    look(page, ["", f"/jobs/{study}", *datasets])
 
 
 @pytest.mark.nightly
@@ -105,6 +104,7 @@ def test_axe_finds_nothing_on_any_page(open_page: Open, whole: Whole, study: str
     look(page, full(ids, study))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("width", "scheme"), [(390, "dark")])
 def test_axe_finds_nothing_where_there_is_nothing(open_page: Open, whole: Whole, width: int, scheme: str) -> None:
     newcomer = whole[0].key("owner")

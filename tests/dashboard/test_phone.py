@@ -59,6 +59,7 @@ def study(whole: Whole) -> str:
     return service.submit(scene.db, PlainPricing(), scene.analyst.caller, spec, "search", 100, heads)[0]  # type: ignore[arg-type]
 
 
+@pytest.mark.nightly  # by day test_browser.py looks at each page at 390 pixels
 def test_no_page_is_wider_than_a_phone(open_page: Open, whole: Whole, study: str) -> None:
     scene, ids = whole
     page = open_page("/dashboard/webhooks", scene.admin, viewport=PHONE)
@@ -91,6 +92,7 @@ def test_no_page_is_wider_than_a_phone(open_page: Open, whole: Whole, study: str
     stretch(page, "the login")
 
 
+@pytest.mark.nightly
 def test_nor_is_an_open_question_or_an_empty_service(open_page: Open, whole: Whole) -> None:
     scene, ids = whole
     page = open_page(f"/dashboard/jobs/{ids.queued}", scene.owner, viewport=PHONE)
@@ -103,6 +105,7 @@ def test_nor_is_an_open_question_or_an_empty_service(open_page: Open, whole: Who
         stretch(newcomer, f"{path} of a newcomer")
 
 
+@pytest.mark.nightly
 def test_nor_is_a_page_that_says_no(chromium: Any, server: str, whole: Whole) -> None:
     page = chromium.new_context(base_url=server, viewport=PHONE).new_page()
     page.goto("/dashboard/jobs/job_none")

@@ -106,6 +106,7 @@ def test_a_finished_job_s_stream_ends_after_the_last_event(whole: Whole, signed_
     assert resumed.text.startswith("id: 6\n")
 
 
+@pytest.mark.nightly  # by day test_browser.py sees progress move
 @pytest.mark.browser
 def test_a_page_asks_when_it_is_told_and_polls_where_it_is_not(open_page: Open, whole: Whole) -> None:
     scene, ids = whole

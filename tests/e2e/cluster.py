@@ -24,6 +24,7 @@ FAST = {
     "SCRIMP_LEASE_S": "3",
     "SCRIMP_HEARTBEAT_S": "0.5",
     "SCRIMP_REQUESTS_PER_MINUTE": "1000000",  # the tests look often
+    "SCRIMP_PRICING_PROCESSES": "1",  # each takes 1.5 s of processor time to start
     "OMP_NUM_THREADS": "1",
 }
 

@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 from scrimp.client import Client
+from scripts.draw_trace import Collector
 from tests import servers
 from tests.conftest import BACKINGS
 
@@ -37,7 +38,7 @@ def until(what: Callable[[], T], timeout_s: float = 300.0) -> T:
             return answer
         if time.monotonic() > deadline:
             raise TimeoutError("it did not happen in time")
-        time.sleep(0.1)  # each look costs what is looked at a request
+        time.sleep(0.2)  # each look is a request: 15 ms of processor time
 
 
 class Service:
@@ -157,7 +158,12 @@ def job_of(dataset: str, **changes: Any) -> dict[str, Any]:
 
 
 # A lease need not run out where an embedded home knows that its worker is dead. Logs are searched for secrets.
-SERVED = {"SCRIMP_LOG_LEVEL": "DEBUG", "SCRIMP_NOTIFY_AGAIN_S": "1", "SCRIMP_REQUESTS_PER_MINUTE": "1000000"}
+SERVED = {
+    "SCRIMP_LOG_LEVEL": "DEBUG",
+    "SCRIMP_NOTIFY_AGAIN_S": "1",
+    "SCRIMP_REQUESTS_PER_MINUTE": "1000000",
+    "SCRIMP_PRICING_PROCESSES": "1",
+}
 REDIS_DATABASES = itertools.count(1)
 
 
@@ -188,6 +194,21 @@ def served(
 
     yield on
     assert [each.stop() for each in made.values()] == [0] * len(made)
+
+
+@pytest.fixture(scope="session")
+def collector() -> Iterator[Collector]:
+    with Collector() as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def observed(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> Iterator[Service]:
+    """`scrimp serve` that tells all it can: JSON logs with every request, and traces."""
+    more = {"SCRIMP_LOG_FORMAT": "json", "SCRIMP_ACCESS_LOG": "true", "SCRIMP_OTEL_ENDPOINT": collector.url}
+    made = Service(tmp_path_factory.mktemp("observed") / "home", SERVED | more).start()
+    yield made
+    assert made.stop() == 0
 
 
 @pytest.fixture(scope="session")

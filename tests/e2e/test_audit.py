@@ -48,11 +48,16 @@ def test_an_honest_service_passes(service: Service, tmp_path: Path, kinds: tuple
     assert f"Noise was compared between {pairs} pairs" in told or not pairs
 
 
+@pytest.mark.nightly  # the same audit as above, in a table
 @ON_SQLITE
-def test_a_table_is_shown_and_an_unknown_kind_is_wrong_usage(service: Service) -> None:
+def test_a_table_is_shown(service: Service) -> None:
     shown = audit(service, "--kinds", "dp_sgd", "--canaries", "400")
     assert shown.returncode == 0, shown.stdout + shown.stderr
     for expected in ("charged μ", "at least μ", "passed", "false alarm at most 0.001"):
         assert expected in shown.stdout
+
+
+@ON_SQLITE
+def test_an_unknown_kind_is_wrong_usage(service: Service) -> None:
     wrong = audit(service, "--kinds", "adam")
     assert wrong.returncode == 2 and "there is no kind 'adam'" in wrong.stderr

@@ -64,6 +64,7 @@ def test_work_is_shared_and_done_once_though_messages_are_lost_and_doubled(two: 
     cluster.start(relays=1)
 
 
+@pytest.mark.nightly  # a worker that is killed, by day: test_studies.py
 def test_a_worker_that_is_stopped_gives_its_job_to_another(two: Cluster) -> None:
     cluster = two
     dataset = cluster.register("stopped")

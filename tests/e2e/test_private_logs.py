@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +11,11 @@ import httpx
 import pytest
 
 from scrimp.errors import ScrimpError
-from tests.e2e.conftest import SERVED, Service, csv_spec, job_of, until
+from tests.e2e.conftest import Service, csv_spec, job_of, until
 
 # A word, a number and a name that stand nowhere else.
 WORD, NUMBER, ADDRESS = "quixotterian", 27182.818284, "ada.lovelace@analytical.example"
 NEEDLES = (WORD, "27182.81", ADDRESS, "lovelace")
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    more = {"SCRIMP_LOG_FORMAT": "json", "SCRIMP_ACCESS_LOG": "true"}
-    made = Service(tmp_path_factory.mktemp("logged") / "home", SERVED | more).start()
-    yield made
-    assert made.stop() == 0
 
 
 def write_texts(path: Path) -> Path:
@@ -70,7 +61,8 @@ def text_spec(name: str) -> dict[str, Any]:
     return csv_spec(name) | {"features": {"kind": "hashed_text", "column": "text", "buckets": 256}}
 
 
-def test_a_planted_record_leaves_no_trace(service: Service, tmp_path: Path) -> None:
+def test_a_planted_record_leaves_no_trace(observed: Service, tmp_path: Path) -> None:
+    service = observed
     with service.client() as client:
         dataset = client.create_dataset(text_spec("planted"), write_texts(tmp_path / "planted.csv")).id
         job = client.submit(job_of(dataset)).id
@@ -89,9 +81,8 @@ def test_a_planted_record_leaves_no_trace(service: Service, tmp_path: Path) -> N
 
 def _names_everything(found: dict[str, list[dict[str, Any]]], job: str) -> None:
     """From the request to the certificate, each process names the job."""
-    (admitted,) = [line for line in found["api"] if line["message"] == "admitted"]
+    (admitted,) = [line for line in found["api"] if line["message"] == "admitted" and line["job"] == job]
     (access,) = [line for line in found["api"] if line.get("request") == admitted["request"] and "route" in line]
-    assert admitted["job"] == job
     assert (access["method"], access["route"], access["status"]) == ("POST", "/v1/jobs", 201)
     assert any(line.get("job") == job and "certificate" in line["message"] for line in found["relay"])
     attempt = [line for line in found["worker"] if line.get("job") == job]

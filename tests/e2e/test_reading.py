@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from scrimp.reading import wait_until_read
+from tests.conftest import BACKINGS
 from tests.e2e.conftest import Service, csv_spec, seed_of, until, write_csv
-from tests.e2e.test_spine import ON_SQLITE_BY_DAY
 
 ROWS = 180_000
 
 
-@ON_SQLITE_BY_DAY
+@pytest.mark.nightly  # by day tests/datasets/test_reading.py ends readers where it hurts, without a service
+@pytest.mark.parametrize("service", BACKINGS, indirect=True)
 def test_the_service_is_killed_while_it_reads(service: Service, tmp_path: Path) -> None:
     name = "read-and-killed"
     file = write_csv(tmp_path / "data.csv", rows=ROWS, seed=seed_of(name))

@@ -216,6 +216,7 @@ def test_another_model_file_is_found(db: Database, settings: Settings, fork_serv
             session.get_one(Artifact, key).sha256 = kept
 
 
+@pytest.mark.nightly
 def test_a_job_without_privacy_is_replayed_on_as_many_processes(
     db: Database, settings: Settings, fork_server: ForkServer, client: TestClient
 ) -> None:
@@ -264,6 +265,7 @@ def test_the_odds_are_those_of_drawing_without_replacement() -> None:
         assert math.isclose(missed(total, bad, drawn), exact)
 
 
+@pytest.mark.nightly  # the functions behind it are tested above
 def test_the_command_says_what_it_found(
     settings: Settings, db: Database, job: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

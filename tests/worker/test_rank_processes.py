@@ -16,6 +16,7 @@ from safetensors.numpy import load_file
 
 from app.errors import PrivacyError
 from app.privacy.numerics import fewer_rows
+from tests.by_night import but
 from tests.worker.gang import together
 from tests.worker.support import Supervisor, dense, forks, run_child, spec, start_of, stored_part
 from worker.attempt.child import threads_of
@@ -94,7 +95,7 @@ def test_ranks_are_processes_of_one_attempt(tmp_path: Path) -> None:
     assert two.all_gone()
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", but([0, 1], lambda rank: rank == 1))
 def test_a_lost_rank_ends_the_attempt_and_fewer_go_on(tmp_path: Path, rank: int) -> None:
     straight, killed = made(tmp_path / "straight", 1, public=False), made(tmp_path / "killed", 2, public=False)
     whole = run_child(straight)
@@ -123,6 +124,7 @@ def test_a_lost_rank_of_a_sharded_job_leaves_its_numbers_to_the_others(tmp_path:
     assert killed.digests() == straight.digests() and killed.metrics == straight.metrics and killed.resalts == 0
 
 
+@pytest.mark.nightly  # by day: tests/worker/test_ranks.py, in threads
 def test_a_job_without_privacy_on_several_processes(tmp_path: Path) -> None:
     """Sums are in float64, added in the order of ranks: the same model up to rounding, and exact scores."""
     free = {"privacy": None, "evaluation": {"points": 2}}
