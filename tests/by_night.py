@@ -34,9 +34,12 @@ SWEEPS = {
 # where databases differ or processes race. The ledger's tests share a database; tests/e2e runs jobs on PostgreSQL.
 ON_POSTGRES_BY_DAY = (
     "tests/backing/",
+    "tests/budgets/",
     "tests/datasets/test_quota_race.py",
     "tests/hpo/test_races.py",
-    "tests/ledger/test_races.py",
+    "tests/jobs/test_admission.py",
+    "tests/jobs/test_cost.py",
+    "tests/ledger/",
     "tests/lifecycle/test_claim_race.py",
     "tests/lifecycle/test_clocks.py",
     "tests/lifecycle/test_zombies.py",
