@@ -36,6 +36,7 @@ from app.privacy.mechanism import MechanismConfig
 from app.secrets import at_epoch, load_secrets, secret_id
 from app.settings import Settings
 from worker import messages
+from worker.attempt.audited import finding_of
 from worker.attempt.data import parts_of
 from worker.attempt.folders import output_folder
 from worker.attempt.fork_server import ForkServer, Process
@@ -312,7 +313,8 @@ class Supervised:
                 artifacts = [self._published(each) for each in said.artifacts]
                 self.watch.stop()
                 ranks = [each.model_dump(mode="json") for each in said.ranks]
-                self.log.succeed(artifacts, said.steps_effective, warnings, ranks)
+                audit = finding_of(self.log.recorded()[0], said.artifacts)
+                self.log.succeed(artifacts, said.steps_effective, warnings, ranks, audit)
                 return True
             case messages.Stopped():
                 self._require_told()
