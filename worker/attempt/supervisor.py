@@ -311,9 +311,9 @@ class Supervised:
                 self._wait()
                 warnings = [WARNINGS[code] for code in said.warnings]
                 artifacts = [self._published(each) for each in said.artifacts]
+                audit = finding_of(self.log.recorded()[0], said.artifacts)  # seconds, so while the lease is renewed
                 self.watch.stop()
                 ranks = [each.model_dump(mode="json") for each in said.ranks]
-                audit = finding_of(self.log.recorded()[0], said.artifacts)
                 self.log.succeed(artifacts, said.steps_effective, warnings, ranks, audit)
                 return True
             case messages.Stopped():
