@@ -37,6 +37,7 @@ def explained(body: Json) -> list[Section]:
         ("Composition", _composition(body)),
         ("Numbers and randomness", _numerics(body)),
         ("How to read it", _reading(body)),
+        *([("What its audit found", _audit(body["audit"]))] if body.get("audit") else []),
         ("Not covered", _not_covered(body)),
     ]
 
@@ -171,6 +172,20 @@ def _reading(body: Json) -> list[str]:
     ]
     epsilons = {delta: max(each.epsilons[delta] for each in profiles) for delta in profiles[0].epsilons}
     lines.append("ε at other δ: " + ", ".join(f"{_up(value)} at {delta:g}" for delta, value in epsilons.items()))
+    return lines
+
+
+def _audit(audit: Json) -> list[str]:
+    lines = [
+        f"{audit['statement']}, at δ = {audit['charged']['delta']:g}: a lower bound on what the steps lost, from the "
+        "published canaries; never an upper one",
+        f"of {audit['canaries']} synthetic canaries public coins put {audit['included']} in; of {audit['guesses']} "
+        f"guesses who was in, {audit['right']} were right",
+    ]
+    if audit["mu_at_least"] is not None:
+        lines.append(f"as a Gaussian mechanism the steps have a μ of at least {audit['mu_at_least']:.3f}")
+    if audit["exceeded"]:
+        lines.append("THE STEPS LOST MORE THAN THEIR MECHANISM ALLOWS: do not rely on this certificate")
     return lines
 
 

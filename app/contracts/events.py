@@ -23,6 +23,7 @@ EventType = Literal[
     "pause_requested",
     "paused",  # on no worker until it is resumed; its hold stays
     "resumed",
+    "audited",  # what the canaries of an audited job show: the certificate's `audit`
     "ranks",  # {ranks: [{pid, passes, max_rss_bytes}]}: of several ranks, on public data alone
     "attempt_lost",  # {attempt}: the worker died or was stopped; the job is queued again
     "succeeded",  # {charge, steps}

@@ -8,7 +8,8 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, StringConstraints, model_validator
 
 from app.contracts.architectures import task_of
-from app.contracts.base import NO_NUL, DeltaValue, Document, EpsilonValue, NoiseMultiplier, Steps
+from app.contracts.audit import Audit
+from app.contracts.base import NO_NUL, DeltaValue, Document, EpsilonValue, NoiseMultiplier
 from app.contracts.blocks import BlockChoice
 from app.contracts.cnn import OWN_SIZE, ImageSize, Preset, convolutions
 from app.contracts.extractor import ExtractorRef
@@ -17,7 +18,7 @@ from app.contracts.hpo import Hpo
 from app.contracts.metrics import METRICS, Metric, rule_of
 from app.contracts.model_settings import ModelSettings, RecordSizes
 from app.contracts.optimizers import Dp2Settings, Optimizer
-from app.contracts.sampling import CorrelatedNoise, Cyclic, FullBatch, Poisson, Sampling
+from app.contracts.sampling import CorrelatedNoise, Cyclic, FullBatch, Length, Poisson, Sampling
 
 # Bounds for clipping norms and losses: far from where floats lose digits or underflow, so that noise is not rounded
 # off.
@@ -313,19 +314,6 @@ class Clipping(Document):
         return self
 
 
-class Length(Document):
-    """steps, or epochs: floor(epochs · records / expected_batch_size), at least 1."""
-
-    steps: Steps | None = None
-    epochs: Annotated[float, Field(strict=True, gt=0.0, le=1e7)] | None = None
-
-    @model_validator(mode="after")
-    def _one_of(self) -> Length:
-        if (self.steps is None) == (self.epochs is None):
-            raise ValueError("give either `steps` or `epochs`")
-        return self
-
-
 GroupName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_-]{1,40}$")]
 # Indices into the data set's list of classes.
 ClassPlaces = Annotated[
@@ -466,6 +454,7 @@ class JobSpec(Document):
     runtime: Runtime = Runtime()
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
     hpo: Hpo | None = None
+    audit: Audit | None = Field(default=None, exclude_if=lambda audit: audit is None)
 
     @model_validator(mode="after")
     def _consistent(self) -> JobSpec:

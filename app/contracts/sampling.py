@@ -1,4 +1,4 @@
-"""Sampling and noise of a job's steps: who takes part in a step, and how the noise of its steps hangs together."""
+"""A job's steps: how many, who takes part in each, and how their noise hangs together."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from app.contracts.base import Document
+from app.contracts.base import Document, Steps
 
 
 class FullBatch(Document):
@@ -107,3 +107,16 @@ class CorrelatedNoise(Document):
 
 
 Sampling = Annotated[FullBatch | Poisson | Cyclic, Field(discriminator="kind")]
+
+
+class Length(Document):
+    """steps, or epochs: floor(epochs · records / expected_batch_size), at least 1."""
+
+    steps: Steps | None = None
+    epochs: Annotated[float, Field(strict=True, gt=0.0, le=1e7)] | None = None
+
+    @model_validator(mode="after")
+    def _one_of(self) -> Length:
+        if (self.steps is None) == (self.epochs is None):
+            raise ValueError("give either `steps` or `epochs`")
+        return self

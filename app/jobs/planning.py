@@ -21,6 +21,7 @@ from app.contracts.metrics import rule_of
 from app.contracts.optimizers import PublicSideSettings
 from app.contracts.sampling import Cyclic, Poisson
 from app.errors import InvalidRequest
+from app.jobs import auditing
 from app.jobs.plans import DatasetFacts, Plan
 from app.privacy import derive
 from app.privacy.mechanism import MIN_POISSON_BLOCK_STEPS
@@ -46,6 +47,7 @@ def plan(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None = None) -
         detail = f"there are only {records} records: ask for at most as many batches"
         raise InvalidRequest.at("/sampling/batches", detail)
     _check_largest_batch(spec, records)
+    auditing.check(spec, is_private=facts.is_private)
     _check_privacy(spec, facts)
     _check_processes(spec)
     _check_model(spec, facts)

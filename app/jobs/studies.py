@@ -27,6 +27,7 @@ from app.contracts.optimizers import Dp2Settings, Optimizer, PublicSideSettings
 from app.errors import InvalidRequest
 from app.hpo.space import Bounds
 from app.hpo.strategies import Run, Slot, slots
+from app.jobs import auditing
 from app.jobs.planning import plan
 from app.jobs.plans import DatasetFacts, Plan, StudyPlan
 from app.jobs.priors import settled
@@ -51,6 +52,7 @@ def plan_study(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None) ->
     """
     if spec.hpo is None or isinstance(spec.hpo, Auto):
         raise TypeError("this specification asks for no study")
+    auditing.check(spec, is_private=facts.is_private)
     _check(spec, spec.hpo, facts)
     spec, hpo = settled(spec, spec.hpo, facts)
     evaluation = _evaluation(hpo, facts)

@@ -221,6 +221,7 @@ def _training(session: Session, job: Job, has_model: bool) -> dict[str, Any]:
         "records_per_unit": training.records_per_unit,
         "expected_batch_size": training.expected_batch_size,
         "numerics": _numerics(session, job),
+        **_audit(session, job),
         "steps": {
             "planned": training.steps,
             "started": job.steps_started,
@@ -291,6 +292,13 @@ def _study(session: Session, job: Job, weights: str, has_model: bool) -> dict[st
         },
         "drawn": {name: sum(getattr(post, name) for post in posts if post) for name in ("train", "holdout")},
     }
+
+
+def _audit(session: Session, job: Job) -> dict[str, Any]:
+    """What the canaries of an audited job show; nothing if it was not audited, or ended without a model."""
+    audited = select(JobEvent.data).where(JobEvent.job_id == job.id, JobEvent.type == "audited")
+    said = session.scalars(audited.order_by(JobEvent.seq.desc()).limit(1)).first()
+    return {} if said is None else {"audit": said}
 
 
 def _numerics(session: Session, job: Job) -> dict[str, Any] | None:

@@ -29,6 +29,7 @@ from app.lifecycle.cadence import Cadence
 from app.lifecycle.claims import Claim, end_attempt, fence, give_back
 from app.lifecycle.coverage import covered_steps
 from app.lifecycle.states import STOPPING, append_event
+from app.privacy.canaries import EXCEEDED, Finding
 from app.privacy.filters import load_numerics
 from app.privacy.mechanism import MechanismConfig
 from app.privacy.numerics import NumericsReport
@@ -276,8 +277,10 @@ class AttemptLog:
         steps_effective: int,
         warnings: list[str],
         ranks: Sequence[dict[str, Any]] = (),
+        audit: Finding | None = None,
     ) -> None:
-        """Ends the job as succeeded, with its artifacts and, on public data, the report of its ranks."""
+        """Ends the job as succeeded, with its artifacts, the report of its ranks on public data, and what its canaries
+        show."""
         self._wait()
         with self.db.write(urgent=True) as session:
             job = self._ending(session)
@@ -286,6 +289,10 @@ class AttemptLog:
             job.warnings = [*job.warnings, *warnings, *learning.warnings(session, job)]
             if ranks:
                 append_event(session, job.id, "ranks", {"ranks": list(ranks)})
+            if audit is not None:
+                append_event(session, job.id, "audited", audit.model_dump(mode="json"))
+                if audit.exceeded:
+                    job.warnings = [*job.warnings, EXCEEDED]
             studies.end(session, job, "succeeded")
             end_attempt(session, job, job.status)  # failed if more was recorded than the hold covers
 

@@ -24,6 +24,7 @@ from app.ledger.signing_keys import publish
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.claims import claim
 from app.lifecycle.states import append_event
+from app.privacy.canaries import Finding
 from app.privacy.prices import Price
 from app.privacy.pricing import price
 from app.secrets import load_secret
@@ -133,14 +134,15 @@ class Scene:
             }
         )
 
-    def finish(self, log: AttemptLog) -> None:
+    def finish(self, log: AttemptLog, audit: Finding | None = None) -> None:
         """Succeeds with a model file, and has its certificate issued."""
         job = log.recorded()[0]
         path = self.settings.storage_root / "jobs" / job.id / "model.safetensors"
         path.parent.mkdir(parents=True)
         path.write_bytes(b"weights")
         stored = str(path.relative_to(self.settings.storage_root))
-        log.succeed([{"name": path.name, "sha256": SHA, "size_bytes": 262_272, "path": stored}], job.step, [])
+        model = {"name": path.name, "sha256": SHA, "size_bytes": 262_272, "path": stored}
+        log.succeed([model], job.step, [], audit=audit)
         self.certify(job.id)
 
     def certify(self, job_id: str) -> None:

@@ -22,6 +22,7 @@ from app.web.headers import POLICIES
 from tests.dashboard.conftest import Browser, token_of
 from tests.dashboard.scene import SHA, XSS, Everything, Scene
 from tests.factories import add_dataset
+from tests.privacy.test_canaries import audited
 
 Whole = tuple[Scene, Everything]
 SignedIn = Callable[[str], Browser]
@@ -279,9 +280,24 @@ def test_the_certificate_is_shown_and_downloads_with_the_session(whole: Whole, s
         document = json.loads(file.text)
         assert certificates.verify(document)
         assert document["signature"].replace("+", "&#43;") in page or document["signature"] in page
-        assert steps in page
+        assert steps in page and "<dt>Audit</dt>" not in page
     assert browser.get(f"/dashboard/jobs/{ids.running}/certificate").status_code == 409
     assert browser.get(f"/dashboard/jobs/{ids.public}/certificate").status_code == 404
+
+
+@pytest.mark.parametrize("faulty", [False, True])
+def test_the_certificate_shows_what_its_audit_found(scene: Scene, visit: Callable[[], Browser], faulty: bool) -> None:
+    found = audited(1.25 if faulty else 1.0, 1, claimed=1.0, canaries=20_000)
+    job_id = scene.job(scene.dataset("audited"), "audited", audit={"canaries": 20_000})
+    log = scene.start(job_id)
+    scene.step(log, 50)
+    scene.finish(log, found)
+    browser = visit()
+    browser.sign_in(scene.analyst)
+    page = browser.get(f"/dashboard/jobs/{job_id}").text
+    assert found.statement in page
+    assert ("do not rely on this certificate" in page.split("<dt>Audit</dt>")[1].split("</dd>")[0]) is faulty
+    assert ("tell who runs the service" in page) is faulty
 
 
 def test_artifacts_download_with_the_session(whole: Whole, signed_in: SignedIn) -> None:

@@ -147,6 +147,17 @@ def test_a_digest_of_another_state_is_found_if_the_replay_reaches_it(
             session.execute(update(Block).where(Block.id == planted.id).values(digest=planted.digest))
 
 
+def faulty_server(monkeypatch: pytest.MonkeyPatch) -> ForkServer:
+    """A fork server whose attempts have the fault that their job's name begins with."""
+
+    def popen(line: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        module = {"worker.attempt.fork_server": "tests.e2e.faulty_attempt"}
+        return subprocess.Popen([module.get(word, word) for word in line], **options)
+
+    monkeypatch.setitem(vars(serving), "subprocess", SimpleNamespace(Popen=popen, DEVNULL=subprocess.DEVNULL))
+    return ForkServer()
+
+
 @pytest.mark.parametrize("fault", ["less-noise", "shared-noise", "twice-the-clip"])
 def test_a_worker_that_left_the_mechanism_is_found(
     db: Database,
@@ -159,16 +170,10 @@ def test_a_worker_that_left_the_mechanism_is_found(
     """A real attempt with four fifths of the noise, one noise for all jobs, or twice the clip: its job succeeds. The
     honest replay of one stretch finds it."""
     job_id = submit(f"{fault}:planted")
-    faulty = ForkServer()
-
-    def popen(line: list[str], **options: Any) -> subprocess.Popen[bytes]:
-        module = {"worker.attempt.fork_server": "tests.e2e.faulty_attempt"}
-        return subprocess.Popen([module.get(word, word) for word in line], **options)
-
-    monkeypatch.setitem(vars(serving), "subprocess", SimpleNamespace(Popen=popen, DEVNULL=subprocess.DEVNULL))
-    run_attempt(claimed(db, job_id), settings, faulty)
-    faulty.close()
-    monkeypatch.undo()
+    with monkeypatch.context() as patched:
+        faulty = faulty_server(patched)
+        run_attempt(claimed(db, job_id), settings, faulty)
+        faulty.close()
     assert job_row(db, job_id).status == "succeeded"
     found = replay(db, settings, fork_server, job_id, 1, choose=taking(0))
     assert not found.holds and found.differs_after == 0 and found.compared == ()

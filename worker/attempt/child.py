@@ -57,11 +57,12 @@ from worker.messages import (
     WarningCode,
     Written,
 )
-from worker.models.base import Model, Parameters
+from worker.models.base import Model
 from worker.models.card import Privacy
 from worker.models.files import save_model
 from worker.predicting.predict import predicted
 from worker.telemetry import Telemetry
+from worker.training.canaries import Canaries, write_canaries
 from worker.training.center import TENSOR
 from worker.training.loop import Outcome, Training
 from worker.training.replay import Replay
@@ -169,11 +170,12 @@ def run_attempt(
         link=link if ranks.size == 1 else SharedLink(ranks, link),
         telemetry=telemetry,
         side=plan.side(public) if public is not None else None,
+        canaries=Canaries.of(start),
     )
     outcome = training.run()
     reports = () if ranks.size == 1 or not start.data_public else _reports(ranks, outcome)
     privacy = None if start.claim is None else Privacy.of(start.claim, telemetry.scores)
-    artifacts = _saved(start, plan.model, outcome.parameters, privacy)
+    artifacts = _saved(start, plan.model, outcome, privacy)
     slow: tuple[WarningCode, ...] = ("one-record-passes",) if tested == "one_record" else ()
     telemetry.finished(outcome.steps, artifacts, outcome.warnings + slow, reports)
 
@@ -199,6 +201,7 @@ def run_rank(start: Start, ranks: Ranks) -> None:
         link=SharedLink(ranks, None),
         telemetry=unheard,
         side=plan.side(public) if public is not None else None,
+        canaries=Canaries.of(start),
     )
     outcome = training.run()
     if start.data_public:
@@ -214,18 +217,20 @@ def _reports(ranks: Ranks, outcome: Outcome) -> tuple[RankReport, ...]:
     return tuple(RankReport(pid=pid, passes=passes, max_rss_bytes=rss) for pid, passes, rss in found.tolist())
 
 
-def _saved(start: Start, model: Model, parameters: Parameters, privacy: Privacy | None) -> tuple[ArtifactFile, ...]:
-    """Saves what is kept, the model and the study's mean, and returns their files.
+def _saved(start: Start, model: Model, outcome: Outcome, privacy: Privacy | None) -> tuple[ArtifactFile, ...]:
+    """Saves what is kept, the model, the study's mean and what canaries left, and returns their files.
 
     Raises:
         StorageFailed: they could not be written.
     """
     try:
         folder, extractor = Path(start.output_dir), extractor_of(start)
-        mean = (write_mean(folder, parameters[TENSOR]),) if start.hands_mean_on else ()
+        more = [write_mean(folder, outcome.parameters[TENSOR])] if start.hands_mean_on else []
+        if outcome.canaries is not None:
+            more.append(write_canaries(folder, outcome.canaries.cpu()))
         if not start.keeps_weights:
-            return mean
-        return (*save_model(folder, model, parameters, start.task, start.features, extractor, privacy), *mean)
+            return tuple(more)
+        return (*save_model(folder, model, outcome.parameters, start.task, start.features, extractor, privacy), *more)
     except OSError:
         raise StorageFailed from None
 

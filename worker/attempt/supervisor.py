@@ -40,6 +40,7 @@ from app.privacy.mechanism import MechanismConfig
 from app.secrets import at_epoch, load_secrets, secret_id
 from app.settings import Settings
 from worker import messages
+from worker.attempt.audited import finding_of
 from worker.attempt.data import Stored, parts_of, shape_of
 from worker.attempt.folders import output_folder
 from worker.attempt.fork_server import ForkServer, Process
@@ -334,9 +335,10 @@ class Supervised:
                 self._wait()
                 warnings = [WARNINGS[code] for code in said.warnings]
                 artifacts = [self._published(each) for each in said.artifacts]
+                audit = finding_of(self.log.recorded()[0], said.artifacts)  # seconds, so while the lease is renewed
                 self.watch.stop()
                 ranks = [each.model_dump(mode="json") for each in said.ranks]
-                self.log.succeed(artifacts, said.steps_effective, warnings, ranks)
+                self.log.succeed(artifacts, said.steps_effective, warnings, ranks, audit)
                 return True
             case messages.Stopped():
                 self._require_told()

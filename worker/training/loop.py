@@ -8,7 +8,9 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from app.contracts.audit import TENSOR
 from app.errors import PrivacyError
 from worker.clipping.engine import Clip
 from worker.data.mapped import MappedRecords
@@ -27,6 +29,7 @@ from worker.optimizers.base import Observing, Optimizer, Preconditioned, State, 
 from worker.optimizers.pieces import flattened
 from worker.optimizers.sharded import Sharded, sharded
 from worker.telemetry import Telemetry, state_digest
+from worker.training.canaries import Canaries, model_of
 from worker.training.plan import Plan
 from worker.training.replay import Replay
 from worker.training.side import PublicSide
@@ -73,12 +76,14 @@ class Position:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The model to publish, after `steps` steps. `private_passes`: how many this rank's batches had."""
+    """The model to publish, after `steps` steps. `private_passes`: how many this rank's batches had. `canaries`: what
+    the canaries left, of an audited job."""
 
     steps: int
     parameters: Parameters
     warnings: tuple[WarningCode, ...]
     private_passes: int = 0
+    canaries: Tensor | None = None
 
 
 class Training:
@@ -92,6 +97,7 @@ class Training:
         holdout_public: scores on the hold-out are exact.
         replay: what earlier attempts recorded.
         side: public side information, for an optimizer that uses it.
+        canaries: of an audited job: units after all of the records'.
     """
 
     def __init__(
@@ -106,10 +112,11 @@ class Training:
         link: Link,
         telemetry: Telemetry,
         side: PublicSide | None = None,
+        canaries: Canaries | None = None,
     ) -> None:
         self._plan, self._holdout, self._holdout_public = plan, holdout, holdout_public
         self._replay, self._link, self._telemetry = replay, link, telemetry
-        self._users, self._side = users, side
+        self._users, self._side, self._canaries = users, side, canaries
         self._optimizer: Optimizer = plan.optimizer
         self._shards: Shards | None = None
         if not plan.public and len(train) > plan.numerics.records_bound:
@@ -144,30 +151,41 @@ class Training:
 
     def _step(self, step: int, at: Position) -> Position:
         self._release.prepare(at.parameters, step, shards=self._shards)  # another thread makes its noise meanwhile
-        batch = self._sample(step)
+        batch, canaries = self._sample(step)
         at = self._observed(step, at)
         norms = self._plan.norms(step) if at.norm is None else (at.norm,)
-        (noised, norm), *others = [self._noised(step, query, C, at, batch) for query, C in enumerate(norms)]
+        (noised, norm), *others = [self._noised(step, query, C, at, batch, canaries) for query, C in enumerate(norms)]
         info = StepInfo(step, self._release.noise_variance(norms[0]), *(second for second, _ in others))
         parameters, state = self._optimizer.update(noised, at.state, at.parameters, info)
         return Position(step, parameters, state, norm)
 
     def _noised(
-        self, step: int, query: int, max_grad_norm: float, at: Position, batch: Batch[Any]
+        self,
+        step: int,
+        query: int,
+        max_grad_norm: float,
+        at: Position,
+        batch: Batch[Any],
+        canaries: NDArray[np.int64] | None,
     ) -> tuple[NoisedGradient, float | None]:
-        """One query of a step's batch; and C of the next step, if it adapts.
+        """One query of a step's batch and canaries; and C of the next step, if it adapts.
 
         Divisors come from the state before the step.
         """
-        plan, optimizer = self._plan, self._optimizer
+        plan, optimizer, model = self._plan, self._optimizer, model_of(at.parameters)
         plan.begin_passes(self._keys, step)
         divisors = optimizer.divisors(at.state, step, query) if isinstance(optimizer, Preconditioned) else None
-        clip = Clip(max_grad_norm, divisors)
+        clip = Clip(max_grad_norm, None if divisors is None else model_of(divisors))
+        private_count = None
         if plan.adaptive_norm is None or self._counts is None or at.norm is None:
-            private_sum = plan.engine.private_sum(at.parameters, batch, clip)
-            return self._release.release(private_sum, step, query, max_grad_norm, self._shards), None
-        private_sum, private_count = plan.adaptive_norm.engine.private_sum_and_count(at.parameters, batch, clip)
+            private_sum = plan.engine.private_sum(model, batch, clip)
+        else:
+            private_sum, private_count = plan.adaptive_norm.engine.private_sum_and_count(model, batch, clip)
+        if self._canaries is not None:  # longer than C, so that no count of shorter ones has them
+            private_sum[TENSOR] = self._canaries.clipped_sum(canaries, clip.max_grad_norm, plan.device)
         noised = self._release.release(private_sum, step, query, max_grad_norm, self._shards)
+        if plan.adaptive_norm is None or self._counts is None or private_count is None:
+            return noised, None
         return noised, plan.adaptive_norm.after(max_grad_norm, self._counts.release(private_count, step))
 
     def _observed(self, step: int, at: Position) -> Position:
@@ -180,12 +198,13 @@ class Training:
         self._plan.begin_public_passes(step)
         return replace(at, state=optimizer.observe(self._side.gradient(at.parameters, step), at.state))
 
-    def _sample(self, step: int) -> Batch[Any]:
-        """The step's logical batch. A step without records is still a step."""
-        indices = self._sampler.draw(step)
-        if indices is None:
+    def _sample(self, step: int) -> tuple[Batch[Any], NDArray[np.int64] | None]:
+        """The step's logical batch, and its canaries; None: all of them. A step without records is still a step."""
+        units = self._sampler.draw(step)
+        if units is None:
             self._private_passes += self._passes_of_everything
-            return self._everything
+            return self._everything, None
+        indices, canaries = np.split(units, [np.searchsorted(units, self._private_units)])
         if self._users is not None:
             indices = self._users.records(indices)
         if self._order is not None:
@@ -194,7 +213,7 @@ class Training:
         self._private_passes += self._passes(len(own))
         drawn: Any = self._drawn.select(own) if self._order is None else shuffled(self._drawn, own)
         count = self._plan.passes_of_a_step
-        return drawn if count is None else Filled(drawn, count)
+        return (drawn if count is None else Filled(drawn, count)), canaries - self._private_units
 
     def _passes(self, records: int) -> int:
         return -(-records // self._plan.numerics.rows_per_pass)
@@ -240,12 +259,13 @@ class Training:
         parameters = self._optimizer.finish(position.state, position.parameters, position.step)
         self._evaluate(position, parameters)
         self._note(position.step == self._plan.steps, "steps-short")
+        canaries = parameters.pop(TENSOR).float() if self._canaries is not None else None
         finite = all(
             bool(torch.isfinite(value.float()).all()) for value in parameters.values()
         )  # in float32, as published
         self._note(finite, "parameters-not-finite")
         published = placed({**parameters, **self._handed_out}, CPU)
-        return Outcome(position.step, published, tuple(self._warnings), self._private_passes)
+        return Outcome(position.step, published, tuple(self._warnings), self._private_passes, canaries)
 
     def _evaluate(self, position: Position, parameters: Parameters) -> None:
         """Scores the model: exactly on public data, else by a noisy sum that is still paid for. Also releases C."""
@@ -310,7 +330,10 @@ class Training:
 
     def _initial(self) -> Position:
         self._release_before()
-        parameters = flattened(self._plan.initial(self._replay.initial_keys))
+        parameters = self._plan.initial(self._replay.initial_keys)
+        if self._canaries is not None:
+            parameters |= self._canaries.initial(parameters)
+        parameters = flattened(parameters)
         if self._plan.sharded:
             self._shards = Shards.of(parameters, self._plan.ranks)
             self._optimizer = sharded(self._plan.optimizer, self._shards)
@@ -321,7 +344,9 @@ class Training:
     def _rekey(self, step: int) -> None:
         """Sets the sampler and the noise of the segment that applies to a step."""
         self._keys = self._replay.keys(step)
-        self._sampler = self._plan.sampler(self._keys, len(self._train if self._users is None else self._users))
+        self._private_units = len(self._train if self._users is None else self._users)
+        after = self._canaries.units if self._canaries is not None else 0
+        self._sampler = self._plan.sampler(self._keys, self._private_units + after)
         self._order = self._plan.order(self._keys)
         self._release = self._plan.gradient_release(self._keys, max(1, self._keys.from_step))
         self._counts = self._plan.count_release(self._keys)

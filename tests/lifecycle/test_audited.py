@@ -1,0 +1,162 @@
+"""A job with canaries from admission to its certificate: a real attempt, honest or with a planted fault."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from fastapi.testclient import TestClient
+
+from app.contracts.audit import CANARIES_FILE
+from app.db.engine import Database
+from app.ledger import certificates
+from app.privacy.canaries import EXCEEDED, Finding, coins
+from app.settings import Settings
+from scrimp.explain import explained
+from tests.e2e.conftest import csv_spec, job_of, write_csv
+from tests.lifecycle import test_auditor as auditing
+from tests.lifecycle.conftest import claimed, job_row
+from worker.attempt.auditor import replay
+from worker.attempt.fork_server import ForkServer
+from worker.attempt.supervisor import run_attempt
+
+settings, db, fork_server = auditing.settings, auditing.db, auditing.fork_server
+small = auditing.client
+# μ = 2, where 20,000 canaries tell four fifths of the noise apart with certainty.
+JOB: dict[str, Any] = {
+    "privacy": {"noise_multiplier": 1.0},
+    "length": {"steps": 4},
+    "evaluation": None,
+    "optimizer": {"kind": "dp_sgd", "learning_rate": 1.0},
+}
+
+
+@pytest.fixture(scope="module")
+def client(small: TestClient, tmp_path_factory: pytest.TempPathFactory) -> TestClient:
+    """A client that has registered `large` too: a private data set whose cap covers all jobs here."""
+    content = write_csv(tmp_path_factory.mktemp("data") / "data.csv", seed=7).read_bytes()
+    spec = csv_spec("large", cap={"epsilon": 100.0, "delta": 1e-5})
+    files = {"spec": (None, json.dumps(spec)), "file": ("data.csv", content)}
+    assert small.post("/v1/datasets", files=files).status_code == 201
+    return small
+
+
+@pytest.fixture(scope="module")
+def faulty(settings: Settings) -> Iterator[ForkServer]:
+    """A fork server whose attempts have the fault that their job's name begins with."""
+    with pytest.MonkeyPatch.context() as patched:
+        server = auditing.faulty_server(patched)
+        yield server
+    server.close()
+
+
+def certified(
+    db: Database, settings: Settings, client: TestClient, server: ForkServer, name: str, canaries: int
+) -> tuple[str, dict[str, Any]]:
+    """A job's id, and its certificate's body."""
+    spec = job_of("large", name=name, audit={"canaries": canaries}, **JOB)
+    made = client.post("/v1/jobs", json=spec, headers={"Idempotency-Key": name})
+    assert made.status_code == 201, made.text
+    job_id = str(made.json()["id"])
+    run_attempt(claimed(db, job_id), settings, server)
+    assert job_row(db, job_id).status == "succeeded"
+    with db.write() as session:
+        assert certificates.issue(session, job_id, Ed25519PrivateKey.generate(), "1")
+    document = client.get(f"/v1/jobs/{job_id}/certificate").json()
+    assert certificates.verify(document)
+    return job_id, document["certificate"]
+
+
+def test_a_certificate_says_what_the_audit_found(
+    db: Database, settings: Settings, client: TestClient, fork_server: ForkServer
+) -> None:
+    job_id, body = certified(db, settings, client, fork_server, "audited", 5000)
+    audit = Finding.model_validate(body["audit"])
+    assert audit.canaries == 5000 and audit.included == int(coins(job_id, 5000).sum())
+    assert 0.0 < audit.epsilon_at_least < audit.charged.value and not audit.exceeded
+    assert audit.mu_at_least is not None and 1.5 < audit.mu_at_least < 2.2
+    assert audit.charged.value == body["epsilon"]["value"] and body["warnings"] == []
+    lines = dict(explained(body))["What its audit found"]
+    assert lines[0].startswith(audit.statement) and not any("MORE" in line for line in lines)
+    assert CANARIES_FILE in [each["name"] for each in client.get(f"/v1/jobs/{job_id}").json()["artifacts"]]
+    again = replay(db, settings, fork_server, job_id, None)
+    assert again.holds and again.same_model, "a replay repeats the canaries"
+
+
+@pytest.mark.parametrize("fault", ["less-noise", "twice-the-clip"])
+def test_a_planted_fault_is_found_by_the_certificate_itself(
+    db: Database, settings: Settings, client: TestClient, faulty: ForkServer, fault: str
+) -> None:
+    """Nobody asks a second time: the job's own canaries contradict its claim."""
+    _, body = certified(db, settings, client, faulty, f"{fault}:audited", 20_000)
+    assert body["audit"]["exceeded"] and body["audit"]["mu_at_least"] > 2.0
+    assert EXCEEDED in body["warnings"]
+    assert any("MORE THAN THEIR MECHANISM" in line for line in dict(explained(body))["What its audit found"])
+
+
+def test_the_same_server_without_a_fault_is_not_accused(
+    db: Database, settings: Settings, client: TestClient, faulty: ForkServer
+) -> None:
+    _, body = certified(db, settings, client, faulty, "honest:audited", 20_000)
+    assert not body["audit"]["exceeded"] and body["warnings"] == []
+
+
+def test_a_norm_that_adapts_counts_no_canary(
+    db: Database, settings: Settings, client: TestClient, fork_server: ForkServer
+) -> None:
+    """C moves as it does without them, and their noise follows it."""
+    norms = []
+    for name, more in (("adaptive", {}), ("with canaries", {"audit": {"canaries": 5000}})):
+        clipping = {"kind": "adaptive", "max_grad_norm": 0.5}
+        scored = {"evaluation": {"on": "holdout", "noise_mu": 0.1, "points": 2}}
+        spec = job_of("large", name=name) | JOB | {"clipping": clipping} | scored | more
+        made = client.post("/v1/jobs", json=spec, headers={"Idempotency-Key": name})
+        assert made.status_code == 201, made.text
+        job_id = made.json()["id"]
+        run_attempt(claimed(db, job_id), settings, fork_server)
+        found = client.get(f"/v1/jobs/{job_id}/events").json()["items"]
+        audited = [each["data"] for each in found if each["type"] == "audited"]
+        assert [each["exceeded"] for each in audited] == [False] * len(more)
+        metrics = client.get(f"/v1/jobs/{job_id}/metrics").json()["items"]
+        norms.append([each["value"] for each in metrics if each["name"] == "clipping_norm"])
+    # Each job has its own noise on the count: C differs by a few per cent. Counted canaries would double it.
+    assert len(norms[0]) == len(norms[1]) == 2
+    assert all(abs(one / other - 1.0) < 0.2 for one, other in zip(*norms, strict=True)), norms
+
+
+def test_a_job_without_canaries_has_no_audit(
+    db: Database, settings: Settings, client: TestClient, fork_server: ForkServer
+) -> None:
+    made = client.post("/v1/jobs", json=job_of("large", name="plain", **JOB), headers={"Idempotency-Key": "plain"})
+    job_id = str(made.json()["id"])
+    run_attempt(claimed(db, job_id), settings, fork_server)
+    with db.write() as session:
+        assert certificates.issue(session, job_id, Ed25519PrivateKey.generate(), "1")
+    body = client.get(f"/v1/jobs/{job_id}/certificate").json()["certificate"]
+    assert "audit" not in body and "What its audit found" not in dict(explained(body))
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "public data": ({"dataset": "open", "privacy": None, "length": {"steps": 4}}, "public data"),
+    "a study": ({"hpo": {"strategy": "linear_scaling"}, "privacy": {"target_epsilon": 2.0}}, "a study is not audited"),
+    "largest_batch": (
+        {"sampling": {"kind": "poisson", "expected_batch_size": 64, "largest_batch": 128}, "length": {"steps": 20}},
+        "largest_batch",
+    ),
+    "shards": ({"runtime": {"processes": 2, "shard": "optimizer"}}, "runtime.shard"),
+    "public gradients": (
+        {"optimizer": {"kind": "pda_dpmd", "learning_rate": 1.0, "public_dataset": "open", "public_batch_size": 16}},
+        "public gradients",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_cannot_be_audited_is_refused_by_name(client: TestClient, what: str) -> None:
+    changes, said = REFUSED[what]
+    asked = job_of("large") | JOB | {"audit": {"canaries": 100}} | changes
+    answer = client.post("/v1/quotes", json=asked)
+    assert answer.status_code == 422 and said in answer.text and "/audit" in answer.text, answer.text

@@ -1,0 +1,36 @@
+"""What an audited job's canaries show, computed from the file that its attempt published."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import safetensors.numpy
+from safetensors import SafetensorError
+
+from app.contracts.audit import CANARIES_FILE, TENSOR, Audit
+from app.contracts.base import Epsilon
+from app.db.models import Job
+from app.errors import PrivacyError
+from app.privacy.canaries import Finding, found
+from app.privacy.mechanism import MechanismConfig
+from worker.messages import ArtifactFile
+
+
+def finding_of(job: Job, artifacts: Sequence[ArtifactFile]) -> Finding | None:
+    """What the canaries show; None for a job that asks for none.
+
+    Raises:
+        PrivacyError: the attempt published no canaries, or others.
+    """
+    if job.spec.get("audit") is None:
+        return None
+    asked, mechanism = Audit.model_validate(job.spec["audit"]), MechanismConfig.model_validate(job.mechanism)
+    path = next((Path(each.path) for each in artifacts if each.name == CANARIES_FILE), None)
+    try:
+        released = safetensors.numpy.load(path.read_bytes() if path else b"")[TENSOR].astype(np.float64)
+        charged = Epsilon.model_validate(job.quote["epsilon"])
+        return found(released, job.id, asked.canaries, mechanism.training.event, charged)
+    except (SafetensorError, KeyError, ValueError):
+        raise PrivacyError("an audited attempt did not publish its canaries") from None
