@@ -88,14 +88,13 @@ class PartCache:
             os.close(lock)
         return True
 
-    def discard(self, dataset_id: str) -> bool:
-        """Removes a data set's copies, also while they are used: a file that is open stays. Returns True if there were
-        any."""
-        copies = [path for path in (self._root / dataset_id).rglob("*") if path.is_file()]
-        if not self.forget(dataset_id):
-            for path in copies:
+    def discard(self, dataset_id: str) -> None:
+        """Removes a data set's copies, also while they are used: a file that is open stays."""
+        if self.forget(dataset_id):
+            return
+        for path in (self._root / dataset_id).rglob("*"):
+            if path.is_file():
                 path.unlink(missing_ok=True)
-        return bool(copies)
 
     def _make_room(self, size: int) -> None:
         sizes = {each: _size(self._root / each) for each in self.datasets()}

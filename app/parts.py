@@ -94,7 +94,7 @@ class Parts(Protocol):
         ...
 
     def discard(self, dataset_id: str) -> bool:
-        """Removes this machine's copies, since one is damaged. Returns False if it has none."""
+        """Removes this machine's copies, since one is damaged. Returns True if the next use fetches the parts anew."""
         ...
 
     def remove(self, dataset_id: str) -> bool:
@@ -250,7 +250,8 @@ class InBucket:
 
     def discard(self, dataset_id: str) -> bool:
         """Also those that others use: what they have open stays theirs."""
-        return self.cache.discard(dataset_id)
+        self.cache.discard(dataset_id)
+        return True
 
     def remove(self, dataset_id: str) -> bool:
         """Removes the objects and this machine's copies; other machines drop theirs (app.lifecycle.copies)."""

@@ -24,5 +24,6 @@ def drop_deleted(db: Database, kept: Parts) -> None:
             session.scalars(select(Dataset.id).where(Dataset.id.in_(here), Dataset.content_deleted_at.is_(None)))
         )
     for each in here:
-        if each not in there and kept.discard(each):
+        if each not in there:
+            kept.discard(each)
             logger.info("the copies of %s were removed: its content was deleted", each)

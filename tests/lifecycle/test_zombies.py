@@ -14,9 +14,9 @@ from app.lifecycle.sweeper import expire_all_leases, reap_expired
 from app.objects import Folder
 from app.settings import Settings
 from tests.lifecycle.conftest import Submit, claimed, job_row
-from worker.attempt.folders import output_folder
+from worker.attempt.folders import clear, output_folder
 from worker.attempt.fork_server import ForkServer, Process
-from worker.attempt.supervisor import _clear, run_attempt
+from worker.attempt.supervisor import run_attempt
 
 
 class NoForkServer(ForkServer):
@@ -124,8 +124,8 @@ def test_with_a_bucket_an_attempt_clears_its_own_copies_alone(
     write(mine)
     write(live)
     (job / MARKER).write_text("ds_a")
-    _clear(mine, with_bucket, kept=kept)
+    clear(mine, with_bucket, kept=kept)
     assert not mine.exists() and (live / "model.safetensors").is_file() and (job / MARKER).is_file()
-    _clear(live, with_bucket, kept=kept)
+    clear(live, with_bucket, kept=kept)
     assert not job.exists(), "no attempt is left here"
     assert bucket.removed == ([] if kept else ["jobs/job_a/attempt-1", "jobs/job_a/attempt-2"])

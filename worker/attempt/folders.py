@@ -7,16 +7,22 @@ never one that an artifact's row names.
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 import shutil
 from pathlib import Path
 
+from app import objects
 from app.disk import sync
+from app.errors import ServiceError
 from app.ledger.behind import MARKER
 from app.lifecycle.attempts import Begun
 from app.lifecycle.claims import Claim
 from app.objects import Objects
 from app.secrets import write_private
+from app.settings import Settings
+
+logger = logging.getLogger(__name__)
 
 FOLDER = re.compile(r"attempt-(\d+)")
 
@@ -49,3 +55,21 @@ def output_folder(storage_root: Path, held: Claim, begun: Begun, store: Objects)
         sync(folder)
     store.publish(f"jobs/{held.job_id}/{MARKER}", job / MARKER, hashlib.sha256(begun.dataset_id.encode()).hexdigest())
     return output
+
+
+def clear(output: Path, settings: Settings, *, kept: bool) -> None:
+    """Removes an attempt's files where no artifact's row can name them: all, or with a bucket this machine's copies.
+
+    Another attempt of this job may run here at the same time: its files stay.
+    """
+    if not kept or settings.object_store:
+        shutil.rmtree(output, ignore_errors=True)
+    if not settings.object_store:
+        return
+    if not any(output.parent.glob("attempt-*")):
+        shutil.rmtree(output.parent, ignore_errors=True)
+    if not kept:
+        try:
+            objects.of(settings).remove(f"jobs/{output.parent.name}/{output.name}")
+        except ServiceError as error:  # they stay until the job's files are deleted
+            logger.warning("unpublished files of %s could not be removed: %s", output.parent.name, error.code)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-import shutil
 import socket
 import threading
 from collections.abc import Sequence
@@ -42,7 +41,7 @@ from app.settings import Settings
 from worker import messages
 from worker.attempt.audited import finding_of
 from worker.attempt.data import Stored, parts_of, shape_of
-from worker.attempt.folders import output_folder
+from worker.attempt.folders import clear, output_folder
 from worker.attempt.fork_server import ForkServer, Process
 from worker.attempt.tested import tested_key
 from worker.attempt.watch import TICK_S, Watch
@@ -107,29 +106,11 @@ def run_attempt(
         if attempt is not None:
             attempt.close()
             _say_how(log, attempt)
-            _clear(attempt.output, settings, kept=kept)
+            clear(attempt.output, settings, kept=kept)
         if begun is not None:
             for each in begun.reads:
                 record_soon(log.db, Heads.of(settings), each)
     return "unstarted" if attempt is None else attempt.ended_by
-
-
-def _clear(output: Path, settings: Settings, *, kept: bool) -> None:
-    """Removes an attempt's files where no artifact's row can name them: all, or with a bucket this machine's copies.
-
-    Another attempt of this job may run here at the same time: its files stay.
-    """
-    if not kept or settings.object_store:
-        shutil.rmtree(output, ignore_errors=True)
-    if not settings.object_store:
-        return
-    if not any(output.parent.glob("attempt-*")):
-        shutil.rmtree(output.parent, ignore_errors=True)
-    if not kept:
-        try:
-            objects.of(settings).remove(f"jobs/{output.parent.name}/{output.name}")
-        except ServiceError as error:  # they stay until the job's files are deleted
-            logger.warning("unpublished files of %s could not be removed: %s", output.parent.name, error.code)
 
 
 def _time_left_s(begun: Begun, settings: Settings) -> float:
