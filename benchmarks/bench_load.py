@@ -112,7 +112,7 @@ class Deployment:
             process.wait(20)
 
     def _await_apis(self) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while not all(servers.listens(port) for port in self.ports):
             if time.monotonic() > deadline:
                 raise TimeoutError("the API does not listen")

@@ -18,8 +18,9 @@ from pydantic_core import to_json
 from sqlalchemy import Row
 
 from app.contracts.base import Epsilon
-from app.jobs.schemas import Quote, members
+from app.jobs.schemas import Quote, held_by, members
 from app.lifecycle.presence import GpuWorkers
+from app.privacy.prices import Units
 
 REMEMBERED = 2048  # some 4 KiB each
 
@@ -30,13 +31,13 @@ class _Quoted:
 
     document: bytes
     epsilon: Epsilon | None
-    charge: dict[str, Any]
+    charge: Units
 
 
 @lru_cache(REMEMBERED)
 def _quoted(text: str) -> _Quoted:
     quote = Quote.model_validate(json.loads(text))
-    return _Quoted(quote.model_dump_json().encode(), quote.epsilon, quote.charge)
+    return _Quoted(quote.model_dump_json().encode(), quote.epsilon, held_by(quote))
 
 
 def job_json(job: Row[Any] | SimpleNamespace, details: dict[str, list[Any]], gpus: GpuWorkers) -> bytes:

@@ -138,16 +138,17 @@ class ChargedView(BaseModel):
     share: float
 
     @classmethod
-    def of(cls, job: JobLike, held: dict[str, Any], settlements: list[Any]) -> ChargedView | None:
+    def of(cls, job: JobLike, held: Units, settlements: list[Any]) -> ChargedView | None:
         """Builds the view of a job with this charge; None for one that has not settled, and on public data."""
         if not settlements:
             return None
         settled = settlements[-1]
         # The trials of a study have drawn on its hold before: what was not released was charged.
         released = {"train": settled.train_released, "holdout": settled.holdout_released}
-        whole = {name: held[name] - released[name] for name in released}
+        holds = {"train": held.train, "holdout": held.holdout}
+        whole = {name: holds[name] - released[name] for name in released}
         charged = whole if job.study is not None else {"train": settled.train, "holdout": settled.holdout}
-        share = max((charged[name] / held[name] for name in charged if held[name] > 0), default=0.0)
+        share = max((charged[name] / holds[name] for name in charged if holds[name] > 0), default=0.0)
         return cls(**charged, share=share)
 
 
@@ -183,11 +184,16 @@ class JobView(BaseModel):
     @classmethod
     def of(cls, job: JobLike, details: dict[str, list[Any]], gpus: GpuWorkers) -> JobView:
         quote = Quote.model_validate(job.quote)
-        return cls(spec=job.spec, quote=quote, **members(job, quote.epsilon, job.quote["charge"], details, gpus))
+        return cls(spec=job.spec, quote=quote, **members(job, quote.epsilon, held_by(quote), details, gpus))
+
+
+def held_by(quote: Quote) -> Units:
+    """The units that a job of this quote holds."""
+    return Units(train=quote.charge["train"], holdout=quote.charge["holdout"])
 
 
 def members(
-    job: JobLike, epsilon: Epsilon | None, charge: dict[str, Any], details: dict[str, list[Any]], gpus: GpuWorkers
+    job: JobLike, epsilon: Epsilon | None, charge: Units, details: dict[str, list[Any]], gpus: GpuWorkers
 ) -> dict[str, Any]:
     """A job's view but for its spec and its quote, of which these are the planned ε and the held charge. Reads both
     only of queued jobs and of studies."""

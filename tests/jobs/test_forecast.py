@@ -12,6 +12,7 @@ from app.db.models import Job
 from app.jobs.schemas import ChargedView
 from app.ledger import accounts
 from app.privacy import gdp
+from app.privacy.prices import Units
 from tests.conftest import Api
 from tests.factories import add_dataset, job_spec
 
@@ -160,7 +161,7 @@ def test_a_job_that_settled_says_what_it_was_charged(api: Api, db: Database) -> 
 
 def test_a_study_was_charged_what_its_trials_drew_too() -> None:
     """Its own settlement covers what they left of its hold."""
-    study = SimpleNamespace(quote={"charge": {"train": 100, "holdout": 0}}, study={})
+    study, held = SimpleNamespace(study={}), Units(train=100, holdout=0)
     own = SimpleNamespace(train=0, holdout=0, train_released=60, holdout_released=0)
-    assert ChargedView.of(study, study.quote["charge"], [own]) == ChargedView(train=40, holdout=0, share=0.4)
-    assert ChargedView.of(study, study.quote["charge"], []) is None
+    assert ChargedView.of(study, held, [own]) == ChargedView(train=40, holdout=0, share=0.4)
+    assert ChargedView.of(study, held, []) is None
