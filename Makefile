@@ -51,7 +51,7 @@ bench: .venv/.bench
 
 # Repeats an experiment. Its report and figures are in benchmarks/reports/reproduce.
 $(REPRODUCE): reproduce-%: .venv/.bench
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.reproduce.$(subst -,_,$*)
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.reproduce.$(if $(and $(DATA),$(filter dpformer,$*)),games $(DATA),$(subst -,_,$*))
 
 # Each part takes less than an hour and writes a dated report.
 nightly: $(NIGHTLY)

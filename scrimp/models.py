@@ -458,6 +458,18 @@ class Job(Resource):
         """Returns True if the job has ended."""
         return self.status in FINAL
 
+    @property
+    def doing(self) -> str:
+        """What a running job does before its first step, which may take hours with an extractor; "" afterwards.
+
+        It follows from status, step and specification alone: how far an extraction is would tell how many records
+        there are.
+        """
+        if self.status != "running" or self.progress.step or self.study is not None:
+            return ""
+        extractor = (self.spec.get("model") or {}).get("extractor")
+        return "loading the data and their features" if extractor else "loading the data"
+
 
 class Optimizer(Resource):
     """An optimizer of the catalogue: its rule, its state, a step's cost, and the JSON schema of its settings."""

@@ -36,6 +36,7 @@ from worker.extractors.features import extracted
 from worker.extractors.words import hashed_words
 
 DELTA = 1e-5
+SETTLED = 300  # steps without privacy, which are free
 NUMBERS = "none"  # in an extractor's place: arrays as they are
 
 
@@ -196,7 +197,14 @@ def _probe(epsilon: float | None) -> dict[str, Any]:
     private = {"target_epsilon": epsilon, "target_delta": DELTA} if epsilon else None
     clipping = preset["clipping"] if private else None
     optimizer = preset["optimizer"] | ({} if private else {"free_step": False})
-    return preset | {"privacy": private, "clipping": clipping, "optimizer": optimizer, "evaluation": {}}
+    length = preset["length"] if private else {"steps": SETTLED}
+    return preset | {
+        "privacy": private,
+        "clipping": clipping,
+        "optimizer": optimizer,
+        "length": length,
+        "evaluation": {},
+    }
 
 
 def _features(made: StoredPart, length: float) -> dict[str, Any]:

@@ -352,7 +352,7 @@ WAITS = {
 
 def job(console: Console, found: Job) -> None:
     """Prints one job."""
-    waits = WAITS.get(found.waiting_for or "", "")
+    waits = WAITS.get(found.waiting_for or "", f"  {found.doing}".rstrip())
     console.print(f"[bold]{escape(found.id)}[/]  {escape(found.name)}  {status(found.status)}{waits}")
     pairs: list[tuple[str, RenderableType]] = [
         ("privacy", cost(found)),

@@ -83,7 +83,7 @@ class _Bars:
     def update(self, job: Job) -> None:
         task = self.tasks[job.id]
         self.progress.update(
-            task, completed=job.progress.step, state=show.status(job.status), released=self.released(job)
+            task, completed=job.progress.step, state=show.status(job.status), released=job.doing or self.released(job)
         )
         if job.done:
             self.progress.stop_task(task)
@@ -106,5 +106,5 @@ class _Lines:
         state = (job.status, QUARTERS * step // max(steps, 1))
         if self.told.get(job.id) != state:
             self.told[job.id] = state
-            line = f"{job.name or job.id}  {job.status}  {step}/{steps}  {released}"
+            line = f"{job.name or job.id}  {job.status}  {step}/{steps}  {job.doing or released}"
             self.console.print(line.rstrip(), markup=False, soft_wrap=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from app.dashboard.page import templates
 from scrimp.cli import show
 from scrimp.errors import BudgetRefused, InvalidRequest, error_of
 from scrimp.models import Account, Epsilon, Job, Metric
@@ -61,6 +63,33 @@ def test_a_job_that_ended_early_says_what_it_was_charged() -> None:
 @pytest.mark.parametrize(("share", "said"), [(0.0, "0 %"), (0.084, "8.4 %"), (0.08401, "8.5 %"), (1.0, "100 %")])
 def test_a_spent_share_is_never_shown_smaller(share: float, said: str) -> None:
     assert show.percent(share) == said
+
+
+@pytest.mark.parametrize(
+    ("status", "step", "spec", "said"),
+    [
+        ("running", 0, {}, "loading the data"),
+        ("running", 0, {"model": {"extractor": {"name": "e"}}}, "loading the data and their features"),
+        ("running", 0, {"model": {"extractor": None}}, "loading the data"),
+        ("running", 1, {}, ""),
+        ("queued", 0, {}, ""),
+        ("succeeded", 0, {}, ""),
+    ],
+)
+def test_a_job_before_its_first_step_says_what_it_does(status: str, step: int, spec: Any, said: str) -> None:
+    """In the client and on the dashboard; how far it is would tell how many records there are."""
+    before = ended(status, None)
+    progress = before.progress.model_copy(update={"step": step})
+    job = before.model_copy(update={"spec": spec, "progress": progress})
+    assert job.doing == said
+    console = Console(file=io.StringIO(), width=120)
+    show.job(console, job)
+    assert isinstance(console.file, io.StringIO)
+    assert ("loading" in console.file.getvalue()) == bool(said)
+    view = {"status": status, "step": step, "spec": spec, "study": None, "waiting_for": None, "attempts": []}
+    more = {"progress": {"step": step, "steps": 2000, "elapsed_s": None, "remaining_s": None}}
+    html = str(templates().get_template("_ui.html").module.steps(SimpleNamespace(**view | more)))  # type: ignore[attr-defined]
+    assert html.strip() == said or (not said and "loading" not in html)
 
 
 def test_room_is_said_in_words() -> None:

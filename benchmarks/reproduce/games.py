@@ -1,0 +1,195 @@
+"""DPFormer's comparison on the paper's second data set, Amazon video games: runs, kept one by one.
+
+    make reproduce-dpformer DATA=FILE    # python -m benchmarks.reproduce.games FILE [--minutes M] [--report]
+
+The rate of each model is searched by itself: on a validation split (each user's last item but one is held out, and the
+last one left out), by one seed of its own. Five other seeds are then scored on each user's last item. Search and scores
+are not paid for: the data are public. Runs that are in the file of results are not made again.
+
+Source: "DPFormer: learning differentially private transformer on long-tailed data", section 5 and appendix A.9.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.reproduce.games_data import games, popularity
+from benchmarks.reproduce.games_report import Found, Scores, write
+from benchmarks.reproduce.games_text import VERDICT
+from benchmarks.reproduce.runs import REPORTS, Data, Kept, run
+
+RESULTS = REPORTS / "dpformer_games.json"
+DELTA, STEPS, K = 1e-4, 30, 10
+SIZE: dict[str, Any] = {"dim": 32, "max_length": 8, "dropout": 0.2}
+SEARCHED, JUDGED = 0, (1, 2, 3, 4, 5)
+RATES, FIRST_RATE = (0.00375, 0.0075, 0.015, 0.03, 0.06, 0.12, 0.24, 0.48), 3
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model of the comparison.
+
+    Attributes:
+        kind: of the JobSpec.
+        tied: one matrix embeds items and scores them.
+        mode: of Re-Attention. `paper` has the paper's units (scale 1), `logits` ours: what one step adds.
+        private: False: the same steps without clipping and noise.
+        rate_of: the model whose rate it takes; None: its own is searched.
+    """
+
+    kind: str = "transformer_rec"
+    tied: bool = True
+    mode: str = "off"
+    private: bool = True
+    rate_of: str | None = None
+
+    def job(self, epsilon: float, rate: float) -> dict[str, Any]:
+        """A JobSpec, without data set and seed: all users in each step, private or not."""
+        model: dict[str, Any] = SIZE | {"kind": self.kind, "tied": self.tied}
+        if self.mode != "off":
+            model["re_attention"] = {"mode": self.mode, "scale": 1.0 if self.mode == "paper" else rate}
+        return {
+            "model": model,
+            "optimizer": {
+                "kind": "dp_adam",
+                "learning_rate": rate,
+                "weight_decay": 1e-5,
+                "schedule": {"kind": "warmup_linear", "warmup": 0.2},
+            },
+            "privacy": {"target_epsilon": epsilon, "target_delta": DELTA} if self.private else None,
+            "clipping": {"kind": "automatic", "max_grad_norm": 1.0} if self.private else None,
+            "sampling": {"kind": "full_batch"},
+            "length": {"steps": STEPS},
+            "evaluation": {"points": 1, "ranking": {"k": K}},
+            "runtime": {"dtype": "float32"},
+        }
+
+
+MODELS = {
+    "GRU": Model(kind="gru_rec"),
+    "Transformer, untied": Model(tied=False),
+    "Transformer": Model(),
+    "DPFormer, logits": Model(mode="logits", rate_of="Transformer"),
+    "DPFormer, paper": Model(mode="paper"),
+}
+PLAIN = "Transformer, not private"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """So many of the most popular items, and ε."""
+
+    items: int
+    epsilon: float
+
+
+SETTINGS = (Setting(1_000, 8.0), Setting(1_000, 5.0), Setting(4_000, 8.0), Setting(4_000, 5.0))
+
+
+class Lab:
+    """Asks for runs, which are made or remembered.
+
+    Args:
+        file: of the data; None: nothing new is run.
+    """
+
+    def __init__(self, file: Path | None) -> None:
+        self._file, self._kept = file, Kept(RESULTS)
+        self._data = cache(self._read)
+
+    def ndcg_and_hit(self, setting: Setting, name: str, rate: float, seed: int) -> Scores:
+        """A run's scores, in per cent: of the validation split for the seed of the search, else of the last items."""
+        model = Model(private=False) if name == PLAIN else MODELS[name]
+        question = {"items": setting.items, "model": name, "eta": rate, "seed": seed}
+        if model.private:
+            question["epsilon"] = setting.epsilon
+
+        def answer() -> dict[str, Any]:
+            data = self._data(setting.items, seed == SEARCHED)
+            found = run(data, model.job(setting.epsilon, rate), seed=seed)
+            print(question, round(found.seconds), round(100 * found.last(f"ndcg@{K}"), 3), flush=True)
+            return found.rounded()
+
+        metrics = self._kept.get(question, answer)["metrics"]
+        return 100.0 * float(metrics[f"ndcg@{K}"][-1][1]), 100.0 * float(metrics[f"hit@{K}"][-1][1])
+
+    def popular(self, items: int, last: int | None = None) -> Scores:
+        """NDCG and HIT of ranking by popularity, in per cent; see games_data.popularity."""
+
+        def answer() -> list[float]:
+            return [100.0 * each for each in popularity(self._data(items, False), K, last)]
+
+        ndcg, hit = self._kept.get({"items": items, "model": "popular", "last": last}, answer)
+        return ndcg, hit
+
+    def _read(self, items: int, validation: bool) -> Data:
+        if self._file is None:
+            raise LookupError("this run is not among the results")
+        return games(self._file, items, validation=validation)
+
+
+def searched(lab: Lab, setting: Setting, name: str) -> float:
+    """The rate with the highest NDCG on the validation split: uphill from RATES[FIRST_RATE], to the first fall."""
+    if name in MODELS and (other := MODELS[name].rate_of):
+        return searched(lab, setting, other)
+    scores: dict[int, float] = {}
+
+    def score(at: int) -> float:
+        if at not in scores:
+            inside = 0 <= at < len(RATES)
+            scores[at] = lab.ndcg_and_hit(setting, name, RATES[at], SEARCHED)[0] if inside else -math.inf
+        return scores[at]
+
+    at = FIRST_RATE
+    step = 1 if score(at + 1) > score(at) else -1
+    while score(at + step) > score(at):
+        at += step
+    return RATES[at]
+
+
+def made(lab: Lab, setting: Setting, until: float) -> Iterator[Found]:
+    """What is found in a setting after each round, one seed of every model."""
+    rates = {name: searched(lab, setting, name) for name in MODELS}
+    edges = frozenset(name for name, rate in rates.items() if rate in (RATES[0], RATES[-1]))
+    popular = {
+        f"popular{what}": lab.popular(setting.items, last) for what, last in (("", None), (", by last items", 1))
+    }
+    rounds: dict[int, dict[str, Scores]] = {}
+    for seed in JUDGED:
+        if time.monotonic() > until:
+            return
+        rounds[seed] = {name: lab.ndcg_and_hit(setting, name, rates[name], seed) for name in MODELS}
+        yield Found(setting.items, setting.epsilon, rates, edges, dict(rounds), popular)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", type=Path, nargs="?", help="`user item` a line; without it nothing new is run")
+    parser.add_argument("--minutes", type=float, default=1e9, help="no round is begun after so many")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    lab, until = Lab(asked.file), time.monotonic() + 60 * asked.minutes
+    found: dict[Setting, Found] = {}
+    plain: Scores | None = None
+    try:
+        for setting in SETTINGS:
+            for each in made(lab, setting, until):
+                found[setting] = each
+            if plain is None and time.monotonic() < until:
+                plain = lab.ndcg_and_hit(setting, PLAIN, searched(lab, setting, PLAIN), JUDGED[0])
+    except LookupError as missing:
+        print(missing)
+    print(write(list(found.values()), plain, VERDICT))
+
+
+if __name__ == "__main__":
+    main()
