@@ -136,7 +136,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app = FastAPI(
         routes=_routes(),
         title="Scrimp",
-        version=version("scrimp"),
+        version=_version(),
         lifespan=lifespan,
         # app.docs serves both: they need a key, or the dashboard's session.
         docs_url=None,
@@ -173,6 +173,11 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     ):
         app.add_middleware(middleware, **options)
     return app
+
+
+@cache
+def _version() -> str:
+    return version("scrimp")
 
 
 @cache

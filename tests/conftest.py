@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from anyio.from_thread import start_blocking_portal
 from fastapi.testclient import TestClient
+from sqlalchemy import create_engine
 
 from app import sandbox
 from app.db.engine import Database
@@ -105,6 +106,14 @@ def warm_pricing() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def compiled_once() -> Iterator[None]:
+    """Engines of this process share their compiled SQL."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("app.db.engine.create_engine", warm.Compiled(create_engine))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def one_event_loop() -> Iterator[None]:
     """For the requests of all clients whose lifespan is not entered: a loop for each request doubles what it costs."""
     with start_blocking_portal() as portal, pytest.MonkeyPatch.context() as patch:
@@ -179,8 +188,16 @@ def secrets_made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made.effective_secrets_dir
 
 
+@pytest.fixture(scope="session")
+def first_settings() -> Settings:
+    """Read from the environment once; a test's own are a copy."""
+    return Settings(allowed_hosts=["testserver", "127.0.0.1"])
+
+
 @pytest.fixture
-def settings(tmp_path: Path, backing: str, secrets_made: Path, request: pytest.FixtureRequest) -> Settings:
+def settings(
+    tmp_path: Path, backing: str, secrets_made: Path, first_settings: Settings, request: pytest.FixtureRequest
+) -> Settings:
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
     url = ""
@@ -188,7 +205,7 @@ def settings(tmp_path: Path, backing: str, secrets_made: Path, request: pytest.F
         url = request.getfixturevalue("postgres_url")
     else:
         shutil.copy(request.getfixturevalue("migrated_database"), home / "scrimp.db")
-    made = Settings(home=home, database_url=url, allowed_hosts=["testserver", "127.0.0.1"])
+    made = first_settings.model_copy(update={"home": home, "database_url": url})
     shutil.copytree(secrets_made, made.effective_secrets_dir)
     return made
 

@@ -50,7 +50,7 @@ def job(dataset: str, model: dict[str, Any], **evaluation: Any) -> dict[str, Any
         "privacy": {"target_epsilon": 8.0},
         "clipping": {"kind": "automatic", "max_grad_norm": 1.0},
         "sampling": {"kind": "poisson", "expected_batch_size": 64},
-        "length": {"steps": 10},
+        "length": {"steps": 40},
         "evaluation": {"on": "holdout", "noise_mu": 0.5} | evaluation,
     }
 
@@ -82,7 +82,7 @@ def test_answers_to_prompts_in_a_chat(service: Service, tmp_path: Path) -> None:
     with service.client() as client:
         client.create_dataset(spec("answers", task) | {"features": features}, pairs(tmp_path / "p"))
     wanted = job("answers", {"path": "tiny/chat", "chat": True, "max_length": 8}, loss_bound=10.0)
-    ended = finished(service, submit(service, wanted | {"privacy": {"target_epsilon": 4.0}}))
+    ended = finished(service, submit(service, wanted | {"length": {"steps": 10}, "privacy": {"target_epsilon": 4.0}}))
     assert ended["status"] == "succeeded", ended["failure"]
     assert ended["metrics"]["loss"]["released_by"] == "noisy_sum" and 0 < ended["metrics"]["loss"]["value"] < 10
     certificate = until(lambda: service.get(f"/v1/jobs/{ended['id']}/certificate").get("certificate"))

@@ -68,7 +68,7 @@ def job() -> dict[str, Any]:
         "privacy": {"target_epsilon": 5.0},
         "clipping": {"kind": "automatic", "max_grad_norm": 1.0},
         "sampling": {"kind": "poisson", "expected_batch_size": 64},
-        "length": {"steps": 16},
+        "length": {"steps": 20},
         "evaluation": {"on": "holdout", "noise_mu": 0.1, "points": 2, "ranking": {"k": 10}},
     }
 
@@ -118,7 +118,7 @@ def test_next_items_from_post_to_prediction(service: Service, tmp_path: Path) ->
     with service.client() as client:
         page = client._http.get(f"/v1/jobs/{job_id}/metrics").json()
         assert sorted((each["name"], each["step"]) for each in page["items"]) == [
-            (name, step) for name in ("hit@10", "ndcg@10") for step in (8, 16)
+            (name, step) for name in ("hit@10", "ndcg@10") for step in (10, 20)
         ]
         for artifact in ("model.safetensors", "model.json"):
             (tmp_path / artifact).write_bytes(client._http.get(f"/v1/jobs/{job_id}/artifacts/{artifact}").content)

@@ -1,0 +1,16 @@
+"""The tables of tests/by_night.py name tests that exist."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.by_night import ON_POSTGRES_BY_DAY, SWEEPS
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_every_sweep_and_place_exists() -> None:
+    for sweep, every in SWEEPS.items():
+        file, test = sweep.split("::")
+        assert every > 1 and f"def {test}(" in (ROOT / file).read_text(), sweep
+    assert [place for place in ON_POSTGRES_BY_DAY if not (ROOT / place).exists()] == []
