@@ -80,6 +80,7 @@ def test_blocks_are_listed_with_their_data_set_alone(api: Api) -> None:
         assert [each["id"] for each in api.get("/v1/datasets", who).json()["items"]] == [made["id"]]
     assert api.get(f"/v1/datasets/{block['id']}", "analyst").status_code == 404
     grant(api, made["id"])
+    assert api.get(f"/v1/datasets/{block['id']}").json()["name"] == "small/2026-10"
     for path in (f"{block['id']}", f"{block['id']}/ledger/entries", f"{made['id']}/blocks", f"{block['id']}/blocks"):
         assert api.get(f"/v1/datasets/{path}", "analyst").status_code == 200, path
     assert api.get(f"/v1/datasets/{made['id']}/blocks", "other-owner").status_code == 404

@@ -136,7 +136,7 @@ def test_a_name_is_taken_once(api: Api) -> None:
         "/problems/duplicate-name",
         "small",
     )
-    assert api.count() == 1 and len(api.stored()) == 4
+    assert api.count() == 1 and len(api.stored()) == 5
 
 
 REORDERED = "y,b,a\n" + "".join(f"{i % 2},{i * i % 7}.0,{i}e0\n" for i in reversed(range(60)))
@@ -200,7 +200,7 @@ def test_of_many_registrations_at_once_one_is_let_in(api: Api) -> None:
     for thread in threads:
         thread.join()
     assert sorted(codes) == [201, 409, 409, 409]
-    assert api.count() == 1 and len(api.stored()) == 4
+    assert api.count() == 1 and len(api.stored()) == 5
 
 
 def test_a_parser_out_of_memory_is_a_refusal_and_the_api_lives(make_api: MakeApi, tmp_path: Path) -> None:

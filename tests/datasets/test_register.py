@@ -53,9 +53,8 @@ def test_a_private_data_set_is_registered(api: Api) -> None:
 
 def test_what_is_stored(api: Api) -> None:
     made = api.upload(spec()).json()
-    assert api.stored() == {
-        f"datasets/{made['id']}/{name}.arrow{suffix}" for name in ("train", "holdout") for suffix in ("", ".index")
-    }
+    parts = {f"{name}.arrow{suffix}" for name in ("train", "holdout") for suffix in ("", ".index")}
+    assert api.stored() == {f"datasets/{made['id']}/{name}" for name in (*parts, "units")}
     for path in api.settings.storage_root.rglob("*"):
         assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600)
     with api.db.read() as session:
