@@ -17,7 +17,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.budgets.service import copy_to
-from app.contracts.blocks import BlockSpec
+from app.contracts.blocks import UNITS, BlockSpec
 from app.contracts.dataset_spec import Cap, DatasetSpec, LastItemHoldout, PublicHoldout
 from app.datasets import duplicates, quota, repository, service, storage
 from app.datasets.parsing import Parsers
@@ -25,9 +25,7 @@ from app.datasets.service import Content, New, Registered
 from app.db.engine import Database
 from app.db.models import Account, Dataset
 from app.errors import Conflict, InvalidRequest, NotFound, Unavailable
-from app.formats import units
 from app.formats.damage import DataDamagedError
-from app.formats.digests import common
 from app.grants import service as grants
 from app.ids import new_id
 from app.keys.service import Caller
@@ -177,8 +175,11 @@ def check_units(db: Database, settings: Settings, to: Growing, content: Content,
         Conflict: `duplicate-content`, with how many it shares with each.
         Unavailable: the units of a block cannot be read: without them nothing is known.
     """
+    from app.formats import units  # noqa: PLC0415 - numpy, for this alone
+    from app.formats.digests import common  # noqa: PLC0415
+
     try:
-        mine = units.load(folder / storage.PARTS / units.UNITS, content.parsed["units_sha256"])
+        mine = units.load(folder / storage.PARTS / UNITS, content.parsed["units_sha256"])
         with db.read() as session:
             members = family(session, to.id)
         shared = {}
@@ -202,7 +203,7 @@ def check_units(db: Database, settings: Settings, to: Growing, content: Content,
 
 def units_path(settings: Settings, dataset_id: str) -> Path:
     """Where the digests of a block's units lie."""
-    return settings.storage_root / "datasets" / dataset_id / units.UNITS
+    return settings.storage_root / "datasets" / dataset_id / UNITS
 
 
 def check_label(session: Session, parent_id: str, label: str) -> None:

@@ -15,12 +15,12 @@ from sqlalchemy import ColumnElement, and_, delete, func, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.audit import record as audit
+from app.contracts.blocks import UNITS
 from app.datasets import readings, resumable
 from app.datasets.repository import has_blocks, uses
 from app.db.engine import Database
 from app.db.models import Account, Artifact, Dataset, Job, Prediction, table_of
 from app.errors import Conflict, Forbidden, ServiceError
-from app.formats.units import UNITS
 from app.grants import service as grants
 from app.ids import now
 from app.keys.service import Caller
