@@ -89,11 +89,14 @@ def labelled(session: Session, dataset_id: str, label: str) -> Dataset:
     """A block by its label.
 
     Raises:
-        NotFound: this data set never grew, or has no such block.
+        NotFound: this data set has no such block.
+        Conflict: `wrong-state`: it never grew.
     """
     members = family(session, dataset_id)
+    if len(members) == 1:
+        raise Conflict("wrong-state", "this data set has no blocks: retire the data set, or delete its content")
     found = next((each for each in members if blocks.label_of(each) == label), None)
-    if found is None or len(members) == 1:
+    if found is None:
         raise NotFound("there is no such block")
     return found
 

@@ -156,7 +156,7 @@ def retire(api: Api, dataset: str, label: str, who: str = "owner") -> Any:
 def test_a_retired_block_frees_nothing_and_keeps_its_units(api: Api) -> None:
     made = api.upload(spec()).json()
     grant(api, made["id"])
-    assert retire(api, made["id"], "first").status_code == 404, "it never grew"
+    assert retire(api, made["id"], "first").status_code == 409, "it never grew"
     block = append(api, made["id"], rows(range(60, 120))).json()
     assert retire(api, made["id"], "2026-10", "analyst").status_code == 403
     assert retire(api, made["id"], "2026-11").status_code == 404
