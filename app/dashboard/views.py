@@ -311,7 +311,7 @@ def _entries(session: Session, dataset: DatasetView, before: int | None) -> tupl
 
 def dataset_names(session: Session, caller: Caller) -> dict[str, str]:
     """The names of the caller's visible data sets by their ids, in the order of names."""
-    rows = select(Dataset.id, Dataset.name).where(visible(caller)).order_by(Dataset.name)
+    rows = select(Dataset.id, Dataset.name).where(visible(caller), Dataset.parent_id.is_(None)).order_by(Dataset.name)
     return {row.id: row.name for row in session.execute(rows)}
 
 

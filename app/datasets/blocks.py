@@ -17,7 +17,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.budgets.service import copy_to
-from app.contracts.blocks import BlockSpec
+from app.contracts.blocks import UNITS, BlockSpec
 from app.contracts.dataset_spec import Cap, DatasetSpec, LastItemHoldout, PublicHoldout
 from app.datasets import duplicates, quota, repository, service, storage, unit_files
 from app.datasets.parsing import Parsers
@@ -25,9 +25,7 @@ from app.datasets.service import Content, New, Registered
 from app.db.engine import Database
 from app.db.models import Account, Dataset
 from app.errors import Conflict, InvalidRequest, NotFound, Unavailable
-from app.formats import units
 from app.formats.damage import DataDamagedError
-from app.formats.digests import common
 from app.grants import service as grants
 from app.ids import new_id
 from app.keys.service import Caller
@@ -91,11 +89,14 @@ def labelled(session: Session, dataset_id: str, label: str) -> Dataset:
     """A block by its label.
 
     Raises:
-        NotFound: this data set never grew, or has no such block.
+        NotFound: this data set has no such block.
+        Conflict: `wrong-state`: it never grew.
     """
     members = family(session, dataset_id)
+    if len(members) == 1:
+        raise Conflict("wrong-state", "this data set has no blocks: retire the data set, or delete its content")
     found = next((each for each in members if blocks.label_of(each) == label), None)
-    if found is None or len(members) == 1:
+    if found is None:
         raise NotFound("there is no such block")
     return found
 
@@ -178,8 +179,11 @@ def check_units(db: Database, settings: Settings, to: Growing, content: Content,
         Conflict: `duplicate-content`, with how many it shares with each.
         Unavailable: the units of a block cannot be read: without them nothing is known.
     """
+    from app.formats import units  # noqa: PLC0415 - numpy, for this alone
+    from app.formats.digests import common  # noqa: PLC0415
+
     try:
-        mine = units.load(folder / storage.PARTS / units.UNITS, content.parsed["units_sha256"])
+        mine = units.load(folder / storage.PARTS / UNITS, content.parsed["units_sha256"])
         with db.read() as session:
             members = family(session, to.id)
         shared = {}

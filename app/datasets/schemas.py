@@ -132,8 +132,9 @@ class DatasetView(BaseModel):
     def of(cls, dataset: Dataset, ledger: LedgerView | None, access: Access, state: State = "ready") -> DatasetView:
         """Shows a data set to a caller with this access."""
         return cls(
-            **{name: dataset.spec[name] for name in ("name", "format", "task", "features", "privacy", "holdout")},
+            **{name: dataset.spec[name] for name in ("format", "task", "features", "privacy", "holdout")},
             id=dataset.id,
+            name=dataset.name,
             owner=dataset.owner_key,
             shape=Shape(**dataset.shape),
             content_hmac=dataset.content_hmac,

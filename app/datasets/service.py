@@ -24,6 +24,7 @@ from sqlalchemy.orm import Session
 from app import parts
 from app.audit import record as audit
 from app.contracts import filters
+from app.contracts.blocks import UNITS
 from app.contracts.dataset_spec import DatasetPrivacy, DatasetSpec, LastItemHoldout, PublicHoldout, SplitHoldout
 from app.datasets import duplicates, hashes, quota, repository, storage, unit_files
 from app.datasets.parsing import Parsers
@@ -139,7 +140,7 @@ def published(settings: Settings, dataset_id: str, content: Content, folder: Pat
         raise Unavailable("what was read changed on the service's disk before it was stored: try again") from None
     try:
         if units is not None:
-            unit_files.publish(settings, dataset_id, folder / storage.PARTS / unit_files.UNITS, units)
+            unit_files.publish(settings, dataset_id, folder / storage.PARTS / UNITS, units)
         yield made
     except (ServiceError, IntegrityError):
         kept.withdraw(made)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from app import objects
 from app.bucket import DamagedError
+from app.contracts.blocks import UNITS
 from app.disk import sync
 from app.errors import NotFound
 from app.formats.damage import DataDamagedError
@@ -20,8 +21,6 @@ from app.settings import Settings
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-UNITS = "units"  # the file that a parser writes, and the folder of published ones
 
 
 def publish(settings: Settings, dataset_id: str, file: Path, sha256: str) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app import progress
+from app.contracts.blocks import UNITS
 from app.contracts.dataset_spec import (
     Columns,
     DatasetSpec,
@@ -135,7 +136,7 @@ def _parse(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _save_units(spec: DatasetSpec, data: Parsed, folder: Path) -> str | None:
-    return None if spec.privacy.sensitivity == "public" else units.save(folder / units.UNITS, data.units)
+    return None if spec.privacy.sensitivity == "public" else units.save(folder / UNITS, data.units)
 
 
 def _parsed(spec: DatasetSpec, path: Path, name: str, folder: Path, keys: Keys, max_unpacked_bytes: int) -> Parsed:

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from app.formats.damage import DataDamagedError
 from app.formats.digests import DIGEST_BYTES, Keys
 
-UNITS = "units"  # the file's name
 USER = b"scrimp/user"
 
 

@@ -9,6 +9,7 @@ that record (app.datasets.service).
 from __future__ import annotations
 
 import secrets
+from contextlib import suppress
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -24,7 +25,7 @@ from app.ids import now
 from app.keys.service import Caller
 from app.ledger import accounts, behind, joining
 from app.ledger.heads import Heads
-from app.retention.service import drop_content, mark_deleted, remove_content
+from app.retention.service import mark_deleted, remove_content
 from app.settings import Settings
 
 LONGEST_NAME = 80  # of what is kept of the name: the whole has at most 100 characters
@@ -77,6 +78,7 @@ def retire_block(db: Database, settings: Settings, caller: Caller, dataset: str,
         owner = labelled(session, grants.require(session, caller, dataset, "own").id, label)
         # As at an append: the two take turns, and a block that is appended now is compared with this one's units.
         session.get_one(Dataset, owner.parent_id or owner.id, with_for_update={"key_share": True})
+        session.get_one(Dataset, block_id, with_for_update={"key_share": True})  # before its account, as admissions do
         behind.require_current(session, recorded, block_id)
         accounts.lock(session, block_id)
         account = accounts.account_of(session, block_id)
@@ -85,8 +87,12 @@ def retire_block(db: Database, settings: Settings, caller: Caller, dataset: str,
         if account.joined_into is None:
             joining.close(session, account, accounts.RETIRED, caller.id, "retired by its owner")
             audit.record(session, "block.retired", block_id)
+        is_over = False
+        with suppress(Conflict):  # else a sweep deletes its content once its last job has ended
+            is_over = mark_deleted(session, block_id)
     behind.record_soon(db, heads, block_id)
-    drop_content(db, settings, block_id, "retired")
+    if is_over:
+        remove_content(db, settings, block_id)
     return block_id
 
 

@@ -129,7 +129,14 @@ def statement(
 def _statement(session: Session, dataset: str) -> dict[str, Any]:
     shown, ledger = session.client.dataset(dataset), session.client.ledger(dataset)
     checkpoint = session.client.ledger_checkpoint(shown.id).checkpoint
-    said = {"id": shown.id, "name": shown.name, "unit": ledger.cap.unit}
+    name = shown.name
+    if ledger.blocks is not None:  # each block has a ledger of its own
+        name = f"{shown.name}/{ledger.blocks[0].label}"
+        others = ", ".join(f"{each.label} ({each.id})" for each in ledger.blocks[1:])
+        show.console(stderr=True).print(
+            f"of the block {name} alone; state the others by their ids: {others}", soft_wrap=True
+        )
+    said = {"id": shown.id, "name": name, "unit": ledger.cap.unit}
     return built(said, checkpoint, list(session.client.ledger_entries(shown.id)))
 
 

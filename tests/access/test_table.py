@@ -177,7 +177,7 @@ TABLE: dict[tuple[str, str], Rule] = {
     ("GET", "/v1/datasets/{dataset_id}/blocks"): SEEN,
     # Its units are not known, and it never grew: tests/datasets/test_blocks.py appends and retires.
     ("POST", "/v1/datasets/{dataset_id}/blocks"): Rule(409, needs="own", by_name=True),
-    ("POST", "/v1/datasets/{dataset_id}/blocks/{label}/retire"): Rule(404, needs="own", by_name=True),
+    ("POST", "/v1/datasets/{dataset_id}/blocks/{label}/retire"): Rule(409, needs="own", by_name=True),
     ("POST", "/v1/charges"): Rule(201, needs="charge", send=claim_of),
     ("GET", "/v1/charges"): ANY,
     # Whose a charge is, tests/charges looks at; this one is nobody's.

@@ -264,3 +264,17 @@ def test_a_join_and_blocks_exclude_each_other(api: Api) -> None:
     for each in (other, third):
         refused = append(api, each, rows(range(500, 560)))
         assert (refused.status_code, refused.json()["type"]) == (409, "/problems/wrong-state")
+
+
+def test_a_study_and_its_trials_are_on_the_same_blocks(api: Api) -> None:
+    first, two = grown(api)
+    study = submit(
+        api, first, hpo={"strategy": "linear_scaling"}, length={"steps": 20}, privacy={"target_epsilon": 3.0}
+    )
+    assert study.status_code == 201, study.text
+    assert held(api, study.json()["id"]) == sorted((first, two))
+    with api.db.read() as session:
+        trials = session.scalars(select(Job).where(Job.parent_id == study.json()["id"])).all()
+        assert trials
+        for trial in trials:
+            assert [each.id for each in blocks.read_by(session, trial)] == sorted((first, two))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select, update
 
-from app.datasets import unit_files
+from app.contracts.blocks import UNITS
 from app.db.models import Account, AuditEntry, Dataset, DatasetContent, LedgerEntry
 from app.errors import Unavailable
 from app.ledger.heads import Heads
@@ -81,6 +81,7 @@ def test_blocks_are_listed_with_their_data_set_alone(api: Api) -> None:
         assert [each["id"] for each in api.get("/v1/datasets", who).json()["items"]] == [made["id"]]
     assert api.get(f"/v1/datasets/{block['id']}", "analyst").status_code == 404
     grant(api, made["id"])
+    assert api.get(f"/v1/datasets/{block['id']}").json()["name"] == "small/2026-10"
     for path in (f"{block['id']}", f"{block['id']}/ledger/entries", f"{made['id']}/blocks", f"{block['id']}/blocks"):
         assert api.get(f"/v1/datasets/{path}", "analyst").status_code == 200, path
     assert api.get(f"/v1/datasets/{made['id']}/blocks", "other-owner").status_code == 404
@@ -136,7 +137,7 @@ def test_a_user_without_kept_records_counts_too(api: Api) -> None:
 
 
 def unit_files_of(api: Api, dataset_id: str) -> list[Path]:
-    return list((api.settings.storage_root / unit_files.UNITS / dataset_id).glob("*"))
+    return list((api.settings.storage_root / UNITS / dataset_id).glob("*"))
 
 
 def test_the_units_of_deleted_blocks_stay_known(api: Api) -> None:
@@ -159,7 +160,7 @@ def retire(api: Api, dataset: str, label: str, who: str = "owner") -> Any:
 def test_a_retired_block_frees_nothing_and_keeps_its_units(api: Api) -> None:
     made = api.upload(spec()).json()
     grant(api, made["id"])
-    assert retire(api, made["id"], "first").status_code == 404, "it never grew"
+    assert retire(api, made["id"], "first").status_code == 409, "it never grew"
     block = append(api, made["id"], rows(range(60, 120))).json()
     assert retire(api, made["id"], "2026-10", "analyst").status_code == 403
     assert retire(api, made["id"], "2026-11").status_code == 404

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from sqlalchemy import update
 
 from app.db.engine import Database
@@ -15,16 +17,10 @@ from app.db.models import Account, Dataset, Job
 from app.errors import BudgetError, Conflict, PrivacyError
 from app.ids import new_id
 from app.ledger import accounts, blocks, joining
-from tests.conftest import BACKINGS
 from tests.ledger.support import OWNER, add_job, balances, check, hold, open_ledger
 
 WORKERS = 4
 EACH = 6  # tries of each worker
-
-
-@pytest.fixture(params=BACKINGS)
-def backing(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 @pytest.fixture
@@ -203,3 +199,51 @@ def test_retiring_frees_nothing(db: Database, named: dict[str, str]) -> None:
         blocks.post_all(session, named["job_1"], train=40, holdout=0, actor="worker")
     assert (taken(db, a), taken(db, b)) == (40, 40)
     assert check(db, a).valid and check(db, b).valid
+
+
+Move = tuple[str, frozenset[int], int]  # what, on which of three blocks, and an amount in percent of a budget
+MOVES = st.tuples(
+    st.sampled_from(["hold", "post", "void", "retire"]),
+    st.frozensets(st.integers(0, 2), min_size=1),
+    st.integers(1, 60),
+)
+
+
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(MOVES, max_size=12))
+def test_random_histories_are_those_of_a_serial_model(db: Database, moves: list[Move]) -> None:
+    ids = sorted(open_ledger(db, holdout=False) for _ in range(3))
+    budget = balances(db, ids[0])["train"]["budget"]
+    spent, retired = [0, 0, 0], set[int]()
+    held: dict[str, tuple[frozenset[int], int]] = {}
+    for what, on, percent in moves:
+        amount, some = percent * budget // 100, next(iter(held), None)
+        with db.write() as session:
+            if what == "hold":
+                job_id, chosen = new_id("job"), [ids[each] for each in on]
+                taken_now = [spent[i] + sum(x for where, x in held.values() if i in where) for i in range(3)]
+                fits = not on & retired and all(taken_now[each] + amount <= budget for each in on)
+                try:
+                    blocks.hold_all(session, chosen, job_id=job_id, train=amount, holdout=0, actor=OWNER)
+                    assert fits
+                    held[job_id] = (on, amount)
+                except BudgetError:
+                    assert not fits
+            elif what == "retire":
+                for each in on - retired:
+                    joining.close(session, accounts.account_of(session, ids[each]), accounts.RETIRED, OWNER, "old")
+                retired |= on
+            elif some is not None:
+                where, was = held.pop(some)
+                kept = min(amount, was) if what == "post" else 0
+                if what == "post":
+                    blocks.post_all(session, some, train=kept, holdout=0, actor="worker")
+                else:
+                    blocks.void_all(session, some, actor="worker")
+                for each in where:
+                    spent[each] += kept
+    for place, each in enumerate(ids):
+        found = balances(db, each)["train"]
+        assert found["spent"] == spent[place]
+        assert found["held"] == sum(x for where, x in held.values() if place in where)
+        assert check(db, each).valid
