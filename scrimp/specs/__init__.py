@@ -33,7 +33,6 @@ from scrimp.specs.datasets import (
 )
 from scrimp.specs.jobs import (
     AdaptiveNorm,
-    Audit,
     Clipping,
     CorrelatedNoise,
     Cyclic,
@@ -99,7 +98,6 @@ from scrimp.specs.studies import (
 __all__ = [
     "AdaDps",
     "AdaptiveNorm",
-    "Audit",
     "Auto",
     "Cap",
     "CategoryColumn",

@@ -1,4 +1,4 @@
-"""Which stored parts an attempt reads: those of its data sets, in the order of their ids."""
+"""What an attempt is told of its data: the parts that it reads, their public sizes, and what is claimed of them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy.orm import Session
+
+from app.contracts.base import Epsilon
 from app.db.declared import Declared
-from app.db.models import Dataset
+from app.db.models import Dataset, Job
+from app.errors import PrivacyError
 from app.formats.damage import DataDamagedError
-from worker.messages import Part, Parts
+from app.privacy.mechanism import MechanismConfig
+from worker.messages import Claim, Part, Parts
 
 Stored = Mapping[str, Any]  # a part as a data set's row names it
 
@@ -55,3 +60,31 @@ def parts_of(
         tuple(named(each.parts[name], each) for each in ordered if name in each.parts) for name in ("train", "holdout")
     )
     return Parts(train=train, holdout=holdout, public=named(side, ordered[0]) if side else None)
+
+
+def side_of(session: Session, job: Job) -> dict[str, Any] | None:
+    """The training part of the public data set that an optimizer uses as side information.
+
+    Raises:
+        PrivacyError: that data set is not public.
+    """
+    name = job.spec["optimizer"].get("public_dataset")
+    if name is None:
+        return None
+    dataset = session.get_one(Dataset, name)
+    if dataset.sensitivity != "public":
+        raise PrivacyError("side information must come from a data set that is declared public")
+    return dict(dataset.parts["train"])
+
+
+def claim_of(session: Session, job: Job) -> Claim | None:
+    """What the certificate of this job, or of its study, claims; None where nothing is charged."""
+    certified = session.get_one(Job, job.parent_id) if job.parent_id is not None else job
+    if certified.quote["epsilon"] is None or certified.quote["charge"]["unit"] is None:
+        return None
+    noise = MechanismConfig.model_validate(job.mechanism).training.noise if job.mechanism else None
+    return Claim(
+        epsilon=Epsilon.model_validate(certified.quote["epsilon"]),
+        certificate=certified.id,
+        noise=None if noise is None else noise.sentence,
+    )

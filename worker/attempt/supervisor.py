@@ -20,7 +20,6 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from app import objects, parts, tracing
-from app.contracts.base import Epsilon
 from app.contracts.devices import kind_for
 from app.contracts.extractor import HASHED_WORDS
 from app.contracts.job_spec import Runtime
@@ -35,12 +34,11 @@ from app.ledger.heads import Heads
 from app.lifecycle.attempts import AttemptLog, Begun
 from app.lifecycle.coverage import covered_steps
 from app.lifecycle.studies import has_one_mean, released_mean
-from app.privacy.mechanism import MechanismConfig
 from app.secrets import at_epoch, load_secrets, secret_id
 from app.settings import Settings
 from worker import messages
 from worker.attempt.audited import finding_of
-from worker.attempt.data import Stored, parts_of, shape_of
+from worker.attempt.data import Stored, claim_of, parts_of, shape_of, side_of
 from worker.attempt.folders import clear, output_folder
 from worker.attempt.fork_server import ForkServer, Process
 from worker.attempt.tested import tested_key
@@ -410,7 +408,7 @@ class Supervised:
             self.dataset_id, self.reads = job.dataset_id, [each.id for each in read]
             allowed = max(0, covered_steps(session, job) - job.steps_started)
             said = declared(session, job)
-            side, claim = self._side(session, job), self._claim(session, job)
+            side, claim = side_of(session, job), claim_of(session, job)
             mean = self._mean(session, job)
         segments = [
             {"from_step": each["from_step"], "recorded": blocks[each["salt"]], **self._keys(each)}
@@ -420,34 +418,6 @@ class Supervised:
             self._described(job, read, said, side, claim)
             | mean
             | {"segments": segments, "released": released, "allowed_steps": allowed}
-        )
-
-    @staticmethod
-    def _side(session: Session, job: Job) -> dict[str, Any] | None:
-        """The training part of the public data set that an optimizer uses as side information.
-
-        Raises:
-            PrivacyError: that data set is not public.
-        """
-        name = job.spec["optimizer"].get("public_dataset")
-        if name is None:
-            return None
-        dataset = session.get_one(Dataset, name)
-        if dataset.sensitivity != "public":
-            raise PrivacyError("side information must come from a data set that is declared public")
-        return dict(dataset.parts["train"])
-
-    @staticmethod
-    def _claim(session: Session, job: Job) -> messages.Claim | None:
-        """What the certificate of this job, or of its study, claims; None where nothing is charged."""
-        certified = session.get_one(Job, job.parent_id) if job.parent_id is not None else job
-        if certified.quote["epsilon"] is None or certified.quote["charge"]["unit"] is None:
-            return None
-        noise = MechanismConfig.model_validate(job.mechanism).training.noise if job.mechanism else None
-        return messages.Claim(
-            epsilon=Epsilon.model_validate(certified.quote["epsilon"]),
-            certificate=certified.id,
-            noise=None if noise is None else noise.sentence,
         )
 
     def _mean(self, session: Session, job: Job) -> dict[str, Any]:
