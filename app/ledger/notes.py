@@ -83,7 +83,7 @@ def read(note: str) -> Checkpoint:
     try:
         origin, size, root = note.partition("\n\n")[0].split("\n")
         name, _, dataset = origin.rpartition("/")
-        found = Checkpoint(dataset, int(size), base64.b64decode(root, validate=True))
+        found = Checkpoint(dataset, int(size), _exact(root))
     except ValueError:
         raise NotAuthentic("this is not a checkpoint") from None
     if name != NAME or len(found.root) != 32 or not note.startswith(found.body + "\n"):
@@ -161,11 +161,19 @@ def _signatures(note: str, body: str, name: str, digest: bytes) -> Iterator[byte
     for line in note[len(body) + 1 :].split("\n")[:-1]:  # each ends with a newline
         who, _, text = line.removeprefix(MARK).partition(" ")
         try:
-            blob = base64.b64decode(text, validate=True)
+            blob = _exact(text)
         except ValueError:
             continue
         if who == name and blob[:4] == digest:
             yield blob
+
+
+def _exact(text: str) -> bytes:
+    """The bytes of base64 that has one spelling alone: spare bits are zero. Raises ValueError."""
+    found = base64.b64decode(text, validate=True)
+    if base64.b64encode(found).decode() != text:
+        raise ValueError("this is not the base64 of its bytes")
+    return found
 
 
 def verifier_key(key: Ed25519PublicKey) -> str:
