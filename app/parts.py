@@ -97,6 +97,10 @@ class Parts(Protocol):
         """Removes this machine's copies, since one is damaged. Returns True if the next use fetches the parts anew."""
         ...
 
+    def release(self, dataset_id: str) -> None:
+        """Removes this machine's copies, unless a process uses them."""
+        ...
+
     def remove(self, dataset_id: str) -> bool:
         """Removes all of a data set. Returns False if something is left."""
         ...
@@ -147,6 +151,9 @@ class InFolder:
     def discard(self, dataset_id: str) -> bool:
         """It makes no copies."""
         return False
+
+    def release(self, dataset_id: str) -> None:
+        """It makes no copies."""
 
     def remove(self, dataset_id: str) -> bool:
         """Removes the folder."""
@@ -252,6 +259,10 @@ class InBucket:
         """Also those that others use: what they have open stays theirs."""
         self.cache.discard(dataset_id)
         return True
+
+    def release(self, dataset_id: str) -> None:
+        """Those that nobody uses."""
+        self.cache.forget(dataset_id)
 
     def remove(self, dataset_id: str) -> bool:
         """Removes the objects and this machine's copies; other machines drop theirs (app.lifecycle.copies)."""

@@ -33,11 +33,15 @@ SWEEPS = {
 # A test on PostgreSQL takes 0.2 s of processor time more: a database, and its connections. By day it is worth that
 # where databases differ or processes race. The ledger's tests share a database; tests/e2e runs jobs on PostgreSQL.
 ON_POSTGRES_BY_DAY = (
+    "tests/access/test_keys.py",
+    "tests/access/test_limits.py",
+    "tests/audit/test_chain.py",
     "tests/backing/",
     "tests/budgets/",
     "tests/datasets/test_quota_race.py",
     "tests/hpo/test_races.py",
     "tests/jobs/test_admission.py",
+    "tests/jobs/test_api.py",
     "tests/jobs/test_cost.py",
     "tests/ledger/",
     "tests/lifecycle/test_claim_race.py",

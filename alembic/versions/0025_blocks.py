@@ -13,7 +13,7 @@ down_revision = "0024"
 branch_labels = None
 depends_on = None
 
-COLUMNS = ("parent_id", "label", "units_sha256")
+COLUMNS = ("parent_id", "label", "units_sha256", "units_key")
 
 
 def upgrade() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import Annotated, Literal, cast
 
@@ -14,7 +15,8 @@ from app.ledger.accounts import remaining_of as left_of_cap
 from app.ledger.budgets import PARTS, with_own
 from app.ledger.schemas import COLLUSION
 
-Name = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9_.-]+$")]  # in headers too
+NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")  # in addresses and headers too
+Name = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9_.-]+$")]
 KeyId = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=NO_NUL)]
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=1000, pattern=NO_NUL)]
 Status = Literal["open", "approved", "denied", "expired"]

@@ -10,7 +10,7 @@ from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from app.audit import record as audit
-from app.budgets.schemas import BudgetSetting, BudgetView
+from app.budgets.schemas import NAME, BudgetSetting, BudgetView
 from app.contracts.versions import require_match
 from app.db.models import Account, ApiKey, Dataset, SubAccount, SubAccountKey
 from app.errors import Conflict, InvalidRequest, NotFound, PreconditionFailed
@@ -65,6 +65,8 @@ def put(
         PreconditionRequired, PreconditionFailed: it exists, and If-Match is missing or names another version.
     """
     row, account = locked(session, grants.require(session, caller, dataset, "own").id)
+    if not NAME.fullmatch(name):
+        raise InvalidRequest.at("/name", "a budget's name has 1 to 100 letters, digits, dots, hyphens and underscores")
     found = session.get(SubAccount, (row.id, name), populate_existing=True)
     if found is not None:
         require_match(if_match, found.version)

@@ -12,7 +12,8 @@ from app.contracts.dataset_spec import UploadId
 FIRST, ALL = "first", "all"  # the block that a data set was registered with; all that can pay
 UNITS = "units"  # the file of the digests of a data set's units, and the folder of published ones
 Label = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
-Chosen = Annotated[list[Label], Field(min_length=1, max_length=1000)]
+MOST_BLOCKS = 1000  # of a data set; a job may name them all
+Chosen = Annotated[list[Label], Field(min_length=1, max_length=MOST_BLOCKS)]
 
 
 class BlockSpec(Document):

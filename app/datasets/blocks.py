@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.budgets.service import copy_to
-from app.contracts.blocks import UNITS, BlockSpec
+from app.contracts.blocks import MOST_BLOCKS, UNITS, BlockSpec
 from app.contracts.dataset_spec import Cap, DatasetSpec, LastItemHoldout, PublicHoldout
 from app.datasets import duplicates, quota, repository, service, storage, unit_files
 from app.datasets.parsing import Parsers
@@ -31,6 +32,7 @@ from app.ids import new_id
 from app.keys.service import Caller
 from app.ledger import accounts, behind, blocks, budgets
 from app.ledger.heads import Heads
+from app.secrets import secret_id
 from app.settings import Settings
 
 
@@ -47,6 +49,7 @@ class Growing:
     name: str
     spec: DatasetSpec
     declaration: int
+    shape: dict[str, Any]
     family: tuple[str, ...]
 
 
@@ -64,7 +67,8 @@ def growing(db: Database, caller: Caller, dataset: str) -> Growing:
         _check_grows(session, row)
         members = family(session, row.id)
         spec = DatasetSpec.model_validate(row.spec)
-        return Growing(row.id, row.owner_key, row.name, spec, row.declaration, tuple(each.id for each in members))
+        ids = tuple(each.id for each in members)
+        return Growing(row.id, row.owner_key, row.name, spec, row.declaration, row.shape, ids)
 
 
 def declaration(to: Growing, asked: BlockSpec) -> DatasetSpec:
@@ -128,12 +132,15 @@ def append(
         LimitError: as `service.register`.
     """
     heads = Heads.of(settings)
+    if len(to.family) == MOST_BLOCKS:
+        raise Conflict("wrong-state", f"a data set has at most {MOST_BLOCKS} blocks: register a new one")
     with db.read() as session:
         check_label(session, to.id, label)
     service.check_files(spec, {each.name for each in folder.iterdir()})
     spec = spec.model_copy(update={"path": None, "upload": None})
     content = service.read(settings, parsers, spec, folder)
     check_count(spec, content)
+    check_width(to, content)
     duplicates.check_forgotten(db, settings, to.owner_key, content.known_as)
     if lost := behind.forgotten(db, heads, to.owner_key):
         raise behind.refusal(f"the database has lost {lost}, which may be a block of it")
@@ -146,6 +153,7 @@ def append(
         quota.reserve(session, settings, to.owner_key, new_bytes)
         # Against changes of the cap, the declaration and the content; admissions wait for the end, and see all of it.
         row = session.get_one(Dataset, to.id, with_for_update={"key_share": True}, populate_existing=True)
+        accounts.lock(session, to.id)  # against a join
         _check_grows(session, grants.require(session, caller, to.id, "own"))
         check_label(session, to.id, label)
         if row.declaration != to.declaration or tuple(each.id for each in family(session, to.id)) != to.family:
@@ -172,6 +180,18 @@ def check_count(spec: DatasetSpec, content: Content) -> None:
         raise InvalidRequest.at("/records", detail)
 
 
+def check_width(to: Growing, content: Content) -> None:
+    """Refuses a file whose records no model of the data set could read: jobs join the records of all blocks.
+
+    Raises:
+        InvalidRequest: at `/file`; told to the owner alone.
+    """
+    for name in ("features", "outputs", "sparse"):
+        if content.parsed[name] != to.shape[name]:
+            detail = f"its records have {content.parsed[name]} {name}, those of the data set {to.shape[name]}"
+            raise InvalidRequest.at("/file", detail)
+
+
 def check_units(db: Database, settings: Settings, to: Growing, content: Content, folder: Path) -> None:
     """Refuses a file that has units of another block.
 
@@ -188,6 +208,11 @@ def check_units(db: Database, settings: Settings, to: Growing, content: Content,
             members = family(session, to.id)
         shared = {}
         for each in members:
+            if each.units_key != secret_id(content.chain[-1]):
+                raise Unavailable(
+                    "the units of a block were hashed under a data key that is no longer the oldest of the key file: "
+                    "the operator must put it back"
+                )
             theirs = unit_files.load(settings, each.id, each.units_sha256 or "")
             if count := common(mine, theirs):
                 shared[blocks.label_of(each)] = count

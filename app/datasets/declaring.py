@@ -62,7 +62,7 @@ def redeclare(
         raise InvalidRequest.at("", "this is what is declared already: nothing would change")
     kept = parts.of(settings)
     counts = counts_of(wanted, _units(parsers, kept, stored))
-    kept.discard(dataset_id)  # jobs run elsewhere: this machine needs no copy
+    kept.release(dataset_id)  # jobs run elsewhere, in most services: then this machine needs no copy
     sizes = sizes_of(wanted, shape, counts)
     with db.write() as session:
         row = session.get_one(Dataset, dataset_id, with_for_update={"key_share": True}, populate_existing=True)

@@ -3,7 +3,7 @@
 `register` is the admission: declaration (public numbers, cap, order) → parsing in a limited process (`read`) → one
 transaction that writes the data set, the keyed hashes of its content and its account, and puts its files in place
 (`store`). Large files take the same steps in the background (app.datasets.reader). A crash leaves at worst a folder
-without references, which `sweep` removes.
+without references, which `sweep` removes; in a bucket, objects without references (docs/production.md).
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def published(settings: Settings, dataset_id: str, content: Content, folder: Pat
         if units is not None:
             unit_files.publish(settings, dataset_id, folder / storage.PARTS / UNITS, units)
         yield made
-    except (ServiceError, IntegrityError):
+    except (ServiceError, IntegrityError, OSError):
         kept.withdraw(made)
         unit_files.remove(settings, dataset_id)
         raise
@@ -367,6 +367,7 @@ def _insert(
         parent_id=None if new.block is None else new.block.parent_id,
         label=None if new.block is None else new.block.label,
         units_sha256=parsed["units_sha256"],
+        units_key=None if parsed["units_sha256"] is None else secret_id(chain[-1]),
         owner_key=new.owner_key,
         sensitivity=spec.privacy.sensitivity,
         spec=spec.model_dump(mode="json"),

@@ -6,6 +6,7 @@ second budget.
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from app import objects
 from app.bucket import DamagedError
 from app.contracts.blocks import UNITS
 from app.disk import sync
-from app.errors import NotFound
+from app.errors import NotFound, ServiceError
 from app.formats.damage import DataDamagedError
 from app.parts import DATASETS
 from app.settings import Settings
@@ -21,6 +22,8 @@ from app.settings import Settings
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+logger = logging.getLogger(__name__)
 
 
 def publish(settings: Settings, dataset_id: str, file: Path, sha256: str) -> None:
@@ -41,7 +44,8 @@ def place(settings: Settings, dataset_id: str, sha256: str) -> None:
         for folder in (path.parent.parent, path.parent):
             folder.mkdir(mode=0o700, exist_ok=True)
         (settings.storage_root / DATASETS / dataset_id / UNITS).replace(path)
-        sync(path.parent)
+        for folder in (path.parent, path.parent.parent, settings.storage_root):
+            sync(folder)
 
 
 def load(settings: Settings, dataset_id: str, sha256: str) -> NDArray[np.uint64]:
@@ -53,15 +57,21 @@ def load(settings: Settings, dataset_id: str, sha256: str) -> NDArray[np.uint64]
     """
     from app.formats import units  # noqa: PLC0415 - numpy, which an idle API does without
 
+    key = _key(dataset_id, sha256)
     try:
-        return units.load(objects.of(settings).local(_key(dataset_id, sha256), sha256), sha256)
+        own = settings.storage_root / key  # also with a bucket: from before it was used
+        return units.load(own if own.is_file() else objects.of(settings).local(key, sha256), sha256)
     except (NotFound, DamagedError):
         raise DataDamagedError("the units of a block cannot be read") from None
 
 
 def remove(settings: Settings, dataset_id: str) -> None:
-    """Removes the units of a data set that does not exist, or has no block beside it."""
-    objects.of(settings).remove(f"{UNITS}/{dataset_id}")
+    """Removes the units of a data set that does not exist, or has no block beside it. What a bucket does not remove now
+    stays without a name."""
+    try:
+        objects.of(settings).remove(f"{UNITS}/{dataset_id}")
+    except ServiceError as error:
+        logger.warning("the units of %s could not be removed: %s", dataset_id, error.code)
 
 
 def _key(dataset_id: str, sha256: str) -> str:

@@ -110,6 +110,7 @@ class Dataset(Base):
     parent_id: Mapped[str | None]
     label: Mapped[str | None]
     units_sha256: Mapped[str | None]  # of the file of its units' keyed digests; null: registered before blocks
+    units_key: Mapped[str | None]  # names the data key of these digests
 
 
 class DatasetReading(Base):

@@ -27,12 +27,14 @@ class Piece:
 
     Attributes:
         sides: (n, 2) words that split users; None: each record's own digest splits.
+        stored: (n, 2) content digests of the records in the types in which they are stored; None: as in `digests`.
     """
 
     part: StoredPart
     digests: RecordDigests
     users: Sequence[str] | None = None
     sides: NDArray[np.uint64] | None = None
+    stored: NDArray[np.uint64] | None = None
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from app.disk import is_full
 from app.errors import InvalidRequest, StorageFull
 from app.formats import digests, interactions, units
 from app.formats.columns import Classes, chunks
-from app.formats.digests import Keys, RecordDigests
+from app.formats.digests import Keys
 from app.formats.foreign import what_else
 from app.formats.hashing import hashed
 from app.formats.ingest import Bounded, Parts, Piece, Split
@@ -51,34 +51,42 @@ class Parsed:
 
     Attributes:
         content: all its records' digests. Private.
+        stored: the same of the records as they are stored: numbers in float32, in which two files may agree.
         users: its users' digests, where they are the units; None where records are.
         dropped: rows with undeclared ids.
     """
 
     parts: Parts
     content: NDArray[np.uint64]
+    stored: NDArray[np.uint64]
     users: NDArray[np.uint64] | None = None
     dropped: int = 0
 
     @property
     def units(self) -> NDArray[np.uint64]:
         """The digests of its protected units."""
-        return self.content if self.users is None else self.users
+        return self.stored if self.users is None else self.users
 
 
 @dataclass
 class Contents:
-    """The digests of a file's records, as they arrive."""
+    """The digests of a file's records, as they arrive: as they were sent, and as they are stored."""
 
-    _words: list[NDArray[np.uint64]] = field(default_factory=list)
+    _sent: list[NDArray[np.uint64]] = field(default_factory=list)
+    _stored: list[NDArray[np.uint64]] = field(default_factory=list)
 
-    def add(self, found: RecordDigests) -> None:
+    def add(self, piece: Piece) -> None:
         """Keeps the content digests of a piece."""
-        self._words.append(found.content)
+        self._sent.append(piece.digests.content)
+        self._stored.append(piece.digests.content if piece.stored is None else piece.stored)
 
-    def all(self) -> NDArray[np.uint64]:
-        """(n, 2) words."""
-        return np.concatenate(self._words) if self._words else np.empty((0, 2), dtype=np.uint64)
+    def all(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+        """(n, 2) words each."""
+        return _joined(self._sent), _joined(self._stored)
+
+
+def _joined(words: list[NDArray[np.uint64]]) -> NDArray[np.uint64]:
+    return np.concatenate(words) if words else np.empty((0, 2), dtype=np.uint64)
 
 
 def parse(request: dict[str, Any]) -> dict[str, Any]:
@@ -149,15 +157,15 @@ def _parsed(spec: DatasetSpec, path: Path, name: str, folder: Path, keys: Keys, 
                 raise table.broken(f"it is {other}")
             interactions.read(path, table)
             table.check()
-            found = digests.record_digests(table.contents(), keys)
-            contents.add(found)
-            kept.add(Piece(table.part(), found))
+            piece = Piece(table.part(), digests.record_digests(table.contents(), keys))
+            contents.add(piece)
+            kept.add(piece)
             dropped = table.dropped
             users = units.of_users(table.users, keys) if isinstance(table, History) else None
         else:
             _read(spec, path, name, max_unpacked_bytes, keys, contents, kept)
             users = units.of_users(kept.users, keys) if isinstance(kept, Bounded) else None
-        return Parsed(kept.close(), contents.all(), users, dropped)
+        return Parsed(kept.close(), *contents.all(), users, dropped)
     finally:
         kept.abandon()
 
@@ -185,7 +193,7 @@ def _read(
 ) -> None:
     def sink(taken: Taken) -> None:
         piece = _features_and_labels(spec, records, taken, keys)
-        contents.add(piece.digests)
+        contents.add(piece)
         kept.add(piece)
 
     records = Records(spec, name, max_unpacked_bytes, sink)
@@ -209,7 +217,11 @@ def _features_and_labels(spec: DatasetSpec, records: Records, taken: Taken, keys
         raise ValueError("a piece holds texts or numbers")
     names = spec.features.names if isinstance(spec.features, Columns | TableFeatures) else None
     found = digests.record_digests(digests.number_contents(taken.contents, names, labels), keys)
-    return Piece(StoredPart(x=_float32(taken.matrix), y=y), found, taken.users)
+    stored = None
+    if spec.privacy.sensitivity == "private" and taken.users is None:
+        rounded = digests.number_contents(_float32(taken.contents), names, labels)
+        stored = digests.record_digests(rounded, keys).content
+    return Piece(StoredPart(x=_float32(taken.matrix), y=y), found, taken.users, stored=stored)
 
 
 def _float32(matrix: NDArray[Any]) -> NDArray[np.float32]:

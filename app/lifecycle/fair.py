@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import func, or_, select
+from sqlalchemy import ColumnElement, exists, false, func, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
@@ -159,11 +159,19 @@ def _waiting(
         .where(Job.status == "queued", Job.study.is_(None), IS_DUE)
         .where(DEVICE.in_(["auto", *devices]))
         .where(or_(PROCESSES.in_(["auto", *map(str, range(1, processes + 1))]), Job.device.is_not(None)))
-        .where(Job.id.not_in(passed), Job.dataset_id.not_in(behind))
+        .where(Job.id.not_in(passed), _pays_on(behind).is_(False))
         .subquery()
     )
     columns = (queued.c.owner_key, queued.c.key_id, queued.c.dataset_id, queued.c.id, queued.c.created_at)
     return [Candidate(*row) for row in session.execute(select(*columns).where(queued.c.place == 1))]
+
+
+def _pays_on(behind: Collection[str]) -> ColumnElement[bool]:
+    """The condition that a job, or its study, holds on one of these data sets: others of the same data set go on."""
+    if not behind:
+        return false()
+    once = "hold:" + func.coalesce(Job.parent_id, Job.id)
+    return exists().where(LedgerEntry.dataset_id.in_(behind), LedgerEntry.once == once)
 
 
 def _full(session: Session, running: Mapping[Pair, int]) -> set[str]:

@@ -171,7 +171,8 @@ def _post(session: Session, recorded: Head, reason: str) -> dict[str, int]:
         joining.close(session, account, recorded.joined_into, ACTOR, reason)
         row = session.get_one(Dataset, recorded.dataset)
         # A block may be retired after it was spent from: then its content stays known (app.datasets.duplicates).
-        if recorded.joined_into == accounts.RETIRED and row.parent_id is None and not any(_taken(recorded)):
+        is_whole = row.parent_id is None and blocks.family_of(session, row.id) == [row.id]
+        if recorded.joined_into == accounts.RETIRED and is_whole and not any(_taken(recorded)):
             row.retired_at = now()
     return lacks
 

@@ -77,8 +77,9 @@ def retire_block(db: Database, settings: Settings, caller: Caller, dataset: str,
     with db.write() as session:
         owner = labelled(session, grants.require(session, caller, dataset, "own").id, label)
         # As at an append: the two take turns, and a block that is appended now is compared with this one's units.
-        session.get_one(Dataset, owner.parent_id or owner.id, with_for_update={"key_share": True})
-        session.get_one(Dataset, block_id, with_for_update={"key_share": True})  # before its account, as admissions do
+        # In the order of ids and before accounts, as admissions lock them.
+        for each in sorted({owner.parent_id or owner.id, block_id}):
+            session.get_one(Dataset, each, with_for_update={"key_share": True})
         behind.require_current(session, recorded, block_id)
         accounts.lock(session, block_id)
         account = accounts.account_of(session, block_id)

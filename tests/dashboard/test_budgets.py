@@ -74,6 +74,9 @@ def test_an_owner_sets_changes_and_closes_a_budget(scene: Scene, visit: Callable
     assert (status, "Give ε as a number from 0.0001 to 100." in text) == (422, True)
     status, text = owner.send(epsilon="1", name="")
     assert (status, "give the budget of a team a name" in text) == (422, True)
+    for name in ("Data team", "a/b", "é", "x" * 101):
+        status, text = owner.send(epsilon="1", name=name, keys=scene.analyst.id)
+        assert (status, "letters, digits, dots, hyphens and underscores" in text) == (422, True), name
     status, text = owner.send(epsilon="99", keys=scene.analyst.id)
     assert (status, "ask for at most that" in text) == (422, True)
     assert owner.send(epsilon="2", name="research", keys=[scene.analyst.id])[0] == 303

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import select
 
-from app.db.models import Account, Dataset, Job, SubAccount, SubAccountKey
+from app.db.models import Account, Dataset, Job, LedgerCheck, SubAccount, SubAccountKey
 from app.ledger import accounts, blocks
 from app.ledger.heads import Heads
 from app.ledger.verify import verify
@@ -278,3 +281,29 @@ def test_a_study_and_its_trials_are_on_the_same_blocks(api: Api) -> None:
         assert trials
         for trial in trials:
             assert [each.id for each in blocks.read_by(session, trial)] == sorted((first, two))
+
+
+def test_a_block_that_is_behind_delays_no_job_on_another(api: Api) -> None:
+    first, _two = grown(api)
+    behind, sound = (submit(api, first, each, blocks=[each]).json()["id"] for each in ("first", "two"))
+    with api.db.write() as session:
+        session.merge(LedgerCheck(dataset_id=first, behind="lost"))
+    heads = Heads.of(api.settings)
+    taken = fair.claim_next(api.db, heads, "w", 60.0, ["cpu"])
+    assert taken is not None and taken.job_id == sound != behind
+    assert fair.claim_next(api.db, heads, "w", 60.0, ["cpu"]) is None
+
+
+def test_a_retired_block_is_restored_as_one(api: Api, tmp_path: Path) -> None:
+    """Its data set lives on: it is not the data set that was retired."""
+    first, _two = grown(api)
+    database = api.settings.effective_database_url.removeprefix("sqlite:///")
+    with closing(sqlite3.connect(database)) as now, closing(sqlite3.connect(tmp_path / "old.db")) as kept:
+        now.backup(kept)
+        assert retire(api, first, "first").status_code == 200
+        kept.backup(now)
+    restore.post(api.db, Heads.of(api.settings), objects_of(api.settings), first, "the disk died")
+    with api.db.read() as session:
+        assert session.get_one(Account, first).joined_into == accounts.RETIRED
+        assert session.get_one(Dataset, first).retired_at is None
+    assert append(api, first, rows(range(300, 360)), "three").status_code == 201

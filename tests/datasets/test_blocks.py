@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import json
+import secrets
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 from sqlalchemy import func, select, update
 
 from app.contracts.blocks import UNITS
+from app.datasets import blocks, hashes
 from app.db.models import Account, AuditEntry, Dataset, DatasetContent, LedgerEntry
 from app.errors import Unavailable
 from app.ledger.heads import Heads
 from app.ledger.verify import verify
+from app.secrets import load_secrets
 from tests.datasets.conftest import CSV, PUBLIC, Api, MakeApi, private, spec
 
 USERS: dict[str, Any] = private(unit="user", user_column="u", max_records_per_user=3, records=20)
@@ -293,3 +299,54 @@ def test_two_blocks_with_a_common_record_at_once(make_api: MakeApi, monkeypatch:
     assert sent[1].status_code == 201
     assert (late.status_code, late.json()["type"]) == (409, "/problems/wrong-state")
     assert append(api, made["id"], rows(range(119, 180))).json()["shared"] == {"rival": 1}
+
+
+def tensor(api: Api, numbers: NDArray[Any], name: str, *, to: str | None = None) -> Any:
+    """Registers records, or appends them as a block."""
+    content = io.BytesIO()
+    np.savez(content, x=numbers, y=np.arange(len(numbers)) % 2)
+    whole = spec(name, format="npz", features={"kind": "tensor", "array": "x"})
+    sent = json.dumps(whole if to is None else {"label": name, "records": len(numbers)})
+    files = {"spec": (None, sent, "application/json"), "file": ("f", content.getvalue())}
+    path = "/v1/datasets" if to is None else f"/v1/datasets/{to}/blocks"
+    return api.client.post(path, files=files, headers=api.headers("owner"))  # type: ignore[arg-type]
+
+
+def test_a_block_of_another_width_is_refused(api: Api) -> None:
+    """Jobs join the records of all blocks."""
+    draw = np.random.default_rng(0)
+    made = tensor(api, draw.normal(size=(60, 5)), "wide").json()
+    refused = tensor(api, draw.normal(size=(60, 7)), "wider", to=made["id"])
+    assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, "/file"), refused.text
+    assert tensor(api, draw.normal(size=(60, 5)), "as-wide", to=made["id"]).status_code == 201
+
+
+def test_records_are_compared_as_they_are_stored(api: Api) -> None:
+    """In float32: the same records with more or fewer digits are the same units."""
+    numbers = np.random.default_rng(0).normal(size=(60, 3))
+    made = tensor(api, numbers, "long").json()
+    refused = tensor(api, numbers.astype(np.float32)[:40], "short", to=made["id"])
+    assert (refused.status_code, refused.json()["shared"]) == (409, {"first": 40}), refused.text
+
+
+def test_without_the_key_of_its_units_no_block_is_compared(api: Api) -> None:
+    """Digests under another key match nothing: the same records would come in again."""
+    made = api.upload(spec()).json()
+    path = api.settings.effective_secrets_dir / "data_hmac_key"
+    old, new = path.read_text(), secrets.token_hex(32)
+    path.write_text(f"{new}\n{old}")
+    with api.db.write() as session:
+        hashes.renew(session, load_secrets(api.settings, "data_hmac_key"))
+    same = rows(range(61))
+    assert append(api, made["id"], same).json()["shared"] == {"first": 60}, "a rotation keeps them comparable"
+    path.write_text(f"{new}\n")
+    refused = append(api, made["id"], same)
+    assert (refused.status_code, refused.json()["type"]) == (503, f"/problems/{Unavailable.code}")
+
+
+def test_there_is_an_end_of_blocks(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = api.upload(spec()).json()
+    monkeypatch.setattr(blocks, "MOST_BLOCKS", 2)
+    assert append(api, made["id"], rows(range(60, 120))).status_code == 201
+    refused = append(api, made["id"], rows(range(120, 180)), "third")
+    assert (refused.status_code, refused.json()["type"]) == (409, "/problems/wrong-state")

@@ -100,6 +100,10 @@ def test_its_times_fit_the_api_s(http: Block) -> None:
     (upstream,) = http.inside("upstream", "api")
     assert upstream.of("server") == [f"api:{Settings.model_fields['port'].default}"]
     assert upstream.of("keepalive_timeout") == ["4s"]  # under uvicorn's 5 s
+    longest = sum(Settings.model_fields[name].default for name in ("parse_time_s", "parse_wait_s"))
+    (location,) = http.inside("server")[2].inside("location", "/")
+    assert float(location.of("proxy_read_timeout")[0].removesuffix("s")) > longest
+    assert location.of("proxy_max_temp_file_size") == ["0"]  # its folder is memory
     assert http.inside("server")[2].of("client_header_timeout") == [f"{BoundedHttp.head_time_s:g}s"]
 
 
