@@ -22,10 +22,10 @@ FIRST_EPSILON = 1.0
 # In the order in which a person decides.
 LAYOUT = Layout(
     {
-        "Data set": ("dataset", "name"),
+        "Data set": ("dataset", "blocks", "name"),
         "Model": ("model",),
         "Optimizer": ("optimizer",),
-        "Privacy": ("privacy",),
+        "Privacy": ("privacy", "audit"),
         "Length and batches": ("length", "sampling", "clipping", "noise"),
         "Scores": ("evaluation",),
         "Study": ("hpo",),

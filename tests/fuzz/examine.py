@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from app.contracts.blocks import UNITS
 from app.errors import InvalidRequest, LimitError, ServiceError
 from app.formats.layout import index_path
 from app.formats.parse import parse
@@ -73,7 +74,10 @@ def check_answer(answer: dict[str, Any], case: Case, out: Path) -> None:
     json.dumps(answer, allow_nan=False)
     names = {part["file"] for part in answer["parts"].values()}
     there = {path.name for path in out.iterdir()}
-    require(there == names | {index_path(Path(name)).name for name in names}, "files are the parts that are named")
+    beside = {UNITS} if answer["units_sha256"] is not None else set()
+    require(
+        there == names | {index_path(Path(name)).name for name in names} | beside, "files are the parts that are named"
+    )
     parts = {name: load_part(out / part["file"], part["sha256"]) for name, part in answer["parts"].items()}
     counts = answer["counts"]
     require(counts["records"] >= 1, "a data set has a record")
