@@ -29,7 +29,7 @@ from tests.fuzz.examine import MEMORY_BYTES, TIME_S, examine
 ROOT = Path(__file__).resolve().parents[2]
 CORPUS = Path(__file__).with_name("corpus")
 WORKER = [sys.executable, "-m", "tests.fuzz.worker"]
-SILENCE_S = 30.0  # start of the process included
+SILENCE_S = 120.0  # start of the process included
 
 
 def engines() -> dict[str, float]:
