@@ -16,6 +16,7 @@ from app.contracts.audit import CANARIES_FILE, TENSOR
 from app.db.engine import Database
 from app.db.models import Artifact
 from app.ledger import certificates
+from app.lifecycle.measures import EXCEEDED_AUDITS, totals
 from app.privacy.canaries import EXCEEDED, Finding, coins, found
 from app.privacy.mechanism import MechanismConfig
 from app.settings import Settings
@@ -74,6 +75,12 @@ def certified(
     return job_id, document["certificate"]
 
 
+def alarms(db: Database) -> float:
+    """As every scrape counts them."""
+    with db.read() as session:
+        return totals(session).get((EXCEEDED_AUDITS.name, ()), 0.0)
+
+
 def recomputed(db: Database, settings: Settings, body: dict[str, Any]) -> Finding:
     """As docs/audit.md says: from the published file and the certificate."""
     job_id, audit = body["job"], Finding.model_validate(body["audit"])
@@ -103,20 +110,30 @@ def test_a_certificate_says_what_the_audit_found(
 
 @pytest.mark.parametrize("fault", ["less-noise", "twice-the-clip"])
 def test_a_planted_fault_is_found_by_the_certificate_itself(
-    db: Database, settings: Settings, client: TestClient, faulty: ForkServer, fault: str
+    db: Database,
+    settings: Settings,
+    client: TestClient,
+    faulty: ForkServer,
+    fault: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Nobody asks a second time: the job's own canaries contradict its claim."""
-    _, body = certified(db, settings, client, faulty, f"{fault}:audited", 20_000)
+    before = alarms(db)
+    job_id, body = certified(db, settings, client, faulty, f"{fault}:audited", 20_000)
     assert body["audit"]["exceeded"] and body["audit"]["mu_at_least"] > 2.0
     assert EXCEEDED in body["warnings"]
+    assert alarms(db) == before + 1.0, "who runs the service is told too"
+    said = [each for each in caplog.records if each.levelname == "ERROR" and "canaries" in each.getMessage()]
+    assert [f"attempt 1 of {job_id} by w:" in each.getMessage() for each in said] == [True]
     assert any("MORE THAN THEIR MECHANISM" in line for line in dict(explained(body))["What its audit found"])
 
 
 def test_the_same_server_without_a_fault_is_not_accused(
     db: Database, settings: Settings, client: TestClient, faulty: ForkServer
 ) -> None:
+    before = alarms(db)
     _, body = certified(db, settings, client, faulty, "honest:audited", 20_000)
-    assert not body["audit"]["exceeded"] and body["warnings"] == []
+    assert not body["audit"]["exceeded"] and body["warnings"] == [] and alarms(db) == before
 
 
 def test_a_norm_that_adapts_counts_no_canary(
