@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from sqlalchemy import or_, select
 
+from app import parts
 from app.catalogue import extractors
 from app.catalogue.presets import PRESETS
 from app.contracts.dataset_spec import DatasetSpec, Tensor, Text
@@ -79,11 +81,13 @@ class Row:
     scores: tuple[Score, ...]
 
 
-def opened(db: Database, settings: Settings, name: str, records: int | None) -> Public:
-    """The training records of a public data set: all, or so many of them at random.
+@contextmanager
+def opened(db: Database, settings: Settings, name: str, records: int | None) -> Iterator[Public]:
+    """The training records of a public data set: all, or so many of them at random. Public data have no blocks.
 
     Raises:
         BenchRefusedError: there is none, it is not public, or it is nothing that an extractor reads and a probe learns.
+        DataDamagedError: its content is missing or differs from the registered one.
     """
     with db.read() as session:
         found = session.scalar(select(Dataset).where(or_(Dataset.id == name, Dataset.name == name)))
@@ -98,12 +102,14 @@ def opened(db: Database, settings: Settings, name: str, records: int | None) -> 
         part, id_, classes = found.parts["train"], found.id, int(found.shape["outputs"])
     if not spec.task.is_classification or not isinstance(spec.features, Text | Tensor):
         raise BenchRefusedError(f"{name} has no classes, or neither texts nor images: an extractor reads nothing of it")
-    root = settings.storage_root.resolve()
-    stored, cache = load_part(root / part["path"], part["sha256"]), root / "datasets" / id_ / "features"
-    if records is None or records >= len(stored.y):
-        return Public(spec, stored, part["sha256"], cache, classes)
-    rows = np.sort(np.random.default_rng(0).permutation(len(stored.y))[:records])
-    return Public(spec, _chosen(stored, rows), f"{part['sha256']}/{records}", Path(), classes)
+    kept = parts.of(settings)
+    with kept.held(part["path"], part["sha256"]) as path:
+        stored = load_part(path, part["sha256"])
+        if records is None or records >= len(stored.y):
+            yield Public(spec, stored, part["sha256"], kept.features(id_), classes)
+            return
+        rows = np.sort(np.random.default_rng(0).permutation(len(stored.y))[:records])
+        yield Public(spec, _chosen(stored, rows), f"{part['sha256']}/{records}", Path(), classes)
 
 
 def bench(

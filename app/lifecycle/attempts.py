@@ -7,6 +7,7 @@ loses such news before that, nobody saw it and it is not charged; a replay produ
 
 from __future__ import annotations
 
+import logging
 import math
 import secrets
 import threading
@@ -24,7 +25,7 @@ from app.db.engine import Database
 from app.db.models import ApiKey, Artifact, Attempt, Block, Job, Metric
 from app.errors import PrivacyError
 from app.ledger.blocks import read_by
-from app.lifecycle import learning, pausing, studies
+from app.lifecycle import learning, measures, pausing, studies
 from app.lifecycle.cadence import Cadence
 from app.lifecycle.claims import Claim, end_attempt, fence, give_back
 from app.lifecycle.coverage import covered_steps
@@ -34,6 +35,7 @@ from app.privacy.filters import load_numerics
 from app.privacy.mechanism import MechanismConfig
 from app.privacy.numerics import NumericsReport
 
+logger = logging.getLogger(__name__)
 Write = Callable[[Session, Job], None]
 
 
@@ -293,8 +295,12 @@ class AttemptLog:
                 append_event(session, job.id, "audited", audit.model_dump(mode="json"))
                 if audit.exceeded:
                     job.warnings = [*job.warnings, EXCEEDED]
+                    measures.count_within(session, measures.EXCEEDED_AUDITS)
             studies.end(session, job, "succeeded")
             end_attempt(session, job, job.status)  # failed if more was recorded than the hold covers
+        if audit is not None and audit.exceeded:
+            who = (self.held.attempt, self.held.job_id, self.held.worker)
+            logger.error("attempt %d of %s by %s: its canaries contradict the claim of its job", *who)
 
     def cancelled(self) -> None:
         """Ends the job as cancelled."""

@@ -4,7 +4,7 @@ Memory shared by prometheus_client's processes would need one folder on one host
 every host, and counts survive restarts. A process adds what it has counted every FLUSH_S and when it ends: a killed one
 loses its last seconds.
 
-Counts are of requests, prices and ends of processes: their labels are routes, statuses and signals, never ids.
+Counts are of requests, prices, ends of processes and audits: their labels are routes, statuses and signals, never ids.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ SECONDS = Metric("scrimp_http_request_seconds", "Time to answer a request.", "hi
 PRICES = Metric("scrimp_prices", "Prices, by how each was found.", "counter", ("found",))
 PRICING_QUEUE = Metric("scrimp_pricing_queue", "Requests that wait for a process that prices.", "gauge")
 ENDS = Metric("scrimp_attempt_processes", "Ended processes of attempts, by exit code or signal.", "counter", ("ended",))
-METRICS = {each.name: each for each in (REQUESTS, SECONDS, PRICES, PRICING_QUEUE, ENDS)}
+EXCEEDED_AUDITS = Metric("scrimp_audits_exceeded", "Audits that contradict what their job claims.", "counter")
+METRICS = {each.name: each for each in (REQUESTS, SECONDS, PRICES, PRICING_QUEUE, ENDS, EXCEEDED_AUDITS)}
 
 
 class Measures:
@@ -145,6 +146,11 @@ class Measures:
             self.flush(None if all_gauges is None else dict.fromkeys(self._gauges, all_gauges))
         except SQLAlchemyError as error:  # the database is away for a while
             logger.warning("cannot add up what this process counted: %s", type(error).__name__)
+
+
+def count_within(session: Session, metric: Metric, *labels: str) -> None:
+    """Adds 1 to a series of a counter with the caller's transaction: for what no killed process may lose."""
+    _add(session, [_row(metric.name, labels, ALL, 1.0, now_there(session))])
 
 
 def totals(session: Session) -> dict[Series, float]:

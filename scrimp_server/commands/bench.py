@@ -41,7 +41,8 @@ def bench_extractors(
 
     from app.contracts.extractor import ImageInput
     from app.db.engine import Database
-    from app.errors import InvalidRequest
+    from app.errors import ServiceError
+    from app.formats.damage import DataDamagedError
     from app.settings import Settings
     from scrimp_server import extractor_bench
     from worker.extractors.files import ExtractorMissingError
@@ -50,9 +51,13 @@ def bench_extractors(
     db = Database.of(settings)
     try:
         form = ImageInput.model_validate_json(image) if image else None
-        public = extractor_bench.opened(db, settings, dataset, records or None)
-        found = list(extractor_bench.bench(public, settings.models_root, extractor or (), epsilon or (), folds, form))
-    except (extractor_bench.BenchRefusedError, ExtractorMissingError, InvalidRequest, ValidationError) as error:
+        with extractor_bench.opened(db, settings, dataset, records or None) as public:
+            rows = extractor_bench.bench(public, settings.models_root, extractor or (), epsilon or (), folds, form)
+            found = list(rows)
+    except DataDamagedError as error:
+        print(f"scrimp bench-extractors: {error}; was its content deleted?", file=sys.stderr)
+        raise typer.Exit(1) from None
+    except (extractor_bench.BenchRefusedError, ExtractorMissingError, ServiceError, ValidationError) as error:
         print(f"scrimp bench-extractors: {error}", file=sys.stderr)
         raise typer.Exit(1) from None
     finally:

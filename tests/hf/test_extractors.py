@@ -101,6 +101,39 @@ def test_features_do_not_depend_on_the_other_records(tmp_path: Path) -> None:
     assert np.array_equal(made(texts[::-1], "1"), whole[::-1]) and np.array_equal(made(texts[1:2], "2")[0], whole[1])
 
 
+GROWING = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10_000.0}
+PLAIN = {"rope_type": "default", "rope_theta": 10_000.0}
+SWITCHING = {"rope_type": "longrope", "short_factor": [1.0, 1.0], "long_factor": [3.0, 4.0], "rope_theta": 10_000.0}
+
+
+@pytest.mark.parametrize(
+    ("kind", "rope"),
+    [("llama", GROWING), ("gemma3_text", {"sliding_attention": PLAIN, "full_attention": GROWING})],
+    ids=["everywhere", "in some layers"],
+)
+def test_positions_that_remember_longer_texts_are_refused(tmp_path: Path, kind: str, rope: dict[str, Any]) -> None:
+    """`dynamic` frequencies grow with the longest text so far: a text's features would depend on its neighbours."""
+    with pytest.raises(ExtractorMissingError, match="depend on other texts"):
+        added(tmp_path, kind, rope_parameters=rope)
+
+
+def test_texts_longer_than_the_positions_are_refused(tmp_path: Path) -> None:
+    """Rotary positions have no table that would end."""
+    with pytest.raises(ExtractorMissingError, match="more tokens than the encoder has positions"):
+        added(tmp_path, "llama", Asked(max_tokens=13))
+
+
+def test_positions_that_switch_by_the_text_at_hand_repeat(tmp_path: Path) -> None:
+    """`longrope` chooses by each text's own length, whatever came before."""
+    rope = SWITCHING | {"original_max_position_embeddings": 6}
+    folder, sha256 = added(tmp_path, "llama", Asked("mean", max_tokens=12), rope_parameters=rope)
+    found = of_folder(folder, sha256, None)
+    assert not list(extractor_failures(found))
+    short, long = TEXT, " ".join(["w3"] * 12)
+    alone = found(short)
+    assert found(long).isfinite().all() and torch.equal(found(short), alone)
+
+
 def test_folders_of_before_keep_their_reader(tmp_path: Path) -> None:
     """transformers computes the same but for the last bits, and a pinned job's features must not move."""
     folder = tmp_path / "old"

@@ -77,6 +77,12 @@ def test_an_end_of_text_that_is_no_token_is_refused(models_root: Path, tmp_path:
         Tokens(model_folder.read(tmp_path, "m"), 8)
 
 
+def test_positions_that_remember_longer_texts_are_refused(models_root: Path, tmp_path: Path) -> None:
+    copied(models_root, tmp_path, "llama", rope_parameters={"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e4})
+    with pytest.raises(ModelMissingError, match="depend on other texts"):
+        load(model_folder.read(tmp_path, "m"), HfModel(path="m", max_length=8), (), torch.float32)
+
+
 def test_marks_that_are_no_tokens_never_reach_the_model(models_root: Path, tmp_path: Path) -> None:
     def strange(document: dict[str, Any]) -> None:
         document["post_processor"]["special_tokens"]["</s>"]["ids"] = [999_999]

@@ -7,13 +7,18 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import safetensors.numpy
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fastapi.testclient import TestClient
+from sqlalchemy import select
 
-from app.contracts.audit import CANARIES_FILE
+from app.contracts.audit import CANARIES_FILE, TENSOR
 from app.db.engine import Database
+from app.db.models import Artifact
 from app.ledger import certificates
-from app.privacy.canaries import EXCEEDED, Finding, coins
+from app.lifecycle.measures import EXCEEDED_AUDITS, totals
+from app.privacy.canaries import EXCEEDED, Finding, coins, found
+from app.privacy.mechanism import MechanismConfig
 from app.settings import Settings
 from scrimp.explain import explained
 from tests.e2e.conftest import csv_spec, job_of, write_csv
@@ -70,6 +75,22 @@ def certified(
     return job_id, document["certificate"]
 
 
+def alarms(db: Database) -> float:
+    """As every scrape counts them."""
+    with db.read() as session:
+        return totals(session).get((EXCEEDED_AUDITS.name, ()), 0.0)
+
+
+def recomputed(db: Database, settings: Settings, body: dict[str, Any]) -> Finding:
+    """As docs/audit.md says: from the published file and the certificate."""
+    job_id, audit = body["job"], Finding.model_validate(body["audit"])
+    with db.read() as session:
+        path = session.scalars(select(Artifact.path).where(Artifact.job_id == job_id, Artifact.name == CANARIES_FILE))
+        released = safetensors.numpy.load((settings.storage_root / path.one()).read_bytes())[TENSOR]
+    steps = MechanismConfig.model_validate(body["mechanism"]).training.event
+    return found(released, job_id, audit.canaries, steps, audit.charged)
+
+
 def test_a_certificate_says_what_the_audit_found(
     db: Database, settings: Settings, client: TestClient, fork_server: ForkServer
 ) -> None:
@@ -79,6 +100,7 @@ def test_a_certificate_says_what_the_audit_found(
     assert 0.0 < audit.epsilon_at_least < audit.charged.value and not audit.exceeded
     assert audit.mu_at_least is not None and 1.5 < audit.mu_at_least < 2.2
     assert audit.charged.value == body["epsilon"]["value"] and body["warnings"] == []
+    assert recomputed(db, settings, body) == audit, "anyone can, with the file and the certificate alone"
     lines = dict(explained(body))["What its audit found"]
     assert lines[0].startswith(audit.statement) and not any("MORE" in line for line in lines)
     assert CANARIES_FILE in [each["name"] for each in client.get(f"/v1/jobs/{job_id}").json()["artifacts"]]
@@ -88,20 +110,30 @@ def test_a_certificate_says_what_the_audit_found(
 
 @pytest.mark.parametrize("fault", ["less-noise", "twice-the-clip"])
 def test_a_planted_fault_is_found_by_the_certificate_itself(
-    db: Database, settings: Settings, client: TestClient, faulty: ForkServer, fault: str
+    db: Database,
+    settings: Settings,
+    client: TestClient,
+    faulty: ForkServer,
+    fault: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Nobody asks a second time: the job's own canaries contradict its claim."""
-    _, body = certified(db, settings, client, faulty, f"{fault}:audited", 20_000)
+    before = alarms(db)
+    job_id, body = certified(db, settings, client, faulty, f"{fault}:audited", 20_000)
     assert body["audit"]["exceeded"] and body["audit"]["mu_at_least"] > 2.0
     assert EXCEEDED in body["warnings"]
+    assert alarms(db) == before + 1.0, "who runs the service is told too"
+    said = [each for each in caplog.records if each.levelname == "ERROR" and "canaries" in each.getMessage()]
+    assert [f"attempt 1 of {job_id} by w:" in each.getMessage() for each in said] == [True]
     assert any("MORE THAN THEIR MECHANISM" in line for line in dict(explained(body))["What its audit found"])
 
 
 def test_the_same_server_without_a_fault_is_not_accused(
     db: Database, settings: Settings, client: TestClient, faulty: ForkServer
 ) -> None:
+    before = alarms(db)
     _, body = certified(db, settings, client, faulty, "honest:audited", 20_000)
-    assert not body["audit"]["exceeded"] and body["warnings"] == []
+    assert not body["audit"]["exceeded"] and body["warnings"] == [] and alarms(db) == before
 
 
 def test_a_norm_that_adapts_counts_no_canary(
@@ -117,8 +149,8 @@ def test_a_norm_that_adapts_counts_no_canary(
         assert made.status_code == 201, made.text
         job_id = made.json()["id"]
         run_attempt(claimed(db, job_id), settings, fork_server)
-        found = client.get(f"/v1/jobs/{job_id}/events").json()["items"]
-        audited = [each["data"] for each in found if each["type"] == "audited"]
+        events = client.get(f"/v1/jobs/{job_id}/events").json()["items"]
+        audited = [each["data"] for each in events if each["type"] == "audited"]
         assert [each["exceeded"] for each in audited] == [False] * len(more)
         metrics = client.get(f"/v1/jobs/{job_id}/metrics").json()["items"]
         norms.append([each["value"] for each in metrics if each["name"] == "clipping_norm"])

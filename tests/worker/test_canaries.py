@@ -11,6 +11,7 @@ import safetensors.torch
 import torch
 
 from app.contracts.audit import CANARIES_FILE, TENSOR
+from app.db.models import Job
 from app.errors import PrivacyError
 from app.formats.stored import StoredPart
 from app.privacy.canaries import coins
@@ -18,7 +19,9 @@ from tests.by_night import but
 from tests.worker.support import Supervisor, dense, run_child, run_thread, spec, start_of
 from tests.worker.test_joined import attempt
 from tests.worker.test_users import user_start
-from worker.messages import Finished, Start
+from worker.attempt import audited
+from worker.attempt.audited import finding_of
+from worker.messages import ArtifactFile, Finished, Start
 from worker.training.canaries import Canaries, model_of
 
 SHAPE = {"records_train": 400, "records_holdout": 100, "features": 5, "outputs": 3, "sparse": False}
@@ -27,6 +30,7 @@ POISSON = {"sampling": {"kind": "poisson", "expected_batch_size": 64}, "optimize
 JOBS: dict[str, dict[str, Any]] = {
     "full batch": {},
     "poisson": POISSON,
+    "poisson, by gaps": {"sampling": {"kind": "poisson", "expected_batch_size": 16}, "optimizer": SGD},
     "cyclic": {"sampling": {"kind": "cyclic", "batches": 5}, "optimizer": SGD},
     "correlated": {
         "sampling": {"kind": "cyclic", "batches": 5},
@@ -50,6 +54,7 @@ JOBS: dict[str, dict[str, Any]] = {
     },
     "averaged": {"optimizer": SGD | {"averaging": {"kind": "tail"}}},
 }
+BY_DAY = ("full batch", "poisson", "poisson, by gaps", "mlp, per layer", "averaged")
 AUDIT = {"audit": {"canaries": 200}}
 X, Y = dense(500, 5, 3)
 TRAIN, HELD = StoredPart(X[:400], Y[:400]), StoredPart(X[400:], Y[400:])
@@ -67,7 +72,7 @@ def left(folder: Path) -> torch.Tensor:
     return found
 
 
-@pytest.mark.parametrize("job", but(list(JOBS), lambda job: job not in ("full batch", "poisson", "mlp, per layer")))
+@pytest.mark.parametrize("job", but(list(JOBS), lambda job: job not in BY_DAY))
 def test_a_model_and_its_scores_are_the_same_with_canaries(tmp_path: Path, job: str) -> None:
     """To the bit: so an audit costs no accuracy, and scores never see a canary."""
     plain, model = ran(tmp_path / "plain", spec(**JOBS[job]))
@@ -106,13 +111,15 @@ def test_the_noise_on_canaries_is_the_model_s(tmp_path: Path) -> None:
         assert abs(float(part.std()) - 1.0) < 5.0 / (2 * len(part)) ** 0.5
 
 
-def test_a_sampler_draws_canaries_at_the_records_rate(tmp_path: Path) -> None:
-    """In 20 steps at q = 64/400, each is drawn 3.2 times: the mean shift is 3.2 C η/L."""
-    job = spec(**POISSON | {"length": {"steps": 20}}, audit={"canaries": 20_000}, evaluation=None)
+@pytest.mark.parametrize("expected", [64, 16], ids=["coins", "gaps"])
+def test_a_sampler_draws_canaries_at_the_records_rate(tmp_path: Path, expected: int) -> None:
+    """In 20 steps at q = 64/400, each is drawn 3.2 times: the mean shift is 3.2 C η/L. Below 1/16 gaps are drawn."""
+    sampling = {"kind": "poisson", "expected_batch_size": expected}
+    job = spec(sampling=sampling, optimizer=SGD, length={"steps": 20}, audit={"canaries": 20_000}, evaluation=None)
     ran(tmp_path / "drawn", job)
-    moved = left(tmp_path / "drawn").double() * 64 / 0.5
-    inside = torch.from_numpy(coins("job_1", 20_000))
-    assert abs(float(moved[:20_000][inside].mean()) - 3.2) < 5 * (20 + 2.7) ** 0.5 / 100
+    moved = left(tmp_path / "drawn").double() * expected / 0.5
+    inside, q = torch.from_numpy(coins("job_1", 20_000)), expected / 400
+    assert abs(float(moved[:20_000][inside].mean()) - 20 * q) < 5 * (20 + 20 * q * (1 - q)) ** 0.5 / 100
     assert abs(float(moved[:20_000][~inside].mean())) < 5 * 20**0.5 / 100
 
 
@@ -151,6 +158,38 @@ def test_a_job_that_claims_nothing_has_no_canaries() -> None:
     keys = {"segments": [{"from_step": 1} | {f"{name}_key": "0" * 64 for name in KEYS}], "allowed_steps": 0}
     with pytest.raises(PrivacyError, match="this job has none"):
         Canaries.of(Start.model_validate(start | keys))
+
+
+def audited_job() -> Job:
+    quoted = {"epsilon": {"value": 1.0, "delta": 1e-5, "accountant": "gdp"}}
+    mechanism = start_of(spec(**AUDIT), SHAPE)["mechanism"]
+    return Job(id="job_1", spec=spec(**AUDIT), mechanism=mechanism, quote=quoted)
+
+
+@pytest.mark.parametrize("published", ["nothing", "no tensor", "fewer"])
+def test_an_attempt_without_its_canaries_breaks_its_promise(tmp_path: Path, published: str) -> None:
+    files = []
+    if published != "nothing":
+        tensors = {TENSOR: torch.zeros(299)} if published == "fewer" else {"weight": torch.zeros(300)}
+        safetensors.torch.save_file(tensors, tmp_path / CANARIES_FILE)
+        files = [ArtifactFile(name=CANARIES_FILE, path=str(tmp_path / CANARIES_FILE), sha256="0" * 64, size_bytes=1)]
+    with pytest.raises(PrivacyError, match="other canaries" if published == "fewer" else "did not publish"):
+        finding_of(audited_job(), files)
+
+
+def test_what_fails_in_the_audit_itself_is_not_said_of_the_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    safetensors.torch.save_file({TENSOR: torch.zeros(300)}, tmp_path / CANARIES_FILE)
+    files = [ArtifactFile(name=CANARIES_FILE, path=str(tmp_path / CANARIES_FILE), sha256="0" * 64, size_bytes=1)]
+    assert finding_of(audited_job(), files) is not None
+
+    def without_a_root(*_: object) -> None:
+        raise ValueError("f(a) and f(b) must have different signs")
+
+    monkeypatch.setattr(audited, "found", without_a_root)
+    with pytest.raises(ValueError, match="different signs"):
+        finding_of(audited_job(), files)
 
 
 KEYS = ("noise", "sampler", "release", "init", "dropout", "order")

@@ -267,6 +267,19 @@ class Running(Sums):
         return made + 1e-3 * seen
 
 
+class Growing(Sums):
+    """As `dynamic` rotary positions: it keeps the longest record's number until a short one comes."""
+
+    longest = 1
+
+    def __call__(self, record: np.ndarray) -> Tensor:
+        self.longest = 1 if len(record) < 4 else max(self.longest, len(record))
+        return super().__call__(record) * self.longest
+
+    def examples(self, generator: np.random.Generator) -> list[np.ndarray]:
+        return [generator.random(size).astype(np.float32) for size in (2, 5, 9)]
+
+
 class Aligned(Sums):
     """It goes by where the record lies."""
 
@@ -291,6 +304,7 @@ class Alike(Sums):
         (Warming, "fewer", False),
         (Running, "order", False),
         (Running, "neighbours", False),
+        (Growing, "order", False),
         (Aligned, "memory", True),
         (Silent, "says something", True),
         (Alike, "says something", True),

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import safetensors.numpy
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 
 from app.contracts.audit import CANARIES_FILE, TENSOR, Audit
 from app.contracts.base import Epsilon
 from app.db.models import Job
 from app.errors import PrivacyError
-from app.privacy.canaries import Finding, found
+from app.privacy.canaries import Finding, decoys, found
 from app.privacy.mechanism import MechanismConfig
 from worker.messages import ArtifactFile
 
@@ -27,10 +28,18 @@ def finding_of(job: Job, artifacts: Sequence[ArtifactFile]) -> Finding | None:
     if job.spec.get("audit") is None:
         return None
     asked, mechanism = Audit.model_validate(job.spec["audit"]), MechanismConfig.model_validate(job.mechanism)
+    released = _released(artifacts, asked.canaries)
+    charged = Epsilon.model_validate(job.quote["epsilon"])
+    return found(released, job.id, asked.canaries, mechanism.training.event, charged)
+
+
+def _released(artifacts: Sequence[ArtifactFile], canaries: int) -> NDArray[np.float64]:
+    """What the attempt published at its canaries' and decoys' coordinates."""
     path = next((Path(each.path) for each in artifacts if each.name == CANARIES_FILE), None)
     try:
         released = safetensors.numpy.load(path.read_bytes() if path else b"")[TENSOR].astype(np.float64)
-        charged = Epsilon.model_validate(job.quote["epsilon"])
-        return found(released, job.id, asked.canaries, mechanism.training.event, charged)
     except (SafetensorError, KeyError, ValueError):
         raise PrivacyError("an audited attempt did not publish its canaries") from None
+    if released.shape != (canaries + decoys(canaries),):
+        raise PrivacyError("an audited attempt published other canaries than its job asks for")
+    return released

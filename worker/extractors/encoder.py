@@ -6,6 +6,7 @@ transformers' own classes compute; no code and no pickle from an extractor's fol
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from app.contracts.architectures import POSITIONS
 from app.contracts.extractor import EncoderManifest, ImageInput
-from worker.extractors.files import loading, read_extractor
+from worker.extractors.files import ExtractorMissingError, loading, read_extractor
 from worker.extractors.pixels import pixels, random_images
 from worker.models.hf import loading as loading_hf
 from worker.models.hf.tokens import CHARACTERS
@@ -38,7 +40,8 @@ class EncoderStates:
 
     Raises:
         ExtractorMissingError: a file is missing or differs from the manifest, or the manifest differs; transformers has
-            no such model, or cannot run it; or records are of the other kind.
+            no such model, or cannot run it; its positions depend on texts of before, or are fewer than the tokens that
+            are read; or records are of the other kind.
     """
 
     def __init__(self, folder: Path, sha256: str, image: ImageInput | None) -> None:
@@ -54,6 +57,8 @@ class EncoderStates:
                 embedded: int = self._model.get_input_embeddings().num_embeddings
                 if self._tokens.vocabulary > embedded:
                     raise ValueError("the tokenizer has tokens that the encoder does not know")
+                if (manifest.max_tokens or 0) > _positions(self._model.config.get_text_config()):
+                    raise ExtractorMissingError("`max_tokens` is more tokens than the encoder has positions")
             for example in self.examples(np.random.default_rng(0)):
                 if self(example).shape != (manifest.features,):
                     raise ValueError("the manifest's sizes are not the encoder's")
@@ -148,4 +153,12 @@ def _loaded(document: dict[str, Any], weights: bytes) -> Any:
     missing = [name for name in report["missing_keys"] if not name.startswith(UNUSED)]
     if missing or report["mismatched_keys"] or report["error_msgs"]:
         raise ValueError("the weights do not fit the encoder's class")
+    if loading_hf.remembers(model):
+        raise ExtractorMissingError("the encoder's `dynamic` positions depend on other texts: use another encoder")
     return model.eval().requires_grad_(False)
+
+
+def _positions(config: Any) -> float:
+    """How many its class says that it has; infinite where positions are relative, and none is the last."""
+    found = (getattr(config, name, None) for name in POSITIONS)
+    return min((each for each in found if isinstance(each, int) and each > 0), default=math.inf)

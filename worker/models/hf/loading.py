@@ -127,7 +127,7 @@ def load(folder: ModelFolder, asked: HfModel, classes: tuple[str, ...], dtype: t
     """The module to tune: weights from the folder, uninitialized adapters and classifiers, everything else frozen.
 
     Raises:
-        ModelMissingError: the weights do not fit the model's class.
+        ModelMissingError: the weights do not fit the model's class, or its positions depend on texts of before.
     """
     of, config = folder.architecture, config_of(folder, asked, classes)
     for name, value in list(vars(config).items()):
@@ -149,12 +149,27 @@ def load(folder: ModelFolder, asked: HfModel, classes: tuple[str, ...], dtype: t
     missing = {name for name in report["missing_keys"] if not name.startswith(of.head)}
     if missing or report["mismatched_keys"] or report["error_msgs"]:
         raise ModelMissingError("the model's weights do not fit its class")
+    if remembers(made):
+        raise ModelMissingError("the model's `dynamic` positions depend on other texts: use another model")
     made.config.pad_token_id = None  # otherwise transformers looks for it in every batch, only to warn
     if asked.gradient_checkpointing:
         for block in made.get_submodule(of.blocks.rstrip(".")):
             block.gradient_checkpointing = True
             block._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
     return _tuned(made, folder, asked)
+
+
+def remembers(model: nn.Module) -> bool:
+    """Whether rotary positions of some layers depend on texts of before: the type `dynamic` grows with the longest one.
+
+    transformers' modules decide by this attribute: a type, or one for each kind of layer. `longrope` changes in a pass
+    too, but by the length of that pass's texts alone.
+    """
+    for module in model.modules():
+        kinds = getattr(module, "rope_type", None)
+        if any("dynamic" in str(each) for each in (kinds.values() if isinstance(kinds, dict) else [kinds])):
+            return True
+    return False
 
 
 def _check_shapes(folder: ModelFolder, config: Any) -> None:
