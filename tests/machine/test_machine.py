@@ -12,14 +12,18 @@ from sqlalchemy import event, update
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
-from app.db.models import LedgerEntry
+from app import objects
+from app.db.models import Account, Dataset, LedgerEntry
 from app.ledger import accounts, budgets
+from app.lifecycle import restore
+from app.retention.retire import retire_block
 from tests.by_night import but
 from tests.conftest import BACKINGS
 from tests.machine import histories, nightly
 from tests.machine.histories import Home
 from tests.machine.machine import Machine
 from tests.machine.service import ServiceMachine
+from tests.machine.world import OWNER, moved_clocks
 
 SEED = 1
 BY_DAY = 100  # operations; with this seed they include a restored backup
@@ -115,6 +119,21 @@ def test_it_finds_a_budget_whose_void_gives_nothing_back(home: Home, monkeypatch
     monkeypatch.setattr(budgets, "settle", settle)
     found = fault(home, Budgeting)
     assert "void" in found or "settle_charge" in found, found
+
+
+def test_a_block_that_a_restore_retires_again_leaves_a_data_set_that_grows(home: Home) -> None:
+    """Found by the machine: the untouched first block's retirement was taken for the whole data set's."""
+    with moved_clocks(), home.world() as world:
+        world.register("ds_a", 3.0)
+        world.append("ds_a", "ds_b", "two")
+        backup = world.backup()
+        retire_block(world.db, world.settings, OWNER, "ds_a", "first")
+        world.rewind(backup)
+        restore.post(world.db, world.heads, objects.of(world.settings), "ds_a", "the disk died")
+        with world.db.read() as session:
+            assert session.get_one(Account, "ds_a").joined_into == accounts.RETIRED
+            assert session.get_one(Dataset, "ds_a").retired_at is None
+        world.append("ds_a", "ds_c", "three")
 
 
 def test_a_campaign_goes_on_where_it_ended(home: Home, tmp_path: Path) -> None:
