@@ -62,7 +62,7 @@ class Jobs(Machine):
         state = self.state
         labels = {of.label: each for each, of in state.ledgers.items() if not of.closed}
         if not labels:
-            never_grew = len(state.ledgers) == 1
+            never_grew = len(state.ledgers) == 1 and not state.retired
             self.agree(found, BUDGET if never_grew else "content-deleted")
             return
         if named != "all" and not set(named) <= labels.keys():

@@ -118,6 +118,7 @@ class State:
     def __init__(self, first: str, numbers: itertools.count[int]) -> None:
         self.first = first
         self.numbers = numbers
+        self.retired = False  # as a whole, by a restore that knows of no other block
         self.ledgers: dict[str, Ledger] = {}
         self.budgets: dict[str, Budget] = {}
         self.jobs: dict[str, Job] = {}

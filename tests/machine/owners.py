@@ -185,7 +185,8 @@ class Owners(Machine):
         number = next(self.numbers)
         block_id, label = f"ds_{self.number}_{number}", f"b{number}"
         found = self.call("append", lambda: self.world.append(state.first, block_id, label))
-        if self.agree(found, BEHIND if self.is_behind(*state.ledgers) else None):
+        lost = self.is_behind(*state.ledgers) or bool(self.recorded.keys() - state.ledgers.keys())
+        if self.agree(found, CLOSED if state.retired else BEHIND if lost else None):
             self.open_ledger(block_id, label, state.lead().cap)
             for name, each in state.budgets.items():
                 self.give(block_id, name, min(each.epsilon, state.ledgers[block_id].cap))
@@ -274,4 +275,5 @@ class Owners(Machine):
         if recorded.closed:
             of.closed = True
             state.write(ledger)
+            state.retired = state.retired or (len(state.ledgers) == 1 and recorded.taken == ZERO)
         return lacks

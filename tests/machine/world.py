@@ -102,6 +102,8 @@ class World:
     def append(self, first: str, block_id: str, label: str) -> None:
         """Appends a block, as app.datasets.blocks does once it has read the file and compared its units."""
         to = growing.growing(self.db, OWNER, first)
+        if behind.forgotten(self.db, self.heads, to.owner_key) is not None:
+            raise behind.refusal("the database has lost a block of this owner")
         recorded = {each: behind.read_recorded(self.heads, each) for each in to.family}
         with self.db.read() as session:
             for each, head in recorded.items():
