@@ -170,8 +170,9 @@ def _post(session: Session, recorded: Head, reason: str) -> dict[str, int]:
         # The other ledger was recorded first: its charge is in the database, or in its own gap.
         joining.close(session, account, recorded.joined_into, ACTOR, reason)
         row = session.get_one(Dataset, recorded.dataset)
-        # A block may be retired after it was spent from: then its content stays known (app.datasets.duplicates).
-        is_whole = row.parent_id is None and blocks.family_of(session, row.id) == [row.id]
+        # Without blocks it was the whole data set. A block's content stays known (app.datasets.duplicates), and so does
+        # what was spent from.
+        is_whole = blocks.family_of(session, row.parent_id or row.id) == [row.id]
         if recorded.joined_into == accounts.RETIRED and is_whole and not any(_taken(recorded)):
             row.retired_at = now()
     return lacks
