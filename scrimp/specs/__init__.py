@@ -33,6 +33,7 @@ from scrimp.specs.datasets import (
 )
 from scrimp.specs.jobs import (
     AdaptiveNorm,
+    Audit,
     Clipping,
     CorrelatedNoise,
     Cyclic,
@@ -98,6 +99,7 @@ from scrimp.specs.studies import (
 __all__ = [
     "AdaDps",
     "AdaptiveNorm",
+    "Audit",
     "Auto",
     "Cap",
     "CategoryColumn",

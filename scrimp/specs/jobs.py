@@ -47,6 +47,14 @@ class AdaptiveNorm(Spec):
     count_noise_multiplier: Annotated[float, Field(ge=0.2, le=1000000000000.0)] | None = None
 
 
+class Audit(Spec):
+    """The job trains `canaries` synthetic units beside its records, each in or out by a public coin. Its certificate
+    says how much privacy loss they show at least. Neither the price nor the model changes.
+    """
+
+    canaries: Annotated[int, Field(ge=100, le=100000)]
+
+
 class Clipping(Spec):
     """flat: g / max(1, ‖g‖/C);  automatic: C g / (‖g‖ + 0.01);  per_layer: each of m layers' part flat, to C/√m;
     adaptive: flat, with a C that begins at `max_grad_norm` and moves between steps.
@@ -213,6 +221,12 @@ class JobSpec(Spec):
         | PdaDpmd,
         Field(discriminator="kind"),
     ]
+    blocks: (
+        Literal["all"]
+        | Annotated[
+            list[Annotated[str, Field(pattern="^[a-z0-9][a-z0-9._-]{0,62}$")]], Field(min_length=1, max_length=1000)
+        ]
+    ) = "all"
     privacy: JobPrivacy | None
     clipping: Clipping | None = None
     sampling: Annotated[FullBatch | Poisson | Cyclic, Field(discriminator="kind")] = FullBatch()
@@ -220,8 +234,10 @@ class JobSpec(Spec):
     length: Length
     evaluation: Evaluation | None = None
     runtime: Runtime = Runtime()
+    priority: Annotated[int, Field(ge=-10, le=10)] = 0
     seed: Annotated[int, Field(ge=0, lt=9223372036854775808)] | None = None
     hpo: Annotated[LinearScaling | Random | RandomK | GridOracle | Auto, Field(discriminator="strategy")] | None = None
+    audit: Audit | None = None
 
 
 class StudySpec(JobSpec):
