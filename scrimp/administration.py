@@ -41,6 +41,9 @@ class Administration(Wire):
         max_queued_jobs: int | None = None,
         max_running_jobs: int | None = None,
         max_job_s: int | None = None,
+        max_stored_bytes: int | None = None,
+        weight: int | None = None,
+        max_priority: int | None = None,
     ) -> NewKey:
         """Creates a key; its token is in this response and nowhere else.
 
@@ -49,6 +52,9 @@ class Administration(Wire):
             requests_per_minute, max_queued_jobs: None: the service's settings apply.
             max_running_jobs: None: as many as there are workers.
             max_job_s: how long one of its jobs may run; None: the service's settings apply.
+            max_stored_bytes: of its data sets and uploads; None: the service's settings apply.
+            weight: 1 to 100, how many turns its jobs have for each of a key of weight 1; None: 1.
+            max_priority: -10 to 10, the highest priority of its jobs among themselves; None: 10.
         """
         body = {
             "name": name,
@@ -58,8 +64,16 @@ class Administration(Wire):
             "max_queued_jobs": max_queued_jobs,
             "max_running_jobs": max_running_jobs,
             "max_job_s": max_job_s,
+            "max_stored_bytes": max_stored_bytes,
+            "weight": weight,
+            "max_priority": max_priority,
         }
         return NewKey.model_validate(self.json("POST", "/v1/keys", json=body))
+
+    def change_key(self, key_id: str, **limits: int | None) -> Key:
+        """Changes a key's limits, named as in `create_key`; those that are left out stay, and None takes the service's
+        settings again. For admins."""
+        return Key.model_validate(self.json("PATCH", f"/v1/keys/{in_path(key_id)}", json=limits))
 
     def own_key(self) -> Key:
         """Shows the key that this client sends."""

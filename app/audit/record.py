@@ -19,6 +19,7 @@ from app.ids import now
 
 Action = Literal[
     "key.created",
+    "key.changed",  # its limits or its weight
     "key.rotated",
     "key.revoked",
     "dataset.reading",  # accepted: its file is read in the background
@@ -86,6 +87,7 @@ class Details(TypedDict, total=False):
     joined: list[str]  # the keys that may spend within the budget from now on
     left: list[str]  # those that it bounds no more
     epsilon: float | None  # a cap; the owner's policy for one job
+    limits: dict[str, int | None]  # those of a key that were set; null: no longer its own
     enabled: bool
     because: str  # for `job.failed`: the failure's code
     method: str

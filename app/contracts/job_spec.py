@@ -452,6 +452,9 @@ class JobSpec(Document):
     length: Length
     evaluation: Evaluation | None = None
     runtime: Runtime = Runtime()
+    # Which of a key's queued jobs starts first: that of the highest priority, then the oldest. It never passes another
+    # key's job, and at most the key's `max_priority` is allowed.
+    priority: Annotated[int, Field(strict=True, ge=-10, le=10)] = Field(default=0, exclude_if=lambda level: level == 0)
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
     hpo: Hpo | None = None
     audit: Audit | None = Field(default=None, exclude_if=lambda audit: audit is None)

@@ -29,7 +29,7 @@ LAYOUT = Layout(
         "Length and batches": ("length", "sampling", "clipping", "noise"),
         "Scores": ("evaluation",),
         "Study": ("hpo",),
-        "Where it runs": ("runtime", "seed"),
+        "Where it runs": ("runtime", "priority", "seed"),
     },
     frozenset(
         (

@@ -1,7 +1,8 @@
 """How many bytes an owner's key may have stored: data sets, files that are being read, uploads in pieces.
 
-`require` refuses early, before bytes arrive. `reserve` decides: in the transaction that writes what then counts, while
-no other registration or upload of this key is decided. So two requests at once never exceed the limit together.
+The key's own limit counts, else the setting's. `require` refuses early, before bytes arrive. `reserve` decides: in the
+transaction that writes what then counts, while no other registration or upload of this key is decided. So two requests
+at once never exceed the limit together.
 """
 
 from __future__ import annotations
@@ -23,9 +24,8 @@ def require(db: Database, settings: Settings, owner_key: str, more: int) -> None
     Raises:
         Conflict: `quota-exceeded`, with the limit and what is stored; told to this key alone.
     """
-    if settings.max_stored_bytes:
-        with db.read() as session:
-            _check(session, settings, owner_key, more)
+    with db.read() as session:
+        _check(session, settings, owner_key, more)
 
 
 def reserve(session: Session, settings: Settings, owner_key: str, more: int) -> None:
@@ -36,10 +36,9 @@ def reserve(session: Session, settings: Settings, owner_key: str, more: int) -> 
     Raises:
         Conflict: as `require`.
     """
-    if settings.max_stored_bytes:
-        # The key's row is the lock, of a kind that does not delay its jobs. (SQLite has one writer.)
-        session.execute(select(ApiKey.id).where(ApiKey.id == owner_key).with_for_update(key_share=True))
-        _check(session, settings, owner_key, more)
+    # The key's row is the lock, of a kind that does not delay its jobs. (SQLite has one writer.)
+    session.execute(select(ApiKey.id).where(ApiKey.id == owner_key).with_for_update(key_share=True))
+    _check(session, settings, owner_key, more)
 
 
 def stored_bytes(session: Session, settings: Settings, owner_key: str) -> int:
@@ -54,7 +53,10 @@ def stored_bytes(session: Session, settings: Settings, owner_key: str) -> int:
 
 
 def _check(session: Session, settings: Settings, owner_key: str, more: int) -> None:
-    limit = settings.max_stored_bytes
+    own = session.scalar(select(ApiKey.max_stored_bytes).where(ApiKey.id == owner_key))
+    limit = own or settings.max_stored_bytes
+    if not limit:
+        return
     used = stored_bytes(session, settings, owner_key)
     if used + more > limit:
         detail = f"your key may store {limit} bytes, and {used} are taken: {more} more do not fit; delete a data set's"

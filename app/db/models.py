@@ -16,7 +16,7 @@ api_keys ─┬─ datasets ─┬─ datasets (the blocks appended to it: rows 
                    ├──── job_events, metrics, artifacts, certificates
                    └──── outbox (what the relay still has to do)
 predictions: models on callers' own inputs, for a short time
-claim_turns: whose job was claimed when, in order
+claim_turns: whose job was claimed when, and the turns that follow from it
 workers: who runs attempts, and when each last reported
 ledger_checks: the last finding on each data set's ledger
 signing_keys: the public keys of certificates
@@ -61,7 +61,11 @@ class ApiKey(Base):
     """An API key: the HMAC of its token, its role and its limits. The token is stored nowhere."""
 
     __tablename__ = "api_keys"
-    __table_args__ = (CheckConstraint("role in ('admin', 'owner', 'analyst', 'viewer')", name="role"),)
+    __table_args__ = (
+        CheckConstraint("role in ('admin', 'owner', 'analyst', 'viewer')", name="role"),
+        CheckConstraint("weight between 1 and 100", name="weight"),
+        CheckConstraint("max_priority between -10 and 10", name="max_priority"),
+    )
 
     id: Mapped[str] = mapped_column(primary_key=True)
     name: Mapped[str]
@@ -82,6 +86,9 @@ class ApiKey(Base):
     # The number of dashboard sign-outs: sessions from before the last one have ended.
     sign_outs: Mapped[int] = mapped_column(default=0, server_default="0")
     max_job_s: Mapped[int | None]  # how long a job of this key may run
+    max_stored_bytes: Mapped[int | None]
+    weight: Mapped[int] = mapped_column(default=1, server_default="1")  # in the order of claims
+    max_priority: Mapped[int] = mapped_column(default=10, server_default="10")  # of its jobs, among themselves
 
 
 class Dataset(Base):
@@ -360,13 +367,17 @@ class Job(Base):
 
 
 class ClaimTurn(Base):
-    """The number of the last claim of a key's job on an owner's data. The next claim's turn depends on it."""
+    """The last claim of a key's job on an owner's data. The next claim's turn depends on it (app.lifecycle.turns)."""
 
     __tablename__ = "claim_turns"
+    __table_args__ = (Index("ix_claim_turns_turn", "turn"), Index("ix_claim_turns_owner_start", "owner_start"))
 
     owner_key: Mapped[str] = mapped_column(ForeignKey("api_keys.id"), primary_key=True)
     key_id: Mapped[str] = mapped_column(ForeignKey("api_keys.id"), primary_key=True)
-    turn: Mapped[int]
+    turn: Mapped[int]  # its number among all claims
+    # When it started in virtual time, among the owners and among the owner's keys.
+    owner_start: Mapped[int] = mapped_column(default=0, server_default="0")
+    key_start: Mapped[int] = mapped_column(default=0, server_default="0")
 
 
 class Attempt(Base):

@@ -82,6 +82,7 @@ def quote(
     Raises:
         InvalidRequest, NotFound, Forbidden: as in `submit`.
     """
+    _check_priority(caller, spec)
     with db.read() as session:
         dataset, access = grants.find(session, caller, spec.dataset, "train")
         facts, side = facts_for(session, caller, dataset, spec), side_facts(session, caller, spec)
@@ -183,6 +184,7 @@ def submit(
     found = _look_up(db, caller, spec, idempotency_key)
     if found.before is not None:
         return _same(*found.before, digest), None
+    _check_priority(caller, spec)
     facts, side = _facts(db, caller, spec, found)
     with tracing.span("price", {"dataset": facts.id}):
         planned, priced = price_on_blocks(pricing, pinned(spec, models_root, facts), facts, side)
@@ -344,6 +346,12 @@ def _check(
     if found.problem is not None:
         raise behind.refusal(found.problem)
     return access
+
+
+def _check_priority(caller: Caller, spec: JobSpec) -> None:
+    if spec.priority > caller.max_priority:
+        detail = f"your key's jobs may have priorities up to {caller.max_priority}: choose one of these"
+        raise InvalidRequest.at("/priority", detail)
 
 
 def _is_allowed(access: Access, priced: Price | StudyPrice) -> bool:

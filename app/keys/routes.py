@@ -1,4 +1,4 @@
-"""/v1/keys: admins make, list and revoke keys; each key may show and rotate itself.
+"""/v1/keys: admins make, list, change and revoke keys; each key may show and rotate itself.
 
 A token is shown once, in the response that makes it.
 """
@@ -23,16 +23,32 @@ router = APIRouter(prefix="/v1/keys", tags=["keys"])
 Count = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
 
 
-class KeyRequest(Document):
+class LimitsRequest(Document):
+    """A key's own limits. Null: the setting's value; running jobs then have no limit, the weight is 1, and the largest
+    priority is 10."""
+
+    requests_per_minute: Count | None = None
+    max_queued_jobs: Count | None = None
+    max_running_jobs: Count | None = None
+    max_job_s: Annotated[int, Field(strict=True, ge=1, le=100_000_000)] | None = None
+    max_stored_bytes: Annotated[int, Field(strict=True, ge=1, le=2**53)] | None = None
+    # How many turns its jobs have at the workers, compared with other keys' jobs on the same owner's data; an owner's
+    # key compares all jobs on its data with those on other owners' data.
+    weight: Annotated[int, Field(strict=True, ge=1, le=100)] | None = None
+    # The highest `priority` of its jobs, which orders them among themselves.
+    max_priority: Annotated[int, Field(strict=True, ge=-10, le=10)] | None = None
+
+
+class KeyRequest(LimitsRequest):
     """A key to make. A limit that is left out takes the setting's value; running jobs then have no limit."""
 
     name: Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=NO_NUL)]
     role: service.Role
     expires_at: AwareDatetime | None = None
-    requests_per_minute: Count | None = None
-    max_queued_jobs: Count | None = None
-    max_running_jobs: Count | None = None
-    max_job_s: Annotated[int, Field(strict=True, ge=1, le=100_000_000)] | None = None
+
+
+class KeyChange(LimitsRequest):
+    """What to change of a key. A limit that is left out stays; null takes the setting's value again."""
 
 
 class Rotation(Document):
@@ -50,6 +66,9 @@ class KeyLimits(Document):
     max_queued_jobs: int
     max_running_jobs: int | None
     max_job_s: float | None  # how long a job may run
+    max_stored_bytes: int | None  # of its data sets and uploads
+    weight: int  # turns of its jobs, compared with others'
+    max_priority: int  # of its jobs, among themselves
 
 
 class KeyView(Document):
@@ -82,6 +101,9 @@ class KeyView(Document):
                 max_queued_jobs=key.max_queued_jobs or settings.max_queued_jobs,
                 max_running_jobs=key.max_running_jobs,
                 max_job_s=key.max_job_s or settings.max_job_s or None,
+                max_stored_bytes=key.max_stored_bytes or settings.max_stored_bytes or None,
+                weight=key.weight,
+                max_priority=key.max_priority,
             ),
         )
 
@@ -103,7 +125,7 @@ class KeyList(Document):
 @router.post("", status_code=201)
 def create_key(request: Request, body: KeyRequest, db: Db, settings: ServiceSettings, caller: AdminKey) -> NewKey:
     """Creates a key. Its token appears in this response only."""
-    limits = service.OwnLimits(body.requests_per_minute, body.max_queued_jobs, body.max_running_jobs, body.max_job_s)
+    limits = service.OwnLimits(**body.model_dump(include=set(LimitsRequest.model_fields)))
     with db.write() as session:
         key, token = service.create(
             session,
@@ -149,6 +171,13 @@ def rotate_key(
         made = NewKey(key=KeyView.of(key, settings), token=token)
     service.renew_admin_file(settings, key_id, token)
     return made
+
+
+@router.patch("/{key_id}")
+def change_key(key_id: str, body: KeyChange, db: Db, settings: ServiceSettings, _caller: AdminKey) -> KeyView:
+    """Changes a key's limits and its weight, at once; what is left out stays. Jobs that run go on. For admins."""
+    with db.write() as session:
+        return KeyView.of(service.change(session, key_id, body.model_dump(exclude_unset=True)), settings)
 
 
 @router.delete("/{key_id}")

@@ -10,8 +10,8 @@ import hashlib
 import hmac
 import logging
 import secrets
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,6 +32,7 @@ Role = Literal["admin", "owner", "analyst", "viewer"]
 logger = logging.getLogger(__name__)
 NO_SUCH_KEY = "there is no such key"
 NOT_HELD = "this key is unknown, expired or revoked: check it, or ask an admin for a new one"
+UNLESS_SET = {"weight": 1, "max_priority": 10}
 LONGEST_LIFE = timedelta(days=36525)
 KEY = table_of(ApiKey).c
 BY_ID = select(table_of(ApiKey)).where(KEY.id == bindparam("key"))
@@ -46,6 +47,7 @@ CHECKED = [
     KEY.revoked_at,
     KEY.expires_at,
     KEY.requests_per_minute,
+    KEY.max_priority,
 ]
 # Locks the row against others who count its jobs or change it. Inserts of new jobs do not wait.
 LOCKED = BY_ID.with_for_update(key_share=True)
@@ -61,6 +63,7 @@ class Caller:
             and a viewer looks at them.
         generation: which of the key's tokens was sent, see `generation_of`.
         requests_per_minute: the key's own limit; None for the setting's.
+        max_priority: the highest priority of its jobs, among themselves.
     """
 
     id: str
@@ -68,6 +71,7 @@ class Caller:
     role: str
     generation: str = ""
     requests_per_minute: int | None = None
+    max_priority: int = 10
 
     @property
     def is_admin(self) -> bool:
@@ -81,12 +85,20 @@ class Caller:
 
 @dataclass(frozen=True)
 class OwnLimits:
-    """A key's own limits. None takes the setting's value (running jobs: no limit)."""
+    """A key's own limits. None takes the setting's value (running jobs: no limit), or that of UNLESS_SET.
+
+    Attributes:
+        weight: how many turns it has at the workers, compared with others.
+        max_priority: the highest priority of its jobs, among themselves.
+    """
 
     requests_per_minute: int | None = None
     max_queued_jobs: int | None = None
     max_running_jobs: int | None = None
     max_job_s: int | None = None
+    max_stored_bytes: int | None = None
+    weight: int | None = None
+    max_priority: int | None = None
 
 
 def digest(pepper: bytes, token: str) -> str:
@@ -130,14 +142,31 @@ def create(
         created_by=created_by,
         revoked_at=None,
         expires_at=expires_at,
-        requests_per_minute=limits.requests_per_minute,
-        max_queued_jobs=limits.max_queued_jobs,
-        max_running_jobs=limits.max_running_jobs,
-        max_job_s=limits.max_job_s,
+        **_in_columns(asdict(limits)),
     )
     session.add(key)
     session.flush()
     return key, token
+
+
+def change(session: Session, key_id: str, limits: Mapping[str, int | None]) -> ApiKey:
+    """Sets some of a key's limits, as `OwnLimits` names them; a None takes that limit of its own away. Claims and
+    submissions follow at once; jobs that run go on.
+
+    Raises:
+        NotFound: there is no such key.
+    """
+    key = locked(session, key_id)
+    if key is None:
+        raise NotFound(NO_SUCH_KEY)
+    for name, value in _in_columns(limits).items():
+        setattr(key, name, value)
+    audit.record(session, "key.changed", key.id, limits=dict(limits))
+    return key
+
+
+def _in_columns(limits: Mapping[str, int | None]) -> dict[str, int | None]:
+    return {name: UNLESS_SET.get(name) if value is None else value for name, value in limits.items()}
 
 
 def is_alive(key: KeyLike) -> bool:
@@ -340,4 +369,4 @@ def _new_token(key_id: str) -> str:
 
 
 def _caller(key: KeyLike, generation: str) -> Caller:
-    return Caller(key.id, key.name, key.role, generation, key.requests_per_minute)
+    return Caller(key.id, key.name, key.role, generation, key.requests_per_minute, key.max_priority)

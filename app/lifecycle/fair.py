@@ -1,8 +1,11 @@
 """Chooses the queued job for a free worker: data owners take turns, and so do the keys on each owner's data.
 
-    1. the owner with the fewest running jobs; if several, the one with the oldest turn
-    2. of its keys the one with the fewest running jobs; if several, the one with the oldest turn
-    3. of that key's jobs the oldest
+    1. the owner with the fewest running jobs for its weight; if several, the one whose turn it is
+    2. of its keys the one with the fewest running jobs for its weight; if several, the one whose turn it is
+    3. of that key's jobs the one of the highest priority; if several, the oldest
+
+Weights of keys decide how often each has a turn (app.lifecycle.turns). A job's priority counts among its own key's jobs
+alone.
 
 A message only says that there is work. A worker skips jobs that it may not take, so they delay no others: jobs for
 another device, jobs that ask for more processes than it has, jobs that wait after a crash, jobs of a key at its limit
@@ -18,23 +21,21 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import ColumnElement, exists, false, func, or_, select
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from app.db.engine import Database
-from app.db.models import ApiKey, ClaimTurn, Dataset, Job, LedgerEntry, table_of
+from app.db.models import ApiKey, Dataset, Job, LedgerEntry
 from app.ledger.behind import ALL, reach
 from app.ledger.blocks import held_on
 from app.ledger.heads import Heads
 from app.lifecycle.claims import Claim, claim
-from app.lifecycle.states import ACTIVE, DEVICE, IS_DUE, PROCESSES
-
-Pair = tuple[str, str]  # owner of the data, key of the job
+from app.lifecycle.states import ACTIVE, DEVICE, IN_ORDER, IS_DUE, PROCESSES
+from app.lifecycle.turns import Pair, Turn, Turns, note_turn, rounds, turns_of
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """The oldest queued job of a key on an owner's data."""
+    """The first queued job of a key on an owner's data."""
 
     owner: str
     key: str
@@ -42,27 +43,48 @@ class Candidate:
     job_id: str
     created_at: datetime
 
+    @property
+    def pair(self) -> Pair:
+        """Who waits with it."""
+        return (self.owner, self.key)
 
-def fairest(waiting: Iterable[Candidate], running: Mapping[Pair, int], turns: Mapping[Pair, int]) -> Candidate | None:
+
+@dataclass(frozen=True)
+class Chosen:
+    """The job whose turn it is, and the turn that its claim takes."""
+
+    job: Candidate
+    turn: Turn
+
+
+def fairest(
+    waiting: Collection[Candidate], running: Mapping[Pair, int], turns: Turns, weights: Mapping[str, int]
+) -> Chosen | None:
     """Returns the candidate whose turn it is; None without candidates.
 
     Args:
         waiting: one candidate for each pair with jobs that may be taken.
         running: how many jobs of each pair run now.
-        turns: the number of each pair's last claim; a pair without one goes first.
+        turns: the last claims; a pair without one goes before those that start with it.
+        weights: of the keys and owners that wait.
     """
-    of_owner, last = Counter[str](), Counter[str]()
+    of_owner = Counter[str]()
     for (owner, _key), count in running.items():
         of_owner[owner] += count
-    for (owner, _key), turn in turns.items():
-        last[owner] = max(last[owner], turn)
+    least_owner = min((weights[each.owner] for each in waiting), default=1)
+    least_key: dict[str, int] = {}
+    for each in waiting:
+        least_key[each.owner] = min(least_key.get(each.owner, weights[each.key]), weights[each.key])
 
-    def order(each: Candidate) -> tuple[int, int, int, int, datetime, str]:
-        pair = (each.owner, each.key)
-        mine = (running.get(pair, 0), turns.get(pair, 0))
-        return (of_owner[each.owner], last[each.owner], *mine, each.created_at, each.job_id)
+    def order(each: Candidate) -> tuple[int | datetime | str, ...]:
+        start, (owner_number, number) = turns.next(each.pair, weights), turns.oldest(each.pair)
+        owner_rounds = rounds(of_owner[each.owner], weights[each.owner], least_owner)
+        key_rounds = rounds(running.get(each.pair, 0), weights[each.key], least_key[each.owner])
+        of_keys = (key_rounds, start.key_start, number)
+        return (owner_rounds, start.owner_start, owner_number, *of_keys, each.created_at, each.job_id)
 
-    return min(waiting, key=order, default=None)
+    found = min(waiting, key=order, default=None)
+    return None if found is None else Chosen(found, turns.next(found.pair, weights))
 
 
 def claim_next(
@@ -83,16 +105,17 @@ def claim_next(
         # One transaction per try: it frees its locked rows before the next try locks others.
         with db.write() as session:
             behind = [dataset_id for dataset_id, may in current.items() if not may]
-            found = next_job(session, devices, processes, passed, behind)
-            if found is None:
+            chosen = next_job(session, devices, processes, passed, behind)
+            if chosen is None:
                 return None
+            found = chosen.job
             job = session.get_one(Job, found.job_id)
             reads = held_on(session, job.parent_id or job.id) or [found.dataset_id]
             if all(each in current for each in reads):
                 reached = all(_hold_within(session, job, each, current[each]) for each in reads)
                 held = claim(session, found.job_id, worker, lease_s) if reached else None
                 if held is not None:
-                    note_turn(session, found)
+                    note_turn(session, found.pair, chosen.turn)
                     return held
                 # Taken by another worker, its key is at its limit, its hold is too new, or a block of it is behind.
                 passed.add(found.job_id)
@@ -117,7 +140,7 @@ def next_job(
     processes: int = 1,
     passed: Collection[str] = (),
     behind: Collection[str] = (),
-) -> Candidate | None:
+) -> Chosen | None:
     """Returns the job whose turn it is now.
 
     Args:
@@ -134,13 +157,16 @@ def next_job(
             .group_by(Dataset.owner_key, Job.key_id)
         )
     }
-    full = _full(session, running)
-    waiting = [each for each in _waiting(session, devices, processes, passed, behind) if each.key not in full]
-    if len(waiting) < 2:
-        return waiting[0] if waiting else None
-    last = select(ClaimTurn).where(ClaimTurn.owner_key.in_({each.owner for each in waiting}))
-    turns = {(each.owner_key, each.key_id): each.turn for each in session.scalars(last)}
-    return fairest(waiting, running, turns)
+    waiting = _waiting(session, devices, processes, passed, behind)
+    if not waiting:
+        return None
+    limits, weights = _limits_and_weights(session, waiting)
+    of_key = Counter[str]()
+    for (_owner, key), count in running.items():
+        of_key[key] += count
+    # A claim counts a key's running jobs again, under a lock.
+    free = [each for each in waiting if (limit := limits[each.key]) is None or of_key[each.key] < limit]
+    return fairest(free, running, turns_of(session, {each.owner for each in free}), weights)
 
 
 def _waiting(
@@ -150,9 +176,9 @@ def _waiting(
     passed: Collection[str],
     behind: Collection[str],
 ) -> list[Candidate]:
-    """Returns the oldest job that may be taken, for each pair."""
-    pair, age = (Dataset.owner_key, Job.key_id), (Job.created_at, Job.id)
-    place = func.row_number().over(partition_by=pair, order_by=age).label("place")
+    """Returns the first job that may be taken, for each pair."""
+    pair = (Dataset.owner_key, Job.key_id)
+    place = func.row_number().over(partition_by=pair, order_by=IN_ORDER).label("place")
     queued = (
         select(Dataset.owner_key, Job.key_id, Job.dataset_id, Job.id, Job.created_at, place)
         .join(Dataset, Dataset.id == Job.dataset_id)
@@ -174,20 +200,8 @@ def _pays_on(behind: Collection[str]) -> ColumnElement[bool]:
     return exists().where(LedgerEntry.dataset_id.in_(behind), LedgerEntry.once == once)
 
 
-def _full(session: Session, running: Mapping[Pair, int]) -> set[str]:
-    """Returns the keys at their limit of running jobs. A claim counts again, under a lock."""
-    counts = Counter[str]()
-    for (_owner, key), count in running.items():
-        counts[key] += count
-    limits = select(ApiKey.id, ApiKey.max_running_jobs).where(ApiKey.id.in_(counts))
-    return {key for key, limit in session.execute(limits) if limit is not None and counts[key] >= limit}
-
-
-def note_turn(session: Session, taken: Candidate) -> None:
-    """Records this pair's turn, so that others go first. Two concurrent claims may get the same number: then the jobs'
-    age decides."""
-    number = (session.scalar(select(func.max(ClaimTurn.turn))) or 0) + 1
-    dialect = postgresql if session.get_bind().dialect.name == "postgresql" else sqlite
-    row = {"owner_key": taken.owner, "key_id": taken.key, "turn": number}
-    again = {"index_elements": ["owner_key", "key_id"], "set_": {"turn": number}}
-    session.execute(dialect.insert(table_of(ClaimTurn)).values(row).on_conflict_do_update(**again))
+def _limits_and_weights(session: Session, waiting: Iterable[Candidate]) -> tuple[dict[str, int | None], dict[str, int]]:
+    """Returns the limits of running jobs and the weights of the keys and owners that wait."""
+    keys = {name for each in waiting for name in each.pair}
+    found = session.execute(select(ApiKey.id, ApiKey.max_running_jobs, ApiKey.weight).where(ApiKey.id.in_(keys))).all()
+    return {row[0]: row[1] for row in found}, {row[0]: row[2] for row in found}

@@ -23,7 +23,7 @@ from app.ids import whole_second
 from app.ledger import blocks
 from app.lifecycle import failures
 from app.lifecycle.coverage import started_training
-from app.lifecycle.states import ACTIVE, IS_DUE, append_event, discard, notify, want_certificate
+from app.lifecycle.states import ACTIVE, IN_ORDER, IS_DUE, append_event, discard, notify, want_certificate
 from app.privacy.filters import filter_of
 from app.privacy.mechanism import MechanismConfig
 
@@ -101,7 +101,7 @@ def limit_of_running(session: Session, job_id: str) -> int | None:
 
 
 def waiting_for(session: Session, job: Job) -> list[str]:
-    """Returns the queued jobs that this job's end, or pause, lets run: if its key has a limit, the key's oldest jobs,
+    """Returns the queued jobs that this job's end, or pause, lets run: if its key has a limit, the key's first jobs,
     one for each place that is free without this job.
 
     Reads under the lock on the key's row. So it sees every claim that was refused because of this job, and a later
@@ -113,7 +113,7 @@ def waiting_for(session: Session, job: Job) -> list[str]:
     session.get(ApiKey, job.key_id, with_for_update={"key_share": True}, populate_existing=True)
     others = (Job.key_id == job.key_id, Job.id != job.id, Job.study.is_(None))
     running = session.scalar(select(func.count()).select_from(Job).where(*others, Job.status.in_(ACTIVE))) or 0
-    queued = select(Job.id).where(*others, Job.status == "queued", IS_DUE).order_by(Job.created_at, Job.id)
+    queued = select(Job.id).where(*others, Job.status == "queued", IS_DUE).order_by(*IN_ORDER)
     return list(session.scalars(queued.limit(max(0, limit - running))))
 
 

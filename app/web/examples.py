@@ -343,6 +343,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "forecast_ledger": JOB_SPECS,
     "begin_upload": {"5 GiB": {"size": 5368709120}},
     "set_grant": {"to train, within a policy": {"access": "train", "max_epsilon_per_job": 0.5}},
+    "change_key": {"three turns for each of others'": {"weight": 3}, "as the settings say": {"max_running_jobs": None}},
     "rotate_key": {"the old token works for one more hour": {"overlap_s": 3600}},
     "create_webhook": {
         "events of a data set's jobs": {

@@ -102,6 +102,7 @@ OPERATIONS = {
     "create_key": Operation("The key, with its token: shown in this response only.", ("forbidden",)),
     "show_own_key": Operation("The calling key."),
     "rotate_key": Operation("The key, with its new token: shown in this response only.", ("forbidden", "wrong-state")),
+    "change_key": Operation("The key, changed.", ("forbidden",)),
     "revoke_key": Operation("The key, revoked.", ("forbidden", "last-admin-key")),
     "list_grants": Operation("All grants on the data set.", ("forbidden", "not-ready")),
     "set_grant": Operation("The grant.", ("forbidden", "not-ready")),

@@ -1,4 +1,4 @@
-"""`scrimp keys`: admins make, list and revoke keys; each key may show and rotate itself."""
+"""`scrimp keys`: admins make, list, change and revoke keys; each key may show and rotate itself."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from scrimp.cli import show
 from scrimp.cli.session import Session, command
-from scrimp.models import NewKey
+from scrimp.models import Key, NewKey
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -18,6 +18,12 @@ Role = Annotated[
     typer.Option(help="admin | owner (registers data) | analyst (trains on what it is granted) | viewer (looks at it)"),
 ]
 Count = Annotated[int | None, typer.Option(min=1, help="This key's own limit; default: the service's setting.")]
+Weight = Annotated[
+    int | None, typer.Option(min=1, max=100, help="Turns of its jobs for each of a key of weight 1; default: 1.")
+]
+Highest = Annotated[
+    int | None, typer.Option(min=-10, max=10, help="The highest priority of its jobs among themselves; default: 10.")
+]
 UNITS = {"h": timedelta(hours=1), "d": timedelta(days=1)}
 
 
@@ -43,6 +49,9 @@ def create(
     max_queued_jobs: Count = None,
     max_running_jobs: Count = None,
     max_job_s: Count = None,
+    max_stored_bytes: Count = None,
+    weight: Weight = None,
+    max_priority: Highest = None,
 ) -> None:
     """Make a key. Its token is printed this once."""
     made = session.client.create_key(
@@ -53,6 +62,9 @@ def create(
         max_queued_jobs=max_queued_jobs,
         max_running_jobs=max_running_jobs,
         max_job_s=max_job_s,
+        max_stored_bytes=max_stored_bytes,
+        weight=weight,
+        max_priority=max_priority,
     )
     session.result(made, lambda: _new(session, made))
 
@@ -62,21 +74,54 @@ def list_(session: Session) -> None:
     """List all keys, including revoked ones."""
     keys = list(session.client.keys())
     rows = [
-        (key.id, key.name, key.role, *map(show.when, (key.created_at, key.expires_at, key.revoked_at))) for key in keys
+        (key.id, key.name, key.role, str(key.limits.get("weight", 1)), *map(show.when, times))
+        for key in keys
+        for times in [(key.created_at, key.expires_at, key.revoked_at)]
     ]
-    head = ("id", "name", "role", "created", "expires", "revoked")
+    head = ("id", "name", "role", "weight", "created", "expires", "revoked")
     session.result(keys, lambda: show.table(session.console, head, rows))
 
 
 @command(app, "self")
 def self_(session: Session) -> None:
     """Show the key that is sent, and its limits."""
-    key = session.client.own_key()
-    limits = [
-        (name.replace("_", " "), "any number" if value is None else str(value)) for name, value in key.limits.items()
-    ]
-    facts = [("id", key.id), ("name", key.name), ("role", key.role), ("expires", show.when(key.expires_at)), *limits]
-    session.result(key, lambda: show.facts(session.console, facts))
+    _limits(session, session.client.own_key())
+
+
+@command(app, "set")
+def set_(
+    session: Session,
+    key_id: Annotated[str, typer.Argument(metavar="KEY", help="Its id or name.")],
+    requests_per_minute: Count = None,
+    max_queued_jobs: Count = None,
+    max_running_jobs: Count = None,
+    max_job_s: Count = None,
+    max_stored_bytes: Count = None,
+    weight: Weight = None,
+    max_priority: Highest = None,
+    default: Annotated[
+        list[str] | None, typer.Option(metavar="LIMIT", help="Back to the service's setting: such as max-job-s.")
+    ] = None,
+) -> None:
+    """Change a key's limits or its weight; what is not given stays."""
+    given = {
+        "requests_per_minute": requests_per_minute,
+        "max_queued_jobs": max_queued_jobs,
+        "max_running_jobs": max_running_jobs,
+        "max_job_s": max_job_s,
+        "max_stored_bytes": max_stored_bytes,
+        "weight": weight,
+        "max_priority": max_priority,
+    }
+    changes: dict[str, int | None] = {name: value for name, value in given.items() if value is not None}
+    for each in default or ():
+        name = each.replace("-", "_")
+        if name not in given or name in changes:
+            raise typer.BadParameter(f"{each!r} is no limit, or is given too: one of {', '.join(given)}")
+        changes[name] = None
+    if not changes:
+        raise typer.BadParameter("say what to change, such as --weight 3")
+    _limits(session, session.client.change_key(session.client.key_id_of(key_id), **changes))
 
 
 @command(app, "rotate")
@@ -97,6 +142,14 @@ def revoke(session: Session, key_id: Annotated[str, typer.Argument(metavar="KEY"
     """Revoke a key, at once and for good. Its jobs continue."""
     key = session.client.revoke_key(session.client.key_id_of(key_id))
     session.result(key, lambda: session.console.print(f"{key.id} ({key.name}) is revoked"))
+
+
+def _limits(session: Session, key: Key) -> None:
+    limits = [
+        (name.replace("_", " "), "any number" if value is None else str(value)) for name, value in key.limits.items()
+    ]
+    facts = [("id", key.id), ("name", key.name), ("role", key.role), ("expires", show.when(key.expires_at)), *limits]
+    session.result(key, lambda: show.facts(session.console, facts))
 
 
 def _new(session: Session, made: NewKey) -> None:

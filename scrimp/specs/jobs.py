@@ -234,6 +234,7 @@ class JobSpec(Spec):
     length: Length
     evaluation: Evaluation | None = None
     runtime: Runtime = Runtime()
+    priority: Annotated[int, Field(ge=-10, le=10)] = 0
     seed: Annotated[int, Field(ge=0, lt=9223372036854775808)] | None = None
     hpo: Annotated[LinearScaling | Random | RandomK | GridOracle | Auto, Field(discriminator="strategy")] | None = None
     audit: Audit | None = None

@@ -25,6 +25,17 @@ def backing(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+DEFAULTS = {
+    "requests_per_minute": 6000,
+    "max_queued_jobs": 100,
+    "max_running_jobs": None,
+    "max_job_s": None,
+    "max_stored_bytes": None,
+    "weight": 1,
+    "max_priority": 10,
+}
+
+
 def make(world: World, **body: Any) -> Any:
     return world.ask("admin", "POST", "/v1/keys", json={"name": "new", "role": "analyst"} | body)
 
@@ -58,18 +69,50 @@ def test_a_key_expires_in_the_future_within_a_century(world: World, moment: str)
 
 
 def test_a_key_looks_at_itself(world: World) -> None:
-    made = make(world, requests_per_minute=7, max_queued_jobs=3, max_running_jobs=1, max_job_s=60).json()
+    limits = {"requests_per_minute": 7, "max_queued_jobs": 3, "max_running_jobs": 1, "max_job_s": 60}
+    limits |= {"max_stored_bytes": 2**40, "weight": 3, "max_priority": 0}
+    made = make(world, **limits).json()
     answer = world.client.get("/v1/keys/self", headers={"Authorization": f"Bearer {made['token']}"}).json()
     assert answer == made["key"]
-    assert answer["limits"] == {"requests_per_minute": 7, "max_queued_jobs": 3, "max_running_jobs": 1, "max_job_s": 60}
+    assert answer["limits"] == limits
     default = world.ask("trainer", "GET", "/v1/keys/self").json()
-    assert default["limits"] == {
-        "requests_per_minute": 6000,
-        "max_queued_jobs": 100,
-        "max_running_jobs": None,
-        "max_job_s": None,
-    }
+    assert default["limits"] == DEFAULTS
     assert default["expires_at"] is None
+
+
+def test_an_admin_changes_limits_and_what_is_left_out_stays(world: World) -> None:
+    made = make(world, max_job_s=60, weight=5).json()["key"]
+
+    def change(**body: Any) -> Any:
+        return world.ask("admin", "PATCH", f"/v1/keys/{made['id']}", json=body).json()["limits"]
+
+    wanted = DEFAULTS | {"max_job_s": 60, "weight": 5, "max_running_jobs": 2, "max_priority": -10}
+    assert change(max_running_jobs=2, max_priority=-10) == wanted
+    assert change() == wanted
+    assert change(max_job_s=None, weight=None, max_priority=None) == DEFAULTS | {"max_running_jobs": 2}
+    entry = world.ask("admin", "GET", "/v1/audit?action=key.changed").json()["items"][0]
+    assert entry["target"] == made["id"]
+    assert entry["details"] == {"limits": {"max_job_s": None, "weight": None, "max_priority": None}}
+    assert world.ask("admin", "PATCH", "/v1/keys/key_none", json={"weight": 2}).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("name", "bad"),
+    [
+        *(("weight", bad) for bad in (0, -1, 101, 10**30, 1.5, 3.0, True, "3", [1])),
+        *(("max_priority", bad) for bad in (-11, 11, 0.5, False, "high")),
+        *(("max_stored_bytes", bad) for bad in (0, -1, 2**63, 1e9)),
+        ("role", "admin"),
+    ],
+)
+def test_a_limit_is_a_whole_number_within_bounds(shared_world: World, name: str, bad: object) -> None:
+    path = f"/v1/keys/{shared_world.ids['trainer']}"
+    answers = [shared_world.ask("admin", "PATCH", path, json={name: bad})]
+    if name != "role":
+        answers.append(make(shared_world, **{name: bad}))
+    for answer in answers:
+        assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, f"/{name}")
+    assert shared_world.ask("trainer", "GET", "/v1/keys/self").json()["limits"] == DEFAULTS
 
 
 def test_rotation_gives_the_same_key_a_new_token(world: World) -> None:

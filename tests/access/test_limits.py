@@ -158,6 +158,31 @@ def test_the_queue_of_a_key_is_bounded(world: World) -> None:
     assert submit(world, "busy", "3").status_code == 201
 
 
+def test_a_priority_above_the_key_s_largest_is_refused_and_costs_nothing(world: World) -> None:
+    world.add_key("calm", "analyst", limits=_own(max_priority=2))
+    world.grant("calm", "train")
+    ledger = f"/v1/datasets/{world.mine.dataset}/ledger"
+    before = world.ask("calm", "GET", ledger).json()["accounts"]
+
+    def asked(path: str, priority: object) -> Any:
+        spec = job_spec(world.mine.dataset, privacy={"target_epsilon": 0.01}, evaluation=None, priority=priority)
+        return world.ask("calm", "POST", path, json=spec, headers={"Idempotency-Key": f"once-{priority}"})
+
+    for path in ("/v1/jobs", "/v1/quotes"):
+        for priority in (3, 11, -11, 1.5, "2"):
+            refusal = asked(path, priority).json()
+            assert (refusal["status"], refusal["errors"][0]["pointer"]) == (422, "/priority")
+    assert "priorities up to 2" in asked("/v1/jobs", 3).json()["errors"][0]["detail"]
+    assert world.ask("calm", "GET", ledger).json()["accounts"] == before
+    plain, ranked = asked("/v1/quotes", 0).json(), asked("/v1/quotes", 2).json()
+    assert (plain["mechanism"], plain["charge"]) == (ranked["mechanism"], ranked["charge"])
+    made = asked("/v1/jobs", 2)
+    assert (made.status_code, made.json()["spec"]["priority"]) == (201, 2)
+    lowered = world.ask("admin", "PATCH", f"/v1/keys/{world.ids['calm']}", json={"max_priority": 0})
+    assert lowered.status_code == 200
+    assert asked("/v1/jobs", 2).json()["id"] == made.json()["id"], "a replay is the job that is there"
+
+
 def test_two_submissions_can_not_both_take_the_last_place(world: World) -> None:
     world.add_key("busy", "analyst", limits=_own(max_queued_jobs=3))
     world.grant("busy", "train")

@@ -140,6 +140,7 @@ TABLE: dict[tuple[str, str], Rule] = {
     ("GET", "/v1/keys"): Rule(role=ADMINS),
     ("GET", "/v1/keys/self"): ANY,
     ("POST", "/v1/keys/{key_id}/rotate"): Rule(role=ADMINS, otherwise=404),
+    ("PATCH", "/v1/keys/{key_id}"): Rule(role=ADMINS, send=json({"weight": 1})),
     ("DELETE", "/v1/keys/{key_id}"): Rule(role=ADMINS),
     ("POST", "/v1/datasets"): Rule(422, role=OWNERS, send=json({})),
     ("POST", "/v1/datasets/check"): Rule(422, role=OWNERS, send=json({})),

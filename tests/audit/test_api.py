@@ -250,6 +250,7 @@ TABLE: dict[tuple[str, str], tuple[str, Call] | None] = {
     ("PATCH", "/v1/uploads/{upload_id}"): None,  # a file is sent in a thousand pieces: its begin and its end are there
     ("DELETE", "/v1/uploads/{upload_id}"): ("upload.given_up", plain("/v1/uploads/{upload}", method="DELETE")),
     ("POST", "/v1/keys"): ("key.created", plain("/v1/keys", {"name": "n", "role": "viewer"})),
+    ("PATCH", "/v1/keys/{key_id}"): ("key.changed", plain("/v1/keys/{key}", {"weight": 2}, method="PATCH")),
     ("DELETE", "/v1/keys/{key_id}"): ("key.revoked", plain("/v1/keys/{key}", method="DELETE")),
     ("POST", "/v1/keys/{key_id}/rotate"): ("key.rotated", plain("/v1/keys/{key}/rotate")),
     ("PUT", "/v1/datasets/{dataset_id}/grants/{key_id}"): (

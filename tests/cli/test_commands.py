@@ -261,6 +261,20 @@ def test_grants_rotation_and_who_am_i(cli: Cli, dataset: str) -> None:
     assert cli("keys", "create", "eve", "--expires", "tomorrow").exit_code == 2
 
 
+def test_a_key_s_limits_are_shown_and_set(cli: Cli) -> None:
+    made = cli.json("keys", "create", "carol", "--weight", "3", "--max-stored-bytes", "1000", "--max-priority", "2")
+    key = made["key"]["id"]
+    assert made["key"]["limits"] | {"weight": 3, "max_stored_bytes": 1000, "max_priority": 2} == made["key"]["limits"]
+    changed = cli.json("keys", "set", "carol", "--weight", "4", "--max-running-jobs", "1", "--default", "max-priority")
+    assert changed["limits"] == made["key"]["limits"] | {"weight": 4, "max_running_jobs": 1, "max_priority": 10}
+    assert "weight" in cli("keys", "set", key, "--default", "max_running_jobs").output
+    shown = json.loads(cli("keys", "self", "--json", key=made["token"]).output)
+    assert (shown["limits"]["weight"], shown["limits"]["max_running_jobs"]) == (4, None)
+    for wrong in ((), ("--weight", "0"), ("--default", "height"), ("--weight", "2", "--default", "weight")):
+        assert cli("keys", "set", key, *wrong).exit_code == 2
+    assert cli("keys", "set", key, "--weight", "2", key=made["token"]).exit_code == 1
+
+
 def test_what_is_not_there_is_named(cli: Cli) -> None:
     missing = cli("datasets", "show", "no-such-set")
     assert (missing.exit_code, "no-such-set" in missing.stderr) == (1, True)

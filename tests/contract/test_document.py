@@ -21,7 +21,7 @@ from app.charges.schemas import ChargeRequest, VoidRequest
 from app.contracts.dataset_spec import DatasetSpec
 from app.contracts.job_spec import JobSpec
 from app.grants.routes import GrantRequest
-from app.keys.routes import KeyRequest, Rotation
+from app.keys.routes import KeyChange, KeyRequest, Rotation
 from app.ledger.schemas import CapChange, Join
 from app.web import examples, openapi
 from app.webhooks.schemas import WebhookChange, WebhookRequest
@@ -129,6 +129,7 @@ MODELS: list[tuple[type[BaseModel], Json]] = [
     *((DatasetSpec, spec) for spec in (examples.DATASET_SPECS | examples.SPECS_WITHOUT_FILE).values()),
     *((KeyRequest, body) for body in examples.REQUESTS["create_key"].values()),
     *((GrantRequest, body) for body in examples.REQUESTS["set_grant"].values()),
+    *((KeyChange, body) for body in examples.REQUESTS["change_key"].values()),
     *((Rotation, body) for body in examples.REQUESTS["rotate_key"].values()),
     *((WebhookRequest, body) for body in examples.REQUESTS["create_webhook"].values()),
     *((WebhookChange, body) for body in examples.REQUESTS["change_webhook"].values()),

@@ -146,7 +146,7 @@ def test_head_is_get_without_the_body(client: TestClient, whole: Whole) -> None:
         ("PUT", "/v1/jobs", "GET, HEAD, POST"),
         ("DELETE", "/v1/datasets", "GET, HEAD, POST"),
         ("GET", "/v1/quotes", "POST"),
-        ("GET", "/v1/keys/key_x", "DELETE"),
+        ("GET", "/v1/keys/key_x", "DELETE, PATCH"),
         ("POST", "/healthz", "GET, HEAD"),
         ("OPTIONS", "/v1/jobs/job_x", "GET, HEAD, PATCH"),
         ("PROPFIND", "/v1/jobs", "GET, HEAD, POST"),

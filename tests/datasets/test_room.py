@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from app.datasets import quota
+from app.db.models import ApiKey
 from app.disk import RESERVE_BYTES
 from tests.datasets.conftest import CSV, PUBLIC, Api, MakeApi, spec
 from tests.datasets.test_resumable import begin, begun, give_up, kind, whole
@@ -65,3 +66,13 @@ def test_a_key_s_quota(make_api: MakeApi, tmp_path: Path) -> None:
     assert kind(api.by_path(spec("named", **PUBLIC) | {"upload": named})) == (409, "duplicate-content")
     assert api.client.delete(f"/v1/datasets/{made['id']}/content", headers=api.headers("owner")).status_code == 200
     assert stored_bytes(api) == len(CSV)
+
+
+@pytest.mark.parametrize("setting", [0, 10**9, 1000])
+def test_a_key_s_own_quota_counts_before_the_setting(make_api: MakeApi, setting: int) -> None:
+    api = make_api(max_stored_bytes=setting)
+    with api.db.write() as session:
+        session.get_one(ApiKey, api.key_ids["owner"]).max_stored_bytes = 20_000
+    assert begin(api, 20_001).json()["limit_bytes"] == 20_000
+    assert begin(api, 20_000).status_code == 201
+    assert kind(begin(api, 1)) == (409, "quota-exceeded")

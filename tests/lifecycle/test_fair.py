@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime, timedelta
-from itertools import count
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -17,9 +17,10 @@ from app.db.models import ApiKey, ClaimTurn, Job
 from app.ledger.behind import record
 from app.ledger.heads import Heads
 from app.lifecycle.attempts import AttemptLog
-from app.lifecycle.fair import Candidate, Pair, claim_next, fairest
+from app.lifecycle.fair import Candidate, Chosen, claim_next, fairest
 from app.lifecycle.settle import settle
 from app.lifecycle.states import get_job
+from app.lifecycle.turns import Pair, Turn, Turns
 from tests.factories import add_dataset, add_key, numerics
 from tests.lifecycle.conftest import Submit
 from tests.lifecycle.conftest import claimed as claimed_again
@@ -27,7 +28,8 @@ from tests.lifecycle.conftest import claimed as claimed_again
 BOTH = frozenset(("cpu", "cuda"))
 NO_RECORDS = Heads(Path("there-is-no-such-folder"))
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
-Chooser = Callable[[Iterable[Candidate], Mapping[Pair, int], Mapping[Pair, int]], Candidate | None]
+NUMBER, START = attrgetter("number"), attrgetter("owner_start")
+Chooser = Callable[[Collection[Candidate], Mapping[Pair, int], Turns, Mapping[str, int]], Chosen | None]
 
 
 class Model:
@@ -40,8 +42,8 @@ class Model:
         self.choose, self.workers, self.draw = choose, workers, random.Random(seed)
         self.queued: defaultdict[Pair, list[Candidate]] = defaultdict(list)
         self.running: list[Pair] = []
-        self.turns: dict[Pair, int] = {}
-        self.number = count(1)
+        self.turns: dict[Pair, Turn] = {}
+        self.weights: defaultdict[str, int] = defaultdict(lambda: 1)
         # How many claims others had since this one began to wait or was served: by owner, and by key within an owner.
         self.owners: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self.keys: defaultdict[Pair, Counter[Pair]] = defaultdict(Counter)
@@ -63,18 +65,19 @@ class Model:
 
     def claim(self) -> None:
         waiting = [jobs[0] for jobs in self.queued.values() if jobs]
-        taken = self.choose(waiting, Counter(self.running), self.turns)
-        assert taken is not None
-        pair = (taken.owner, taken.key)
+        latest = [max((part(each) for each in self.turns.values()), default=0) for part in (NUMBER, START)]
+        chosen = self.choose(waiting, Counter(self.running), Turns(self.turns, (latest[0], latest[1])), self.weights)
+        assert chosen is not None
+        taken, pair = chosen.job, chosen.job.pair
         running = Counter(owner for owner, _ in self.running)
         self.unbalanced += any(running[each.owner] < running[taken.owner] for each in waiting)
         self.queued[pair].pop(0)
         self.running.append(pair)
-        self.turns[pair] = next(self.number)
+        self.turns[pair] = chosen.turn
         self.count(taken, waiting)
 
     def count(self, taken: Candidate, waiting: list[Candidate]) -> None:
-        pair = (taken.owner, taken.key)
+        pair = taken.pair
         for owner in {each.owner for each in waiting} - {taken.owner}:
             self.owners[owner][taken.owner] += 1
             self.worst_owner = max(self.worst_owner, self.owners[owner][taken.owner])
@@ -99,9 +102,12 @@ def test_of_several_workers_nobody_has_more_while_another_waits_with_fewer(worke
     assert Model(fairest, workers, 0).run(10_000).unbalanced == 0
 
 
-def first_come(waiting: Iterable[Candidate], _running: object, _turns: object) -> Candidate | None:
+def first_come(
+    waiting: Collection[Candidate], _running: object, turns: Turns, weights: Mapping[str, int]
+) -> Chosen | None:
     """What was there before."""
-    return min(waiting, key=lambda each: each.created_at, default=None)
+    found = min(waiting, key=lambda each: each.created_at, default=None)
+    return None if found is None else Chosen(found, turns.next(found.pair, weights))
 
 
 def test_a_planted_first_come_first_served_fails_all_of_that() -> None:
