@@ -216,6 +216,25 @@ def ask_for_budget(world: World) -> httpx.Response:
     return world.call("POST", "/v1/budget-requests", json=body)
 
 
+def budgets_page(world: World) -> str:
+    return f"/dashboard/datasets/{add_dataset(world.db)}/budgets"
+
+
+def set_budget_on_page(world: World) -> httpx.Response:
+    return world.call("POST", budgets_page(world), data={"epsilon": "1", "keys": world.key()})
+
+
+def close_budget_on_page(world: World) -> httpx.Response:
+    page = budgets_page(world)
+    made = world.call("POST", page, data={"epsilon": "1", "name": "team", "keys": world.key()})
+    assert made.status_code == 303, made.text
+    return world.call("POST", f"{page}/close", data={"name": "team", "version": "1"})
+
+
+def ask_on_page(world: World) -> httpx.Response:
+    return world.call("POST", f"{budgets_page(world)}/requests", data={"epsilon": "1", "reason": "a test"})
+
+
 Call = Callable[[World], httpx.Response]
 
 
@@ -329,6 +348,13 @@ TABLE: dict[tuple[str, str], tuple[str, Call] | None] = {
     ("GET", "/dashboard/live/jobs/{job_id}"): (
         "certificate.shown",
         plain("/dashboard/live/jobs/{done}", method="GET"),
+    ),
+    ("POST", "/dashboard/datasets/{dataset_id}/budgets"): ("budget.set", set_budget_on_page),
+    ("POST", "/dashboard/datasets/{dataset_id}/budgets/close"): ("budget.closed", close_budget_on_page),
+    ("POST", "/dashboard/datasets/{dataset_id}/budgets/requests"): ("budget.requested", ask_on_page),
+    ("POST", "/dashboard/datasets/{dataset_id}/budgets/requests/{request_id}"): (
+        "budget.denied",
+        plain("/dashboard/datasets/{data}/budgets/requests/{request}", {"decision": "deny"}),
     ),
     ("POST", "/dashboard/submit/draft"): None,
     ("POST", "/dashboard/submit/what-if"): None,

@@ -176,7 +176,7 @@ def test_no_member_of_an_archive_is_written_anywhere(tmp_path: Path, name: str) 
     answer, _ = parsed(tmp_path, spec("npz"), archive(tmp_path / "d", members))
     assert answer["counts"]["records"] == 3
     written = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
-    assert written == {"d", "out1/train.arrow", "out1/train.arrow.index"}
+    assert written == {"d", "out1/train.arrow", "out1/train.arrow.index", "out1/units"}
 
 
 def test_an_archive_of_very_many_members_is_refused(tmp_path: Path) -> None:

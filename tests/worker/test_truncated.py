@@ -77,9 +77,9 @@ def test_every_step_makes_the_same_number_of_passes(monkeypatch: pytest.MonkeyPa
     original = Training._sample
 
     def watched(self: Any, step: int) -> Any:
-        batch = original(self, step)
+        batch, canaries = original(self, step)
         made.append(len(list(batch.passes(48, torch.float64))))
-        return batch
+        return batch, canaries
 
     monkeypatch.setattr(Training, "_sample", watched)
     attempt(job(runtime={"physical_batch_size": 48, "dtype": dtype}))
