@@ -60,6 +60,7 @@ PUBLIC = {
     "worker/data/joined.py: join",
     "worker/data/records.py: _torch_csr",
     "worker/models/hf/images.py: _numbers",
+    "worker/models/hf/loading.py: remembers",
     "worker/models/hf/norms.py: plain_norms",
     "worker/models/hf/model.py: outputs",
     "worker/models/item_loss.py: _scores",
