@@ -1,4 +1,7 @@
-"""The real service: `scrimp serve` as a process, with its API, relay and worker."""
+"""The real service: `scrimp serve` as a process, with its API, relay and worker.
+
+The services of a test process end with its last test of this folder: an idle relay costs what it does all the time.
+"""
 
 from __future__ import annotations
 
@@ -177,7 +180,7 @@ def on_postgres(request: pytest.FixtureRequest) -> dict[str, str]:
     }
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def served(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[str], Service]]:
@@ -196,13 +199,13 @@ def served(
     assert [each.stop() for each in made.values()] == [0] * len(made)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def collector() -> Iterator[Collector]:
     with Collector() as made:
         yield made
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def observed(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> Iterator[Service]:
     """`scrimp serve` that tells all it can: JSON logs with every request, and traces."""
     more = {"SCRIMP_LOG_FORMAT": "json", "SCRIMP_ACCESS_LOG": "true", "SCRIMP_OTEL_ENDPOINT": collector.url}
@@ -211,7 +214,7 @@ def observed(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> 
     assert made.stop() == 0
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """An API and a relay as processes by themselves, for all tests of this process; workers as tests ask for them.
 

@@ -362,6 +362,7 @@ class Forks:
         self.server = ForkServer()
         atexit.register(self.server.close)
         self._out = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as this process
+        atexit.register(self._out.close)
 
     def start(self, channel: int) -> Process:
         """Forks an attempt's process, whose output begins at the file's end."""
