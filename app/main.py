@@ -27,6 +27,7 @@ from app.dashboard.compare import router as compare_page_router
 from app.dashboard.entries import router as entries_router
 from app.dashboard.gate import SessionFirst
 from app.dashboard.keys import router as key_pages_router
+from app.dashboard.lists import ListHub
 from app.dashboard.register import router as register_page_router
 from app.dashboard.routes import root as root_router
 from app.dashboard.routes import router as dashboard_router
@@ -149,6 +150,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.settings, app.state.db, app.state.pricing = settings, db, pricing
     app.state.pricing_threads = CapacityLimiter(PRICING_THREADS)
     app.state.hub = EventHub(db, settings.max_streams, settings.max_streams_per_key)
+    app.state.lists = ListHub(db)
     app.state.parsers, app.state.heads = Parsers(settings), Heads.of(settings)
     app.state.peppers = load_secrets(settings, "api_key_pepper")
     app.state.limits = RequestLimits(settings)

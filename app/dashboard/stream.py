@@ -6,36 +6,35 @@ has ended, or there is no place for one more stream. The page then polls.
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
 from collections.abc import AsyncIterator, Callable
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from fastapi.security import HTTPAuthorizationCredentials
+from sqlalchemy import and_
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from app.dashboard.lists import Page, Reader, changes_of
 from app.dashboard.page import PageRoute
 from app.dashboard.routes import ROWS, AskedJobs, JobsQuery
 from app.dashboard.session import HOME, SignInNeeded, Viewer, current_viewer, is_signed_in
 from app.db.engine import Database
-from app.db.models import ApiKey
+from app.db.models import ApiKey, Job
 from app.errors import RequestError, TooManyRequests, Unauthenticated, Unavailable
-from app.grants.service import require_job
+from app.grants.service import require_job, sees_as, visible
 from app.jobs import repository
 from app.jobs.routes import jobs_among, key_of_page
-from app.jobs.stream import KEEP_ALIVE_S, NO_BUFFERING, EventHub, follow
+from app.jobs.stream import NO_BUFFERING, EventHub, follow
 from app.keys.auth import bearer
-from app.keys.service import Caller, still
+from app.keys.service import Caller, KeyLike, still
+from app.keys.sessions import SESSION_COOKIE, signed_in
 from app.web.deps import Db, ServiceSettings
 from app.web.headers import is_stream
 
 router = APIRouter(prefix=f"{HOME}/events", include_in_schema=False, route_class=PageRoute)
 Id = Annotated[str, Path(pattern=r"^[A-Za-z0-9_]{1,100}$")]
-LOOK_S = 1.0  # between two looks at a list of jobs
-KEEP_ALIVE = ": keep-alive\n\n"
 
 
 def streaming_viewer(
@@ -92,7 +91,8 @@ def jobs_events(
     if viewer is None:
         return Response(status_code=204)
     caller = viewer.caller
-    told = list_changes(lambda: state_of(db, caller, asked), _alive(request, viewer, db), last_event_id)
+    reader = Reader(page_of(db, caller, asked), caller.id, _check(request, viewer))
+    told = changes_of(request.app.state.lists, reader, last_event_id, lambda: _is_there(db, caller, asked))
     return _answer(request, request.app.state.hub, caller, told)
 
 
@@ -144,43 +144,37 @@ async def _told(events: AsyncIterator[str], alive: Callable[[], bool]) -> AsyncI
             yield event
 
 
-async def list_changes(
-    state: Callable[[], str], alive: Callable[[], bool], last: str | None, look_s: float = LOOK_S
-) -> AsyncIterator[str]:
-    """Yields a message whenever a list's state differs from the last one told; ends with the session.
-
-    Args:
-        last: the state that the page has shown; None: the first state is told at once.
-    """
-    quiet_s = 0.0
-    while await run_in_threadpool(alive):
-        try:
-            now = await run_in_threadpool(state)
-        except RequestError:  # the data set of the filter is gone, or no longer to be seen
-            return
-        if now != last:
-            last, quiet_s = now, 0.0
-            yield f"id: {now}\ndata: changed\n\n"
-        elif quiet_s >= KEEP_ALIVE_S:
-            quiet_s = 0.0
-            yield KEEP_ALIVE
-        await asyncio.sleep(look_s)
-        quiet_s += look_s
-
-
-def state_of(db: Database, caller: Caller, asked: JobsQuery) -> str:
-    """A digest of what a page of the list shows: its jobs, their status and their events.
+def page_of(db: Database, caller: Caller, asked: JobsQuery) -> Page:
+    """The page of the list of jobs that a caller asks for.
 
     Raises:
         NotFound: the filter's data set is not there for this caller.
     """
     with db.read() as session:
-        rows = repository.states_of_page(
-            session,
-            among=jobs_among(session, caller, asked.dataset, asked.q, asked.tag),
-            status=asked.status,
-            after=key_of_page(asked.after, asked.sort),
-            limit=ROWS,
-            sort=asked.sort,
-        )
-    return hashlib.sha256(repr(rows).encode()).hexdigest()[:32]
+        among = jobs_among(session, caller, asked.dataset, asked.q, asked.tag)
+    states = repository.states_of_page(
+        # The first condition again: who loses the data set of the filter loses its jobs.
+        among=and_(visible(caller, Job.dataset_id), among),
+        status=asked.status,
+        after=key_of_page(asked.after, asked.sort),
+        limit=ROWS,
+        sort=asked.sort,
+    )
+    return Page((sees_as(caller), *vars(asked).values()), states)
+
+
+def _is_there(db: Database, caller: Caller, asked: JobsQuery) -> bool:
+    """False if the data set of the filter is gone, or no longer to be seen."""
+    try:
+        page_of(db, caller, asked)
+    except RequestError:
+        return False
+    return True
+
+
+def _check(request: Request, viewer: Viewer) -> Callable[[KeyLike | None], object]:
+    """Tells by the key's row if the viewer's session, or the key itself, still holds."""
+    if viewer.csrf is None:
+        return lambda key: still(key, viewer.caller.generation)
+    cookie, settings = request.cookies.get(SESSION_COOKIE, ""), request.app.state.settings
+    return lambda key: signed_in(cookie, settings).caller(key)

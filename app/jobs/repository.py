@@ -222,17 +222,15 @@ def page_of_jobs(
 
 
 def states_of_page(
-    session: Session,
     *,
     among: ColumnElement[bool],
     status: str | None,
     after: tuple[datetime | str, str] | None,
     limit: int,
     sort: JobOrder = "newest",
-) -> list[tuple[str, str, int]]:
-    """Reads the id, the status and the number of events of each job on the same page: what tells that it changed."""
-    query = _page([JOB.id, JOB.status, JOB.events], among=among, status=status, after=after, sort=sort)
-    return [(row[0], row[1], row[2]) for row in session.execute(query.limit(limit))]
+) -> Select[tuple[str, str, int]]:
+    """Selects the id, the status and the number of events of each job on the same page: what tells that it changed."""
+    return _page([JOB.id, JOB.status, JOB.events], among=among, status=status, after=after, sort=sort).limit(limit)
 
 
 def _page(

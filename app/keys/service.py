@@ -238,7 +238,7 @@ def still(key: KeyLike | None, generation: str) -> Caller:
     return _caller(key, generation)
 
 
-def in_session(session: Session, key_id: str, generation: str, sign_outs: int) -> Caller:
+def in_session(key: KeyLike | None, generation: str, sign_outs: int) -> Caller:
     """The caller behind a dashboard session.
 
     Args:
@@ -247,7 +247,6 @@ def in_session(session: Session, key_id: str, generation: str, sign_outs: int) -
     Raises:
         Unauthenticated: as `still`.
     """
-    key = session.get(ApiKey, key_id)
     if key is None or key.sign_outs != sign_outs:
         raise Unauthenticated(NOT_HELD)
     return still(key, generation)

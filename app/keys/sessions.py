@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from dataclasses import dataclass
 
 from itsdangerous import BadSignature, TimestampSigner
 
 from app.db.engine import Database
 from app.errors import Unauthenticated
 from app.keys import service
-from app.keys.service import Caller
+from app.keys.service import Caller, KeyLike
 from app.secrets import load_secret
 from app.settings import Settings
 
@@ -29,19 +30,46 @@ def cookie_for(settings: Settings, caller: Caller, sign_outs: int) -> str:
     return _signer(settings).sign(f"{caller.id}.{caller.generation}.{sign_outs}").decode()
 
 
-def caller_of(cookie: str, db: Database, settings: Settings) -> Caller:
-    """The caller of a session's cookie.
+@dataclass(frozen=True)
+class Signed:
+    """What a session's cookie says: see `service.in_session`."""
+
+    key_id: str
+    generation: str
+    sign_outs: int
+
+    def caller(self, key: KeyLike | None) -> Caller:
+        """The caller, if the key, given as its row, still holds.
+
+        Raises:
+            Unauthenticated: it does not.
+        """
+        return service.in_session(key, self.generation, self.sign_outs)
+
+
+def signed_in(cookie: str, settings: Settings) -> Signed:
+    """What a cookie says; the key is not looked up.
 
     Raises:
-        Unauthenticated: no session, an expired or forged one, or its key is no longer valid.
+        Unauthenticated: no session, an expired or forged one.
     """
     try:
         signed = _signer(settings).unsign(cookie, max_age=int(settings.session_hours * 3600)).decode()
         key_id, generation, sign_outs = signed.split(".")
-        with db.read() as session:
-            return service.in_session(session, key_id, generation, int(sign_outs))
+        return Signed(key_id, generation, int(sign_outs))
     except (BadSignature, ValueError):  # ValueError: signed by an older version
         raise Unauthenticated(NOT_SIGNED_IN) from None
+
+
+def caller_of(cookie: str, db: Database, settings: Settings) -> Caller:
+    """The caller of a session's cookie.
+
+    Raises:
+        Unauthenticated: as `signed_in`, or its key is no longer valid.
+    """
+    signed = signed_in(cookie, settings)
+    with db.quick_read() as connection:
+        return signed.caller(connection.execute(service.BY_ID, {"key": signed.key_id}).one_or_none())
 
 
 def form_token(settings: Settings, cookie: str) -> str:

@@ -14,31 +14,27 @@ import time
 from datetime import timedelta
 from functools import partial
 from importlib.metadata import version
-from typing import Protocol
 
-from celery import Celery
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from sqlalchemy import ColumnElement, and_, delete, literal, select, tuple_, union_all, update
+from sqlalchemy import delete, literal, select, union_all
 from sqlalchemy.orm import Session
 
 from app import logs, objects, tracing
 from app.audit import chain, same_content
-from app.contracts.events import RUN_JOB
 from app.db.changes import Changes
 from app.db.engine import Database
-from app.db.models import Account, Job, Outbox
+from app.db.models import Account, Outbox
 from app.errors import ServiceError, TransientError, Unavailable
-from app.ids import now
 from app.ledger import behind, certificates, checkpoints
 from app.ledger.blocks import held_on
 from app.ledger.checks import check_due
 from app.ledger.heads import Heads
 from app.ledger.signing_keys import publish, signing_key
 from app.ledger.witnesses import configured
-from app.lifecycle import spool
-from app.lifecycle.broker import GPU_QUEUE, QUEUE, celery_options
+from app.lifecycle import spool, wakeups
 from app.lifecycle.states import append_event
-from app.lifecycle.sweeper import count_queued, gpu_only, reap_expired, traceparents, unclaimed
+from app.lifecycle.sweeper import count_queued, reap_expired, traceparent
+from app.lifecycle.wakeups import CeleryNotifier, Notifier, WakeUp, as_read
 from app.predictions import claims as predictions
 from app.repeat import in_thread, repeat
 from app.retention import service as retention
@@ -53,38 +49,7 @@ SEAL_S = 0.5
 JOIN_S = 3.0  # an interrupted delivery is tried again
 NOTIFICATIONS, CERTIFICATES = 500, 100  # at most in one pass
 SURVEY_S, CHECK_S, WITNESS_S = 3600.0, 60.0, 1.0
-NO_ROW = 0
 DUE = union_all(select(Outbox.topic).distinct(), select(literal("predict")).where(predictions.UNNOTIFIED.exists()))
-
-
-class Notifier(Protocol):
-    """Sends wake-up messages with the id of a job or a prediction to workers; may lose or double them."""
-
-    def notify(self, job_id: str, *, gpu: bool = False) -> None:
-        """Wakes a worker; `gpu`: a GPU worker, as no other may take the job."""
-        ...
-
-    def waiting(self, *, gpu: bool = False) -> int:
-        """Returns how many messages no worker has taken yet; `gpu` as in `notify`."""
-        ...
-
-
-class CeleryBell:
-    """Sends wake-up messages through Celery."""
-
-    def __init__(self, settings: Settings) -> None:
-        self.app = Celery("scrimp")
-        self.app.conf.update(celery_options(settings))
-
-    def notify(self, job_id: str, *, gpu: bool = False) -> None:
-        """Sends a wake-up message, without retries."""
-        queue = GPU_QUEUE if gpu else QUEUE
-        self.app.send_task(RUN_JOB, args=[job_id], ignore_result=True, retry=False, queue=queue)
-
-    def waiting(self, *, gpu: bool = False) -> int:
-        """Asks the broker how many messages no worker has taken yet."""
-        with self.app.connection_for_write() as connection, connection.channel() as channel:
-            return int(channel.queue_declare(GPU_QUEUE if gpu else QUEUE).message_count)
 
 
 class Relay:
@@ -143,7 +108,8 @@ class Relay:
 
     def _empty_outbox(self, topics: set[str]) -> None:
         # Work first, delete after: a crash between the two repeats the work, which is harmless.
-        self._notify(self._due("notify", NOTIFICATIONS) if "notify" in topics else [])
+        if "notify" in topics:
+            self._notify(wakeups.due(self.db, NOTIFICATIONS))
         failed: ServiceError | None = None
         for row_id, job_id in self._due("certificate", CERTIFICATES) if "certificate" in topics else []:
             try:
@@ -160,34 +126,17 @@ class Relay:
         with self.db.read() as session:
             return [(row.id, row.job_id) for row in session.execute(rows)]
 
-    def _notify(self, due: list[tuple[int, str]]) -> None:
-        """Sends wake-ups, then records the sent ones in one transaction, even if the broker fails half-way."""
-        notified = []
-        gpu = gpu_only(self.db, [job_id for _, job_id in due]) if due else set()
-        parents = traceparents(self.db, [job_id for _, job_id in due])
+    def _notify(self, due: list[WakeUp]) -> None:
+        """Sends wake-ups of jobs, then notes the sent ones, even if the broker fails half-way."""
+        sent = []
         try:
-            for row_id, job_id in due:
-                with tracing.span("notify", {"job": job_id}, parent=parents.get(job_id)):
-                    self.notifier.notify(job_id, gpu=job_id in gpu)
-                notified.append((row_id, job_id))
-                with logs.about({"job": job_id}):
+            for each in self.notifier.notify(due):
+                sent.append(each)
+                with logs.about({"job": each.id}):
                     logger.debug("a worker is notified")
         finally:
-            if notified:
-                self._note(notified)
-
-    def _note(self, notified: list[tuple[int, str]]) -> None:
-        jobs = [job_id for _, job_id in notified]
-        # A locked row is being claimed, or recorded by another relay: no need to wait for it.
-        queued = (
-            select(Job.id)
-            .where(Job.id.in_(jobs), Job.status == "queued")
-            .with_for_update(skip_locked=True, key_share=True)
-        )
-        done = select(Outbox.id).where(_read("notify", notified)).with_for_update(skip_locked=True)
-        with self.db.write() as session:
-            session.execute(update(Job).where(Job.id.in_(queued)).values(notified_at=now()))
-            session.execute(delete(Outbox).where(Outbox.id.in_(done)))
+            if sent:
+                wakeups.note(self.db, sent)
 
     def _sign_checkpoints(self) -> None:
         """Records the heads of ledgers that have grown, and signs their checkpoints; logs each refused one once."""
@@ -198,10 +147,9 @@ class Relay:
 
     def _notify_predictions(self) -> None:
         due = predictions.due(self.db, self.settings.notify_again_s, NOTIFICATIONS)
-        for prediction_id in due:
-            self.notifier.notify(prediction_id)
-        if due:
-            predictions.notified(self.db, due)
+        sent = [each.id for each in self.notifier.notify([WakeUp(each) for each in due])] if due else []
+        if sent:
+            predictions.notified(self.db, sent)
 
     def _notify_again(self) -> None:
         """Repeats wake-ups for jobs whose message must be lost. If as many messages as jobs wait, workers are busy.
@@ -209,22 +157,22 @@ class Relay:
         Without this check each sweep would add messages to a backlog that takes days.
         """
         for gpu in (False, True):
-            lost = unclaimed(self.db, self.settings.notify_again_s, NOTIFICATIONS, gpu=gpu)
+            lost = wakeups.unclaimed(self.db, self.settings.notify_again_s, NOTIFICATIONS, gpu=gpu)
             if lost:
                 missing = count_queued(self.db, gpu=gpu) - self.notifier.waiting(gpu=gpu)
-                self._notify([(NO_ROW, job_id) for job_id in lost[: max(0, missing)]])
+                self._notify(lost[: max(0, missing)])
 
     def _certify(self, row_id: int, job_id: str) -> None:
         with self.db.read() as session:
             charged = held_on(session, job_id)
         current = [each for each in charged if self._is_current(each)]
-        parent = traceparents(self.db, [job_id]).get(job_id)
+        parent = traceparent(self.db, job_id)
         with tracing.span("certificate", {"job": job_id}, parent=parent), self.db.write() as session:
             for each in current:
                 self._advance(session, each)
             if certificates.issue(session, job_id, self.signing_key, self.code_version):
                 append_event(session, job_id, "certificate_issued")
-            session.execute(delete(Outbox).where(_read("certificate", [(row_id, job_id)])))
+            session.execute(delete(Outbox).where(as_read("certificate", [(row_id, job_id)])))
         with logs.about({"job": job_id}):
             logger.info("the certificate is issued")
 
@@ -246,13 +194,7 @@ class Relay:
         """Deletes the files of a job whose model is not kept."""
         self.objects.remove(f"jobs/{job_id}")
         with self.db.write() as session:
-            session.execute(delete(Outbox).where(_read("discard", [(row_id, job_id)])))
-
-
-def _read(topic: str, rows: list[tuple[int, str]]) -> ColumnElement[bool]:
-    """The condition for these rows of the outbox, as they were read, by id and job. SQLite reuses a deleted row's id,
-    and with two relays this may have happened since."""
-    return and_(Outbox.topic == topic, tuple_(Outbox.id, Outbox.job_id).in_(rows))
+            session.execute(delete(Outbox).where(as_read("discard", [(row_id, job_id)])))
 
 
 def main() -> None:
@@ -275,7 +217,7 @@ def main() -> None:
     if witnesses:
         send = partial(checkpoints.witness_due, db, Heads.of(settings), witnesses, set(), {})
         others.append(in_thread("witnesses", send, stop, WITNESS_S))
-    Relay(db, settings, signing_key(settings), CeleryBell(settings)).run(stop)
+    Relay(db, settings, signing_key(settings), CeleryNotifier(settings)).run(stop)
     deadline = time.monotonic() + JOIN_S
     for thread in others:
         thread.join(max(0.0, deadline - time.monotonic()))

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 
-from sqlalchemy import func, or_, select, update
+from sqlalchemy import func, select, update
 
 from app import tracing
 from app.db.clock import has_passed
 from app.db.engine import Database
 from app.db.models import DatasetReading, Job
 from app.errors import ServiceError
-from app.ids import now
 from app.lifecycle import studies
 from app.lifecycle.claims import give_back
 from app.lifecycle.states import ACTIVE, IS_DUE, NEEDS_GPU
@@ -63,41 +61,16 @@ def expire_all_leases(db: Database) -> None:
         session.execute(update(Job).where(*leased).values(lease_until=0.0, lease_clock=PAST))
 
 
-def unclaimed(db: Database, notify_again_s: float, limit: int, *, gpu: bool = False) -> list[str]:
-    """Finds jobs that a worker could claim, oldest first, whose message was never sent or must be lost by its age.
-
-    Args:
-        gpu: True for the jobs that only GPU workers may take, False for all others.
-    """
-    stale = now() - timedelta(seconds=notify_again_s)
-    query = (
-        select(Job.id)
-        .where(*CLAIMABLE, NEEDS_GPU if gpu else ~NEEDS_GPU)
-        .where(or_(Job.notified_at.is_(None), Job.notified_at < stale))
-        .order_by(Job.created_at, Job.id)
-        .limit(limit)
-    )
-    with db.read() as session:
-        return list(session.scalars(query))
-
-
 def count_queued(db: Database, *, gpu: bool = False) -> int:
-    """Counts the jobs that a worker could claim now; `gpu` as in `unclaimed`."""
+    """Counts the jobs that a worker could claim now; `gpu`: only those for GPU workers alone, or all others."""
     with db.read() as session:
         queued = select(func.count()).select_from(Job).where(*CLAIMABLE, NEEDS_GPU if gpu else ~NEEDS_GPU)
         return session.scalar(queued) or 0
 
 
-def gpu_only(db: Database, job_ids: Collection[str]) -> set[str]:
-    """Returns those of these jobs that only GPU workers may take."""
-    with db.read() as session:
-        return set(session.scalars(select(Job.id).where(Job.id.in_(job_ids), NEEDS_GPU)))
-
-
-def traceparents(db: Database, job_ids: Collection[str]) -> dict[str, str]:
-    """Returns where the traces of these jobs go on; nothing, and no query, where this process does not trace."""
-    if not job_ids or not tracing.is_on():
-        return {}
-    traced = select(Job.id, Job.traceparent).where(Job.id.in_(job_ids), Job.traceparent.is_not(None))
-    with db.read() as session:
-        return {job_id: parent for job_id, parent in session.execute(traced) if parent is not None}
+def traceparent(db: Database, job_id: str) -> str | None:
+    """Returns where the job's trace goes on; None, without a query, where this process does not trace."""
+    if not tracing.is_on():
+        return None
+    with db.quick_read() as connection:
+        return connection.scalar(select(Job.traceparent).where(Job.id == job_id))

@@ -2,80 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from app.dashboard.routes import JobsQuery
-from app.dashboard.stream import KEEP_ALIVE, list_changes, state_of
-from app.errors import NotFound
 from tests.dashboard.conftest import Browser
 from tests.dashboard.scene import Everything, Scene
 
 Whole = tuple[Scene, Everything]
 Open = Callable[..., Any]
 STREAM = {"Accept": "text/event-stream"}
-
-
-def heard(messages: AsyncIterator[str], most: int = 10) -> list[str]:
-    async def listen() -> list[str]:
-        found = []
-        async for each in messages:
-            found.append(each)
-            if len(found) == most:
-                break
-        return found
-
-    return asyncio.run(listen())
-
-
-def alive_for(looks: int) -> Callable[[], bool]:
-    left = iter([True] * looks)
-    return lambda: next(left, False)
-
-
-def test_a_change_is_told_once_and_a_page_that_has_seen_it_is_not_told_again() -> None:
-    states = iter(["aa", "aa", "bb", "bb"])
-    assert heard(list_changes(lambda: next(states), alive_for(4), None, 0.0)) == [
-        "id: aa\ndata: changed\n\n",
-        "id: bb\ndata: changed\n\n",
-    ]
-    states = iter(["aa", "bb"])
-    assert heard(list_changes(lambda: next(states), alive_for(2), "aa", 0.0)) == ["id: bb\ndata: changed\n\n"]
-
-
-def test_a_quiet_list_keeps_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.dashboard.stream.KEEP_ALIVE_S", 0.0)
-    assert heard(list_changes(lambda: "aa", alive_for(2), "aa", 0.0)) == [KEEP_ALIVE] * 2
-
-
-def test_a_stream_ends_with_its_session_and_with_its_access() -> None:
-    assert heard(list_changes(lambda: "aa", alive_for(0), None, 0.0)) == []
-
-    def gone() -> str:
-        raise NotFound("there is no such data set")
-
-    assert heard(list_changes(gone, alive_for(5), None, 0.0)) == []
-
-
-def test_a_list_s_state_moves_with_its_jobs_and_no_others(scene: Scene) -> None:
-    mine, theirs = scene.dataset("mine"), scene.dataset("theirs")
-    job = scene.job(mine, "a job", privacy={"target_epsilon": 0.3}, evaluation=None)
-    asked = JobsQuery(dataset=mine)
-
-    def state() -> str:
-        return state_of(scene.db, scene.owner.caller, asked)
-
-    first = state()
-    assert state() == first
-    scene.job(theirs, "another", privacy={"target_epsilon": 0.3}, evaluation=None)
-    assert state() == first
-    scene.start(job)
-    assert state() != first
-    with pytest.raises(NotFound):
-        state_of(scene.db, scene.key("analyst").caller, asked)
 
 
 def test_without_a_session_a_stream_is_not_led_to_the_login(scene: Scene, visit: Callable[[], Browser]) -> None:

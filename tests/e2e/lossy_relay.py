@@ -9,29 +9,32 @@ import random
 import signal
 import sys
 import threading
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from app.db.engine import Database
 from app.ledger.signing_keys import signing_key
-from app.lifecycle.relay import CeleryBell, Relay
+from app.lifecycle.relay import Relay
+from app.lifecycle.wakeups import CeleryNotifier, WakeUp
 from app.settings import get_settings
 
 
-class LossyBell(CeleryBell):
+class LossyNotifier(CeleryNotifier):
     chance = random.Random(int(sys.argv[1]))
     fates: ClassVar[list[int]] = []
 
-    def notify(self, job_id: str, *, gpu: bool = False) -> None:
+    def notify(self, due: Sequence[WakeUp]) -> Iterator[WakeUp]:
         # Dealt from a pack of three, so that any few messages have each fate.
-        if not self.fates:
-            self.fates += self.chance.sample((0, 1, 2), 3)
-        times = self.fates.pop()
-        print(times, flush=True)
-        for _ in range(times):
-            super().notify(job_id, gpu=gpu)
+        for each in due:
+            if not self.fates:
+                self.fates += self.chance.sample((0, 1, 2), 3)
+            times = self.fates.pop()
+            print(times, flush=True)
+            list(super().notify([each] * times))
+            yield each
 
 
 if __name__ == "__main__":
     settings, stop = get_settings(), threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    Relay(Database.of(settings), settings, signing_key(settings), LossyBell(settings)).run(stop)
+    Relay(Database.of(settings), settings, signing_key(settings), LossyNotifier(settings)).run(stop)

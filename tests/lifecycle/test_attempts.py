@@ -13,7 +13,8 @@ from app.db.models import Account, Attempt, Job, Metric
 from app.errors import PrivacyError, StaleAttempt
 from app.lifecycle import settle
 from app.lifecycle.claims import Claim, claim
-from app.lifecycle.sweeper import expire_all_leases, reap_expired, unclaimed
+from app.lifecycle.sweeper import expire_all_leases, reap_expired
+from app.lifecycle.wakeups import unclaimed
 from app.privacy.filters import filter_of
 from app.privacy.mechanism import MechanismConfig
 from tests.factories import add_dataset
@@ -401,7 +402,7 @@ def test_a_cancelling_job_whose_worker_died_is_cancelled(db: Database, submit: S
 
 def test_unclaimed_jobs_are_notified_again(db: Database, submit: Submit) -> None:
     job_id = submit()
-    assert unclaimed(db, 10.0, 9) == [job_id]
+    assert [each.id for each in unclaimed(db, 10.0, 9)] == [job_id]
     claimed(db, job_id)
     assert unclaimed(db, 0.0, 9) == []
 

@@ -18,7 +18,8 @@ from app.lifecycle import claims
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.claims import claim
 from app.lifecycle.presence import Presence
-from app.lifecycle.sweeper import expire_all_leases, reap_expired, unclaimed
+from app.lifecycle.sweeper import expire_all_leases, reap_expired
+from app.lifecycle.wakeups import unclaimed
 from app.settings import Settings
 from app.system import health
 from tests.lifecycle.conftest import Submit, claimed, job_row
@@ -118,7 +119,7 @@ def test_a_job_that_is_taken_back_again_waits_before_it_runs_again(db: Database,
     assert unclaimed(db, 0.0, 9) == []
     with db.write() as session:
         session.get_one(Job, job_id).lease_until = clock.in_seconds(-1.0)
-    assert unclaimed(db, 0.0, 9) == [job_id]
+    assert [each.id for each in unclaimed(db, 0.0, 9)] == [job_id]
     assert claimed(db, job_id).held.attempt == 3
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -16,9 +17,10 @@ from app.ledger.signing_keys import signing_key
 from app.lifecycle.cadence import Cadence
 from app.lifecycle.fair import claim_next
 from app.lifecycle.presence import GpuWorkers, Presence
-from app.lifecycle.relay import CeleryBell, Relay
+from app.lifecycle.relay import Relay
 from app.lifecycle.settle import settle
 from app.lifecycle.states import get_job
+from app.lifecycle.wakeups import CeleryNotifier, WakeUp
 from app.settings import Settings
 from tests.factories import numerics
 from tests.lifecycle.conftest import Submit, balances, claimed, job_row
@@ -115,8 +117,10 @@ class Heard:
     def __init__(self) -> None:
         self.sent: list[tuple[str, bool]] = []
 
-    def notify(self, job_id: str, *, gpu: bool = False) -> None:
-        self.sent.append((job_id, gpu))
+    def notify(self, due: Sequence[WakeUp]) -> Iterator[WakeUp]:
+        for each in due:
+            self.sent.append((each.id, each.gpu))
+            yield each
 
     def waiting(self, *, gpu: bool = False) -> int:
         return sum(each[1] == gpu for each in self.sent)
@@ -137,9 +141,8 @@ def test_wake_ups_for_gpu_jobs_go_to_gpu_workers_alone(db: Database, settings: S
 
 
 def test_each_queue_has_its_own_messages(settings: Settings) -> None:
-    notifier = CeleryBell(settings)
-    notifier.notify("job_a")
-    notifier.notify("job_b", gpu=True)
+    notifier = CeleryNotifier(settings)
+    assert len(list(notifier.notify([WakeUp("job_a"), WakeUp("job_b", gpu=True)]))) == 2
     assert (notifier.waiting(), notifier.waiting(gpu=True)) == (1, 1)
 
 

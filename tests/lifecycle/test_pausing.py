@@ -20,7 +20,8 @@ from app.keys.service import Caller
 from app.ledger.verify import verify
 from app.lifecycle.claims import claim
 from app.lifecycle.presence import GpuWorkers
-from app.lifecycle.sweeper import PAST, expire_all_leases, reap_expired, unclaimed
+from app.lifecycle.sweeper import PAST, expire_all_leases, reap_expired
+from app.lifecycle.wakeups import unclaimed
 from app.settings import Settings
 from tests.lifecycle.conftest import Submit, balances, claimed, job_row
 from worker.attempt.supervisor import _time_left_s
@@ -61,10 +62,10 @@ def test_a_queued_job_pauses_at_once_and_keeps_its_hold(db: Database, submit: Su
     hold = balances(db, job)
     pause(db, job)
     assert job_row(db, job).status == "paused" and balances(db, job) == hold
-    assert not taken(db, job) and job not in unclaimed(db, 0.0, 10)
+    assert not taken(db, job) and unclaimed(db, 0.0, 10) == []
     pause(db, job)  # again: nothing changes
     resume(db, job)
-    assert job_row(db, job).status == "queued" and job in unclaimed(db, 0.0, 10)
+    assert job_row(db, job).status == "queued" and [each.id for each in unclaimed(db, 0.0, 10)] == [job]
     assert events(db, job) == ["queued", "pause_requested", "paused", "resumed"]
     assert taken(db, job)
 

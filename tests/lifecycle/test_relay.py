@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -15,6 +15,7 @@ from app.db.models import Certificate, JobEvent, Outbox
 from app.ledger.certificates import verify
 from app.ledger.signing_keys import signing_key
 from app.lifecycle.relay import Relay
+from app.lifecycle.wakeups import WakeUp
 from app.objects import Folder
 from app.settings import Settings
 from tests.lifecycle.conftest import Submit, claimed, job_row
@@ -27,8 +28,10 @@ class Notifier:
     heard: Callable[[str], None]
     messages: int = 0
 
-    def notify(self, job_id: str, *, gpu: bool = False) -> None:
-        self.heard(job_id)
+    def notify(self, due: Sequence[WakeUp]) -> Iterator[WakeUp]:
+        for each in due:
+            self.heard(each.id)
+            yield each
 
     def waiting(self, *, gpu: bool = False) -> int:
         return self.messages
@@ -93,7 +96,7 @@ def test_a_settled_job_gets_its_certificate_once(db: Database, settings: Setting
     assert document["certificate"]["steps"] == {"planned": 50, "started": 50, "effective": 50}
 
 
-def test_a_backlog_is_not_rung_again_while_its_messages_wait(db: Database, settings: Settings, submit: Submit) -> None:
+def test_a_backlog_is_not_notified_again_while_messages_wait(db: Database, settings: Settings, submit: Submit) -> None:
     """Each sweep used to add a message for every job that waited for a busy worker: a broker filled up in a night."""
     jobs = [submit() for _ in range(4)]
     notified: list[str] = []

@@ -13,7 +13,7 @@ from celery import Celery
 
 from app.lifecycle import spool
 from app.lifecycle.broker import QUEUE, celery_options
-from app.lifecycle.relay import CeleryBell
+from app.lifecycle.wakeups import CeleryNotifier, WakeUp
 from app.settings import Settings
 from tests import processes
 
@@ -46,10 +46,9 @@ def test_readers_that_look_while_messages_are_written_get_each_once_and_whole(se
     readers = [context.Process(target=read, args=(settings.home, got), daemon=True) for _ in range(READERS)]
     for reader in readers:
         reader.start()
-    notifier = CeleryBell(settings)
+    notifier = CeleryNotifier(settings)
     sent = [str(number) for number in range(MESSAGES)]
-    for each in [*sent, *["stop"] * READERS]:
-        notifier.notify(each)
+    list(notifier.notify([WakeUp(each) for each in [*sent, *["stop"] * READERS]]))
     taken = [got.get(timeout=30) for _ in readers]
     for reader in readers:
         reader.join(20)
@@ -60,11 +59,11 @@ def test_readers_that_look_while_messages_are_written_get_each_once_and_whole(se
 
 
 def test_what_is_no_message_is_dropped(settings: Settings) -> None:
-    notifier = CeleryBell(settings)
+    notifier = CeleryNotifier(settings)
     for name, content in {"0_half": '{"body": ', "00_none": ""}.items():
         (settings.broker_dir / f"{0:020d}_{name}.{QUEUE}.msg").write_text(content)
     (settings.broker_dir / "notes.txt").write_text("not ours")
-    notifier.notify("job_a")
+    list(notifier.notify([WakeUp("job_a")]))
     assert notifier.waiting() == 3
     with notifier.app.connection() as connection:
         queue = connection.SimpleQueue(QUEUE, no_ack=True)
@@ -94,5 +93,5 @@ def test_a_message_that_finds_no_room_leaves_no_draft(settings: Settings, monkey
 
     monkeypatch.setattr(Path, "write_text", full)
     with pytest.raises(OSError, match="no space"):
-        CeleryBell(settings).notify("job_x")
+        list(CeleryNotifier(settings).notify([WakeUp("job_x")]))
     assert list(settings.broker_dir.iterdir()) == []

@@ -1,0 +1,195 @@
+"""One look for all open lists of a process. It makes two statements, for one reader and for fifty:
+
+    keys    of all readers: a reader whose key or session has ended is told so
+    pages   the jobs on all pages, their status and their number of events: a part a page
+
+Each part has the condition of app.grants.service.visible, so its rows are those that its reader's list shows. Readers
+of the same page with the same rights share a part. On SQLite nothing is asked while nobody has written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, Select, bindparam, literal, select, union_all
+from sqlalchemy.exc import SQLAlchemyError
+from starlette.concurrency import run_in_threadpool
+
+from app.db.changes import Changes
+from app.db.engine import Database
+from app.db.models import ApiKey, table_of
+from app.errors import Unauthenticated
+from app.jobs.stream import KEEP_ALIVE_S
+from app.keys.service import KeyLike
+
+logger = logging.getLogger(__name__)
+LOOK_S = 1.0
+MOST_PARTS = 100  # of one statement; SQLite takes 500
+KEEP_ALIVE = ": keep-alive\n\n"
+KEYS = table_of(ApiKey)
+ALL_KEYS = select(KEYS).where(KEYS.c.id.in_(bindparam("keys", expanding=True)))
+
+
+@dataclass(frozen=True)
+class Page:
+    """One page of the list of jobs.
+
+    Attributes:
+        shared: equal for readers who see the same on it.
+        states: selects the id, the status and the number of events of its jobs.
+    """
+
+    shared: tuple[object, ...]
+    states: Select[tuple[str, str, int]]
+
+
+class Reader:
+    """An open list.
+
+    Args:
+        key_id: of the key that reads.
+        check: raises Unauthenticated if the key, given as its row, or the reader's session has ended.
+    """
+
+    def __init__(self, page: Page, key_id: str, check: Callable[[KeyLike | None], object]) -> None:
+        self.page, self.key_id, self.check = page, key_id, check
+        self.state: str | None = None
+        self.is_over = False
+        self.news = asyncio.Event()
+
+    def is_allowed(self, key: KeyLike | None) -> bool:
+        """Returns True if its key and its session still hold."""
+        try:
+            self.check(key)
+        except Unauthenticated:
+            return False
+        return True
+
+    def tell(self, state: str | None) -> None:
+        """Sets the page's state; None ends the reader."""
+        if state is None:
+            self.is_over = True
+        elif state == self.state:
+            return
+        self.state = state or self.state
+        self.news.set()
+
+
+class ListHub:
+    """The open lists of this process."""
+
+    def __init__(self, db: Database, look_s: float = LOOK_S) -> None:
+        self.db, self.look_s = db, look_s
+        self._readers: set[Reader] = set()
+        self._poller: asyncio.Task[None] | None = None
+        self._opened = asyncio.Event()
+        self._asked = _Asked([])
+
+    def open(self, reader: Reader) -> None:
+        """Adds a reader, who is told the first state at once."""
+        self._readers.add(reader)
+        if self._poller is None or self._poller.done():
+            self._opened = asyncio.Event()  # of this loop
+            self._poller = asyncio.create_task(self._poll())
+        self._opened.set()
+
+    def close(self, reader: Reader) -> None:
+        """Removes a reader."""
+        self._readers.discard(reader)
+
+    def look(self, readers: Sequence[Reader]) -> list[str | None]:
+        """The state of each reader's page; None for a reader whose key or session has ended."""
+        with self.db.quick_read() as connection:
+            found = connection.execute(ALL_KEYS, {"keys": sorted({each.key_id for each in readers})})
+            keys = {row.id: row for row in found}
+            allowed = [each.is_allowed(keys.get(each.key_id)) for each in readers]
+            pages = {each.page.shared: each.page for each, may in zip(readers, allowed, strict=True) if may}
+            if self._asked.numbers.keys() != pages.keys():  # SQLAlchemy prepares an object's execution once
+                self._asked = _Asked(list(pages.values()))
+            states = self._asked.states(connection)
+        return [states[each.page.shared] if may else None for each, may in zip(readers, allowed, strict=True)]
+
+    async def _poll(self) -> None:
+        """Looks while there are readers: at all of them every second, at a new one at once."""
+        changes, next_look = Changes(self.db), time.monotonic()
+        try:
+            while self._readers:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._opened.wait(), max(0.0, next_look - time.monotonic()))
+                self._opened.clear()
+                whole = time.monotonic() >= next_look
+                if whole:
+                    next_look = time.monotonic() + self.look_s
+                try:
+                    whole = whole and await run_in_threadpool(changes.due)
+                    readers = [each for each in self._readers if whole or each.state is None]
+                    found = await run_in_threadpool(self.look, readers) if readers else []
+                except SQLAlchemyError as error:  # the database is away for a while
+                    logger.warning("cannot look at lists of jobs: %s", type(error).__name__)
+                    continue
+                for reader, state in zip(readers, found, strict=True):
+                    reader.tell(state)
+        finally:
+            changes.close()
+
+
+class _Asked:
+    """Statements that select the rows of several pages, each row with its page's number first."""
+
+    def __init__(self, pages: Sequence[Page]) -> None:
+        self.numbers = {page.shared: number for number, page in enumerate(pages)}
+        parts = []
+        for number, page in enumerate(pages):
+            rows = page.states.subquery()
+            parts.append(select(literal(number).label("page"), *rows.c))
+        self._statements = [union_all(*parts[at : at + MOST_PARTS]) for at in range(0, len(parts), MOST_PARTS)]
+
+    def states(self, connection: Connection) -> dict[tuple[object, ...], str]:
+        """Each page's state."""
+        rows: defaultdict[int, list[tuple[str, str, int]]] = defaultdict(list)
+        for statement in self._statements:
+            for number, job_id, status, events in connection.execute(statement):
+                rows[number].append((job_id, status, events))
+        return {shared: state_of(rows[number]) for shared, number in self.numbers.items()}
+
+
+def state_of(rows: Sequence[tuple[str, str, int]]) -> str:
+    """A digest of what a page shows, in any order: neither names nor times of creation change."""
+    return hashlib.sha256(repr(sorted(rows)).encode()).hexdigest()[:32]
+
+
+EMPTY = state_of([])
+
+
+async def changes_of(
+    hub: ListHub, reader: Reader, last: str | None, is_there: Callable[[], bool]
+) -> AsyncIterator[str]:
+    """Yields a message whenever a list's state differs from the last one told; ends with the session.
+
+    Args:
+        last: the state that the page has shown; None: the first state is told at once.
+        is_there: for an empty page: False if the data set of its filter is gone, or no longer to be seen. This ends it.
+    """
+    hub.open(reader)
+    try:
+        while True:
+            try:
+                await asyncio.wait_for(reader.news.wait(), KEEP_ALIVE_S)
+            except TimeoutError:
+                yield KEEP_ALIVE
+                continue
+            reader.news.clear()
+            if reader.is_over or (reader.state == EMPTY and not await run_in_threadpool(is_there)):
+                return
+            if reader.state != last:
+                last = reader.state
+                yield f"id: {last}\ndata: changed\n\n"
+    finally:
+        hub.close(reader)
