@@ -162,7 +162,7 @@ def append(
             behind.require_current(session, head, each)
         new = New(dataset_id, to.owner_key, _capped(spec, blocks.lead(session, to.id)), block)
         made = service.store(session, settings, new, content, kept, folder)
-        for found in budgets.all_of(session, to.id):
+        for found in budgets.newest_of(session, list(to.family)):
             copy_to(session, found, accounts.account_of(session, made.dataset.id))
         return made
 
