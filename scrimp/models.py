@@ -212,10 +212,10 @@ class RegisteredDataset(Dataset):
 
 
 class RedeclaredDataset(RegisteredDataset):
-    """A data set with its new declaration. `suggested_records` is a rounded count: an exact one becomes public."""
+    """A data set with its new declaration. `suggested_records` is a rounded count: an exact one becomes public. Without
+    counts where the data set's own block is gone."""
 
-    read: Read
-    suggested_records: int
+    suggested_records: int | None = None
 
 
 class CheckedDataset(Resource):

@@ -1,10 +1,12 @@
-"""A statement about all that a data set's ledger has admitted, from signed evidence alone: entries and a checkpoint.
+"""A statement about all that a data set's ledgers have admitted, from signed evidence alone: entries and checkpoints.
 
-    {"version": 1, "dataset": {"id", "name", "unit"}, "checkpoint": note, "entries": [every entry, as the API gave it]}
+    {"version": 2, "dataset": {"id", "name", "unit"},
+     "ledgers": [{"id", "label", "checkpoint": note, "entries": [every entry, as the API gave it]}]}
 
-`checked` recomputes chain, tree and balances from the entries and verifies the note with the reader's key. `told` says
-the result in words. Both work on a machine that never saw the service. `dataset.name` and `unit` are what the service
-said: the entries do not hold them.
+A data set that has grown has one ledger for each block, retired ones included; another has one. `checked` recomputes
+chain, tree and balances from the entries and verifies the notes with the reader's key. `scrimp.statement_words` says
+the result in words. Both work on a machine that never saw the service. Name, unit, labels and the list of the blocks
+are what the service said: the entries do not hold them.
 
 Formulas: under `gdp` the μ of all is √spent, and δ(ε) = Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ); under `rdp` at order α,
 ε = spent + ln(1 − 1/α) − (ln δ + ln α)/(α − 1).
@@ -14,9 +16,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Any
 
 from scrimp.errors import ScrimpError
@@ -29,27 +30,26 @@ ACCOUNTS = ("train", "holdout")
 PER_UNIT = {"gdp": 1e-12, "rdp": 1e-9}
 ROUNDING = 1e-9  # relative: printed figures are never below the exact ones
 WORTH = 1e-6  # relative: how far a budget's ε may exceed its cap's by rounding
-ALPHAS = (0.001, 0.01, 0.1)
-NORMAL = NormalDist()
 
 
 @dataclass(frozen=True)
-class Statement:
-    """What the entries say together.
+class Stated:
+    """What the entries of one ledger say together.
 
     Attributes:
+        id, label: the ledger's; the label of its block.
         entries: how many the checkpoint covers.
         filter, order: the enforced accountant, and α of an `rdp` filter.
         cap_epsilon, largest_cap_epsilon, cap_delta: the cap now, and the largest one ever granted.
         budget, spent, held: by account, in the filter's units.
-        jobs, charges, running: posted jobs (a study is one), other posts (of other systems, joined ledgers, what
-            a restored backup had lost), open holds.
+        jobs, charges, running: ids of posted jobs (a study is one), of other posts (of other systems, joined ledgers,
+            what a restored backup had lost), and of open holds.
+        within: by the id of a budget within the cap, what was paid from it: spent, by account.
         closed: nothing more is admitted.
     """
 
-    dataset: str
-    name: str
-    unit: str
+    id: str
+    label: str
     entries: int
     first: str
     last: str
@@ -61,10 +61,21 @@ class Statement:
     budget: dict[str, int]
     spent: dict[str, int]
     held: dict[str, int]
-    jobs: int
-    charges: int
-    running: int
+    jobs: frozenset[str]
+    charges: frozenset[str]
+    running: frozenset[str]
+    within: dict[str, dict[str, int]]
     closed: bool
+
+    @property
+    def most_spent(self) -> int:
+        """What the worse account spent."""
+        return max(self.spent.values())
+
+    @property
+    def most_taken(self) -> int:
+        """The same, with what is held."""
+        return max(self.spent[name] + self.held[name] for name in ACCOUNTS)
 
     def epsilon(self, amount: int) -> float:
         """What an amount is worth at the cap's δ, rounded up."""
@@ -77,8 +88,29 @@ class Statement:
         return max(0.0, (amount * PER_UNIT["rdp"] + math.fsum(terms)) * (1.0 + ROUNDING))
 
 
+@dataclass(frozen=True)
+class Statement:
+    """What all ledgers of a data set say. A unit is in one block, so that the worst ledger is the data set's: their
+    figures do not add up."""
+
+    dataset: str
+    name: str
+    unit: str
+    ledgers: tuple[Stated, ...]
+
+    @property
+    def worst(self) -> Stated:
+        """The ledger that spent most."""
+        return max(self.ledgers, key=lambda each: each.most_spent)
+
+    @property
+    def entries(self) -> int:
+        """How many the checkpoints cover together."""
+        return sum(each.entries for each in self.ledgers)
+
+
 def checked(document: Json, public_key: bytes) -> Statement:
-    """Verifies a statement's evidence and sums it up.
+    """Verifies a statement's evidence and sums it up. Version 1, of one ledger, is read too.
 
     Args:
         public_key: the raw key that the reader trusts.
@@ -87,18 +119,44 @@ def checked(document: Json, public_key: bytes) -> Statement:
         NotProven: what does not hold.
     """
     try:
-        note, dataset = Note.parse(document["checkpoint"]), str(document["dataset"]["id"])
-        entries = [LedgerEntry.model_validate(each) for each in document["entries"]]
-        if note.signed_by(Key(LOG, ED25519, public_key)) is None:
-            raise NotProven("the key did not sign the checkpoint")
-        found = recompute_chain(dataset, entries)
-        if found.first_bad_entry is not None or not entries:
-            raise NotProven(f"entry {found.first_bad_entry or 1} does not fit into the chain")
-        if note.size != len(entries) or not begins_with(note, dataset, [each.hash for each in entries]):
-            raise NotProven("the entries are not those of the checkpoint")
-        return _summed(document["dataset"], [each.model_dump(mode="json") for each in entries])
+        dataset, key = document["dataset"], Key(LOG, ED25519, public_key)
+        ledgers = [_stated_by(each, key) for each in _ledgers_of(document)]
+        _check_together(str(dataset["id"]), ledgers)
+        return Statement(str(dataset["id"]), str(dataset["name"]), str(dataset["unit"]), tuple(ledgers))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise error if isinstance(error, NotProven) else NotProven(f"this is not a statement: {error!r}") from None
+
+
+def _ledgers_of(document: Json) -> list[Json]:
+    if document["version"] == 1:
+        return [{"id": document["dataset"]["id"], "label": "first", **document}]
+    if document["version"] != 2:
+        raise NotProven("this is a statement of an unknown version: read it with a newer scrimp")
+    return list(document["ledgers"])
+
+
+def _stated_by(ledger: Json, key: Key) -> Stated:
+    """What one ledger's evidence says."""
+    note, of = Note.parse(ledger["checkpoint"]), str(ledger["id"])
+    entries = [LedgerEntry.model_validate(each) for each in ledger["entries"]]
+    if note.signed_by(key) is None:
+        raise NotProven("the key did not sign the checkpoint")
+    found = recompute_chain(of, entries)
+    if found.first_bad_entry is not None or not entries:
+        raise NotProven(f"entry {found.first_bad_entry or 1} does not fit into the chain")
+    if note.size != len(entries) or not begins_with(note, of, [each.hash for each in entries]):
+        raise NotProven("the entries are not those of the checkpoint")
+    return _summed(of, str(ledger["label"]), [each.model_dump(mode="json") for each in entries])
+
+
+def _check_together(dataset: str, ledgers: list[Stated]) -> None:
+    """Raises NotProven unless the ledgers can be those of one data set: a ledger twice would hide another one."""
+    if not ledgers or dataset != ledgers[0].id:
+        raise NotProven("the first ledger is not the data set's own")
+    if len({each.id for each in ledgers}) < len(ledgers) or len({each.label for each in ledgers}) < len(ledgers):
+        raise NotProven("a block is stated twice")
+    if len({(each.filter, each.order, each.cap_delta) for each in ledgers}) > 1:
+        raise NotProven("the ledgers have different filters, orders or δ: they are not of one data set")
 
 
 class _Sums:
@@ -113,6 +171,7 @@ class _Sums:
         self.budget, self.spent, self.held = dict(zero), dict(zero), dict(zero)
         self.holds = dict[str, dict[str, int]]()  # what is left of each open one
         self.jobs, self.charges, self.caps, self.closed = set[str](), set[str](), list[float](), False
+        self.within, self.payers = dict[str, dict[str, int]](), dict[str, str]()
         self.place = 0
 
     def take(self, entry: dict[str, Any]) -> None:
@@ -129,6 +188,9 @@ class _Sums:
             if kind == "hold":
                 self._require(not self.closed and entry["job_id"] not in self.holds, "holds what may not be held")
                 self.holds[entry["job_id"]] = amounts
+                if "budget" in memo:
+                    self.payers[entry["job_id"]] = str(memo["budget"])
+                    self.within.setdefault(str(memo["budget"]), dict.fromkeys(ACCOUNTS, 0))
                 self.held = {name: self.held[name] + amounts[name] for name in ACCOUNTS}
             else:
                 self.budget = amounts
@@ -156,6 +218,8 @@ class _Sums:
         self._require(kind == "post" or not any(amounts.values()), "spends, although it gives its hold back")
         if kind == "post":
             (self.jobs if str(entry["job_id"]).startswith("job_") else self.charges).add(study or entry["job_id"])
+        if (payer := self.payers.get(study or entry["job_id"])) is not None:
+            self.within[payer] = {name: self.within[payer][name] + amounts[name] for name in ACCOUNTS}
         self.held = {name: self.held[name] - amounts[name] - released[name] for name in ACCOUNTS}
         self.spent = {name: self.spent[name] + amounts[name] for name in ACCOUNTS}
 
@@ -164,24 +228,13 @@ class _Sums:
             raise NotProven(f"entry {self.place} {otherwise}")
 
 
-def _summed(dataset: Json, entries: list[dict[str, Any]]) -> Statement:
+def _summed(ledger: str, label: str, entries: list[dict[str, Any]]) -> Stated:
     sums, terms = _Sums(), entries[0]["memo"]
     for entry in entries:
         sums.take(entry)
-    found = _stated(dataset, entries, sums, terms)
-    for entry in entries:
-        if entry["kind"] in ("open", "cap"):
-            worth, cap = found.epsilon(max(entry[name] for name in ACCOUNTS)), entry["memo"]["cap_epsilon"]
-            if worth > cap * (1.0 + WORTH):
-                raise NotProven(f"entry {entry['seq']} grants a budget that is worth ε = {worth:g}, not {cap:g}")
-    return found
-
-
-def _stated(dataset: Json, entries: list[dict[str, Any]], sums: _Sums, terms: Json) -> Statement:
-    return Statement(
-        dataset=str(dataset["id"]),
-        name=str(dataset["name"]),
-        unit=str(dataset["unit"]),
+    found = Stated(
+        id=ledger,
+        label=label,
         entries=len(entries),
         first=entries[0]["created_at"],
         last=entries[-1]["created_at"],
@@ -193,76 +246,18 @@ def _stated(dataset: Json, entries: list[dict[str, Any]], sums: _Sums, terms: Js
         budget=sums.budget,
         spent=sums.spent,
         held=sums.held,
-        jobs=len(sums.jobs),
-        charges=len(sums.charges),
-        running=len(sums.holds),
+        jobs=frozenset(sums.jobs),
+        charges=frozenset(sums.charges),
+        running=frozenset(sums.holds),
+        within=sums.within,
         closed=sums.closed,
     )
-
-
-def told(found: Statement) -> list[tuple[str, list[str]]]:
-    """The statement in plain words, section by section."""
-    thing = "record" if found.unit == "example" else found.unit
-    delta, most = f"{found.cap_delta:g}", max(found.spent.values())
-    taken = max(found.spent[name] + found.held[name] for name in ACCOUNTS)
-    others = f" and {found.charges} other charges (other systems, joined ledgers, gaps)" if found.charges else ""
-    cap = f"ε ≤ {_up(found.cap_epsilon)} at δ = {delta}"
-    if found.largest_cap_epsilon > found.cap_epsilon:
-        cap += f" (once {_up(found.largest_cap_epsilon)}: if a change depended on results, that is the guarantee)"
-    order = f" at order {found.order:g}" if found.order is not None else ""
-    return [
-        ("Data set", [f"{found.name} ({found.dataset}); {found.entries} entries, {found.first} to {found.last}"]),
-        ("Unit of privacy", [f"one {thing}: neighbouring data sets differ by adding or removing one"]),
-        (
-            "What was spent",
-            [
-                f"{found.jobs} jobs{others}, together ε = {_up(found.epsilon(most))} at δ = {delta}",
-                f"with what {found.running} unfinished ones may spend: ε = {_up(found.epsilon(taken))}",
-                f"training part {_part(found, 'train')}; hold-out {_part(found, 'holdout')}",
-            ],
-        ),
-        (
-            "Guarantee",
-            [
-                f"{cap}, for everything that was released, enforced by a {found.filter} filter{order}",
-                "for what will be released too, under this cap, as long as it is not raised",
-                "all jobs count: each may be chosen by the results of those before, and analysts may share everything",
-                *(["the ledger is closed: nothing more is admitted"] if found.closed else []),
-            ],
-        ),
-        ("How to read it", _reading(found, most)),
-        (
-            "Not covered",
-            [
-                f"entries after the {found.entries} here; another history that the service shows others: compare the"
-                " checkpoint with a witness's",
-                "that each job ran as its certificate says (scrimp audit privacy; scrimp replay)",
-                "the same people in other data sets; side channels such as durations; a malicious operator",
-            ],
-        ),
-    ]
-
-
-def _reading(found: Statement, most: int) -> list[str]:
-    """What the best attacker finds, exactly under `gdp`; under `rdp` a bound from (ε, δ) alone."""
-    lines = ["an attacker who knows everything but who took part, and may accuse a share α of others wrongly, finds"]
-    for alpha in ALPHAS:
-        if most <= 0:
-            finds = alpha
-        elif found.filter == "gdp":
-            finds = NORMAL.cdf(NORMAL.inv_cdf(alpha) + math.sqrt(most * PER_UNIT["gdp"]))
-        else:
-            epsilon, delta = found.epsilon(most), found.cap_delta
-            finds = min(math.exp(epsilon) * alpha + delta, 1.0 - math.exp(-epsilon) * (1.0 - delta - alpha))
-        lines.append(f"at most {_up(100.0 * min(1.0, finds))} % of the members at α = {100.0 * alpha:g} %")
-    return lines
-
-
-def _part(found: Statement, name: str) -> str:
-    budget = found.budget[name]
-    if budget == 0:
-        return "none"
-    return f"{100.0 * found.spent[name] / budget:.1f} % spent, {100.0 * found.held[name] / budget:.1f} % held"
+    for entry in entries:
+        if entry["kind"] in ("open", "cap"):
+            worth, cap = found.epsilon(max(entry[name] for name in ACCOUNTS)), entry["memo"]["cap_epsilon"]
+            if worth > cap * (1.0 + WORTH):
+                raise NotProven(f"entry {entry['seq']} grants a budget that is worth ε = {worth:g}, not {cap:g}")
+    return found
 
 
 def epsilon_of_mu(mu: float, delta: float) -> float:
@@ -286,31 +281,33 @@ def _phi(x: float) -> float:
     return 0.5 * math.erfc(-x / math.sqrt(2.0))
 
 
-def _up(value: float) -> str:
-    """Three significant digits, rounded up."""
-    if value <= 0.0:
-        return "0"
-    step = 10.0 ** (math.floor(math.log10(value)) - 2)
-    return f"{math.ceil(value / step * (1.0 - 1e-12)) * step:.6g}"
-
-
 def written(document: Json) -> str:
     """A statement as a file holds it."""
     return json.dumps(document, ensure_ascii=False, indent=1) + "\n"
 
 
-def built(dataset: Json, checkpoint: str, entries: list[LedgerEntry]) -> dict[str, Any]:
-    """The document of a statement.
+def ledger_of(ledger: str, label: str, checkpoint: str, entries: Iterable[LedgerEntry]) -> dict[str, Any]:
+    """One ledger's evidence, as `built` takes it.
 
     Args:
-        dataset: id, name and unit, as the service says.
+        label: its block's.
         entries: at least those that the checkpoint covers, oldest first.
 
     Raises:
         ScrimpError: fewer.
     """
-    size = Note.parse(checkpoint).size
-    if len(entries) < size:
-        raise ScrimpError(f"the checkpoint covers {size} entries, and the service shows {len(entries)}")
-    shown = [each.model_dump(mode="json") for each in entries[:size]]
-    return {"version": 1, "dataset": dict(dataset), "checkpoint": checkpoint, "entries": shown}
+    size, there = Note.parse(checkpoint).size, list(entries)
+    if len(there) < size:
+        raise ScrimpError(f"the checkpoint covers {size} entries, and the service shows {len(there)}")
+    shown = [each.model_dump(mode="json") for each in there[:size]]
+    return {"id": ledger, "label": label, "checkpoint": checkpoint, "entries": shown}
+
+
+def built(dataset: Json, ledgers: list[dict[str, Any]]) -> dict[str, Any]:
+    """The document of a statement.
+
+    Args:
+        dataset: id, name and unit, as the service says.
+        ledgers: of all its blocks, its own first.
+    """
+    return {"version": 2, "dataset": dict(dataset), "ledgers": ledgers}

@@ -22,7 +22,7 @@ from app.grants import service as grants
 from app.grants.service import Access
 from app.ids import new_id, now
 from app.keys.service import Caller, is_alive, locked
-from app.ledger import budgets
+from app.ledger import blocks, budgets
 from app.ledger.accounts import closed_because
 from app.ledger.repository import dataset_with_account
 from app.webhooks.service import announce
@@ -43,10 +43,11 @@ def ask(session: Session, caller: Caller, asked: BudgetRequestBody) -> BudgetReq
     found, access = grants.find(session, caller, asked.dataset)
     if access.level == "view":
         raise Forbidden("this key may only view the data set: ask its owner for a `train` or a `charge` grant first")
-    row, account = dataset_with_account(session, found.id)
+    row = dataset_with_account(session, found.id)[0]
+    account = blocks.lead(session, row.id)
     if account.joined_into is not None:
         raise Conflict("wrong-state", closed_because(account))
-    service.units_of(account, asked.epsilon)
+    service.check_within_cap(account, asked.epsilon)
     ends = now() + USUAL if asked.expires_at is None else asked.expires_at
     if not now() < ends <= now() + LONGEST:
         raise InvalidRequest.at("/expires_at", "a request must end in the future, within a year")
@@ -90,7 +91,7 @@ def approve(
         raise Conflict("wrong-state", "the key that asked was revoked or has expired: deny the request")
     about = _about(session, request)
     require_match(if_match, BudgetRequestView.of(request, "open", about).tag)
-    is_within = budgets.of_key(session, request.dataset_id, request.key_id) is not None
+    is_within = budgets.of_key(session, account.dataset_id, request.key_id) is not None
     if about is None or about.epsilon < request.epsilon:
         name = request.key_id if about is None else about.name
         about = service.save(session, account, name, request.epsilon, caller.id)
@@ -175,8 +176,9 @@ def status_of(request: BudgetRequest) -> Status:
 
 def _about(session: Session, request: BudgetRequest) -> SubAccount | None:
     """The sub-account that the key spends within, or else the one named after the key; None: that will be new."""
-    own = budgets.of_key(session, request.dataset_id, request.key_id)
-    named = (request.dataset_id, request.key_id)
+    lead = blocks.lead(session, request.dataset_id).dataset_id
+    own = budgets.of_key(session, lead, request.key_id)
+    named = (lead, request.key_id)
     return own if own is not None else session.get(SubAccount, named, populate_existing=True)
 
 

@@ -30,10 +30,12 @@ def visible_to(session: Session, caller: Caller, dataset: str) -> list[BudgetVie
         NotFound: no such data set, or the caller may not see it, or it is public.
     """
     found, access = grants.find(session, caller, dataset)
-    row, account = dataset_with_account(session, found.id)
+    row = dataset_with_account(session, found.id)[0]
+    account = blocks.lead(session, row.id)
     if access.level == "own":
-        return [shown(session, row, account, each, all_keys=True) for each in budgets.all_of(session, row.id)]
-    own = budgets.of_key(session, row.id, caller.id)
+        every = budgets.all_of(session, account.dataset_id)
+        return [shown(session, row, account, each, all_keys=True) for each in every]
+    own = budgets.of_key(session, account.dataset_id, caller.id)
     return [] if own is None else [shown(session, row, account, own, all_keys=False)]
 
 
@@ -67,7 +69,7 @@ def put(
     row, account = locked(session, grants.require(session, caller, dataset, "own").id)
     if not NAME.fullmatch(name):
         raise InvalidRequest.at("/name", "a budget's name has 1 to 100 letters, digits, dots, hyphens and underscores")
-    found = session.get(SubAccount, (row.id, name), populate_existing=True)
+    found = session.get(SubAccount, (account.dataset_id, name), populate_existing=True)
     if found is not None:
         require_match(if_match, found.version)
     elif if_match is not None:
@@ -96,13 +98,14 @@ def close(session: Session, caller: Caller, dataset: str, name: str, if_match: s
     Raises:
         NotFound, Forbidden, PreconditionRequired, PreconditionFailed: as `put`.
     """
-    row, _account = locked(session, grants.require(session, caller, dataset, "own").id)
-    found = session.get(SubAccount, (row.id, name), populate_existing=True)
+    row, account = locked(session, grants.require(session, caller, dataset, "own").id)
+    found = session.get(SubAccount, (account.dataset_id, name), populate_existing=True)
     if found is None or found.closed_at is not None:
         raise NotFound(NO_SUCH_BUDGET)
     require_match(if_match, found.version)
     left = _keys(session, found)
-    session.execute(delete(SubAccountKey).where(SubAccountKey.dataset_id == row.id, SubAccountKey.name == name))
+    mine = (SubAccountKey.dataset_id == found.dataset_id, SubAccountKey.name == name)
+    session.execute(delete(SubAccountKey).where(*mine))
     note_change(found, caller.id)
     found.closed_at = found.changed_at
     spread(session, row.id, found)
@@ -110,8 +113,8 @@ def close(session: Session, caller: Caller, dataset: str, name: str, if_match: s
 
 
 def locked(session: Session, dataset_id: str) -> tuple[Dataset, Account]:
-    """A data set and its account, whose row is locked until the transaction ends, as those of its blocks are: holds and
-    other changes wait.
+    """A data set and the account whose budgets are its own (`blocks.lead`). The accounts of all blocks are locked until
+    the transaction ends: holds and other changes wait.
 
     Raises:
         NotFound: it is public.
@@ -121,7 +124,7 @@ def locked(session: Session, dataset_id: str) -> tuple[Dataset, Account]:
     blocks.lock_family(session, dataset_id)
     if (lead := blocks.lead(session, dataset_id)).joined_into is not None:
         raise Conflict("wrong-state", accounts.closed_because(lead))
-    return row, accounts.account_of(session, dataset_id)
+    return row, lead
 
 
 def save(session: Session, account: Account, name: str, epsilon: float, by: str) -> SubAccount:
@@ -129,6 +132,45 @@ def save(session: Session, account: Account, name: str, epsilon: float, by: str)
 
     Raises:
         InvalidRequest, Conflict: as `put`.
+    """
+    check_within_cap(account, epsilon)
+    found = _write(session, account, name, epsilon)
+    note_change(found, by)
+    session.flush()
+    return found
+
+
+def spread(session: Session, dataset_id: str, found: SubAccount) -> None:
+    """Gives every other open block the data set's sub-account: the same ε, keys and version, with balances of its own.
+
+    Call it after each change, in `locked`'s transaction: a key without one would be bounded by the block's cap alone.
+
+    Raises:
+        Conflict: `budget-too-low`: more than that is spent and held on a block.
+    """
+    for each in blocks.open_ones(session, blocks.family_of(session, dataset_id)):
+        if each != found.dataset_id:
+            copy_to(session, found, accounts.account_of(session, each))
+
+
+def copy_to(session: Session, found: SubAccount, block: Account) -> None:
+    """Gives one block a data set's sub-account, as it is now. Where the cap was lowered since, the cap binds first."""
+    keys = _keys(session, found)
+    copied = _write(session, block, found.name, found.epsilon)
+    copied.version, copied.changed_at, copied.changed_by = found.version, found.changed_at, found.changed_by
+    mine = (SubAccountKey.dataset_id == block.dataset_id, SubAccountKey.name == found.name)
+    session.execute(delete(SubAccountKey).where(*mine))
+    for key_id in keys:
+        session.add(SubAccountKey(dataset_id=block.dataset_id, key_id=key_id, name=found.name))
+    copied.closed_at = found.closed_at
+    session.flush()
+
+
+def _write(session: Session, account: Account, name: str, epsilon: float) -> SubAccount:
+    """Gives a sub-account the units of an ε; makes it, if there is none.
+
+    Raises:
+        Conflict: `budget-too-low`: more than that is spent and held.
     """
     units = units_of(account, epsilon)
     found = session.get(SubAccount, (account.dataset_id, name), populate_existing=True)
@@ -146,34 +188,7 @@ def save(session: Session, account: Account, name: str, epsilon: float, by: str)
         )
     found.epsilon, found.train_budget = epsilon, units
     found.holdout_budget = units if account.holdout_budget else 0
-    note_change(found, by)
-    session.flush()
     return found
-
-
-def spread(session: Session, dataset_id: str, found: SubAccount) -> None:
-    """Gives every open block the data set's sub-account: the same ε and keys, with balances of its own.
-
-    Call it after each change, in `locked`'s transaction: a key without one would be bounded by the block's cap alone.
-
-    Raises:
-        Conflict: `budget-too-low`: more than that is spent and held on a block.
-    """
-    for each in blocks.open_ones(session, blocks.family_of(session, dataset_id)):
-        if each != dataset_id:
-            copy_to(session, found, accounts.account_of(session, each))
-
-
-def copy_to(session: Session, found: SubAccount, block: Account) -> None:
-    """Gives one block a data set's sub-account, as it is now."""
-    keys = _keys(session, found)
-    copied = save(session, block, found.name, min(found.epsilon, block.cap_epsilon), found.changed_by)
-    mine = (SubAccountKey.dataset_id == block.dataset_id, SubAccountKey.name == found.name)
-    session.execute(delete(SubAccountKey).where(*mine))
-    for key_id in keys:
-        session.add(SubAccountKey(dataset_id=block.dataset_id, key_id=key_id, name=found.name))
-    copied.closed_at = found.closed_at
-    session.flush()
 
 
 def note_change(found: SubAccount, by: str) -> None:
@@ -203,20 +218,23 @@ def units_of(account: Account, epsilon: float) -> int:
     """What an ε is worth in the filter's units, rounded down.
 
     Raises:
-        InvalidRequest: it has no units under this filter, or is above the cap.
+        InvalidRequest: it has no units under this filter.
     """
     of = accounts.filter_for(account.filter, account.order)
     try:
-        units = of.budget(epsilon, account.cap_delta)
+        return of.budget(epsilon, account.cap_delta)
     except InvalidRequest:
         least = of.epsilon(1, account.cap_delta)
         raise InvalidRequest.at(
             "/epsilon",
             f"this data set's filter has units only above ε = {least:.4g} at δ = {account.cap_delta:g}: ask for more",
         ) from None
-    if units > account.train_budget:
+
+
+def check_within_cap(account: Account, epsilon: float) -> None:
+    """Raises InvalidRequest if a budget has no units, or more than the account."""
+    if units_of(account, epsilon) > account.train_budget:
         raise InvalidRequest.at("/epsilon", f"the data set's cap is ε = {account.cap_epsilon:g}: ask for at most that")
-    return units
 
 
 def _share(session: Session, account: Account, found: SubAccount, keys: list[str]) -> None:

@@ -162,7 +162,7 @@ def append(
             behind.require_current(session, head, each)
         new = New(dataset_id, to.owner_key, _capped(spec, blocks.lead(session, to.id)), block)
         made = service.store(session, settings, new, content, kept, folder)
-        for found in budgets.all_of(session, to.id):
+        for found in budgets.newest_of(session, list(to.family)):
             copy_to(session, found, accounts.account_of(session, made.dataset.id))
         return made
 
@@ -200,10 +200,9 @@ def check_units(db: Database, settings: Settings, to: Growing, content: Content,
         Unavailable: the units of a block cannot be read: without them nothing is known.
     """
     from app.formats import units  # noqa: PLC0415 - numpy, for this alone
-    from app.formats.digests import common  # noqa: PLC0415
 
+    mine = units.Saved(folder / storage.PARTS / UNITS, content.parsed["units_sha256"])
     try:
-        mine = units.load(folder / storage.PARTS / UNITS, content.parsed["units_sha256"])
         with db.read() as session:
             members = family(session, to.id)
         shared = {}
@@ -213,18 +212,20 @@ def check_units(db: Database, settings: Settings, to: Growing, content: Content,
                     "the units of a block were hashed under a data key that is no longer the oldest of the key file: "
                     "the operator must put it back"
                 )
-            theirs = unit_files.load(settings, each.id, each.units_sha256 or "")
-            if count := common(mine, theirs):
+            sha256 = each.units_sha256 or ""
+            if count := units.shared(mine, units.Saved(unit_files.find(settings, each.id, sha256), sha256)):
                 shared[blocks.label_of(each)] = count
     except DataDamagedError as error:
         raise Unavailable(f"{error}: without them no block can be compared") from None
     if shared:
-        noun = "users" if to.spec.privacy.unit == "user" else "records"
+        is_users = to.spec.privacy.unit == "user"
+        noun = "users" if is_users else "records"
+        so = "all records of a user must be in one block: split users, not months; " if is_users else ""
         named = ", ".join(f"{count} of {label!r}" for label, count in shared.items())
         raise Conflict(
             "duplicate-content",
-            f"the file has {noun} of other blocks ({named}): a second block would be a second budget for them; leave "
-            "them out. Nobody but you is told",
+            f"the file has {noun} of other blocks ({named}): a second block would be a second budget for them; "
+            f"{so}leave them out. Nobody but you is told",
             dataset=to.id,
             shared=shared,
         )

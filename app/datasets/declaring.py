@@ -2,11 +2,14 @@
 
 The stored records, the split and the account never change. A count is checked against the stored records as at the
 registration: sums are paid for up to `records_bound` records. Only the owner learns the outcome.
+
+The declaration of a data set that has grown is that of all its blocks, but for `records`, which counts its own block's.
+It outlives that block: where `first` is gone, all but `records` may still change, and nothing is counted.
 """
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -26,6 +29,7 @@ from app.grants import service as grants
 from app.ids import now
 from app.keys.service import Caller
 from app.ledger import accounts, behind
+from app.ledger.blocks import family_of
 from app.ledger.heads import Heads
 from app.parts import Parts
 from app.privacy.numerics import records_bound
@@ -40,18 +44,20 @@ def redeclare(
     """Replaces a declaration by its next version; with `dry_run`, only tells what it would say.
 
     Returns:
-        The data set, with what its stored records say about the new version.
+        The data set, with what its stored records say about the new version; without counts where they are gone.
 
     Raises:
         NotFound, Forbidden: only its owner and admins may.
-        InvalidRequest: nothing changes, or stored records do not fit the new version.
-        Conflict: `content-deleted`; `wrong-state`: its ledger is closed, or another version came first;
-            `ledger-behind`: the database may have lost a version that jobs were priced with.
+        InvalidRequest: nothing changes, or stored records do not fit the new version, or `records` are gone.
+        Conflict: `content-deleted`; `wrong-state`: its ledger is closed, or another version came first. Of a data set
+            that has grown, these are about all of its blocks. `ledger-behind`: the database may have lost a version
+            that jobs were priced with.
         LimitError: counting took more memory or time than is allowed, or other files are being read (503).
     """
     heads = Heads.of(settings)
     with db.read() as session:
-        found = _open(session, grants.require(session, caller, dataset, "own"))
+        found = grants.require(session, caller, dataset, "own")
+        is_there = _is_open(session, found)
         version, spec, shape = found.declaration, DatasetSpec.model_validate(found.spec), found.shape
         stored, dataset_id = found.parts, found.id
     recorded = behind.read_recorded(heads, dataset_id)
@@ -60,16 +66,21 @@ def redeclare(
     wanted = amended(spec, asked)
     if wanted == spec and not asked.dry_run:
         raise InvalidRequest.at("", "this is what is declared already: nothing would change")
-    kept = parts.of(settings)
-    counts = counts_of(wanted, _units(parsers, kept, stored))
-    kept.release(dataset_id)  # jobs run elsewhere, in most services: then this machine needs no copy
-    sizes = sizes_of(wanted, shape, counts)
+    counts = dict[str, int]()
+    if is_there:
+        kept = parts.of(settings)
+        counts = counts_of(wanted, _units(parsers, kept, stored))
+        kept.release(dataset_id)  # jobs run elsewhere, in most services: then this machine needs no copy
+    elif asked.records is not None:
+        detail = "the block `first`, whose records this counts, was retired or deleted: leave `records` out"
+        raise InvalidRequest.at("/records", detail)
+    sizes = sizes_of(wanted, shape, counts) if is_there else shape | {"outputs": wanted.task.outputs}
     with db.write() as session:
         row = session.get_one(Dataset, dataset_id, with_for_update={"key_share": True}, populate_existing=True)
-        _open(session, grants.require(session, caller, dataset_id, "own"))
+        now_there = _is_open(session, grants.require(session, caller, dataset_id, "own"))
         behind.require_current(session, recorded, dataset_id)
-        if row.declaration != version:
-            raise Conflict("wrong-state", "another declaration was made at this moment: look at it and ask again")
+        if row.declaration != version or now_there != is_there:
+            raise Conflict("wrong-state", "the data set was changed at this moment: look at it and ask again")
         if not asked.dry_run:
             old = {"spec": row.spec, "shape": row.shape}
             session.add(Declaration(dataset_id=row.id, version=version, replaced_at=now(), **old))
@@ -77,7 +88,7 @@ def redeclare(
             audit.record(session, "dataset.redeclared", row.id)
         session.flush()
         account = session.get(Account, dataset_id)
-        return Registered(row, account, counts, warnings_of(wanted, counts))
+        return Registered(row, account, counts, warnings_of(wanted, counts) if is_there else [])
 
 
 def _units(parsers: Parsers, kept: Parts, stored: dict[str, Any]) -> dict[str, int]:
@@ -140,10 +151,26 @@ def warnings_of(spec: DatasetSpec, counts: dict[str, int]) -> list[str]:
     return []
 
 
-def _open(session: Session, dataset: Dataset) -> Dataset:
-    """Returns the data set if its content is there and its ledger open."""
-    check_there(dataset)
-    account = session.get(Account, dataset.id, populate_existing=True)
+def _is_open(session: Session, dataset: Dataset) -> bool:
+    """True if the data set's own content is there and its ledger open; False if only other blocks' are.
+
+    Raises:
+        Conflict: `content-deleted`, `wrong-state`: nothing of it is.
+    """
+    try:
+        _check_open(session, dataset)
+    except Conflict:
+        others = (each for each in family_of(session, dataset.id) if each != dataset.id)
+        for other in others:
+            with suppress(Conflict):
+                _check_open(session, session.get_one(Dataset, other, populate_existing=True))
+                return False
+        raise
+    return True
+
+
+def _check_open(session: Session, block: Dataset) -> None:
+    check_there(block)
+    account = session.get(Account, block.id, populate_existing=True)
     if account is not None and account.joined_into is not None:
         raise Conflict("wrong-state", accounts.closed_because(account))
-    return dataset

@@ -184,9 +184,9 @@ def redeclare_dataset(
     view = DatasetView.of(made.dataset, ledger, access)
     return RedeclaredDataset(
         **view.model_dump(),
-        read=Read.model_validate(made.counts),
+        read=Read.model_validate(made.counts) if made.counts else None,
         warnings=made.warnings,
-        suggested_records=rounded(made.counts["units"]),
+        suggested_records=rounded(made.counts["units"]) if made.counts else None,
     )
 
 

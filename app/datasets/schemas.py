@@ -199,11 +199,14 @@ class RegisteredDataset(DatasetView):
     warnings: list[str]
 
 
-class RedeclaredDataset(RegisteredDataset):
+class RedeclaredDataset(DatasetView):
     """The response to the owner who declares anew: an exact count becomes public, and `suggested_records` is a rounded
-    one. With `dry_run`, the data set as it stays."""
+    one. With `dry_run`, the data set as it stays. `read` and `suggested_records` are null where the data set has grown
+    and its own block is gone."""
 
-    suggested_records: int
+    read: Read | None
+    warnings: list[str]
+    suggested_records: int | None
 
 
 class CheckedDataset(BaseModel):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from app import objects
 from app.bucket import DamagedError
@@ -18,10 +17,6 @@ from app.errors import NotFound, ServiceError
 from app.formats.damage import DataDamagedError
 from app.parts import DATASETS
 from app.settings import Settings
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 logger = logging.getLogger(__name__)
 
@@ -48,19 +43,17 @@ def place(settings: Settings, dataset_id: str, sha256: str) -> None:
             sync(folder)
 
 
-def load(settings: Settings, dataset_id: str, sha256: str) -> NDArray[np.uint64]:
-    """The digests, (n, 2).
+def find(settings: Settings, dataset_id: str, sha256: str) -> Path:
+    """The file of the digests; its reader compares the hash.
 
     Raises:
-        DataDamagedError: they are missing or differ from the registered ones.
+        DataDamagedError: it is missing, or differs from the registered one where a bucket has it.
         Unavailable: the bucket does not answer.
     """
-    from app.formats import units  # noqa: PLC0415 - numpy, which an idle API does without
-
     key = _key(dataset_id, sha256)
+    own = settings.storage_root / key  # also with a bucket: from before it was used
     try:
-        own = settings.storage_root / key  # also with a bucket: from before it was used
-        return units.load(own if own.is_file() else objects.of(settings).local(key, sha256), sha256)
+        return own if own.is_file() else objects.of(settings).local(key, sha256)
     except (NotFound, DamagedError):
         raise DataDamagedError("the units of a block cannot be read") from None
 

@@ -172,11 +172,13 @@ def open_ones(session: Session, members: Iterable[str]) -> list[str]:
 
 
 def lead(session: Session, dataset_id: str) -> Account:
-    """The account whose cap is the data set's: its own while that is open, else an open block's, the smallest id."""
+    """The account whose cap and budgets are the data set's: its own while that is open, else an open block's, the
+    smallest id. If none is open, the one with the smallest cap: a closed block's may have been lowered since."""
     members = family_of(session, dataset_id)
     candidates = [dataset_id, *(each for each in members if each != dataset_id)]
     found = [accounts.account_of(session, each) for each in candidates]
-    return next((each for each in found if each.joined_into is None), found[0])
+    lowest = min(found, key=lambda each: each.cap_epsilon)
+    return next((each for each in found if each.joined_into is None), lowest)
 
 
 def _held_by(session: Session, job_id: str) -> list[str]:

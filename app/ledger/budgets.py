@@ -80,6 +80,15 @@ def all_of(session: Session, dataset_id: str) -> list[SubAccount]:
     )
 
 
+def newest_of(session: Session, dataset_ids: list[str]) -> list[SubAccount]:
+    """The sub-accounts of a data set by name, each from the block that has its newest version: a closed block keeps
+    those that it had when it closed."""
+    rows = select(SubAccount).where(SubAccount.dataset_id.in_(dataset_ids))
+    ordered = session.scalars(rows.order_by(SubAccount.version, SubAccount.dataset_id))
+    found = {each.name: each for each in ordered}
+    return [found[name] for name in sorted(found)]
+
+
 def with_own(left: dict[str, int], own: SubAccount | None) -> dict[str, int]:
     """What a key may still hold: what is left of the data set's account, and of the key's own sub-account.
 

@@ -25,8 +25,8 @@ def with_blocks(first: Dataset, own: LedgerView, others: list[tuple[Dataset, Led
         others: the blocks that were appended to it, with their ledgers, in the order of their arrival.
     """
     views = [own, *(view for _, view in others)]
-    still = [view for view in views if not view.closed] or views
-    lead = still[0]
+    still = [view for view in views if not view.closed] or [min(views, key=lambda view: view.cap.value)]
+    lead = still[0]  # as app.ledger.blocks.lead
     worst = {name: _largest([getattr(view, name) for view in views]) for name in SPENT}
     return own.model_copy(
         update=worst

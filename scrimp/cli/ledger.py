@@ -14,7 +14,8 @@ from rich.text import Text
 from scrimp.cli import show
 from scrimp.cli.session import FAILED, Session, command, plain, read_json
 from scrimp.errors import ScrimpError
-from scrimp.statement import built, checked, told, written
+from scrimp.statement import built, checked, ledger_of, written
+from scrimp.statement_words import told
 from scrimp.transparency import Note, begins_with
 from scrimp.verify import recompute_chain
 
@@ -101,7 +102,8 @@ def statement(
 ) -> None:
     """Say in plain words what all jobs on a data set spent and guarantee, from signed evidence that is checked here.
 
-    With a file nothing is asked of a service. Exit code 1 if the evidence does not hold.
+    Every block is covered, retired ones too. With a file nothing is asked of a service. Exit code 1 if the evidence
+    does not hold.
     """
     path = Path(dataset)
     if path.is_file():
@@ -121,23 +123,22 @@ def statement(
         to.write_text(written(document), encoding="utf-8")
     sections = [
         *told(found),
-        ("Evidence", [f"{found.entries} entries recomputed; their checkpoint is signed by {key}"]),
+        ("Evidence", [f"{found.entries} entries recomputed; each ledger's checkpoint is signed by {key}"]),
     ]
     session.result(dict(sections), lambda: show.sections(session.console, sections))
 
 
 def _statement(session: Session, dataset: str) -> dict[str, Any]:
-    shown, ledger = session.client.dataset(dataset), session.client.ledger(dataset)
-    checkpoint = session.client.ledger_checkpoint(shown.id).checkpoint
-    name = shown.name
-    if ledger.blocks is not None:  # each block has a ledger of its own
-        name = f"{shown.name}/{ledger.blocks[0].label}"
-        others = ", ".join(f"{each.label} ({each.id})" for each in ledger.blocks[1:])
-        show.console(stderr=True).print(
-            f"of the block {name} alone; state the others by their ids: {others}", soft_wrap=True
-        )
-    said = {"id": shown.id, "name": name, "unit": ledger.cap.unit}
-    return built(said, checkpoint, list(session.client.ledger_entries(shown.id)))
+    """The evidence about all blocks of a data set, retired ones too; about one alone where that is named by its id."""
+    client, shown = session.client, session.client.dataset(dataset)
+    ledger = client.ledger(shown.id)
+    blocks = [("first", shown.id)] if ledger.blocks is None else [(each.label, each.id) for each in ledger.blocks]
+    said = {"id": shown.id, "name": shown.name, "unit": ledger.cap.unit}
+    found = []
+    for label, block in blocks:  # the checkpoint first: the entries that it covers are then there
+        checkpoint = client.ledger_checkpoint(block).checkpoint
+        found.append(ledger_of(block, label, checkpoint, client.ledger_entries(block)))
+    return built(said, found)
 
 
 @command(app, "join")

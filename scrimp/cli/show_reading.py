@@ -33,9 +33,11 @@ def redeclared(console: Console, found: RedeclaredDataset) -> None:
     """Prints a data set's declaration after a change, and what its records say about it."""
     extra = found.model_extra or {}
     sizes = f"{extra['shape']['records_train']:,} to train on, {extra['shape']['records_holdout']:,} held out"
-    suggested = f"{found.suggested_records:,} (rounded: an exact number becomes public once it is declared)"
     console.print(Text.assemble((found.name, "bold"), f"  declaration {found.declaration}"))
-    shown = [("stored", _read(found.read)), ("public sizes", sizes), ("`records` to declare", suggested)]
+    shown = [("public sizes", sizes)]
+    if found.read is not None and found.suggested_records is not None:
+        suggested = f"{found.suggested_records:,} (rounded: an exact number becomes public once it is declared)"
+        shown = [("stored", _read(found.read)), *shown, ("`records` to declare", suggested)]
     show.facts(console, shown)
     warnings(console, found.warnings)
 

@@ -219,6 +219,71 @@ def test_a_budget_bounds_its_keys_on_every_block(api: Api) -> None:
         assert session.scalars(select(SubAccountKey.key_id)).all() == []
 
 
+def test_budgets_of_a_retired_first_block_are_those_of_the_open_ones(api: Api) -> None:
+    """What a closed block spent, and the cap that it had, bound no budget of the blocks that are open."""
+    first, two = grown(api)
+    team, headers = f"/v1/datasets/{first}/budgets/team", api.headers("owner") | {"If-Match": "*"}
+    body = {"epsilon": 3.0, "keys": [api.key_ids["analyst"]]}
+    assert api.client.put(team, json=body, headers=api.headers("owner")).status_code == 200
+    spent = submit(api, first, "spent", "analyst", blocks=["first"], privacy={"target_epsilon": 2.0})
+    assert spent.status_code == 201, spent.text
+    assert retire(api, first, "first").status_code == 200
+    cap = {"epsilon": 6.0, "reason": "agreed"}
+    assert post(api, f"/v1/datasets/{first}/ledger/cap", cap, **{"If-Match": "*"}).status_code == 200
+    seen = api.client.get(team, headers=api.headers("analyst")).json()
+    assert seen["accounts"]["train"]["held"] == 0, "the figures are an open block's"
+    for epsilon, status in ((7.0, 422), (5.5, 200), (1.0, 200)):
+        found = api.client.put(team, json={"epsilon": epsilon}, headers=headers)
+        assert found.status_code == status, found.text
+    assert (found.json()["version"], found.json()["epsilon"]["value"]) == (seen["version"] + 2, 1.0)
+    asked = post(api, "/v1/budget-requests", {"dataset": first, "epsilon": 5.0, "reason": "x"}, "analyst").json()
+    approved = post(
+        api, f"/v1/budget-requests/{asked['id']}/approve", {}, **{"If-Match": f'"team.{seen["version"] + 2}"'}
+    )
+    assert approved.status_code == 200, approved.text
+    with api.db.read() as session:
+        assert session.get_one(SubAccount, (two, "team")).epsilon == 5.0
+        assert verify(session, first).valid and verify(session, two).valid
+
+
+def test_a_block_after_all_others_were_retired_has_the_newest_terms(api: Api) -> None:
+    """Never the cap or the budgets that a block had when it closed, if they were changed since."""
+    first, _two = grown(api)
+    key, headers = api.key_ids["analyst"], api.headers("owner") | {"If-Match": "*"}
+    path = f"/v1/datasets/{first}/budgets/{key}"
+    assert api.client.put(path, json={"epsilon": 3.0}, headers=api.headers("owner")).status_code == 200
+    assert retire(api, first, "first").status_code == 200
+    assert api.client.put(path, json={"epsilon": 1.0}, headers=headers).status_code == 200
+    cap = {"epsilon": 2.0, "reason": "less"}
+    assert post(api, f"/v1/datasets/{first}/ledger/cap", cap, **{"If-Match": "*"}).status_code == 200
+    assert retire(api, first, "two").status_code == 200
+    assert api.get(f"/v1/datasets/{first}/ledger").json()["cap"]["value"] == 2.0
+    three = append(api, first, rows(range(160, 220)), "three").json()
+    assert three["ledger"]["cap"]["value"] == 2.0
+    with api.db.read() as session:
+        assert session.get_one(SubAccount, (three["id"], key)).epsilon == 1.0
+    refused = submit(api, first, "big", "analyst", privacy={"target_epsilon": 1.5})
+    assert (refused.status_code, refused.json()["budget"]) == (409, key)
+
+
+def test_a_declaration_outlives_the_first_block(api: Api) -> None:
+    """Classes are those of all blocks: they may still change; the records of a block that is gone are not counted."""
+    first, _two = grown(api)
+    path = f"/v1/datasets/{first}/declarations"
+    assert post(api, path, {"classes": [0, 1, 2]}).json()["read"]["units"] == 60
+    assert retire(api, first, "first").status_code == 200
+    found = post(api, path, {"classes": [0, 1, 2, 3]})
+    assert found.status_code == 201, found.text
+    assert (found.json()["declaration"], found.json()["shape"]["outputs"]) == (3, 4)
+    assert (found.json()["read"], found.json()["suggested_records"]) == (None, None)
+    quoted = post(api, "/v1/quotes", job_spec(first, **FULL)).json()
+    assert (quoted["declaration"], quoted["expected_batch_size"]) == (3, 80)
+    refused = post(api, path, {"records": 50})
+    assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, "/records")
+    assert retire(api, first, "two").status_code == 200
+    assert post(api, path, {"classes": [0, 1, 2, 3, 4]}).status_code == 409, "no block is left"
+
+
 def test_another_systems_charge_is_on_every_open_block(api: Api) -> None:
     first, two = grown(api)
     three = append(api, first, rows(range(160, 220)), "three").json()["id"]

@@ -8,12 +8,13 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from scrimp import recompute
-from scrimp.errors import ApiError
+from scrimp.errors import ApiError, Conflict
 from tests.conftest import BACKINGS
-from tests.e2e.conftest import Service, job_of, seed_of, until, write_csv
+from tests.e2e.conftest import Service, csv_spec, job_of, seed_of, until, write_csv
 from tests.e2e.test_spine import finished, register, submit
 
 VERIFIER = Path(__file__).resolve().parents[2] / "docs" / "verify.mjs"
@@ -92,3 +93,37 @@ def test_a_job_on_one_block_spends_nothing_elsewhere(service: Service, tmp_path:
         client.submit(job_of(dataset, blocks=["two"]))
     later = finished(service, submit(service, job_of(dataset)))
     assert (later["status"], later["spec"]["blocks"]) == ("succeeded", ["first"])
+
+
+def write_users(path: Path, users: range, seed: int) -> Path:
+    """Three learnable records of each user."""
+    draw = np.random.default_rng(seed)
+    lines = ["u,x0,x1,x2,x3,x4,y"]
+    for user in users:
+        for x in draw.normal(size=(3, 5)):
+            lines.append(f"p{user}," + ",".join(f"{each:.6f}" for each in x) + f",{int(x @ np.arange(1, 6) > 0)}")
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("service", ["sqlite"], indirect=True)
+def test_users_over_blocks_of_users(service: Service, tmp_path: Path) -> None:
+    """A user is in one block with all records, and a job's ε is about users: it is charged where they are."""
+    spec = csv_spec("wards", unit="user", user_column="u", max_records_per_user=2, records=600)
+    files = {
+        name: write_users(tmp_path / f"{name}.csv", users, seed_of(name))
+        for name, users in {"a": range(600), "b": range(600, 1000), "later": range(999, 1300)}.items()
+    }
+    with service.client() as client:
+        dataset = client.create_dataset(spec, files["a"]).id
+        block = client.blocks.add(dataset, "b", 400, files["b"]).id
+        with pytest.raises(Conflict, match="all records of a user must be in one block") as refused:
+            client.blocks.add(dataset, "later", 300, files["later"])
+        assert refused.value.problem["shared"] == {"b": 1}
+    job = finished(service, submit(service, job_of(dataset)))
+    assert job["status"] == "succeeded", job
+    charge = {name: job["quote"]["charge"][name] for name in ("train", "holdout")}
+    assert spent(service, dataset) == spent(service, block) == charge
+    body = certified(service, job["id"])["certificate"]
+    assert (body["epsilon"]["unit"], body["expected_batch_size"]) == ("user", 450 + 300), "users, not records"
+    assert {each["dataset"] for each in body["ledger"]} == {dataset, block}

@@ -131,11 +131,14 @@ class State:
     def open_ones(self) -> list[str]:
         return [each for each in sorted(self.ledgers) if not self.ledgers[each].closed]
 
+    def lead_id(self) -> str:
+        """The ledger whose cap and budgets are the data set's."""
+        found = [self.first, *(each for each in sorted(self.ledgers) if each != self.first)]
+        lowest = min(found, key=lambda each: self.ledgers[each].cap)
+        return next((each for each in found if not self.ledgers[each].closed), lowest)
+
     def lead(self) -> Ledger:
-        """The ledger whose cap is the data set's."""
-        rest = [each for each in sorted(self.ledgers) if each != self.first]
-        found = [self.ledgers[each] for each in (self.first, *rest)]
-        return next((each for each in found if not each.closed), found[0])
+        return self.ledgers[self.lead_id()]
 
     def payer(self, key: str) -> str | None:
         return next((name for name, each in self.budgets.items() if key in each.keys), None)

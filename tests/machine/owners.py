@@ -110,29 +110,28 @@ class Owners(Machine):
 
         def put() -> None:
             with self.db.write() as session:
-                known = session.get(SubAccount, (self.state.first, name))
+                known = session.get(SubAccount, (self.state.lead_id(), name))
                 asked = BudgetSetting(epsilon=epsilon, keys=sorted(keys))
                 budgets.put(session, OWNER, self.state.first, name, asked, None if known is None else "*")
 
         found = self.call("set budget", put)
         if self.agree(found, self.refuses_budget(name, epsilon, keys)):
             self.state.budgets[name] = model.Budget(epsilon, keys)
-            self.give(self.state.first, name, epsilon)
             self.spread(name)
 
     def refuses_budget(self, name: str, epsilon: float, keys: frozenset[str]) -> str | None:
         state = self.state
         if state.lead().closed:
             return CLOSED
-        first = state.ledgers[state.first]
-        if units(epsilon) > first.own.budget[0]:
+        lead = state.lead()
+        if units(epsilon) > lead.own.budget[0]:
             return "invalid-request"
-        if self.too_low(first, name, epsilon):
+        if self.too_low(lead, name, epsilon):
             return "budget-too-low"
         if any(keys & each.keys for other, each in state.budgets.items() if other != name):
             return CLOSED
-        others = [state.ledgers[each] for each in state.open_ones() if each != state.first]
-        return "budget-too-low" if any(self.too_low(of, name, min(epsilon, of.cap)) for of in others) else None
+        others = [state.ledgers[each] for each in state.open_ones()]
+        return "budget-too-low" if any(self.too_low(of, name, epsilon) for of in others) else None
 
     def too_low(self, of: model.Ledger, name: str, epsilon: float) -> bool:
         return name in of.budgets and max(of.budgets[name].taken) > units(epsilon)
@@ -143,8 +142,7 @@ class Owners(Machine):
 
     def spread(self, name: str) -> None:
         for each in self.state.open_ones():
-            if each != self.state.first:
-                self.give(each, name, min(self.state.budgets[name].epsilon, self.state.ledgers[each].cap))
+            self.give(each, name, self.state.budgets[name].epsilon)
 
     def close_budget(self) -> None:
         name, state = self.draw.choice(NAMES), self.state
@@ -189,7 +187,7 @@ class Owners(Machine):
         if self.agree(found, CLOSED if state.retired else BEHIND if lost else None):
             self.open_ledger(block_id, label, state.lead().cap)
             for name, each in state.budgets.items():
-                self.give(block_id, name, min(each.epsilon, state.ledgers[block_id].cap))
+                self.give(block_id, name, each.epsilon)
 
     def retire(self) -> None:
         state = self.state

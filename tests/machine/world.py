@@ -112,7 +112,7 @@ class World:
         fields = {"parent_id": first, "label": label}
         self._add(block_id, f"{to.name}/{label}", to.spec.model_dump(mode="json"), cap.cap_epsilon, **fields)
         with self.db.write() as session:
-            for found in budgets.all_of(session, first):
+            for found in budgets.newest_of(session, list(to.family)):
                 copy_to(session, found, accounts.account_of(session, block_id))
 
     def _add(self, dataset_id: str, name: str, spec: dict[str, Any], cap: float, **fields: Any) -> None:

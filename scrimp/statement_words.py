@@ -1,0 +1,133 @@
+"""A data set's statement in plain words, section by section (scrimp.statement has its evidence)."""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+
+from scrimp.statement import PER_UNIT, Stated, Statement
+
+Section = tuple[str, list[str]]
+ALPHAS = (0.001, 0.01, 0.1)
+NORMAL = NormalDist()
+
+
+def told(found: Statement) -> list[Section]:
+    """The statement in plain words."""
+    thing = "record" if found.unit == "example" else found.unit
+    first, last = min(each.first for each in found.ledgers), max(each.last for each in found.ledgers)
+    unit = [f"one {thing}: neighbouring data sets differ by adding or removing one"]
+    if _grown(found):
+        unit.append(f"each {thing} is in one block: the service refuses a block that shares one with another")
+    return [
+        ("Data set", [f"{found.name} ({found.dataset}); {found.entries} entries, {first} to {last}"]),
+        *([("Blocks", [_block(each) for each in found.ledgers])] if _grown(found) else []),
+        ("Unit of privacy", unit),
+        ("What was spent", _spending(found)),
+        ("Budgets within the cap", _within(found)),
+        ("Guarantee", _guarantee(found)),
+        ("How to read it", _reading(found.worst)),
+        ("Not covered", _not_covered(found)),
+    ]
+
+
+def _grown(found: Statement) -> bool:
+    return len(found.ledgers) > 1
+
+
+def _block(of: Stated) -> str:
+    spent, taken = (_up(of.epsilon(amount)) for amount in (of.most_spent, of.most_taken))
+    state = "closed" if of.closed else "open"
+    return f"{of.label} ({of.id}), {state}: ε = {spent} spent, {taken} with what is held, of {_up(of.cap_epsilon)}"
+
+
+def _spending(found: Statement) -> list[str]:
+    worst, delta = found.worst, f"{found.worst.cap_delta:g}"
+    jobs, charges, running = (
+        len(frozenset[str]().union(*(getattr(each, name) for each in found.ledgers)))
+        for name in ("jobs", "charges", "running")
+    )
+    others = f" and {charges} other charges (other systems, joined ledgers, gaps)" if charges else ""
+    where = f" on the block that spent most, {worst.label}" if _grown(found) else ""
+    taken = max(each.epsilon(each.most_taken) for each in found.ledgers)
+    lines = [
+        f"{jobs} jobs{others}, together ε = {_up(worst.epsilon(worst.most_spent))} at δ = {delta}{where}",
+        f"with what {running} unfinished ones may spend: ε = {_up(taken)}",
+    ]
+    if _grown(found):
+        return [*lines, "the blocks' ε's do not add up: what is known of a unit was spent on its own block"]
+    return [*lines, f"training part {_part(worst, 'train')}; hold-out {_part(worst, 'holdout')}"]
+
+
+def _within(found: Statement) -> list[str]:
+    """What each budget within the cap paid: on each block apart, where it has an id of its own."""
+    paid = [
+        f"{budget} spent ε = {_up(ledger.epsilon(max(amounts.values())))}"
+        + (f" on {ledger.label}" if _grown(found) else "")
+        for ledger in found.ledgers
+        for budget, amounts in sorted(ledger.within.items())
+    ]
+    return [
+        *(paid or ["none paid for anything: the cap alone bounded every key"]),
+        "a budget bounds what its keys use, and is no guarantee about a person; the cap is",
+    ]
+
+
+def _guarantee(found: Statement) -> list[str]:
+    still = [each for each in found.ledgers if not each.closed]
+    now = (still or found.ledgers)[0]
+    largest = max(each.largest_cap_epsilon for each in found.ledgers)
+    cap = f"ε ≤ {_up(now.cap_epsilon)} at δ = {now.cap_delta:g}"
+    if largest > now.cap_epsilon:
+        cap += f" (once {_up(largest)}: if a change depended on results, that is the guarantee)"
+    order = f" at order {now.order:g}" if now.order is not None else ""
+    each = ", for every unit," if _grown(found) else ""
+    return [
+        f"{cap}{each} for everything that was released, enforced by a {now.filter} filter{order}",
+        "for what will be released too, under this cap, as long as it is not raised",
+        "all jobs count: each may be chosen by the results of those before",
+        "collusion is allowed for: it holds even if all keys and analysts share everything that they learn",
+        *([] if still else ["the ledger is closed: nothing more is admitted"]),
+    ]
+
+
+def _not_covered(found: Statement) -> list[str]:
+    lines = [
+        f"entries after the {found.entries} here; another history that the service shows others: compare the"
+        " checkpoint with a witness's",
+        "that each job ran as its certificate says (scrimp audit privacy; scrimp replay)",
+        "the same people in other data sets; side channels such as durations; a malicious operator",
+    ]
+    if _grown(found):
+        lines.insert(1, "blocks that the service did not name here: their units are in none of those above")
+    return lines
+
+
+def _reading(of: Stated) -> list[str]:
+    """What the best attacker finds, exactly under `gdp`; under `rdp` a bound from (ε, δ) alone."""
+    lines = ["an attacker who knows everything but who took part, and may accuse a share α of others wrongly, finds"]
+    for alpha in ALPHAS:
+        if of.most_spent <= 0:
+            finds = alpha
+        elif of.filter == "gdp":
+            finds = NORMAL.cdf(NORMAL.inv_cdf(alpha) + math.sqrt(of.most_spent * PER_UNIT["gdp"]))
+        else:
+            epsilon, delta = of.epsilon(of.most_spent), of.cap_delta
+            finds = min(math.exp(epsilon) * alpha + delta, 1.0 - math.exp(-epsilon) * (1.0 - delta - alpha))
+        lines.append(f"at most {_up(100.0 * min(1.0, finds))} % of the members at α = {100.0 * alpha:g} %")
+    return lines
+
+
+def _part(of: Stated, name: str) -> str:
+    budget = of.budget[name]
+    if budget == 0:
+        return "none"
+    return f"{100.0 * of.spent[name] / budget:.1f} % spent, {100.0 * of.held[name] / budget:.1f} % held"
+
+
+def _up(value: float) -> str:
+    """Three significant digits, rounded up."""
+    if value <= 0.0:
+        return "0"
+    step = 10.0 ** (math.floor(math.log10(value)) - 2)
+    return f"{math.ceil(value / step * (1.0 - 1e-12)) * step:.6g}"

@@ -1,0 +1,68 @@
+"""Digests of units are compared in a bounded memory, whatever their number, and never without their hash."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from app.formats import units
+from app.formats.damage import DataDamagedError
+from app.formats.units import Saved
+
+VALUES = np.array([0, 1, 256, 2**56, 2**64 - 1], dtype=np.uint64)
+
+
+def saved(folder: Path, name: str, words: NDArray[np.uint64]) -> Saved:
+    return Saved(folder / name, units.save(folder / name, words))
+
+
+def drawn(count: int, seed: int) -> NDArray[np.uint64]:
+    return np.random.default_rng(seed).integers(0, 2**64, size=(count, 2), dtype=np.uint64)
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3, 7, 2**16])
+def test_common_digests_are_counted_whatever_the_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    """Few values, so that neighbours and ends of blocks are equal; bytes of zero at both ends of a digest."""
+    monkeypatch.setattr(units, "AT_ONCE", at_once)
+    draw = np.random.default_rng(at_once)
+    for number in range(12):
+        some, others = (draw.choice(VALUES, size=(size, 2)) for size in draw.integers(0, 30, 2))
+        one, other = saved(tmp_path, f"{number}-some", some), saved(tmp_path, f"{number}-others", others)
+        expected = len({*map(tuple, some.tolist())} & {*map(tuple, others.tolist())})
+        assert units.shared(one, other) == units.shared(other, one) == expected
+
+
+def test_memory_does_not_grow_with_the_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(units, "AT_ONCE", 2**10)
+    peaks = []
+    for count in (20_000, 80_000):
+        words = drawn(count, 0)
+        some = saved(tmp_path, f"some-{count}", words)
+        others = saved(tmp_path, f"others-{count}", np.concatenate([drawn(count // 2, 1), words[: count // 2]]))
+        tracemalloc.start()
+        assert units.shared(some, others) == count // 2
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert max(peaks) < 16 * 16 * 2**10, "a few blocks of each file"
+    assert peaks[1] < 1.2 * peaks[0]
+
+
+@pytest.mark.parametrize("which", ["some", "others"])
+def test_a_changed_file_is_found_wherever_the_merge_ends(tmp_path: Path, which: str) -> None:
+    """One file ends before the other is read: its rest counts too."""
+    files = {"some": saved(tmp_path, "some", drawn(500, 0)), "others": saved(tmp_path, "others", drawn(3, 1))}
+    path = files[which].path
+    content = path.read_bytes()
+    for damaged in (content[:-16], content[:-1] + bytes([content[-1] ^ 1]), content[:-3], b"", content + bytes(16)):
+        path.write_bytes(damaged)
+        with pytest.raises(DataDamagedError, match="differ"):
+            units.shared(files["some"], files["others"])
+    path.unlink()
+    with pytest.raises(DataDamagedError, match="cannot be read"):
+        units.shared(files["some"], files["others"])
