@@ -99,11 +99,12 @@ def _mechanism(body: Json) -> list[str]:
         )
     if twice:
         lines.append("most steps query their batch a second time, and are charged for it")
-    for name, what in (("mean", "the features' mean"), ("frequencies", "how many users have each item")):
-        if mechanism.get(name):
-            lines.append(f"before the first step, {what}, once, with noise")
-    lines += [f"{each['what']} on the {each['account']} account, with noise" for each in mechanism["releases"]]
-    return lines
+    named = (("mean", "the features' mean"), ("frequencies", "how many users have each item"))
+    before = [what for name, what in named if mechanism.get(name)]
+    before += [each["what"] for each in mechanism["releases"] if "account" not in each]
+    lines += [f"before the first step, {what}, once, with noise" for what in before]
+    scores = [each for each in mechanism["releases"] if "account" in each]
+    return lines + [f"{each['what']} on the {each['account']} account, with noise" for each in scores]
 
 
 def _released(body: Json) -> list[str]:

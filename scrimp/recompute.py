@@ -291,8 +291,8 @@ def check_correlated(body: Json, training: Json) -> list[str]:
 
 
 def expected_tree(mechanism: Json, account: str) -> Json:
-    """T sums over (sampled) records with noise σ, ⌈T/b⌉ where units take part every b steps; then releases, including
-    those before the first step, with std sensitivity/μ, that is σ = 1/μ."""
+    """T sums over (sampled) records with noise σ, ⌈T/b⌉ where units take part every b steps; then releases with std
+    sensitivity/μ, that is σ = 1/μ. Those before the first step name no account and no times: training part, once."""
 
     def sums(sample_rate: float, sigma: float, count: int, cut: Json | None = None) -> Json:
         event: Json = {"kind": "gaussian", "noise_multiplier": sigma}
@@ -319,7 +319,8 @@ def expected_tree(mechanism: Json, account: str) -> Json:
     trees = [training_sums()] if account == "train" else []
     first = (mechanism.get(name) for name in ("frequencies", "mean")) if account == "train" else ()
     trees += [sums(1.0, 1.0 / release["noise_mu"], 1) for release in first if release]
-    trees += [sums(1.0, 1.0 / r["noise_mu"], r["times"]) for r in mechanism["releases"] if r["account"] == account]
+    named = [r for r in mechanism["releases"] if r.get("account", "train") == account]
+    trees += [sums(1.0, 1.0 / r["noise_mu"], r.get("times", 1)) for r in named]
     return {"kind": "composed", "events": trees}
 
 

@@ -1,12 +1,13 @@
 """Released statistics: each class knows its event, account, line on the bill, sensitivity and noise.
 
-A new statistic needs a class here, in the union `BeforeFirstStep`, and a class in the worker that releases it
-(worker.training.releases). Scores are metrics: app.contracts.metrics.
+A new statistic needs a class here, in the union `BeforeFirstStep`, and a file in worker.statistics that releases it.
+Scores are metrics: app.contracts.metrics.
 """
 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from typing import Annotated, ClassVar, Literal, Self, get_args
 
 from pydantic import Field, TypeAdapter, model_validator
@@ -123,14 +124,45 @@ class NoisySum(NoisyScore):
     released_by: ClassVar[Literal["noisy_sum"]] = "noisy_sum"
 
 
-class NoisyHistogram(Document):
-    """One histogram of the training part, before the first step: for each item the number of users with it.
+class NoisySumBefore(Document):
+    """One noisy sum over the training part, before the first step.
 
-    A user adds one to each of at most `max_items` bins: ℓ₂ norm at most √max_items. The noise has std
-    √max_items / noise_mu, so the histogram is one Gaussian mechanism with noise multiplier 1 / noise_mu.
+    The noise has std sensitivity / noise_mu, so the sum is one Gaussian mechanism with noise multiplier 1 / noise_mu.
     """
 
     account: ClassVar[AccountName] = "train"
+    line: ClassVar[str]
+    what: str
+    noise_mu: Annotated[float, Field(gt=0.0)]
+
+    @classmethod
+    @abstractmethod
+    def of(cls, model: Model, records: int) -> Self | None:
+        """The release that a job's model asks for, if it does."""
+
+    @abstractmethod
+    def check_unit(self, unit: Unit, records_per_unit: set[int]) -> None:
+        """Raises ValueError if a unit could contribute more than the sensitivity."""
+
+    @property
+    @abstractmethod
+    def sensitivity(self) -> float:
+        """The ℓ₂ norm of what one unit contributes, at most."""
+
+    @property
+    def noise_std(self) -> float:
+        """The noise's std on each number."""
+        return self.sensitivity / self.noise_mu
+
+    @property
+    def event(self) -> SelfComposed:
+        """The event: a sum of sensitivity Δ with std Δ/μ is Gaussian(1/μ), once."""
+        return noisy_sums(1.0, 1.0 / self.noise_mu, 1)
+
+
+class NoisyHistogram(NoisySumBefore):
+    """For each item the number of users with it. A user adds one to each of at most `max_items` bins."""
+
     line: ClassVar[str] = "frequencies"
     # Pointer and detail: a study's trials share no release but the mean, which its first trial makes.
     refused_in_studies: ClassVar[tuple[str, str]] = (
@@ -138,12 +170,11 @@ class NoisyHistogram(Document):
         "a study's trials would each count the items again: declare them with the data set, and use `public`",
     )
     what: Literal["frequencies"] = "frequencies"
-    noise_mu: Annotated[float, Field(gt=0.0)]
     max_items: Annotated[int, Field(ge=1)]
 
     @classmethod
     def of(cls, model: Model, records: int) -> Self | None:
-        """The histogram that a job's model asks for, if it does."""
+        """See NoisySumBefore.of."""
         if not isinstance(model, TransformerRecModel) or model.re_attention.noise_mu is None:
             return None
         return cls(noise_mu=model.re_attention.noise_mu, max_items=model.max_length)
@@ -155,37 +186,21 @@ class NoisyHistogram(Document):
 
     @property
     def sensitivity(self) -> float:
-        """The ℓ₂ sensitivity: √max_items."""
+        """√max_items."""
         return math.sqrt(self.max_items)
 
-    @property
-    def noise_std(self) -> float:
-        """The noise's std on each bin."""
-        return self.sensitivity / self.noise_mu
 
-    @property
-    def event(self) -> SelfComposed:
-        """The event: a histogram of sensitivity √T with std √T/μ is Gaussian(1/μ), once."""
-        return noisy_sums(1.0, 1.0 / self.noise_mu, 1)
+class NoisyMean(NoisySumBefore):
+    """The sum of the features, divided by the public `records`: a mean. Each record is clipped to `max_norm`."""
 
-
-class NoisyMean(Document):
-    """The noisy sum of the training part's features, before the first step, divided by the public `records`: a mean.
-
-    Each record's features are clipped to `max_norm`, the sum's ℓ₂ sensitivity. The noise has std max_norm / noise_mu,
-    so the sum is one Gaussian mechanism with noise multiplier 1 / noise_mu.
-    """
-
-    account: ClassVar[AccountName] = "train"
     line: ClassVar[str] = "mean"
     what: Literal["mean"] = "mean"
-    noise_mu: Annotated[float, Field(gt=0.0)]
     max_norm: Annotated[float, Field(gt=0.0)]
     records: Annotated[int, Field(ge=1)]
 
     @classmethod
     def of(cls, model: Model, records: int) -> Self | None:
-        """The mean that a job's model asks for, if it does."""
+        """See NoisySumBefore.of."""
         asked = model.center if isinstance(model, LinearModel) else None
         return cls(noise_mu=asked.noise_mu, max_norm=asked.max_norm, records=records) if asked is not None else None
 
@@ -196,18 +211,8 @@ class NoisyMean(Document):
 
     @property
     def sensitivity(self) -> float:
-        """The sum's ℓ₂ sensitivity: `max_norm`."""
+        """`max_norm`."""
         return self.max_norm
-
-    @property
-    def noise_std(self) -> float:
-        """The noise's std on the sum."""
-        return self.sensitivity / self.noise_mu
-
-    @property
-    def event(self) -> SelfComposed:
-        """The event: a sum of sensitivity B with std B/μ is Gaussian(1/μ), once."""
-        return noisy_sums(1.0, 1.0 / self.noise_mu, 1)
 
 
 Score = Annotated[NoisyCount | NoisySum, Field(discriminator="what")]

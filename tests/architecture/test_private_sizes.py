@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("worker/data", "worker/training", "worker/clipping", "worker/metrics", "worker/models")
+FOLDERS = ("worker/data", "worker/training", "worker/clipping", "worker/metrics", "worker/models", "worker/statistics")
 SIZES = {"numel", "nnz", "size", "nbytes", "element_size", "all", "any", "item", "count_nonzero"}
 ATTRIBUTES = {"nnz", "nbytes", "count"}  # `count`: of a pass, how many of its rows are records
 VALUES = {"all", "any", "item"}  # of tensors: a condition may not ask for them, but what they are is no size
@@ -66,7 +66,8 @@ PUBLIC = {
     "worker/models/item_loss.py: _scores",
     "worker/models/item_loss.py: forward",
     "worker/models/recommenders.py: forward",
-    "worker/training/releases.py: releases_of",
+    "worker/statistics/build.py: _in_this_folder",
+    "worker/statistics/build.py: statistics_of",
     "worker/training/replay.py: _check_fresh",
     "worker/training/replay.py: _check_segments",
     "worker/models/usage.py: _record",

@@ -81,6 +81,7 @@ def test_what_else_a_job_did_is_said(signed: dict[str, Any]) -> None:
     body["unit"], body["records_per_unit"], body["numerics"] = "user", 4, None
     body["side_information"] = {"id": "ds_2", "name": "reviews-open", "content_hmac": ""}
     body["mechanism"]["mean"] = {"noise_mu": 0.1}
+    body["mechanism"]["releases"].append({"what": "classes", "noise_mu": 0.1})
     body["mechanism"]["training"] |= {"adaptive": {"count_noise_multiplier": 9.0}, "clipping": "adaptive"}
     body["mechanism"]["training"]["delayed"] = {"variant": "extra_query"}
     found = said(body)
@@ -89,6 +90,7 @@ def test_what_else_a_job_did_is_said(signed: dict[str, Any]) -> None:
         "follows a noisy count",
         "a second time",
         "the features' mean, once, with noise",
+        "before the first step, classes, once, with noise",
         "what one user adds",
     ):
         assert each in found["Mechanism"]

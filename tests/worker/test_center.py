@@ -13,9 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import scrimp
-from app.contracts.job_spec import JobSpec
 from app.errors import PrivacyError
-from app.privacy.mechanism import MechanismConfig
 from tests.worker.support import (
     Ended,
     Supervisor,
@@ -32,9 +30,9 @@ from tests.worker.support import (
     stored_part,
 )
 from worker.data.records import DenseRecords
-from worker.messages import Finished, MetricValue, Part, Predict, Shape
+from worker.messages import Finished, MetricValue, Part, Predict
 from worker.predicting.predict import predicted
-from worker.training.center import Centering
+from worker.statistics.base import Noise
 
 SHAPE = {"records_train": 80, "records_holdout": 20, "features": 5, "outputs": 3, "sparse": False}
 CENTER = {"max_norm": 2.0, "noise_mu": 0.5}
@@ -53,12 +51,9 @@ def start(asked: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def mean(x: np.ndarray, *, salt: str = "a", asked: dict[str, Any] | None = None, public: bool = False) -> Tensor:
-    made = start(asked or job(), public=public)
-    mechanism = MechanismConfig.model_validate(made["mechanism"]) if made["mechanism"] else None
-    centering = Centering.of(JobSpec.model_validate(made["spec"]), mechanism, Shape.model_validate(SHAPE))
-    assert centering is not None
+    (centering,) = plan_of(start(asked or job(), public=public)).before
     some = records(x, np.zeros(len(x), dtype=np.int64))
-    return centering.mean(some, bytes.fromhex(key(salt, "release")), data_public=public)
+    return centering.release(some, Noise(bytes.fromhex(key(salt, "release")), 0), data_public=public).tensors["mean"]
 
 
 def clipped(x: np.ndarray, bound: float) -> DenseRecords:

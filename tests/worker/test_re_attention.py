@@ -11,17 +11,19 @@ import torch
 from torch import Tensor
 
 from app.contracts.dataset_spec import Interactions
-from app.contracts.job_spec import ReAttention, TransformerRecModel
+from app.contracts.job_spec import JobSpec, ReAttention, TransformerRecModel
 from app.errors import PrivacyError
 from app.privacy.mechanism import MechanismConfig
 from tests.by_night import but
 from tests.worker.support import Supervisor, assert_released_once, key, plan_of, run_thread, spec, start_of
 from tests.worker.test_next_item import ITEMS, LENGTH, SHAPE, features, records, stored
+from worker.messages import Shape
 from worker.models.initial import keyed_normals
 from worker.models.next_item import NextItem
 from worker.models.re_attention import Errors, corrected, exponents, through_linear, through_relu
 from worker.models.recommenders import Block, TransformerRec
-from worker.training.frequencies import ItemFrequencies
+from worker.statistics.base import Job, Noise
+from worker.statistics.frequencies import ItemFrequencies
 
 KEY = bytes(range(32))
 
@@ -173,13 +175,17 @@ def mechanism(noise_mu: float | None) -> MechanismConfig:
     return MechanismConfig.model_validate(made | {"frequencies": frequencies})
 
 
+def job(of: NextItem, charged: MechanismConfig | None, declared: Interactions) -> Job:
+    return Job(JobSpec.model_validate(spec()), charged, of, declared, Shape.model_validate(SHAPE))
+
+
 def told(noise_mu: float | None, *, data_public: bool, declared: list[float] | None = None, salt: str = "a") -> Tensor:
     """1 / p_i up to σ/L, as the model is told."""
     asked = {"frequencies": "noisy", "noise_mu": noise_mu} if noise_mu else {}
     of = Interactions.model_validate(features() | {"item_frequencies": declared})
-    made = ItemFrequencies.of(model(**asked), mechanism(noise_mu), of, 40)
+    made = ItemFrequencies.of(job(model(**asked), mechanism(noise_mu), of))
     assert made is not None
-    made.instantiate(records(40), bytes.fromhex(key(salt, "release")), data_public=data_public)
+    made.release(records(40), Noise(bytes.fromhex(key(salt, "release")), 0), data_public=data_public)
     return made.errors.items[1:] / made.errors.blocks
 
 
@@ -202,7 +208,7 @@ def test_frequencies_are_declared_or_paid_for() -> None:
     with pytest.raises(PrivacyError):
         told(None, data_public=False)
     with pytest.raises(PrivacyError, match="no"):
-        ItemFrequencies.of(model(), None, Interactions.model_validate(features()), 40)
+        ItemFrequencies.of(job(model(), None, Interactions.model_validate(features())))
     again = told(5.0, data_public=False)
     assert torch.equal(again, told(5.0, data_public=False)), "the same key, the same noise"
     assert not torch.equal(again, told(5.0, data_public=False, salt="b"))

@@ -61,9 +61,9 @@ from worker.models.base import Model
 from worker.models.card import Privacy
 from worker.models.files import save_model
 from worker.predicting.predict import predicted
+from worker.statistics.center import TENSOR
 from worker.telemetry import Telemetry
 from worker.training.canaries import Canaries, write_canaries
-from worker.training.center import TENSOR
 from worker.training.loop import Outcome, Training
 from worker.training.replay import Replay
 

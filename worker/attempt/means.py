@@ -18,7 +18,7 @@ from app.contracts.hpo import MEAN_FILE
 from app.formats.damage import DataDamagedError
 from worker.messages import ArtifactFile, Part
 from worker.models.files import write_file
-from worker.training.center import TENSOR
+from worker.statistics.center import TENSOR
 
 
 def write_mean(folder: Path, mean: Tensor) -> ArtifactFile:

@@ -54,7 +54,7 @@ from worker.models.hf.model import HfTuning
 from worker.models.hf.tokens import Tokens
 from worker.models.next_item import NextItem
 from worker.predicting.language import continuations
-from worker.training.center import TENSOR, centered
+from worker.statistics.center import TENSOR, centered
 
 Answer = dict[str, Any]
 

@@ -28,6 +28,7 @@ from worker.noise.order import WHOLE_DATA, shuffled
 from worker.optimizers.base import Observing, Optimizer, Preconditioned, State, StepInfo
 from worker.optimizers.pieces import flattened
 from worker.optimizers.sharded import Sharded, sharded
+from worker.statistics.base import Noise
 from worker.telemetry import Telemetry, state_digest
 from worker.training.canaries import Canaries, model_of
 from worker.training.plan import Plan
@@ -121,7 +122,7 @@ class Training:
         self._shards: Shards | None = None
         if not plan.public and len(train) > plan.numerics.records_bound:
             raise PrivacyError("the data set has more than twice its declared number of records: register it again")
-        self._prepared: set[int] = set()  # the numbers of the `before` releases already applied
+        self._prepared = False  # the statistics before the first step are released, and the records prepared by them
         self._handed_out: Parameters = {}
         self._use(train)
         self._groups = plan.scores.groups_in(plan.model, train, holdout)
@@ -292,18 +293,21 @@ class Training:
     def _release_before(self) -> None:
         """Once per job: releases the statistics of the unchanged training part that come before its first step."""
         plan = self._plan
-        key = plan.release_key(self._replay.initial_keys)
-        for number, each in enumerate(plan.before):
+        for each in plan.before:
             if each.charged and self._replay.begins_again:
                 raise PrivacyError(
                     "this statistic was already released under other keys; the charge does not cover a second release"
                 )
-            if number in self._prepared:  # the records are already transformed
-                continue
-            released = each.release(self._train, key, data_public=self._telemetry.data_public)
+        if self._prepared:
+            return
+        self._prepared = True
+        key, data_public = plan.release_key(self._replay.initial_keys), self._telemetry.data_public
+        for released in [
+            each.release(self._train, Noise(key, index), data_public=data_public)
+            for index, each in enumerate(plan.before)
+        ]:
             self._handed_out |= released.tensors
             if released.prepare is not None:
-                self._prepared.add(number)
                 self._holdout = None if self._holdout is None else released.prepare(self._holdout)
                 self._use(released.prepare(self._train))
 

@@ -47,9 +47,9 @@ from worker.noise.order import RandomOrder
 from worker.noise.sampling import CyclicSampler, FullBatch, PoissonSampler, Sampler
 from worker.optimizers.base import Optimizer
 from worker.optimizers.build import build_optimizer
-from worker.training.before import Release
+from worker.statistics.base import Job, Statistic
+from worker.statistics.build import statistics_of
 from worker.training.evaluation import Scores
-from worker.training.releases import releases_of
 from worker.training.side import PublicSide
 
 BLOCKS = 25
@@ -88,7 +88,7 @@ class Plan:
     engine: GradientEngine
     adaptive_norm: AdaptiveNorm | None
     optimizer: Optimizer
-    before: tuple[Release, ...]
+    before: tuple[Statistic, ...]
     scores: Scores
     delayed: DelayedMechanism | None
     public_batch_size: int | None
@@ -339,7 +339,7 @@ def build_plan(
         engine=engine,
         adaptive_norm=_adaptive_norm(engine, training) if training else None,
         optimizer=build_optimizer(spec.optimizer, steps),
-        before=releases_of(model, spec, mechanism, features, shape, mean),
+        before=statistics_of(Job(spec, mechanism, model, features, shape, mean)),
         scores=Scores.of(spec, mechanism, task, data_public=data_public, holdout_public=holdout_public),
         delayed=delayed_of(spec.optimizer),
         public_batch_size=getattr(spec.optimizer, "public_batch_size", None),
