@@ -44,6 +44,7 @@ ON_POSTGRES_BY_DAY = (
     "tests/jobs/test_api.py",
     "tests/jobs/test_cost.py",
     "tests/ledger/",
+    "tests/machine/test_races.py",
     "tests/lifecycle/test_claim_race.py",
     "tests/lifecycle/test_clocks.py",
     "tests/lifecycle/test_zombies.py",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-LOADED = ["celery", "sqlalchemy.dialects.sqlite", "psycopg", "tests.ledger.support", "tests.lifecycle.contender"]
+LOADED = ["celery", "sqlalchemy.dialects.sqlite", "psycopg", "tests.lifecycle.contender", "tests.machine.races"]
 
 
 def quick() -> ForkServerContext:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from sqlalchemy import insert
+from sqlalchemy import event, insert, text
 from sqlalchemy.orm import Session
 
 from app.db.engine import Database
@@ -25,6 +30,24 @@ def add_owner(db: Database) -> None:
         if session.get(ApiKey, OWNER) is None:
             fields: dict[str, Any] = {"created_at": now(), "created_by": None, "revoked_at": None}
             session.add(ApiKey(id=OWNER, name="owner", role="owner", secret_hmac="00", **fields))
+
+
+@contextmanager
+def unprotected(template: Path, folder: Path) -> Iterator[Database]:
+    """A database of its own whose protection is gone: what somebody with the database's password can do."""
+    db = Database(f"sqlite:///{shutil.copy(template, folder / 'open.db')}")
+    event.listen(db.engine, "connect", _take_protection_off)
+    add_owner(db)
+    with db.write() as session:
+        for name in session.scalars(text("SELECT name FROM sqlite_master WHERE type = 'trigger'")).all():
+            session.execute(text(f"DROP TRIGGER {name}"))
+    yield db
+    db.close()
+
+
+def _take_protection_off(connection: sqlite3.Connection, _record: Any) -> None:
+    connection.execute("PRAGMA foreign_keys = OFF").close()
+    connection.execute("PRAGMA ignore_check_constraints = ON").close()
 
 
 def add_dataset(session: Session, *, sensitivity: str = "private") -> str:

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from sqlalchemy import event, select, text
+from sqlalchemy import select, text
 
 from app.db.engine import Database
-from app.db.migrate import upgrade
 from app.db.models import Account, Certificate, LedgerCheck, LedgerCheckpoint, LedgerEntry
 from app.errors import Conflict
 from app.ledger import attestations, behind, certificates, checks, signing_keys
@@ -24,27 +23,17 @@ from app.ledger.verify import Verification, verify
 from app.settings import Settings
 from app.system import health
 from tests.chaos.tamper import rewrite, roll_back
-from tests.ledger.support import add_owner, held_job, hold, mechanism, open_ledger, post
-from tests.ledger.test_chain import _take_protection_off
+from tests.ledger.support import held_job, hold, mechanism, open_ledger, post, unprotected
 
 KEY = Ed25519PrivateKey.from_private_bytes(b"k" * 32)
 JOBS = 3
 
 
 @pytest.fixture
-def open_db(tmp_path: Path) -> Iterator[Database]:
-    """A database whose protection is gone: what somebody with its password can do."""
-    url = f"sqlite:///{tmp_path / 'open.db'}"
-    upgrade(url)
-    db = Database(url)
-    event.listen(db.engine, "connect", _take_protection_off)
-    add_owner(db)
-    with db.write() as session:
-        for name in session.scalars(text("SELECT name FROM sqlite_master WHERE type = 'trigger'")).all():
-            session.execute(text(f"DROP TRIGGER {name}"))
-    signing_keys.publish(db, KEY)
-    yield db
-    db.close()
+def open_db(tmp_path: Path, migrated_database: Path) -> Iterator[Database]:
+    with unprotected(migrated_database, tmp_path) as db:
+        signing_keys.publish(db, KEY)
+        yield db
 
 
 @pytest.fixture

@@ -4,45 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import event, func, select, text
+from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
 from app.db.engine import Database
-from app.db.migrate import upgrade
 from app.db.models import Account, LedgerEntry
 from app.ids import now
 from app.ledger.entries import COLUMNS, append, balance_of, genesis
 from app.ledger.repository import page_of_entries
 from app.ledger.schemas import EntryView
 from app.ledger.verify import Verification, verify
-from tests.ledger.support import ENTRIES, OWNER, a_history, add_owner, check
+from tests.ledger.support import ENTRIES, OWNER, a_history, check, unprotected
 
 
 @pytest.fixture(scope="module")
-def open_db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    """A database of its own whose protection is gone: what somebody with the database's password can do."""
-    folder: Path = tmp_path_factory.mktemp("open")
-    url = f"sqlite:///{folder / 'open.db'}"
-    upgrade(url)
-    db = Database(url)
-    event.listen(db.engine, "connect", _take_protection_off)
-    add_owner(db)
-    with db.write() as session:
-        for name in session.scalars(text("SELECT name FROM sqlite_master WHERE type = 'trigger'")).all():
-            session.execute(text(f"DROP TRIGGER {name}"))
-    yield db
-    db.close()
-
-
-def _take_protection_off(connection: sqlite3.Connection, _record: Any) -> None:
-    connection.execute("PRAGMA foreign_keys = OFF").close()
-    connection.execute("PRAGMA ignore_check_constraints = ON").close()
+def open_db(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) -> Iterator[Database]:
+    with unprotected(migrated_database, tmp_path_factory.mktemp("open")) as db:
+        yield db
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib.util import find_spec
@@ -30,14 +30,24 @@ from sqlalchemy import create_engine
 from app.db import engine
 from app.db.migrate import upgrade
 from tests import servers, warm
-from tests.machine import histories
+from tests.machine import histories, races
 from tests.machine.histories import Home, Result
+from tests.machine.races import Raced
 
 ROOT = Path(__file__).resolve().parents[2]
 REPORT = ROOT / "benchmarks" / "reports" / "machine.md"
 STATE = ROOT / ".cache" / "machine.json"
 MEMORY = Path("/dev/shm")  # noqa: S108 - databases that live for a second need no disk
 ON_POSTGRES = 20  # every so-many-th history
+
+
+RACES = (
+    f"{races.PROCESSES} processes at once make each of these histories on one database: holds on one or all blocks, by",
+    "keys with and without a budget, posts and voids, also of each other's jobs, other systems' charges, changes of",
+    "the cap and of budgets, an appended block. A serial model then replays the entries: no cap or budget is ever",
+    "exceeded, every balance is the stated one, the chain is valid, what each process was told is there, and what was",
+    "refused did not fit at some moment of the call. The second half has a planted fault and no constraints.",
+)
 
 
 @dataclass
@@ -52,6 +62,7 @@ class Campaign:
     did: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
+    raced: list[str] = field(default_factory=list)  # of the last night's races: a report's lines
 
     @classmethod
     def begin(cls, path: Path, seed: int) -> Campaign:
@@ -68,7 +79,7 @@ class Campaign:
         return sum(self.did.values())
 
     def add(self, result: Result) -> None:
-        """Takes the next history's result, and writes the state so that no kill leaves half of it."""
+        """Takes the next history's result."""
         self.histories = result.number
         self.took_s += result.took_s
         self.backings[result.backing] += sum(result.did.values())
@@ -76,6 +87,21 @@ class Campaign:
         self.refused.update(result.refused)
         if result.fault is not None:
             self.faults.append(result.fault)
+        self.write()
+
+    def add_races(self, found: list[Raced], planted: list[Raced]) -> None:
+        """Takes a night's races; what they found stays."""
+        self.raced = races.summary(found, planted)
+        self.faults += [
+            f"race {number} on {each.backing}: {text}" for each in found for number, text in each.faults.items()
+        ]
+        self.faults += [
+            f"no overspend was found in a planted fault on {each.backing}" for each in planted if not each.faults
+        ]
+        self.write()
+
+    def write(self) -> None:
+        """Writes the state so that no kill leaves half of it."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         new = self.path.with_suffix(".new")
         kept = {name: value for name, value in vars(self).items() if name != "path"}
@@ -107,6 +133,8 @@ def text(found: Campaign) -> str:
         codes = {key.split(": ")[1]: value for key, value in found.refused.items() if key.startswith(f"{what}: ")}
         named = ", ".join(f"{code} {value:,}" for code, value in sorted(codes.items())) or "-"
         lines.append(f"| {what} | {number:,} | {sum(codes.values()):,} | {named} |")
+    if found.raced:
+        lines += ["", "## Races", "", *RACES, "", *found.raced]
     if found.faults:
         lines += ["", "## Divergences", "", f"`python -m tests.machine.nightly --seed {found.seed} --history N`", ""]
         lines += [f"* {each}" for each in found.faults]
@@ -147,11 +175,21 @@ def one(on: tuple[Home, Home | None], seed: int, number: int) -> Result:
     return result
 
 
-def run(found: Campaign, report: Path, operations: int, seconds: float, processes: int) -> None:
-    """Histories until there were so many operations, or for so long."""
+def race(found: Campaign, on: tuple[Home, Home | None], histories: int) -> None:
+    """A night's races, on each database."""
+    night = races.Asked(found.seed + found.histories, range(1, histories + 1))
+    here = [each for each in on if each is not None]
+    planted = replace(night, operations=0, faulty=True)
+    found.add_races([races.run(each, night) for each in here], [races.run(each, planted) for each in here])
+
+
+def run(found: Campaign, report: Path, operations: int, seconds: float, processes: int, raced: int) -> None:
+    """Races, then histories until there were so many operations, or for so long."""
     ends = time.monotonic() + seconds
     context = multiprocessing.get_context("spawn")
     with homes() as on, context.Pool(processes, prepare) as pool:
+        if raced:
+            race(found, on, raced)
         ahead = 4 * processes  # results come in order: what is ahead of a kill is repeated
         while found.operations < operations and time.monotonic() < ends:
             numbers = range(found.histories + 1, found.histories + 1 + ahead)
@@ -168,6 +206,7 @@ def main() -> int:
     parser.add_argument("--operations", type=int, default=1_000_000, help="of the whole campaign")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="how long at most; the rest goes on later")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--races", type=int, default=60, help="histories of eight processes on each database")
     parser.add_argument("--seed", type=int, help="begin a campaign that draws from this; by default a new one")
     parser.add_argument("--history", type=int, help="this one alone, of --seed")
     parser.add_argument("--state", type=Path, default=STATE)
@@ -183,7 +222,7 @@ def main() -> int:
     if known is None or known.operations >= asked.operations:
         known = Campaign.begin(asked.state, secrets.randbelow(2**31) if asked.seed is None else asked.seed)
     print(f"seed {known.seed}, from history {known.histories + 1}", flush=True)
-    run(known, asked.report, asked.operations, asked.seconds, asked.processes)
+    run(known, asked.report, asked.operations, asked.seconds, asked.processes, asked.races)
     print(f"{known.operations:,} operations, {len(known.faults)} divergences; wrote {asked.report}")
     return int(bool(known.faults))
 

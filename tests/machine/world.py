@@ -86,7 +86,8 @@ class World:
         self.opened: list[str] = []  # databases on the server that this world made
         with self.db.write() as session:
             for each in KEYS:
-                session.add(ApiKey(id=each, name=each, role="admin", secret_hmac="00", created_at=now()))
+                if session.get(ApiKey, each) is None:  # another process of the same deployment was first
+                    session.add(ApiKey(id=each, name=each, role="admin", secret_hmac="00", created_at=now()))
 
     def close(self) -> None:
         self.db.close()
