@@ -1,9 +1,9 @@
 """Extractors against each other, and against none, as features of a linear probe: two public sets, cross-validated.
 
-    python -m benchmarks.extractors MODELS_ROOT
+    python -m benchmarks.extractors MODELS_ROOT [NAME ...]
 
-MODELS_ROOT holds extractors (scripts/add_extractor.py). Writes benchmarks/reports/extractors.json, a row at a time, and
-extractors.md in the end.
+MODELS_ROOT holds extractors (scripts/add_extractor.py); NAMEs are those that are run, by default all. Rows are kept in
+benchmarks/reports/extractors.json and not made again for the same number of records; then extractors.md is written.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import csv
 import dataclasses
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from app.contracts.dataset_spec import DatasetSpec
 from app.formats.stored import StoredPart, Texts
 from benchmarks.reproduce.runs import ROOT, machine
 from scrimp_server.commands.bench import table
-from scrimp_server.extractor_bench import Public, bench
+from scrimp_server.extractor_bench import Public, bench, fitting
 
 sys.path.append(str(ROOT / "scripts"))
 from fetch_data import fetch_images, fetch_reviews
@@ -87,25 +88,36 @@ def write(found: dict[str, Any]) -> None:
     RESULTS.with_suffix(".md").write_text(text)
 
 
+def completed(kept: dict[str, Any], public: Public, models_root: Path, names: Sequence[str]) -> None:
+    """Adds the rows that are not kept yet, writing each; those of another number of records go."""
+    records, name = len(public.part.y), public.spec.name
+    if kept.get(name, {}).get("records") != records:
+        kept[name] = {"records": records, "rows": []}
+    rows = kept[name]["rows"]
+    fit = [each for each in fitting(public, models_root) if not names or each in names]
+    missing = [each for each in fit if each not in {row["extractor"] for row in rows}]
+    if not missing:
+        return
+    for row in bench(public, models_root, missing, EPSILONS, FOLDS, None):
+        rows.append(dataclasses.asdict(row))
+        kept["machine"] = machine()
+        RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
+        print("\n".join(table([row])), flush=True)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models_root", type=Path)
-    parser.add_argument("--reviews", type=int, default=2000)
-    parser.add_argument("--clothes", type=int, default=4000)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--reviews", type=int, default=1000)
+    parser.add_argument("--clothes", type=int, default=3000)
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    found = {"machine": machine(), "folds": FOLDS}
+    kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    kept["folds"] = FOLDS
     for public in (clothes(asked.clothes), reviews(asked.reviews)):
-        rows = []
-        for row in bench(public, asked.models_root, (), EPSILONS, FOLDS, None):
-            rows.append(row)
-            found[public.spec.name] = {
-                "records": len(public.part.y),
-                "rows": [dataclasses.asdict(each) for each in rows],
-            }
-            RESULTS.write_text(json.dumps(found, indent=1) + "\n")
-        print("\n".join(table(sorted(rows, key=lambda each: -each.scores[-1].mean))), flush=True)
-    write(found)
+        completed(kept, public, asked.models_root, asked.names)
+    write(kept)
 
 
 if __name__ == "__main__":

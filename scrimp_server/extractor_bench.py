@@ -112,6 +112,14 @@ def opened(db: Database, settings: Settings, name: str, records: int | None) -> 
         yield Public(spec, _chosen(stored, rows), f"{part['sha256']}/{records}", Path(), classes)
 
 
+def fitting(public: Public, models_root: Path | None) -> dict[str, extractors.Extractor | None]:
+    """The extractors that read the data set's records, by name; None: built in."""
+    texts = isinstance(public.spec.features, Text)
+    kind = "text" if texts else "tensor"
+    built_in = HASHED_WORDS if texts else NUMBERS
+    return {built_in: None} | {each.name: each for each in extractors.every(models_root) if each.takes == kind}
+
+
 def bench(
     public: Public,
     models_root: Path | None,
@@ -131,9 +139,7 @@ def bench(
         BenchRefusedError: no extractor fits, or images have no form.
     """
     texts = isinstance(public.spec.features, Text)
-    kind = "text" if texts else "tensor"
-    known = {each.name: each for each in extractors.every(models_root) if each.takes == kind}
-    fit = [HASHED_WORDS if texts else NUMBERS, *known]
+    fit = fitting(public, models_root)
     strange = [name for name in names if name not in fit]
     if strange:
         raise BenchRefusedError(f"no extractor {', '.join(strange)} reads these records; there are: {', '.join(fit)}")
@@ -142,7 +148,7 @@ def bench(
         cache = public.cache if public.cache != Path() else Path(scratch)
         for name in names or fit:
             began, before = time.process_time(), set(cache.glob("*.arrow"))
-            made, length = _made(public, known.get(name), cache, form)
+            made, length = _made(public, fit[name], cache, form)
             spent = (time.process_time() - began) * 1e3 / max(1, len(public.part.y))
             fresh = name == NUMBERS or set(cache.glob("*.arrow")) != before
             print(f"{name}: features are ready", file=sys.stderr, flush=True)

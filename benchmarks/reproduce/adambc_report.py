@@ -10,7 +10,7 @@ from benchmarks.reproduce.adambc_moments import Moments
 from benchmarks.reproduce.adambc_settings import BATCH, CLIP, EPOCHS, EPSILONS, SIGMAS, Setting, phi
 from benchmarks.reproduce.adambc_text import HEAD, PAPER_ACCURACY, PAPER_MOMENTS, PRACTITIONER, TEXTS
 from benchmarks.reproduce.adambc_variants import implied_rate
-from benchmarks.reproduce.runs import REPORTS, machine
+from benchmarks.reproduce.runs import REPORTS, machine, paired
 
 Runs = dict[str, dict[str, Any]]
 Table = dict[tuple[str, float], list[dict[str, Any]]]
@@ -26,7 +26,15 @@ def write(found: dict[str, Any], chosen: dict[tuple[str, float], Setting], seeds
         "Another Φ": [*_losses(found["fakes"], "Φ that is subtracted"), "", TEXTS["fakes"]],
         "γ′ and γ": [*_guards(found), "", TEXTS["guards"]],
         "DP-Adam is DP-SGD with momentum": [*_momentum(found["momentum"], chosen), "", TEXTS["momentum"]],
-        "Accuracy": [*_accuracies(found["table"]), "", *_groups(found["table"]), "", TEXTS["accuracy"]],
+        "Accuracy": [
+            *_accuracies(found["table"]),
+            "",
+            *_gaps(found["table"]),
+            "",
+            *_groups(found["table"]),
+            "",
+            TEXTS["accuracy"],
+        ],
         "Settings that were chosen": _chosen(chosen),
         "What holds, and what does not": [TEXTS["verdict"]],
         "For a practitioner": [PRACTITIONER],
@@ -102,18 +110,37 @@ def _accuracies(table: Table) -> list[str]:
     return lines
 
 
+def _gaps(table: Table) -> list[str]:
+    """Points ahead of DP-Adam, seed by seed."""
+    lines = ["", "Points ahead of DP-Adam, seed by seed: mean ± standard error.", ""]
+    lines += ["| optimizer | " + " | ".join(f"ε = {each:g}" for each in EPSILONS) + " |"]
+    lines.append("|---" * (len(EPSILONS) + 1) + "|")
+    for name in dict.fromkeys(name for name, _ in table if name != "DP-Adam"):
+        cells = [
+            paired([_accuracy(run) for run in table[name, each]], [_accuracy(run) for run in table["DP-Adam", each]])
+            for each in EPSILONS
+        ]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def _accuracy(result: dict[str, Any]) -> float:
+    """In per cent."""
+    return 100.0 * float(result["metrics"]["accuracy"][-1][1])
+
+
 def _groups(table: Table) -> list[str]:
     """Mean accuracy by label frequency, at the middle ε."""
     of = {name: runs for (name, epsilon), runs in table.items() if epsilon == MIDDLE}
     some = next(iter(of.values()))[0]["metrics"]
     groups = sorted((each for each in some if each.startswith("accuracy:")), key=_least, reverse=True)
     heads = [each.removeprefix("accuracy:") for each in groups]
-    lines = [f"By how many training records a topic has, at ε = {MIDDLE:g}:", ""]
+    lines = ["", f"By how many training records a topic has, at ε = {MIDDLE:g}:", ""]
     lines += ["| optimizer | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
     for name, runs in of.items():
         means = [statistics.mean(run["metrics"][group][-1][1] for run in runs) for group in groups]
         lines.append(f"| {name} | " + " | ".join(f"{100 * each:.1f} %" for each in means) + " |")
-    return lines
+    return [*lines, ""]
 
 
 def _least(group: str) -> int:

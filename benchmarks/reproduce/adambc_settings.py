@@ -16,11 +16,12 @@ FAKES = ("Φ × 4", "Φ ÷ 25")
 
 _ADAM = {"clip": CLIP, "betas": [0.9, 0.999]}
 GRID: dict[str, list[Setting]] = {
-    "DP-SGD": [{"kind": "dp_sgd", "clip": CLIP, "learning_rate": rate} for rate in (10.0, 30.0, 100.0)],
+    "DP-SGD": [{"kind": "dp_sgd", "clip": CLIP, "learning_rate": rate} for rate in (3.0, 10.0, 30.0, 100.0, 300.0)],
     "DP-Adam": [{"kind": "dp_adam", **_ADAM, "learning_rate": rate} for rate in (0.03, 0.1, 0.3)],
     "DP-AdamBC": [
         {"kind": "dp_adambc", **_ADAM, "learning_rate": rate, "floor": floor}
-        for rate, floor in ((0.01, 0.1), (0.03, 0.1), (0.1, 0.1), (0.03, 0.5), (0.1, 0.5))
+        for floor, rates in ((0.1, (0.01, 0.03, 0.06, 0.1)), (0.5, (0.03, 0.1, 0.2)), (1.0, (0.06, 0.1, 0.2)))
+        for rate in rates
     ],
     "scale then privatize": [
         {"kind": "scale_then_privatize", "clip": clip, "learning_rate": rate, "eps_scale": 1e-3}

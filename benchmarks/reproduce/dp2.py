@@ -36,10 +36,12 @@ from benchmarks.reproduce.dp2_settings import (
     GRID,
     LONG,
     LONG_EPOCHS,
+    MAIN,
     PAPER,
     PRIVACY,
     RATINGS,
     RATINGS_EPOCHS,
+    SEEDS,
     SHORT_EPOCHS,
     SWEEP_EPOCHS,
 )
@@ -53,16 +55,13 @@ Entries = list[tuple[str, Setting, dict[str, Any]]]  # a name, its setting, what
 @cache
 def data(scored: str) -> Data:
     """As a run's `scored` says."""
-    if scored.startswith("ratings"):
-        ratings = dp2_data.ratings()
-        return dp2_data.on_training(ratings) if scored.endswith("training") else ratings
-    reviews = dp2_data.reviews(unit_length="raw" not in scored)
-    return dp2_data.on_training(reviews) if scored == "training" else reviews
+    whole = dp2_data.ratings() if scored.startswith("ratings") else dp2_data.reviews(unit_length="raw" not in scored)
+    return dp2_data.validating(whole) if scored.endswith("validation") else whole
 
 
 def tuned(kept: Kept, grid: dict[str, list[Setting]], task: str = PRIVATE) -> tuple[Chosen, Entries]:
-    """Of each name's settings the best on records that are trained on, and all that was tried."""
-    scored, epochs = "training" if task == PRIVATE else "ratings, training", TUNING_EPOCHS[task]
+    """Of each name's settings the best on the validation split, and all that was tried."""
+    scored, epochs = "validation" if task == PRIVATE else "ratings, validation", TUNING_EPOCHS[task]
     tried: Entries = []
     chosen: Chosen = {}
     for name, settings in grid.items():
@@ -80,12 +79,18 @@ def last(result: dict[str, Any], task: str = PRIVATE) -> float:
     return float(result["metrics"][METRIC[task]][-1][1])
 
 
-def main_runs(kept: Kept, chosen: Chosen, names: Iterable[str], epochs: float, seeds: int) -> Entries:
-    """Seed by seed, so that what is cut off has as many of each."""
+def main_runs(kept: Kept, chosen: Chosen, epochs: float, seeds: Callable[[str], int]) -> Entries:
+    """Seed by seed, so that what is cut off has as many of each.
+
+    Args:
+        seeds: how many each name has.
+    """
+    rounds = range(max(map(seeds, chosen)))
     return [
         (name, chosen[name], answer(kept, data("holdout"), chosen[name], epochs=epochs, seed=seed, scored="holdout"))
-        for seed in range(seeds)
-        for name in names
+        for seed in rounds
+        for name in chosen
+        if seed < seeds(name)
     ]
 
 
@@ -97,16 +102,18 @@ def paper_runs(kept: Kept) -> Entries:
     ]
 
 
-def sweep(kept: Kept, settings: Iterable[tuple[str, Setting, float]]) -> Entries:
-    """Shorter runs with one seed: a name, a setting and σ."""
+def sweep(kept: Kept, settings: Iterable[tuple[str, Setting, float]], seeds: int = 1) -> Entries:
+    """Shorter runs: a name, a setting and σ."""
+    asked = list(settings)
     return [
         (
             name,
             setting,
-            answer(kept, data("holdout"), setting, epochs=SWEEP_EPOCHS, seed=0, scored="holdout", sigma=sigma)
+            answer(kept, data("holdout"), setting, epochs=SWEEP_EPOCHS, seed=seed, scored="holdout", sigma=sigma)
             | {"sigma": sigma},
         )
-        for name, setting, sigma in settings
+        for seed in range(seeds)
+        for name, setting, sigma in asked
     ]
 
 
@@ -115,11 +122,11 @@ def delay_runs(kept: Kept, chosen: Chosen) -> Entries:
     return sweep(kept, ((str(delay), setting | {"delay": delay}, SIGMA[PRIVATE]) for delay in DELAYS))
 
 
-def ablation_runs(kept: Kept, chosen: Chosen) -> Entries:
+def ablation_runs(kept: Kept, chosen: Chosen, seeds: int) -> Entries:
     own, tried = tuned(kept, ABLATIONS)
     del tried
     every = {"DP2-RMSProp": chosen["DP2-RMSProp"], **own}
-    return sweep(kept, ((name, setting, SIGMA[PRIVATE]) for name, setting in every.items()))
+    return sweep(kept, ((name, setting, SIGMA[PRIVATE]) for name, setting in every.items()), seeds)
 
 
 def privacy_runs(kept: Kept, chosen: Chosen) -> Entries:
@@ -137,7 +144,7 @@ def rating_runs(kept: Kept) -> Entries:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=1, help="of the main table")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="of the main comparison and the ablations")
     parser.add_argument("--only", help="one part, and no report")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -145,11 +152,11 @@ def main() -> None:
     chosen, tried = tuned(kept, GRID)
     parts: dict[str, Callable[[], Entries]] = {
         "tuning": lambda: tried,
-        "short": lambda: main_runs(kept, chosen, GRID, SHORT_EPOCHS, options.seeds),
-        "long": lambda: main_runs(Kept(KEPT_LONG), chosen, LONG, LONG_EPOCHS, 1),
+        "short": lambda: main_runs(kept, chosen, SHORT_EPOCHS, lambda name: options.seeds if name in MAIN else 1),
+        "long": lambda: main_runs(Kept(KEPT_LONG), LONG, LONG_EPOCHS, lambda name: 1),
         "paper": lambda: paper_runs(kept),
         "delay": lambda: delay_runs(kept, chosen),
-        "ablations": lambda: ablation_runs(kept, chosen),
+        "ablations": lambda: ablation_runs(kept, chosen, options.seeds),
         "privacy": lambda: privacy_runs(kept, chosen),
         "ratings": lambda: rating_runs(kept),
     }

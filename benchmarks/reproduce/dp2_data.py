@@ -77,12 +77,14 @@ def _bags() -> tuple[Any, NDArray[np.int64], NDArray[np.float64]]:
         return matrix, found["labels"], found["share"]
 
 
-def on_training(data: Data, records: int = 5000) -> Data:
-    """The same, scored on some that it is trained on (the file is sorted by label: on some of all places).
+def validating(data: Data, share: float = 0.2) -> Data:
+    """A validation split: a share of the training records takes the hold-out's place and is not trained on.
 
-    Settings are chosen by that, as in the paper.
+    Settings are chosen by it; the hold-out stays unseen. The file is sorted by label: records of all places are taken.
     """
-    return replace(data, holdout=data.train.select(np.linspace(0, len(data.train) - 1, records).astype(np.int64)))
+    every = np.arange(len(data.train))
+    held = np.linspace(0, len(every) - 1, round(share * len(every))).astype(np.int64)
+    return replace(data, train=data.train.select(np.setdiff1d(every, held)), holdout=data.train.select(held))
 
 
 def ratings() -> Data:

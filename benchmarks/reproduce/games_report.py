@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.reproduce.runs import REPORTS, machine
+from benchmarks.reproduce.runs import REPORTS, machine, paired
 
 TIED = "Transformer"
 Scores = tuple[float, float]  # NDCG@10 and HIT@10, in per cent
@@ -84,20 +83,21 @@ def _setting(found: Found, plain: Scores | None) -> str:
         f"Seeds: {seeds}. Mean ± standard deviation, in per cent; difference of NDCG@10 from the tied transformer's, "
         "seed by seed: mean ± standard error.",
         "",
-        "| | rate | NDCG@10 | HIT@10 | difference | the paper |",
-        "|---|---|---|---|---|---|",
-        *(f"| {name} | | {ndcg:.2f} | {hit:.2f} | | |" for name, (ndcg, hit) in found.popular.items()),
+        "| | rate | NDCG@10 | HIT@10 | difference | of each seed | the paper |",
+        "|---|---|---|---|---|---|---|",
+        *(f"| {name} | | {ndcg:.2f} | {hit:.2f} | | | |" for name, (ndcg, hit) in found.popular.items()),
     ]
     for name, rate in found.rates.items():
         columns = [[scores[name][at] for scores in found.rounds.values()] for at in (0, 1)]
-        gaps = [scores[name][0] - scores[TIED][0] for scores in found.rounds.values()]
-        gap = "" if name == TIED else _error(gaps)
+        tied = [scores[TIED][0] for scores in found.rounds.values()]
+        gap = "" if name == TIED else paired(columns[0], tied)
+        each = "" if name == TIED else ", ".join(f"{a - b:+.2f}" for a, b in zip(columns[0], tied, strict=True))
         paper = PAPER.get(name, {}).get(found.epsilon, "")
         mark = "*" if name in found.edges else ""
-        cells = [name, f"{rate:g}{mark}", *(map(_spread, columns)), gap, paper]
+        cells = [name, f"{rate:g}{mark}", *(map(_spread, columns)), gap, each, paper]
         lines.append("| " + " | ".join(cells) + " |")
     if plain is not None:
-        lines.append(f"| {TIED}, without privacy, one seed | | {plain[0]:.2f} | {plain[1]:.2f} | | |")
+        lines.append(f"| {TIED}, without privacy, one seed | | {plain[0]:.2f} | {plain[1]:.2f} | | | |")
     if found.edges:
         lines.append("\n\\*: the grid's end.")
     return "\n".join(lines) + "\n"
@@ -107,8 +107,3 @@ def _spread(values: list[float]) -> str:
     if len(values) < 2:
         return f"{values[0]:.2f}"
     return f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}"
-
-
-def _error(values: list[float]) -> str:
-    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-    return f"{statistics.mean(values):+.2f} ± {error:.2f}" if len(values) > 1 else f"{values[0]:+.2f}"

@@ -138,7 +138,7 @@ def studies(experiment: Experiment, size: str) -> Iterator[Study]:
             for name, settings in VARIANT_GRID.items()
         }
         tried = experiment.tuned(problem, grid)
-        yield experiment.study(variant, problem, tried, lowest_loss(tried), SEEDS[:3])
+        yield experiment.study(variant, problem, tried, lowest_loss(tried), SEEDS)
     for larger in list(SIZES)[1 : list(SIZES).index(size) + 1]:
         yield experiment.study(f"{larger}, paper's grid", Problem(SIZES[larger]), {}, as_paper, SEEDS[:1])
         if larger == "quarter":

@@ -6,11 +6,13 @@ Finished runs are kept in a JSON file by what was asked, so that an experiment c
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
+import statistics
 import subprocess
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -176,6 +178,14 @@ def best(runs: Iterable[tuple[Any, dict[str, Any]]], metric: str, *, highest: bo
         return (value if highest else -value) if np.isfinite(value) else -np.inf
 
     return max(runs, key=worth)
+
+
+def paired(ones: Sequence[float], others: Sequence[float]) -> str:
+    """How far the first are ahead of the others, pair by pair: mean ± standard error. Pairs share their seed."""
+    gaps = [one - other for one, other in zip(ones, others, strict=True)]
+    if len(gaps) < 2:
+        return f"{gaps[0]:+.2f}"
+    return f"{statistics.mean(gaps):+.2f} ± {statistics.stdev(gaps) / math.sqrt(len(gaps)):.2f}"
 
 
 def machine() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -60,3 +61,31 @@ def test_a_rate_is_searched_uphill(best: int) -> None:
     assert searched(peak, Setting(3, 8.0), "GRU") == RATES[best]
     assert len(asked) == len(set(asked)), "no run is made twice"
     assert searched(peak, Setting(3, 8.0), "DPFormer, logits") == RATES[best], "the tied transformer's"
+
+
+def test_nothing_is_begun_when_time_is_up() -> None:
+    """Neither a round nor the search before it."""
+
+    class Lab:
+        def ndcg_and_hit(self, setting: Setting, name: str, rate: float, seed: int) -> tuple[float, float]:
+            raise AssertionError("a run was made")
+
+    lab: Any = Lab()
+    assert not list(games.made(lab, Setting(3, 8.0), time.monotonic()))
+
+
+def test_a_setting_runs_its_own_models_alone() -> None:
+    names = set()
+
+    class Lab:
+        def ndcg_and_hit(self, setting: Setting, name: str, rate: float, seed: int) -> tuple[float, float]:
+            names.add(name)
+            return -abs(np.log(rate / RATES[3])), 0.0
+
+        def popular(self, items: int, last: int | None = None) -> tuple[float, float]:
+            return 0.0, 0.0
+
+    lab: Any = Lab()
+    *_, last = games.made(lab, Setting(3, 8.0, games.RE_ATTENTION), float("inf"))
+    assert names == set(games.RE_ATTENTION) == set(last.rates)
+    assert set(last.rounds) == set(games.JUDGED)
