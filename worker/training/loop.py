@@ -300,12 +300,13 @@ class Training:
                 )
         if self._prepared:
             return
-        self._prepared = True
         key, data_public = plan.release_key(self._replay.initial_keys), self._telemetry.data_public
-        for released in [
+        made = [
             each.release(self._train, Noise(key, index), data_public=data_public)
             for index, each in enumerate(plan.before)
-        ]:
+        ]
+        self._prepared = True
+        for released in made:
             self._handed_out |= released.tensors
             if released.prepare is not None:
                 self._holdout = None if self._holdout is None else released.prepare(self._holdout)
