@@ -77,7 +77,9 @@ from app.webhooks.targets import Policy
 logger = logging.getLogger(__name__)
 # For requests that may wait for a price: at most eighteen of a key, all asleep but two.
 PRICING_THREADS = 256
+# A request is compared with one route after the other: what is asked most comes first.
 ROUTERS = (
+    jobs_router,
     system_router,
     keys_router,
     datasets_router,
@@ -91,7 +93,6 @@ ROUTERS = (
     charges_router,
     signing_keys_router,
     forecast_router,
-    jobs_router,
     predictions_router,
     retention_router,
     workers_router,

@@ -72,6 +72,12 @@ PANELS: tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...] = (
         ),
     ),
     ("Clocks", "s", (("scrimp_clock_skew_seconds", "{{process}}"),)),
+    ("Jobs by key", "short", (("topk(20, scrimp_key_jobs)", "{{name}} {{state}}"),)),
+    (
+        "Workers that a key kept busy, over an hour",
+        "short",
+        (("topk(20, rate(scrimp_key_job_seconds_total[1h]))", "{{name}}"),),
+    ),
 )
 
 

@@ -17,7 +17,7 @@ from app.db.clock import ClockName, in_seconds
 from app.db.models import ApiKey, Attempt, Job
 from app.errors import StaleAttempt
 from app.ids import whole_second
-from app.lifecycle import studies
+from app.lifecycle import measures, studies
 from app.lifecycle.settle import limit_of_running
 from app.lifecycle.states import ACTIVE, IS_DUE, append_event, notify
 
@@ -117,12 +117,18 @@ def fence(session: Session, held: Claim, lease_s: float, ran_s: float | None = N
 
 
 def end_attempt(session: Session, job: Job, status: str) -> None:
-    """Records the end of the job's current attempt."""
-    session.execute(
+    """Records the end of the job's current attempt, and counts its time for the job's key."""
+    ended = whole_second()
+    began = session.scalar(
         update(Attempt)
         .where(Attempt.job_id == job.id, Attempt.number == job.attempt)
-        .values(status=status, ended_at=whole_second())
+        .values(status=status, ended_at=ended)
+        .returning(Attempt.started_at)
     )
+    if began is not None:
+        # Whole seconds, as every caller who sees the job sees them.
+        ran = max(0.0, (ended - began).total_seconds())
+        measures.count_within(session, measures.KEY_SECONDS, job.key_id, amount=ran)
 
 
 def give_back(session: Session, job: Job, how: Literal["lost", "crashed"], max_attempts: int) -> None:

@@ -4,7 +4,8 @@ Memory shared by prometheus_client's processes would need one folder on one host
 every host, and counts survive restarts. A process adds what it has counted every FLUSH_S and when it ends: a killed one
 loses its last seconds.
 
-Counts are of requests, prices, ends of processes and audits: their labels are routes, statuses and signals, never ids.
+Counts are of requests, prices, ends of processes, audits and seconds of jobs. Their labels are routes, statuses,
+signals and keys, never jobs or data sets.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Literal
 
-from sqlalchemy import ColumnElement, Table, delete, select
+from sqlalchemy import ColumnElement, Table, delete, event, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
@@ -65,6 +66,8 @@ PRICES = Metric("scrimp_prices", "Prices, by how each was found.", "counter", ("
 PRICING_QUEUE = Metric("scrimp_pricing_queue", "Requests that wait for a process that prices.", "gauge")
 ENDS = Metric("scrimp_attempt_processes", "Ended processes of attempts, by exit code or signal.", "counter", ("ended",))
 EXCEEDED_AUDITS = Metric("scrimp_audits_exceeded", "Audits that contradict what their job claims.", "counter")
+# Not with the others: its keys' names are read with it, and there may be many.
+KEY_SECONDS = Metric("scrimp_key_job_seconds", "Seconds of ended attempts, by the job's key.", "counter", ("key",))
 METRICS = {each.name: each for each in (REQUESTS, SECONDS, PRICES, PRICING_QUEUE, ENDS, EXCEEDED_AUDITS)}
 
 
@@ -148,9 +151,32 @@ class Measures:
             logger.warning("cannot add up what this process counted: %s", type(error).__name__)
 
 
-def count_within(session: Session, metric: Metric, *labels: str) -> None:
-    """Adds 1 to a series of a counter with the caller's transaction: for what no killed process may lose."""
-    _add(session, [_row(metric.name, labels, ALL, 1.0, now_there(session))])
+def count_within(session: Session, metric: Metric, *labels: str, amount: float = 1.0) -> None:
+    """Adds to a series of a counter with the caller's transaction: for what no killed process may lose.
+
+    It is written last, at the commit. All processes write to the same row: whoever holds it waits for no other lock.
+    """
+    if "measures" not in session.info:
+        session.info["measures"] = defaultdict[Series, float](float)
+        event.listen(session, "before_commit", _write_counts)
+    session.info["measures"][metric.name, labels] += amount
+
+
+def _write_counts(session: Session) -> None:
+    if session.in_nested_transaction():  # the end of a savepoint
+        return
+    session.flush()
+    counts: dict[Series, float] = session.info["measures"]
+    at = now_there(session)
+    _add(session, [_row(*series, ALL, value, at) for series, value in sorted(counts.items())])
+    counts.clear()
+
+
+def series_of(session: Session, metric: Metric, most: int) -> list[tuple[Labels, float]]:
+    """The largest series of a counter, the largest first."""
+    found = select(Measure.labels, Measure.value).where(Measure.name == metric.name, Measure.process == ALL)
+    rows = session.execute(found.order_by(Measure.value.desc(), Measure.labels).limit(most))
+    return [(tuple(json.loads(labels)), value) for labels, value in rows]
 
 
 def totals(session: Session) -> dict[Series, float]:

@@ -1,5 +1,5 @@
 """What the database knows of the service, read at each scrape: the queue, attempts, workers, the relay's work,
-webhooks, readings and uploads; and what processes counted.
+webhooks, readings and uploads; what keys have queued, run and ran; and what processes counted.
 
 Everything here is for admins. It counts jobs, requests and processes; a count by outcome or signal may depend on
 private data (too little memory), as the causes of failures do (app.system.prometheus).
@@ -19,15 +19,16 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 from app.datasets import resumable
 from app.db.clock import now_there
 from app.db.engine import Database
-from app.db.models import Attempt, DatasetReading, Job, Outbox, Prediction, Webhook, WebhookDelivery
+from app.db.models import ApiKey, Attempt, DatasetReading, Job, Outbox, Prediction, Webhook, WebhookDelivery
 from app.lifecycle import measures
 from app.lifecycle.measures import BOUNDS, METRICS, SUM, Measures
 from app.lifecycle.presence import is_alive, workers
-from app.lifecycle.states import NEEDS_GPU
+from app.lifecycle.states import ACTIVE, NEEDS_GPU
 from app.lifecycle.sweeper import CLAIMABLE
 from app.settings import Settings
 
 Families = Iterator[Metric]
+MOST_KEYS = 100
 
 
 class ServiceCollector(Collector):
@@ -46,6 +47,7 @@ class ServiceCollector(Collector):
                 *self._workers(session, at),
                 *_outbox(session, at),
                 *_webhooks(session),
+                *_keys(session),
                 _by(session, "scrimp_predictions", "Predictions that are kept, by status.", Prediction.status),
                 _by(session, "scrimp_readings", "Data files read in the background, by state.", DatasetReading.state),
             ]
@@ -93,6 +95,28 @@ def _attempts(session: Session) -> Families:
     yield CounterMetricFamily(
         "scrimp_lease_losses", "Attempts whose lease ran out or was given back.", value=counts["lost"]
     )
+
+
+def _keys(session: Session) -> Families:
+    """What keys have queued, run and ran: of each the MOST_KEYS keys with the most."""
+    jobs = GaugeMetricFamily(
+        "scrimp_key_jobs", "Jobs and trials that wait for a worker or run, by key.", labels=["key", "name", "state"]
+    )
+    seconds = CounterMetricFamily(measures.KEY_SECONDS.name, measures.KEY_SECONDS.says, labels=["key", "name"])
+    found: list[tuple[str, str, float]] = []
+    for state, condition in (("queued", Job.status == "queued"), ("running", Job.status.in_(ACTIVE))):
+        count = func.count()
+        of_keys = select(Job.key_id, count).where(condition, Job.study.is_(None)).group_by(Job.key_id)
+        rows = session.execute(of_keys.order_by(count.desc(), Job.key_id).limit(MOST_KEYS))
+        found += [(key, state, number) for key, number in rows]
+    ran = [(labels[0], value) for labels, value in measures.series_of(session, measures.KEY_SECONDS, MOST_KEYS)]
+    shown = {each[0] for each in (*found, *ran)}
+    names = {row[0]: row[1] for row in session.execute(select(ApiKey.id, ApiKey.name).where(ApiKey.id.in_(shown)))}
+    for key, state, number in found:
+        jobs.add_metric([key, names[key], state], number)
+    for key, value in ran:
+        seconds.add_metric([key, names[key]], value)
+    yield from (jobs, seconds)
 
 
 def _outbox(session: Session, at: datetime) -> Families:

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
@@ -17,13 +18,15 @@ import pytest
 import yaml
 from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
+from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
 
 from app.db.engine import Database
-from app.db.models import Measure
+from app.db.models import ApiKey, Attempt, Job, Measure
 from app.ids import now
 from app.keys.service import ensure_admin_key
 from app.lifecycle.measures import ENDS, PRICING_QUEUE, REQUESTS, SECONDS, Measures, totals
+from app.lifecycle.states import ACTIVE
 from app.main import create_app
 from app.settings import Settings
 from scripts import write_grafana
@@ -155,8 +158,47 @@ def test_the_database_s_numbers_are_there(whole: tuple[Scene, Everything]) -> No
     assert shares and all(0.0 <= value <= 1.0 for value in shares)
 
 
+def test_a_key_s_jobs_and_seconds_are_those_of_its_rows(
+    whole: tuple[Scene, Everything], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene, ids = whole
+    log = scene.start(scene.job(ids.reviews, "timed", privacy={"target_epsilon": 0.05}, evaluation=None))
+    with scene.db.write() as session:
+        session.get_one(Attempt, (log.held.job_id, 1)).started_at -= timedelta(seconds=90)
+    said: list[str] = []
+    event.listen(scene.db.engine, "before_cursor_execute", lambda *told: said.append(told[2]))
+    log.cancelled()
+    assert "measures" in [each for each in said if not each.startswith("COMMIT")][-1], "no lock is waited for after it"
+
+    def scraped(token: str) -> Samples:
+        with TestClient(create_app(scene.settings)) as client:
+            found = samples(client.get("/metrics", headers={"Authorization": f"Bearer {token}"}).text)
+        return {each: value for each, value in found.items() if each[0].startswith("scrimp_key_")}
+
+    found = scraped(scene.admin.token)
+    counted: Counter[tuple[str, str]] = Counter()
+    seconds: Counter[str] = Counter()
+    with scene.db.read() as session:
+        names = {key.id: key.name for key in session.query(ApiKey)}
+        for job in session.query(Job).filter(Job.study.is_(None)):
+            state = {"queued": "queued"}.get(job.status, "running" if job.status in ACTIVE else "")
+            counted[job.key_id, state] += 1
+        for attempt, job in session.query(Attempt, Job).join(Job, Job.id == Attempt.job_id):
+            seconds[job.key_id] += (attempt.ended_at - attempt.started_at).seconds if attempt.ended_at else 0
+    for (key, state), count in counted.items():
+        labels = (("key", key), ("name", names[key]), ("state", state))
+        assert not state or found["scrimp_key_jobs", labels] == count
+    (key,) = {key for key, ran in seconds.items() if ran}
+    assert found["scrimp_key_job_seconds_total", (("key", key), ("name", names[key]))] == seconds[key] >= 90
+    assert scraped(scene.analyst.token) == {}, "for admins alone"
+    monkeypatch.setattr("app.system.collectors.MOST_KEYS", 0)
+    assert scraped(scene.admin.token) == {}, "however many keys there are"
+
+
 # Metrics without a series until something happened: a reading, a failure, an ended process.
 POSSIBLE = {"scrimp_readings", "scrimp_job_failures", "scrimp_attempt_processes_total", "scrimp_prices_total"} | {
+    "scrimp_key_jobs",
+    "scrimp_key_job_seconds_total",
     "scrimp_webhook_deliveries",
     "scrimp_predictions",
     "scrimp_ledger_valid",
