@@ -6,7 +6,10 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scrimp.models import Ledger, Resource, Shape
+from pydantic import field_validator
+
+from scrimp.models import Ledger, Read, Reading, RegisteredDataset, Resource, Shape
+from scrimp.reading import Progress, wait_until_read
 from scrimp.wire import dataset_path, in_path
 
 if TYPE_CHECKING:
@@ -16,19 +19,26 @@ if TYPE_CHECKING:
 class DataBlock(Resource):
     """A block of a data set, with a ledger of its own: `id` names it. `read` and `warnings` are its owner's alone.
 
-    `state`: ready, behind (the service's database lost some of its spending) or retired.
+    `state`: ready, behind (the service's database lost some of its spending) or retired; for the owner of a large file
+    also reading or rejected, with no ledger.
     """
 
     id: str
     label: str
     dataset: str
     shape: Shape = Shape()
-    ledger: Ledger
+    ledger: Ledger | None = None
     state: str
     created_at: str
     content_deleted_at: str | None = None
-    read: dict[str, int] | None = None
+    read: Read | None = None
     warnings: list[str] | None = None
+    reading: Reading | None = None
+
+    @field_validator("shape", mode="before")
+    @classmethod
+    def _known_later(cls, shape: Any) -> Any:
+        return Shape() if shape is None else shape  # of a file that is being read
 
 
 class Blocks:
@@ -51,13 +61,18 @@ class Blocks:
         *,
         path: str | None = None,
         upload: str | None = None,
+        wait: bool = True,
+        progress: Progress | None = None,
     ) -> DataBlock:
         """Appends a block: a file with the data set's declaration, and with units that no other block has.
 
         Args:
             label: names the block in jobs.
             records: the declared, public number of its units.
-            file: sent with the request; or `path` under the service's data root, or the id of an `upload`.
+            file: sent with the request; or `path` under the service's data root or `s3://bucket/key`, or the id of an
+                `upload` (`Client.upload`).
+            wait: for a large file, which the service reads in the background; otherwise its `state` is "reading".
+            progress: called with the bytes that are read and those of the whole file, while it waits.
 
         Raises:
             Conflict: `duplicate-content`: it shares units with another block; only you are told.
@@ -66,11 +81,21 @@ class Blocks:
         spec |= {name: value for name, value in (("path", path), ("upload", upload)) if value is not None}
         address = f"{dataset_path(dataset)}/blocks"
         if file is None:
-            return DataBlock.model_validate(self._client.json("POST", address, json=spec, timeout=600.0))
-        with file.open("rb") as content:
-            parts: dict[str, Any] = {"spec": (None, json.dumps(spec), "application/json")}
-            parts["file"] = (file.name, content, "application/octet-stream")
-            return DataBlock.model_validate(self._client.json("POST", address, files=parts, timeout=600.0))
+            sent = self._client.json("POST", address, json=spec, timeout=600.0)
+        else:
+            with file.open("rb") as content:
+                parts: dict[str, Any] = {"spec": (None, json.dumps(spec), "application/json")}
+                parts["file"] = (file.name, content, "application/octet-stream")
+                sent = self._client.json("POST", address, files=parts, timeout=600.0)
+        found = DataBlock.model_validate(sent)
+        return self._when_read(found, progress) if wait and found.state == "reading" else found
+
+    def _when_read(self, found: DataBlock, progress: Progress | None) -> DataBlock:
+        """Waits for a large file; returns the block as an append at once answers."""
+        begun = RegisteredDataset.model_validate(self._client.json("GET", dataset_path(found.id)))
+        told = wait_until_read(self._client.json, begun, progress)
+        block = next(each for each in self(found.dataset) if each.id == found.id)
+        return block.model_copy(update={"read": told.read, "warnings": told.warnings})
 
     def retire(self, dataset: str, label: str) -> DataBlock:
         """Retires a block, for good: nothing more is admitted on it. It frees nothing."""

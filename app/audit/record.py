@@ -26,6 +26,7 @@ Action = Literal[
     "dataset.rejected",  # its file did not fit
     "dataset.withdrawn",  # before its file was read
     "dataset.registered",
+    "block.reading",  # accepted, whatever is in its file, which is read in the background
     "block.appended",
     "block.retired",
     "dataset.redeclared",

@@ -9,8 +9,8 @@ from starlette.concurrency import run_in_threadpool
 
 from app.contracts.blocks import BlockSpec
 from app.contracts.dataset_spec import DatasetSpec
-from app.datasets import blocks, resumable, sources, storage
-from app.datasets.block_schemas import AppendedBlock, BlockList, BlockView
+from app.datasets import appending, blocks, readings, resumable, sources, storage
+from app.datasets.block_schemas import AppendedBlock, BlockList, BlockView, ReadingBlock
 from app.datasets.blocks import Growing
 from app.datasets.parsing import Parsers
 from app.datasets.receiving import document_of, received
@@ -19,7 +19,6 @@ from app.datasets.schemas import Read, Shape
 from app.datasets.sources import Arrived
 from app.db.engine import Database
 from app.db.models import Dataset
-from app.errors import TooLarge
 from app.grants import service as grants
 from app.ids import rfc3339
 from app.keys.auth import CurrentKey
@@ -68,11 +67,12 @@ async def append_block(
     settings: ServiceSettings,
     parsers: Parsing,
     caller: CurrentKey,
-) -> AppendedBlock:
+) -> AppendedBlock | ReadingBlock:
     """Appends a block: a file with the data set's declaration, whose units (records, or users) no other block has.
 
     It gets an account of its own with the data set's cap. Jobs that read it pay there, and others do not. A file that
-    shares a unit with another block, retired and deleted ones included, is refused, and nobody but you is told.
+    shares a unit with another block, retired and deleted ones included, is refused, and nobody but you is told. Large
+    files are read in the background: the answer's `state` is then "reading", and the list of blocks shows the outcome.
     """
     to = await run_in_threadpool(blocks.growing, db, caller, dataset_id)
     labels: list[str] = []
@@ -91,12 +91,16 @@ async def append_block(
 
 @router.get("")
 def list_blocks(dataset_id: str, db: Db, heads: RecordedHeads, caller: CurrentKey) -> BlockList:
-    """Lists a data set's blocks in the order of their arrival: each with what is spent, held and free."""
+    """Lists a data set's blocks in the order of their arrival: each with what is spent, held and free.
+
+    Its owner also sees those whose files are being read, and, for a day, why one was rejected.
+    """
     with db.read() as session:
         dataset = dataset_with_account(session, grants.require(session, caller, dataset_id, "view").id)[0]
         members = blocks.family(session, dataset.parent_id or dataset.id)
+        reading = [ReadingBlock.of(each) for each in readings.blocks_of(session, caller, members[0].id)]
     lost = behind.problems(db, heads, [each.id for each in members])
-    return BlockList(items=[block_view(db, each.id, each.id in lost) for each in members])
+    return BlockList(items=[*(block_view(db, each.id, each.id in lost) for each in members), *reading])
 
 
 def _append(
@@ -108,19 +112,22 @@ def _append(
     label: str,
     arrived: Arrived,
     folder: Path,
-) -> AppendedBlock:
+) -> AppendedBlock | ReadingBlock:
     if arrived.size > settings.read_at_once_bytes:
-        raise TooLarge(
-            f"a block's file may have at most {settings.read_at_once_bytes} bytes (SCRIMP_READ_AT_ONCE_BYTES): send "
-            "it as several blocks"
-        )
+        row = appending.accept(db, settings, caller, to, label, arrived, folder)
+        _consume(settings, arrived)
+        return ReadingBlock.of(row)
     sources.fetch(arrived.sources, folder, settings, parsers)
-    made = blocks.append(db, settings, parsers, caller, to, label, arrived.spec, folder, arrived.new_bytes)
-    for upload in arrived.uploads:
-        resumable.consume(settings, upload)
+    made = appending.append(db, settings, parsers, caller, to, label, arrived.spec, folder, arrived.new_bytes)
+    _consume(settings, arrived)
     behind.record_soon(db, Heads.of(settings), made.dataset.id)
     shown = block_view(db, made.dataset.id, is_behind=False).model_dump()
     return AppendedBlock(**shown, read=Read.model_validate(made.counts), warnings=made.warnings)
+
+
+def _consume(settings: Settings, arrived: Arrived) -> None:
+    for upload in arrived.uploads:
+        resumable.consume(settings, upload)
 
 
 def block_view(db: Database, block_id: str, is_behind: bool) -> BlockView:

@@ -6,7 +6,9 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from app.datasets.schemas import Read, Shape
+from app.datasets.schemas import Read, Reading, Shape
+from app.db.models import DatasetReading
+from app.ids import rfc3339
 from app.ledger.schemas import LedgerView
 
 BlockState = Literal["ready", "behind", "retired"]
@@ -30,10 +32,39 @@ class BlockView(BaseModel):
     content_deleted_at: str | None
 
 
-class BlockList(BaseModel):
-    """All blocks of a data set, in the order of their arrival."""
+class ReadingBlock(BaseModel):
+    """A block whose file is read in the background (`state` "reading"), or was "rejected", which its owner alone sees.
 
-    items: list[BlockView]
+    It has the block's id and members; what is not known yet is null. No job reads it.
+    """
+
+    id: str
+    label: str
+    dataset: str
+    shape: None = None
+    ledger: None = None
+    state: Literal["reading", "rejected"]
+    created_at: str
+    content_deleted_at: None = None
+    reading: Reading
+
+    @classmethod
+    def of(cls, row: DatasetReading) -> ReadingBlock:
+        """Shows a block that is read to its owner."""
+        return cls(
+            id=row.id,
+            label=row.label or "",
+            dataset=row.parent_id or "",
+            state="reading" if row.state == "reading" else "rejected",
+            created_at=rfc3339(row.created_at) or "",
+            reading=Reading.of(row),
+        )
+
+
+class BlockList(BaseModel):
+    """All blocks of a data set, in the order of their arrival; then those that are being read."""
+
+    items: list[BlockView | ReadingBlock]
 
 
 class AppendedBlock(BlockView):

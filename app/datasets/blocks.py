@@ -17,21 +17,17 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.budgets.service import copy_to
 from app.contracts.blocks import MOST_BLOCKS, UNITS, BlockSpec
-from app.contracts.dataset_spec import Cap, DatasetSpec, LastItemHoldout, PublicHoldout
-from app.datasets import duplicates, quota, repository, service, storage, unit_files
-from app.datasets.parsing import Parsers
-from app.datasets.service import Content, New, Registered
+from app.contracts.dataset_spec import DatasetSpec, LastItemHoldout, PublicHoldout
+from app.datasets import service, storage, unit_files
+from app.datasets.service import Block, Content
 from app.db.engine import Database
-from app.db.models import Account, Dataset
+from app.db.models import Account, Dataset, DatasetReading
 from app.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from app.formats.damage import DataDamagedError
 from app.grants import service as grants
-from app.ids import new_id
 from app.keys.service import Caller
-from app.ledger import accounts, behind, blocks, budgets
-from app.ledger.heads import Heads
+from app.ledger import accounts, blocks
 from app.secrets import secret_id
 from app.settings import Settings
 
@@ -52,6 +48,10 @@ class Growing:
     shape: dict[str, Any]
     family: tuple[str, ...]
 
+    def block(self, label: str) -> Block:
+        """A block to be, under this label."""
+        return Block(self.id, label, f"{self.name}/{label}")
+
 
 def growing(db: Database, caller: Caller, dataset: str) -> Growing:
     """The data set to which a caller may append.
@@ -63,12 +63,21 @@ def growing(db: Database, caller: Caller, dataset: str) -> Growing:
             earlier version, or its content was deleted before it had blocks: its units are unknown.
     """
     with db.read() as session:
-        row = grants.require(session, caller, dataset, "own")
-        _check_grows(session, row)
-        members = family(session, row.id)
-        spec = DatasetSpec.model_validate(row.spec)
-        ids = tuple(each.id for each in members)
-        return Growing(row.id, row.owner_key, row.name, spec, row.declaration, row.shape, ids)
+        return _growing(session, grants.require(session, caller, dataset, "own"))
+
+
+def still_growing(db: Database, dataset_id: str) -> Growing:
+    """A data set to which its owner has sent a block, as it is now. Raises as `growing`."""
+    with db.read() as session:
+        return _growing(session, session.get_one(Dataset, dataset_id))
+
+
+def _growing(session: Session, row: Dataset) -> Growing:
+    check_grows(session, row)
+    spec, members = DatasetSpec.model_validate(row.spec), family(session, row.id)
+    return Growing(
+        row.id, row.owner_key, row.name, spec, row.declaration, row.shape, tuple(each.id for each in members)
+    )
 
 
 def declaration(to: Growing, asked: BlockSpec) -> DatasetSpec:
@@ -103,68 +112,6 @@ def labelled(session: Session, dataset_id: str, label: str) -> Dataset:
     if found is None:
         raise NotFound("there is no such block")
     return found
-
-
-def append(
-    db: Database,
-    settings: Settings,
-    parsers: Parsers,
-    caller: Caller,
-    to: Growing,
-    label: str,
-    spec: DatasetSpec,
-    folder: Path,
-    new_bytes: int,
-) -> Registered:
-    """Checks and stores a block, and opens its account with the data set's cap.
-
-    Args:
-        to: what `growing` answered.
-        spec: the data set's declaration, with the block's number of records.
-        folder, new_bytes: as `service.register` takes them.
-
-    Raises:
-        InvalidRequest: the file cannot be used.
-        Conflict: `duplicate-label`. `duplicate-content`: the file has units of another block; told to the owner alone.
-            `ledger-behind`: a ledger is behind its record, or the database has lost a data set of this owner.
-            `wrong-state`: another block was appended, or the declaration changed, meanwhile. `quota-exceeded`.
-        Unavailable: the units of a block cannot be read.
-        LimitError: as `service.register`.
-    """
-    heads = Heads.of(settings)
-    if len(to.family) == MOST_BLOCKS:
-        raise Conflict("wrong-state", f"a data set has at most {MOST_BLOCKS} blocks: register a new one")
-    with db.read() as session:
-        check_label(session, to.id, label)
-    service.check_files(spec, {each.name for each in folder.iterdir()})
-    spec = spec.model_copy(update={"path": None, "upload": None})
-    content = service.read(settings, parsers, spec, folder)
-    check_count(spec, content)
-    check_width(to, content)
-    duplicates.check_forgotten(db, settings, to.owner_key, content.known_as)
-    if lost := behind.forgotten(db, heads, to.owner_key):
-        raise behind.refusal(f"the database has lost {lost}, which may be a block of it")
-    recorded = {each: behind.read_recorded(heads, each) for each in to.family}
-    check_units(db, settings, to, content, folder)
-    block = service.Block(to.id, label, f"{to.name}/{label}")
-    dataset_id = new_id("ds")
-    with service.published(settings, dataset_id, content, folder) as kept, db.write() as session:
-        repository.take_turns(session)
-        quota.reserve(session, settings, to.owner_key, new_bytes)
-        # Against changes of the cap, the declaration and the content; admissions wait for the end, and see all of it.
-        row = session.get_one(Dataset, to.id, with_for_update={"key_share": True}, populate_existing=True)
-        accounts.lock(session, to.id)  # against a join
-        _check_grows(session, grants.require(session, caller, to.id, "own"))
-        check_label(session, to.id, label)
-        if row.declaration != to.declaration or tuple(each.id for each in family(session, to.id)) != to.family:
-            raise Conflict("wrong-state", "the data set was changed at this moment: send the block again")
-        for each, head in recorded.items():
-            behind.require_current(session, head, each)
-        new = New(dataset_id, to.owner_key, _capped(spec, blocks.lead(session, to.id)), block)
-        made = service.store(session, settings, new, content, kept, folder)
-        for found in budgets.newest_of(session, list(to.family)):
-            copy_to(session, found, accounts.account_of(session, made.dataset.id))
-        return made
 
 
 def check_count(spec: DatasetSpec, content: Content) -> None:
@@ -231,19 +178,34 @@ def check_units(db: Database, settings: Settings, to: Growing, content: Content,
         )
 
 
-def check_label(session: Session, parent_id: str, label: str) -> None:
-    """Raises Conflict if a block of this data set has the label."""
-    if label in {blocks.label_of(each) for each in family(session, parent_id)}:
+def check_room(session: Session, parent_id: str, label: str, dataset_id: str | None = None) -> None:
+    """Checks that a data set may have one more block, of this label.
+
+    Args:
+        dataset_id: the block that asks: its own reading holds the label for it.
+
+    Raises:
+        Conflict: `duplicate-label`: a block has the label, or will have it once its file is read. `wrong-state`: there
+            are too many.
+    """
+    members = family(session, parent_id)
+    if len(members) >= MOST_BLOCKS:
+        raise Conflict("wrong-state", f"a data set has at most {MOST_BLOCKS} blocks: register a new one")
+    read = select(DatasetReading.label).where(
+        DatasetReading.parent_id == parent_id,
+        DatasetReading.state == "reading",
+        DatasetReading.id != (dataset_id or ""),
+    )
+    if label in {*(blocks.label_of(each) for each in members), *session.scalars(read)}:
         raise Conflict("duplicate-label", f"a block {label!r} exists already: choose another label", label=label)
 
 
-def _capped(spec: DatasetSpec, account: Account) -> DatasetSpec:
-    """The declaration with the cap as it is now."""
-    cap = Cap(epsilon=account.cap_epsilon, delta=account.cap_delta)
-    return spec.model_copy(update={"privacy": spec.privacy.model_copy(update={"cap": cap})})
+def check_grows(session: Session, row: Dataset) -> None:
+    """Checks that a data set may grow.
 
-
-def _check_grows(session: Session, row: Dataset) -> None:
+    Raises:
+        InvalidRequest, Conflict: as `growing`.
+    """
     spec = DatasetSpec.model_validate(row.spec)
     if row.parent_id is not None:
         raise InvalidRequest.at("/path/dataset_id", "this is a block: append to its data set")

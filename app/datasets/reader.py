@@ -11,20 +11,26 @@ import logging
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.audit.record import CURRENT, Origin
-from app.datasets import duplicates, readings, repository, service, sources
+from app.contracts.blocks import BlockSpec
+from app.datasets import appending, blocks, duplicates, readings, repository, service, sources
+from app.datasets.appending import Changed
+from app.datasets.blocks import Growing
 from app.datasets.parsing import Parsers
 from app.datasets.readings import Claimed, Lost
 from app.db.changes import Changes
 from app.db.engine import Database
 from app.disk import is_full
 from app.errors import InvalidRequest, LimitError, ServiceError, StorageFull, Unavailable
+from app.ledger import behind
+from app.ledger.heads import Heads
 from app.parts import Published
 from app.repeat import in_thread
 from app.sandbox import Interrupted, Watch
@@ -138,16 +144,23 @@ class Reader:
             (work / name).hardlink_to(folder / name)
         if watch.stop.is_set():
             raise Interrupted
+        if claimed.block is not None:
+            return self._append(claimed, claimed.block, work, watch)
         content = service.read(self.settings, self._parsers, claimed.spec, work, watch)
         new = service.New(claimed.id, claimed.owner_key, claimed.spec)
         with service.published(self.settings, new.dataset_id, content, work) as made:
-            for _ in range(TRIES):
-                try:
-                    return self._store(claimed, new, content, made, work)
-                except Unavailable:
-                    if watch.stop.wait(AGAIN_S):
-                        raise
-            return self._store(claimed, new, content, made, work)
+            self._again(lambda: self._store(claimed, new, content, made, work), watch)
+        return None
+
+    def _again(self, store: Callable[[], None], watch: Watch) -> None:
+        """Stores what was read, again while something else is under way."""
+        for _ in range(TRIES):
+            try:
+                return store()
+            except (Unavailable, Changed):
+                if watch.stop.wait(AGAIN_S):
+                    raise
+        return store()
 
     def _store(self, claimed: Claimed, new: service.New, content: service.Content, made: Published, work: Path) -> None:
         duplicates.check_forgotten(self.db, self.settings, new.owner_key, content.known_as)
@@ -155,6 +168,38 @@ class Reader:
             repository.take_turns(session)
             readings.begin_end(session, claimed)
             readings.end(session, claimed, service.store(session, self.settings, new, content, made, work))
+
+    def _append(self, claimed: Claimed, block: service.Block, work: Path, watch: Watch) -> None:
+        """Reads a block under its data set's declaration as it is now."""
+        to = blocks.still_growing(self.db, block.parent_id)
+        asked = BlockSpec(label=block.label, records=claimed.spec.privacy.records or 0)
+        new = service.New(claimed.id, claimed.owner_key, blocks.declaration(to, asked), block)
+        content = service.read(self.settings, self._parsers, new.spec, work, watch)
+        with service.published(self.settings, new.dataset_id, content, work) as made:
+            self._again(lambda: self._store_block(claimed, to, new, content, made, work), watch)
+        behind.record_soon(self.db, Heads.of(self.settings), new.dataset_id)
+
+    def _store_block(
+        self,
+        claimed: Claimed,
+        read_for: Growing,
+        new: service.New,
+        content: service.Content,
+        made: Published,
+        work: Path,
+    ) -> None:
+        """Compares a block with the data set as it is now, and stores it there.
+
+        Args:
+            read_for: the data set with the declaration under which it was read.
+        """
+        to = replace(blocks.still_growing(self.db, read_for.id), declaration=read_for.declaration)
+        recorded = appending.examine(self.db, self.settings, to, new.spec, content, work)
+        with self.db.write() as session:
+            repository.take_turns(session)
+            readings.begin_end(session, claimed)
+            made_of = appending.enter(session, self.settings, to, new, content, made, work, recorded)
+            readings.end(session, claimed, made_of)
 
     @contextmanager
     def _renewed(self, claimed: Claimed, watch: Watch) -> Iterator[None]:

@@ -8,7 +8,8 @@ accept ──▶ reading ──(store)──▶ ready      the data set exists, 
 
 Owners take turns. A claim counts the attempt. Every later write names the attempt and needs the state `reading`, so
 that of two processes that read one file, one at most writes an end. Ended rows are deleted after a day. Only the owner
-and admins see a row: for everybody else the data set does not exist before it is ready.
+and admins see a row: for everybody else the data set does not exist before it is ready. A large block is a row too, and
+that it was rejected its owner alone sees.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from app import parts
 from app.audit import record as audit
 from app.contracts.dataset_spec import DatasetSpec
 from app.datasets import quota, repository, service, storage
+from app.datasets.service import Block
 from app.datasets.sources import Arrived, Source
 from app.db.clock import ClockName, has_passed, in_seconds
 from app.db.engine import Database
@@ -42,6 +44,7 @@ from app.settings import Settings
 KIND = "reading"  # the folder under the storage root
 KEPT = timedelta(days=1)  # how long the owner sees the outcome
 READ = DatasetReading
+TAKEN = ("id", "attempt", "deaths", "owner_key", "name", "parent_id", "label", "spec", "sources")
 
 
 class Lost(Exception):
@@ -58,6 +61,7 @@ class Claimed:
     owner_key: str
     spec: DatasetSpec
     sources: dict[str, Source]
+    block: Block | None = None
 
     @property
     def mine(self) -> ColumnElement[bool]:
@@ -82,22 +86,39 @@ def accept(
         repository.take_turns(session)
         quota.reserve(session, settings, caller.id, arrived.new_bytes)
         service.check_name(session, spec.name)
-        row = DatasetReading(
-            id=new_id("ds"),
-            name=spec.name,
-            holds_name=spec.name,
-            owner_key=caller.id,
-            state="reading",
-            spec=spec.model_dump(mode="json"),
-            sources={name: each.model_dump(mode="json") for name, each in arrived.sources.items()},
-            bytes=arrived.size,
-            created_at=now(),
-        )
-        session.add(row)
-        session.flush()
+        row = begin(session, settings, caller.id, spec, arrived, folder)
         audit.record(session, "dataset.reading", row.id)
-        keep(settings.storage_root, folder, row.id, KIND)
         return row
+
+
+def begin(
+    session: Session,
+    settings: Settings,
+    owner_key: str,
+    spec: DatasetSpec,
+    arrived: Arrived,
+    folder: Path,
+    block: Block | None = None,
+) -> DatasetReading:
+    """Writes the row of an accepted registration, or block, and keeps its files."""
+    name = spec.name if block is None else block.name
+    row = DatasetReading(
+        id=new_id("ds"),
+        name=name,
+        holds_name=name,
+        owner_key=owner_key,
+        parent_id=None if block is None else block.parent_id,
+        label=None if block is None else block.label,
+        state="reading",
+        spec=spec.model_dump(mode="json"),
+        sources={name: each.model_dump(mode="json") for name, each in arrived.sources.items()},
+        bytes=arrived.size,
+        created_at=now(),
+    )
+    session.add(row)
+    session.flush()
+    keep(settings.storage_root, folder, row.id, KIND)
+    return row
 
 
 def folder_of(settings: Settings, dataset_id: str) -> Path:
@@ -152,14 +173,16 @@ def claim(
             lease_until=in_seconds(lease_s),
             lease_clock=ClockName(),
         )
-        .returning(READ.id, READ.attempt, READ.deaths, READ.owner_key, READ.spec, READ.sources)
+        .returning(*(getattr(READ, name) for name in TAKEN))
     )
     with db.write() as session:
         row = session.execute(taken, execution_options={"synchronize_session": False}).one_or_none()
     if row is None:
         return None
     sources = {name: Source.model_validate(each) for name, each in row.sources.items()}
-    return Claimed(row.id, row.attempt, row.deaths, row.owner_key, DatasetSpec.model_validate(row.spec), sources)
+    spec = DatasetSpec.model_validate(row.spec)
+    block = None if row.parent_id is None else Block(row.parent_id, row.label, row.name)
+    return Claimed(row.id, row.attempt, row.deaths, row.owner_key, spec, sources, block)
 
 
 def renew(db: Database, claimed: Claimed, lease_s: float, bytes_read: int) -> None:
@@ -195,7 +218,8 @@ def reject(db: Database, claimed: Claimed, error: ServiceError) -> None:
     outcome = {"problem": error.document}
     with db.write() as session:
         _mine(session, claimed, state="rejected", holds_name=None, outcome=outcome, lease_until=None, ended_at=now())
-        audit.record(session, "dataset.rejected", claimed.id)
+        if claimed.block is None:  # that a block was refused is told to its owner alone (decision 25)
+            audit.record(session, "dataset.rejected", claimed.id)
 
 
 def withdraw(db: Database, settings: Settings, caller: Caller, dataset: str) -> DatasetReading | None:
@@ -241,11 +265,18 @@ def outcome(session: Session, caller: Caller, dataset_id: str) -> DatasetReading
 
 
 def page(session: Session, caller: Caller, *, after: tuple[datetime, str] | None, limit: int) -> list[DatasetReading]:
-    """The caller's registrations that are no data sets, newest first; one more than requested."""
-    query = select(READ).where(READ.state != "ready", _seen(caller))
+    """The caller's registrations that are no data sets, newest first; one more than requested. Without blocks."""
+    query = select(READ).where(READ.state != "ready", READ.parent_id.is_(None), _seen(caller))
     if after is not None:
         query = query.where(tuple_(READ.created_at, READ.id) < after)
     return list(session.scalars(query.order_by(READ.created_at.desc(), READ.id.desc()).limit(limit + 1)))
+
+
+def blocks_of(session: Session, caller: Caller, dataset_id: str) -> list[DatasetReading]:
+    """The blocks of a data set that are read, or were rejected, in the order of their arrival, as the caller may see
+    them."""
+    query = select(READ).where(READ.state != "ready", READ.parent_id == dataset_id, _seen(caller))
+    return list(session.scalars(query.order_by(READ.created_at, READ.id)))
 
 
 def sweep(db: Database, settings: Settings) -> None:
@@ -271,12 +302,13 @@ def _reject_lost(db: Database, settings: Settings) -> None:
     for row in lost:
         spec = DatasetSpec.model_validate(row.spec)
         with suppress(Lost):
-            reject(db, Claimed(row.id, row.attempt, row.deaths, row.owner_key, spec, {}), gone)
+            block = None if row.parent_id is None else Block(row.parent_id, row.label or "", row.name)
+            reject(db, Claimed(row.id, row.attempt, row.deaths, row.owner_key, spec, {}, block), gone)
 
 
 def _seen(caller: Caller) -> ColumnElement[bool]:
-    if caller.is_admin:
-        return READ.id.is_not(None)
+    if caller.is_admin:  # but that a block was refused is told to its owner alone
+        return or_(READ.parent_id.is_(None), READ.state != "rejected", READ.owner_key == caller.id)
     return and_(READ.owner_key == (caller.id if caller.role == "owner" else None))
 
 

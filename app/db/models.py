@@ -147,6 +147,9 @@ class DatasetReading(Base):
     lease_clock: Mapped[str | None]
     created_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]
+    # Of a block: the data set that it is appended to, and its label.
+    parent_id: Mapped[str | None] = mapped_column(String(200))
+    label: Mapped[str | None] = mapped_column(String(200))
 
 
 class Declaration(Base):

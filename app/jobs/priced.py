@@ -33,20 +33,29 @@ def facts_for(session: Session, caller: Caller, dataset: Dataset, spec: JobSpec)
         InvalidRequest: it names a block that is not there or not open.
         Conflict: `content-deleted`: nothing is left to train on.
     """
-    facts, blocks = repository.dataset_facts(session, dataset), repository.blocks_of(session, dataset, caller.id)
+    facts, named = repository.dataset_facts(session, dataset), None if spec.blocks == ALL else spec.blocks
+    blocks = repository.blocks_of(session, dataset, caller.id, named)
     if blocks is None:  # it never grew
         check_there(dataset)
         return without_blocks(facts, spec)
     if not blocks:
-        raise Conflict("content-deleted", f"every block of {dataset.name!r} was retired or deleted")
-    if spec.blocks == ALL:
+        _check_any(session, caller, dataset)
+    if named is None:
         return facts.on(blocks)
     there = {each.label: each for each in blocks}
-    for place, label in enumerate(spec.blocks):
-        if label not in there or label in spec.blocks[:place]:
-            why = "is named twice" if label in there else f"is not open; open are {', '.join(there)}"
+    for place, label in enumerate(named):
+        if label not in there or label in named[:place]:
+            every = repository.blocks_of(session, dataset, caller.id) or []
+            still = ", ".join(each.label for each in every)
+            why = "is named twice" if label in there else f"is not open; open are {still}"
             raise InvalidRequest.at(f"/blocks/{place}", f"block {label!r} {why}")
-    return facts.on(there[label] for label in spec.blocks)
+    return facts.on(there[label] for label in named)
+
+
+def _check_any(session: Session, caller: Caller, dataset: Dataset) -> None:
+    """Raises Conflict if no block of a data set is open."""
+    if not repository.blocks_of(session, dataset, caller.id):
+        raise Conflict("content-deleted", f"every block of {dataset.name!r} was retired or deleted")
 
 
 def without_blocks(facts: DatasetFacts, spec: JobSpec) -> DatasetFacts:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import datetime
 from typing import Any, Literal
 
@@ -32,8 +32,10 @@ from sqlalchemy import (
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
+from app.contracts.blocks import FIRST
 from app.contracts.dataset_spec import DatasetSpec
 from app.contracts.job_spec import JobSpec
+from app.datasets.repository import has_blocks
 from app.db.models import (
     Account,
     Artifact,
@@ -168,30 +170,37 @@ def _least(found: list[dict[str, int]]) -> Units | None:
     return Units(**{part: min(each[part] for each in found) for part in budgets.PARTS}) if found else None
 
 
-def blocks_of(session: Session, dataset: Dataset, key_id: str) -> list[BlockFacts] | None:
+def blocks_of(
+    session: Session, dataset: Dataset, key_id: str, labels: Collection[str] | None = None
+) -> list[BlockFacts] | None:
     """Reads the blocks of a data set that are open and have their content, in the order of their arrival; None if
-    it never grew."""
+    it never grew. The statements are as many for any number of blocks, and the rows are those of the blocks read.
+
+    Args:
+        labels: of those to read; None: all.
+    """
+    if not has_blocks(session, dataset.id):
+        return None
     rows = (
         select(Dataset, Account)
         .join(Account, Account.dataset_id == Dataset.id)
         .where(or_(Dataset.id == dataset.id, Dataset.parent_id == dataset.id))
+        .where(Account.joined_into.is_(None), Dataset.content_deleted_at.is_(None))
         .order_by(Dataset.parent_id.is_not(None), Dataset.created_at, Dataset.id)
     )
+    if labels is not None:
+        rows = rows.where(func.coalesce(Dataset.label, FIRST).in_(labels))
     found = [(block, account) for block, account in session.execute(rows)]
-    if len(found) < 2:
-        return None
+    own = budgets.of_key_on(session, [block.id for block, _ in found], key_id)
     return [
         BlockFacts(
             id=block.id,
             label=label_of(block),
             records_train=block.shape["records_train"],
             records_holdout=block.shape["records_holdout"],
-            left=Units.model_validate(
-                budgets.with_own(remaining_of(account), budgets.of_key(session, block.id, key_id))
-            ),
+            left=Units.model_validate(budgets.with_own(remaining_of(account), own.get(block.id))),
         )
         for block, account in found
-        if account.joined_into is None and block.content_deleted_at is None
     ]
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from scrimp.blocks import DataBlock
-from scrimp.cli import show
+from scrimp.cli import large, show
 from scrimp.cli.session import Session, command
 from scrimp.errors import ScrimpError
 
@@ -24,12 +24,21 @@ def add(
     label: Label,
     records: Annotated[int, typer.Option(help="The declared number of its records (users); it is public.")],
     file: Annotated[Path | None, typer.Option(help="The data, in the data set's format.")] = None,
-    path: Annotated[str | None, typer.Option(help="Instead: a file under the service's data root.")] = None,
+    path: Annotated[
+        str | None, typer.Option(help="Instead: a file under the service's data root, or s3://bucket/key.")
+    ] = None,
+    wait: Annotated[bool, typer.Option(help="Wait until the service has read a large file.")] = True,
 ) -> None:
-    """Append a block: data with the data set's declaration, and with records (users) that no other block has."""
+    """Append a block: data with the data set's declaration, and with records (users) that no other block has. Files
+    above 64 MiB are sent in pieces: run it again to resume."""
     if (file is None) == (path is None):
         raise ScrimpError("give the data as --file or as --path")
-    _print(session, [session.client.blocks.add(dataset, label, records, file, path=path)])
+    named, sent, _ = large.sent(session.client, {}, file, None)
+    with large.reading() as progress:
+        made = session.client.blocks.add(
+            dataset, label, records, sent, path=path, upload=named.get("upload"), wait=wait, progress=progress
+        )
+    _print(session, [made])
 
 
 @command(app, "list")
@@ -48,11 +57,17 @@ def _print(session: Session, found: list[DataBlock]) -> None:
     rows = [(each.label, each.state, f"{each.shape.records_train:,}", *_shares(each), each.id) for each in found]
     head = ("block", "state", "to train on", "spent", "held", "left", "id")
     session.result(found, lambda: show.table(session.console, head, rows))
-    for each in (warning for block in found for warning in block.warnings or ()):
-        show.console(stderr=True).print(f"warning: {each}", soft_wrap=True)
+    told = show.console(stderr=True)
+    for block in found:
+        for warning in block.warnings or ():
+            told.print(f"warning: {warning}", soft_wrap=True)
+        if block.reading is not None and block.reading.problem is not None:
+            told.print(f"{block.label}: {block.reading.problem['detail']}", soft_wrap=True)
 
 
 def _shares(block: DataBlock) -> tuple[str, str, str]:
+    if block.ledger is None:
+        return "", "", ""
     accounts = [each for each in block.ledger.accounts.values() if each is not None]
     spent, held = (max(getattr(each, name) or 0.0 for each in accounts) for name in ("share_spent", "share_held"))
     return f"{spent:.1%}", f"{held:.1%}", f"{max(0.0, 1.0 - spent - held):.1%}"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import event, select
 
 from app.db.models import Account, Dataset, Job, LedgerCheck, SubAccount, SubAccountKey
 from app.ledger import accounts, blocks
@@ -22,6 +22,7 @@ from tests.datasets.conftest import Api, spec
 from tests.datasets.test_blocks import append, grant, retire, rows
 from tests.factories import job_spec
 
+SMALL: dict[str, Any] = {"privacy": {"target_epsilon": 0.1}, "evaluation": None}
 FULL: dict[str, Any] = {"privacy": {"target_epsilon": 0.5}, "length": {"steps": 5}}
 
 
@@ -164,6 +165,36 @@ def test_a_lost_hold_reads_nothing(api: Api) -> None:
         session.flush()
         assert [each.id for each in blocks.read_by(session, row)] == [two]
     assert account(api, first).train_held == 0
+
+
+def statements_of(api: Api, dataset: str, once: str, **changes: Any) -> tuple[int, int]:
+    """How many statements an admission makes, and how many of them move or write a ledger."""
+    said: list[str] = []
+
+    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        said.append(statement)
+
+    app: Any = api.client.app
+    submit(api, dataset, f"{once}: its price", **(SMALL | changes))
+    event.listen(app.state.db.engine, "before_cursor_execute", note)
+    answer = submit(api, dataset, once, **(SMALL | changes))
+    event.remove(app.state.db.engine, "before_cursor_execute", note)
+    assert answer.status_code == 201, answer.text
+    moved = ("UPDATE accounts", "INSERT INTO ledger_entries")
+    return len(said), sum(each.startswith(moved) for each in said)
+
+
+def test_an_admission_costs_as_much_as_the_blocks_that_it_reads(api: Api) -> None:
+    """Not as the data set has blocks: balances are read and moved for those that are read."""
+    first, _two = grown(api)
+    alone = statements_of(api, first, "one of two", blocks=["two"])
+    both = statements_of(api, first, "two of two")
+    for number in range(3, 7):
+        assert append(api, first, rows(range(100 * number, 100 * number + 60)), f"b{number}").status_code == 201
+    assert statements_of(api, first, "one of six", blocks=["two"]) == alone
+    every = statements_of(api, first, "six of six")
+    assert (both[1], every[1]) == (2 * alone[1], 6 * alone[1]) and alone[1] > 0
+    assert every[0] - both[0] == 4 * (both[0] - alone[0])
 
 
 def test_a_settlement_is_the_same_on_every_block(api: Api) -> None:

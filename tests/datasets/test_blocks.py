@@ -282,8 +282,6 @@ def test_a_database_that_lost_a_block_takes_no_new_one(api: Api) -> None:
 
 def test_two_blocks_with_a_common_record_at_once(make_api: MakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second upload was compared before the first was stored: it is compared again."""
-    from app.datasets import blocks
-
     api = make_api()
     made = api.upload(spec()).json()
     compare, sent = blocks.check_units, []
