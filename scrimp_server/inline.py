@@ -22,6 +22,8 @@ from app.contracts.job_spec import JobSpec
 from app.jobs import rates
 from app.jobs.planning import plan
 from app.jobs.plans import DatasetFacts
+from app.jobs.plans import Plan as Planned
+from app.privacy.mechanism import MechanismConfig
 from app.privacy.plans import PlanRequest
 from app.privacy.prices import Price
 from app.privacy.pricing import price
@@ -32,7 +34,7 @@ from worker.models.base import Parameters
 from worker.optimizers.base import Optimizer
 from worker.telemetry import Telemetry
 from worker.training.loop import Training
-from worker.training.plan import build_plan
+from worker.training.plan import Plan, build_plan
 from worker.training.replay import Replay
 
 Metrics = dict[str, list[tuple[int, float]]]  # by name, (step, value)
@@ -187,19 +189,7 @@ def run(
     priced = _priced(planned.pricing.model_dump_json()) if planned.pricing is not None else Price.nothing()
     planned = rates.with_rate(planned, priced)
     mechanism = priced.mechanism
-    what = data.spec()
-    built = build_plan(
-        planned.spec,
-        mechanism,
-        data.shape(),
-        what.task,
-        what.features,
-        steps=planned.steps,
-        data_public=True,
-        holdout_public=True,
-        models_root=data.models_root,
-        device=device,
-    )
+    built = _built(data, planned, mechanism, device)
     if optimizer is not None:
         built = replace(built, optimizer=optimizer(built.optimizer))
     keys = {f"{name}_key": _key(seed, name) for name in ("noise", "order", "sampler", "release", "init", "dropout")}
@@ -223,6 +213,22 @@ def run(
         noise_multiplier=mechanism.training.noise_multiplier if mechanism else None,
         metrics=book.metrics,
         parameters=outcome.parameters,
+    )
+
+
+def _built(data: Data, planned: Planned, mechanism: MechanismConfig | None, device: torch.device) -> Plan:
+    what = data.spec()
+    return build_plan(
+        planned.spec,
+        mechanism,
+        data.shape(),
+        what.task,
+        what.features,
+        steps=planned.steps,
+        data_public=True,
+        holdout_public=True,
+        models_root=data.models_root,
+        device=device,
     )
 
 

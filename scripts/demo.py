@@ -148,7 +148,8 @@ def running_service(home: Path) -> Iterator[Client]:
     step("Start the service", f"scrimp serve --home {home.name}")
     make_fresh(home)
     output = home / "serve.out"
-    port = free_port()
+    reserved = free_port()
+    port = reserved.getsockname()[1]
     command = [sys.executable, "-m", "scrimp.cli", "serve", "--home", str(home), "--port", str(port)]
     # Settings for another service must not leak into this one.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SCRIMP_")}
@@ -163,6 +164,7 @@ def running_service(home: Path) -> Iterator[Client]:
     finally:
         process.terminate()
         process.wait(timeout=15)
+        reserved.close()
 
 
 def wait_until_ready(process: subprocess.Popen[bytes], output: Path) -> None:
@@ -188,15 +190,17 @@ def make_fresh(home: Path) -> None:
     (home / MARK).touch()
 
 
-def free_port() -> int:
+def free_port() -> socket.socket:
+    """A socket that reserves a port and never listens: `scrimp serve`, which asks with SO_REUSEADDR, still gets it."""
     for wanted in (8100, 0):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", wanted))
-            except OSError:
-                continue
-            return int(probe.getsockname()[1])
+        reserved = socket.socket()
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            reserved.bind(("127.0.0.1", wanted))
+        except OSError:
+            reserved.close()
+            continue
+        return reserved
     raise DemoError("no free port on 127.0.0.1")
 
 

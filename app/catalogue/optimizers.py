@@ -180,7 +180,7 @@ def refusal(spec: JobSpec, steps: int) -> tuple[str, str] | None:
     if isinstance(optimizer, specs.DpAdamBc) and optimizer.eps_root is None and spec.privacy is None:
         detail = "without noise Φ is undefined: give a number, or use `dp_adam`"
         return "/optimizer/eps_root", detail
-    if isinstance(optimizer, specs.Dp2Settings) and spec.clipping is not None and spec.clipping.kind == "adaptive":
+    if isinstance(optimizer, specs.Dp2Settings) and spec.norm_adapts:
         return "/clipping/kind", (
             f"the phases of `{optimizer.kind}` have clipping norms of their own, which do not adapt"
         )

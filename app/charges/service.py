@@ -59,24 +59,8 @@ def reserve(
         charge, is_new = _replayed(session, caller, once, digest), False
     if charge is None:
         amounts = _amounts(pricing, asked, dataset, account)
-        with db.read() as session:
-            members = blocks.family_of(session, dataset.id)
-        for each in members:
-            behind.require_witnessed(db, heads, each)
-        recorded = {each: behind.read_recorded(heads, each) for each in members}
         try:
-            with db.write() as session:
-                grants.require(session, caller, dataset.id, "charge")
-                for each in blocks.family_of(session, dataset.id):
-                    behind.require_current(session, recorded.get(each), each)
-                charge, is_new = _held(session, caller, asked, dataset.id, amounts, once, digest), True
-        except BudgetError as refusal:
-            refusal.members["largest_epsilon_that_fits"] = None  # that is a job's
-            refused = refusal.members.pop("dataset")
-            if len(members) > 1:
-                with db.read() as session:
-                    refusal.members["block"] = blocks.label_of(session.get_one(Dataset, refused))
-            raise
+            charge, is_new = _newly_held(db, heads, caller, asked, dataset.id, amounts, once, digest), True
         except IntegrityError:  # two concurrent requests had the same Idempotency-Key: the database admitted one
             with db.read() as session:
                 charge = _replayed(session, caller, once, digest)
@@ -173,6 +157,37 @@ def _seen(session: Session, caller: Caller, charge_id: str, *, lock: bool = Fals
     if charge is None or access is None:
         raise NotFound(NO_SUCH_CHARGE)
     return charge, access
+
+
+def _newly_held(
+    db: Database,
+    heads: Heads,
+    caller: Caller,
+    asked: ChargeRequest,
+    dataset_id: str,
+    amounts: tuple[int, int],
+    once: str,
+    digest: str,
+) -> Charge:
+    """Holds the amounts on every block, if no ledger is behind its recorded head."""
+    with db.read() as session:
+        members = blocks.family_of(session, dataset_id)
+    for each in members:
+        behind.require_witnessed(db, heads, each)
+    recorded = {each: behind.read_recorded(heads, each) for each in members}
+    try:
+        with db.write() as session:
+            grants.require(session, caller, dataset_id, "charge")
+            for each in blocks.family_of(session, dataset_id):
+                behind.require_current(session, recorded.get(each), each)
+            return _held(session, caller, asked, dataset_id, amounts, once, digest)
+    except BudgetError as refusal:
+        refusal.members["largest_epsilon_that_fits"] = None  # that is a job's
+        refused = refusal.members.pop("dataset")
+        if len(members) > 1:
+            with db.read() as session:
+                refusal.members["block"] = blocks.label_of(session.get_one(Dataset, refused))
+        raise
 
 
 def _held(

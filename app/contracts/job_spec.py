@@ -459,6 +459,11 @@ class JobSpec(Document):
     hpo: Hpo | None = None
     audit: Audit | None = Field(default=None, exclude_if=lambda audit: audit is None)
 
+    @property
+    def norm_adapts(self) -> bool:
+        """True if the clipping norm moves between steps."""
+        return self.clipping is not None and self.clipping.kind == "adaptive"
+
     @model_validator(mode="after")
     def _consistent(self) -> JobSpec:
         if self.privacy is None and self.clipping is not None:
@@ -491,6 +496,6 @@ class JobSpec(Document):
                 "correlated `noise` has no price under Poisson sampling: a step shows what earlier batches had; use "
                 "`cyclic` sampling"
             )
-        if delayed is not None or (self.clipping is not None and self.clipping.kind == "adaptive"):
+        if delayed is not None or self.norm_adapts:
             raise ValueError("correlated `noise` needs one clipping norm and one query for all steps")
         return self

@@ -94,7 +94,7 @@ def _check_privacy(spec: JobSpec, facts: DatasetFacts) -> None:
     if facts.cap_delta is not None and spec.privacy and (spec.privacy.target_delta or 0.0) > facts.cap_delta:
         detail = f"must be at most the cap's δ, {facts.cap_delta:g}: a larger δ would make ε look too small"
         raise InvalidRequest.at("/privacy/target_delta", detail)
-    if spec.clipping is not None and spec.clipping.kind == "adaptive" and facts.unit == "user":
+    if spec.norm_adapts and facts.unit == "user":
         detail = "`adaptive` counts records, but this data set protects users: use `flat`, `automatic` or `per_layer`"
         raise InvalidRequest.at("/clipping/kind", detail)
     if facts.filter is not None and not filters.rule_of(facts.filter).samples and spec.sampling.is_sampled:

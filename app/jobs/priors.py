@@ -188,9 +188,9 @@ def _sigma(spec: JobSpec, facts: DatasetFacts, steps: int, mu: float) -> float:
 
 def _score_for(facts: DatasetFacts) -> PrivateScore:
     """Returns the score that fits the task."""
-    if facts.spec.task.kind == "next_item":
+    if facts.spec.task.record_is_user:
         return PrivateRanking()
-    return PrivateCount() if facts.spec.task.kind == "classification" else PrivateLoss()
+    return PrivateCount() if facts.spec.task.is_classification else PrivateLoss()
 
 
 def _rounded(value: float) -> float:

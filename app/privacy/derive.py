@@ -70,7 +70,7 @@ def plan_request(spec: JobSpec, facts: PublicFacts) -> PlanRequest | None:
     if spec.privacy is None:
         return None
     clip = spec.clipping or Clipping()
-    adaptive = (clip.adaptive or AdaptiveNorm()) if clip.kind == "adaptive" else None
+    adaptive = (clip.adaptive or AdaptiveNorm()) if spec.norm_adapts else None
     batch = batch_of(spec, facts.records_train)
     training = TrainingPlan(
         sampling=spec.sampling.kind,

@@ -55,9 +55,9 @@ def test_a_job_draws_its_batches_as_it_began(stored: bool) -> None:
     assert numerics["draw"] == "gaps"
     if stored:
         del numerics["draw"]
-    plan = replace(begun, numerics=Numerics.model_validate(numerics), sample_rate=0.01)
+    plan = replace(begun, numerics=Numerics.model_validate(numerics))
     drawn, key = plan.sampler(KEYS, 5000).draw(3), bytes.fromhex(KEYS.sampler_key)
-    expected = PoissonSampler(key, 0.01, 5000, "coins" if stored else "gaps").draw(3)
+    expected = PoissonSampler(key, plan.sample_rate, 5000, "coins" if stored else "gaps").draw(3)
     assert drawn is not None and drawn.tolist() == expected.tolist()
     assert plan.numerics.of_one_record().draw == plan.numerics.draw
 
@@ -115,7 +115,7 @@ def test_private_data_are_never_trained_on_without_a_mechanism_or_with_a_seed() 
         plan_of(start_of(spec(seed=1), SHAPE))
     with pytest.raises(PrivacyError):
         plan_of(start_of(spec(privacy=None), SHAPE, public=True) | {"mechanism": mechanism(spec(), SHAPE)})
-    assert plan_of(start_of(spec(seed=1), SHAPE, public=True)).seed == 1
+    assert plan_of(start_of(spec(seed=1), SHAPE, public=True)).spec.seed == 1
 
 
 def test_a_public_holdout_is_not_charged() -> None:

@@ -16,17 +16,13 @@ from torch import Tensor
 
 from app.contracts.base import AccountName
 from app.contracts.dataset_spec import Features, Task
-from app.contracts.job_spec import JobSpec
-from app.contracts.sampling import Cyclic, Sampling
+from app.contracts.job_spec import JobSpec, LinearModel
+from app.contracts.optimizers import PublicSideSettings
+from app.contracts.sampling import Cyclic
 from app.errors import PrivacyError
 from app.privacy.derive import PublicFacts, batch_of, check_agreement, delayed_of, rate_of
 from app.privacy.events import Truncation
-from app.privacy.mechanism import (
-    MIN_POISSON_BLOCK_STEPS,
-    DelayedMechanism,
-    MechanismConfig,
-    TrainingMechanism,
-)
+from app.privacy.mechanism import MIN_POISSON_BLOCK_STEPS, MechanismConfig, TrainingMechanism
 from app.privacy.numerics import Numerics, in_memory, numerics_of
 from worker.clipping.adaptive import AdaptiveNorm
 from worker.clipping.bookkeeping import Bookkeeping
@@ -63,46 +59,58 @@ class Plan:
     """Everything that determines a job's work, except data and keys.
 
     Attributes:
-        mechanism: the stored mechanism; None on public data without privacy.
+        spec, mechanism: as stored; the mechanism is None on public data without privacy.
+        shape: the data set's public numbers.
         steps: T.
         before: the statistics of the training part that are released once, before the first step.
         scores: what is scored, and when.
-        delayed: the phases or second queries of a delayed preconditioner, as requested and as stored.
-        public_batch_size: the public records drawn for a step, if the optimizer uses side information.
-        batches, sample_rate, expected_batch_size: the sampling scheme, its rate q, and the divisor L.
         numerics: types and shapes of passes, and the rounding of sums: as fixed at admission, or with one record per
             pass if the self-test found that products depend on neighbours.
-        sparse: features are sparse.
-        seed: of a repeatable run on public data.
         device: of passes, sums, noise, parameters and optimizer state.
         ranks: the processes that share the attempt's passes.
-        sharded: each of them keeps the optimizer's state of the numbers that it owns.
     """
 
+    spec: JobSpec
     mechanism: MechanismConfig | None
+    shape: Shape
     steps: int
-    batches: Sampling
-    sample_rate: float
-    expected_batch_size: int
     model: Model
     engine: GradientEngine
     adaptive_norm: AdaptiveNorm | None
     optimizer: Optimizer
     before: tuple[Statistic, ...]
     scores: Scores
-    delayed: DelayedMechanism | None
-    public_batch_size: int | None
     numerics: Numerics
-    sparse: bool
-    seed: int | None
     device: torch.device = CPU
     ranks: Ranks = ALONE
-    sharded: bool = False
 
     @property
     def sampling(self) -> Literal["full_batch", "poisson", "cyclic"]:
         """The kind of the sampling scheme."""
-        return self.batches.kind
+        return self.spec.sampling.kind
+
+    @property
+    def sample_rate(self) -> float:
+        """q."""
+        charged = self.mechanism
+        return charged.training.sample_rate if charged else rate_of(self.spec, self.shape.records_train)
+
+    @property
+    def expected_batch_size(self) -> int:
+        """L, the divisor."""
+        charged = self.mechanism
+        return charged.training.expected_batch_size if charged else batch_of(self.spec, self.shape.records_train)
+
+    @property
+    def sparse(self) -> bool:
+        """True if the model's features are sparse."""
+        model = self.spec.model
+        return model.is_sparse(self.shape.sparse) if isinstance(model, LinearModel) else self.shape.sparse
+
+    @property
+    def sharded(self) -> bool:
+        """True if each rank keeps the optimizer's state of the numbers that it owns, and no others."""
+        return _is_sharded(self.spec, self.ranks)
 
     @property
     def public(self) -> bool:
@@ -187,22 +195,28 @@ class Plan:
 
     def side(self, public: Records) -> PublicSide:
         """Side information from public records."""
-        return PublicSide(public, unclipped_engine(self.model), self.public_batch_size)
+        return PublicSide(public, unclipped_engine(self.model), self._public_batch_size)
 
     def norms(self, step: int) -> tuple[float, ...]:
         """The clipping norm of each query in a step; ones on public data, where nothing is clipped."""
         if self.mechanism is not None:
             return self.mechanism.training.norms(step)
-        return self.delayed.norms(step, 1.0) if self.delayed else (1.0,)
+        delayed = delayed_of(self.spec.optimizer)
+        return delayed.norms(step, 1.0) if delayed else (1.0,)
 
     def sampler(self, keys: Keys, records: int) -> Sampler:
         """The sampler of one segment. `records` (private) determines only where its draw ends."""
         if self.sampling == "full_batch":
             return FullBatch()
-        if isinstance(self.batches, Cyclic):
-            return CyclicSampler(self._key(keys, "sampler"), self.batches.batches, records)
+        if isinstance(self.spec.sampling, Cyclic):
+            return CyclicSampler(self._key(keys, "sampler"), self.spec.sampling.batches, records)
         key, truncation = self._key(keys, "sampler"), self._truncation
         return PoissonSampler(key, self.sample_rate, records, self.numerics.draw, truncation)
+
+    @property
+    def _public_batch_size(self) -> int | None:
+        asked = self.spec.optimizer
+        return asked.public_batch_size if isinstance(asked, PublicSideSettings) else None
 
     @property
     def _truncation(self) -> Truncation | None:
@@ -275,8 +289,8 @@ class Plan:
             masks.begin(key, step)
 
     def _key(self, keys: Keys, purpose: Purpose) -> bytes:
-        if self.seed is not None:
-            return public_key_of_seed(self.seed, purpose)
+        if self.spec.seed is not None:  # of a repeatable run on public data
+            return public_key_of_seed(self.spec.seed, purpose)
         return bytes.fromhex(getattr(keys, f"{purpose}_key"))
 
 
@@ -330,25 +344,19 @@ def build_plan(
     training = mechanism.training if mechanism else None
     numerics, engine = _engine(spec, model, training, numerics, ranks)
     return Plan(
+        spec=spec,
         mechanism=mechanism,
+        shape=shape,
         steps=steps,
-        batches=spec.sampling,
-        sample_rate=training.sample_rate if training else rate_of(spec, shape.records_train),
-        expected_batch_size=training.expected_batch_size if training else batch_of(spec, shape.records_train),
         model=model,
         engine=engine,
         adaptive_norm=_adaptive_norm(engine, training) if training else None,
         optimizer=build_optimizer(spec.optimizer, steps),
         before=statistics_of(Job(spec, mechanism, model, features, shape, mean)),
         scores=Scores.of(spec, mechanism, task, data_public=data_public, holdout_public=holdout_public),
-        delayed=delayed_of(spec.optimizer),
-        public_batch_size=getattr(spec.optimizer, "public_batch_size", None),
         numerics=numerics,
-        sparse=shape.sparse or _hashes_words(spec),
-        seed=spec.seed,
         device=device,
         ranks=ranks,
-        sharded=_is_sharded(spec, ranks),
     )
 
 
@@ -375,11 +383,6 @@ def _engine(
 
 def _is_sharded(spec: JobSpec, ranks: Ranks) -> bool:
     return spec.runtime.shard == "optimizer" and ranks.size > 1
-
-
-def _hashes_words(spec: JobSpec) -> bool:
-    extractor = spec.model.extractor if spec.model.kind == "linear" else None
-    return extractor is not None and extractor.words is not None
 
 
 def _adaptive_norm(engine: GradientEngine, training: TrainingMechanism) -> AdaptiveNorm | None:
