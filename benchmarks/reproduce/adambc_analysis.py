@@ -25,6 +25,7 @@ from benchmarks.reproduce.adambc_settings import (
     FLOORS,
     GAMMAS,
     GRID,
+    SHOWN,
     TUNING_SEED,
     Setting,
     job,
@@ -103,13 +104,13 @@ def main() -> None:
     kept = Kept(KEPT)
     middle = EPSILONS[1]
     chosen = tuned(kept)
-    adam, adambc = chosen["DP-Adam", middle], chosen["DP-AdamBC", middle]
+    adam = chosen["DP-Adam", middle]
     parts: dict[str, Callable[[], Any]] = {
         "moments": lambda: adambc_moments.measured(
-            data(False), job(adambc, middle), floor=adambc["floor"] * phi(adambc, middle)
+            data(False), job(SHOWN, middle), floor=SHOWN["floor"] * phi(SHOWN, middle)
         ),
         "fakes": lambda: fakes(kept),
-        "floors": lambda: along(kept, adambc, "floor", FLOORS),
+        "floors": lambda: along(kept, SHOWN, "floor", FLOORS),
         "gammas": lambda: along(kept, adam, "eps", GAMMAS),
         "momentum": lambda: {
             each: answer(kept, adam, middle, 0, variant=each) for each in ("as shipped", "implied momentum")

@@ -112,7 +112,7 @@ def _accuracies(table: Table) -> list[str]:
 
 def _gaps(table: Table) -> list[str]:
     """Points ahead of DP-Adam, seed by seed."""
-    lines = ["", "Points ahead of DP-Adam, seed by seed: mean ± standard error.", ""]
+    lines = ["Points ahead of DP-Adam, seed by seed: mean ± standard error.", ""]
     lines += ["| optimizer | " + " | ".join(f"ε = {each:g}" for each in EPSILONS) + " |"]
     lines.append("|---" * (len(EPSILONS) + 1) + "|")
     for name in dict.fromkeys(name for name, _ in table if name != "DP-Adam"):
@@ -135,12 +135,12 @@ def _groups(table: Table) -> list[str]:
     some = next(iter(of.values()))[0]["metrics"]
     groups = sorted((each for each in some if each.startswith("accuracy:")), key=_least, reverse=True)
     heads = [each.removeprefix("accuracy:") for each in groups]
-    lines = ["", f"By how many training records a topic has, at ε = {MIDDLE:g}:", ""]
+    lines = [f"By how many training records a topic has, at ε = {MIDDLE:g}:", ""]
     lines += ["| optimizer | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
     for name, runs in of.items():
         means = [statistics.mean(run["metrics"][group][-1][1] for run in runs) for group in groups]
         lines.append(f"| {name} | " + " | ".join(f"{100 * each:.1f} %" for each in means) + " |")
-    return [*lines, ""]
+    return lines
 
 
 def _least(group: str) -> int:

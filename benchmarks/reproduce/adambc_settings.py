@@ -15,19 +15,28 @@ TUNING_SEED = 100
 FAKES = ("Φ × 4", "Φ ÷ 25")
 
 _ADAM = {"clip": CLIP, "betas": [0.9, 0.999]}
+FLOORS_AND_RATES = {
+    0.1: (0.01, 0.03, 0.06, 0.1),
+    0.5: (0.03, 0.06, 0.1, 0.2),
+    1.0: (0.06, 0.1, 0.2),
+    3.0: (0.06, 0.1, 0.17, 0.3),  # nearly without a correction: v̂ − Φ rarely reaches so high
+}
 GRID: dict[str, list[Setting]] = {
-    "DP-SGD": [{"kind": "dp_sgd", "clip": CLIP, "learning_rate": rate} for rate in (3.0, 10.0, 30.0, 100.0, 300.0)],
-    "DP-Adam": [{"kind": "dp_adam", **_ADAM, "learning_rate": rate} for rate in (0.03, 0.1, 0.3)],
+    "DP-SGD": [
+        {"kind": "dp_sgd", "clip": CLIP, "learning_rate": rate} for rate in (3.0, 10.0, 17.0, 30.0, 60.0, 100.0, 300.0)
+    ],
+    "DP-Adam": [{"kind": "dp_adam", **_ADAM, "learning_rate": rate} for rate in (0.03, 0.06, 0.1, 0.17, 0.3)],
     "DP-AdamBC": [
         {"kind": "dp_adambc", **_ADAM, "learning_rate": rate, "floor": floor}
-        for floor, rates in ((0.1, (0.01, 0.03, 0.06, 0.1)), (0.5, (0.03, 0.1, 0.2)), (1.0, (0.06, 0.1, 0.2)))
+        for floor, rates in FLOORS_AND_RATES.items()
         for rate in rates
     ],
     "scale then privatize": [
         {"kind": "scale_then_privatize", "clip": clip, "learning_rate": rate, "eps_scale": 1e-3}
-        for clip, rate in ((100.0, 0.03), (100.0, 0.1), (100.0, 0.3), (30.0, 0.1))
+        for clip, rate in ((100.0, 0.03), (100.0, 0.06), (100.0, 0.1), (100.0, 0.17), (100.0, 0.3), (30.0, 0.1))
     ],
 }
+SHOWN: Setting = {"kind": "dp_adambc", **_ADAM, "learning_rate": 0.03, "floor": 0.1}  # where the correction acts
 FLOORS = (0.001, 0.01, 0.03, 0.1, 0.3, 1.0)
 GAMMAS = (1e-8, 1e-4, 1e-3, 1e-2)
 

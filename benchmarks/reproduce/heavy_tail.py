@@ -72,7 +72,11 @@ FINE_GRID = {
 VARIANT_GRID = {
     "DP-GD": [Setting("DP-GD", rate) for rate in (0.1, 0.2, 0.35, 0.5)],
     "DP-GDM": [Setting("DP-GDM", rate) for rate in (1.0, 1.4, 2.0)],
-    "DP-Adam": [Setting("DP-Adam", rate) for rate in (0.5, 0.7, 1.0, 1.4, 2.0)],
+    "DP-Adam": [
+        Setting("DP-Adam", rate, guard)
+        for guard, rates in {0.0: (0.5, 0.7, 1.0, 1.4, 2.0), 1.0: (1.4, 2.0, 2.8, 4.0)}.items()
+        for rate in rates
+    ],
     "DP-AdamBC": [Setting("DP-AdamBC", rate, guard) for guard in (0.05, 0.2, 0.5) for rate in (0.35, 0.5, 0.7, 1.0)],
 }
 
