@@ -8,6 +8,7 @@ budgets          /dashboard/static/…    our own CSS and JavaScript, nothing el
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Form, Path, Query, Request, Response
@@ -50,6 +51,7 @@ from app.keys import service as keys
 from app.keys.auth import authenticated
 from app.keys.service import Caller
 from app.ledger import summary
+from app.ledger.certificate_checks import check as check_certificate
 from app.ledger.routes import verified
 from app.lifecycle.presence import GpuWorkers
 from app.web.deps import Db, Gpus, RecordedHeads, ServiceSettings, gpus_of
@@ -176,15 +178,21 @@ def live_jobs(request: Request, db: Db, viewer: CurrentViewer, gpus: Gpus, asked
 
 
 @router.get("/jobs/{job_id}")
-def job_page(job_id: Id, request: Request, db: Db, viewer: CurrentViewer) -> Response:
-    """Shows one job."""
-    return render(request, "job.html", viewer=viewer, page=_job(request, db, viewer, job_id))
+def job_page(
+    job_id: Id, request: Request, db: Db, heads: RecordedHeads, viewer: CurrentViewer, check: bool = False
+) -> Response:
+    """Shows one job; `check` checks its certificate."""
+    page = _job(request, db, viewer, job_id)
+    checked = None
+    if check and page.certificate is not None:
+        checked = check_certificate(db, page.certificate.body, partial(verified, db, heads))
+    return render(request, "job.html", viewer=viewer, page=page, checked=checked)
 
 
 @router.get("/live/jobs/{job_id}")
 def live_job(job_id: Id, request: Request, db: Db, viewer: CurrentViewer) -> Response:
     """The changing part of a job's page."""
-    return render(request, "_job.html", viewer=viewer, page=_job(request, db, viewer, job_id))
+    return render(request, "_job.html", viewer=viewer, page=_job(request, db, viewer, job_id), checked=None)
 
 
 @router.post("/jobs/{job_id}/cancel")
