@@ -56,11 +56,13 @@ def add_dataset(
     order: float | None = None,
     parts: dict[str, Any] | None = None,
     shared: bool = True,
+    declaration: int = 1,
     **changes: Any,
 ) -> str:
     """A data set's row and, where it is private, its account. Its files are not there.
 
     Args:
+        declaration: the version of the declaration.
         shared: every analyst and owner key that is there may train on it.
     """
     spec = DatasetSpec.model_validate(dataset_spec(**changes))
@@ -74,6 +76,7 @@ def add_dataset(
                 name=spec.name,
                 owner_key=owner or add_key(session, "owner"),
                 sensitivity=spec.privacy.sensitivity,
+                declaration=declaration,
                 spec=spec.model_dump(mode="json"),
                 shape={
                     "records_train": records - held_out,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -44,6 +45,12 @@ def render(
     """Renders a page."""
     html = templates().get_template(template).render(request=request, viewer=viewer, **context)
     return HTMLResponse(html, status)
+
+
+def address(path: str, asked: Mapping[str, Any]) -> str:
+    """The address of a page with filters; one that is None or empty is left out."""
+    kept = {name: value for name, value in asked.items() if value}
+    return f"{path}?{urlencode(kept)}" if kept else path
 
 
 class PageRoute(APIRoute):

@@ -50,10 +50,11 @@ class Uploads:
 
 
 @router.get("")
-async def register_page(request: Request, viewer: CurrentViewer) -> Response:
+async def register_page(request: Request, settings: ServiceSettings, viewer: CurrentViewer) -> Response:
     """Shows the form, to owners and admins."""
     await check_owner(viewer.caller)
-    return _page(request, viewer, dataset_draft.first_declaration(), "register.html")
+    first = dataset_draft.first_declaration()
+    return _page(request, viewer, first, "register.html", most_bytes=settings.max_upload_bytes)
 
 
 @router.post("/draft")
@@ -101,7 +102,7 @@ async def register_file(viewer: UploadingViewer, uploads: Annotated[Uploads, Dep
     return render(of.request, "_checked.html", viewer=viewer, found=found, dataset_id=found.id)
 
 
-def _page(request: Request, viewer: Viewer, draft: Draft, template: str) -> Response:
+def _page(request: Request, viewer: Viewer, draft: Draft, template: str, **more: int) -> Response:
     sections = draft.sections(dataset_draft.form(), dataset_draft.LAYOUT)
     problems = draft.problems(sections)
     return render(
@@ -113,6 +114,7 @@ def _page(request: Request, viewer: Viewer, draft: Draft, template: str) -> Resp
         sections=sections,
         problems=problems,
         errors=placed(problems),
+        **more,
     )
 
 

@@ -8,8 +8,8 @@ budgets          /dashboard/static/…    our own CSS and JavaScript, nothing el
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated, Any, Literal
-from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Form, Path, Query, Request, Response
 from fastapi.responses import FileResponse, JSONResponse, RedirectResponse
@@ -20,7 +20,8 @@ from starlette.staticfiles import StaticFiles
 from app.audit import record as audit
 from app.contracts.base import NO_NUL
 from app.dashboard import views
-from app.dashboard.page import HERE, PageRoute, render
+from app.dashboard.entry_pages import AskedEntries, EntriesQuery
+from app.dashboard.page import HERE, PageRoute, address, render
 from app.dashboard.session import (
     HOME,
     LOGIN,
@@ -37,7 +38,7 @@ from app.dashboard.session import (
 )
 from app.datasets import readings
 from app.datasets.routes import list_datasets, states_of
-from app.datasets.schemas import ReadingDataset
+from app.datasets.schemas import DatasetView, ReadingDataset
 from app.db.engine import Database
 from app.db.models import ApiKey, Job
 from app.errors import InvalidRequest, NotFound, RequestError, Unauthenticated
@@ -50,6 +51,7 @@ from app.keys import service as keys
 from app.keys.auth import authenticated
 from app.keys.service import Caller
 from app.ledger import summary
+from app.ledger.certificate_checks import check as check_certificate
 from app.ledger.routes import verified
 from app.lifecycle.presence import GpuWorkers
 from app.web.deps import Db, Gpus, RecordedHeads, ServiceSettings, gpus_of
@@ -157,9 +159,7 @@ class JobsQuery:
     def url(self, path: str, **changes: Any) -> str:
         """The address of this list with other filters; a filter that is None is left out."""
         asked = {"q": self.q, "tag": self.tag, "status": self.status, "dataset": self.dataset}
-        asked |= {"sort": self.sort if self.sort != "newest" else None} | changes
-        kept = {name: value for name, value in asked.items() if value}
-        return f"{path}?{urlencode(kept)}" if kept else path
+        return address(path, asked | {"sort": self.sort if self.sort != "newest" else None} | changes)
 
 
 AskedJobs = Annotated[JobsQuery, Depends()]
@@ -178,15 +178,21 @@ def live_jobs(request: Request, db: Db, viewer: CurrentViewer, gpus: Gpus, asked
 
 
 @router.get("/jobs/{job_id}")
-def job_page(job_id: Id, request: Request, db: Db, viewer: CurrentViewer) -> Response:
-    """Shows one job."""
-    return render(request, "job.html", viewer=viewer, page=_job(request, db, viewer, job_id))
+def job_page(
+    job_id: Id, request: Request, db: Db, heads: RecordedHeads, viewer: CurrentViewer, check: bool = False
+) -> Response:
+    """Shows one job; `check` checks its certificate."""
+    page = _job(request, db, viewer, job_id)
+    checked = None
+    if check and page.certificate is not None:
+        checked = check_certificate(db, page.certificate.body, partial(verified, db, heads))
+    return render(request, "job.html", viewer=viewer, page=page, checked=checked)
 
 
 @router.get("/live/jobs/{job_id}")
 def live_job(job_id: Id, request: Request, db: Db, viewer: CurrentViewer) -> Response:
     """The changing part of a job's page."""
-    return render(request, "_job.html", viewer=viewer, page=_job(request, db, viewer, job_id))
+    return render(request, "_job.html", viewer=viewer, page=_job(request, db, viewer, job_id), checked=None)
 
 
 @router.post("/jobs/{job_id}/cancel")
@@ -258,9 +264,6 @@ def datasets_page(
     return render(request, "datasets.html", viewer=viewer, cards=cards, following=page.next)
 
 
-Before = Annotated[int | None, Query(ge=2, le=2**53)]
-
-
 @router.get("/datasets/{dataset_id}")
 def dataset_page(
     dataset_id: Id,
@@ -268,7 +271,7 @@ def dataset_page(
     db: Db,
     heads: RecordedHeads,
     viewer: CurrentViewer,
-    before: Before = None,
+    asked: AskedEntries,
     check: bool = False,
 ) -> Response:
     """Budgets, entries and jobs of a data set; `check` recomputes its hash chain. If it is not ready: how far it is."""
@@ -276,7 +279,7 @@ def dataset_page(
         reading = readings.find(session, viewer.caller, dataset_id)
         if reading is not None:
             return render(request, "reading.html", viewer=viewer, dataset=ReadingDataset.of(reading))
-        page = views.dataset_page(session, dataset_id, viewer, before)
+        page = views.dataset_page(session, dataset_id, viewer, asked)
     checked = asdict(verified(db, heads, page.dataset.id)) if check and page.ledger else None
     recent = page_of_jobs(db, viewer.caller, gpus_of(request), dataset=page.dataset.id, limit=views.JOBS_ON_DATASET)
     usable = page.dataset.state == "ready" and states_of(db, heads, [page.dataset.id])[page.dataset.id] == "ready"
@@ -287,10 +290,10 @@ def dataset_page(
 
 
 @router.get("/live/datasets/{dataset_id}")
-def live_dataset(dataset_id: Id, request: Request, db: Db, viewer: CurrentViewer, before: Before = None) -> Response:
+def live_dataset(dataset_id: Id, request: Request, db: Db, viewer: CurrentViewer, asked: AskedEntries) -> Response:
     """The changing part of a data set's page."""
     with db.read() as session:
-        page = views.dataset_page(session, dataset_id, viewer, before)
+        page = views.dataset_page(session, dataset_id, viewer, asked)
     if page.ledger is None:
         raise NotFound("this data set is public: it has no ledger")
     return render(request, "_ledger.html", viewer=viewer, page=page)
@@ -301,7 +304,10 @@ def live_reading(dataset_id: Id, request: Request, db: Db, viewer: CurrentViewer
     """How far a data set's file is read."""
     with db.read() as session:
         reading = readings.find(session, viewer.caller, dataset_id)
-        shown = ReadingDataset.of(reading) if reading else views.dataset_page(session, dataset_id, viewer, None).dataset
+        if reading:
+            shown: ReadingDataset | DatasetView = ReadingDataset.of(reading)
+        else:
+            shown = views.dataset_page(session, dataset_id, viewer, EntriesQuery()).dataset
     return render(request, "_reading.html", viewer=viewer, dataset=shown)
 
 

@@ -14,6 +14,7 @@ from app.budgets.schemas import BudgetView
 from app.budgets.service import visible_to
 from app.contracts.base import Epsilon
 from app.dashboard.curve import Curve, curves
+from app.dashboard.entry_pages import CapChange, EntriesQuery, cap_changes, entry_page
 from app.dashboard.numbers import percent
 from app.dashboard.session import Viewer
 from app.dashboard.trials import StudyCharts, ranked, study_charts
@@ -36,7 +37,6 @@ from app.privacy.mechanism import MechanismConfig
 from app.privacy.prices import Units
 
 EVENTS_SHOWN = 200
-ENTRIES_SHOWN = 50
 JOBS_ON_DATASET = 10
 ACTIVE = ("queued", "running", "pausing", "cancelling")
 
@@ -249,7 +249,9 @@ class DatasetPage:
     """A data set, its budgets, and a page of its entries, newest first.
 
     Attributes:
+        asked: which entries these are.
         room: how many more jobs like the newest one the budget admits for this viewer; None without one.
+        caps: the last caps with their reasons, newest first.
         within: the budgets within the cap that this viewer may see.
         names: the name behind a key's id, as far as the viewer may know it.
         older: where the next page of entries ends; None on the last one.
@@ -258,10 +260,11 @@ class DatasetPage:
     dataset: DatasetView
     budgets: list[Budget]
     room: int | None
+    caps: list[CapChange]
     within: list[BudgetView]
+    asked: EntriesQuery
     entries: list[LedgerEntry]
     names: dict[str, str]
-    before: int | None
     older: int | None
 
     @property
@@ -269,11 +272,8 @@ class DatasetPage:
         return self.dataset.ledger
 
 
-def dataset_page(session: Session, dataset_id: str, viewer: Viewer, before: int | None) -> DatasetPage:
+def dataset_page(session: Session, dataset_id: str, viewer: Viewer, asked: EntriesQuery) -> DatasetPage:
     """Gathers a data set's page.
-
-    Args:
-        before: show the entries below this number; None for the newest ones.
 
     Raises:
         NotFound: no such data set, or the viewer may not see it.
@@ -281,32 +281,24 @@ def dataset_page(session: Session, dataset_id: str, viewer: Viewer, before: int 
     row, access = find(session, viewer.caller, dataset_id)
     account = session.get(Account, row.id)
     dataset = DatasetView.of(row, None if account is None else summary.brief(session, row, account), access)
-    entries, older = _entries(session, dataset, before)
+    entries, older = entry_page(session, row.id, asked)
+    caps = cap_changes(session, row.id)
     newest = select(Job.quote).where(Job.dataset_id == row.id, Job.parent_id.is_(None))
     like = session.scalar(newest.order_by(Job.created_at.desc(), Job.id.desc()).limit(1))
     within = [] if account is None else visible_to(session, viewer.caller, row.id)
-    actors, users = {entry.actor for entry in entries}, {key for each in within for key in each.keys or ()}
+    actors = {entry.actor for entry in entries} | {each.by for each in caps}
+    users = {key for each in within for key in each.keys or ()}
     return DatasetPage(
         dataset=dataset,
         budgets=budgets(dataset.ledger),
         room=_room(session, viewer.caller, [row.id], None if like is None else like["charge"]),
+        caps=caps,
         within=within,
+        asked=asked,
         entries=entries,
         names=key_names(session, viewer.caller, access, {dataset.owner} | actors | users),
-        before=before,
         older=older,
     )
-
-
-def _entries(session: Session, dataset: DatasetView, before: int | None) -> tuple[list[LedgerEntry], int | None]:
-    """The last entries below `before`. Their numbers have no gaps, so the start is known."""
-    if dataset.ledger is None:
-        return [], None
-    count = dataset.ledger.entries
-    end = min(before - 1, count) if before else count
-    start = max(0, end - ENTRIES_SHOWN)
-    found = ledger.page_of_entries(session, dataset.id, after=start, job=None, limit=end - start)
-    return found[: end - start][::-1], start + 1 if start else None
 
 
 def dataset_names(session: Session, caller: Caller) -> dict[str, str]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from app.settings import Settings
 from tests.by_night import but
 from tests.dashboard.scene import Everything, Scene
 from tests.dashboard.test_register import table
@@ -168,6 +169,17 @@ def test_a_file_that_does_not_fit_says_so_at_its_field(
         if asked.is_visible():
             break
     asked.wait_for()
+    arrow, huge = tmp_path / "people.feather", tmp_path / "huge.csv"
+    arrow.write_bytes(b"ARROW1\0\0" + bytes(64))
+    page.get_by_label("Data file").set_input_files(arrow)
+    expect(page.get_by_role("textbox", name="The same as JSON")).to_have_value(re.compile('"format": "arrow"'))
+    with huge.open("wb") as file:
+        file.truncate(Settings().max_upload_bytes + 1)  # a hole: it takes no room
+    page.get_by_label("Data file").set_input_files(huge)
+    page.get_by_text("cannot be read as CSV").wait_for()
+    page.get_by_role("button", name="Check, store nothing").click()
+    page.get_by_text("sends at most 512.0 MiB").wait_for()
+    huge.unlink()
     page.get_by_label("Data file").set_input_files(table(tmp_path / "people.csv", 100))
     page.get_by_text("The declaration is complete").wait_for()
     page.get_by_label("Label").fill("nope")

@@ -364,7 +364,7 @@ def test_a_data_sets_page_shows_budgets_entries_and_the_chain(whole: Whole, sign
 
 
 def test_entries_page_backwards(whole: Whole, signed_in: SignedIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.dashboard.views.ENTRIES_SHOWN", 4)
+    monkeypatch.setattr("app.dashboard.entry_pages.ENTRIES_SHOWN", 4)
     address, pages = f"/dashboard/datasets/{whole[1].reviews}", []
     while address:
         text = signed_in("owner").get(address).text

@@ -103,6 +103,8 @@ function guess(file, head) {
   return { spec, notes };
 }
 
+const mebibytes = (size) => (size > 1048576 ? `${(size / 1048576).toFixed(1)} MiB` : `${Math.ceil(size / 1024)} KiB`);
+
 function registration(form) {
   const find = (id) => form.querySelector(`#${id}`);
   const json = find("json");
@@ -114,10 +116,13 @@ function registration(form) {
     const spec = JSON.parse(json.value || "{}");
     try {
       if (magic === "50415231") spec.format = "parquet";
+      else if (magic === "4152524f") spec.format = "arrow";
       else if (magic === "504b0304") Object.assign(spec, { format: "npz", features: { kind: "tensor" } });
-      else if (magic.startsWith("1f8b")) notes.push("The file is packed: its columns are not looked at.");
+      else if (magic.startsWith("1f8b") || magic === "28b52ffd") notes.push("The file is packed: its columns are not looked at.");
       else {
-        const found = guess(file, await file.slice(0, HEAD_BYTES).text());
+        const head = await file.slice(0, HEAD_BYTES).text();
+        if (head.includes("\0")) throw new Error("not a text");
+        const found = guess(file, head);
         Object.assign(spec, found.spec);
         if (!found.spec.csv) delete spec.csv;
         notes.push(...found.notes);
@@ -136,10 +141,13 @@ function registration(form) {
     await form.settled(); // the last key is in the JSON
     const file = find("file").files[0];
     if (!file) return tell("Choose a data file first.", find("file"));
+    const holdout = find("holdout-file") && find("holdout-file").files[0];
+    const most = Number(form.dataset.most);
+    if (file.size + (holdout ? holdout.size : 0) > most)
+      return tell(`This page sends at most ${mebibytes(most)}: \`scrimp datasets add\` sends larger files, in pieces, and resumes.`, find("file"));
     const body = new FormData();
     body.append("spec", new Blob([json.value], { type: "application/json" }));
     body.append("file", file);
-    const holdout = find("holdout-file") && find("holdout-file").files[0];
     if (holdout) body.append("holdout_file", holdout);
     const request = new XMLHttpRequest();
     request.open("POST", button.dataset.send);
@@ -155,8 +163,7 @@ function registration(form) {
 
   function sent(share, total) {
     find("sent").value = share;
-    const size = total > 1048576 ? `${(total / 1048576).toFixed(1)} MiB` : `${Math.ceil(total / 1024)} KiB`;
-    find("sent-said").textContent = share < 1 ? `Sent ${Math.floor(share * 100)} % of ${size}` : "Sent. The service reads the file…";
+    find("sent-said").textContent = share < 1 ? `Sent ${Math.floor(share * 100)} % of ${mebibytes(total)}` : "Sent. The service reads the file…";
   }
 
   function busy(is) {

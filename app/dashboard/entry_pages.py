@@ -1,0 +1,83 @@
+"""Which of a ledger's entries a data set's page shows, and each cap with its reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Literal
+
+from fastapi import Depends, Query
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from app.dashboard.page import address
+from app.db.models import LedgerEntry
+from app.ledger.entries import Kind
+
+ENTRIES_SHOWN = 50
+CAPS_SHOWN = 20
+REGISTERED = "granted at registration"
+
+
+class EntriesQuery:
+    """The filters of a ledger's entries: those below a number, of a kind, of a job."""
+
+    def __init__(
+        self,
+        before: Annotated[int | None, Query(ge=2, le=2**53)] = None,
+        kind: Kind | Literal[""] | None = None,
+        job: Annotated[str | None, Query(pattern=r"^[A-Za-z0-9_]{0,100}$")] = None,
+    ) -> None:
+        self.before, self.kind, self.job = before, kind or None, job or None
+
+    def url(self, path: str, before: int | None) -> str:
+        """The address of another page of these entries; None: of the newest ones."""
+        return address(path, {"kind": self.kind, "job": self.job, "before": before})
+
+
+AskedEntries = Annotated[EntriesQuery, Depends()]
+
+
+def entry_page(session: Session, dataset_id: str, asked: EntriesQuery) -> tuple[list[LedgerEntry], int | None]:
+    """The last entries that match, newest first, and where the next page of them begins; None on the last one."""
+    query = select(LedgerEntry).where(LedgerEntry.dataset_id == dataset_id)
+    if asked.before is not None:
+        query = query.where(LedgerEntry.seq < asked.before)
+    if asked.kind is not None:
+        query = query.where(LedgerEntry.kind == asked.kind)
+    if asked.job is not None:
+        query = query.where(LedgerEntry.job_id == asked.job)
+    found = list(session.scalars(query.order_by(LedgerEntry.seq.desc()).limit(ENTRIES_SHOWN + 1)))
+    shown = found[:ENTRIES_SHOWN]
+    return shown, shown[-1].seq if len(found) > len(shown) else None
+
+
+@dataclass(frozen=True)
+class CapChange:
+    """A cap, as an entry has it.
+
+    Attributes:
+        by: the key that granted it.
+        closes: the ledger takes nothing more from then on.
+    """
+
+    at: datetime
+    epsilon: float
+    by: str
+    reason: str
+    closes: bool
+
+
+def cap_changes(session: Session, dataset_id: str) -> list[CapChange]:
+    """The last caps of a ledger with their reasons, newest first."""
+    query = select(LedgerEntry).where(LedgerEntry.dataset_id == dataset_id, LedgerEntry.kind.in_(("open", "cap")))
+    return [
+        CapChange(
+            at=entry.created_at,
+            epsilon=float(entry.memo["cap_epsilon"]),
+            by=entry.actor,
+            reason=str(entry.memo.get("reason", REGISTERED)),
+            closes="joined_into" in entry.memo,
+        )
+        for entry in session.scalars(query.order_by(LedgerEntry.seq.desc()).limit(CAPS_SHOWN))
+    ]

@@ -1,0 +1,69 @@
+"""What a service finds when it checks a certificate of its own: the signature, and the ledgers that it names.
+
+A service that lies can also lie about this. Who does not trust it checks the document elsewhere (scrimp.recompute).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from app.db.engine import Database
+from app.db.models import LedgerEntry, SigningKey
+from app.ledger.budgets import PARTS
+from app.ledger.certificates import ledgers_of, verify
+from app.ledger.verify import Verification
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was checked; `said` is a sentence for people."""
+
+    holds: bool
+    said: str
+
+
+def check(db: Database, document: dict[str, Any], verified: Callable[[str], Verification]) -> list[Finding]:
+    """Checks a certificate's signature against the service's published keys, and every ledger that it names.
+
+    Args:
+        document: a certificate as it was issued.
+        verified: verifies the ledger of a data set, or of a block.
+    """
+    with db.read() as session:
+        published = set(session.scalars(select(SigningKey.public_key)))
+        found = [_signature(document, published), *_entries(session, document["certificate"])]
+    return found + [_chain(each, verified(each)) for each in ledgers_of(document["certificate"])]
+
+
+def _signature(document: dict[str, Any], published: set[str]) -> Finding:
+    key = document.get("public_key")
+    if key not in published:
+        return Finding(False, "This service has never published the key that signed it.")
+    if not verify(document, key):
+        return Finding(False, "The signature does not fit the document: one of them was changed.")
+    return Finding(True, "The signature holds, by a key that this service has published.")
+
+
+def _entries(session: Session, body: Mapping[str, Any]) -> Iterator[Finding]:
+    for dataset_id, ledger in ledgers_of(body).items():
+        seq = ledger["entry_seq"]
+        entry = session.get(LedgerEntry, (dataset_id, seq))
+        of = f"Entry {seq} of the ledger of {dataset_id}"
+        if entry is None or (entry.hash, entry.job_id, entry.kind) != (ledger["head"], body["job"], "post"):
+            yield Finding(False, f"{of} is not the one that the certificate names.")
+        elif "study" not in body and any(body["charge"][part] != getattr(entry, part) for part in PARTS):
+            yield Finding(False, f"{of} charges another amount than the certificate says.")
+        else:
+            yield Finding(True, f"{of} is this job's charge.")
+
+
+def _chain(dataset_id: str, chain: Verification) -> Finding:
+    of = f"the ledger of {dataset_id}"
+    if chain.valid:
+        return Finding(True, f"All {chain.entries} entries of {of} fit, and its balances follow from them.")
+    return Finding(False, f"T{of[1:]} is not valid: {chain.problem}.")
