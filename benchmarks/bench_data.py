@@ -37,7 +37,8 @@ from app.formats.part_reader import PartFile  # noqa: E402
 from app.formats.part_writer import PartWriter  # noqa: E402
 from app.formats.stored import StoredPart  # noqa: E402
 from tests.worker.support import Supervisor, forks, spec, start_of  # noqa: E402
-from worker.messages import TO_SUPERVISOR, BlockStart, Channel, Digest, Failed, Finished, Ready  # noqa: E402
+from worker.channel import Channel  # noqa: E402
+from worker.messages import TO_SUPERVISOR, BlockStart, Digest, Failed, Finished, Ready  # noqa: E402
 
 FEATURES, CLASSES, BATCH = 100, 3, 1024
 AT_ONCE = 50_000

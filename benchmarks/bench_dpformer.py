@@ -41,6 +41,7 @@ from app.privacy.numerics import PublicSizes  # noqa: E402
 from benchmarks import bench_engine, dpformer_step, long_tail  # noqa: E402
 from benchmarks.bench_engine import Private, Standard, Step, Task, opacus_ghost, opacus_hooks, plain  # noqa: E402
 from benchmarks.dpformer_step import HALF, HOOKS, KINDS, LOSS, PLAIN, Sizes  # noqa: E402
+from benchmarks.memory import peak_mib, resident_mib  # noqa: E402
 from worker.data.sequences import SequenceRecords  # noqa: E402
 from worker.models.re_attention import Errors  # noqa: E402
 from worker.models.recommenders import TransformerRec  # noqa: E402
@@ -104,7 +105,7 @@ def seconds(sizes: Sizes, data: SequenceRecords, rounds: int) -> dict[str, list[
 def peak(kind: str, sizes: Sizes, data: SequenceRecords, steps: int = 2) -> tuple[float, float]:
     """Measures the largest resident memory in some steps, in MiB: above the memory held before, and in all."""
     made = step_of(kind, sizes, data)
-    return bench_engine.peak_of(made, steps), bench_engine.status_mb("VmHWM")
+    return peak_mib(made, steps), resident_mib("VmHWM")
 
 
 def apart(measure: Callable[..., Any], *arguments: Any) -> Any:

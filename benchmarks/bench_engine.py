@@ -39,6 +39,7 @@ from app.contracts.dataset_spec import Features  # noqa: E402
 from app.contracts.job_spec import CnnModel, JobSpec, MlpModel  # noqa: E402
 from app.privacy.numerics import Numerics, PublicSizes, numerics_of  # noqa: E402
 from benchmarks import engine_growth  # noqa: E402
+from benchmarks.memory import peak_mib  # noqa: E402
 from worker.clipping.bookkeeping import Bookkeeping  # noqa: E402
 from worker.clipping.totals import Grid  # noqa: E402
 from worker.data.passes import Cuttable, filled  # noqa: E402
@@ -348,21 +349,7 @@ def measure_memory(task: str, kind: str) -> None:
         step()
         print((torch.cuda.max_memory_allocated() - held) / 2**20)
         return
-    print(peak_of(step))
-
-
-def peak_of(step: Step, steps: int = 2) -> float:
-    """Measures in MiB the largest resident memory in some steps beyond the memory held now."""
-    Path("/proc/self/clear_refs").write_text("5")  # forgets the peak so far, that of the imports
-    before = status_mb("VmRSS")
-    for _ in range(steps):
-        step()
-    return status_mb("VmHWM") - before
-
-
-def status_mb(name: str) -> float:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(float(line.split()[1]) / 1024 for line in lines if line.startswith(name + ":"))
+    print(peak_mib(step))
 
 
 def ratio(times: dict[str, list[float]], over: str, under: str = "private") -> str:
@@ -433,8 +420,6 @@ two steps minus what the process held before them.
 All steps run in the environment of an attempt (app/processes.py), whose allocator keeps memory from step to step. One
 column has both without it.
 """
-
-
 GROWTH = """\
 Around B=64, T=50, M=1000, d=64. The tables give the exponent of the time's growth between the two largest sizes."""
 
@@ -475,28 +460,7 @@ def growth() -> list[str]:
 
 
 def shares() -> list[str]:
-    """Splits a private step's time by torch's operations, by their own processor time."""
-    if DEVICE.type != "cpu":
-        return []
-    lines = [
-        "## Where the time goes",
-        "",
-        "Shares of a private step's processor time, by operation; smaller ones are left out.",
-        "",
-    ]
-    for name in PROFILED:
-        step = Private(TASKS[name]())
-        step()
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-            for _ in range(3):
-                step()
-        found = sorted(profile.key_averages(), key=lambda each: -each.self_cpu_time_total)
-        whole = sum(each.self_cpu_time_total for each in found)
-        parts = [
-            f"{each.key.removeprefix('aten::')} {100 * each.self_cpu_time_total / whole:.0f} %" for each in found[:9]
-        ]
-        lines += [f"* {name}: {', '.join(parts)}", ""]
-    return lines
+    return engine_growth.shares({name: Private(TASKS[name]()) for name in PROFILED}) if DEVICE.type == "cpu" else []
 
 
 def main() -> None:

@@ -1,12 +1,15 @@
-"""Measures the growth of the tied transformer's step with B, T, M and d, private and non-private. For bench_engine."""
+"""Measures the growth of the tied transformer's step with B, T, M and d, private and non-private, and where its
+time goes. For bench_engine."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+import torch
 
 BASE = {"n": 64, "length": 50, "items": 1000, "dim": 64}
 SWEEPS: dict[str, tuple[str, tuple[int, ...]]] = {
@@ -75,3 +78,25 @@ def exponents(grown: dict[str, Any]) -> Iterable[str]:
             (a, before), (b, after) = points[-2:]
             powers.append(f"{math.log(after / before) / math.log(b / a):.2f}")
         yield f"| {SWEEPS[name][0]} | " + " | ".join(powers) + " |"
+
+
+def shares(steps: Mapping[str, Callable[[], None]]) -> list[str]:
+    """Splits each step's time by torch's operations, by their own processor time; returns the report's lines."""
+    lines = [
+        "## Where the time goes",
+        "",
+        "Shares of a private step's processor time, by operation; smaller ones are left out.",
+        "",
+    ]
+    for name, step in steps.items():
+        step()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            for _ in range(3):
+                step()
+        found = sorted(profile.key_averages(), key=lambda each: -each.self_cpu_time_total)
+        whole = sum(each.self_cpu_time_total for each in found)
+        parts = [
+            f"{each.key.removeprefix('aten::')} {100 * each.self_cpu_time_total / whole:.0f} %" for each in found[:9]
+        ]
+        lines += [f"* {name}: {', '.join(parts)}", ""]
+    return lines

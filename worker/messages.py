@@ -19,22 +19,19 @@ applies from `from_step` until a later segment in the list begins. Blocks that i
 
 from __future__ import annotations
 
-import select
-import socket
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints, TypeAdapter, ValidationError, model_validator
+from pydantic import Field, StringConstraints, TypeAdapter, model_validator
 
 from app.contracts.base import AccountName, Document, Epsilon
 from app.contracts.dataset_spec import Features, Task
 from app.contracts.devices import Kind
-from app.contracts.job_spec import MOST_PROCESSES, JobSpec
+from app.contracts.job_spec import JobSpec
 from app.contracts.metrics import METRICS
+from app.contracts.runtime import MOST_PROCESSES
 from app.errors import WorkerError
 from app.privacy.mechanism import MechanismConfig
 from app.privacy.numerics import Numerics, NumericsReport, PublicSizes
-
-MAX_LINE_BYTES = 64 * 1024 * 1024  # a start message lists every block recorded so far
 
 KeyHex = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$"), Field(repr=False)]
 Sha256Hex = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
@@ -462,54 +459,3 @@ ToSupervisor = Alive | Ready | BlockStart | Digest | Mismatch | MetricValue | Fi
 
 TO_CHILD: TypeAdapter[ToChild] = TypeAdapter(Annotated[ToChild, Field(discriminator="kind")])
 TO_SUPERVISOR: TypeAdapter[ToSupervisor] = TypeAdapter(Annotated[ToSupervisor, Field(discriminator="kind")])
-
-
-class Channel:
-    """One end of the pipe. Not thread-safe.
-
-    Args:
-        connection: one socket of a pair; the channel owns it.
-        receives: the messages that may arrive at this end, TO_CHILD or TO_SUPERVISOR.
-    """
-
-    def __init__(self, connection: socket.socket, receives: TypeAdapter[Any]) -> None:
-        self._socket = connection
-        self._receives = receives
-        self._buffer = bytearray()
-
-    def send(self, message: Document) -> None:
-        """Sends a message. Raises OSError (BrokenPipeError) if the other end is gone."""
-        self._socket.sendall(message.model_dump_json().encode() + b"\n")
-
-    def receive(self) -> Any:
-        """Waits for the next message and returns it.
-
-        Raises:
-            EOFError: the other end is gone.
-            ProtocolError: the line is not a message for this end. The error's text quotes nothing from the line.
-        """
-        while (end := self._buffer.find(b"\n")) < 0:
-            if len(self._buffer) > MAX_LINE_BYTES:
-                raise ProtocolError("a message is too long")
-            chunk = self._socket.recv(1 << 20)
-            if not chunk:
-                raise EOFError
-            self._buffer += chunk
-        line = bytes(self._buffer[:end])
-        del self._buffer[: end + 1]
-        try:
-            return self._receives.validate_json(line)
-        except ValidationError:
-            raise ProtocolError("a line is not a message for this end") from None
-
-    def pending(self, timeout_s: float = 0.0) -> bool:
-        """Returns True if a message, or the connection's end, can be received within `timeout_s`."""
-        return bool(self._buffer) or bool(select.select([self._socket], [], [], timeout_s)[0])
-
-    def fileno(self) -> int:
-        """The socket's descriptor."""
-        return self._socket.fileno()
-
-    def close(self) -> None:
-        """Closes the socket."""
-        self._socket.close()

@@ -14,7 +14,7 @@ from celery.signals import worker_ready, worker_shutdown
 from app import parts, tracing
 from app.contracts.devices import Device, Kind
 from app.contracts.events import RUN_JOB
-from app.contracts.job_spec import MOST_PROCESSES
+from app.contracts.runtime import MOST_PROCESSES
 from app.contracts.sandbox import Sandbox
 from app.db.engine import Database
 from app.ledger.heads import Heads

@@ -9,6 +9,7 @@ from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from app.contracts import filters
 from app.contracts.base import DeltaValue, Document, EpsilonValue, Unit
+from app.contracts.declared_ids import Ids
 from app.contracts.feature_settings import ColumnName, FeatureSettings, TypicalLength
 from app.contracts.filters import FilterName
 from app.contracts.table import CsvDialect, TableFeatures
@@ -31,8 +32,6 @@ def rounded(count: int) -> int:
     return max(unit, (count + unit // 2) // unit * unit)
 
 
-IdText = Annotated[str, StringConstraints(min_length=1, max_length=200)]
-MAX_IDS = 10_000_000
 LIKELY_GUESS = 6.0  # the loss of a guess among 400 tokens: hardly any model's losses fit under a lower bound
 
 
@@ -293,49 +292,6 @@ class Tensor(FeatureSettings):
     def length(self, features: int) -> float:
         """See FeatureSettings.length."""
         return self.typical_length or super().length(features)
-
-
-class NumberedIds(Document):
-    """The whole numbers first, first + 1, …, first + count − 1."""
-
-    kind: Literal["numbered"] = "numbered"
-    count: Annotated[int, Field(strict=True, ge=1, le=MAX_IDS)]
-    first: Annotated[int, Field(strict=True, ge=0, le=2**53)] = 1
-
-    @property
-    def rows(self) -> int:
-        return self.count
-
-
-class ListedIds(Document):
-    """A public list of ids."""
-
-    kind: Literal["listed"] = "listed"
-    ids: Annotated[list[IdText], Field(min_length=1, max_length=50_000)]
-
-    @model_validator(mode="after")
-    def _distinct(self) -> ListedIds:
-        if len(set(self.ids)) != len(self.ids):
-            raise ValueError("`ids` must be distinct")
-        return self
-
-    @property
-    def rows(self) -> int:
-        return len(self.ids)
-
-
-class HashedIds(Document):
-    """Any id, mapped to the first 64 bits of its SHA-256 modulo `buckets`. No list is needed; some ids share a row."""
-
-    kind: Literal["hashed"] = "hashed"
-    buckets: Annotated[int, Field(strict=True, ge=1, le=MAX_IDS)]
-
-    @property
-    def rows(self) -> int:
-        return self.buckets
-
-
-Ids = Annotated[NumberedIds | ListedIds | HashedIds, Field(discriminator="kind")]
 
 
 class Interactions(FeatureSettings):

@@ -18,6 +18,7 @@ from app.contracts.hpo import Hpo
 from app.contracts.metrics import METRICS, Metric, rule_of
 from app.contracts.model_settings import ModelSettings, RecordSizes
 from app.contracts.optimizers import Dp2Settings, Optimizer
+from app.contracts.runtime import Runtime
 from app.contracts.sampling import CorrelatedNoise, Cyclic, FullBatch, Length, Poisson, Sampling
 
 # Bounds for clipping norms and losses: far from where floats lose digits or underflow, so that noise is not rounded
@@ -398,42 +399,6 @@ def token_ranks(evaluation: Evaluation | None, model: Model) -> int | None:
     if evaluation is None or not evaluation.by_frequency or not isinstance(model, HfModel):
         return None
     return model.vocabulary if model.architecture and task_of(model.architecture) == "language_model" else None
-
-
-MOST_PROCESSES = 8  # of one attempt
-
-
-class Runtime(Document):
-    """Settings that change speed and memory, never the mechanism."""
-
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    # The most records of a pass; rounded up to whole units of rows, and bounded by the automatic size. Memory only.
-    physical_batch_size: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
-    # The precision of forward and backward passes. auto: float32, but float64 for ratings and for linear models of
-    # hashed text. Norms and noise are in float64, and so are sums; only linear models of dense features sum in float32,
-    # by groups whose rounding is paid for. bfloat16: Hugging Face models alone.
-    dtype: Literal["auto", "bfloat16", "float32", "float64"] = "auto"
-    # The processes (ranks) that share each step of the job on one machine, with its processors divided among them.
-    # auto: as many as the worker has GPUs, which is 1. At one number of threads each, the model is the same to the bit
-    # for every number of them; without privacy, up to rounding. A job that asks for more gives each fewer threads: a
-    # pass may then round differently.
-    processes: Literal["auto"] | Annotated[int, Field(strict=True, ge=1, le=MOST_PROCESSES)] = 1
-    # What the ranks divide among themselves besides passes. optimizer: each keeps the optimizer's state, adds the noise
-    # and makes the update of its own share of the parameters alone, so it needs less memory. The model is the same.
-    shard: Literal["none", "optimizer"] = "none"
-    # How long the job may run, without waiting; in a study, each trial. After that it fails, and its whole hold is
-    # spent.
-    max_duration_s: Annotated[float, Field(gt=0.0, le=1e8)] | None = None
-
-    @property
-    def ranks(self) -> int:
-        """The number of processes that the job asks for."""
-        return 1 if self.processes == "auto" else self.processes
-
-    @property
-    def device_asked(self) -> Literal["auto", "cpu", "cuda"]:
-        """The kind of device that the job asks for: several ranks share a machine's processors."""
-        return "cpu" if self.ranks > 1 else self.device
 
 
 class JobSpec(Document):

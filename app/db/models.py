@@ -44,6 +44,8 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapped, mapped_column
 
 # Re-exported, because everybody imports it from here.
+from app.db.audit import AuditEntry as AuditEntry  # noqa: PLC0414
+from app.db.audit import AuditHead as AuditHead  # noqa: PLC0414
 from app.db.base import Base as Base  # noqa: PLC0414
 from app.db.base import UtcDateTime as UtcDateTime  # noqa: PLC0414
 from app.db.base import table_of as table_of  # noqa: PLC0414
@@ -51,10 +53,15 @@ from app.db.budgets import BudgetRequest as BudgetRequest  # noqa: PLC0414
 from app.db.budgets import SubAccount as SubAccount  # noqa: PLC0414
 from app.db.budgets import SubAccountKey as SubAccountKey  # noqa: PLC0414
 from app.db.charges import Charge as Charge  # noqa: PLC0414
+from app.db.checks import LedgerCheck as LedgerCheck  # noqa: PLC0414
+from app.db.checks import LedgerCheckpoint as LedgerCheckpoint  # noqa: PLC0414
+from app.db.checks import LedgerTile as LedgerTile  # noqa: PLC0414
 from app.db.measures import Measure as Measure  # noqa: PLC0414
+from app.db.predictions import Prediction as Prediction  # noqa: PLC0414
 from app.db.webhooks import Webhook as Webhook  # noqa: PLC0414
 from app.db.webhooks import WebhookDelivery as WebhookDelivery  # noqa: PLC0414
 from app.db.webhooks import WebhookEvent as WebhookEvent  # noqa: PLC0414
+from app.db.workers import Worker as Worker  # noqa: PLC0414
 
 
 class ApiKey(Base):
@@ -267,42 +274,6 @@ class LedgerEntry(Base):
     hash: Mapped[str]
 
 
-class LedgerCheck(Base):
-    """The last findings on a data set's ledger, including ledgers that this database does not know."""
-
-    __tablename__ = "ledger_checks"
-
-    dataset_id: Mapped[str] = mapped_column(primary_key=True)
-    # How it is behind the head recorded outside the database, by the last survey; null: it is not.
-    behind: Mapped[str | None] = mapped_column(Text)
-    noticed_at: Mapped[datetime | None]
-    # The finding of the last full verification; null: no fault, or no verification yet.
-    problem: Mapped[str | None] = mapped_column(Text)
-    entries: Mapped[int | None]
-    checked_at: Mapped[datetime | None]
-
-
-class LedgerCheckpoint(Base):
-    """The newest signed checkpoint of a data set's ledger, as a note, for its owner to keep elsewhere."""
-
-    __tablename__ = "ledger_checkpoints"
-
-    dataset_id: Mapped[str] = mapped_column(ForeignKey("accounts.dataset_id"), primary_key=True)
-    size: Mapped[int]  # entries
-    note: Mapped[str] = mapped_column(Text)
-    signed_at: Mapped[datetime]
-
-
-class LedgerTile(Base):
-    """The root of 256 consecutive entries in a ledger's tree: a cache that a verification recomputes."""
-
-    __tablename__ = "ledger_tiles"
-
-    dataset_id: Mapped[str] = mapped_column(ForeignKey("accounts.dataset_id"), primary_key=True)
-    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    root: Mapped[str]
-
-
 class Job(Base):
     """A training job, a trial or a study: its specification, its mechanism, its state and its lease."""
 
@@ -475,33 +446,6 @@ class SigningKey(Base):
     first_used_at: Mapped[datetime]
 
 
-class Prediction(Base):
-    """A model on a caller's own inputs: work for a worker, kept for a short time, for this caller alone."""
-
-    __tablename__ = "predictions"
-    __table_args__ = (
-        CheckConstraint("status in ('queued', 'running', 'succeeded', 'failed')", name="status"),
-        Index("ix_predictions_due", "status", "notified_at"),
-        Index("ix_predictions_expires", "expires_at"),
-        Index("ix_predictions_key", "key_id", "status"),
-    )
-
-    id: Mapped[str] = mapped_column(primary_key=True)
-    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"))
-    key_id: Mapped[str] = mapped_column(ForeignKey("api_keys.id"))
-    status: Mapped[str]
-    records: Mapped[list[Any] | None] = mapped_column(JSON(none_as_null=True))  # until a worker takes them
-    top: Mapped[int]
-    outputs: Mapped[list[Any] | None] = mapped_column(JSON(none_as_null=True))
-    failure: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
-    attempt: Mapped[int]
-    notified_at: Mapped[datetime | None]
-    created_at: Mapped[datetime]
-    expires_at: Mapped[datetime]
-    lease_until: Mapped[float | None]  # like a job's
-    lease_clock: Mapped[str | None]
-
-
 class Outbox(Base):
     """Work to do after a transaction, written in it: notify a worker, issue a certificate, delete files."""
 
@@ -513,45 +457,6 @@ class Outbox(Base):
     created_at: Mapped[datetime]
 
 
-class AuditEntry(Base):
-    """Who did what, written in the action's transaction. Sealed into the chain once; triggers refuse
-    all other changes."""
-
-    __tablename__ = "audit_entries"
-    __table_args__ = (
-        UniqueConstraint("seq"),
-        CheckConstraint("outcome in ('done', 'refused', 'failed')", name="outcome"),
-        CheckConstraint("(seq is null) = (hash is null) and (seq is null) = (prev_hash is null)", name="sealed"),
-        Index("ix_audit_entries_actor", "actor", "id"),
-        Index("ix_audit_entries_target", "target", "id"),
-        Index("ix_audit_entries_action", "action", "id"),
-    )
-
-    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
-    at: Mapped[datetime]
-    action: Mapped[str]
-    actor: Mapped[str | None]  # a key's id; null if nobody was known, or the service itself acted
-    target: Mapped[str | None]
-    address: Mapped[str | None]
-    user_agent: Mapped[str | None]
-    outcome: Mapped[str]
-    details: Mapped[dict[str, Any]]
-    seq: Mapped[int | None]  # 1, 2, … without gaps, in the order of sealing
-    prev_hash: Mapped[str | None]
-    hash: Mapped[str | None]
-
-
-class AuditHead(Base):
-    """The end of the audit log's chain: one row, locked while sealing, so that the chain cannot fork."""
-
-    __tablename__ = "audit_head"
-    __table_args__ = (CheckConstraint("id = 1", name="one_row"),)
-
-    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    seq: Mapped[int]
-    hash: Mapped[str]
-
-
 class PriceCache(Base):
     """A price by the fingerprint of its plan. Public numbers only; safe to delete."""
 
@@ -560,19 +465,3 @@ class PriceCache(Base):
     fingerprint: Mapped[str] = mapped_column(primary_key=True)
     price: Mapped[dict[str, Any]]
     created_at: Mapped[datetime]
-
-
-class Worker(Base):
-    """A worker process, by its last report. For people: claims and leases say who runs what."""
-
-    __tablename__ = "workers"
-    __table_args__ = (Index("ix_workers_seen", "seen_at"),)
-
-    name: Mapped[str] = mapped_column(primary_key=True)  # host:pid, as in jobs and attempts
-    host: Mapped[str]
-    pid: Mapped[int]
-    started_at: Mapped[datetime]
-    seen_at: Mapped[datetime]  # by the database's clock
-    sandbox: Mapped[dict[str, Any] | None]  # the isolation of its attempts
-    skew_s: Mapped[float | None]  # how far its own clock is ahead of the database's
-    devices: Mapped[list[Any] | None] = mapped_column(JSON(none_as_null=True))  # what it computes on

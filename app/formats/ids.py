@@ -6,7 +6,7 @@ import hashlib
 import math
 from typing import Any
 
-from app.contracts.dataset_spec import HashedIds, Ids, NumberedIds
+from app.contracts.declared_ids import HashedIds, Ids, NumberedIds
 from app.formats.columns import Fault, fault, is_unicode
 
 MAX_ID_CHARACTERS = 200

@@ -17,7 +17,8 @@ from typing import Any, assert_never
 
 import numpy as np
 
-from app.contracts.dataset_spec import Columns, Features, HashedText, Ids, Interactions, Task, Tensor, Text
+from app.contracts.dataset_spec import Columns, Features, HashedText, Interactions, Task, Tensor, Text
+from app.contracts.declared_ids import Ids
 from app.contracts.table import TableFeatures
 from app.errors import InvalidRequest
 from app.formats.columns import json_number

@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.contracts.dataset_spec import DatasetSpec, Ids, Interactions, NextItemTask, RatingTask
+from app.contracts.dataset_spec import DatasetSpec, Interactions, NextItemTask, RatingTask
+from app.contracts.declared_ids import Ids
 from app.errors import InvalidRequest
 from app.formats import csv_file
 from app.formats.columns import Fault, Numbers, fault, refuse, text_number

@@ -11,7 +11,7 @@ from sqlalchemy import Row
 
 from app.contracts.base import Epsilon
 from app.contracts.devices import needs_gpu
-from app.contracts.job_spec import Runtime
+from app.contracts.runtime import Runtime
 from app.db.models import Artifact, Attempt, Job, JobEvent, Metric
 from app.hpo.rates import Resolved
 from app.ids import now

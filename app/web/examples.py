@@ -460,10 +460,7 @@ PROBLEMS: dict[str, dict[str, Any]] = {
     },
     "duplicate-label": {"detail": "a block '2026-10' exists already: choose another label", "label": "2026-10"},
     "duplicate-name": {"detail": "a data set named 'incomes' exists already: choose another name", "name": "incomes"},
-    "idempotency-key-reused": {
-        "detail": "this Idempotency-Key was used for another job: use a new one",
-        "job": JOB,
-    },
+    "idempotency-key-reused": {"detail": "this Idempotency-Key was used for another job: use a new one", "job": JOB},
     "policy-exceeded": {
         "detail": "the data set's owner allows this key at most ε = 0.5 for one job; this one costs ε = 1",
         "requested": _epsilon(1.0),
@@ -478,10 +475,7 @@ PROBLEMS: dict[str, dict[str, Any]] = {
         "detail": "this key has 20 predictions in the queue, and may have 20: wait until some are done",
         "limit": 20,
     },
-    "too-many-uploads": {
-        "detail": "this key has 8 open uploads, its limit: register them, or give them up",
-        "limit": 8,
-    },
+    "too-many-uploads": {"detail": "this key has 8 open uploads, its limit: register or give them up", "limit": 8},
     "wrong-offset": {"detail": "this upload ends at 67108864, not at 0: continue there", "offset": 67108864},
     "too-many-requests": {"detail": "this key may make 6000 requests a minute", "retry_after_s": 12},
     "duplicate-content": {"detail": "you have this content already", "dataset": "ds_4zq7x2m5k3v6n1b8c9d0fa"},

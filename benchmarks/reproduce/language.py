@@ -13,13 +13,13 @@ import ctypes
 import itertools
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from app.contracts.hf import HfModel
 from app.formats import model_folder
+from benchmarks.memory import forget_peak, resident_mib
 from benchmarks.reproduce import language_data, language_report
 from benchmarks.reproduce.language_data import LENGTH, MODELS, SMALL, SMOL
 from benchmarks.reproduce.runs import REPORTS, Data, Kept, best, run
@@ -154,20 +154,14 @@ def _cost(asked: dict[str, Any], rows: int = 4, rounds: int = 5) -> dict[str, An
     for round_ in range(rounds + 1):
         for name, part in parts.items():
             ctypes.CDLL(None).malloc_trim(0)  # what is free goes back: a pass has to ask for all that it needs
-            Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-            held, began = _memory("VmRSS"), time.process_time()
+            forget_peak()
+            held, began = resident_mib("VmRSS"), time.process_time()
             part()
             if round_:  # the first one touches its memory for the first time
                 times[name].append(time.process_time() - began)
-                peaks[name].append(_memory("VmHWM") - held)
+                peaks[name].append(resident_mib("VmHWM") - held)
     trained = sum(value.numel() for value in parameters.values())
     return {"rows": rows, "trained": trained, "seconds": times, "mib": peaks}
-
-
-def _memory(which: str) -> float:
-    """Of this process, in MiB."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(f"{which}:"))
 
 
 def main() -> None:

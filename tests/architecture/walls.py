@@ -34,7 +34,7 @@ ALLOWED: dict[str, set[str]] = {
     "worker.extractors": {"contracts", "errors", "formats"},
     **{
         f"worker.{room}": {"contracts", "errors", "privacy"}
-        for room in ("clipping", "messages", "metrics", "statistics", "telemetry", "training")
+        for room in ("channel", "clipping", "messages", "metrics", "statistics", "telemetry", "training")
     },
     "worker.noise": {"errors", "privacy"},
     "worker.optimizers": {"contracts", "errors", "privacy"},

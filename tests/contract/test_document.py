@@ -24,6 +24,7 @@ from app.grants.routes import GrantRequest
 from app.keys.routes import KeyChange, KeyRequest, Rotation
 from app.ledger.schemas import CapChange, Join
 from app.web import examples, openapi
+from app.web.operations import MEMBERS, OPERATIONS, TAGS
 from app.webhooks.schemas import WebhookChange, WebhookRequest
 
 Json = dict[str, Any]
@@ -49,13 +50,13 @@ def test_it_is_an_openapi_document(document: Json) -> None:
 def test_every_operation_is_described(document: Json) -> None:
     names = [operation["operationId"] for _path, _method, operation in operations(document)]
     assert len(set(names)) == len(names)
-    assert set(names) == set(openapi.OPERATIONS), "app/web/openapi.py: say what this operation answers"
+    assert set(names) == set(OPERATIONS), "app/web/operations.py: say what this operation answers"
     assert set(examples.REQUESTS) | set(examples.ANSWERS) <= set(names)
     known = openapi.kinds()
-    for each in openapi.OPERATIONS.values():
+    for each in OPERATIONS.values():
         assert set(each.problems) <= set(known)
     tagged = {tag for _path, _method, operation in operations(document) for tag in operation["tags"]}
-    assert tagged == set(openapi.TAGS)
+    assert tagged == set(TAGS)
 
 
 def test_every_operation_says_who_may_and_what_can_go_wrong(document: Json) -> None:
@@ -93,7 +94,7 @@ def test_every_kind_of_problem_has_a_schema_and_every_conflict_a_name(document: 
     assert set(get_args(errors.ConflictCode)) <= set(known)
     for kind in known.values():
         assert kind.schema_name in document["components"]["schemas"]
-    assert set(openapi.MEMBERS) | set(examples.PROBLEMS) <= set(known)
+    assert set(MEMBERS) | set(examples.PROBLEMS) <= set(known)
     assert {"Problem", "InvalidRequestProblem", "BudgetExceededProblem"} <= set(document["components"]["schemas"])
 
 

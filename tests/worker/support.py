@@ -25,13 +25,13 @@ from app.privacy.mechanism import MechanismConfig
 from worker.attempt.child import serve
 from worker.attempt.failures import StopRequested
 from worker.attempt.fork_server import ForkServer, Process
+from worker.channel import Channel
 from worker.data.ranks import ALONE, Ranks
 from worker.data.records import DenseRecords, Records, SparseRecords
 from worker.messages import (
     TO_CHILD,
     TO_SUPERVISOR,
     BlockStart,
-    Channel,
     Digest,
     Failed,
     Finished,

@@ -26,12 +26,12 @@ from tests.worker.support import ROOT, Supervisor, dense, key, run_child, run_th
 from worker.attempt.child import serve
 from worker.attempt.failures import StorageFailed, failure_code
 from worker.attempt.together import Forked
+from worker.channel import Channel
 from worker.messages import (
     FAILURE_TEXTS,
     TO_CHILD,
     TO_SUPERVISOR,
     BlockStart,
-    Channel,
     Digest,
     Failed,
     Finished,

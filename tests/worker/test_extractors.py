@@ -28,13 +28,14 @@ from tests.worker.support import Supervisor, parts_of, run_thread, spec, start_o
 from worker.attempt import child
 from worker.attempt.child import SupervisorLink
 from worker.attempt.failures import StopRequested
+from worker.channel import Channel
 from worker.data.parts import records_of
 from worker.extractors import turns
 from worker.extractors.bert import BertMean, Encoder
 from worker.extractors.features import AT_ONCE, Kept, extracted
 from worker.extractors.files import ExtractorMissingError
 from worker.extractors.wordpiece import WordPiece
-from worker.messages import TO_CHILD, TO_SUPERVISOR, Alive, Channel, Failed, Finished, Stop
+from worker.messages import TO_CHILD, TO_SUPERVISOR, Alive, Failed, Finished, Stop
 
 TEXTS = ["a good film", "bad films, a", "", "GOOD,é", "a " * 40, "unheard of"]
 

@@ -16,7 +16,8 @@ import pytest
 from app.errors import TransientError
 from tests.worker.support import ROOT, forks
 from worker.attempt.fork_server import ForkServer, Process
-from worker.messages import TO_SUPERVISOR, Channel, Failed, Stop
+from worker.channel import Channel
+from worker.messages import TO_SUPERVISOR, Failed, Stop
 
 
 @pytest.fixture

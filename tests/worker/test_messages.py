@@ -9,12 +9,12 @@ import pytest
 from pydantic import ValidationError
 
 from tests.worker.support import key, keys_of
+from worker.channel import Channel
 from worker.messages import (
     FAILURE_TEXTS,
     TO_CHILD,
     TO_SUPERVISOR,
     BlockStart,
-    Channel,
     Digest,
     Failed,
     Go,

@@ -27,7 +27,8 @@ from tests.worker.support import ROOT, dense, keys_of, spec, start_of, stored_pa
 from worker.attempt import sandbox
 from worker.attempt.fork_server import ForkServer
 from worker.attempt.sandbox import default_memory_bytes, join_cgroup, probe
-from worker.messages import TO_SUPERVISOR, Channel, Failed, Start
+from worker.channel import Channel
+from worker.messages import TO_SUPERVISOR, Failed, Start
 
 MEMORY = 6 * 2**30
 SHAPE = {"records_train": 80, "records_holdout": 20, "features": 5, "outputs": 3, "sparse": False}

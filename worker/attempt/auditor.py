@@ -46,6 +46,7 @@ from app.settings import Settings
 from worker import messages
 from worker.attempt.fork_server import ForkServer
 from worker.attempt.supervisor import Supervised
+from worker.channel import Channel
 
 # Facts of a machine on which the bits of a sum may depend.
 MACHINE = ("device", "device_name", "threads", "torch", "rows_per_pass", "passes", "sums", "totals", "self_test")
@@ -167,7 +168,7 @@ class _Conversation:
     def run(self, fork_server: ForkServer) -> Replayed:
         """Talks to the process until its last message."""
         ours, theirs = socket.socketpair()
-        channel = messages.Channel(ours, messages.TO_SUPERVISOR)
+        channel = Channel(ours, messages.TO_SUPERVISOR)
         with theirs:
             process = fork_server.start(theirs.fileno())
         try:
@@ -184,7 +185,7 @@ class _Conversation:
         compared, chosen = tuple(self._compared), self._chosen
         return Replayed(len(self._stretches), chosen, compared, self._differs, self._same_model, self._unlike)
 
-    def _hear(self, channel: messages.Channel, said: messages.ToSupervisor) -> bool:
+    def _hear(self, channel: Channel, said: messages.ToSupervisor) -> bool:
         """Answers one message; True after the last one."""
         match said:
             case messages.Ready():
@@ -214,7 +215,7 @@ class _Conversation:
             else:
                 self._differs = self._compared[-1] if self._compared else 0
 
-    def _answer(self, channel: messages.Channel, goes_on: bool, answer: messages.ToChild) -> None:
+    def _answer(self, channel: Channel, goes_on: bool, answer: messages.ToChild) -> None:
         if not self._stopped:
             self._stopped = not goes_on
             channel.send(answer if goes_on else messages.Stop())

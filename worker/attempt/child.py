@@ -31,6 +31,7 @@ from worker.attempt.means import write_mean
 from worker.attempt.policy import policy_of
 from worker.attempt.prepare import agreed_plan, device_of_start, extractor_of, loader, report_of
 from worker.attempt.together import PEER_GONE, Forked, Others, SharedLink, Unheard, connected, exit_status, fork_ranks
+from worker.channel import Channel
 from worker.data.parts import records_of, users_of
 from worker.data.ranks import ALONE, Ranks, RanksError
 from worker.messages import (
@@ -39,7 +40,6 @@ from worker.messages import (
     Alive,
     ArtifactFile,
     BlockStart,
-    Channel,
     Digest,
     Failed,
     FailureCode,

@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 from app import objects, parts, tracing
 from app.contracts.devices import kind_for
 from app.contracts.extractor import HASHED_WORDS
-from app.contracts.job_spec import Runtime
+from app.contracts.runtime import Runtime
 from app.db.declared import Declared, declared
 from app.db.models import Dataset, Job
 from app.disk import sync
@@ -43,6 +43,7 @@ from worker.attempt.folders import clear, output_folder
 from worker.attempt.fork_server import ForkServer, Process
 from worker.attempt.tested import tested_key
 from worker.attempt.watch import TICK_S, Watch
+from worker.channel import Channel
 from worker.noise.keys import Purpose, derive_key
 
 logger = logging.getLogger(__name__)
@@ -199,7 +200,7 @@ class Supervised:
 
     def _converse(self, start: messages.Start) -> bool:
         ours, theirs = socket.socketpair()
-        with closing(messages.Channel(ours, messages.TO_SUPERVISOR)) as channel:
+        with closing(Channel(ours, messages.TO_SUPERVISOR)) as channel:
             with theirs:
                 self.process = self.fork_server.start(theirs.fileno())
                 self.exit = RUNNING
@@ -255,7 +256,7 @@ class Supervised:
             self.ended_by = how or "supervisor"
             self.exit = f"its process ended: {how}" if how else f"its process was ended by the supervisor{why}"
 
-    def _answer(self, channel: messages.Channel, message: messages.ToChild) -> None:
+    def _answer(self, channel: Channel, message: messages.ToChild) -> None:
         """Answers the process. Sends nothing after a stop: the process then waits for no answer, and may be gone."""
         if not self.told_to_stop:
             self.told_to_stop = isinstance(message, messages.Stop)
@@ -285,7 +286,7 @@ class Supervised:
         self.kill()
         self.log.fail("time-limit", TIME_LIMIT, whole=True)
 
-    def _hear(self, channel: messages.Channel, said: messages.ToSupervisor) -> bool | None:
+    def _hear(self, channel: Channel, said: messages.ToSupervisor) -> bool | None:
         """Records one message and answers it. Returns None while the attempt goes on, else True if it succeeded."""
         if isinstance(said, messages.Finished | messages.Stopped | messages.Failed) and self.watch.is_late():
             # The watch checks a few times a second: the order of the two events would reveal fractions of a second.

@@ -8,13 +8,13 @@ from app.contracts.dataset_spec import (
     Columns,
     Features,
     HashedText,
-    Ids,
     Interactions,
     NextItemTask,
     Task,
     Tensor,
     Text,
 )
+from app.contracts.declared_ids import Ids
 from app.contracts.extractor import ExtractorRef
 from app.contracts.table import TableFeatures
 from worker.models.base import Model

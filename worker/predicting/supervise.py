@@ -20,6 +20,7 @@ from app.predictions.claims import Held, answer, claim
 from app.settings import Settings
 from worker import messages
 from worker.attempt.fork_server import START_S, ForkServer
+from worker.channel import Channel
 
 logger = logging.getLogger(__name__)
 SPARE_S = 30.0  # of a lease, beyond the process's start and the prediction's own time, to record the answer
@@ -51,7 +52,7 @@ def _asked(
 ) -> tuple[list[dict[str, Any]] | None, str | None]:
     """The answer of a separate process within the time, which counts from its start; or a failure code."""
     ours, theirs = socket.socketpair()
-    with closing(messages.Channel(ours, messages.TO_SUPERVISOR)) as channel:
+    with closing(Channel(ours, messages.TO_SUPERVISOR)) as channel:
         with theirs:
             process = fork_server.start(theirs.fileno())
         try:
@@ -67,7 +68,7 @@ def _asked(
 
 
 def _answered(
-    channel: messages.Channel, message: messages.Predict, deadline: float
+    channel: Channel, message: messages.Predict, deadline: float
 ) -> tuple[list[dict[str, Any]] | None, str | None]:
     channel.send(message)
     while not channel.pending(max(0.0, min(1.0, deadline - time.monotonic()))):

@@ -1,0 +1,46 @@
+"""The tables of what was found on ledgers and signed about them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import ForeignKey, Text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app.db.base import Base
+
+
+class LedgerCheck(Base):
+    """The last findings on a data set's ledger, including ledgers that this database does not know."""
+
+    __tablename__ = "ledger_checks"
+
+    dataset_id: Mapped[str] = mapped_column(primary_key=True)
+    # How it is behind the head recorded outside the database, by the last survey; null: it is not.
+    behind: Mapped[str | None] = mapped_column(Text)
+    noticed_at: Mapped[datetime | None]
+    # The finding of the last full verification; null: no fault, or no verification yet.
+    problem: Mapped[str | None] = mapped_column(Text)
+    entries: Mapped[int | None]
+    checked_at: Mapped[datetime | None]
+
+
+class LedgerCheckpoint(Base):
+    """The newest signed checkpoint of a data set's ledger, as a note, for its owner to keep elsewhere."""
+
+    __tablename__ = "ledger_checkpoints"
+
+    dataset_id: Mapped[str] = mapped_column(ForeignKey("accounts.dataset_id"), primary_key=True)
+    size: Mapped[int]  # entries
+    note: Mapped[str] = mapped_column(Text)
+    signed_at: Mapped[datetime]
+
+
+class LedgerTile(Base):
+    """The root of 256 consecutive entries in a ledger's tree: a cache that a verification recomputes."""
+
+    __tablename__ = "ledger_tiles"
+
+    dataset_id: Mapped[str] = mapped_column(ForeignKey("accounts.dataset_id"), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    root: Mapped[str]
