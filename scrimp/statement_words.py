@@ -81,9 +81,9 @@ def _guarantee(found: Statement) -> list[str]:
     if largest > now.cap_epsilon:
         cap += f" (once {_up(largest)}: if a change depended on results, that is the guarantee)"
     order = f" at order {now.order:g}" if now.order is not None else ""
-    each = ", for every unit," if _grown(found) else ""
+    scope = "every unit and everything" if _grown(found) else "everything"
     return [
-        f"{cap}{each} for everything that was released, enforced by a {now.filter} filter{order}",
+        f"{cap}, for {scope} that was released, enforced by a {now.filter} filter{order}",
         "for what will be released too, under this cap, as long as it is not raised",
         "all jobs count: each may be chosen by the results of those before",
         "collusion is allowed for: it holds even if all keys and analysts share everything that they learn",
