@@ -61,30 +61,41 @@ TEXT = """# Extractors, and none, as features of a linear probe
 
 `python -m benchmarks.extractors MODELS_ROOT`, the code of `scrimp bench-extractors`. Public sets, so many records at
 random, {folds} folds: mean accuracy ± standard deviation over folds, in per cent. The probe is the `linear_probe`
-preset (50 full-batch steps, the rate from public numbers), δ = 1e-5. ms: processor time of a record's features, one
-thread of a busy machine. Names say pixels a side, pooling, and tokens read; `none` is the pixels themselves.
+preset (50 full-batch steps, the rate from public numbers), δ = 1e-5; without privacy it takes 300 steps, unsearched,
+and may overfit: it is no upper bound. ms: processor time of a record's features, one thread of a busy machine. Names
+say pixels a side, pooling, and tokens read; `none` is the pixels themselves.
 {tables}
+{reading}
 Machine: {machine}
+"""
+# What the kept rows say: renew it with them.
+READING = """## What this decides
+
+The mean of five folds has a standard error of about half the deviation that is shown.
+
+* **Images: any of them is ahead of the pixels**, by 2 to 5 points, and more pixels a side are worth more than a larger
+  network.
+* **Reviews, 1,000 of them, cut at 64 tokens.** At ε = 8 words are ahead of MiniLM by its mean, 75.9 against 71.6 %: the
+  words of a whole review say more than its first 64 tokens. At ε = 1 MiniLM has 66.4 and words 63.0 %, which the errors
+  do not tell apart. An encoder's first token's state is behind both: pooling must be the one that it was trained with.
+* **Undecided:** whole reviews (256 tokens), more records, and SmolLM2's hidden states.
 """
 
 
 def write(found: dict[str, Any]) -> None:
-    """The report of the kept rows, the best at the largest ε first; its scores with privacy."""
+    """The report of the kept rows, the best at the largest ε first."""
     tables = ""
     for name, kept in found.items():
         if not isinstance(kept, dict):
             continue
         rows = sorted(kept["rows"], key=lambda row: -row["scores"][-1]["mean"])
-        heads = " | ".join(f"ε = {each:g}" for each in EPSILONS)
+        heads = " | ".join(("not private", *(f"ε = {each:g}" for each in EPSILONS)))
         tables += f"\n## {name}, {kept['records']:,} records\n\n"
-        tables += f"| extractor | features | ms | {heads} |\n|---|---|---|---|---|\n"
-        note = f"\n{kept['note']}\n" if "note" in kept else ""
+        tables += f"| extractor | features | ms | {heads} |\n{'|---' * (4 + len(EPSILONS))}|\n"
         for row in rows:
-            private = [each for each in row["scores"] if each["epsilon"]]
-            cells = " | ".join(f"{100 * each['mean']:.1f} ± {100 * each['deviation']:.1f}" for each in private)
+            cells = " | ".join(f"{100 * each['mean']:.1f} ± {100 * each['deviation']:.1f}" for each in row["scores"])
             tables += f"| {row['extractor']} | {row['features']:,} | {row['milliseconds']:.0f} | {cells} |\n"
-        tables += note
-    text = TEXT.format(folds=found["folds"], tables=tables, machine=found["machine"])
+    text = TEXT.format(folds=found["folds"], tables=tables, reading=READING, machine=found["machine"])
     RESULTS.with_suffix(".md").write_text(text)
 
 
