@@ -132,6 +132,36 @@ def test_every_command_is_on_a_page() -> None:
     assert [each for each in sorted(commands()) if f"scrimp {each}" not in pages] == []
 
 
+# A command as pages write it: alone on its line, after a prompt or a pipe, or between backticks.
+WRITTEN = re.compile(r"(?:^(?:\$ )?|`|\| )scrimp ([a-z][^`\n|#>]*)", flags=re.MULTILINE)
+
+
+def unknown(line: str) -> str | None:
+    """The first word of a written command that `scrimp` does not know: a command, or an option."""
+    group, words = get_command(app), line.split()
+    while (found := getattr(group, "commands", None)) is not None:
+        if not words or not re.fullmatch(r"[a-z-]+,?", words[0]):
+            return None  # prose about a group of commands
+        if (one := found.get(words.pop(0).rstrip(","))) is None:
+            return line
+        group = one
+    options = {name for each in group.params for name in (*each.opts, *each.secondary_opts)} | {"--help"}
+    asked = (found[0] for each in words if (found := re.match(r"--[a-z-]+", each.lstrip("[("))))
+    return next((each for each in asked if each not in options), None)
+
+
+@pytest.mark.parametrize("page", ["README.md", *sorted(f"docs/{each.name}" for each in (ROOT / "docs").glob("*.md"))])
+def test_what_a_page_types_is_a_command_with_its_options(page: str) -> None:
+    written = WRITTEN.findall((ROOT / page).read_text())
+    assert [(each, wrong) for each in written if (wrong := unknown(each)) is not None] == []
+
+
+def test_a_command_or_an_option_that_is_not_there_is_found() -> None:
+    assert unknown("jobs submit job.json --watch") is None and unknown("budgets list visits") is None
+    assert unknown("jobs subm job.json") == "jobs subm job.json"
+    assert unknown("jobs submit job.json [--wach]") == "--wach"
+
+
 def test_the_exit_codes_are_documented() -> None:
     page = (ROOT / "docs" / "cli.md").read_text()
     table = page.partition("| exit code | |")[2].partition("\n\n")[0]
