@@ -13,7 +13,7 @@ from __future__ import annotations
 from sqlalchemy import ColumnElement, and_, bindparam, select, update
 from sqlalchemy.orm import Session
 
-from app.db.models import SubAccount, SubAccountKey, table_of
+from app.db.models import Account, SubAccount, SubAccountKey, table_of
 from app.errors import PrivacyError
 
 Amounts = tuple[int, int]  # of (train, holdout)
@@ -90,10 +90,12 @@ def all_of(session: Session, dataset_id: str) -> list[SubAccount]:
 
 
 def newest_of(session: Session, dataset_ids: list[str]) -> list[SubAccount]:
-    """The sub-accounts of a data set by name, each from the block that has its newest version: a closed block keeps
-    those that it had when it closed."""
+    """The sub-accounts of a data set by name, each from an open block: there they are all alike. If none is open, from
+    the block that has its newest version: a closed block keeps those that it had when it closed."""
     rows = select(SubAccount).where(SubAccount.dataset_id.in_(dataset_ids))
-    ordered = session.scalars(rows.order_by(SubAccount.version, SubAccount.dataset_id))
+    rows = rows.join(Account, Account.dataset_id == SubAccount.dataset_id)
+    is_open = Account.joined_into.is_(None)
+    ordered = session.scalars(rows.order_by(is_open, SubAccount.version, SubAccount.dataset_id))
     found = {each.name: each for each in ordered}
     return [found[name] for name in sorted(found)]
 

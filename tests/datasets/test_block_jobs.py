@@ -297,6 +297,21 @@ def test_a_block_after_all_others_were_retired_has_the_newest_terms(api: Api) ->
     assert (refused.status_code, refused.json()["budget"]) == (409, key)
 
 
+def test_a_new_block_has_the_budgets_of_the_open_ones_whatever_versions_closed_ones_had(api: Api) -> None:
+    """Earlier versions counted a budget's changes on each block by itself: a closed block's count may be higher."""
+    first, two = grown(api)
+    key, headers = api.key_ids["analyst"], api.headers("owner") | {"If-Match": "*"}
+    path = f"/v1/datasets/{first}/budgets/{key}"
+    assert api.client.put(path, json={"epsilon": 3.0}, headers=api.headers("owner")).status_code == 200
+    assert retire(api, first, "first").status_code == 200
+    with api.db.write() as session:
+        session.get_one(SubAccount, (first, key)).version += 5
+    assert api.client.put(path, json={"epsilon": 1.0}, headers=headers).status_code == 200
+    three = append(api, first, rows(range(160, 220)), "three").json()["id"]
+    with api.db.read() as session:
+        assert [session.get_one(SubAccount, (each, key)).epsilon for each in (two, three)] == [1.0, 1.0]
+
+
 def test_a_declaration_outlives_the_first_block(api: Api) -> None:
     """Classes are those of all blocks: they may still change; the records of a block that is gone are not counted."""
     first, _two = grown(api)
