@@ -19,7 +19,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, Select, bindparam, literal, select, union_all
-from sqlalchemy.exc import SQLAlchemyError
 from starlette.concurrency import run_in_threadpool
 
 from app.db.changes import Changes
@@ -28,6 +27,7 @@ from app.db.models import ApiKey, table_of
 from app.errors import Unauthenticated
 from app.jobs.stream import KEEP_ALIVE_S
 from app.keys.service import KeyLike
+from app.logs import kind_of
 
 logger = logging.getLogger(__name__)
 LOOK_S = 1.0
@@ -131,8 +131,8 @@ class ListHub:
                     whole = whole and await run_in_threadpool(changes.due)
                     readers = [each for each in self._readers if whole or each.state is None]
                     found = await run_in_threadpool(self.look, readers) if readers else []
-                except SQLAlchemyError as error:  # the database is away for a while
-                    logger.warning("cannot look at lists of jobs: %s", type(error).__name__)
+                except Exception as error:  # such as a database that is away: no list ends with one look that failed
+                    logger.warning("cannot look at lists of jobs: %s", kind_of(error))
                     continue
                 for reader, state in zip(readers, found, strict=True):
                     reader.tell(state)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ from sqlalchemy import delete, event, select
 from app.dashboard.lists import EMPTY, KEEP_ALIVE, ListHub, Reader, changes_of, state_of
 from app.dashboard.routes import ROWS, JobsQuery
 from app.dashboard.stream import page_of
+from app.db.changes import Changes
 from app.db.engine import Database
 from app.db.models import ApiKey, Dataset, Grant, Job
 from app.errors import NotFound
@@ -185,6 +187,29 @@ def test_a_change_is_told_once_and_a_page_that_has_seen_it_is_not_told_again(sha
 
     assert told(["aa"]) == ["id: aa\ndata: changed\n\n"] and told(["aa"], "aa") == []
     assert told(["bb"], "aa") == ["id: bb\ndata: changed\n\n"] and told([]) == []
+
+
+def test_lists_outlive_a_look_that_failed(shared: Scene, hub: ListHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever failed: without a next look, a list would neither change nor end with its key."""
+    failures = iter([sqlite3.OperationalError("disk I/O error"), RuntimeError("no more threads")])
+
+    def due(_self: Changes) -> bool:
+        failure = next(failures, None)
+        if failure is not None:
+            raise failure
+        return True
+
+    monkeypatch.setattr("app.dashboard.lists.Changes.due", due)
+    reader = reader_of(shared.db, shared.analyst)
+
+    async def first() -> str:
+        told = changes_of(hub, reader, None, lambda: True)
+        try:
+            return await asyncio.wait_for(anext(told), 30)
+        finally:
+            await told.aclose()
+
+    assert asyncio.run(first()).startswith("id: ") and next(failures, None) is None
 
 
 @pytest.mark.usefixtures("always")
