@@ -52,6 +52,38 @@ def test_invariants_are_raised_not_asserted() -> None:
     assert asserts == []
 
 
+def defined(module: str) -> set[str] | None:
+    """The names that a module of ours has, the modules in it included; None if it is none of ours."""
+    folder = ROOT / module.replace(".", "/")
+    path = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
+    names = {each.stem for each in folder.iterdir()} if folder.is_dir() else set()
+    if not path.is_file():
+        return names or None
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                names.add(name)
+            case ast.Import(names=found) | ast.ImportFrom(names=found):
+                names |= {(each.asname or each.name).partition(".")[0] for each in found}
+            case ast.Name(id=name, ctx=ast.Store()):
+                names.add(name)
+    return names
+
+
+def test_what_benchmarks_and_scripts_import_is_there() -> None:
+    """Few of them run in tests: a name that moved would be missed when somebody needs the number again."""
+    asked = [
+        (f"{path.relative_to(ROOT)}:{node.lineno}", node.module, each.name)
+        for path in python_files("benchmarks", "scripts")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] in CODE
+        for each in node.names
+    ]
+    modules = {module: defined(module) for module in {each[1] for each in asked}}
+    assert [f"{where} {module}.{name}" for where, module, name in asked if name not in (modules[module] or ())] == []
+    assert len(asked) > 100
+
+
 @pytest.mark.parametrize("name", sorted(Settings.model_fields))
 def test_every_setting_is_documented(name: str) -> None:
     assert f"| `SCRIMP_{name.upper()}` |" in (ROOT / "docs" / "settings.md").read_text()
