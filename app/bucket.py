@@ -45,10 +45,13 @@ class Bucket:
 
     def publish(self, key: str, file: Path, sha256: str) -> None:
         """Puts the file if the key is free."""
+        self.publish_content(key, file.read_bytes(), sha256)
+
+    def publish_content(self, key: str, content: bytes, sha256: str) -> None:
+        """Puts a file's content, like `publish`."""
         from obstore import put  # noqa: PLC0415 - optional
         from obstore.exceptions import AlreadyExistsError  # noqa: PLC0415
 
-        content = file.read_bytes()
         if hashlib.sha256(content).hexdigest() != sha256:
             raise PrivacyError("a file changed before it was published")
         try:

@@ -32,6 +32,7 @@ from app.ids import new_id
 from app.keys.service import Caller
 from app.ledger import accounts, behind, blocks, budgets
 from app.ledger.heads import Heads
+from app.seals import Seals
 from app.secrets import secret_id
 from app.settings import Settings
 
@@ -136,7 +137,7 @@ def append(
         raise Conflict("wrong-state", f"a data set has at most {MOST_BLOCKS} blocks: register a new one")
     with db.read() as session:
         check_label(session, to.id, label)
-    service.check_files(spec, {each.name for each in folder.iterdir()})
+    service.check_files(spec, storage.names(folder))
     spec = spec.model_copy(update={"path": None, "upload": None})
     content = service.read(settings, parsers, spec, folder)
     check_count(spec, content)
@@ -203,7 +204,9 @@ def check_units(db: Database, settings: Settings, to: Growing, content: Content,
     from app.formats.digests import common  # noqa: PLC0415
 
     try:
-        mine = units.load(folder / storage.PARTS / UNITS, content.parsed["units_sha256"])
+        file = folder / storage.PARTS / UNITS
+        seal = Seals(settings).key_of(file)
+        mine = units.load(file, content.parsed["units_sha256"], None if seal is None else seal.key)
         with db.read() as session:
             members = family(session, to.id)
         shared = {}

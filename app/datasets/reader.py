@@ -18,7 +18,7 @@ from pathlib import Path
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.audit.record import CURRENT, Origin
-from app.datasets import duplicates, readings, repository, service, sources
+from app.datasets import duplicates, readings, repository, service, sources, storage
 from app.datasets.parsing import Parsers
 from app.datasets.readings import Claimed, Lost
 from app.db.changes import Changes
@@ -135,7 +135,8 @@ class Reader:
             shutil.rmtree(old, ignore_errors=True)
         work.mkdir(mode=0o700)
         for name in claimed.sources:
-            (work / name).hardlink_to(folder / name)
+            file = storage.arrived(folder, name)
+            (work / file.name).hardlink_to(file)
         if watch.stop.is_set():
             raise Interrupted
         content = service.read(self.settings, self._parsers, claimed.spec, work, watch)

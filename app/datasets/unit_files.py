@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app import objects
-from app.bucket import DamagedError
 from app.contracts.blocks import UNITS
 from app.disk import sync
 from app.errors import NotFound, ServiceError
 from app.formats.damage import DataDamagedError
+from app.formats.sealed import content_of
 from app.parts import DATASETS
+from app.seals import Seals
 from app.settings import Settings
 
 if TYPE_CHECKING:
@@ -32,8 +33,15 @@ def publish(settings: Settings, dataset_id: str, file: Path, sha256: str) -> Non
     Raises:
         Unavailable: the bucket does not answer.
     """
-    if settings.object_store:
-        objects.of(settings).publish(_key(dataset_id, sha256), file, sha256)
+    bucket = objects.bucket_of(settings)
+    if bucket is not None:
+        content = content_of(file, _opens(settings, file))
+        bucket.publish_content(_key(dataset_id, sha256), content, sha256)
+
+
+def _opens(settings: Settings, file: Path) -> bytes | None:
+    seal = Seals(settings).key_of(file)
+    return None if seal is None else seal.key
 
 
 def place(settings: Settings, dataset_id: str, sha256: str) -> None:
@@ -49,19 +57,21 @@ def place(settings: Settings, dataset_id: str, sha256: str) -> None:
 
 
 def load(settings: Settings, dataset_id: str, sha256: str) -> NDArray[np.uint64]:
-    """The digests, (n, 2).
+    """The digests, (n, 2). Those in a bucket are not written to this machine's disk.
 
     Raises:
         DataDamagedError: they are missing or differ from the registered ones.
-        Unavailable: the bucket does not answer.
+        Unavailable: the bucket does not answer; or they are sealed under a key that is not here.
     """
     from app.formats import units  # noqa: PLC0415 - numpy, which an idle API does without
 
     key = _key(dataset_id, sha256)
+    own, bucket = settings.storage_root / key, objects.bucket_of(settings)
+    if bucket is None or own.is_file():  # also with a bucket: from before it was used
+        return units.load(own, sha256, _opens(settings, own))
     try:
-        own = settings.storage_root / key  # also with a bucket: from before it was used
-        return units.load(own if own.is_file() else objects.of(settings).local(key, sha256), sha256)
-    except (NotFound, DamagedError):
+        return units.of_bytes(b"".join(bucket.blocks(key, bucket.size(key))), sha256)
+    except NotFound:
         raise DataDamagedError("the units of a block cannot be read") from None
 
 

@@ -7,7 +7,6 @@ it tells as much of the data as the parts do to somebody with the key, and witho
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from app.formats.damage import DataDamagedError
 from app.formats.digests import DIGEST_BYTES, Keys
+from app.formats.sealed import DataKey, content_of, create, finish
 
 USER = b"scrimp/user"
 
@@ -29,26 +29,37 @@ def of_users(users: Iterable[str], keys: Keys) -> NDArray[np.uint64]:
     return np.frombuffer(joined, dtype=">u8").astype(np.uint64).reshape(-1, 2)
 
 
-def save(path: Path, words: NDArray[np.uint64]) -> str:
-    """Writes digests (n, 2) as a new file of mode 0600, synced to disk. Returns its SHA-256."""
+def save(path: Path, words: NDArray[np.uint64], key: DataKey | None = None) -> str:
+    """Writes digests (n, 2) as a new file of mode 0600, synced to disk. Returns the SHA-256 of its content.
+
+    Args:
+        key: seals it.
+    """
     content = np.unique(words, axis=0).astype(">u8").tobytes()
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+    with create(path, key) as file:
         file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+        finish(file)
     return hashlib.sha256(content).hexdigest()
 
 
-def load(path: Path, sha256: str) -> NDArray[np.uint64]:
+def load(path: Path, sha256: str, key: bytes | None = None) -> NDArray[np.uint64]:
     """The digests of a file, (n, 2).
 
+    Args:
+        key: the data key, if it may be sealed.
+
     Raises:
-        DataDamagedError: it is missing or differs from the registered one.
+        DataDamagedError: it is missing or differs from the registered one; or it is sealed under another key.
     """
     try:
-        content = path.read_bytes()
+        content = content_of(path, key)
     except OSError:
         raise DataDamagedError("the units of a block cannot be read") from None
+    return of_bytes(content, sha256)
+
+
+def of_bytes(content: bytes, sha256: str) -> NDArray[np.uint64]:
+    """The digests in a file's content, (n, 2). Raises DataDamagedError if it differs from the registered one."""
     if hashlib.sha256(content).hexdigest() != sha256:
         raise DataDamagedError("the units of a block differ from the registered ones")
     return np.frombuffer(content, dtype=">u8").astype(np.uint64).reshape(-1, 2)
