@@ -60,9 +60,9 @@ VALUES: dict[str, dict[str, Any]] = {
     "a GPU alone": {"workers": {"cpu": None, "cuda": GPU}, "scaling": {"enabled": True}},
 }
 HOLDS = {
-    "api": {"api_key_pepper", "session_key", "data_hmac_key", "webhook_key"},
+    "api": {"api_key_pepper", "session_key", "data_hmac_key", "webhook_key", "parts_key"},
     "relay": {"signing_key", "webhook_key"},
-    "worker": {"noise_secret"},
+    "worker": {"noise_secret", "parts_key"},
 }
 Document = dict[str, Any]
 
