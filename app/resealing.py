@@ -143,7 +143,8 @@ def seal(settings: Settings) -> int:
         try:
             if header_of(path) is None:
                 folder = settings.storage_root / "/".join(_dataset(settings.storage_root, path))
-                keys.setdefault(folder, _key_of(folder, seals))
+                if folder not in keys:
+                    keys[folder] = _key_of(folder, seals)
                 seal_file(path, keys[folder])
                 count += 1
         except FileNotFoundError:

@@ -37,8 +37,9 @@ a row says more than its numbers. Processor time; the file is in the page cache,
 |---|---:|---:|
 """
 NOTES = """
-* A sealed file is read in chunks of 4 KiB, a record of 400 bytes at random as well: {amplified:.0f} times the bytes of
-  a Poisson batch are decrypted. That is a fixed cost a record, whatever the part's size.
+* A sealed file is read in chunks of 4 KiB, a record of 400 bytes at random as well: {amplified:.0f} times the features
+  of a Poisson batch are decrypted, and a chunk for each label. That is a fixed cost a record, whatever the part's size
+  or the model's.
 * A part below 512 MiB is read into memory once, and its steps are those of a plain one.
 * *Anonymous* memory is what the kernel cannot take back. A plain part is mapped, so its pages are not in it.
 * On disk a sealed part takes {overhead:.3f} % more.

@@ -127,6 +127,12 @@ def test_every_setting_exists(documents: list[Document]) -> None:
     assert named <= known
 
 
+def test_parts_are_sealed_if_a_value_says_so() -> None:
+    for values, said in (({}, None), ({"storage": {"encrypt": True}}, "true")):
+        (config,) = of_kind(rendered(values), "ConfigMap").values()
+        assert config["data"].get("SCRIMP_ENCRYPT_PARTS") == said
+
+
 def test_each_command_line_is_one_of_ours(documents: list[Document]) -> None:
     for line in sorted({tuple(each["args"]) for _, each in containers(documents) if "args" in each}):
         assert line[0] == "scrimp"
