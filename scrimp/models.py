@@ -306,6 +306,14 @@ class Rate(Resource):
     because: str
 
 
+class Start(Resource):
+    """When a job would start that is submitted now; `in_s` is null if no job that the key may see has ended yet."""
+
+    claims_before: int
+    at_least: bool = False
+    in_s: float | None = None
+
+
 class Quote(Resource):
     """A price, before it is paid. `epsilon` is null on public data."""
 
@@ -324,6 +332,7 @@ class Quote(Resource):
     jobs_that_fit: int | None = None
     hpo: dict[str, Any] | None = None
     estimated_duration_s: float | None = None
+    start: Start | None = None
     warnings: list[str] = []
     resolved: Rate | None = None
 

@@ -5,6 +5,8 @@ uploads/<id>/file.sealed   the same, sealed, after a header
 uploads/<id>/upload.json   what was declared: written last, removed first
 uploads/lock               held by whoever begins uploads or sweeps them, in all processes
 
+API processes with one storage go on with each other's uploads. Others answer 404 and say why.
+
 Who writes to a file holds its lock (flock); the end of a process gives it back. A crash leaves at worst a folder
 without upload.json, which `sweep` removes.
 """
@@ -36,6 +38,10 @@ from app.settings import Settings
 
 ID = re.compile(r"up_[a-z2-7]{21}")
 FILE, DECLARED, LOCK = "file", "upload.json", "lock"
+NOT_HERE = (
+    "there is no upload with this id here, or it has expired; if several hosts run the API and share no storage, an "
+    "upload goes on at the host that began it"
+)
 
 
 class Declared(Document):
@@ -124,7 +130,7 @@ def find(settings: Settings, key_id: str, upload_id: str) -> Upload:
     """
     upload = _load(settings, _root(settings) / upload_id) if ID.fullmatch(upload_id) else None
     if upload is None or upload.declared.key != key_id or upload.expires_at <= now():
-        raise NotFound("there is no upload with this id, or it has expired")
+        raise NotFound(NOT_HERE)
     return upload
 
 
@@ -228,7 +234,7 @@ def take(settings: Settings, key_id: str, upload_id: str, pointer: str, folder: 
         file = upload.file
         os.link(file, place(folder, name, sealed=file.name.endswith(SEALED)))
     except (NotFound, FileNotFoundError):
-        raise InvalidRequest.at(pointer, "this key has no such upload, or it has expired: upload the file") from None
+        raise InvalidRequest.at(pointer, f"{NOT_HERE}; or upload the file again") from None
     return upload.declared
 
 
@@ -311,7 +317,7 @@ def _lock(upload: Upload) -> int:
     try:
         descriptor = os.open(upload.file, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
     except FileNotFoundError:
-        raise NotFound("there is no upload with this id, or it has expired") from None
+        raise NotFound(NOT_HERE) from None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -61,6 +61,10 @@ class Turns:
             key_start = max(key_start, mine.key_start + _length(weights[key]))
         return Turn(self._number + 1, owner_start, key_start)
 
+    def after(self, pair: Pair, turn: Turn) -> Turns:
+        """The turns once a pair has taken this one."""
+        return Turns({**self._last, pair: turn}, (turn.number, max(self._owners_now, turn.owner_start)))
+
     def oldest(self, pair: Pair) -> tuple[int, int]:
         """The numbers of the owner's and of the pair's last claim; 0 for none."""
         latest, mine = self._of_owner.get(pair[0]), self._last.get(pair)
