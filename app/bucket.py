@@ -192,9 +192,9 @@ class Bucket:
             except FileNotFoundError:
                 raise NotFound("this object is no longer in the store") from None
 
-    def named(self, key: str) -> InBucket:
+    def named(self, key: str) -> StoredObject:
         """An object that is read like a file, and not written to this machine's disk. Raises NotFound, Unavailable."""
-        return InBucket(self, key, self.size(key))
+        return StoredObject(self, key, self.size(key))
 
     def blocks(self, key: str, size: int) -> Iterator[bytes]:
         """The first `size` bytes of an object, a range at a time: each is asked for again by itself if it breaks off.
@@ -214,7 +214,7 @@ class Bucket:
 
 
 @dataclass(frozen=True)
-class InBucket:
+class StoredObject:
     """An object of so many bytes, to be read like a file's path, from begin to end."""
 
     bucket: Bucket
