@@ -10,6 +10,8 @@ from torch import Tensor
 
 from worker.data.records import Records
 
+Prepare = Callable[[Records], Records]  # transforms records
+
 
 @dataclass(frozen=True)
 class Released:
@@ -20,7 +22,7 @@ class Released:
         tensors: published with the weights, by name.
     """
 
-    prepare: Callable[[Records], Records] | None = None
+    prepare: Prepare | None = None
     tensors: dict[str, Tensor] = field(default_factory=dict)
 
 
