@@ -12,10 +12,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from sqlalchemy import func, select
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from app.db.models import ClaimTurn, table_of
+from app.db.upsert import insert_into
 
 Pair = tuple[str, str]  # owner of the data, key of the job
 # The virtual time of one claim at weight 1. All weights up to 20 divide it, so their shares are exact; others have
@@ -94,8 +94,6 @@ def rounds(running: int, weight: int, least: int) -> int:
 
 def note_turn(session: Session, pair: Pair, turn: Turn) -> None:
     """Records a pair's claim. Two concurrent claims may get the same turn: then the jobs' age decides."""
-    dialect = postgresql if session.get_bind().dialect.name == "postgresql" else sqlite
     values = {"turn": turn.number, "owner_start": turn.owner_start, "key_start": turn.key_start}
-    again = {"index_elements": ["owner_key", "key_id"], "set_": values}
-    row = {"owner_key": pair[0], "key_id": pair[1], **values}
-    session.execute(dialect.insert(table_of(ClaimTurn)).values(row).on_conflict_do_update(**again))
+    new = insert_into(session, table_of(ClaimTurn)).values({"owner_key": pair[0], "key_id": pair[1], **values})
+    session.execute(new.on_conflict_do_update(index_elements=["owner_key", "key_id"], set_=values))
