@@ -44,6 +44,8 @@ from app.settings import Settings
 KIND = "reading"  # the folder under the storage root
 KEPT = timedelta(days=1)  # how long the owner sees the outcome
 READ = DatasetReading
+# That a block was refused is told to its owner alone: a count of such rows, too, is a function of one unit.
+TOLD_TO_ADMINS = or_(READ.parent_id.is_(None), READ.state != "rejected")
 TAKEN = ("id", "attempt", "deaths", "owner_key", "name", "parent_id", "label", "spec", "sources")
 
 
@@ -307,8 +309,8 @@ def _reject_lost(db: Database, settings: Settings) -> None:
 
 
 def _seen(caller: Caller) -> ColumnElement[bool]:
-    if caller.is_admin:  # but that a block was refused is told to its owner alone
-        return or_(READ.parent_id.is_(None), READ.state != "rejected", READ.owner_key == caller.id)
+    if caller.is_admin:
+        return or_(TOLD_TO_ADMINS, READ.owner_key == caller.id)
     return and_(READ.owner_key == (caller.id if caller.role == "owner" else None))
 
 

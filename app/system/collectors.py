@@ -13,10 +13,10 @@ from datetime import datetime
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from app.datasets import resumable
+from app.datasets import readings, resumable
 from app.db.clock import now_there
 from app.db.engine import Database
 from app.db.models import ApiKey, Attempt, DatasetReading, Job, Outbox, Prediction, Webhook, WebhookDelivery
@@ -49,7 +49,13 @@ class ServiceCollector(Collector):
                 *_webhooks(session),
                 *_keys(session),
                 _by(session, "scrimp_predictions", "Predictions that are kept, by status.", Prediction.status),
-                _by(session, "scrimp_readings", "Data files read in the background, by state.", DatasetReading.state),
+                _by(
+                    session,
+                    "scrimp_readings",
+                    "Data files read in the background, by state; without blocks that were refused.",
+                    DatasetReading.state,
+                    readings.TOLD_TO_ADMINS,
+                ),
             ]
         yield from found
         uploads = GaugeMetricFamily("scrimp_uploads_open", "Uploads in pieces that are not registered.")
@@ -148,10 +154,13 @@ def _webhooks(session: Session) -> Families:
     yield state
 
 
-def _by(session: Session, name: str, says: str, column: InstrumentedAttribute[str]) -> GaugeMetricFamily:
-    """A gauge with the number of rows by one of their columns."""
+def _by(
+    session: Session, name: str, says: str, column: InstrumentedAttribute[str], among: ColumnElement[bool] | None = None
+) -> GaugeMetricFamily:
+    """A gauge with the number of rows by one of their columns; `among`: of those that it is true of."""
     family = GaugeMetricFamily(name, says, labels=[column.key])
-    for value, count in session.execute(select(column, func.count()).group_by(column)):
+    rows = select(column, func.count()).group_by(column)
+    for value, count in session.execute(rows if among is None else rows.where(among)):
         family.add_metric([value], count)
     return family
 

@@ -94,6 +94,7 @@ def test_a_large_block_that_shares_a_record_is_refused_to_its_owner_alone(api: A
     assert api.get(f"/v1/datasets/{found['id']}").json()["state"] == "rejected"
     assert [each["state"] for each in listed(api, dataset, "admin")] == ["ready"]
     assert api.get(f"/v1/datasets/{found['id']}", "admin").status_code == 404
+    assert 'scrimp_readings{state="rejected"}' not in api.get("/metrics", "admin").text
     assert {path.split("/")[1] for path in api.stored()} == {dataset}
     appended(api, dataset, rows(range(60, 120)))
     assert reader.run_once() and listed(api, dataset, "analyst")[1]["label"] == "two", "its label was free"
