@@ -73,7 +73,7 @@ def left(folder: Path) -> torch.Tensor:
     return found
 
 
-@pytest.mark.parametrize("job", but(list(JOBS), lambda job: job not in BY_DAY))
+@pytest.mark.parametrize("job", but(list(JOBS), BY_DAY.__contains__))
 def test_a_model_and_its_scores_are_the_same_with_canaries(tmp_path: Path, job: str) -> None:
     """To the bit: so an audit costs no accuracy, and scores never see a canary."""
     plain, model = ran(tmp_path / "plain", spec(**JOBS[job]))
