@@ -4,7 +4,7 @@ BIN := .venv/bin
 PINS := pyproject.toml client/pyproject.toml client/setup.py constraints.txt setup.py $(wildcard worker/native/*.c)
 REPRODUCE := reproduce-adambc-analysis reproduce-barcode-mnist reproduce-correlated reproduce-dp2 reproduce-dpformer reproduce-heavy-tail reproduce-language \
   reproduce-linear-scaling reproduce-prompts reproduce-search-gain
-NIGHTLY := nightly-fuzz nightly-contract nightly-audit nightly-bound nightly-chaos nightly-machine nightly-services
+NIGHTLY := nightly-fuzz nightly-contract nightly-audit nightly-bound nightly-chaos nightly-machine nightly-mutation nightly-services
 .DEFAULT_GOAL := help
 .PHONY: help demo serve test check lint bench gpu nightly docs openapi notebooks graph wheel clean $(NIGHTLY) $(REPRODUCE)
 
@@ -18,7 +18,7 @@ help:
 	@echo "make $(REPRODUCE)"
 	@echo "             repeats an experiment from the literature with the service's own code: hours"
 	@echo "make nightly runs $(NIGHTLY):"
-	@echo "             long runs, each with a dated report (nightly-chaos, nightly-machine: SECONDS=, SEED=)"
+	@echo "             long runs, each with a dated report (nightly-chaos, nightly-machine: SECONDS=, SEED=; nightly-mutation: SECONDS=)"
 	@echo "make docs    builds the documentation site into build/site"
 	@echo "make openapi writes docs/openapi.json and docs/api.md, and the client's typed specifications"
 	@echo "make wheel   builds dist/scrimp_client-*.whl, and dist/scrimp-*.whl for every Linux since 2014 with the noise step"
@@ -53,7 +53,8 @@ bench: .venv/.bench
 $(REPRODUCE): reproduce-%: .venv/.bench
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.reproduce.$(if $(and $(DATA),$(filter dpformer,$*)),games $(DATA),$(subst -,_,$*))
 
-# Each part takes less than an hour and writes a dated report; nightly-machine goes on where its last run ended.
+# Each part takes less than an hour and writes a dated report; nightly-machine and nightly-mutation go on where their
+# last run ended.
 nightly: $(NIGHTLY)
 
 # On a machine with an NVIDIA GPU and a CUDA build of torch; less than ten minutes.
@@ -83,6 +84,9 @@ nightly-chaos: .venv/.dev
 
 nightly-machine: .venv/.dev
 	$(BIN)/python -m tests.machine.nightly --seconds $(or $(SECONDS),3000) $(if $(SEED),--seed $(SEED))
+
+nightly-mutation: .venv/.dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.mutation.nightly --seconds $(or $(SECONDS),3000)
 
 docs: .venv/.dev
 	$(BIN)/python scripts/build_site.py

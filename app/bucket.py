@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from app.disk import require_room
 from app.errors import NotFound, PrivacyError, ServiceError
@@ -45,10 +48,13 @@ class Bucket:
 
     def publish(self, key: str, file: Path, sha256: str) -> None:
         """Puts the file if the key is free."""
+        self.publish_content(key, file.read_bytes(), sha256)
+
+    def publish_content(self, key: str, content: bytes, sha256: str) -> None:
+        """Puts a file's content, like `publish`."""
         from obstore import put  # noqa: PLC0415 - optional
         from obstore.exceptions import AlreadyExistsError  # noqa: PLC0415
 
-        content = file.read_bytes()
         if hashlib.sha256(content).hexdigest() != sha256:
             raise PrivacyError("a file changed before it was published")
         try:
@@ -186,6 +192,10 @@ class Bucket:
             except FileNotFoundError:
                 raise NotFound("this object is no longer in the store") from None
 
+    def named(self, key: str) -> StoredObject:
+        """An object that is read like a file, and not written to this machine's disk. Raises NotFound, Unavailable."""
+        return StoredObject(self, key, self.size(key))
+
     def blocks(self, key: str, size: int) -> Iterator[bytes]:
         """The first `size` bytes of an object, a range at a time: each is asked for again by itself if it breaks off.
 
@@ -201,6 +211,39 @@ class Bucket:
                 except FileNotFoundError:
                     raise NotFound("this object is no longer in the store") from None
             yield bytes(found)
+
+
+@dataclass(frozen=True)
+class StoredObject:
+    """An object of so many bytes, to be read like a file's path, from begin to end."""
+
+    bucket: Bucket
+    key: str
+    size: int
+
+    def open(self, _mode: Literal["rb"], /) -> io.BufferedReader:
+        """Its content as a stream."""
+        return io.BufferedReader(_Stream(self.bucket.blocks(self.key, self.size)), RANGE_BYTES)
+
+
+class _Stream(io.RawIOBase):
+    """Blocks as a file."""
+
+    def __init__(self, blocks: Iterator[bytes]) -> None:
+        self._blocks, self._held = blocks, memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: object, /) -> int:
+        try:
+            self._held = self._held or memoryview(next(self._blocks, b""))
+        except NotFound as error:  # it was removed meanwhile
+            raise FileNotFoundError(str(error)) from None
+        view = memoryview(buffer).cast("B")  # type: ignore[arg-type]
+        count = min(len(view), len(self._held))
+        view[:count], self._held = self._held[:count], self._held[count:]
+        return count
 
 
 def _sha256(path: Path) -> str:

@@ -156,6 +156,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.peppers = load_secrets(settings, "api_key_pepper")
     app.state.limits = RequestLimits(settings)
     app.state.webhook_key = load_secret(settings, "webhook_key")
+    if settings.encrypt_parts:
+        load_secret(settings, "parts_key")
     app.state.webhook_policy = Policy.of(settings)
     app.state.readiness = Readiness(lambda: checks(db, settings))
     app.state.registry = make_registry(db, settings, measures)

@@ -7,13 +7,15 @@
              registered hash as it leaves and as it arrives, and again when it is first read.
 
 A part that lies in this machine's own folder is read there, also with a bucket: from before the bucket was used.
+Files of this machine may be sealed (app.seals); objects of a bucket are encrypted by the bucket.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,15 +25,16 @@ from app.bucket import CACHE, Bucket
 from app.disk import keep
 from app.errors import NotFound, ServiceError
 from app.formats.damage import DataDamagedError
+from app.formats.sealed import DataKey, blocks, content_size, header_of, readable, sealed_size, sealing
 from app.ids import new_id
 from app.objects import bucket_of
 from app.part_cache import PartCache
+from app.seals import Seals
 from app.settings import Settings
 
 logger = logging.getLogger(__name__)
 DATASETS = "datasets"
 FEATURES = "features"
-COPY_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,7 @@ def of(settings: Settings) -> Parts:
     bucket = bucket_of(settings)
     if bucket is None:
         return InFolder(settings.storage_root)
-    return InBucket(bucket, settings.storage_root, settings.cache_bytes)
+    return InBucket(bucket, settings.storage_root, settings.cache_bytes, Seals(settings))
 
 
 class InFolder:
@@ -169,15 +172,16 @@ class InFolder:
 class InBucket:
     """A bucket, and this machine's copies."""
 
-    def __init__(self, bucket: Bucket, root: Path, cache_bytes: int) -> None:
-        self._bucket, self._own = bucket, InFolder(root)
+    def __init__(self, bucket: Bucket, root: Path, cache_bytes: int, seals: Seals) -> None:
+        self._bucket, self._own, self._seals = bucket, InFolder(root), seals
         self._root = root
         self.cache = PartCache(root / CACHE / DATASETS, cache_bytes)
 
     def publish(self, dataset_id: str, folder: Path, written: Mapping[str, Mapping[str, str]]) -> Published:
         """Uploads each part, checked on its way, and then its index."""
         prefix = f"{DATASETS}/{dataset_id}/{new_id('p')}"
-        published = Published({name: _row(prefix, folder, part) for name, part in written.items()}, prefix)
+        rows = {name: _row(prefix, folder, part, _content_size) for name, part in written.items()}
+        published = Published(rows, prefix)
         try:
             for part in written.values():
                 self._upload(folder / part["file"], f"{prefix}/{part['file']}", part["sha256"])
@@ -190,10 +194,15 @@ class InBucket:
         from app.formats.checked import checked  # noqa: PLC0415 - numpy, which an idle API does without
         from app.formats.layout import Index, index_path  # noqa: PLC0415
 
-        index = Index.read(file, sha256)
-        self._bucket.upload(key, checked(_blocks(file), index), file.stat().st_size)
-        content = index.to_bytes()
-        self._bucket.upload(f"{index_path(Path(key))}", [content], len(content))
+        seal = self._seals.key_of(file)
+        opens = None if seal is None else seal.key
+        index = Index.read(file, sha256, opens)
+        with readable(file, opens).open("rb") as content:
+            size = content.seek(0, os.SEEK_END)
+            content.seek(0)
+            self._bucket.upload(key, checked(blocks(content), index), size)
+        named = index.to_bytes()
+        self._bucket.upload(f"{index_path(Path(key))}", [named], len(named))
 
     def place(self, dataset_id: str, folder: Path) -> None:
         """They are in place."""
@@ -207,16 +216,16 @@ class InBucket:
 
     @contextmanager
     def held(self, path: str, sha256: str, going: Callable[[], None] = lambda: None) -> Iterator[Path]:
-        """A copy, fetched if this machine has none."""
+        """A copy, fetched if this machine has none, or one that is not sealed as new ones are."""
         if (self._root / path).is_file():
             yield (self._root / path).resolve()
             return
         _, dataset_id, rest = path.split("/", 2)
         with self.cache.using(dataset_id) as folder:
             copy = folder / rest
-            if not copy.is_file():
+            if not self._seals.fits(copy):
                 with self.cache.fetching(dataset_id):
-                    if not copy.is_file():
+                    if not self._seals.fits(copy):
                         self._fetch(path, sha256, copy, going)
             yield copy.resolve()
 
@@ -225,27 +234,36 @@ class InBucket:
         from app.formats.checked import checked, checked_whole  # noqa: PLC0415
         from app.formats.layout import Index, index_path  # noqa: PLC0415
 
+        seal = self._seals.new()  # one for both files: an attempt is told of one
         try:
             if copy.suffix == ".npz":
-                self._fill(key, copy, lambda blocks: checked_whole(blocks, sha256), going)
+                size = self._bucket.size(key)
+                self._write(copy, checked_whole(self._bucket.blocks(key, size), sha256), size, seal, going)
                 return
             at = index_path(Path(key))
             content = b"".join(self._bucket.blocks(str(at), self._bucket.size(str(at))))
             index = Index.of_bytes(content, sha256)
-            with self.cache.new(index_path(copy), len(content)) as partial:
-                partial.write_bytes(content)
-            self._fill(key, copy, lambda blocks: checked(blocks, index), going)
+            self._write(index_path(copy), [content], len(content), seal)
+            size = self._bucket.size(key)
+            self._write(copy, checked(self._bucket.blocks(key, size), index), size, seal, going)
         except NotFound:
             raise DataDamagedError("a stored part of the data set is no longer in the bucket") from None
 
-    def _fill(
-        self, key: str, copy: Path, check: Callable[[Iterator[bytes]], Iterator[bytes]], going: Callable[[], None]
+    def _write(
+        self,
+        copy: Path,
+        content: Iterable[bytes],
+        size: int,
+        seal: DataKey | None,
+        going: Callable[[], None] = lambda: None,
     ) -> None:
-        size = self._bucket.size(key)
-        with self.cache.new(copy, size) as partial, partial.open("r+b") as file:
-            for block in check(self._bucket.blocks(key, size)):
+        taken = size if seal is None else sealed_size(size)
+        with self.cache.new(copy, taken) as partial, partial.open("r+b") as plain:
+            file = plain if seal is None else sealing(plain, seal)
+            for block in content:
                 file.write(block)
                 going()
+            file.close()
 
     def features(self, dataset_id: str) -> Path:
         """With the copies."""
@@ -278,18 +296,22 @@ class InBucket:
         return sum(int(row.get("bytes", 0)) for row in rows.values()) or self._own.stored_bytes(dataset_id, rows)
 
 
-def _row(prefix: str, folder: Path, part: Mapping[str, str]) -> dict[str, Any]:
+def _stored_size(file: Path) -> int:
+    return file.stat().st_size
+
+
+def _row(
+    prefix: str, folder: Path, part: Mapping[str, str], size_of: Callable[[Path], int] = _stored_size
+) -> dict[str, Any]:
     from app.formats.layout import index_path  # noqa: PLC0415
 
     file = folder / part["file"]
-    size = file.stat().st_size + index_path(file).stat().st_size
+    size = size_of(file) + size_of(index_path(file))
     return {"path": f"{prefix}/{part['file']}", "sha256": part["sha256"], "bytes": size}
 
 
-def _blocks(file: Path) -> Iterator[bytes]:
-    with file.open("rb") as content:
-        while block := content.read(COPY_BYTES):
-            yield block
+def _content_size(file: Path) -> int:
+    return _stored_size(file) if header_of(file) is None else content_size(file)
 
 
 def _sizes(folder: Path) -> Iterator[int]:

@@ -5,6 +5,8 @@
                     next use                                        between are dead, an admin rotates them
     session_key     replaced: signed-in users sign in again         -
     webhook_key     new secrets are encrypted under the new one     encrypts the others anew, drops the old one
+    parts_key       put on top: each sealed file's data key is  clears the old wraps, drops the old one
+                    wrapped under it, too
     data_hmac_key   put on top: every stored hash is renewed        renews what an interrupted rotation left
     signing_key     replaced; both public keys are published        -
     noise_secret    new jobs are keyed by the new one               drops the old one: jobs that began under it
@@ -24,6 +26,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import select
 
+from app import resealing
 from app.audit import record as audit
 from app.datasets import hashes
 from app.db.engine import Database
@@ -33,7 +36,7 @@ from app.secrets import NAMES, SECRET_BYTES, SecretError, load_secrets, secret_i
 from app.settings import Settings
 from app.webhooks import encryption
 
-KEPT = ("api_key_pepper", "webhook_key", "data_hmac_key", "noise_secret")
+KEPT = ("api_key_pepper", "webhook_key", "parts_key", "data_hmac_key", "noise_secret")
 PUBLIC_KEY_FILE = "signing_key.pub"
 
 
@@ -79,6 +82,8 @@ def rotate(db: Database, settings: Settings, name: str) -> State:
         write_private(settings.home / PUBLIC_KEY_FILE, text + "\n", overwrite=True)
     if name == "data_hmac_key":
         _renew_hashes(db, after)
+    if name == "parts_key":
+        resealing.rewrap(settings, drop=False)
     return _noted(db, name, after, "secret.rotated")
 
 
@@ -89,6 +94,8 @@ def finish(db: Database, settings: Settings, name: str) -> State:
         SecretError: there is no such secret, or it is not in a file.
         encryption.Unreadable: a webhook's secret is encrypted under a key that no longer exists.
     """
+    if name == "parts_key":  # first: it needs no right to write the secret's file
+        resealing.rewrap(settings, drop=True)
     path = _file(settings, name)
     found = load_secrets(settings, name)
     if name == "data_hmac_key":

@@ -4,6 +4,7 @@
     session_key      the API     signs dashboard sign-ins
     data_hmac_key    the API     keyed hashes of contents, and the hold-out split
     webhook_key      the API and the relay: webhooks' signing secrets are stored encrypted under it
+    parts_key        the API and the worker: wraps the data keys of sealed files (app.seals)
     noise_secret     the worker  every job's noise and sampling keys are derived from it
     signing_key      the relay   Ed25519, signs certificates
 
@@ -25,7 +26,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from app.errors import ServiceError
 from app.settings import Settings
 
-NAMES = ("api_key_pepper", "session_key", "data_hmac_key", "webhook_key", "noise_secret", "signing_key")
+NAMES = ("api_key_pepper", "session_key", "data_hmac_key", "webhook_key", "parts_key", "noise_secret", "signing_key")
 SECRET_BYTES = 32
 
 

@@ -64,6 +64,12 @@ class Settings(BaseSettings):
         description="With a bucket: what a host keeps of data sets in home/storage/cache; the least recently used go.",
     )
 
+    encrypt_parts: bool = Field(
+        False,
+        description="Seal what is stored of data sets on this machine, under the secret `parts_key`: parts, caches, "
+        "files that arrive.",
+    )
+
     witnesses: list[str] = Field(
         [], description='Witnesses of checkpoints, as JSON: ["URL VERIFIER-KEY", …]; the relay sends them each one.'
     )

@@ -35,6 +35,7 @@ import numpy as np  # noqa: E402
 from app.formats.layout import Layout  # noqa: E402
 from app.formats.part_reader import PartFile  # noqa: E402
 from app.formats.part_writer import PartWriter  # noqa: E402
+from app.formats.sealed import DataKey  # noqa: E402
 from app.formats.stored import StoredPart  # noqa: E402
 from tests.worker.support import Supervisor, forks, spec, start_of  # noqa: E402
 from worker.channel import Channel  # noqa: E402
@@ -66,19 +67,20 @@ HEAD = (
 )
 
 
-def generated(folder: Path, records: int) -> dict[str, str]:
-    """Writes a part of synthetic records. Returns the start message's entry for it."""
+def generated(folder: Path, records: int, key: DataKey | None = None) -> dict[str, Any]:
+    """Writes a part of synthetic records, sealed if there is a key. Returns the start message's entry for it."""
     weights = np.random.default_rng(0).standard_normal((FEATURES, CLASSES)).astype(np.float32)
 
     def block(number: int, n: int) -> StoredPart:
         x = np.random.default_rng((1, number)).standard_normal((n, FEATURES), dtype=np.float32)
         return StoredPart(x, (x @ weights).argmax(axis=1).astype(np.int64))
 
-    path = folder / f"{records}.arrow"
-    with PartWriter(path, Layout.of(block(0, 1))) as writer:
+    path = folder / f"{records}{'.sealed' if key else ''}.arrow"
+    seal = None if key is None else {"key": key.key.hex(), "wrap": key.wrap.hex()}
+    with PartWriter(path, Layout.of(block(0, 1)), key=key) as writer:
         for number, start in enumerate(range(0, records, AT_ONCE)):
             writer.add(block(number, min(AT_ONCE, records - start)))
-        return {"path": str(path), "sha256": writer.close()}
+        return {"path": str(path), "sha256": writer.close(), "seal": seal}
 
 
 @dataclass
@@ -108,7 +110,7 @@ def processor_s(pid: int) -> float:
     return sum(int(each.read_text().split()[0]) for each in tasks) / 1e9
 
 
-def measured(folder: Path, part: dict[str, str], records: int, sampling: str) -> str:
+def measured(folder: Path, part: dict[str, Any], records: int, sampling: str) -> str:
     """Runs one attempt, and returns its row."""
     how: dict[str, Any] = {"kind": sampling} | ({"expected_batch_size": BATCH} if sampling == "poisson" else {})
     job = spec(sampling=how, length={"steps": STEPS[sampling]}, evaluation=None)
@@ -171,7 +173,9 @@ def reading(folder: Path, records: int, batches: int = 100) -> list[str]:
         with Path(part["path"]).open("rb") as raw:
             if cold:
                 os.posix_fadvise(raw.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-                file._map.madvise(mmap.MADV_RANDOM)  # as if the data were larger than memory: no page is there by luck
+                file._blob._map.madvise(
+                    mmap.MADV_RANDOM
+                )  # as if the data were larger than memory: no page is there by luck
             else:
                 file.column("y")
             found = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from scrimp.models import Charge
@@ -41,6 +41,7 @@ class Charges:
         unit: str,
         attested: str,
         account: str = "both",
+        blocks: Sequence[str] | None = None,
         idempotency_key: str | None = None,
     ) -> Charge:
         """Holds budget for what another system is about to compute. It may answer only after this has returned.
@@ -50,19 +51,22 @@ class Charges:
             unit: whom it protects: `example` or `user`.
             attested: which system and query this is, in words.
             account: the part that it reads: `train`, `holdout` or `both`.
+            blocks: the labels of the blocks that it reads, and no others; None: every open one is charged.
             idempotency_key: the same key with the same request returns the same charge while it is held; random if not
                 given.
 
         Raises:
             BudgetRefused: it does not fit; nothing was charged.
         """
-        body = {
+        body: dict[str, Any] = {
             "dataset": dataset,
             "account": account,
             "mechanism": dict(mechanism),
             "unit": unit,
             "attested": attested,
         }
+        if blocks is not None:
+            body["blocks"] = list(blocks)
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
         return Charge.model_validate(self._client.json("POST", "/v1/charges", json=body, headers=headers))
 

@@ -177,11 +177,12 @@ def _reading(body: Json) -> list[str]:
 
 
 def _audit(audit: Json) -> list[str]:
+    trained = audit.get("kind") == "records"
     lines = [
         f"{audit['statement']}, at δ = {audit['charged']['delta']:g}: a lower bound on what the steps lost, from the "
         "published canaries; never an upper one",
-        f"of {audit['canaries']} synthetic canaries public coins put {audit['included']} in; of {audit['guesses']} "
-        f"guesses who was in, {audit['right']} were right",
+        f"of {audit['canaries']} synthetic {'records' if trained else 'canaries'} public coins put {audit['included']} "
+        f"in; of {audit['guesses']} guesses who was in, {audit['right']} were right",
     ]
     if audit["mu_at_least"] is not None:
         lines.append(f"as a Gaussian mechanism the steps have a μ of at least {audit['mu_at_least']:.3f}")

@@ -17,6 +17,9 @@ from scrimp.administered import NewSecret as NewSecret  # noqa: PLC0414
 from scrimp.administered import Resource as Resource  # noqa: PLC0414
 from scrimp.administered import Webhook as Webhook  # noqa: PLC0414
 from scrimp.administered import Worker as Worker  # noqa: PLC0414
+from scrimp.quotes import Epsilon as Epsilon  # noqa: PLC0414
+from scrimp.quotes import Quote as Quote  # noqa: PLC0414
+from scrimp.quotes import Sweep as Sweep  # noqa: PLC0414
 from scrimp.rows import Rows, facts
 from scrimp.signed import Checkpoint as Checkpoint  # noqa: PLC0414
 from scrimp.signed import Proof as Proof  # noqa: PLC0414
@@ -33,16 +36,6 @@ class Upload(Resource):
     size: int
     offset: int
     expires_at: str
-
-
-class Epsilon(Resource):
-    """A privacy loss with its meaning: never an ε without its δ, unit, relation and accountant."""
-
-    value: float
-    delta: float
-    accountant: str
-    unit: str = "example"
-    relation: str = "add_or_remove_one"
 
 
 class Account(Resource):
@@ -263,76 +256,6 @@ class Charge(Resource):
     reason: str | None = None
     created_at: str
     settled_at: str | None = None
-
-
-class SweepPoint(Resource):
-    """What one combination leaves for a study's final trial; `final` is null if no such study is possible."""
-
-    total_epsilon: float
-    levels: list[float]
-    runs_per_level: int
-    runs: int
-    final: Epsilon | None = None
-    smallest_total_epsilon: float | None = None
-    reason: str | None = None
-
-
-class Sweep(Resource):
-    """What each combination of totals, levels and trials would leave."""
-
-    points: list[SweepPoint]
-
-
-class Line(Resource):
-    """One line of a quote's bill."""
-
-    what: str
-    account: str
-    charge: int
-    epsilon: Epsilon | None = None
-
-
-class ScoreNoise(Resource):
-    """A score that a job will release, and about the largest std of the noise on it."""
-
-    name: str
-    std: float
-
-
-class Rate(Resource):
-    """The learning rate that "auto" stands for, and why."""
-
-    learning_rate: float
-    because: str
-
-
-class Quote(Resource):
-    """A price, before it is paid. `epsilon` is null on public data."""
-
-    noise_multiplier: float | None = None
-    sample_rate: float | None = None
-    steps: int
-    expected_batch_size: int | None = None
-    epsilon: Epsilon | None = None
-    comparison: dict[str, Any] | None = None
-    charge: dict[str, Any] | None = None
-    lines: list[Line] = []
-    scores: list[ScoreNoise] = []
-    fits: bool | None = None
-    remaining_after: dict[str, Any] | None = None
-    largest_epsilon_that_fits: float | None = None
-    jobs_that_fit: int | None = None
-    hpo: dict[str, Any] | None = None
-    estimated_duration_s: float | None = None
-    warnings: list[str] = []
-    resolved: Rate | None = None
-
-    def _repr_html_(self) -> str:
-        epsilon = "public data" if self.epsilon is None else f"ε = {self.epsilon.value:.4g}, δ = {self.epsilon.delta:g}"
-        answer = "fits" if self.fits else "does not fit"
-        bill = [(each.what, None if each.epsilon is None else f"ε = {each.epsilon.value:.4g}") for each in self.lines]
-        more = [("jobs like it that fit", self.jobs_that_fit), *(("warning", each) for each in self.warnings)]
-        return facts([("privacy", epsilon), ("steps", self.steps), *bill, ("budget", answer), *more])
 
 
 class Metric(Resource):

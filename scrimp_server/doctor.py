@@ -13,12 +13,14 @@ from typing import Literal
 
 from sqlalchemy import func, select
 
+from app import resealing
 from app.contracts.sandbox import Sandbox
 from app.db.clock import now_there
 from app.db.engine import Database
 from app.db.models import Job, Outbox, Worker
 from app.errors import ServiceError
 from app.lifecycle.presence import GpuWorkers, is_alive, workers
+from app.seals import NAME
 from app.secrets import NAMES, load_secrets
 from app.settings import Settings
 from app.system.health import MAX_SKEW_S, checks, skews
@@ -63,7 +65,7 @@ def examine(settings: Settings) -> list[Finding]:
     missing = _missing(settings)
     if missing is not None:
         return [missing]
-    found = [*_versions(), *_secrets(settings), *_heads(settings), *_buckets(settings)]
+    found = [*_versions(), *_secrets(settings), *_sealed(settings), *_heads(settings), *_buckets(settings)]
     db = Database.of(settings)
     try:
         health = checks(db, settings)
@@ -117,6 +119,42 @@ def _secrets(settings: Settings) -> Iterator[Finding]:
                 yield Finding("secrets", "fault", error.message, "give each process its own: docs/secrets.md")
         else:
             yield Finding("secrets", "ok", name)
+
+
+def _sealed(settings: Settings) -> Iterator[Finding]:
+    """What is stored of data sets on this machine, and under which keys."""
+    try:
+        known = load_secrets(settings, NAME)
+    except ServiceError:  # said above
+        known = ()
+    there = resealing.look(settings, known)
+    without = not known and settings.secrets_dir is not None  # such as the relay, which opens no part
+    for names, count in there.foreign.items():
+        yield Finding(
+            "sealed",
+            "warning" if without else "fault",
+            f"{count} files are sealed under the parts key {names}, which is not here",
+            f"put that key back as a line of {NAME}, from a backup of the secrets: docs/secrets.md",
+        )
+    if settings.encrypt_parts and there.plain:
+        yield Finding(
+            "sealed",
+            "fault",
+            f"{there.plain} files of data sets are in plaintext, though SCRIMP_ENCRYPT_PARTS is on",
+            "run `scrimp secrets seal`",
+        )
+    elif settings.encrypt_parts and not there.foreign:
+        yield Finding("sealed", "ok", f"{there.sealed} files, none in plaintext")
+    if settings.encrypt_parts and settings.object_store and not settings.object_encryption:
+        yield Finding(
+            "sealed",
+            "warning",
+            "SCRIMP_ENCRYPT_PARTS seals this machine's files; the bucket is asked for nothing",
+            "set SCRIMP_OBJECT_ENCRYPTION, unless the bucket's own default suffices",
+        )
+    if len(known) > 1:
+        advice = "restart API and workers, then run `scrimp secrets finish parts_key`"
+        yield Finding("sealed", "warning", f"the rotation of {NAME} is not finished", advice)
 
 
 def _heads(settings: Settings) -> Iterator[Finding]:

@@ -30,11 +30,13 @@ from app.contracts.extractor import HASHED_WORDS, ImageInput, Words
 from app.db.engine import Database
 from app.db.models import Dataset
 from app.formats.part_files import load_part
+from app.formats.sealed import DataKey
 from app.formats.stored import Csr, StoredPart, Texts
+from app.seals import Seals
 from app.settings import Settings
 from scrimp_server.inline import Data, run
 from worker.data.records import DenseRecords, Records, SparseRecords
-from worker.extractors.features import extracted
+from worker.extractors.features import Kept, extracted
 from worker.extractors.words import hashed_words
 
 DELTA = 1e-5
@@ -48,13 +50,14 @@ class BenchRefusedError(Exception):
 
 @dataclass(frozen=True)
 class Public:
-    """A public data set's records, and where the features of all of them are cached."""
+    """A public data set's records, and where the features of all of them are cached, and sealed under which key."""
 
     spec: DatasetSpec
     part: StoredPart
     sha256: str
     cache: Path
     classes: int
+    seal: DataKey | None = None
 
 
 @dataclass(frozen=True)
@@ -104,9 +107,10 @@ def opened(db: Database, settings: Settings, name: str, records: int | None) -> 
         raise BenchRefusedError(f"{name} has no classes, or neither texts nor images: an extractor reads nothing of it")
     kept = parts.of(settings)
     with kept.held(part["path"], part["sha256"]) as path:
-        stored = load_part(path, part["sha256"])
+        seal = Seals(settings).key_of(path)
+        stored = load_part(path, part["sha256"], None if seal is None else seal.key)
         if records is None or records >= len(stored.y):
-            yield Public(spec, stored, part["sha256"], kept.features(id_), classes)
+            yield Public(spec, stored, part["sha256"], kept.features(id_), classes, seal)
             return
         rows = np.sort(np.random.default_rng(0).permutation(len(stored.y))[:records])
         yield Public(spec, _chosen(stored, rows), f"{part['sha256']}/{records}", Path(), classes)
@@ -160,11 +164,14 @@ def _made(
     public: Public, one: extractors.Extractor | None, cache: Path, form: ImageInput | None
 ) -> tuple[StoredPart, float]:
     """The records' features, and about how long they are. None in the extractor's place: the built-in ones."""
+    kept = Kept(seal=public.seal)
     if one is not None:
-        made = extracted(public.part, public.sha256, one.folder, one.sha256, cache, lambda: None, form)
+        made = extracted(public.part, public.sha256, one.folder, one.sha256, cache, lambda: None, form, kept=kept)
         length = one.manifest.length
     elif isinstance(public.spec.features, Text):
-        made, length = hashed_words(public.part, public.sha256, extractors.WORDS_SHA256, Words(), cache), 1.0
+        words = Words()
+        made = hashed_words(public.part, public.sha256, extractors.WORDS_SHA256, words, cache, kept=kept)
+        length = 1.0
     else:
         made, length = public.part, public.spec.features.length(public.part.shape[1])
     if not isinstance(made, StoredPart):

@@ -13,13 +13,13 @@ keep() { # keep NAME TEXT
     [ -e "$folder/$1" ] || { printf '%s\n' "$2" > "$folder/$1" && chmod 0400 "$folder/$1"; }
 }
 
-for name in api_key_pepper session_key data_hmac_key webhook_key noise_secret signing_key postgres_password redis_password; do
+for name in api_key_pepper session_key data_hmac_key webhook_key parts_key noise_secret signing_key postgres_password redis_password; do
     keep "$name" "$(hex)"
 done
 keep pgpass "*:*:*:scrimp:$(cat "$folder/postgres_password")"
 
 if [ "$(id -u)" = 0 ]; then
-    for name in api_key_pepper session_key data_hmac_key webhook_key noise_secret signing_key pgpass redis_password; do
+    for name in api_key_pepper session_key data_hmac_key webhook_key parts_key noise_secret signing_key pgpass redis_password; do
         chown 10001:10001 "$folder/$name"
     done
 else

@@ -96,6 +96,13 @@ class Shape(Document):
         return PublicSizes(self.records_train, per_unit, self.features, self.outputs, self.sparse)
 
 
+class SealedBy(Document):
+    """The data key of a data set's files (app.formats.sealed), and how a new file names it."""
+
+    key: KeyHex
+    wrap: Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{2})+$")]
+
+
 class Part(Document):
     """A stored part of the data set.
 
@@ -104,11 +111,18 @@ class Part(Document):
         sha256: its hash as it was registered: the root of the index (app.formats.layout), or the file's SHA-256 where
             the part is an NPZ file of before.
         cache_dir: where its extracted features are cached: a folder of the data set that holds the part.
+        seal: opens it, and seals its features; None: it is in plaintext, and so are they.
     """
 
     path: str
     sha256: Sha256Hex
     cache_dir: str | None = None
+    seal: SealedBy | None = None
+
+    @property
+    def key(self) -> bytes | None:
+        """The data key, if it is sealed."""
+        return None if self.seal is None else bytes.fromhex(self.seal.key)
 
 
 class Parts(Document):

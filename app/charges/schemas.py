@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field, StringConstraints, TypeAdapter
 
 from app.contracts.base import NO_NUL, Document, Unit
+from app.contracts.blocks import BlockChoice
 from app.db.models import Charge
 from app.privacy.claims import Claim
 
@@ -26,6 +27,7 @@ class ChargeRequest(Document):
         mechanism: its privacy, of everything that it will answer under this charge.
         unit: what one neighbour adds or removes in that system: one record (`example`) or all records of a `user`.
         relation: its neighbouring relation. `replace_one` is refused: this ledger's guarantee is of adding or removing.
+        blocks: which blocks of the data set it reads, and on which the charge is held; "all": every open one.
         attested: which system and query this is, in words, for whoever reads the ledger.
     """
 
@@ -35,6 +37,7 @@ class ChargeRequest(Document):
     unit: Unit
     relation: Literal["add_or_remove_one", "replace_one"] = "add_or_remove_one"
     attested: Text
+    blocks: BlockChoice = "all"
 
 
 class VoidRequest(Document):

@@ -1,7 +1,7 @@
 """Charges of other systems: reserved before they answer anything, then posted or, if nothing was answered, voided.
 
 A charge is one hold on the data set's ledger under the charge's id, settled like a job's; on a data set that has grown,
-one on each block that is open. The service cannot see what
+one on each block that it names, or on all that are open. The service cannot see what
 the other system does: a key attests it, and the ledger's entry says so. The head outside the database has the hold
 before a caller hears of it, so that a restored backup cannot lose what another system has answered.
 """
@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 
 from app.audit import record as audit
 from app.charges.schemas import ChargeRequest, Status
+from app.contracts.blocks import ALL
 from app.db.engine import Database
 from app.db.models import Account, ApiKey, Charge, Dataset
 from app.errors import BudgetError, Conflict, Forbidden, InvalidRequest, NotFound, TransientError
@@ -53,7 +54,9 @@ def reserve(
         NotFound, Forbidden: the key may not see the data set, or not charge it.
         LimitError: too many of the key's prices wait.
     """
-    digest = hashlib.sha256(asked.model_dump_json().encode()).hexdigest()
+    # Without the default: a request from before there were blocks is the same one.
+    known = asked.model_dump_json(exclude={"blocks"} if asked.blocks == ALL else None)
+    digest = hashlib.sha256(known.encode()).hexdigest()
     with db.read() as session:
         dataset, account = dataset_with_account(session, grants.require(session, caller, asked.dataset, "charge").id)
         charge, is_new = _replayed(session, caller, once, digest), False
@@ -190,6 +193,24 @@ def _newly_held(
         raise
 
 
+def _read_by(session: Session, asked: ChargeRequest, members: list[str]) -> list[str]:
+    """The blocks that a charge is held on: those that it names, or all that are open, since nobody here sees what
+    another system reads.
+
+    Raises:
+        InvalidRequest: it names a block twice, or one that is not open.
+    """
+    still = blocks.open_ones(session, members)
+    if asked.blocks == ALL:
+        return still
+    there = {blocks.label_of(session.get_one(Dataset, each)): each for each in still}
+    for place, label in enumerate(asked.blocks):
+        if label not in there or label in asked.blocks[:place]:
+            why = "is named twice" if label in there else f"is not open; open are {', '.join(there)}"
+            raise InvalidRequest.at(f"/blocks/{place}", f"block {label!r} {why}")
+    return [there[label] for label in asked.blocks]
+
+
 def _held(
     session: Session,
     caller: Caller,
@@ -214,11 +235,10 @@ def _held(
         holdout=amounts[1],
         created_at=now(),
     )
-    # What another system computes on the data set may read every unit of it. Under the lock no block is appended.
-    members = blocks.lock_family(session, dataset_id)
+    members = blocks.lock_family(session, dataset_id)  # no block is appended meanwhile
     blocks.hold_all(
         session,
-        blocks.open_ones(session, members) or [dataset_id],
+        _read_by(session, asked, members) or [dataset_id],
         job_id=charge.id,
         train=amounts[0],
         holdout=amounts[1],

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from app.audit import record as audit
 from app.budgets.service import copy_to
 from app.contracts.dataset_spec import Cap, DatasetSpec
-from app.datasets import blocks, duplicates, quota, readings, repository, service
+from app.datasets import blocks, duplicates, quota, readings, repository, service, storage
 from app.datasets.blocks import Growing
 from app.datasets.parsing import Parsers
 from app.datasets.service import Content, New, Registered
@@ -63,7 +63,7 @@ def append(
     """
     with db.read() as session:
         blocks.check_room(session, to.id, label)
-    service.check_files(spec, {each.name for each in folder.iterdir()})
+    service.check_files(spec, storage.names(folder))
     spec = spec.model_copy(update={"path": None, "upload": None})
     content = service.read(settings, parsers, spec, folder)
     recorded = examine(db, settings, to, spec, content, folder)

@@ -28,6 +28,7 @@ from app.formats.damage import DataDamagedError
 from app.grants import service as grants
 from app.keys.service import Caller
 from app.ledger import accounts, blocks
+from app.seals import Seals
 from app.secrets import secret_id
 from app.settings import Settings
 
@@ -148,8 +149,9 @@ def check_units(db: Database, settings: Settings, to: Growing, content: Content,
     """
     from app.formats import units  # noqa: PLC0415 - numpy, for this alone
 
-    mine = units.Saved(folder / storage.PARTS / UNITS, content.parsed["units_sha256"])
     try:
+        own = Seals(settings).readable(folder / storage.PARTS / UNITS)
+        mine = units.Saved(own, content.parsed["units_sha256"])
         with db.read() as session:
             members = family(session, to.id)
         shared = {}

@@ -16,9 +16,10 @@ from datetime import timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from app.datasets.storage import COPY_BYTES, ROOM_BYTES, create
+from app.datasets.storage import COPY_BYTES, ROOM_BYTES
 from app.disk import require_room
 from app.errors import InvalidRequest, Unavailable, too_large
+from app.formats.sealed import DataKey, create
 from app.s3 import client_of
 
 SCHEME = "s3://"
@@ -88,8 +89,11 @@ def look(address: Address, pointer: str, limit_bytes: int) -> Found:
     return found
 
 
-def copy(address: Address, found: Found, pointer: str, target: Path) -> None:
+def copy(address: Address, found: Found, pointer: str, target: Path, key: DataKey | None = None) -> None:
     """Copies that version to a new file; goes on where a connection broke.
+
+    Args:
+        key: seals the copy.
 
     Raises:
         InvalidRequest: as `look`; the object has changed since.
@@ -97,7 +101,7 @@ def copy(address: Address, found: Found, pointer: str, target: Path) -> None:
         Unavailable: the bucket does not answer.
     """
     require_room(target.parent, found.size)
-    with create(target) as out:
+    with create(target, key, "raw") as out:
         copied = 0
         for block in _blocks(address, found, pointer):
             copied += len(block)

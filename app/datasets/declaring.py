@@ -33,6 +33,7 @@ from app.ledger.blocks import family_of
 from app.ledger.heads import Heads
 from app.parts import Parts
 from app.privacy.numerics import records_bound
+from app.seals import Seals
 from app.settings import Settings
 
 DEVIATION = 0.1  # as at a registration
@@ -69,7 +70,7 @@ def redeclare(
     counts = dict[str, int]()
     if is_there:
         kept = parts.of(settings)
-        counts = counts_of(wanted, _units(parsers, kept, stored))
+        counts = counts_of(wanted, _units(parsers, kept, Seals(settings), stored))
         kept.release(dataset_id)  # jobs run elsewhere, in most services: then this machine needs no copy
     elif asked.records is not None:
         detail = "the block `first`, whose records this counts, was retired or deleted: leave `records` out"
@@ -91,7 +92,7 @@ def redeclare(
         return Registered(row, account, counts, warnings_of(wanted, counts) if is_there else [])
 
 
-def _units(parsers: Parsers, kept: Parts, stored: dict[str, Any]) -> dict[str, int]:
+def _units(parsers: Parsers, kept: Parts, seals: Seals, stored: dict[str, Any]) -> dict[str, int]:
     """The private count of each stored part.
 
     Raises:
@@ -102,10 +103,11 @@ def _units(parsers: Parsers, kept: Parts, stored: dict[str, Any]) -> dict[str, i
         raise unreadable
     try:
         with ExitStack() as held:
-            here = {
-                name: part | {"path": str(held.enter_context(kept.held(part["path"], part["sha256"])))}
-                for name, part in stored.items()
-            }
+            here = {}
+            for name, part in stored.items():
+                path = held.enter_context(kept.held(part["path"], part["sha256"]))
+                key = seals.key_of(path)
+                here[name] = part | {"path": str(path), "key": None if key is None else key.key.hex()}
             counted: dict[str, int] = parsers.recount({"parts": here})["units"]
     except DataDamagedError:
         raise unreadable from None

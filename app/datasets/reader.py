@@ -20,7 +20,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from app.audit.record import CURRENT, Origin
 from app.contracts.blocks import BlockSpec
-from app.datasets import appending, blocks, duplicates, readings, repository, service, sources
+from app.datasets import appending, blocks, duplicates, readings, repository, service, sources, storage
 from app.datasets.appending import Changed
 from app.datasets.blocks import Growing
 from app.datasets.parsing import Parsers
@@ -141,7 +141,8 @@ class Reader:
             shutil.rmtree(old, ignore_errors=True)
         work.mkdir(mode=0o700)
         for name in claimed.sources:
-            (work / name).hardlink_to(folder / name)
+            file = storage.arrived(folder, name)
+            (work / file.name).hardlink_to(file)
         if watch.stop.is_set():
             raise Interrupted
         if claimed.block is not None:

@@ -20,6 +20,7 @@ from app.db.engine import Database
 from app.disk import require_room
 from app.errors import InvalidRequest, TooLarge
 from app.keys.service import Caller
+from app.seals import Seals
 from app.settings import Settings
 from app.web import strict_json
 from app.web.limits import LARGE_NODES, chunks_of
@@ -64,6 +65,7 @@ async def _uploaded(request: Request, folder: Path, settings: Settings, read: Re
         folder,
         max_file_bytes=settings.max_upload_bytes,
         max_spec_bytes=settings.max_body_bytes,
+        key=Seals(settings).new(),
     )
     try:
         async for chunk in chunks_of(request):

@@ -1,8 +1,11 @@
 """Resumable uploads: a file that arrives in pieces, and goes on where it stopped.
 
 uploads/<id>/file          what has arrived; its size is the offset, and its last change says when it expires
+uploads/<id>/file.sealed   the same, sealed, after a header
 uploads/<id>/upload.json   what was declared: written last, removed first
 uploads/lock               held by whoever begins uploads or sweeps them, in all processes
+
+API processes with one storage go on with each other's uploads. Others answer 404 and say why.
 
 Who writes to a file holds its lock (flock); the end of a process gives it back. A crash leaves at worst a folder
 without upload.json, which `sweep` removes.
@@ -25,14 +28,20 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from app.contracts.base import Document
-from app.datasets.storage import create
+from app.datasets.storage import SEALED, arrived, key_of, place
 from app.disk import sync
 from app.errors import Conflict, InvalidRequest, NotFound, StorageFull, too_large
+from app.formats.sealed import HEADER_BYTES, Header, Named, Pieces, create, header_of
 from app.ids import new_id, now
+from app.seals import Seals
 from app.settings import Settings
 
 ID = re.compile(r"up_[a-z2-7]{21}")
 FILE, DECLARED, LOCK = "file", "upload.json", "lock"
+NOT_HERE = (
+    "there is no upload with this id here, or it has expired; if several hosts run the API and share no storage, an "
+    "upload goes on at the host that began it"
+)
 
 
 class Declared(Document):
@@ -67,7 +76,7 @@ class Upload:
     @property
     def file(self) -> Path:
         """The file, as far as it has arrived."""
-        return self.folder / FILE
+        return arrived(self.folder, FILE)
 
 
 def begin(settings: Settings, key_id: str, size: int, sha256: str | None) -> Upload:
@@ -88,7 +97,10 @@ def begin(settings: Settings, key_id: str, size: int, sha256: str | None) -> Upl
             raise StorageFull(f"the service's disk has no room for {size} bytes more: an operator has to free some")
         folder = root / new_id("up")
         folder.mkdir(mode=0o700)
-        create(folder / FILE).close()
+        key = Seals(settings).new()
+        with create(place(folder, FILE, sealed=key is not None), None) as file:
+            if key is not None:
+                file.write(bytes(Header.new("pieces", key.wrap)))
         _declare(folder, Declared(key=key_id, size=size, sha256=sha256))
         sync(root)
     return find(settings, key_id, folder.name)
@@ -118,7 +130,7 @@ def find(settings: Settings, key_id: str, upload_id: str) -> Upload:
     """
     upload = _load(settings, _root(settings) / upload_id) if ID.fullmatch(upload_id) else None
     if upload is None or upload.declared.key != key_id or upload.expires_at <= now():
-        raise NotFound("there is no upload with this id, or it has expired")
+        raise NotFound(NOT_HERE)
     return upload
 
 
@@ -128,9 +140,11 @@ class Writer:
     Args:
         upload: as it is under the lock.
         descriptor: of its file, to append to; it holds the lock.
+        sealed: encrypts what is written.
     """
 
-    def __init__(self, upload: Upload, descriptor: int) -> None:
+    def __init__(self, upload: Upload, descriptor: int, sealed: Pieces | None = None) -> None:
+        self._sealed = sealed
         self._file = os.fdopen(descriptor, "ab", buffering=0)
         self._left = upload.declared.size - upload.offset
         self._size = upload.declared.size
@@ -147,7 +161,8 @@ class Writer:
                 return
             if len(chunk) > self._left:
                 raise too_large(self._size)
-            rest = memoryview(chunk)
+            at = self._size - self._left
+            rest = memoryview(chunk if self._sealed is None else self._sealed.turned(at, chunk))
             while rest:
                 written = self._file.write(rest)
                 self._left -= written
@@ -179,10 +194,15 @@ def writer(settings: Settings, key_id: str, upload_id: str, offset: int, length:
             raise Conflict("wrong-offset", detail, offset=upload.offset)
         if offset + length > upload.declared.size:
             raise too_large(upload.declared.size)
+        return Writer(upload, descriptor, _pieces(settings, upload.file))
     except BaseException:
         os.close(descriptor)
         raise
-    return Writer(upload, descriptor)
+
+
+def _pieces(settings: Settings, file: Path) -> Pieces | None:
+    key, header = key_of(Seals(settings), file), header_of(file)
+    return None if key is None or header is None else Pieces(header, key)
 
 
 def give_up(settings: Settings, key_id: str, upload_id: str) -> None:
@@ -200,7 +220,7 @@ def give_up(settings: Settings, key_id: str, upload_id: str) -> None:
         os.close(descriptor)
 
 
-def take(settings: Settings, key_id: str, upload_id: str, pointer: str, target: Path) -> Declared:
+def take(settings: Settings, key_id: str, upload_id: str, pointer: str, folder: Path, name: str) -> Declared:
     """Gives a complete upload's file a second name, where a registration looks for it. The upload stays.
 
     Raises:
@@ -211,16 +231,15 @@ def take(settings: Settings, key_id: str, upload_id: str, pointer: str, target: 
         if upload.offset < upload.declared.size:
             detail = f"{upload.offset} of this upload's {upload.declared.size} bytes have arrived: send the rest first"
             raise InvalidRequest.at(pointer, detail)
-        os.link(upload.file, target)
+        file = upload.file
+        os.link(file, place(folder, name, sealed=file.name.endswith(SEALED)))
     except (NotFound, FileNotFoundError):
-        raise InvalidRequest.at(pointer, "this key has no such upload, or it has expired: upload the file") from None
+        raise InvalidRequest.at(pointer, f"{NOT_HERE}; or upload the file again") from None
     return upload.declared
 
 
-def check_arrived(file: Path, sha256: str | None, pointer: str) -> None:
-    """Reads a file whole, and raises InvalidRequest if it is not the declared one. Does nothing without `sha256`."""
-    if sha256 is None:
-        return
+def check_arrived(file: Named, sha256: str, pointer: str) -> None:
+    """Reads a file whole, and raises InvalidRequest if it is not the declared one."""
     with file.open("rb") as content:
         arrived = hashlib.file_digest(content, "sha256").hexdigest()
     if arrived != sha256:
@@ -298,7 +317,7 @@ def _lock(upload: Upload) -> int:
     try:
         descriptor = os.open(upload.file, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
     except FileNotFoundError:
-        raise NotFound("there is no upload with this id, or it has expired") from None
+        raise NotFound(NOT_HERE) from None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -311,18 +330,20 @@ def _load(settings: Settings, folder: Path) -> Upload | None:
     """The upload in a folder; None if it is half made or half removed."""
     try:
         declared = Declared.model_validate_json((folder / DECLARED).read_bytes())
-        found = (folder / FILE).stat()
+        file = arrived(folder, FILE)
+        found = file.stat()
     except (FileNotFoundError, NotADirectoryError, ValidationError):
         return None
     changed = datetime.fromtimestamp(found.st_mtime, UTC)
     expires_at = changed + timedelta(hours=settings.upload_kept_hours)
-    return Upload(folder.name, folder, declared, found.st_size, expires_at)
+    offset = found.st_size - (HEADER_BYTES if file.name.endswith(SEALED) else 0)
+    return Upload(folder.name, folder, declared, offset, expires_at)
 
 
 def _declare(folder: Path, declared: Declared) -> None:
     """Writes what was declared, completely or not at all."""
     half = folder / f"{DECLARED}.new"
-    with create(half) as out:
+    with create(half, None) as out:
         out.write(declared.model_dump_json().encode())
         out.flush()
         os.fsync(out.fileno())

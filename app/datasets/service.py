@@ -41,6 +41,7 @@ from app.privacy.derive import default_delta
 from app.privacy.numerics import records_bound
 from app.privacy.plans import OrderRequest
 from app.sandbox import Watch
+from app.seals import Seals
 from app.secrets import load_secrets, secret_id
 from app.settings import Settings
 
@@ -88,7 +89,7 @@ def register(
     """
     with db.read() as session:
         check_name(session, spec.name)
-    check_files(spec, {each.name for each in folder.iterdir()})
+    check_files(spec, storage.names(folder))
     spec = resolved(spec, pricing)
     content = read(settings, parsers, spec, folder)
     new = New(new_id("ds"), caller.id, spec)
@@ -194,7 +195,7 @@ def check(
     Raises:
         InvalidRequest, LimitError: as in `register`.
     """
-    check_files(spec, {each.name for each in folder.iterdir()})
+    check_files(spec, storage.names(folder))
     spec = resolved(spec, pricing)
     parsed = read(settings, parsers, spec, folder).parsed
     warnings = parsed["warnings"] + _warnings(spec)
@@ -234,10 +235,14 @@ def read(settings: Settings, parsers: Parsers, spec: DatasetSpec, folder: Path, 
     output = folder / storage.PARTS
     output.mkdir(mode=0o700)
     chain = load_secrets(settings, "data_hmac_key")
+    seals, wanted = Seals(settings), ("file", *(("holdout_file",) if _wants_holdout_file(spec) else ()))
+    files = {name: storage.arrived(folder, name) for name in wanted}
+    opens, seal = {name: storage.key_of(seals, file) for name, file in files.items()}, seals.new()
     request = {
         "spec": spec.model_dump(mode="json"),
-        "file": str((folder / "file").resolve()),
-        "holdout_file": str((folder / "holdout_file").resolve()) if _wants_holdout_file(spec) else None,
+        **{name: str(files[name].resolve()) if name in files else None for name in ("file", "holdout_file")},
+        "opens": {name: None if key is None else key.hex() for name, key in opens.items()},
+        "seal": None if seal is None else {"key": seal.key.hex(), "wrap": seal.wrap.hex()},
         "output_dir": str(output.resolve()),
         "keys": content_keys(chain),
         "max_unpacked_bytes": settings.max_unpacked_bytes,

@@ -14,6 +14,8 @@ from app.contracts.dataset_spec import DatasetSpec
 from app.datasets import bucket_files, folders, resumable, storage
 from app.datasets.parsing import Parsers
 from app.errors import InvalidRequest
+from app.formats.sealed import DataKey, content_size, readable
+from app.seals import Seals
 from app.settings import Settings
 
 PREFIXES = {"file": "", "holdout_file": "holdout_"}
@@ -62,8 +64,14 @@ class Arrived:
 
 def sent(spec: DatasetSpec, folder: Path) -> Arrived:
     """A declaration whose files came with it."""
-    files = {name: folder / name for name in PREFIXES}
-    return Arrived(spec, {name: Source(size=file.stat().st_size) for name, file in files.items() if file.exists()})
+    files = {name: storage.arrived(folder, name) for name in PREFIXES}
+    sizes = {name: _size(file) for name, file in files.items() if file.exists()}
+    return Arrived(spec, {name: Source(size=size) for name, size in sizes.items()})
+
+
+def _size(file: Path) -> int:
+    """The bytes that were sent."""
+    return content_size(file) if file.name.endswith(storage.SEALED) else file.stat().st_size
 
 
 def named(spec: DatasetSpec, folder: Path, settings: Settings, owner_key: str) -> Arrived:
@@ -84,7 +92,7 @@ def named(spec: DatasetSpec, folder: Path, settings: Settings, owner_key: str) -
         elif path is not None:
             found[name] = _under_data_root(spec, path, f"/{prefix}path", settings)
         if upload is not None:
-            declared = resumable.take(settings, owner_key, upload, f"/{prefix}upload", folder / name)
+            declared = resumable.take(settings, owner_key, upload, f"/{prefix}upload", folder, name)
             found[name] = Source(size=declared.size, sha256=declared.sha256)
     return Arrived(spec, found)
 
@@ -111,21 +119,25 @@ def fetch(sources: Mapping[str, Source], folder: Path, settings: Settings, parse
             file is not the declared one.
         LimitError: too many copies are made at once (503).
     """
+    seals = Seals(settings)
     for name, source in sources.items():
         prefix = PREFIXES[name]
-        if source.path is not None and not (folder / name).exists():
-            half = folder / f"{name}.part"
+        if source.path is not None and not storage.arrived(folder, name).exists():
+            half, key = folder / f"{name}.part", seals.new()
             half.unlink(missing_ok=True)
             with parsers.copying():
-                _copy(source, source.path, f"/{prefix}path", half, settings)
-            half.rename(folder / name)
-        resumable.check_arrived(folder / name, source.sha256, f"/{prefix}upload")
+                _copy(source, source.path, f"/{prefix}path", half, settings, key)
+            half.rename(storage.place(folder, name, sealed=key is not None))
+        if source.sha256 is not None:
+            file = storage.arrived(folder, name)
+            content = readable(file, storage.key_of(seals, file))
+            resumable.check_arrived(content, source.sha256, f"/{prefix}upload")
 
 
-def _copy(source: Source, path: str, pointer: str, target: Path, settings: Settings) -> None:
+def _copy(source: Source, path: str, pointer: str, target: Path, settings: Settings, key: DataKey | None) -> None:
     if source.etag is not None:
         address = bucket_files.parse(path, pointer, settings.data_buckets)  # it may have been taken off the list
-        bucket_files.copy(address, bucket_files.Found(source.size, source.etag), pointer, target)
+        bucket_files.copy(address, bucket_files.Found(source.size, source.etag), pointer, target, key)
         return
     take = storage.pack_from_data_root if source.is_folder else storage.copy_from_data_root
-    take(settings.data_root, path, pointer, target, settings.max_path_bytes)
+    take(settings.data_root, path, pointer, target, settings.max_path_bytes, key)

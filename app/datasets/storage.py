@@ -1,6 +1,7 @@
 """The layout of data sets under the storage root. Files arrive there completely or not at all.
 
 staging/<random>/     a file and the parts parsed from it; gone when the request ends, whatever happened
+                      `file`, `holdout_file`: as they arrived; with the ending .sealed they are (app.formats.sealed)
 reading/<id>/         the files of a registration that is read in the background; gone when that ends
 uploads/              files that arrive in pieces (app.datasets.resumable)
 datasets/<id>/        the parts of a registered data set, never changed (app.parts; with a bucket they lie there)
@@ -20,9 +21,12 @@ from typing import BinaryIO
 from app.datasets import folders
 from app.disk import require_room
 from app.errors import InvalidRequest, too_large
+from app.formats.sealed import DataKey, create
 from app.ids import new_id
+from app.seals import Seals
 
 PARTS = "parts"
+SEALED = ".sealed"
 COPY_BYTES = 1 << 20
 ROOM_BYTES = 64 * COPY_BYTES  # so often a copy looks whether the disk has room
 STALE_S = 24 * 3600.0
@@ -41,15 +45,41 @@ def staging(storage_root: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def create(path: Path) -> BinaryIO:
-    """A new file of mode 0600."""
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+def place(folder: Path, name: str, *, sealed: bool) -> Path:
+    """Where a file that arrives is put. Its name tells that it is sealed, since whoever sends it chooses its bytes."""
+    return folder / (name + SEALED if sealed else name)
 
 
-def copy_from_data_root(data_root: Path | None, path: str, pointer: str, target: Path, limit_bytes: int) -> None:
+def arrived(folder: Path, name: str) -> Path:
+    """Where a file that arrived lies; where it would lie in plaintext, if it did not."""
+    found = place(folder, name, sealed=True)
+    return found if found.exists() else place(folder, name, sealed=False)
+
+
+def names(folder: Path) -> set[str]:
+    """The names of the files that arrived."""
+    return {each.name.removesuffix(SEALED) for each in folder.iterdir()}
+
+
+def key_of(seals: Seals, file: Path) -> bytes | None:
+    """The data key of a file that arrived; None if it is in plaintext.
+
+    Raises:
+        KeyMissing, DataDamagedError: as `Seals.key_of`.
+    """
+    found = seals.key_of(file) if file.name.endswith(SEALED) else None
+    return None if found is None else found.key
+
+
+def copy_from_data_root(
+    data_root: Path | None, path: str, pointer: str, target: Path, limit_bytes: int, key: DataKey | None = None
+) -> None:
     """Copies a regular file from under the data root. Follows links that stay inside the root.
 
     A copy, so that hashing, parsing and storing use one content even if the original changes meanwhile.
+
+    Args:
+        key: seals the copy.
 
     Raises:
         InvalidRequest: there is no data root, or no such file under it. The error is the same for files outside.
@@ -58,7 +88,7 @@ def copy_from_data_root(data_root: Path | None, path: str, pointer: str, target:
     """
     with _original(data_root, path, pointer) as original:
         require_room(target.parent, _size(original, limit_bytes))
-        _copy(original, target, limit_bytes)
+        _copy(original, target, limit_bytes, key)
 
 
 def size_under_data_root(data_root: Path | None, path: str, pointer: str, limit_bytes: int) -> int:
@@ -67,13 +97,15 @@ def size_under_data_root(data_root: Path | None, path: str, pointer: str, limit_
         return _size(original, limit_bytes)
 
 
-def pack_from_data_root(data_root: Path | None, path: str, pointer: str, target: Path, limit_bytes: int) -> None:
+def pack_from_data_root(
+    data_root: Path | None, path: str, pointer: str, target: Path, limit_bytes: int, key: DataKey | None = None
+) -> None:
     """Packs a folder of folders of files into a tar archive; otherwise like `copy_from_data_root`."""
     folder = folder_under_data_root(data_root, path)
     if folder is None:
         raise InvalidRequest.at(pointer, "there is no such folder under the data root")
     require_room(target.parent, folders.size(folder, limit_bytes))
-    with create(target) as archive:
+    with create(target, key, "raw") as archive:
         folders.pack(folder, archive, limit_bytes)
 
 
@@ -109,9 +141,9 @@ def _size(original: BinaryIO, limit_bytes: int) -> int:
     return size
 
 
-def _copy(original: BinaryIO, target: Path, limit_bytes: int) -> None:
+def _copy(original: BinaryIO, target: Path, limit_bytes: int, key: DataKey | None) -> None:
     """Copies a file that may grow meanwhile, while other writers take the disk's space too."""
-    with create(target) as copy:
+    with create(target, key, "raw") as copy:
         copied = 0
         while block := original.read(COPY_BYTES):
             copied += len(block)

@@ -10,12 +10,13 @@ import logging
 from pathlib import Path
 
 from app import objects
-from app.bucket import DamagedError
 from app.contracts.blocks import UNITS
 from app.disk import sync
 from app.errors import NotFound, ServiceError
 from app.formats.damage import DataDamagedError
+from app.formats.sealed import Named, content_of
 from app.parts import DATASETS
+from app.seals import Seals
 from app.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -27,8 +28,15 @@ def publish(settings: Settings, dataset_id: str, file: Path, sha256: str) -> Non
     Raises:
         Unavailable: the bucket does not answer.
     """
-    if settings.object_store:
-        objects.of(settings).publish(_key(dataset_id, sha256), file, sha256)
+    bucket = objects.bucket_of(settings)
+    if bucket is not None:
+        content = content_of(file, _opens(settings, file))
+        bucket.publish_content(_key(dataset_id, sha256), content, sha256)
+
+
+def _opens(settings: Settings, file: Path) -> bytes | None:
+    seal = Seals(settings).key_of(file)
+    return None if seal is None else seal.key
 
 
 def place(settings: Settings, dataset_id: str, sha256: str) -> None:
@@ -43,18 +51,20 @@ def place(settings: Settings, dataset_id: str, sha256: str) -> None:
             sync(folder)
 
 
-def find(settings: Settings, dataset_id: str, sha256: str) -> Path:
-    """The file of the digests; its reader compares the hash.
+def find(settings: Settings, dataset_id: str, sha256: str) -> Named:
+    """The file of the digests; its reader compares the hash. That of a bucket is not written to this machine's disk.
 
     Raises:
-        DataDamagedError: it is missing, or differs from the registered one where a bucket has it.
-        Unavailable: the bucket does not answer.
+        DataDamagedError: it is missing.
+        Unavailable: the bucket does not answer; or it is sealed under a key that is not here.
     """
     key = _key(dataset_id, sha256)
-    own = settings.storage_root / key  # also with a bucket: from before it was used
+    own, bucket = settings.storage_root / key, objects.bucket_of(settings)
+    if bucket is None or own.is_file():  # also with a bucket: from before it was used
+        return Seals(settings).readable(own)
     try:
-        return own if own.is_file() else objects.of(settings).local(key, sha256)
-    except (NotFound, DamagedError):
+        return bucket.named(key)
+    except NotFound:
         raise DataDamagedError("the units of a block cannot be read") from None
 
 

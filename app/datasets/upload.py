@@ -8,9 +8,10 @@ from typing import BinaryIO
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from app.datasets.storage import ROOM_BYTES, create
+from app.datasets.storage import ROOM_BYTES, place
 from app.disk import require_room
 from app.errors import InvalidRequest, TooLarge, too_large
+from app.formats.sealed import DataKey, create
 
 FILES = ("file", "holdout_file")
 MAX_HEADER_BYTES = 8192
@@ -24,10 +25,14 @@ class Upload:
         folder: where the files are written, under their parts' names.
         max_file_bytes: the limit of each file.
         max_spec_bytes: the limit of the spec.
+        key: seals the files.
     """
 
-    def __init__(self, content_type: str, folder: Path, *, max_file_bytes: int, max_spec_bytes: int) -> None:
+    def __init__(
+        self, content_type: str, folder: Path, *, max_file_bytes: int, max_spec_bytes: int, key: DataKey | None = None
+    ) -> None:
         self.spec: bytes | None = None
+        self._key = key
         self._folder, self._max_file_bytes, self._max_spec_bytes = folder, max_file_bytes, max_spec_bytes
         self._seen: set[str] = set()
         self._whole = False
@@ -112,7 +117,7 @@ class Upload:
             self.spec = b""
         else:
             require_room(self._folder)
-            self._file = create(self._folder / name)
+            self._file = create(place(self._folder, name, sealed=self._key is not None), self._key, "raw")
 
     def _data(self, data: bytes, start: int, end: int) -> None:
         self._size += end - start

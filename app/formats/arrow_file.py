@@ -7,22 +7,22 @@ in memory at once, so the memory limit of this process bounds it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import pyarrow as pa
 
 from app.formats.batches import add_batch, batch_rows, check_type, intact
 from app.formats.layout import ARROW
 from app.formats.records import Records
+from app.formats.sealed import Named
 
 
-def read(path: Path, records: Records) -> None:
+def read(path: Named, records: Records) -> None:
     """Reads the wanted columns, batch by batch.
 
     Raises:
         InvalidRequest: the file is damaged, or a column is missing or of a type that cannot be used.
     """
-    with intact(records, "Arrow IPC"), pa.OSFile(str(path)) as source:
+    with intact(records, "Arrow IPC"), path.open("rb") as file, pa.PythonFile(file, "r") as source:
         _read(source, records)
 
 

@@ -7,10 +7,10 @@ import io
 import json
 from collections.abc import Callable, Iterator
 from operator import itemgetter
-from pathlib import Path
 from typing import Any, TextIO
 
 from app.formats.records import Table
+from app.formats.sealed import Named
 from app.formats.unpacking import opened
 
 MAX_CELL_CHARACTERS = MAX_LINE_CHARACTERS = 32 * 1024 * 1024
@@ -20,7 +20,7 @@ SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 Header = Callable[[list[str], Table], list[str]]
 
 
-def read(path: Path, records: Table, *, header: Header | None = None, **dialect: Any) -> None:
+def read(path: Named, records: Table, *, header: Header | None = None, **dialect: Any) -> None:
     """Reads a file. `dialect` (the csv module's) sets other separators; `header` turns the first line's cells into
     names."""
     csv.field_size_limit(MAX_CELL_CHARACTERS)

@@ -13,13 +13,13 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.formats.columns import chunks
+from app.formats.sealed import Named
 
 DIGEST_BYTES = 16
 SORTED_AT_ONCE = 2**20
@@ -100,7 +100,7 @@ def common(some: NDArray[np.uint64], others: NDArray[np.uint64]) -> int:
     return int(np.count_nonzero(np.isin(one, other)))
 
 
-def file_digests(path: Path, keys: Keys) -> tuple[str, str]:
+def file_digests(path: Named, keys: Keys) -> tuple[str, str]:
     """SHA-256 (an un-noised function of the data: for the owner alone) and keyed hash of a file's bytes."""
     plain, keyed = hashlib.sha256(), hashlib.blake2b(digest_size=32, key=keys.content, person=FILE)
     with path.open("rb") as file:

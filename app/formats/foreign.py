@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from app.contracts.dataset_spec import TableFormat
 from app.formats.readers import GZIP, ZSTANDARD, reader_of
+from app.formats.sealed import Named
 
 # The first bytes of a file, and its name.
 BEGINNINGS: tuple[tuple[bytes, str], ...] = (
@@ -27,7 +26,7 @@ BEGINNINGS: tuple[tuple[bytes, str], ...] = (
 LOOKED_AT_BYTES = 4096
 
 
-def what_else(path: Path, format: TableFormat) -> str | None:
+def what_else(path: Named, format: TableFormat) -> str | None:
     """The file's real format, by its first bytes; None if it may be `format`.
 
     A text may hold a NUL, but no name in its first line does.

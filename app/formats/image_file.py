@@ -15,7 +15,6 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from app.contracts.dataset_spec import ImageShape, Tensor
 from app.disk import is_full
 from app.errors import InvalidRequest
 from app.formats.records import HELD, Records
+from app.formats.sealed import Named
 from app.formats.unpacking import opened
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ DAMAGED = (OSError, ValueError, SyntaxError, EOFError, OverflowError, zlib.error
 File = tuple[str, bytes]
 
 
-def read(path: Path, records: Records) -> None:
+def read(path: Named, records: Records) -> None:
     """Reads the images in the archive's order.
 
     Raises:
@@ -118,10 +118,10 @@ class Decoder:
         return values.reshape(-1) / np.float32(255)
 
 
-def _of_zip(path: Path, records: Records, faults: Counter[str]) -> Iterator[File]:
+def _of_zip(path: Named, records: Records, faults: Counter[str]) -> Iterator[File]:
     unpacked = 0
     try:
-        with zipfile.ZipFile(path) as archive:
+        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
             for member in archive.infolist():
                 if member.is_dir():
                     continue
@@ -134,8 +134,8 @@ def _of_zip(path: Path, records: Records, faults: Counter[str]) -> Iterator[File
                 if unpacked > records.max_unpacked_bytes:
                     most = records.max_unpacked_bytes
                     raise records.broken(f"it unpacks to more than {most} bytes, which is the most that is allowed")
-                with archive.open(member) as file:
-                    content = file.read(member.file_size + 1)
+                with archive.open(member) as image:
+                    content = image.read(member.file_size + 1)
                 yield _plain(member.filename), content
     except ZIP_ERRORS as error:
         if is_full(error):  # the parts' disk, not this file
@@ -143,7 +143,7 @@ def _of_zip(path: Path, records: Records, faults: Counter[str]) -> Iterator[File
         raise records.broken("it is not an intact ZIP archive") from None
 
 
-def _of_tar(path: Path, records: Records, faults: Counter[str]) -> Iterator[File]:
+def _of_tar(path: Named, records: Records, faults: Counter[str]) -> Iterator[File]:
     try:
         with opened(path, records) as plain, tarfile.open(fileobj=plain, mode="r|") as archive:
             for member in archive:

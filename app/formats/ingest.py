@@ -16,6 +16,7 @@ from app.formats.part_files import remove_part
 from app.formats.part_reader import PartFile
 from app.formats.part_writer import PartWriter
 from app.formats.pieces import chosen, without_last
+from app.formats.sealed import DataKey
 from app.formats.stored import StoredPart
 
 SPOOL = "spool"
@@ -62,10 +63,13 @@ class Split:
         name: of the part, or of the one for training.
         fraction: of the hold-out; None: there is none.
         last_item: holds out each sequence's last item instead.
+        key: seals the parts.
     """
 
-    def __init__(self, folder: Path, name: str, fraction: float | None, *, last_item: bool = False) -> None:
-        self._folder, self._fraction, self._last_item = folder, fraction, last_item
+    def __init__(
+        self, folder: Path, name: str, fraction: float | None, *, last_item: bool = False, key: DataKey | None = None
+    ) -> None:
+        self._key, self._folder, self._fraction, self._last_item = key, folder, fraction, last_item
         self._names = (name, "holdout") if last_item or fraction is not None else (name,)
         self._writers: dict[str, PartWriter] = {}
         self._users: dict[str, set[int]] = {}
@@ -75,7 +79,9 @@ class Split:
         """Writes records to their parts."""
         if self._layout is None:
             self._layout = Layout.of(piece.part)
-            self._writers = {name: PartWriter(self._path(name), self._layout, reserve=True) for name in self._names}
+            self._writers = {
+                name: PartWriter(self._path(name), self._layout, reserve=True, key=self._key) for name in self._names
+            }
             self._users = {name: set() for name in self._names}
         for name, part in self._sides(piece):
             self._writers[name].add(part)
@@ -119,13 +125,14 @@ class Split:
 class Bounded:
     """Keeps at most `most` records of each user. All records wait in a file until every user's are known.
 
-    In memory: 24 bytes a record, about four times that in `close`, and each user's name once.
+    In memory: 24 bytes a record, about four times that in `close`, and each user's name once. `seal` seals the file.
     """
 
     split: Split
     folder: Path
     most: int
     keys: Keys
+    seal: DataKey | None = None
     _numbers: dict[str, int] = field(default_factory=dict)
     _of: list[NDArray[np.int64]] = field(default_factory=list)
     _words: list[NDArray[np.uint64]] = field(default_factory=list)
@@ -139,7 +146,7 @@ class Bounded:
     def add(self, piece: Piece) -> None:
         """Keeps records until `close`."""
         if self._writer is None:
-            self._writer = PartWriter(self.folder / SPOOL, Layout.of(piece.part), reserve=True)
+            self._writer = PartWriter(self.folder / SPOOL, Layout.of(piece.part), reserve=True, key=self.seal)
         self._writer.add(piece.part)
         self._of.append(users.numbered(piece.users or (), self._numbers))
         self._words.append(piece.digests.split)
@@ -152,7 +159,7 @@ class Bounded:
         """
         if self._writer is None:
             raise ValueError("a part needs records")
-        spool = PartFile(self.folder / SPOOL, self._writer.close())
+        spool = PartFile(self.folder / SPOOL, self._writer.close(), self.seal.key if self.seal else None)
         numbers, words = np.concatenate(self._of), np.concatenate(self._words)
         stays = users.kept(numbers, words, self.most)
         sides = users.sides(list(self._numbers), self.keys)

@@ -14,7 +14,6 @@ import csv
 import struct
 from array import array
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from app.formats import csv_file
 from app.formats.columns import Fault, Numbers, fault, refuse, text_number
 from app.formats.ids import IdColumn
 from app.formats.records import Table, Wanted
+from app.formats.sealed import Named
 from app.formats.sequences import History
 from app.formats.stored import Pairs, StoredPart
 from app.formats.unpacking import opened
@@ -101,7 +101,7 @@ class Ratings(Table):
         return fault("/task/rating", self.task.rating, {"outside the declared scale": outside})
 
 
-def read(path: Path, records: Ratings | History) -> None:
+def read(path: Named, records: Ratings | History) -> None:
     """Reads an interaction table of any supported format."""
     if records.layout == "parquet":
         from app.formats import parquet_file  # noqa: PLC0415 - pyarrow, for Parquet alone
@@ -128,7 +128,7 @@ def _untyped(header: list[str], table: Table) -> list[str]:
     return [name for name, _, _ in typed]
 
 
-def _read_dat(path: Path, records: Table) -> None:
+def _read_dat(path: Named, records: Table) -> None:
     records.begin(DAT_COLUMNS)
     places = [DAT_COLUMNS.index(each.name) for each in (*records.features, records.label)]
     wrong, first, number = 0, 0, 0

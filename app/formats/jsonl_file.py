@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from app.formats.records import Records
+from app.formats.sealed import Named
 from app.formats.unpacking import opened
 
 MAX_LINE_BYTES = 32 * 1024 * 1024
 
 
-def read(path: Path, records: Records) -> None:
+def read(path: Named, records: Records) -> None:
     """Reads a JSON-lines file; rejects lines longer than MAX_LINE_BYTES."""
     names = [each.name for each in records.features]
     label = records.label.name
@@ -29,7 +29,7 @@ def read(path: Path, records: Records) -> None:
         records.begin(sorted(seen))
 
 
-def _objects(path: Path, records: Records) -> Iterator[dict[str, Any]]:
+def _objects(path: Named, records: Records) -> Iterator[dict[str, Any]]:
     number = 0
     with opened(path, records) as file:
         while line := file.readline(MAX_LINE_BYTES + 1):

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from app.formats import merkle
 from app.formats.damage import DataDamagedError
+from app.formats.sealed import content_of
 from app.formats.stored import Csr, Features, Pairs, Sequences, StoredPart, Texts
 
 Kind = Literal["dense", "sparse", "pairs", "sequences", "texts"]
@@ -140,14 +141,17 @@ class Index:
         return self.header + b"\n" + self.chunks.tobytes()
 
     @classmethod
-    def read(cls, path: Path, sha256: str) -> Index:
+    def read(cls, path: Path, sha256: str, key: bytes | None = None) -> Index:
         """Reads the index of the part at `path`, and compares its root with the registered hash.
 
+        Args:
+            key: the data key, if it may be sealed.
+
         Raises:
-            DataDamagedError: the index is missing or does not have this root.
+            DataDamagedError: the index is missing or does not have this root; or it is sealed under another key.
         """
         try:
-            content = index_path(path).read_bytes()
+            content = content_of(index_path(path), key)
         except OSError:
             raise DataDamagedError("a stored part of the data set differs from the registered one") from None
         return cls.of_bytes(content, sha256)

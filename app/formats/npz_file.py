@@ -8,7 +8,6 @@ import zipfile
 import zlib
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from app.disk import is_full
 from app.formats.records import HELD, Records, Wanted
+from app.formats.sealed import Named
 
 SUFFIX = ".npy"
 MAX_MEMBERS = 10_000
@@ -29,10 +29,10 @@ UNREADABLE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, R
 NUMBER_KINDS, LABEL_KINDS, USER_KINDS = "buif", "buifU", "uiU"
 
 
-def read(path: Path, records: Records) -> None:
+def read(path: Named, records: Records) -> None:
     """Reads the declared arrays; checks sizes before it unpacks them."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
             _read(archive, records)
     except UNREADABLE as error:
         if is_full(error):  # the parts' disk, not this file

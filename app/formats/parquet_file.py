@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from app.formats.batches import add_batch, batch_rows, check_type, intact, plain
 from app.formats.records import Records, Table, Wanted
+from app.formats.sealed import Named
 
 READ_BYTES = 2**20
 CELL_BYTES = 8  # the size of a number, once unpacked
 
 
-def read(path: Path, records: Records) -> None:
+def read(path: Named, records: Records) -> None:
     """Reads the wanted columns in batches; checks the claimed size first."""
     with _opened(path, records) as file:
         for each in _begun(file, records):
@@ -24,7 +24,7 @@ def read(path: Path, records: Records) -> None:
         _read(file, records)
 
 
-def read_rows(path: Path, table: Table) -> None:
+def read_rows(path: Named, table: Table) -> None:
     """Reads ids (texts or whole numbers) and a number, row by row."""
     with _opened(path, table) as file:
         wanted = _begun(file, table)
@@ -37,10 +37,10 @@ def read_rows(path: Path, table: Table) -> None:
 
 
 @contextmanager
-def _opened(path: Path, table: Table) -> Iterator[pq.ParquetFile]:
+def _opened(path: Named, table: Table) -> Iterator[pq.ParquetFile]:
     # Pages are read one by one: a column of a row group may be larger than memory.
     options = {"memory_map": False, "pre_buffer": False, "buffer_size": READ_BYTES}
-    with intact(table, "Parquet"), pq.ParquetFile(path, **options) as file:
+    with intact(table, "Parquet"), path.open("rb") as content, pq.ParquetFile(content, **options) as file:
         yield file
 
 

@@ -39,10 +39,26 @@ from app.formats.hashing import hashed
 from app.formats.ingest import Bounded, Parts, Piece, Split
 from app.formats.readers import reader_of
 from app.formats.records import Records, Taken
+from app.formats.sealed import DataKey, Named, readable
 from app.formats.sequences import History
 from app.formats.stored import StoredPart, Texts
 
 DEVIATION = 0.1  # the relative deviation from the declared number of records above which the owner is warned
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where parts go, and under which keys.
+
+    Attributes:
+        folder: an empty one.
+        keys: for the split, and for digests of contents.
+        seal: seals all files.
+    """
+
+    folder: Path
+    keys: Keys
+    seal: DataKey | None
 
 
 @dataclass
@@ -94,7 +110,9 @@ def parse(request: dict[str, Any]) -> dict[str, Any]:
 
     Args:
         request: `spec` (DatasetSpec), `file` and `holdout_file` (paths, the second null but for a public hold-out),
-            `output_dir` (an empty folder), `keys` ({"split", "content"}: hex), `max_unpacked_bytes`.
+            `output_dir` (an empty folder), `keys` ({"split", "content"}: hex), `max_unpacked_bytes`; `seal`
+            ({"key", "wrap"}: hex, or null), which seals what is written; `opens` ({"file", "holdout_file"}: hex or
+            null), the data keys of files that are sealed.
 
     Returns:
         `parts` ({"train", "holdout"}: {"file", "sha256"}), `features`, `outputs`, `sparse`: public.
@@ -118,9 +136,11 @@ def parse(request: dict[str, Any]) -> dict[str, Any]:
 def _parse(request: dict[str, Any]) -> dict[str, Any]:
     spec = DatasetSpec.model_validate(request["spec"])
     keys = digests.Keys(**{name: bytes.fromhex(key) for name, key in request["keys"].items()})
-    files = {name: Path(request[name]) for name in ("file", "holdout_file") if request[name] is not None}
-    folder, limit = Path(request["output_dir"]), request["max_unpacked_bytes"]
-    parsed = {name: _parsed(spec, path, name, folder, keys, limit) for name, path in files.items()}
+    names = [name for name in ("file", "holdout_file") if request[name] is not None]
+    files = {name: readable(Path(request[name]), _key(request["opens"].get(name))) for name in names}
+    to = Output(Path(request["output_dir"]), keys, _seal(request["seal"]))
+    limit = request["max_unpacked_bytes"]
+    parsed = {name: _parsed(spec, path, name, to, limit) for name, path in files.items()}
     data, extra = parsed["file"], parsed.get("holdout_file")
     layout = data.parts.layout
     if extra is not None and extra.parts.layout.features != layout.features:
@@ -137,18 +157,18 @@ def _parse(request: dict[str, Any]) -> dict[str, Any]:
         "sparse": layout.is_sparse,
         "contents": [each for name in files for each in _contents(name, hashes[name][1], parsed[name], keys)],
         "content_sha256": hashes["file"][0],
-        "units_sha256": _save_units(spec, data, folder),
+        "units_sha256": _save_units(spec, data, to),
         "counts": _counts(data, extra) | {name: counted.get(name, 0) for name in ("train", "holdout")},
         "warnings": _warnings(spec, data, extra, counted),
     }
 
 
-def _save_units(spec: DatasetSpec, data: Parsed, folder: Path) -> str | None:
-    return None if spec.privacy.sensitivity == "public" else units.save(folder / UNITS, data.units)
+def _save_units(spec: DatasetSpec, data: Parsed, to: Output) -> str | None:
+    return None if spec.privacy.sensitivity == "public" else units.save(to.folder / UNITS, data.units, to.seal)
 
 
-def _parsed(spec: DatasetSpec, path: Path, name: str, folder: Path, keys: Keys, max_unpacked_bytes: int) -> Parsed:
-    contents, kept = Contents(), _destination(spec, name, folder, keys)
+def _parsed(spec: DatasetSpec, path: Named, name: str, to: Output, max_unpacked_bytes: int) -> Parsed:
+    contents, kept, keys = Contents(), _destination(spec, name, to), to.keys
     try:
         dropped, users = 0, None
         if spec.format == "interactions":
@@ -170,21 +190,21 @@ def _parsed(spec: DatasetSpec, path: Path, name: str, folder: Path, keys: Keys, 
         kept.abandon()
 
 
-def _destination(spec: DatasetSpec, name: str, folder: Path, keys: Keys) -> Split | Bounded:
+def _destination(spec: DatasetSpec, name: str, to: Output) -> Split | Bounded:
     """Where a file's records go."""
     if name == "holdout_file":
-        return Split(folder, "holdout", None)
+        return Split(to.folder, "holdout", None, key=to.seal)
     fraction = spec.holdout.fraction if isinstance(spec.holdout, SplitHoldout) else None
-    split = Split(folder, "train", fraction, last_item=isinstance(spec.holdout, LastItemHoldout))
+    split = Split(to.folder, "train", fraction, last_item=isinstance(spec.holdout, LastItemHoldout), key=to.seal)
     most = spec.privacy.max_records_per_user
     if spec.privacy.user_column is None or most is None:
         return split
-    return Bounded(split, folder, most, keys)
+    return Bounded(split, to.folder, most, to.keys, to.seal)
 
 
 def _read(
     spec: DatasetSpec,
-    path: Path,
+    path: Named,
     name: str,
     max_unpacked_bytes: int,
     keys: Keys,
@@ -222,6 +242,14 @@ def _features_and_labels(spec: DatasetSpec, records: Records, taken: Taken, keys
         rounded = digests.number_contents(_float32(taken.contents), names, labels)
         stored = digests.record_digests(rounded, keys).content
     return Piece(StoredPart(x=_float32(taken.matrix), y=y), found, taken.users, stored=stored)
+
+
+def _seal(asked: dict[str, str] | None) -> DataKey | None:
+    return None if asked is None else DataKey(bytes.fromhex(asked["key"]), bytes.fromhex(asked["wrap"]))
+
+
+def _key(asked: str | None) -> bytes | None:
+    return None if asked is None else bytes.fromhex(asked)
 
 
 def _float32(matrix: NDArray[Any]) -> NDArray[np.float32]:

@@ -23,41 +23,45 @@ from numpy.typing import NDArray
 from app.formats.damage import DataDamagedError
 from app.formats.layout import ARROW, Layout, index_path
 from app.formats.part_reader import PartFile
+from app.formats.sealed import DataKey, Named, header_of, readable, require
 from app.formats.stored import Csr, Pairs, Sequences, StoredPart, Texts
 
 
-def save_part(path: Path, part: StoredPart) -> str:
+def save_part(path: Path, part: StoredPart, key: DataKey | None = None) -> str:
     """Writes a new file of mode 0600, and its index next to it, synced to disk. Returns the part's hash."""
     from app.formats.part_writer import PartWriter  # noqa: PLC0415 - pyarrow, for writing alone
 
-    with PartWriter(path, Layout.of(part)) as writer:
+    with PartWriter(path, Layout.of(part), key=key) as writer:
         writer.add(part)
         return writer.close()
 
 
-def open_part(path: Path | str, sha256: str) -> PartFile | None:
+def open_part(path: Path | str, sha256: str, key: bytes | None = None) -> PartFile | None:
     """A part whose records are read on demand; None for one of before.
+
+    Args:
+        key: the data key, if it may be sealed.
 
     Raises:
         DataDamagedError: it is missing, or its index is not the registered one.
     """
-    return PartFile(Path(path), sha256) if _is_arrow(Path(path)) else None
+    return PartFile(Path(path), sha256, key) if _is_arrow(Path(path), key) else None
 
 
-def load_part(path: Path | str, sha256: str) -> StoredPart:
+def load_part(path: Path | str, sha256: str, key: bytes | None = None) -> StoredPart:
     """Loads a whole part; checks hashes before interpreting a record.
 
     Raises:
-        DataDamagedError: the file is missing or does not have this hash.
+        DataDamagedError: the file is missing or does not have this hash; or it is sealed under another key.
     """
-    found = open_part(path, sha256)
-    return _from_npz(Path(path), sha256) if found is None else found.whole()
+    found = open_part(path, sha256, key)
+    return _from_npz(Path(path), sha256, key) if found is None else found.whole()
 
 
-def units_of(path: Path | str, sha256: str) -> int:
+def units_of(path: Path | str, sha256: str, key: bytes | None = None) -> int:
     """The number of a part's protected units, without loading it where its index tells. Raises like `load_part`."""
-    found = open_part(path, sha256)
-    return _from_npz(Path(path), sha256).units if found is None else found.units
+    found = open_part(path, sha256, key)
+    return _from_npz(Path(path), sha256, key).units if found is None else found.units
 
 
 def rename_part(path: Path, to: Path) -> None:
@@ -72,17 +76,21 @@ def remove_part(path: Path) -> None:
     index_path(path).unlink(missing_ok=True)
 
 
-def _is_arrow(path: Path) -> bool:
+def _is_arrow(path: Path, key: bytes | None) -> bool:
     try:
-        with path.open("rb") as file:
+        with _readable(path, key).open("rb") as file:
             return file.read(len(ARROW)) == ARROW
     except OSError:
         raise DataDamagedError("a stored part of the data set cannot be read") from None
 
 
-def _from_npz(path: Path, sha256: str) -> StoredPart:
+def _readable(path: Path, key: bytes | None) -> Named:
+    return path if header_of(path) is None else readable(path, require(key))
+
+
+def _from_npz(path: Path, sha256: str, key: bytes | None) -> StoredPart:
     try:
-        with path.open("rb") as file:
+        with _readable(path, key).open("rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
                 raise DataDamagedError("a stored part of the data set differs from the registered one")
             file.seek(0)

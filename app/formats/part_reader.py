@@ -1,4 +1,4 @@
-"""Reads a part's Arrow file: chunk by chunk, or records by their numbers from a memory map.
+"""Reads a part's Arrow file: chunk by chunk, or records by their numbers, from a memory map or from a sealed file.
 
 The root of the index is compared with the registered hash when the file is opened: that reads no record. A chunk's own
 hash is checked when the chunk is first read. Only numpy is needed.
@@ -6,18 +6,17 @@ hash is checked when the chunk is first read. Only numpy is needed.
 
 from __future__ import annotations
 
-import mmap
-import os
 from collections.abc import Iterator, Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from app.formats.blobs import open_blob
 from app.formats.damage import DataDamagedError
 from app.formats.layout import Index, Layout, leaf_of
+from app.formats.pieces import joined
 from app.formats.stored import Csr, Features, Pairs, Sequences, StoredPart, Texts
 
 Columns = Mapping[str, NDArray[Any]]
@@ -29,36 +28,28 @@ class PartFile:
     Args:
         path: of the Arrow file.
         sha256: the registered hash.
+        key: the data key, if it may be sealed.
 
     Raises:
-        DataDamagedError: a file is missing, or the index is not the registered one. Reading raises it for a chunk whose
-            bytes differ.
+        DataDamagedError: a file is missing, or the index is not the registered one; or it is sealed under another key.
+            Reading raises it for a chunk whose bytes differ.
     """
 
-    def __init__(self, path: Path, sha256: str) -> None:
-        self._index = Index.read(path, sha256)
+    def __init__(self, path: Path, sha256: str, key: bytes | None = None) -> None:
+        self._index = Index.read(path, sha256, key)
         self.layout = self._index.layout
         self._chunks = self._index.chunks
         self._starts: dict[str, NDArray[np.int64]] = {}
         self._seen: NDArray[np.bool_] = np.zeros(len(self._chunks), dtype=np.bool_)
-        try:
-            descriptor = os.open(path, os.O_RDONLY)
-        except OSError:
-            raise DataDamagedError("a stored part of the data set cannot be read") from None
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
-            self._descriptor, self._size = descriptor, file.seek(0, os.SEEK_END)
+        self._blob = open_blob(path, key)
 
     def __len__(self) -> int:
         return self._index.rows
 
-    def __del__(self) -> None:
-        if hasattr(self, "_descriptor"):
-            os.close(self._descriptor)
-
     def chunks(self) -> Iterator[StoredPart]:
         """All records in order, a chunk at a time, without a memory map: for processes with a bounded address space."""
         for number, row in enumerate(self._chunks):
-            content = os.pread(self._descriptor, int(row["length"]), int(row["offset"]))
+            content = self._blob.read(int(row["offset"]), int(row["length"]))
             self._compare(number, content)
             columns = self._columns(row, content)
             if "ends" in columns:
@@ -71,7 +62,7 @@ class PartFile:
         out = {name: np.empty(self._entries(name), dtype=of) for name, of in layout.types.items()}
         at = dict.fromkeys(out, 0)
         for number, row in enumerate(self._chunks):
-            content = os.pread(self._descriptor, int(row["length"]), int(row["offset"]))
+            content = self._blob.read(int(row["offset"]), int(row["length"]))
             self._compare(number, content)
             columns = self._columns(row, content)
             if "ends" in columns:
@@ -83,7 +74,7 @@ class PartFile:
         return StoredPart(_features(layout, out, n), out["y"], user)
 
     def rows(self, numbers: NDArray[np.int64]) -> StoredPart:
-        """The records with these numbers, in their order, copied from the map.
+        """The records with these numbers, in their order, copied.
 
         Raises:
             DataDamagedError: as above.
@@ -91,6 +82,11 @@ class PartFile:
         """
         if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < len(self):
             raise IndexError("there is no record with this number")
+        most = self._blob.rows_at_once or max(1, len(numbers))
+        starts = range(0, max(1, len(numbers)), most)
+        return joined([self._rows(numbers[start : start + most]) for start in starts])
+
+    def _rows(self, numbers: NDArray[np.int64]) -> StoredPart:
         chunks, within = np.divmod(numbers, self.layout.chunk_rows)
         self._check(chunks)
         out: dict[str, NDArray[Any]] = {}
@@ -98,7 +94,8 @@ class PartFile:
             if name == "x":
                 out["x"] = self._dense(chunks, within)
             elif name in ("y", "user", "user_row", "item_row"):
-                out[name] = self._words(of)[self._places(name, chunks, of) + within]
+                words, places = self._words(of, self._places(name, chunks, of) + within)
+                out[name] = words[places]
         if "ends" in self.layout.types:
             self._lists(chunks, within, out)
         return StoredPart(_features(self.layout, out, len(numbers)), out["y"], out.get("user"))
@@ -134,7 +131,7 @@ class PartFile:
         for number in np.unique(chunks[~self._seen[chunks]]).tolist():
             row = self._chunks[number]
             offset = int(row["offset"])
-            self._compare(number, memoryview(self._map)[offset : offset + int(row["length"])])
+            self._compare(number, self._blob.read(offset, int(row["length"])))
             self._seen[number] = True
 
     def _compare(self, number: int, content: bytes | memoryview) -> None:
@@ -142,16 +139,15 @@ class PartFile:
         if leaf_of(row, content) != row["sha256"].tobytes():
             raise DataDamagedError("a stored part of the data set differs from the registered one")
 
-    @cached_property
-    def _map(self) -> mmap.mmap:
-        try:
-            return mmap.mmap(self._descriptor, 0, prot=mmap.PROT_READ)
-        except (OSError, ValueError):
-            raise DataDamagedError("a stored part of the data set cannot be read") from None
+    def _words(
+        self, of: np.dtype[Any], places: NDArray[np.int64], counts: NDArray[np.int64] | int = 1
+    ) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """Numbers of one type that hold `counts` of them from each place of the file on, and where those are in them.
 
-    def _words(self, of: np.dtype[Any]) -> NDArray[Any]:
-        """The whole file as numbers of one type: Arrow aligns every buffer to 8 bytes."""
-        return np.frombuffer(self._map, of, self._size // of.itemsize)
+        Arrow aligns every buffer to 8 bytes.
+        """
+        held, found = self._blob.gathered(places * of.itemsize, counts * of.itemsize)
+        return held[: len(held) // of.itemsize * of.itemsize].view(of), found // of.itemsize
 
     def _places(self, name: str, chunks: NDArray[np.int64], of: np.dtype[Any]) -> NDArray[np.int64]:
         """Where a buffer of each chunk begins, counted in numbers of its type."""
@@ -161,9 +157,9 @@ class PartFile:
 
     def _dense(self, chunks: NDArray[np.int64], within: NDArray[np.int64]) -> NDArray[np.float32]:
         width, of = self.layout.sizes[0], self.layout.types["x"]
-        words, starts = self._words(of), self._places("x", chunks, of) + within * width
-        if not len(starts):
+        if not len(chunks):
             return np.empty((0, width), dtype=np.float32)
+        words, starts = self._words(of, self._places("x", chunks, of) + within * width, width)
         found: NDArray[np.float32] = np.lib.stride_tricks.sliding_window_view(words, width)[starts]
         return found
 
@@ -171,17 +167,16 @@ class PartFile:
         """Gathers the lists of each record: their ends in the result, and their numbers one after the other."""
         types = self.layout.types
         at = self._places("ends", chunks, types["ends"]) + within
-        words = self._words(types["ends"])
+        words, at = self._words(types["ends"], at, 2)
         starts = words[at]
         lengths = words[at + 1] - starts
         ends = np.cumsum(lengths, dtype=np.int64)
         total = int(ends[-1]) if len(ends) else 0
-        numbers = np.repeat(starts - (ends - lengths), lengths) + np.arange(total)
         out["ends"] = ends
         for name in ("columns", "values", "items", "utf8"):
             if name in types:
-                places = np.repeat(self._places(name, chunks, types[name]), lengths)
-                out[name] = self._words(types[name])[places + numbers]
+                words, first = self._words(types[name], self._places(name, chunks, types[name]) + starts, lengths)
+                out[name] = words[np.repeat(first - (ends - lengths), lengths) + np.arange(total)]
 
 
 def _features(layout: Layout, columns: Columns, n: int) -> Features:

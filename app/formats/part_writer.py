@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from app.disk import require_room
 from app.formats.layout import Index, Layout, index_path, leaf_of, row_of
 from app.formats.pieces import cut, joined
+from app.formats.sealed import DataKey, create, finish
 from app.formats.stored import Csr, Pairs, Sequences, StoredPart, Texts
 
 TYPES = {"int64": pa.int64(), "int32": pa.int32(), "float64": pa.float64(), "float32": pa.float32()}
@@ -29,15 +29,16 @@ class PartWriter:
         path: a new file; the index is written next to it.
         layout: what every added piece must be.
         reserve: leave app.disk.RESERVE_BYTES free. A small compressed file may hold terabytes.
+        key: seals both files.
 
     Raises:
         OSError: from every call that writes: the disk is full.
         StorageFull: its reserve begins.
     """
 
-    def __init__(self, path: Path, layout: Layout, *, reserve: bool = False) -> None:
-        self._path, self._layout, self._schema = path, layout, _schema(layout)
-        self._file = os.fdopen(_created(path), "wb")
+    def __init__(self, path: Path, layout: Layout, *, reserve: bool = False, key: DataKey | None = None) -> None:
+        self._key, self._path, self._layout, self._schema = key, path, layout, _schema(layout)
+        self._file = create(path, key)
         self._sink = pa.PythonFile(self._file, "w")
         self._writer = pa.ipc.new_file(self._sink, self._schema)
         self._pending: list[StoredPart] = []
@@ -73,14 +74,11 @@ class PartWriter:
         """Writes what is left, synced to disk. Returns the part's hash. The caller syncs the folder's entries."""
         self._write(whole_only=False)
         self._writer.close()
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
+        finish(self._file)
         index = Index(self._layout, self.rows, np.frombuffer(bytes(self._rows_of_index), self._layout.row_type))
-        with os.fdopen(_created(index_path(self._path)), "wb") as file:
+        with create(index_path(self._path), self._key) as file:
             file.write(index.to_bytes())
-            file.flush()
-            os.fsync(file.fileno())
+            finish(file)
         return index.root
 
     @property
@@ -112,10 +110,6 @@ class PartWriter:
         row = row_of(self._layout, numbers)
         row["sha256"] = leaf_of(row, content)
         self._rows_of_index += row.tobytes()
-
-
-def _created(path: Path) -> int:
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
 
 
 def _field(name: str, of: pa.DataType) -> pa.Field:

@@ -11,7 +11,7 @@ def recount(request: dict[str, Any]) -> dict[str, Any]:
     """Counts the units of each part.
 
     Args:
-        request: `parts` ({"train", "holdout"}: {"path", "sha256"}).
+        request: `parts` ({"train", "holdout"}: {"path", "sha256", "key"}); the key is hex, or null.
 
     Returns:
         `units` ({"train", "holdout"}): private counts, for the owner alone.
@@ -19,4 +19,8 @@ def recount(request: dict[str, Any]) -> dict[str, Any]:
     Raises:
         DataDamagedError: a part is missing or differs from the registered one.
     """
-    return {"units": {name: units_of(part["path"], part["sha256"]) for name, part in request["parts"].items()}}
+    found = {}
+    for name, part in request["parts"].items():
+        key = None if part["key"] is None else bytes.fromhex(part["key"])
+        found[name] = units_of(part["path"], part["sha256"], key)
+    return {"units": found}

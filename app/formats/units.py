@@ -7,7 +7,6 @@ it tells as much of the data as the parts do to somebody with the key, and witho
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from app.formats.damage import DataDamagedError
 from app.formats.digests import DIGEST_BYTES, Keys
+from app.formats.sealed import DataKey, Named, create, finish
 
 USER = b"scrimp/user"
 DIGEST = np.dtype(f"S{DIGEST_BYTES}")  # compared and sorted as bytes, which is the order of the words
@@ -35,13 +35,16 @@ def of_users(users: Iterable[str], keys: Keys) -> NDArray[np.uint64]:
     return np.frombuffer(joined, dtype=">u8").astype(np.uint64).reshape(-1, 2)
 
 
-def save(path: Path, words: NDArray[np.uint64]) -> str:
-    """Writes digests (n, 2) as a new file of mode 0600, synced to disk. Returns its SHA-256."""
+def save(path: Path, words: NDArray[np.uint64], key: DataKey | None = None) -> str:
+    """Writes digests (n, 2) as a new file of mode 0600, synced to disk. Returns the SHA-256 of its content.
+
+    Args:
+        key: seals it.
+    """
     content = np.unique(words, axis=0).astype(">u8").tobytes()
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+    with create(path, key) as file:
         file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+        finish(file)
     return hashlib.sha256(content).hexdigest()
 
 
@@ -49,7 +52,7 @@ def save(path: Path, words: NDArray[np.uint64]) -> str:
 class Saved:
     """A file of digests, as `save` wrote it."""
 
-    path: Path
+    file: Named
     sha256: str
 
 
@@ -85,7 +88,7 @@ class _Sorted:
         self._sha256, self._hashed = saved.sha256, hashlib.sha256()
         self._block = self._last = np.empty(0, dtype=DIGEST)
         try:
-            self._file = saved.path.open("rb")
+            self._file = saved.file.open("rb")
         except OSError:
             raise DataDamagedError(UNREADABLE) from None
 

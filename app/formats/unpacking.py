@@ -5,14 +5,14 @@ from __future__ import annotations
 import gzip
 import io
 import zlib
-from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
 
 from app.formats.readers import GZIP, ZSTANDARD
 from app.formats.records import Table
+from app.formats.sealed import Named
 
 
-def opened(path: Path, table: Table) -> BinaryIO:
+def opened(path: Named, table: Table) -> BinaryIO:
     """Opens a text file; unpacks it while it is read if it is an archive.
 
     Reads raise InvalidRequest if the archive is damaged, or larger inside than `table.max_unpacked_bytes`.
@@ -29,19 +29,20 @@ def opened(path: Path, table: Table) -> BinaryIO:
 class _Unpacked(io.RawIOBase):
     """The content of an archive."""
 
-    def __init__(self, path: Path, table: Table, kind: Literal["gzip", "zstd"]) -> None:
+    def __init__(self, path: Named, table: Table, kind: Literal["gzip", "zstd"]) -> None:
         self._path, self._table, self._kind = path, table, kind
         self._open()
 
     def _open(self) -> None:
         self._read = 0
         self._archive: Any
+        self._file = self._path.open("rb")
         if self._kind == "gzip":
-            self._archive = gzip.open(self._path)  # noqa: SIM115 - `close` closes it
+            self._archive = gzip.GzipFile(fileobj=self._file)
             return
         import pyarrow as pa  # noqa: PLC0415 - for such archives alone
 
-        self._archive = pa.CompressedInputStream(pa.OSFile(str(self._path)), "zstd")
+        self._archive = pa.CompressedInputStream(pa.PythonFile(self._file, "r"), "zstd")
 
     def readable(self) -> bool:
         return True
@@ -57,6 +58,7 @@ class _Unpacked(io.RawIOBase):
         if offset or whence != io.SEEK_SET:
             raise io.UnsupportedOperation
         self._archive.close()
+        self._file.close()
         self._open()
         return 0
 
@@ -76,4 +78,5 @@ class _Unpacked(io.RawIOBase):
     def close(self) -> None:
         if not self.closed:
             self._archive.close()
+            self._file.close()
         super().close()

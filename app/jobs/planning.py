@@ -47,7 +47,7 @@ def plan(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None = None) -
         detail = f"there are only {records} records: ask for at most as many batches"
         raise InvalidRequest.at("/sampling/batches", detail)
     _check_largest_batch(spec, records)
-    auditing.check(spec, is_private=facts.is_private)
+    auditing.check(spec, facts)
     _check_privacy(spec, facts)
     _check_processes(spec)
     _check_model(spec, facts)
@@ -228,8 +228,9 @@ def _check_center(spec: JobSpec, facts: DatasetFacts) -> None:
 
 
 def _warnings(spec: JobSpec, facts: DatasetFacts) -> tuple[str, ...]:
-    """Warns if correlated noise gains nothing, or if clipping makes a score less informative than it seems."""
-    return (*_gainless_noise(spec), *_of_scores(spec, facts))
+    """Warns of an audit that costs accuracy, of correlated noise that gains nothing, and of scores that clipping makes
+    less informative than they seem."""
+    return (*auditing.cost(spec, facts), *_gainless_noise(spec), *_of_scores(spec, facts))
 
 
 def _gainless_noise(spec: JobSpec) -> tuple[str, ...]:

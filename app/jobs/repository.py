@@ -378,6 +378,18 @@ def seconds_per_step(session: Session, dataset_id: str, spec: JobSpec) -> float 
     return sorted(times)[len(times) // 2] if times else None
 
 
+def typical_duration_s(session: Session, among: ColumnElement[bool]) -> float | None:
+    """Returns the median time from start to end of recent jobs that may be shown; None without any."""
+    recent = (
+        select(Job.started_at, Job.finished_at)
+        .where(among, Job.status == "succeeded", Job.study.is_(None), Job.started_at.is_not(None))
+        .order_by(Job.created_at.desc())
+        .limit(20)
+    )
+    times = [(ended - began).total_seconds() for began, ended in session.execute(recent) if began and ended]
+    return sorted(times)[len(times) // 2] if times else None
+
+
 def count_by_status(session: Session, among: ColumnElement[bool]) -> dict[str, int]:
     """Counts the jobs that may be shown, by status."""
     rows = session.execute(

@@ -24,6 +24,15 @@ from app.privacy.releases import ScoreNoise
 JobLike = Job | Row[Any] | SimpleNamespace  # the ORM's object, or one with its columns
 
 
+class Start(BaseModel):
+    """When a job would start that is submitted now, if nobody submits more and jobs take as long as the caller's own
+    and visible ones did."""
+
+    claims_before: int  # jobs that workers take first, by turns, weights and the key's own priorities
+    at_least: bool = False  # there may be more of them
+    in_s: float | None = None  # null: no job that this key may see has ended yet
+
+
 class Quote(BaseModel):
     """A price. `mechanism` is the event tree of each account, for accountants."""
 
@@ -45,6 +54,7 @@ class Quote(BaseModel):
     jobs_that_fit: int | None = None  # how many jobs of this price fit now; null on public data
     hpo: dict[str, Any] | None = None  # for a study: how pilots, scores and the final trial share the total
     estimated_duration_s: float | None = None
+    start: Start | None = None  # null inside a job, for a study, and if no worker is alive that may take it
     declaration: int | None = None  # the version of the data set's declaration; null inside a job, which has it itself
     warnings: list[str] = []
     resolved: Resolved | None = None  # the learning rate that "auto" stands for, and why

@@ -35,13 +35,14 @@ from app.jobs.priced import facts_for, pinned, price_on_blocks, side_facts, with
 from app.jobs.pricing import PricingService
 from app.jobs.quotes import quote_of
 from app.jobs.rows import new_job
-from app.jobs.schemas import Forecast, Quote
+from app.jobs.schemas import Forecast, Quote, Start
 from app.keys import service as keys
 from app.keys.service import Caller, KeyLike
 from app.ledger import behind, blocks
 from app.ledger.heads import Head, Heads
 from app.ledger.repository import dataset_with_account
 from app.lifecycle import pausing
+from app.lifecycle.ahead import ahead_of
 from app.lifecycle.presence import GpuWorkers
 from app.lifecycle.settle import settle
 from app.lifecycle.states import append_event, get_job
@@ -91,10 +92,12 @@ def quote(
         left = repository.remaining(session, planned.facts.reads, caller.id)
         inside = repository.left_within(session, planned.facts.reads, caller.id)
         pace = None if planned.study else repository.seconds_per_step(session, planned.facts.id, planned.spec)
+        start = None if planned.study else _start(session, caller, dataset.owner_key, spec, gpus.lease_s)
     found = Quote.model_validate(quote_of(planned, priced).model_dump(mode="json"))
     found.declaration = planned.facts.declaration
     found.scores = list(planned.scores)
     found.estimated_duration_s = round(pace * planned.steps, 1) if pace is not None else None
+    found.start = start
     if needs_gpu(spec.runtime.device, None) and not gpus.alive():
         found.warnings.append(NO_GPU)
     if spec.runtime.ranks > 1 and not gpus.have_processes(spec.runtime.ranks):
@@ -114,6 +117,16 @@ def quote(
         found.remaining_after = after.model_dump(mode="json")
     found.largest_epsilon_that_fits = _largest_that_fits(pricing, planned, left, access)
     return found
+
+
+def _start(session: Session, caller: Caller, owner: str, spec: JobSpec, lease_s: float) -> Start | None:
+    """Forecasts when the job would start. The time is a function of durations that the caller sees."""
+    ahead = ahead_of(session, caller.id, owner, spec, lease_s)
+    if ahead is None:
+        return None
+    duration_s = repository.typical_duration_s(session, grants.visible(caller, Job.dataset_id))
+    in_s = 0.0 if ahead.ends == 0 else None if duration_s is None else round(ahead.ends * duration_s, 1)
+    return Start(claims_before=ahead.claims, at_least=not ahead.is_whole, in_s=in_s)
 
 
 def forecast(

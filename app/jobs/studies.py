@@ -52,7 +52,7 @@ def plan_study(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None) ->
     """
     if spec.hpo is None or isinstance(spec.hpo, Auto):
         raise TypeError("this specification asks for no study")
-    auditing.check(spec, is_private=facts.is_private)
+    auditing.check(spec, facts)
     _check(spec, spec.hpo, facts)
     spec, hpo = settled(spec, spec.hpo, facts)
     evaluation = _evaluation(hpo, facts)

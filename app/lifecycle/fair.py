@@ -16,7 +16,7 @@ asked, and when.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -160,7 +160,7 @@ def next_job(
     waiting = _waiting(session, devices, processes, passed, behind)
     if not waiting:
         return None
-    limits, weights = _limits_and_weights(session, waiting)
+    limits, weights = limits_and_weights(session, {name for each in waiting for name in each.pair})
     of_key = Counter[str]()
     for (_owner, key), count in running.items():
         of_key[key] += count
@@ -200,8 +200,7 @@ def _pays_on(behind: Collection[str]) -> ColumnElement[bool]:
     return exists().where(LedgerEntry.dataset_id.in_(behind), LedgerEntry.once == once)
 
 
-def _limits_and_weights(session: Session, waiting: Iterable[Candidate]) -> tuple[dict[str, int | None], dict[str, int]]:
-    """Returns the limits of running jobs and the weights of the keys and owners that wait."""
-    keys = {name for each in waiting for name in each.pair}
+def limits_and_weights(session: Session, keys: Collection[str]) -> tuple[dict[str, int | None], dict[str, int]]:
+    """Returns the limits of running jobs and the weights of keys."""
     found = session.execute(select(ApiKey.id, ApiKey.max_running_jobs, ApiKey.weight).where(ApiKey.id.in_(keys))).all()
     return {row[0]: row[1] for row in found}, {row[0]: row[2] for row in found}

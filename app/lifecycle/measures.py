@@ -21,18 +21,16 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from sqlalchemy import ColumnElement, Table, delete, event, select
+from sqlalchemy import ColumnElement, delete, event, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from app.db.clock import now_there
 from app.db.engine import Database
 from app.db.models import Measure, table_of
-
-if TYPE_CHECKING:
-    from sqlalchemy.dialects import postgresql, sqlite
+from app.db.upsert import insert_into
 
 logger = logging.getLogger(__name__)
 FLUSH_S = 10.0
@@ -211,19 +209,7 @@ def _upsert(
     merged: Callable[[ColumnElement[float], ColumnElement[float]], ColumnElement[float]],
 ) -> None:
     table = table_of(Measure)
-    insert = _insert(session.get_bind().dialect.name)
     for row in rows:
-        new = insert(table).values(row)
+        new = insert_into(session, table).values(row)
         changed = {"value": merged(table.c.value, new.excluded.value), "written_at": new.excluded.written_at}
         session.execute(new.on_conflict_do_update(index_elements=["name", "labels", "process"], set_=changed))
-
-
-def _insert(dialect: str) -> Callable[[Table], postgresql.Insert | sqlite.Insert]:
-    """The dialect's own INSERT, which knows ON CONFLICT; the other dialect is not loaded."""
-    if dialect == "postgresql":
-        from sqlalchemy.dialects.postgresql import insert as of_postgres  # noqa: PLC0415
-
-        return of_postgres
-    from sqlalchemy.dialects.sqlite import insert as of_sqlite  # noqa: PLC0415
-
-    return of_sqlite

@@ -124,7 +124,7 @@ class GpuWorkers:
     """
 
     def __init__(self, db: Database, lease_s: float) -> None:
-        self._db, self._lease_s = db, lease_s
+        self._db, self.lease_s = db, lease_s
         self._devices: list[Device] | None = None
 
     def alive(self) -> bool:
@@ -138,7 +138,7 @@ class GpuWorkers:
     def _seen(self) -> list[Device]:
         if self._devices is None:
             with self._db.read() as session:
-                since = now_there(session) - timedelta(seconds=self._lease_s)
+                since = now_there(session) - timedelta(seconds=self.lease_s)
                 seen = session.scalars(select(Worker.devices).where(Worker.seen_at > since))
                 self._devices = [Device.model_validate(each) for devices in seen for each in devices or ()]
         return self._devices

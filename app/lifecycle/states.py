@@ -31,8 +31,8 @@ DEVICE = func.coalesce(Job.device, Job.spec["runtime"]["device"].as_string(), "a
 NEEDS_GPU = DEVICE == "cuda"
 # The processes that a job asks for, in SQL: a number, or auto, which is one on every worker.
 PROCESSES = func.coalesce(cast(Job.spec["runtime"]["processes"].as_string(), String), "1")
-# The order of one key's jobs.
-IN_ORDER = (func.coalesce(Job.spec["priority"].as_integer(), 0).desc(), Job.created_at, Job.id)
+PRIORITY = func.coalesce(Job.spec["priority"].as_integer(), 0)
+IN_ORDER = (PRIORITY.desc(), Job.created_at, Job.id)  # of one key's jobs
 NO_SUCH_JOB = "there is no such job"
 INSERT_EVENT, INSERT_DUE = insert(table_of(JobEvent)), insert(table_of(Outbox))
 # Only if there are webhooks at all; the relay decides which ones to call. A study's trials are not announced.

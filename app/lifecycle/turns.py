@@ -12,10 +12,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from sqlalchemy import func, select
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from app.db.models import ClaimTurn, table_of
+from app.db.upsert import insert_into
 
 Pair = tuple[str, str]  # owner of the data, key of the job
 # The virtual time of one claim at weight 1. All weights up to 20 divide it, so their shares are exact; others have
@@ -61,6 +61,10 @@ class Turns:
             key_start = max(key_start, mine.key_start + _length(weights[key]))
         return Turn(self._number + 1, owner_start, key_start)
 
+    def after(self, pair: Pair, turn: Turn) -> Turns:
+        """The turns once a pair has taken this one."""
+        return Turns({**self._last, pair: turn}, (turn.number, max(self._owners_now, turn.owner_start)))
+
     def oldest(self, pair: Pair) -> tuple[int, int]:
         """The numbers of the owner's and of the pair's last claim; 0 for none."""
         latest, mine = self._of_owner.get(pair[0]), self._last.get(pair)
@@ -90,8 +94,6 @@ def rounds(running: int, weight: int, least: int) -> int:
 
 def note_turn(session: Session, pair: Pair, turn: Turn) -> None:
     """Records a pair's claim. Two concurrent claims may get the same turn: then the jobs' age decides."""
-    dialect = postgresql if session.get_bind().dialect.name == "postgresql" else sqlite
     values = {"turn": turn.number, "owner_start": turn.owner_start, "key_start": turn.key_start}
-    again = {"index_elements": ["owner_key", "key_id"], "set_": values}
-    row = {"owner_key": pair[0], "key_id": pair[1], **values}
-    session.execute(dialect.insert(table_of(ClaimTurn)).values(row).on_conflict_do_update(**again))
+    new = insert_into(session, table_of(ClaimTurn)).values({"owner_key": pair[0], "key_id": pair[1], **values})
+    session.execute(new.on_conflict_do_update(index_elements=["owner_key", "key_id"], set_=values))

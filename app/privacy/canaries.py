@@ -1,18 +1,22 @@
 """What a job's canaries show: a lower bound on its privacy loss, from numbers that it released.
 
-A canary is a synthetic unit whose clipped gradient is C along a coordinate of its own, in a tensor beside the model
-(worker.training.canaries). A public coin puts it in or leaves it out. As many coordinates again, halved, belong to no
-canary: decoys. A canary's score is the released number at its coordinate.
+A canary is a synthetic unit that a public coin puts in or leaves out. There are two kinds of canaries:
 
-Two bounds, each wrong with probability at most 2.5 %, so that both hold with 95 %:
+* **gradients**: its clipped gradient is C along a coordinate of its own, in a tensor beside the model
+  (worker.training.canaries). As many coordinates again, halved, belong to no canary: decoys. A canary's score is the
+  released number at its coordinate.
+* **records**: a random record, sequence or text that the model trains on. A canary's score is by how much the way from
+  the first to the released weights lowers its loss (worker.training.planted).
 
-* **one run.** Of the `guesses` canaries with the highest and lowest scores, `right` are guessed right. Their number is
-  fixed by the number of canaries. For an (ε, δ)-DP mechanism, P(right ≥ v) is at most the p-value below, however the
-  scores depend on each other (Steinke, Nasr & Jagielski 2023, Theorem 5.2 and Appendix D).
-* **the curve.** Coordinates share no record and no noise, so canaries that are in exceed a threshold independently,
-  with probability p, and those that are out with probability q. Thresholds are quantiles of the decoys. With p ≥ p⁻
-  and q ≤ q⁺ (Clopper & Pearson 1934), ε ≥ ln((p⁻ − δ)/q⁺), and μ ≥ Φ⁻¹(p⁻) − Φ⁻¹(q⁺) for a Gaussian mechanism
-  (Kairouz, Oh & Viswanath 2015; Dong, Roth & Su 2022).
+Each bound is wrong with probability at most 2.5 %, so that two hold with 95 %:
+
+* **one run**, for all kinds. Of the `guesses` canaries with the highest and lowest scores, `right` are guessed right.
+  Their number is fixed by the number of canaries. The bounds hold however scores depend on each other
+  (app.privacy.one_run): on ε, and for records on the μ of a Gaussian mechanism.
+* **the curve**, for gradients alone. Coordinates share no record and no noise, so canaries that are in exceed a
+  threshold independently, with probability p, and those that are out with probability q. Thresholds are quantiles of
+  the decoys. With p ≥ p⁻ and q ≤ q⁺ (Clopper & Pearson 1934), ε ≥ ln((p⁻ − δ)/q⁺), and μ ≥ Φ⁻¹(p⁻) − Φ⁻¹(q⁺) for a
+  Gaussian mechanism (Kairouz, Oh & Viswanath 2015; Dong, Roth & Su 2022).
 
 The claim is `exceeded` if bounds that fail with probability 10⁻⁶ contradict a point of the steps' own curve.
 """
@@ -22,12 +26,14 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
+from app.contracts.audit import CanaryKind
 from app.contracts.base import Document, Epsilon
-from app.privacy import gdp, pld
+from app.privacy import gdp, one_run, pld
 from app.privacy.accounting import epsilon_of
 from app.privacy.events import Event
 
@@ -39,6 +45,7 @@ if TYPE_CHECKING:
 
 DOMAIN = b"scrimp/canaries/1/"
 CONFIDENCE = 0.95
+SHARE = (1.0 - CONFIDENCE) / 2.0  # how often each of two bounds is wrong, at most
 ALARM = 1e-6  # how often an honest job appears to exceed its claim, at most
 SPREAD = (-1.0, -0.5, 0.0, 0.5, 1.0)  # of thresholds, in standard deviations around the middle
 EXCEEDED = (
@@ -52,6 +59,7 @@ class Finding(Document):
     """What the canaries show, as the certificate says it.
 
     Attributes:
+        kind: what a canary is.
         included: how many canaries the coins put in.
         guesses, right: of the one-run bound.
         charged: ε of all that the job releases.
@@ -60,8 +68,9 @@ class Finding(Document):
         exceeded: the steps lost more than their mechanism allows.
     """
 
+    kind: CanaryKind = "gradients"
     canaries: Annotated[int, Field(ge=1)]
-    decoys: Annotated[int, Field(ge=1)]
+    decoys: Annotated[int, Field(ge=0)]
     included: Annotated[int, Field(ge=0)]
     guesses: Annotated[int, Field(ge=1)]
     right: Annotated[int, Field(ge=0)]
@@ -71,6 +80,16 @@ class Finding(Document):
     mu_at_least: Annotated[float, Field(ge=0.0)] | None
     exceeded: bool
     statement: str
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """What one kind of canaries shows. `mu`: as if the steps were a Gaussian mechanism. `epsilon`: beside the one-run
+    bound."""
+
+    mu: float
+    exceeded: bool
+    epsilon: float = 0.0
 
 
 def coins(job_id: str, canaries: int) -> NDArray[np.bool_]:
@@ -85,12 +104,26 @@ def coins(job_id: str, canaries: int) -> NDArray[np.bool_]:
     return np.unpackbits(np.frombuffer(bits, dtype=np.uint8))[:canaries].astype(np.bool_)
 
 
-def decoys(canaries: int) -> int:
+def public_words(job_id: str, what: str, count: int) -> NDArray[np.uint64]:
+    """The first `count` words that a job's synthetic records are made of: SHAKE-256 of `what` and the job's id.
+
+    >>> public_words("job_a", "labels", 2).tolist() == public_words("job_a", "labels", 3).tolist()[:2]
+    True
+    """
+    import numpy as np  # noqa: PLC0415
+
+    stream = hashlib.shake_256(DOMAIN + f"{what}/{job_id}".encode()).digest(8 * count)
+    return np.frombuffer(stream, dtype="<u8").astype(np.uint64)
+
+
+def decoys(canaries: int, kind: CanaryKind = "gradients") -> int:
     """How many coordinates belong to no canary."""
-    return canaries // 2
+    return canaries // 2 if kind == "gradients" else 0
 
 
-def found(released: Scores, job_id: str, canaries: int, steps: Event, charged: Epsilon) -> Finding:
+def found(
+    released: Scores, job_id: str, canaries: int, steps: Event, charged: Epsilon, kind: CanaryKind = "gradients"
+) -> Finding:
     """What a job's canaries show.
 
     Args:
@@ -103,63 +136,55 @@ def found(released: Scores, job_id: str, canaries: int, steps: Event, charged: E
     """
     import numpy as np  # noqa: PLC0415
 
-    if released.shape != (canaries + decoys(canaries),):
+    if released.shape != (canaries + decoys(canaries, kind),):
         raise ValueError("these are not the numbers of so many canaries")
     scores = np.nan_to_num(released.astype(np.float64), nan=0.0)
     inside = coins(job_id, canaries)
     guesses, right = _guessed(scores[:canaries], inside)
-    share, delta = (1.0 - CONFIDENCE) / 2.0, charged.delta
-    exact = gdp.mu_of_event(steps)
-    mu = gdp.mu_from_epsilon(max(epsilon_of(steps, delta).value, 1e-9), delta) if exact is None else exact
-    thresholds = _thresholds(scores[canaries:], mu)
-    pairs = rates(scores[:canaries], inside, thresholds, share / (2 * len(SPREAD)))
-    one_run = epsilon_of_one_run(canaries, guesses, right, delta, share)
-    epsilon = max(one_run, *(_epsilon(p, q, delta) for p, q in pairs))
-    strict = rates(scores[:canaries], inside, thresholds, ALARM / (2 * len(SPREAD)))
+    if kind == "gradients":
+        shown = _by_rates(scores, inside, steps, charged.delta)
+    else:
+        shown = _by_guesses(canaries, guesses, right, steps, charged.delta)
+    epsilon = max(one_run.epsilon_at_least(canaries, guesses, right, charged.delta, SHARE), shown.epsilon)
     return Finding(
+        kind=kind,
         canaries=canaries,
-        decoys=decoys(canaries),
+        decoys=decoys(canaries, kind),
         included=int(inside.sum()),
         guesses=guesses,
         right=right,
         charged=charged,
         epsilon_at_least=epsilon,
-        mu_at_least=max(0.0, *(_separation(p, q) for p, q in pairs)) if exact is not None else None,
-        exceeded=exceeded(strict, steps, delta),
+        mu_at_least=shown.mu if gdp.mu_of_event(steps) is not None else None,
+        exceeded=shown.exceeded,
         statement=f"charged {math.ceil(100.0 * charged.value) / 100.0:.2f}; the audit found at least "
         f"{math.floor(100.0 * epsilon) / 100.0:.2f} ({100.0 * CONFIDENCE:.0f} %)",
     )
 
 
-def p_value(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
-    """Bounds the probability of so many right guesses under (ε, δ)-DP.
-
-    β + 2 m δ α, with β = P(X ≥ v) and α = max_i P(v > X ≥ v − i)/i for X ~ Binomial(guesses, 1/(1 + e^−ε)).
-    """
-    import numpy as np  # noqa: PLC0415
-    from scipy import stats  # noqa: PLC0415 - slow to import
-
-    rate = 1.0 / (1.0 + math.exp(-epsilon))
-    beyond = float(stats.binom.sf(right - 1, guesses, rate))
-    below = np.cumsum(stats.binom.pmf(np.arange(right - 1, -1, -1), guesses, rate))
-    alpha = float((below / np.arange(1, right + 1)).max(initial=0.0))
-    return min(1.0, beyond + 2.0 * canaries * delta * alpha)
+def _by_guesses(canaries: int, guesses: int, right: int, steps: Event, delta: float) -> _Shown:
+    """By the one-run bounds for f-DP."""
+    mu = gdp.mu_of_event(steps)
+    claimed = one_run.gaussian(mu) if mu is not None else _inverse(steps, delta)
+    return _Shown(
+        mu=one_run.mu_at_least(canaries, guesses, right, SHARE) if mu is not None else 0.0,
+        exceeded=claimed is not None and one_run.refuted(claimed, canaries, guesses, right, ALARM),
+    )
 
 
-def epsilon_of_one_run(canaries: int, guesses: int, right: int, delta: float, level: float) -> float:
-    """The largest ε that so many right guesses refute, except with probability `level`; 0 if none.
-
-    >>> round(epsilon_of_one_run(1000, 100, 75, 1e-4, 0.05), 3)  # the paper's example
-    0.673
-    """
-    low, high = 0.0, 1.0
-    while p_value(canaries, guesses, right, high, delta) < level:
-        low, high = high, 2.0 * high
-    for _ in range(40):
-        middle = (low + high) / 2.0
-        refuted = p_value(canaries, guesses, right, middle, delta) < level
-        low, high = (middle, high) if refuted else (low, middle)
-    return low
+def _by_rates(scores: Scores, inside: NDArray[np.bool_], steps: Event, delta: float) -> _Shown:
+    """By rates at thresholds: for canaries that share no noise. `scores` ends with the decoys'."""
+    canaries = len(inside)
+    exact = gdp.mu_of_event(steps)
+    mu = gdp.mu_from_epsilon(max(epsilon_of(steps, delta).value, 1e-9), delta) if exact is None else exact
+    thresholds = _thresholds(scores[canaries:], mu)
+    pairs = rates(scores[:canaries], inside, thresholds, SHARE / (2 * len(SPREAD)))
+    strict = rates(scores[:canaries], inside, thresholds, ALARM / (2 * len(SPREAD)))
+    return _Shown(
+        mu=max(0.0, *(_separation(p, q) for p, q in pairs)),
+        exceeded=exceeded(strict, steps, delta),
+        epsilon=max(_epsilon(p, q, delta) for p, q in pairs),
+    )
 
 
 def rates(
@@ -176,16 +201,28 @@ def exceeded(pairs: Sequence[tuple[float, float]], steps: Event, delta: float) -
     """True if p > e^ε q + δ(ε), or 1 − q > e^ε (1 − p) + δ(ε), for a pair of rates and a point of the event's curve."""
     import numpy as np  # noqa: PLC0415
 
-    epsilons = STEP * np.arange(POINTS)
-    mu = gdp.mu_of_event(steps)
-    if mu is None:
-        curve = pld.deltas(steps, epsilons.tolist(), delta)
-        if curve is None:  # no digits are left to tell: the claim then has a margin of its own
-            return False
-    else:
-        curve = [gdp.delta_from_mu(mu, float(each)) for each in epsilons]
-    grown, claimed = np.exp(epsilons), np.asarray(curve)
+    curve = _curve(steps, delta)
+    if curve is None:
+        return False
+    grown, claimed = np.exp(_epsilons()), np.asarray(curve)
     return any(bool(((p - grown * q > claimed) | ((1.0 - q) - grown * (1.0 - p) > claimed)).any()) for p, q in pairs)
+
+
+def _epsilons() -> Scores:
+    import numpy as np  # noqa: PLC0415
+
+    return STEP * np.arange(POINTS, dtype=np.float64)
+
+
+def _curve(steps: Event, delta: float) -> list[float] | None:
+    """δ(ε) at `_epsilons`; None if no digits are left to tell: the claim then has a margin of its own."""
+    mu, epsilons = gdp.mu_of_event(steps), _epsilons().tolist()
+    return pld.deltas(steps, epsilons, delta) if mu is None else [gdp.delta_from_mu(mu, each) for each in epsilons]
+
+
+def _inverse(steps: Event, delta: float) -> one_run.Inverse | None:
+    curve = _curve(steps, delta)
+    return None if curve is None else one_run.of_curve(_epsilons().tolist(), curve)
 
 
 def _guessed(scores: Scores, inside: NDArray[np.bool_]) -> tuple[int, int]:

@@ -68,7 +68,8 @@ class Numerics(Document):
             raise the noise by more than MOST_GRID_SLACK (see `of_numbers`).
         rows_per_pass: P, the records of every pass, padding included.
         positions: at most this many rows of an inner product belong to one record.
-        records_bound: at most this many training records are summed; registration refuses larger data sets.
+        records_bound: at most this many training records are summed, synthetic ones of an audit among them;
+            registration refuses larger data sets.
         sensitivity_slack: one unit changes a computed sum by at most this times C. The noise is scaled by it. As
             stored it leaves out the grid of integer totals, which depends on the number of trained numbers: an attempt
             adds it (`of_numbers`), and its report includes it.
@@ -181,7 +182,8 @@ def numerics_of(spec: JobSpec, sizes: PublicSizes, features: Features) -> Numeri
     made, spread = (expected, spread) if largest is None else (float(largest), 0.0)
     rows = _cheapest_rows(cap, made * per_unit, spread * per_unit, _pass_overhead(spec, sizes))
     computed = _expected_passes(rows, made * per_unit, spread * per_unit) * rows
-    bound = records_bound(sizes.records) * per_unit
+    trained = spec.audit.trained if spec.audit is not None else 0
+    bound = (records_bound(sizes.records) + trained) * per_unit
     sums: SumType = "float32" if _sums_in_float32(spec, sizes, passes, rows) else "float64"
     return Numerics(
         passes=passes,

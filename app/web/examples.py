@@ -160,6 +160,7 @@ QUOTE: dict[str, Any] = {
     "largest_epsilon_that_fits": 3.986,
     "jobs_that_fit": 11,
     "estimated_duration_s": 4.2,
+    "start": {"claims_before": 3, "at_least": False, "in_s": 9.0},
     "warnings": [],
 }
 

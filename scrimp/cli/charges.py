@@ -44,6 +44,9 @@ def reserve(
     attested: Annotated[str, typer.Option(help="Which system and query this is, in words.")],
     unit: Annotated[str, typer.Option(help="Whom the mechanism protects: example | user.")] = "example",
     account: Annotated[str, typer.Option(help="The part that it reads: train | holdout | both.")] = "both",
+    block: Annotated[
+        list[str] | None, typer.Option(help="A block that it reads, and no others; repeat it. Default: all open ones.")
+    ] = None,
     once: Annotated[
         str | None, typer.Option(help="Idempotency-Key: the same again returns the same charge; default: random.")
     ] = None,
@@ -56,7 +59,9 @@ def reserve(
     if not isinstance(claim, dict):
         raise typer.BadParameter("MECHANISM must be a JSON object: see docs/charges.md")
     charges = session.client.charges
-    made = charges.reserve(dataset, claim, unit=unit, attested=attested, account=account, idempotency_key=once)
+    made = charges.reserve(
+        dataset, claim, unit=unit, attested=attested, account=account, blocks=block, idempotency_key=once
+    )
     _print(session, made)
 
 

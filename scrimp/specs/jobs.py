@@ -49,10 +49,15 @@ class AdaptiveNorm(Spec):
 
 class Audit(Spec):
     """The job trains `canaries` synthetic units beside its records, each in or out by a public coin. Its certificate
-    says how much privacy loss they show at least. Neither the price nor the model changes.
+    says how much privacy loss they show at least. The price does not change.
+
+    `kind` `gradients`: a canary is one coordinate of a tensor beside the model, and the model stays the same. `kind`
+    `records`: a canary is a random record of the data set's own form (features and a label, a rating, a sequence of
+    items, a text). The model trains on it. This tests the path from a record to the weights, and costs accuracy.
     """
 
     canaries: Annotated[int, Field(ge=100, le=100000)]
+    kind: Literal["gradients", "records"] = "gradients"
 
 
 class Clipping(Spec):

@@ -12,7 +12,7 @@ import typer
 from scrimp_server.commands.service import PRIVATE, Home
 
 app = typer.Typer(no_args_is_help=True)
-Name = Annotated[str, typer.Argument(help="api_key_pepper, session_key, data_hmac_key, webhook_key, noise_secret …")]
+Name = Annotated[str, typer.Argument(help="api_key_pepper, session_key, data_hmac_key, webhook_key, parts_key …")]
 
 
 @app.command("list")
@@ -36,6 +36,24 @@ def rotate(name: Name, home: Home = None) -> None:
         print(f"restart API, relay and workers; when nothing needs the old one: scrimp secrets finish {name}")
     else:
         print("restart API, relay and workers")
+
+
+@app.command()
+def seal(home: Home = None) -> None:
+    """Seal what is stored of data sets in plaintext, from before SCRIMP_ENCRYPT_PARTS was on."""
+    from app import resealing
+    from app.errors import ServiceError
+
+    settings = _settings(home)
+    if not settings.encrypt_parts:
+        print("scrimp secrets: set SCRIMP_ENCRYPT_PARTS=true first, and restart API and workers", file=sys.stderr)
+        raise typer.Exit(1)
+    try:
+        count = resealing.seal(settings)
+    except (ServiceError, OSError) as error:
+        print(f"scrimp secrets: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    print(f"{count} files were sealed; backups, snapshots and the disk's free blocks may still have them in plaintext")
 
 
 @app.command()

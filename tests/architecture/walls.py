@@ -20,10 +20,11 @@ ALLOWED: dict[str, set[str]] = {
     "app.formats": {"contracts", "disk", "errors", "progress"},
     "app.db": {"ids", "settings"},
     "app.ledger": {"audit", "contracts", "db", "grants", "hpo", "keys", "privacy", "web"} | GROUND,
-    "app.parts": {"formats"} | GROUND,
+    "app.parts": {"formats", "seals"} | GROUND,
+    "app.seals": {"errors", "formats", "secrets", "settings"},
     "app.sandbox": {"errors", "processes", "progress"},
     "worker.attempt": {"contracts", "db", "disk", "errors", "formats", "ledger", "lifecycle", "privacy", "processes"}
-    | {"logs", "objects", "parts", "secrets", "settings", "tracing"},
+    | {"logs", "objects", "parts", "seals", "secrets", "settings", "tracing"},
     "worker.tasks": {"contracts", "db", "ledger", "lifecycle", "logs", "parts", "predictions", "repeat", "settings"}
     | {"tracing"},
     "worker.celery_app": {"lifecycle", "logs", "settings", "tracing"},

@@ -89,6 +89,26 @@ def test_a_key_cannot_hold_more_than_its_budget(db: Database, dataset: str) -> N
     assert is_valid(db, dataset)
 
 
+def test_a_budget_is_used_to_its_last_unit_on_each_account(db: Database, dataset: str) -> None:
+    ann = add_key(db)
+    units = give(db, dataset, ann, 1.0)
+    for amounts, binds in (((units + 1, 0), "train"), ((0, units + 1), "holdout")):
+        with pytest.raises(BudgetError) as refused:
+            hold(db, dataset, "job_1", ann, *amounts)
+        assert refused.value.members["account"] == binds
+    hold(db, dataset, "job_1", ann, units, units)
+    assert of(db, dataset, ann) == (0, units, 0, units)
+
+
+def test_where_the_cap_and_a_budget_refuse_the_smaller_is_named(db: Database, dataset: str) -> None:
+    ann = add_key(db)
+    units = give(db, dataset, ann, 1.0)
+    with pytest.raises(BudgetError) as refused:
+        hold(db, dataset, "job_1", ann, balances(db, dataset)["train"]["budget"] + 1)
+    said = refused.value.members
+    assert said["budget"] == ann and said["remaining"] == {"train": units, "holdout": units}
+
+
 def test_the_cap_binds_before_a_budget(db: Database, dataset: str) -> None:
     ann = add_key(db)
     units = give(db, dataset, ann, 4.0)

@@ -349,6 +349,25 @@ def test_another_systems_charge_is_on_every_open_block(api: Api) -> None:
     assert voided.status_code == 201
 
 
+def test_a_charge_names_the_blocks_that_the_other_system_reads(api: Api) -> None:
+    first, two = grown(api)
+    body = {"dataset": first, "mechanism": {"kind": "gdp", "mu": 0.5}, "unit": "example", "attested": "OpenDP"}
+    charge = post(api, "/v1/charges", body | {"blocks": ["two"]}, **{"Idempotency-Key": "a"})
+    assert charge.status_code == 201, charge.text
+    assert held(api, charge.json()["id"]) == [two] and account(api, first).train_held == 0
+    assert post(api, "/v1/charges", body, **{"Idempotency-Key": "a"}).status_code == 409, "another request"
+    for place, named in enumerate((["three"], ["two", "two"], [])):
+        refused = post(api, "/v1/charges", body | {"blocks": named}, **{"Idempotency-Key": f"b{place}"})
+        assert refused.status_code == 422, refused.text
+    retire(api, first, "two")
+    assert post(api, f"/v1/charges/{charge.json()['id']}/post", None).status_code == 200, "its hold stays good"
+    gone = post(api, "/v1/charges", body | {"blocks": ["two"]}, **{"Idempotency-Key": "c"})
+    assert (gone.status_code, gone.json()["errors"][0]["pointer"]) == (422, "/blocks/0")
+    alone = api.upload(spec("alone"), rows(range(300, 360))).json()["id"]
+    known = post(api, "/v1/charges", body | {"dataset": alone, "blocks": ["first"]}, **{"Idempotency-Key": "d"})
+    assert known.status_code == 201 and held(api, known.json()["id"]) == [alone]
+
+
 def test_a_retired_block_keeps_its_content_until_its_last_job_ends(api: Api) -> None:
     first, two = grown(api)
     job = submit(api, first).json()["id"]

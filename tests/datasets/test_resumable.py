@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import hashlib
 import os
 import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi.testclient import TestClient
 
 from app.datasets import resumable
 from app.errors import TooLarge
+from app.main import create_app
 from app.retention import service as retention
 from tests.datasets.conftest import CSV, PUBLIC, Api, MakeApi, spec
 
@@ -220,6 +224,47 @@ def test_two_writers_do_not_interleave(api: Api) -> None:
     assert kind(piece(api, upload, 9, DATA[9:])) == (409, "wrong-offset")
     assert piece(api, upload, 20, DATA[20:]).status_code == 200
     assert (uploads(api)[0] / "file").read_bytes() == DATA
+
+
+@pytest.fixture
+def beside(api: Api, tmp_path: Path) -> Iterator[Callable[..., Api]]:
+    """Makes other API processes over the same database, with the same keys."""
+    made: list[Any] = []
+
+    def make(**changes: Any) -> Api:
+        other = copy.copy(api)
+        other.settings = api.settings.model_copy(update=changes)
+        other.client = TestClient(create_app(other.settings), raise_server_exceptions=False)
+        made.append(other.client)
+        return other
+
+    yield make
+    for client in made:
+        client.app.state.pricing.close()
+        client.app.state.db.close()
+
+
+def test_an_upload_goes_on_at_another_api_process_with_the_same_storage(api: Api, beside: Callable[..., Api]) -> None:
+    other = beside()
+    upload = begun(api)
+    assert piece(other, upload, 0, DATA[:9]).json()["offset"] == 9
+    assert other.get(f"/v1/uploads/{upload}").json() == api.get(f"/v1/uploads/{upload}").json()
+    assert piece(api, upload, 9, DATA[9:]).json()["offset"] == len(DATA)
+    assert other.by_path(spec(upload=upload)).status_code == 201
+
+
+def test_an_api_process_with_another_storage_says_where_an_upload_goes_on(
+    api: Api, beside: Callable[..., Api], tmp_path: Path
+) -> None:
+    shutil.copytree(api.settings.home, tmp_path / "other")
+    other = beside(home=tmp_path / "other", database_url=api.settings.effective_database_url)
+    upload = begun(api)
+    for answer in (piece(other, upload, 0, DATA), other.get(f"/v1/uploads/{upload}"), give_up(other, upload)):
+        assert kind(answer) == (404, "not-found") and "goes on at the host that began it" in answer.json()["detail"]
+    assert piece(api, upload, 0, DATA).status_code == 200
+    refused = other.by_path(spec(upload=upload))
+    assert kind(refused) == (422, "invalid-request") and "the host that began it" in refused.json()["detail"]
+    assert other.count() == 0 and api.by_path(spec(upload=upload)).status_code == 201
 
 
 def test_an_abandoned_upload_expires(make_api: MakeApi) -> None:

@@ -34,10 +34,10 @@ OURS = ("migrate", "api", "relay", "worker")
 # Which process holds which secret (app/secrets.py); `migrate` writes the first key.
 HOLDS = {
     "migrate": {"api_key_pepper"},
-    "api": {"api_key_pepper", "session_key", "data_hmac_key", "webhook_key"},
+    "api": {"api_key_pepper", "session_key", "data_hmac_key", "webhook_key", "parts_key"},
     "relay": {"signing_key", "webhook_key"},
-    "worker": {"noise_secret"},
-    "worker-gpu": {"noise_secret"},
+    "worker": {"noise_secret", "parts_key"},
+    "worker-gpu": {"noise_secret", "parts_key"},
 }
 
 

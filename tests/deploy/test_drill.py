@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -17,13 +18,16 @@ from types import SimpleNamespace
 import psycopg
 import pytest
 
-from app import objects, parts
+from app import objects, parts, rotation
+from app.db.engine import Database
 from app.db.migrate import upgrade
 from app.db.models import Dataset
 from app.formats.part_files import load_part
+from app.formats.sealed import MAGIC
 from app.ledger.heads import Heads
 from app.lifecycle import restore
-from app.secrets import ensure_secrets
+from app.seals import KeyMissing, Seals
+from app.secrets import ensure_secrets, load_secret, load_secrets, secret_id, write_private
 from app.settings import Settings
 from tests import servers
 from tests.datasets.conftest import CSV, spec
@@ -101,6 +105,46 @@ def test_sqlite(folder: Path) -> None:
     assert restored.returncode == 1, restored.stderr
     assert settings.storage_root.is_dir()
     is_noticed_and_posted(drill, settings, dataset, spent, restored.stdout)
+
+
+def test_a_sealed_home(folder: Path) -> None:
+    """The backup is of before a rotation: it opens with the key of its time, which the operator kept elsewhere."""
+    drill = Drill(folder, SCRIMP_ENCRYPT_PARTS="true")
+    settings = Settings(home=drill.home, allowed_hosts=["testserver"], encrypt_parts=True)
+    (drill.home / "storage").mkdir(mode=0o700, parents=True)
+    ensure_secrets(settings)
+    upgrade(settings.effective_database_url)
+    world = World(settings, None, folder)
+    with world.api() as client:
+        made = client.post(
+            "/v1/datasets", files={"spec": (None, json.dumps(spec(privacy=CAP, holdout=None))), "file": ("file", CSV)}
+        )
+    assert made.status_code == 201, made.text
+    with world.db.read() as session:
+        part = session.get_one(Dataset, made.json()["id"]).parts["train"]
+    backed_up = drill.run("sqlite-backup")
+    assert backed_up.returncode == 0, backed_up.stderr
+    with tarfile.open(drill.backup / "storage.tar") as archive:
+        files = [archive.extractfile(each) for each in archive if each.isfile() and each.size]
+        assert len(files) >= 3 and all(each is not None and each.read(8) == MAGIC for each in files)
+    old = load_secret(settings, "parts_key")
+    rotation.rotate(world.db, settings, "parts_key")
+    rotation.finish(world.db, settings, "parts_key")
+    world.db.close()
+    shutil.rmtree(settings.storage_root)
+    assert drill.run("sqlite-restore").returncode == 0
+    path, seals = settings.storage_root / part["path"], Seals(settings)
+    with pytest.raises(KeyMissing, match=secret_id(old)):
+        seals.key_of(path)
+    new = load_secret(settings, "parts_key")
+    kept = settings.effective_secrets_dir / "parts_key"
+    write_private(kept, f"{new.hex()}\n{old.hex()}\n", overwrite=True)
+    db = Database.of(settings)
+    rotation.finish(db, settings, "parts_key")
+    db.close()
+    seal = seals.key_of(path)
+    assert load_secrets(settings, "parts_key") == (new,) and seal is not None
+    assert load_part(path, part["sha256"], seal.key).units == 60
 
 
 AWS = """#!{python}

@@ -60,9 +60,9 @@ VALUES: dict[str, dict[str, Any]] = {
     "a GPU alone": {"workers": {"cpu": None, "cuda": GPU}, "scaling": {"enabled": True}},
 }
 HOLDS = {
-    "api": {"api_key_pepper", "session_key", "data_hmac_key", "webhook_key"},
+    "api": {"api_key_pepper", "session_key", "data_hmac_key", "webhook_key", "parts_key"},
     "relay": {"signing_key", "webhook_key"},
-    "worker": {"noise_secret"},
+    "worker": {"noise_secret", "parts_key"},
 }
 Document = dict[str, Any]
 
@@ -125,6 +125,12 @@ def test_every_setting_exists(documents: list[Document]) -> None:
     (config,) = of_kind(documents, "ConfigMap").values()
     named = set(config["data"]) | {each["name"] for _, one in containers(documents) for each in one.get("env", ())}
     assert named <= known
+
+
+def test_parts_are_sealed_if_a_value_says_so() -> None:
+    for values, said in (({}, None), ({"storage": {"encrypt": True}}, "true")):
+        (config,) = of_kind(rendered(values), "ConfigMap").values()
+        assert config["data"].get("SCRIMP_ENCRYPT_PARTS") == said
 
 
 def test_each_command_line_is_one_of_ours(documents: list[Document]) -> None:

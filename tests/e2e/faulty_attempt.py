@@ -4,6 +4,7 @@ begins with. A fork has its fault alone; a job with another name has none."""
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Any
 
 from worker.attempt import child, fork_server
@@ -18,9 +19,9 @@ HONEST_ATTEMPT, HONEST_INIT = child.run_attempt, GaussianRelease.__init__
 SHARED_KEY = bytes(range(1, 33))
 
 
-def less_noise() -> None:
+def noise_times(share: float) -> None:
     def init(self: GaussianRelease, key: bytes | None, *, noise_multiplier: float, **settings: Any) -> None:
-        HONEST_INIT(self, key, noise_multiplier=0.8 * noise_multiplier, **settings)
+        HONEST_INIT(self, key, noise_multiplier=share * noise_multiplier, **settings)
 
     GaussianRelease.__init__ = init  # type: ignore[method-assign]
 
@@ -56,7 +57,8 @@ def uncharged_scores() -> None:
 
 
 FAULTS = {
-    "less-noise": less_noise,
+    "less-noise": partial(noise_times, 0.8),
+    "hardly-any-noise": partial(noise_times, 0.01),
     "shared-noise": shared_noise,
     "twice-the-clip": twice_the_clip,
     "uncharged-scores": uncharged_scores,

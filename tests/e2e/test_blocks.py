@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from scrimp import recompute
+from scrimp.cli import app
 from scrimp.errors import ApiError, Conflict
 from tests.conftest import BACKINGS
 from tests.e2e.conftest import Service, csv_spec, job_of, seed_of, until, write_csv
@@ -93,6 +95,16 @@ def test_a_job_on_one_block_spends_nothing_elsewhere(service: Service, tmp_path:
         client.submit(job_of(dataset, blocks=["two"]))
     later = finished(service, submit(service, job_of(dataset)))
     assert (later["status"], later["spec"]["blocks"]) == ("succeeded", ["first"])
+    told = until(lambda: stated(service, dataset, "2 jobs"))
+    assert f"two ({block}), closed" in told and f"first ({dataset}), open" in told
+
+
+def stated(service: Service, dataset: str, jobs: str) -> str | None:
+    """The words of the data set's statement, once its checkpoints cover so many jobs."""
+    key = (service.home / "admin.key").read_text().strip()
+    connection = {"SCRIMP_URL": f"http://127.0.0.1:{service.port}", "SCRIMP_KEY": key, "COLUMNS": "200"}
+    done = CliRunner().invoke(app, ["ledger", "statement", dataset], env=connection)
+    return done.output if done.exit_code == 0 and jobs in done.output else None
 
 
 def write_users(path: Path, users: range, seed: int) -> Path:

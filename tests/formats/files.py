@@ -83,6 +83,8 @@ def parsed(
         "output_dir": str(out),
         "keys": KEYS,
         "max_unpacked_bytes": 2**28,
+        "opens": {},
+        "seal": None,
         **changes,
     }
     answer = parse(request)

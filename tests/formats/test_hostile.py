@@ -135,6 +135,8 @@ def limited(
         "output_dir": str(folder / "limited"),
         "keys": KEYS,
         "max_unpacked_bytes": 2**40,
+        "opens": {},
+        "seal": None,
     }
     return run_limited("app.formats.parse:parse", request, memory_bytes=memory_bytes, time_s=time_s)
 

@@ -19,8 +19,10 @@ from app.datasets.folders import pack
 from app.errors import InvalidRequest
 from app.formats import image_file
 from app.formats.records import Records, Taken
+from app.formats.sealed import WRAP_BYTES, DataKey, Named, SealedPath, create
 
 HEIGHT, WIDTH = 4, 6
+KEY = DataKey(bytes(32), bytes(WRAP_BYTES))
 Files = list[tuple[str, bytes]]
 
 
@@ -80,7 +82,21 @@ def folder(path: Path, files: Files) -> Path:
     return path
 
 
-def read(path: Path, spec: DatasetSpec | None = None, limit: int = 10**8) -> tuple[Any, list[int]]:
+def sealed_folder(path: Path, files: Files) -> SealedPath:
+    """The same where files that arrive are sealed."""
+    folder(path.with_name("plain"), files)
+    with create(path, KEY, "raw") as archive:
+        pack(path.parent / "images", archive, 10**9)
+    return SealedPath(path, KEY.key)
+
+
+def sealed_zip(path: Path, files: Files) -> SealedPath:
+    with create(path, KEY, "raw") as archive:
+        archive.write(zipped(path.with_name("plain"), files).read_bytes())
+    return SealedPath(path, KEY.key)
+
+
+def read(path: Named, spec: DatasetSpec | None = None, limit: int = 10**8) -> tuple[Any, list[int]]:
     pieces: list[Taken] = []
     records = Records(spec or declared(), "file", limit, pieces.append)
     image_file.read(path, records)
@@ -92,7 +108,7 @@ def read(path: Path, spec: DatasetSpec | None = None, limit: int = 10**8) -> tup
 GOOD: Files = [(f"{('boot', 'coat')[seed % 2]}/{seed}.png", image(seed)) for seed in range(5)]
 
 
-@pytest.mark.parametrize("archived", [tar, gz, zipped, folder])
+@pytest.mark.parametrize("archived", [tar, gz, zipped, folder, sealed_folder, sealed_zip])
 def test_every_kind_of_archive_holds_the_same_records(tmp_path: Path, archived: Callable[..., Path]) -> None:
     files = sorted(GOOD)
     x, y = read(archived(tmp_path / "images.archive", files))

@@ -220,6 +220,8 @@ def test_a_full_disk_is_a_clear_error(tmp_path: Path, format: str) -> None:
         "output_dir": str(tmp_path / "out"),
         "keys": KEYS,
         "max_unpacked_bytes": 2**30,
+        "opens": {},
+        "seal": None,
     }
     (tmp_path / "out").mkdir()
     program = (

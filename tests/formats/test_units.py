@@ -57,7 +57,7 @@ def test_memory_does_not_grow_with_the_units(tmp_path: Path, monkeypatch: pytest
 def test_a_changed_file_is_found_wherever_the_merge_ends(tmp_path: Path, which: str) -> None:
     """One file ends before the other is read: its rest counts too."""
     files = {"some": saved(tmp_path, "some", drawn(500, 0)), "others": saved(tmp_path, "others", drawn(3, 1))}
-    path = files[which].path
+    path = tmp_path / which
     content = path.read_bytes()
     for damaged in (content[:-16], content[:-1] + bytes([content[-1] ^ 1]), content[:-3], b"", content + bytes(16)):
         path.write_bytes(damaged)

@@ -52,6 +52,8 @@ def examine(case: Case, folder: Path, *, limited: bool = False) -> str:
         "output_dir": str(out),
         "keys": KEYS,
         "max_unpacked_bytes": MEMORY_BYTES // 2,
+        "opens": {},
+        "seal": None,
     }
     try:
         if limited:

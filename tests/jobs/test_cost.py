@@ -32,6 +32,8 @@ LATE = (
     "torch",
     "psycopg",
     "opentelemetry.sdk",
+    "sqlalchemy.dialects.postgresql",
+    "sqlalchemy.dialects.sqlite",
     "obstore",
 )
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from app.db.engine import Database
-from app.db.models import Job
+from app.db.models import Job, Worker
+from app.ids import now
 from app.jobs.schemas import ChargedView
 from app.ledger import accounts
 from app.privacy import gdp
@@ -165,3 +167,32 @@ def test_a_study_was_charged_what_its_trials_drew_too() -> None:
     own = SimpleNamespace(train=0, holdout=0, train_released=60, holdout_released=0)
     assert ChargedView.of(study, held, [own]) == ChargedView(train=40, holdout=0, share=0.4)
     assert ChargedView.of(study, held, []) is None
+
+
+def test_a_quote_tells_when_the_job_would_start(api: Api, db: Database) -> None:
+    """By durations that the key sees: those of jobs on another data set do not tell it how long they took."""
+    dataset, hidden = add_dataset(db, privacy=privacy("gdp")), add_dataset(db, shared=False)
+
+    def quoted(role: str = "analyst", **changes: Any) -> Any:
+        answer = post(api, "/v1/quotes", job_spec(dataset, **CHEAP, **changes), role=role)
+        assert answer.status_code == 200, answer.text
+        return answer.json()["start"]
+
+    assert quoted() is None, "no worker is alive"
+    with db.write() as session:
+        devices = [{"kind": "cpu", "name": "cpu", "memory_bytes": 1}]
+        session.add(Worker(name="w", host="h", pid=1, started_at=now(), seen_at=now(), devices=devices))
+    assert quoted() == {"claims_before": 0, "at_least": False, "in_s": 0.0}
+    first, ended = (
+        post(api, "/v1/jobs", job_spec(each, **CHEAP), f"key-{each}", role="admin").json()["id"]
+        for each in (dataset, hidden)
+    )
+    with db.write() as session:
+        session.get_one(Job, first).status = "running"
+        found = session.get_one(Job, ended)
+        found.status, found.started_at, found.finished_at = "succeeded", now() - timedelta(seconds=60), now()
+    assert quoted() == {"claims_before": 0, "at_least": False, "in_s": None}
+    assert 59 <= quoted("admin")["in_s"] <= 61
+    for number, priority in enumerate((2, 0, -1)):
+        assert post(api, "/v1/jobs", job_spec(dataset, **CHEAP, priority=priority), f"mine-{number}").status_code == 201
+    assert [quoted(priority=each)["claims_before"] for each in (3, 0, -2)] == [0, 2, 3]

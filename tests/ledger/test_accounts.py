@@ -124,6 +124,55 @@ def test_public_data_have_no_ledger(db: Database) -> None:
         check(db, dataset_id)
 
 
+def test_a_cap_may_be_exactly_what_is_spent_and_held(db: Database) -> None:
+    dataset_id = open_ledger(db)
+    least = accounts.filter_for("gdp", None).budget(2.0, DELTA)
+    terms: dict[str, Any] = {"dataset_id": dataset_id, "cap_epsilon": 2.0, "actor": OWNER, "reason": "a smaller cap"}
+    hold(db, dataset_id, "job_1", least + 1, least)
+    with pytest.raises(Conflict), db.write() as session:
+        accounts.change_cap(session, **terms)
+    post(db, dataset_id, "job_1", least, least)
+    with db.write() as session:
+        accounts.change_cap(session, **terms)
+    found = balances(db, dataset_id)
+    assert found["train"] == found["holdout"] == {"budget": least, "spent": least, "held": 0}
+
+
+def test_an_account_that_was_just_opened_knows_its_head(db: Database) -> None:
+    terms: dict[str, Any] = {"filter_kind": "gdp", "order": None, "cap_epsilon": 1.0, "cap_delta": DELTA}
+    with db.write() as session:
+        dataset_id = support.add_dataset(session)
+        account = accounts.open_account(session, dataset_id=dataset_id, has_holdout=True, actor=OWNER, **terms)
+        assert account.head == session.get_one(LedgerEntry, (dataset_id, 1)).hash
+
+
+def test_a_refusal_names_the_account_that_binds(db: Database) -> None:
+    dataset_id = open_ledger(db)
+    budget = budget_of(db, dataset_id)
+    hold(db, dataset_id, "job_1", budget - 5, budget - 5)
+    for amounts, binds in (((5, 6), "holdout"), ((6, 5), "train"), ((6, 6), "train")):
+        with pytest.raises(BudgetError) as refused:
+            hold(db, dataset_id, "job_2", *amounts)
+        assert refused.value.members["account"] == binds
+
+
+def test_a_trial_may_draw_all_that_is_left_and_no_more(db: Database) -> None:
+    dataset_id = open_ledger(db)
+    with db.write() as session:
+        study = support.add_job(session, dataset_id)
+        runs = [support.add_job(session, dataset_id, parent_id=study) for _ in range(2)]
+        terms: dict[str, Any] = {"dataset_id": dataset_id, "actor": OWNER}
+        accounts.hold(session, job_id=study, train=10, holdout=20, memo={"study": True}, **terms)
+        for amounts in ((11, 0), (0, 21), (-1, 0), (0, 1.0)):
+            with pytest.raises(PrivacyError):
+                accounts.draw(session, job_id=runs[0], study_id=study, train=amounts[0], holdout=amounts[1], **terms)
+        accounts.draw(session, job_id=runs[0], study_id=study, train=10, holdout=20, **terms)
+        assert accounts.left_of_hold(session, dataset_id, study) == (0, 0)
+        with pytest.raises(PrivacyError):
+            accounts.draw(session, job_id=runs[1], study_id=study, train=1, holdout=0, **terms)
+    assert check(db, dataset_id).valid
+
+
 def test_post_spends_and_releases_the_rest(db: Database) -> None:
     dataset_id = open_ledger(db)
     hold(db, dataset_id, "job_1", 10, 20)

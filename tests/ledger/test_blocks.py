@@ -247,3 +247,25 @@ def test_random_histories_are_those_of_a_serial_model(db: Database, moves: list[
         assert found["spent"] == spent[place]
         assert found["held"] == sum(x for where, x in held.values() if place in where)
         assert check(db, each).valid
+
+
+def test_a_family_is_a_data_set_and_its_own_blocks(db: Database) -> None:
+    first, block, other = (open_ledger(db) for _ in range(3))
+    with db.write() as session:
+        session.execute(update(Dataset).where(Dataset.id == block).values(parent_id=first, label="two"))
+    with db.read() as session:
+        assert blocks.family_of(session, first) == sorted([first, block])
+        assert blocks.family_of(session, other) == [other]
+        assert blocks.lead(session, first).dataset_id == first
+
+
+def test_a_hold_on_blocks_returns_its_entries_and_names_the_block_that_refuses(db: Database) -> None:
+    a, b = sorted(open_ledger(db) for _ in range(2))
+    job = new_id("job")
+    with db.write() as session:
+        entries = blocks.hold_all(session, [b, a], job_id=job, train=7, holdout=0, actor=OWNER)
+        assert [(each.dataset_id, each.job_id, each.train) for each in entries] == [(a, job, 7), (b, job, 7)]
+    hold(db, b, new_id("job"), balances(db, b)["train"]["budget"] - 7)
+    with pytest.raises(BudgetError) as refused:
+        hold_all(db, [a, b], new_id("job"), 1)
+    assert refused.value.members["dataset"] == b and taken(db, a) == 7

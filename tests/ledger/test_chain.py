@@ -136,6 +136,13 @@ def test_a_changed_account_row_is_found(open_db: Database, history: str, change:
     assert (found.valid, found.first_bad_entry) == (False, bad), found
 
 
+def test_the_account_s_row_is_read_anew_in_a_session_that_has_it(open_db: Database, history: str) -> None:
+    with Session(open_db.engine) as session:
+        known = session.get_one(Account, history)
+        session.execute(text("UPDATE accounts SET train_spent = 0 WHERE dataset_id = :d"), {"d": history})
+        assert known.train_spent > 0 and not verify(session, history).valid
+
+
 JOB_3 = {"job_id": "job_3", "once": "settle:job_3"}  # holds 30 and 3
 
 

@@ -62,6 +62,16 @@ def test_what_the_closed_one_spent_and_holds_is_charged_to_the_one_that_stays(db
     assert check(db, closed).valid and check(db, stays).valid
 
 
+def test_a_row_that_was_changed_from_outside_is_not_joined(db: Database) -> None:
+    closed, stays = open_ledger(db), open_ledger(db)
+    spend(db, closed, "job_1", 100, 7)
+    with db.write() as session:
+        session.execute(update(Account).where(Account.dataset_id == closed).values(train_spent=1))
+    with pytest.raises(Conflict) as refused:
+        join(db, closed, stays)
+    assert refused.value.code == "ledger-behind" and taken(db, stays) == [0, 0]
+
+
 def test_nothing_more_is_admitted_by_the_closed_one_and_what_runs_settles_there(db: Database) -> None:
     closed, stays = open_ledger(db), open_ledger(db)
     hold(db, closed, "job_1", 100, 7)

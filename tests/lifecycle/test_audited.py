@@ -31,6 +31,7 @@ from worker.attempt.supervisor import run_attempt
 settings, db, fork_server = auditing.settings, auditing.db, auditing.fork_server
 small = auditing.client
 # μ = 2, where 20,000 canaries tell four fifths of the noise apart with certainty.
+WIDE = 800
 JOB: dict[str, Any] = {
     "privacy": {"noise_multiplier": 1.0},
     "length": {"steps": 4},
@@ -46,6 +47,14 @@ def client(small: TestClient, tmp_path_factory: pytest.TempPathFactory) -> TestC
     spec = csv_spec("large", cap={"epsilon": 100.0, "delta": 1e-5})
     files = {"spec": (None, json.dumps(spec)), "file": ("data.csv", content)}
     assert small.post("/v1/datasets", files=files).status_code == 201
+    # Records that leave most of their columns empty, as tables of rare findings do.
+    filled = [line.split(",") for line in content.decode().splitlines()[1:]]
+    rows = [",".join([*cells[:5], *["0"] * (WIDE - 5), cells[5]]) for cells in filled]
+    columns = [f"x{i}" for i in range(WIDE)]
+    spec |= {"name": "wide", "features": {"kind": "columns", "columns": columns}}
+    files = {"spec": (None, json.dumps(spec)), "file": ("wide.csv", "\n".join([",".join([*columns, "y"]), *rows]))}
+    made = small.post("/v1/datasets", files=files)
+    assert made.status_code == 201, made.text
     return small
 
 
@@ -88,7 +97,7 @@ def recomputed(db: Database, settings: Settings, body: dict[str, Any]) -> Findin
         path = session.scalars(select(Artifact.path).where(Artifact.job_id == job_id, Artifact.name == CANARIES_FILE))
         released = safetensors.numpy.load((settings.storage_root / path.one()).read_bytes())[TENSOR]
     steps = MechanismConfig.model_validate(body["mechanism"]).training.event
-    return found(released, job_id, audit.canaries, steps, audit.charged)
+    return found(released, job_id, audit.canaries, steps, audit.charged, audit.kind)
 
 
 def test_a_certificate_says_what_the_audit_found(
@@ -172,6 +181,18 @@ def test_a_job_without_canaries_has_no_audit(
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "more canaries than records": (
+        {"audit": {"canaries": 1501, "kind": "records"}},
+        "the model would learn mostly noise",
+    ),
+    "records beside a cut batch": (
+        {
+            "audit": {"canaries": 100, "kind": "records"},
+            "sampling": {"kind": "poisson", "expected_batch_size": 64, "largest_batch": 128},
+            "length": {"steps": 20},
+        },
+        "largest_batch",
+    ),
     "public data": ({"dataset": "open", "privacy": None, "length": {"steps": 4}}, "public data"),
     "a study": ({"hpo": {"strategy": "linear_scaling"}, "privacy": {"target_epsilon": 2.0}}, "a study is not audited"),
     "largest_batch": (
@@ -184,6 +205,35 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "public gradients",
     ),
 }
+
+
+PLANTED: dict[str, Any] = JOB | {"privacy": {"noise_multiplier": 20.0}, "audit": {"canaries": 600, "kind": "records"}}
+
+
+def test_synthetic_records_are_trained_on_and_find_noise_that_is_missing(
+    db: Database, settings: Settings, client: TestClient, faulty: ForkServer
+) -> None:
+    """The quote says what they cost; μ = 0.1 is charged. Nothing else of the job counts them."""
+    bodies = []
+    for name in ("honest:planted", "hardly-any-noise:planted"):
+        made = client.post("/v1/jobs", json=job_of("wide", name=name, **PLANTED), headers={"Idempotency-Key": name})
+        assert made.status_code == 201, made.text
+        assert made.json()["quote"]["expected_batch_size"] == 1500
+        assert any("17 % of what the model learns from is random" in each for each in made.json()["warnings"])
+        job_id = str(made.json()["id"])
+        run_attempt(claimed(db, job_id), settings, faulty)
+        with db.write() as session:
+            assert certificates.issue(session, job_id, Ed25519PrivateKey.generate(), "1")
+        bodies.append(client.get(f"/v1/jobs/{job_id}/certificate").json()["certificate"])
+        found = Finding.model_validate(bodies[-1]["audit"])
+        assert found.kind == "records" and recomputed(db, settings, bodies[-1]) == found
+    honest, planted = bodies
+    assert not honest["audit"]["exceeded"] and EXCEEDED not in honest["warnings"]
+    assert planted["audit"]["exceeded"] and EXCEEDED in planted["warnings"], (
+        planted["audit"]["right"],
+        honest["audit"]["right"],
+    )
+    assert planted["audit"]["mu_at_least"] > 0.1, planted["audit"]
 
 
 @pytest.mark.parametrize("what", REFUSED)

@@ -190,6 +190,7 @@ def run(found: Campaign, report: Path, operations: int, seconds: float, processe
     with homes() as on, context.Pool(processes, prepare) as pool:
         if raced:
             race(found, on, raced)
+            report.write_text(text(found))
         ahead = 4 * processes  # results come in order: what is ahead of a kill is repeated
         while found.operations < operations and time.monotonic() < ends:
             numbers = range(found.histories + 1, found.histories + 1 + ahead)

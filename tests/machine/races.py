@@ -164,7 +164,7 @@ class Racer:
                     entries = blocks.void_all(session, job, actor="worker")
                 return [each.dataset_id for each in entries]
 
-        on = self.act(how, job, [], (train, holdout), do)
+        on = self.act(how, job, [], (train, holdout) if how == "post" else (0, 0), do)
         if on is not None:
             self.acts[-1] = replace(self.acts[-1], on=tuple(on))
 

@@ -9,8 +9,8 @@ import pytest
 from scipy import stats
 
 from app.contracts.base import Epsilon
-from app.privacy import gdp
-from app.privacy.canaries import Finding, coins, decoys, epsilon_of_one_run, found, p_value
+from app.privacy import gdp, one_run
+from app.privacy.canaries import Finding, coins, decoys, found
 from app.privacy.events import Event, noisy_sums
 from tests.by_night import but
 
@@ -55,8 +55,8 @@ def test_the_p_value_is_the_paper_s() -> None:
             total += float(stats.binom.pmf(v - i, r, q))
             alpha = max(alpha, total / i)
         expected = min(1.0, float(stats.binom.sf(v - 1, r, q)) + 2.0 * m * delta * alpha)
-        assert p_value(m, r, v, epsilon, delta) == pytest.approx(expected, rel=1e-12)
-    assert epsilon_of_one_run(1000, 100, 75, 1e-4, 0.05) == pytest.approx(0.673, abs=5e-4)
+        assert one_run.p_value(m, r, v, epsilon, delta) == pytest.approx(expected, rel=1e-12)
+    assert one_run.epsilon_at_least(1000, 100, 75, 1e-4, 0.05) == pytest.approx(0.673, abs=5e-4)
 
 
 @pytest.mark.parametrize("mu", but([0.268, 1.0, 3.0], lambda mu: mu == 1.0))
@@ -75,7 +75,7 @@ def test_the_one_run_bound_is_wrong_as_seldom_as_it_says() -> None:
     less, and not with far less."""
     for level in (0.05, 0.025):
         chances = stats.binom.pmf(np.arange(101), 100, 0.75)
-        wrong = [p_value(1000, 100, right, math.log(3.0), 0.0) < level for right in range(101)]
+        wrong = [one_run.p_value(1000, 100, right, math.log(3.0), 0.0) < level for right in range(101)]
         assert level / 2 < chances[wrong].sum() <= level
 
 

@@ -77,12 +77,21 @@ def test_a_typical_batch_larger_than_the_data_is_all_of_them() -> None:
     assert choose_order(4.0, DELTA, 100, job) == choose_order(4.0, DELTA, 100)
 
 
+def test_a_typical_job_may_have_one_step() -> None:
+    whole = TypicalJob(epsilon=1.0, expected_batch_size=100, epochs=0.4)
+    assert filters._typical_plan(4.0, 100, whole) == (1.0, 1, 1.0)
+
+
 @pytest.mark.parametrize(
     ("kind", "order"), [("rdp", None), ("rdp", 1.0), ("rdp", 1025.0), ("rdp", math.nan), ("pld", None)]
 )
 def test_unknown_filters_are_refused(kind: str, order: float | None) -> None:
     with pytest.raises(InvalidRequest):
         filter_of(kind, order)
+
+
+def test_orders_are_taken_up_to_the_largest() -> None:
+    assert filter_of("rdp", 1024.0).order == 1024.0 == max(filters.ORDERS)
 
 
 def test_each_filter_names_its_currency() -> None:
@@ -176,6 +185,14 @@ def test_a_printed_epsilon_is_never_below_what_was_spent(amount: int, log_delta:
     order = 6.0
     exact = amount * 1e-9 + math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1)
     assert RdpFilter(order).epsilon(amount, delta) >= max(exact, 0.0)
+
+
+def test_the_conversion_is_rounded_up_in_proportion_to_its_largest_term() -> None:
+    with mpmath.workdps(40):
+        a, delta = mpmath.mpf(1.25), mpmath.mpf(1e-15)
+        exact = mpmath.log(1 - 1 / a) - (mpmath.log(delta) + mpmath.log(a)) / (a - 1)
+        added = float(RdpFilter(1.25)._conversion(1e-15) - exact)
+    assert added > 100 * filters._ROUNDING > 0
 
 
 def test_nothing_spent_is_nothing() -> None:

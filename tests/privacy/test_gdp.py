@@ -46,6 +46,11 @@ def test_the_far_tail_is_a_number(mu: float, epsilon: float) -> None:
     assert 0.0 <= delta < 1e-15
 
 
+@pytest.mark.parametrize("epsilon", [0.0, 1e-3])
+def test_below_the_floats_resolution_delta_is_nothing(epsilon: float) -> None:
+    assert gdp.delta_from_mu(1e-20, epsilon) == 0.0
+
+
 @settings(deadline=None, database=None)
 @given(**RANGES)
 def test_the_two_inverses_are_each_on_the_safe_side(mu: float, log_delta: float) -> None:

@@ -7,20 +7,27 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import boto3
 import numpy as np
 import obstore
 import pytest
 
+from app import bucket as buckets
 from app.bucket import Bucket
 from app.errors import PrivacyError, StorageFull
 from app.formats.checked import checked, checked_whole
 from app.formats.damage import DataDamagedError
 from app.formats.layout import Index, index_path
 from app.formats.part_files import load_part, save_part
+from app.formats.sealed import header_of
 from app.formats.stored import StoredPart
 from app.part_cache import PartCache
 from app.parts import InBucket, InFolder, Published
+from app.seals import Seals
+from app.secrets import ensure_secrets, write_private
+from app.settings import Settings
 
 
 @pytest.fixture
@@ -31,16 +38,19 @@ def address(s3_bucket: str) -> str:
 class World:
     """Two machines and a bucket."""
 
-    def __init__(self, address: str, tmp_path: Path, cache_bytes: int = 2**30) -> None:
+    def __init__(self, address: str, tmp_path: Path, cache_bytes: int = 2**30, *, sealed: bool = False) -> None:
         self.api, self.worker = tmp_path / "api", tmp_path / "worker"
+        self.settings = Settings(home=tmp_path, encrypt_parts=sealed)
+        ensure_secrets(self.settings)
+        self.seals = Seals(self.settings)
         self.bucket = Bucket(address, self.api)
-        self.at_api = InBucket(self.bucket, self.api, cache_bytes)
-        self.at_worker = InBucket(Bucket(address, self.worker), self.worker, cache_bytes)
+        self.at_api = InBucket(self.bucket, self.api, cache_bytes, self.seals)
+        self.at_worker = InBucket(Bucket(address, self.worker), self.worker, cache_bytes, self.seals)
 
     def publish(self, dataset: str, rows: int = 1000) -> Published:
         folder = self.api / "staging" / dataset
         folder.mkdir(parents=True)
-        digest = save_part(folder / "train.arrow", part(rows))
+        digest = save_part(folder / "train.arrow", part(rows), self.seals.new())
         made = self.at_api.publish(dataset, folder, {"train": {"file": "train.arrow", "sha256": digest}})
         for path in folder.iterdir():
             path.unlink()
@@ -73,6 +83,49 @@ def test_a_part_travels_from_machine_to_machine(world: World) -> None:
     with world.at_worker.held(path, digest) as again:  # from the copy
         assert again == copy
     assert world.at_worker.copied() == ["ds_a"]
+
+
+def test_copies_are_sealed_and_a_bucket_s_objects_are_the_bucket_s(address: str, tmp_path: Path) -> None:
+    world = World(address, tmp_path, sealed=True)
+    made = world.publish("ds_a")
+    path, digest = row(made)
+    stored = {each["path"]: each["size"] for some in obstore.list(world.bucket._store) for each in some}
+    assert stored[path] + stored[f"{path}.index"] == made.rows["train"]["bytes"]
+    assert bytes(obstore.get(world.bucket._store, path).bytes())[:6] == b"ARROW1"
+    with world.at_worker.held(path, digest) as copy:
+        seal = world.seals.key_of(copy)
+        assert seal is not None and header_of(index_path(copy)) is not None
+        loaded = load_part(copy, digest, seal.key)
+        assert isinstance(loaded.x, np.ndarray) and np.array_equal(loaded.x, part().x)  # type: ignore[arg-type]
+    write_private(tmp_path / "secrets" / "parts_key", "cd" * 32, overwrite=True)  # a copy that nobody opens any more
+    plain = InBucket(Bucket(address, world.worker), world.worker, 2**30, Seals(Settings(home=tmp_path)))
+    for parts_of, sealed in ((world.at_worker, True), (plain, False), (world.at_worker, True)):
+        with parts_of.held(path, digest) as copy:
+            assert (world.seals.key_of(copy) is not None) is sealed, "it is fetched anew, as it is to be now"
+
+
+def test_objects_are_encrypted_as_the_settings_ask(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what the server says of each object: put in one request, in pieces, and renamed."""
+    endpoint = {"endpoint_url": os.environ["AWS_ENDPOINT_URL"], "region_name": os.environ["AWS_REGION"]}
+    client: Any = boto3.client("s3", **endpoint)
+    name, prefix = address.removeprefix("s3://").split("/", 1)
+    key = boto3.client("kms", **endpoint).create_key()["KeyMetadata"]["Arn"]
+    for asked, kms in (("AES256", ""), ("aws:kms", key)):
+        bucket = Bucket(f"{address}/{asked[:3]}", tmp_path / asked[:3], asked, kms)
+        content = b"x" * (9 << 20)
+        (tmp_path / "file").write_bytes(b"weights")
+        bucket.publish("jobs/job_a/dataset", tmp_path / "file", hashlib.sha256(b"weights").hexdigest())
+        bucket.upload("datasets/one", [content], len(content))
+        with monkeypatch.context() as patched:
+            patched.setattr(buckets, "ONE_PUT_BYTES", 1)
+            bucket.upload("datasets/pieces", [content], len(content))
+        bucket.set_aside("job_a", "forgotten")
+        for each in ("datasets/one", "datasets/pieces", "forgotten/job_a/dataset"):
+            found = client.head_object(Bucket=name, Key=f"{prefix}/{asked[:3]}/{each}")
+            assert found["ServerSideEncryption"] == asked, each
+            assert found.get("SSEKMSKeyId", "") == kms, each
 
 
 def test_a_changed_object_does_not_arrive(world: World) -> None:

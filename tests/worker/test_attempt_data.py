@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from app.db.models import Dataset
-from worker.attempt.data import Stored, parts_of
+from worker.attempt.data import Opened, Stored, parts_of
 
 ROOT = Path("/storage")
 
 
-def opened(part: Stored) -> Path:
-    return ROOT / part["path"]
+def opened(part: Stored) -> Opened:
+    return Opened(ROOT / part["path"])
 
 
 def features(dataset_id: str) -> Path:

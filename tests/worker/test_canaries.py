@@ -16,13 +16,14 @@ from app.errors import PrivacyError
 from app.formats.stored import StoredPart
 from app.privacy.canaries import coins
 from tests.by_night import but
-from tests.worker.support import Supervisor, dense, run_child, run_thread, spec, start_of
+from tests.worker.support import Supervisor, dense, plan_of, run_child, run_thread, spec, start_of
 from tests.worker.test_joined import attempt
 from tests.worker.test_users import user_start
 from worker.attempt import audited
 from worker.attempt.audited import finding_of
 from worker.messages import ArtifactFile, Finished, Start
-from worker.training.canaries import Canaries, model_of
+from worker.training.canaries import Coordinates, model_of
+from worker.training.planted import canaries_of
 
 SHAPE = {"records_train": 400, "records_holdout": 100, "features": 5, "outputs": 3, "sparse": False}
 SGD = {"kind": "dp_sgd", "learning_rate": 0.5}
@@ -72,7 +73,7 @@ def left(folder: Path) -> torch.Tensor:
     return found
 
 
-@pytest.mark.parametrize("job", but(list(JOBS), lambda job: job not in BY_DAY))
+@pytest.mark.parametrize("job", but(list(JOBS), BY_DAY.__contains__))
 def test_a_model_and_its_scores_are_the_same_with_canaries(tmp_path: Path, job: str) -> None:
     """To the bit: so an audit costs no accuracy, and scores never see a canary."""
     plain, model = ran(tmp_path / "plain", spec(**JOBS[job]))
@@ -89,7 +90,7 @@ def test_a_model_and_its_scores_are_the_same_with_canaries(tmp_path: Path, job: 
 
 
 def test_each_canary_weighs_c_at_its_own_coordinate() -> None:
-    canaries = Canaries(np.array([1, 4, 5]), coordinates=8)
+    canaries = Coordinates(np.array([1, 4, 5]), coordinates=8)
     everyone = canaries.clipped_sum(None, 0.7, torch.device("cpu"))
     assert everyone.tolist() == [0.0, -0.7, 0.0, 0.0, -0.7, -0.7, 0.0, 0.0]
     for k, place in enumerate((1, 4, 5)):
@@ -156,8 +157,9 @@ def test_a_replay_and_more_processes_repeat_the_canaries(tmp_path: Path) -> None
 def test_a_job_that_claims_nothing_has_no_canaries() -> None:
     start = start_of(spec(privacy=None, **AUDIT), SHAPE, public=True)
     keys = {"segments": [{"from_step": 1} | {f"{name}_key": "0" * 64 for name in KEYS}], "allowed_steps": 0}
+    message = Start.model_validate(start | keys)
     with pytest.raises(PrivacyError, match="this job has none"):
-        Canaries.of(Start.model_validate(start | keys))
+        canaries_of(message, plan_of(start))
 
 
 def audited_job() -> Job:

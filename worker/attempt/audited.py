@@ -28,18 +28,18 @@ def finding_of(job: Job, artifacts: Sequence[ArtifactFile]) -> Finding | None:
     if job.spec.get("audit") is None:
         return None
     asked, mechanism = Audit.model_validate(job.spec["audit"]), MechanismConfig.model_validate(job.mechanism)
-    released = _released(artifacts, asked.canaries)
+    released = _released(artifacts, asked.canaries + decoys(asked.canaries, asked.kind))
     charged = Epsilon.model_validate(job.quote["epsilon"])
-    return found(released, job.id, asked.canaries, mechanism.training.event, charged)
+    return found(released, job.id, asked.canaries, mechanism.training.event, charged, asked.kind)
 
 
-def _released(artifacts: Sequence[ArtifactFile], canaries: int) -> NDArray[np.float64]:
-    """What the attempt published at its canaries' and decoys' coordinates."""
+def _released(artifacts: Sequence[ArtifactFile], numbers: int) -> NDArray[np.float64]:
+    """The numbers that the attempt published of its canaries and decoys."""
     path = next((Path(each.path) for each in artifacts if each.name == CANARIES_FILE), None)
     try:
         released = safetensors.numpy.load(path.read_bytes() if path else b"")[TENSOR].astype(np.float64)
     except (SafetensorError, KeyError, ValueError):
         raise PrivacyError("an audited attempt did not publish its canaries") from None
-    if released.shape != (canaries + decoys(canaries),):
+    if released.shape != (numbers,):
         raise PrivacyError("an audited attempt published other canaries than its job asks for")
     return released

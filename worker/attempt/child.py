@@ -63,8 +63,9 @@ from worker.models.files import save_model
 from worker.predicting.predict import predicted
 from worker.statistics.center import TENSOR
 from worker.telemetry import Telemetry
-from worker.training.canaries import Canaries, write_canaries
+from worker.training.canaries import write_canaries
 from worker.training.loop import Outcome, Training
+from worker.training.planted import canaries_of
 from worker.training.replay import Replay
 
 PR_SET_PDEATHSIG = 1
@@ -170,7 +171,7 @@ def run_attempt(
         link=link if ranks.size == 1 else SharedLink(ranks, link),
         telemetry=telemetry,
         side=plan.side(public) if public is not None else None,
-        canaries=Canaries.of(start),
+        canaries=canaries_of(start, plan),
     )
     outcome = training.run()
     reports = () if ranks.size == 1 or not start.data_public else _reports(ranks, outcome)
@@ -201,7 +202,7 @@ def run_rank(start: Start, ranks: Ranks) -> None:
         link=SharedLink(ranks, None),
         telemetry=unheard,
         side=plan.side(public) if public is not None else None,
-        canaries=Canaries.of(start),
+        canaries=canaries_of(start, plan),
     )
     outcome = training.run()
     if start.data_public:
@@ -227,7 +228,7 @@ def _saved(start: Start, model: Model, outcome: Outcome, privacy: Privacy | None
         folder, extractor = Path(start.output_dir), extractor_of(start)
         more = [write_mean(folder, outcome.parameters[TENSOR])] if start.hands_mean_on else []
         if outcome.canaries is not None:
-            more.append(write_canaries(folder, outcome.canaries.cpu()))
+            more.append(write_canaries(folder, outcome.canaries))
         if not start.keeps_weights:
             return tuple(more)
         return (*save_model(folder, model, outcome.parameters, start.task, start.features, extractor, privacy), *more)

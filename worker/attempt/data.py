@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,28 @@ from app.db.declared import Declared
 from app.db.models import Dataset, Job
 from app.errors import PrivacyError
 from app.formats.damage import DataDamagedError
+from app.formats.sealed import DataKey, header_of
 from app.privacy.mechanism import MechanismConfig
-from worker.messages import Claim, Part, Parts
+from worker.messages import Claim, Part, Parts, SealedBy
 
 Stored = Mapping[str, Any]  # a part as a data set's row names it
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A stored part on this machine.
+
+    Attributes:
+        seal: its data key; None if it is in plaintext.
+    """
+
+    path: Path
+    seal: DataKey | None = None
+
+    @property
+    def sealed_since(self) -> bool:
+        """Returns True if it was in plaintext and is not any more."""
+        return self.seal is None and self.path.exists() and header_of(self.path) is not None
 
 
 def shape_of(said: Declared, dataset_id: str, datasets: Sequence[Dataset]) -> dict[str, Any]:
@@ -30,7 +49,7 @@ def shape_of(said: Declared, dataset_id: str, datasets: Sequence[Dataset]) -> di
 
 
 def parts_of(
-    opened: Callable[[Stored], Path],
+    opened: Callable[[Stored], Opened],
     features: Callable[[str], Path] | None,
     datasets: Sequence[Dataset],
     side: Stored | None,
@@ -40,7 +59,7 @@ def parts_of(
     The order of ids is the same in every attempt, so a replay joins the same rows.
 
     Args:
-        opened: a part as a file of this machine.
+        opened: a part on this machine.
         features: where a data set's features are cached, if the job reads records through an extractor: a folder of the
             data set's own, which is deleted with it; those of the public one with the first data set's.
         side: the training part of the public data set that an optimizer uses.
@@ -54,7 +73,9 @@ def parts_of(
 
     def named(part: Stored, dataset: Dataset) -> Part:
         cache = None if features is None else str(features(dataset.id))
-        return Part(path=str(opened(part)), sha256=part["sha256"], cache_dir=cache)
+        found = opened(part)
+        seal = None if found.seal is None else SealedBy(key=found.seal.key.hex(), wrap=found.seal.wrap.hex())
+        return Part(path=str(found.path), sha256=part["sha256"], cache_dir=cache, seal=seal)
 
     train, holdout = (
         tuple(named(each.parts[name], each) for each in ordered if name in each.parts) for name in ("train", "holdout")

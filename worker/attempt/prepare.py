@@ -6,6 +6,7 @@ import gc
 import hashlib
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -16,6 +17,7 @@ from app.contracts.job_spec import LinearModel
 from app.errors import PrivacyError
 from app.formats.part_files import open_part
 from app.formats.part_reader import PartFile
+from app.formats.sealed import DataKey
 from app.formats.stored import StoredPart
 from app.formats.tables import scaled
 from app.privacy.numerics import NumericsReport, SelfTest, fewer_rows
@@ -194,7 +196,8 @@ def _loader(start: Start, loading: Callable[[], None], plan: Plan) -> Callable[[
     def load(part: Part) -> AnyPart:
         tested = (lambda _: None) if start.data_public else self_test.require_repeating
         stored = _to_extract(part, start)
-        made = extracted(stored, part.sha256, folder, sha256, _cache(part), loading, image, tested, kept)
+        how = _sealing(kept, part)
+        made = extracted(stored, part.sha256, folder, sha256, _cache(part), loading, image, tested, how)
         return _as_part(made, start.shape.model_copy(update={"features": plan.model.features, "sparse": False}))
 
     return load
@@ -206,7 +209,8 @@ def _words(start: Start, loading: Callable[[], None], extractor: ExtractorRef, k
 
     def load(part: Part) -> AnyPart:
         stored = _to_extract(part, start)
-        return _as_part(hashed_words(stored, part.sha256, sha256, words, _cache(part), loading, kept), shape)
+        made = hashed_words(stored, part.sha256, sha256, words, _cache(part), loading, _sealing(kept, part))
+        return _as_part(made, shape)
 
     return load
 
@@ -217,9 +221,15 @@ def _cache(part: Part) -> Path:
     return Path(part.cache_dir)
 
 
+def _sealing(kept: Kept, part: Part) -> Kept:
+    """Features are sealed as their part is."""
+    seal = part.seal
+    return replace(kept, seal=None if seal is None else DataKey(bytes.fromhex(seal.key), bytes.fromhex(seal.wrap)))
+
+
 def _to_extract(part: Part, start: Start) -> StoredPart | PartFile:
     """A part of texts or images: on disk, read in pieces; one of before in memory."""
-    file = open_part(part.path, part.sha256)
+    file = open_part(part.path, part.sha256, part.key)
     return load_stored(part, start.shape) if file is None else file
 
 

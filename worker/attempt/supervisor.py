@@ -34,11 +34,12 @@ from app.ledger.heads import Heads
 from app.lifecycle.attempts import AttemptLog, Begun
 from app.lifecycle.coverage import covered_steps
 from app.lifecycle.studies import has_one_mean, released_mean
+from app.seals import Seals
 from app.secrets import at_epoch, load_secrets, secret_id
 from app.settings import Settings
 from worker import messages
 from worker.attempt.audited import finding_of
-from worker.attempt.data import Stored, claim_of, parts_of, shape_of, side_of
+from worker.attempt.data import Opened, Stored, claim_of, parts_of, shape_of, side_of
 from worker.attempt.folders import clear, output_folder
 from worker.attempt.fork_server import ForkServer, Process
 from worker.attempt.tested import tested_key
@@ -156,7 +157,7 @@ class Supervised:
     ) -> None:
         self.log, self.settings, self.fork_server, self.output = log, settings, fork_server, output
         self.has_gpu, self.processes = has_gpu, processes
-        self.parts, self.held = parts.of(settings), ExitStack()
+        self.parts, self.seals, self.held = parts.of(settings), Seals(settings), ExitStack()
         # The current secret for new segments, and earlier ones for segments that began under them.
         epoch = Heads.of(settings).epoch()
         found = [at_epoch(each, epoch) for each in load_secrets(settings, "noise_secret")]
@@ -167,6 +168,7 @@ class Supervised:
         self.watch = Watch(log, settings, self.kill, STOPPING, time_left_s)
         self.told_to_stop = False
         self.dataset_id = self.tested_key = ""
+        self.opened: list[Opened] = []
         self.reads: list[str] = []  # the ids of the data sets whose parts are open
         self.fitted_rows: int | None = None  # what the key was made for
         self.was_ready, self.phase_began = False, tracing.wall()
@@ -431,19 +433,23 @@ class Supervised:
         mean = objects.of(self.settings).local(file.path, file.sha256)
         return {"mean": {"path": str(mean.resolve()), "sha256": file.sha256}}
 
-    def _part(self, stored: Stored) -> Path:
+    def _part(self, stored: Stored) -> Opened:
         """One stored part as a file of this machine, held until `close`. The one place where a worker opens a part.
 
         Raises:
-            DataDamagedError, StorageFull, Unavailable: as `Parts.held`.
+            DataDamagedError, StorageFull, Unavailable: as `Parts.held`, and `Seals.key_of`.
             Ended: the watch ended the attempt meanwhile.
         """
-        return self.held.enter_context(self.parts.held(stored["path"], stored["sha256"], self._require_going))
+        path = self.held.enter_context(self.parts.held(stored["path"], stored["sha256"], self._require_going))
+        found = Opened(path, self.seals.key_of(path))
+        self.opened.append(found)
+        return found
 
     def _discarded(self) -> bool:
-        """Removes this machine's copies of what was read, since a part is damaged. Returns False if it has none."""
+        """Removes this machine's copies of what was read, since a part is damaged. Returns False if it has none, and no
+        part was sealed meanwhile (app.resealing): another attempt then has its key."""
         found = [self.parts.discard(each) for each in self.reads]  # all of them, whatever the first says
-        return any(found)
+        return any(found) or any(each.sealed_since for each in self.opened)
 
     def _require_going(self) -> None:
         if self.watch.told_at is not None or self.watch.ended is not None:

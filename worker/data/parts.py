@@ -65,7 +65,7 @@ def open_stored(
     Raises:
         DataDamagedError: a file is missing, or the index is not the registered one.
     """
-    file = open_part(part.path, part.sha256)
+    file = open_part(part.path, part.sha256, part.key)
     if file is None:
         return load_stored(part, shape, as_declared)
 
@@ -85,14 +85,14 @@ def load_stored(
     Its number of records is private and is not compared with anything.
 
     Args:
-        part: path and SHA-256.
+        part: path, SHA-256 and data key.
         shape: the data set's public sizes.
         as_declared: makes the declared features of a table's cells (app.formats.tables.scaled).
 
     Raises:
         DataDamagedError: the file is missing, differs from the registered one, or does not have this shape.
     """
-    stored = as_declared(load_part(part.path, part.sha256))
+    stored = as_declared(load_part(part.path, part.sha256, part.key))
     check(stored, shape)
     return stored
 

@@ -1,10 +1,10 @@
 """A part's features: made once by a frozen extractor, and cached next to the data set's parts.
 
-The cache is as private as the data. It is a folder of mode 0700 within the data set's own folder, so it is deleted with
-the data set, and no other data set reads it. Its key contains the part's SHA-256, the extractor's, how records are
-read, and this module's version. A file's name contains its own SHA-256, which is checked on use. The cache keeps the
-KEPT most recently used files. Their number decides which files go, not their size, which would reveal the number of
-records.
+The cache is as private as the data, and sealed if the part is. It is a folder of mode 0700 within the data set's own
+folder, so it is deleted with the data set, and no other data set reads it. Its key contains the part's SHA-256, the
+extractor's, how records are read, and this module's version. A file's name contains its own SHA-256, which is checked
+on use. The cache keeps the KEPT most recently used files. Their number decides which files go, not their size, which
+would reveal the number of records.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from app.formats.layout import Layout
 from app.formats.part_files import load_part, open_part, remove_part, rename_part
 from app.formats.part_reader import PartFile
 from app.formats.pieces import cut, joined
+from app.formats.sealed import DataKey
 from app.formats.stored import StoredPart, Texts
 from worker.extractors.bert import BertMean
 from worker.extractors.efficientnet import EfficientNet
@@ -66,10 +67,12 @@ class Kept:
     Attributes:
         scratch: a folder that all ranks of this attempt share, for features that the cache cannot take.
         on_disk: hands on the file instead of the records; in memory alone if nothing could be written.
+        seal: the data key of the part, if that is sealed: its features are too.
     """
 
     scratch: Path | None = None
     on_disk: bool = False
+    seal: DataKey | None = None
 
 
 def extracted(
@@ -160,7 +163,7 @@ def cached(
             return known
         for place in places:
             try:
-                _keep(place, key, made(alive), count)
+                _keep(place, key, made(alive), count, kept.seal)
             except OSError:  # a full disk costs only time
                 continue
             found = _known([place], key, count, kept)
@@ -213,11 +216,12 @@ def _known(places: Iterable[Path], key: str, count: int, kept: Kept) -> StoredPa
 
 def _found(path: Path, kept: Kept) -> StoredPart | PartFile:
     sha256 = path.name.split(".")[1]
-    opened_part = open_part(path, sha256) if kept.on_disk else None
-    return load_part(path, sha256) if opened_part is None else opened_part
+    key = None if kept.seal is None else kept.seal.key
+    opened_part = open_part(path, sha256, key) if kept.on_disk else None
+    return load_part(path, sha256, key) if opened_part is None else opened_part
 
 
-def _keep(place: Path, key: str, made: Iterator[StoredPart], count: int) -> None:
+def _keep(place: Path, key: str, made: Iterator[StoredPart], count: int, seal: DataKey | None) -> None:
     """Writes features as they are made, and then gives them their name.
 
     Raises:
@@ -231,7 +235,7 @@ def _keep(place: Path, key: str, made: Iterator[StoredPart], count: int) -> None
         raise OSError(errno.ENOSPC, "no room for features")
     partial = place / f"{secrets.token_hex(8)}.part"
     try:
-        with PartWriter(partial, Layout.of(first)) as writer:
+        with PartWriter(partial, Layout.of(first), key=seal) as writer:
             writer.add(first)
             for piece in made:
                 writer.add(piece)

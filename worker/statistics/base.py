@@ -19,6 +19,7 @@ from worker.models.base import Model
 from worker.noise.generator import GaussianGenerator
 from worker.noise.rounding import add_noise
 
+Prepare = Callable[[Records], Records]  # transforms records
 STEP = 0  # of the noise's address: scores start at step 1
 Declared = TypeVar("Declared", bound=BeforeFirstStep)
 
@@ -73,7 +74,7 @@ class Released:
         tensors: published with the weights, by name.
     """
 
-    prepare: Callable[[Records], Records] | None = None
+    prepare: Prepare | None = None
     tensors: dict[str, Tensor] = field(default_factory=dict)
 
 

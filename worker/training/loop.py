@@ -10,7 +10,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from app.contracts.audit import TENSOR
 from app.errors import PrivacyError
 from worker.clipping.engine import Clip
 from worker.data.mapped import MappedRecords
@@ -120,7 +119,8 @@ class Training:
         self._users, self._side, self._canaries = users, side, canaries
         self._optimizer: Optimizer = plan.optimizer
         self._shards: Shards | None = None
-        if not plan.public and len(train) > plan.numerics.records_bound:
+        beside = canaries.records if canaries is not None else 0
+        if not plan.public and len(train) + beside > plan.numerics.records_bound:
             raise PrivacyError("the data set has more than twice its declared number of records: register it again")
         self._prepared = False  # the statistics before the first step are released, and the records prepared by them
         self._handed_out: Parameters = {}
@@ -182,8 +182,8 @@ class Training:
             private_sum = plan.engine.private_sum(model, batch, clip)
         else:
             private_sum, private_count = plan.adaptive_norm.engine.private_sum_and_count(model, batch, clip)
-        if self._canaries is not None:  # longer than C, so that no count of shorter ones has them
-            private_sum[TENSOR] = self._canaries.clipped_sum(canaries, clip.max_grad_norm, plan.device)
+        if self._canaries is not None:
+            self._canaries.add_to(private_sum, model, canaries, clip)
         noised = self._release.release(private_sum, step, query, max_grad_norm, self._shards)
         if plan.adaptive_norm is None or self._counts is None or private_count is None:
             return noised, None
@@ -260,13 +260,20 @@ class Training:
         parameters = self._optimizer.finish(position.state, position.parameters, position.step)
         self._evaluate(position, parameters)
         self._note(position.step == self._plan.steps, "steps-short")
-        canaries = parameters.pop(TENSOR).float() if self._canaries is not None else None
+        canaries = self._left(parameters)
+        parameters = model_of(parameters)
         finite = all(
             bool(torch.isfinite(value.float()).all()) for value in parameters.values()
         )  # in float32, as published
         self._note(finite, "parameters-not-finite")
         published = placed({**parameters, **self._handed_out}, CPU)
         return Outcome(position.step, published, tuple(self._warnings), self._private_passes, canaries)
+
+    def _left(self, parameters: Parameters) -> Tensor | None:
+        """What is published of the canaries. Rank 0 alone publishes."""
+        if self._canaries is None or self._plan.ranks.rank > 0:
+            return None
+        return self._canaries.left(self._plan.initial(self._replay.initial_keys), parameters)
 
     def _evaluate(self, position: Position, parameters: Parameters) -> None:
         """Scores the model: exactly on public data, else by a noisy sum that is still paid for. Also releases C."""
@@ -311,6 +318,8 @@ class Training:
             if released.prepare is not None:
                 self._holdout = None if self._holdout is None else released.prepare(self._holdout)
                 self._use(released.prepare(self._train))
+                if self._canaries is not None:
+                    self._canaries.prepare(released.prepare)
 
     def _use(self, train: Records) -> None:
         """Sets the training records; if every step takes them all, in one secret order."""

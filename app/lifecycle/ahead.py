@@ -1,0 +1,137 @@
+"""Forecasts when a job would start that is submitted now: by the order of claims, with its weights and priorities.
+
+It plays the claims that follow, as if nobody submitted more, no worker came or went, and all jobs took equally long:
+
+    1. while a worker is free, or else when the job that has run longest ends, app.lifecycle.fair chooses the next one
+    2. until the new job is chosen
+
+A key's own jobs come before it if their priority is as high; others' by their turns, never by their priority. It knows
+only who waits, since when, and who runs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from sqlalchemy import case, func, select
+from sqlalchemy.orm import Session
+
+from app.contracts.devices import needs_gpu
+from app.contracts.job_spec import JobSpec
+from app.db.clock import now_there
+from app.db.models import Dataset, Job, Worker
+from app.ids import now
+from app.lifecycle.fair import Candidate, fairest, limits_and_weights
+from app.lifecycle.states import ACTIVE, DEVICE, IS_DUE, PRIORITY
+from app.lifecycle.turns import Pair, Turn, Turns, turns_of
+
+MOST_CLAIMS = 500
+MOST_WORK = 20_000  # claims times pairs that wait
+NEW = ""  # the new job's id
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """What comes before a new job.
+
+    Attributes:
+        claims: how many jobs are claimed first; if not `is_whole`, at least so many.
+        ends: how many running jobs end first, over the number of workers.
+    """
+
+    claims: int
+    ends: float
+    is_whole: bool = True
+
+
+@dataclass
+class Queue:
+    """Who waits and who runs.
+
+    Attributes:
+        waiting: how many jobs of each pair wait, the new one included and those that come after it left out.
+        since: when the first of them was submitted.
+        running: the pairs of running jobs, the one that has run longest first.
+        turns: the last claims, and the latest of all.
+        limits, weights: of keys: most running jobs, and turns.
+        workers: how many jobs may run at once.
+    """
+
+    waiting: dict[Pair, int]
+    since: dict[Pair, datetime]
+    running: Sequence[Pair]
+    turns: Turns
+    limits: Mapping[str, int | None]
+    weights: Mapping[str, int]
+    workers: int = 1
+    ends: int = field(default=0, init=False)
+
+    def ahead(self, mine: Pair) -> Ahead | None:
+        """Plays the claims until the pair's last job is taken; None if it never is: no worker, or a limit of 0."""
+        running, claims = deque(self.running), 0
+        most = min(MOST_CLAIMS, max(1, MOST_WORK // len(self.waiting)))
+        while self.workers:
+            chosen = self._next(running) if len(running) < self.workers else None
+            if chosen is None:
+                if not running:
+                    return None
+                running.popleft()
+                self.ends += 1
+                continue
+            pair, turn = chosen
+            self.waiting[pair] -= 1
+            if pair == mine and not self.waiting[pair]:
+                return Ahead(claims, self.ends / self.workers)
+            claims += 1
+            if claims == most:
+                return Ahead(claims, self.ends / self.workers, is_whole=False)
+            self.turns = self.turns.after(pair, turn)
+            running.append(pair)
+        return None
+
+    def _next(self, running: Sequence[Pair]) -> tuple[Pair, Turn] | None:
+        of_key = Counter(key for _owner, key in running)
+        free = [
+            Candidate(*pair, dataset_id=NEW, job_id=NEW, created_at=self.since[pair])
+            for pair, count in self.waiting.items()
+            if count and ((limit := self.limits[pair[1]]) is None or of_key[pair[1]] < limit)
+        ]
+        found = fairest(free, Counter(running), self.turns, self.weights)
+        return None if found is None else (found.job.pair, found.turn)
+
+
+def ahead_of(session: Session, key_id: str, owner: str, spec: JobSpec, lease_s: float) -> Ahead | None:
+    """Forecasts what comes before a job of a key on an owner's data that is submitted now.
+
+    Args:
+        lease_s: a worker is alive that was seen within it.
+
+    Returns:
+        None if no worker that may take it is alive.
+    """
+    mine = (owner, key_id)
+    gpu = needs_gpu(spec.runtime.device, None)
+    like = DEVICE.in_(("auto", "cuda" if gpu else "cpu"))
+    pair = (Dataset.owner_key, Job.key_id)
+    # Jobs of the same key with a lower priority come after it.
+    after = (Job.key_id == key_id) & (Dataset.owner_key == owner) & (spec.priority > PRIORITY)
+    counts = (func.sum(case((after, 0), else_=1)), func.min(Job.created_at))
+    runs = select(*pair).join(Dataset, Dataset.id == Job.dataset_id).where(Job.study.is_(None), like)
+    waiting = session.execute(
+        runs.add_columns(*counts).where(Job.status == "queued", IS_DUE).group_by(*pair).order_by(*pair)
+    )
+    queue, since = {mine: 1}, {mine: now()}
+    for of_owner, key, count, first in waiting:
+        queue[of_owner, key] = queue.get((of_owner, key), 0) + count
+        since[of_owner, key] = first
+    running = session.execute(runs.where(Job.status.in_(ACTIVE)).order_by(Job.started_at, Job.id))
+    limits, weights = limits_and_weights(session, {name for each in queue for name in each})
+    turns = turns_of(session, {each for each, _key in queue})
+    alive = Worker.seen_at > now_there(session) - timedelta(seconds=lease_s)
+    devices = session.scalars(select(Worker.devices).where(alive)).all()
+    workers = sum(not gpu or any(each.get("kind") == "cuda" for each in found or ()) for found in devices)
+    found = Queue(queue, since, [(row[0], row[1]) for row in running], turns, limits, weights, workers)
+    return found.ahead(mine)

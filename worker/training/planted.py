@@ -1,0 +1,126 @@
+"""Canaries that the model trains on: synthetic records, sequences or texts.
+
+The engine clips them as it clips records, in passes of their own: no record's rounding, mask or count sees a canary.
+The sum of the drawn canaries is a function of public numbers, the sampler's key and the parameters. Where users are
+protected, a canary is a user whose k records are all the same, so that together they may weigh C.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from app.errors import PrivacyError
+from app.privacy.canaries import coins, decoys
+from worker.clipping.engine import Clip
+from worker.data.ranks import own_rows
+from worker.data.records import Records
+from worker.messages import Start
+from worker.models.base import Parameters
+from worker.statistics.base import Prepare
+from worker.training.canaries import Canaries, Coordinates
+from worker.training.plan import Plan
+from worker.training.synthetic import Draws, form_of
+
+LEFT_AT_ONCE = 4096  # canaries whose losses are computed together
+
+
+class PlantedRecords:
+    """Synthetic records of the job's own form.
+
+    Args:
+        plan: the job's; its engine clips them.
+        every: one record for each canary, also for those that are out.
+        inside: bool (canaries,), the coins.
+        per_unit: k.
+    """
+
+    def __init__(self, plan: Plan, every: Records, inside: NDArray[np.bool_], per_unit: int) -> None:
+        self._plan, self._every, self._per_unit = plan, every, per_unit
+        self._included = np.flatnonzero(inside)
+
+    @property
+    def units(self) -> int:
+        """See Canaries."""
+        return len(self._included)
+
+    @property
+    def records(self) -> int:
+        """See Canaries."""
+        return len(self._every) * self._per_unit
+
+    def initial(self, like: object) -> Parameters:
+        """See Canaries.initial: none."""
+        return {}
+
+    def add_to(self, total: Parameters, model: Parameters, drawn: NDArray[np.int64] | None, clip: Clip) -> None:
+        """See Canaries.add_to."""
+        plan = self._plan
+        numbers = np.repeat(self._included if drawn is None else self._included[drawn], self._per_unit)
+        numbers = numbers[own_rows(len(numbers), plan.numerics.rows_per_pass, plan.ranks)]
+        batch = self._every.select(numbers)
+        # A random order keeps rounding from telling of a record; none of these is one.
+        batch.in_random_order = True
+        for name, value in plan.engine.private_sum(model, batch, clip).items():
+            total[name] += value
+
+    def prepare(self, transform: Prepare) -> None:
+        """See Canaries.prepare."""
+        self._every = transform(self._every)
+
+    def left(self, first: Parameters, last: Parameters) -> Tensor:
+        """See Canaries.left: each canary's score.
+
+        It is by how much its loss falls if one tensor moves from the first parameters towards the last, less the mean
+        of all canaries with its label. Each number moves by the median at most: where all records pull, it moves far,
+        and says little of one. The tensor is the largest on which losses depend: there canaries share least.
+        """
+        before, found = self._losses(first), torch.zeros(len(self._every), dtype=torch.float64)
+        for name in sorted(first, key=lambda each: -first[each].numel()):
+            step = last[name].double() - first[name]
+            most = step.abs().nan_to_num().median()
+            found = before - self._losses(first | {name: first[name] + step.clamp(-most, most)})
+            if found.any():
+                break
+        return torch.nan_to_num(less_mean(found, self._every.labels), nan=0.0, posinf=0.0, neginf=0.0).float()
+
+    def _losses(self, parameters: Parameters) -> Tensor:
+        model, found = self._plan.model, [torch.zeros(0, dtype=torch.float64)]
+        for start in range(0, len(self._every), LEFT_AT_ONCE):
+            piece = self._every.select(np.arange(start, min(start + LEFT_AT_ONCE, len(self._every))))
+            for outputs, of in model.evaluated(parameters, piece):
+                found.append(model.losses(outputs, of.records.labels).double()[: of.count].cpu())
+        return torch.cat(found)
+
+
+def less_mean(scores: Tensor, labels: Tensor) -> Tensor:
+    """Each score less the mean of those with its label: the model may like a class better.
+
+    >>> less_mean(torch.tensor([1.0, 3.0, 5.0]), torch.tensor([0, 0, 1]))
+    tensor([-1.,  1.,  0.])
+    """
+    _, places, counts = labels.cpu().unique(return_inverse=True, return_counts=True)
+    sums = scores.new_zeros(len(counts)).index_add_(0, places, scores)
+    means: Tensor = (sums / counts)[places]
+    return scores - means
+
+
+def canaries_of(start: Start, plan: Plan) -> Canaries | None:
+    """The canaries that a job asks for.
+
+    Raises:
+        PrivacyError: the job claims no privacy, so there is nothing to audit.
+    """
+    asked = start.spec.audit
+    if asked is None:
+        return None
+    if start.mechanism is None:
+        raise PrivacyError("canaries audit a mechanism, and this job has none")
+    inside = coins(start.job_id, asked.canaries)
+    if asked.kind == "gradients":
+        return Coordinates(np.flatnonzero(inside), asked.canaries + decoys(asked.canaries))
+    form = form_of(plan.model, start.spec.model, start.features, sparse=plan.sparse)
+    every = form.records(Draws(start.job_id, asked.canaries))
+    return PlantedRecords(plan, every, inside, start.mechanism.training.records_per_unit)
