@@ -96,8 +96,8 @@ class Racer:
         self.together.wait(WAIT_S)
         share = units(CAP) // 5
         self.hold(f"job_{history}_{worker}_first", [self.first], KEYS[0], share, share, rush=True)
-        for number in range(operations):
-            what = self.draw.choice(DRAWN)
+        # At once, since later draws depend on what the others have done: the same kinds of acts in every run.
+        for number, what in enumerate(self.draw.choices(DRAWN, k=operations)):
             getattr(self, f"_{what}")(f"{history}_{worker}_{number}")
         return self.acts
 
