@@ -160,15 +160,15 @@ def reading(folder: Path, records: int, batches: int = 100) -> list[str]:
     """What a Poisson batch's reading costs by itself, in ms: the most that reading ahead in a thread could hide.
 
     Returns:
-        rows of a table: processor time where the file is cached; wall clock where it is not, as shipped, and with the
-        kernel told of the batch's places first.
+        rows of a table: processor time where the file is cached, wall clock where it is not; each as it is read where
+        the data fit in memory, and where the kernel is told of the batch's places first because they may not.
     """
     part = generated(folder, records)
     draw = np.random.default_rng(2)
     drawn = [np.sort(draw.choice(records, BATCH, replace=False)) for _ in range(batches)]
 
     def medians(clock: Callable[[], float], *, cold: bool, told: bool) -> float:
-        file = PartFile(Path(part["path"]), part["sha256"])
+        file = PartFile(Path(part["path"]), part["sha256"], again=told)
         file._seen[:] = True  # hashes are checked once, in early steps
         with Path(part["path"]).open("rb") as raw:
             if cold:
@@ -182,10 +182,7 @@ def reading(folder: Path, records: int, batches: int = 100) -> list[str]:
             for numbers in drawn:
                 began = clock()
                 if told:
-                    chunks, within = np.divmod(numbers, file.layout.chunk_rows)
-                    starts = 4 * file._places("x", chunks, file.layout.types["x"]) + 4 * FEATURES * within
-                    for start in starts.tolist():
-                        os.posix_fadvise(raw.fileno(), start, 4 * FEATURES, os.POSIX_FADV_WILLNEED)
+                    file.announce(numbers)
                 file.rows(numbers)
                 found.append(1000 * (clock() - began))
         return float(np.median(found))

@@ -11,10 +11,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from app.formats.ahead import Places, announce
 from app.formats.damage import DataDamagedError
-from app.formats.sealed import CHUNK_BYTES, Header, Sealed, require
-
-Places = NDArray[np.int64]
+from app.formats.sealed import CHUNK_BYTES, HEADER_BYTES, STORED_BYTES, Header, Sealed, require
 
 
 class Blob(Protocol):
@@ -31,6 +30,10 @@ class Blob(Protocol):
 
     def gathered(self, starts: Places, lengths: Places | int) -> tuple[NDArray[np.uint8], Places]:
         """Bytes that hold these ranges, and where each begins in them. Ranges keep their places modulo 8."""
+        ...
+
+    def announce(self, starts: Places, lengths: Places) -> None:
+        """Tells the kernel that these ranges are read soon."""
         ...
 
 
@@ -78,6 +81,10 @@ class Mapped:
         """See Blob.gathered: the whole file, where it is."""
         return np.frombuffer(self._map, np.uint8), starts
 
+    def announce(self, starts: Places, lengths: Places) -> None:
+        """See Blob.announce."""
+        announce(self._descriptor, starts, lengths)
+
     @cached_property
     def _map(self) -> mmap.mmap:
         try:
@@ -124,3 +131,13 @@ class Unsealed:
         moved = np.zeros_like(starts)
         moved[some] = np.searchsorted(chunks, firsts) * CHUNK_BYTES + starts[some] % CHUNK_BYTES
         return np.frombuffer(content, np.uint8), moved
+
+    def announce(self, starts: Places, lengths: Places) -> None:
+        """See Blob.announce: the sealed chunks that hold the ranges."""
+        announce(self._descriptor, *stored_ranges(starts, lengths))
+
+
+def stored_ranges(starts: Places, lengths: Places) -> tuple[Places, Places]:
+    """Where a sealed file's chunks lie that hold ranges of its content: their places and lengths in the file."""
+    firsts, ends = starts // CHUNK_BYTES, -(-(starts + lengths) // CHUNK_BYTES)
+    return HEADER_BYTES + firsts * STORED_BYTES, np.where(lengths > 0, ends - firsts, 0) * STORED_BYTES

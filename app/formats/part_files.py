@@ -36,16 +36,17 @@ def save_part(path: Path, part: StoredPart, key: DataKey | None = None) -> str:
         return writer.close()
 
 
-def open_part(path: Path | str, sha256: str, key: bytes | None = None) -> PartFile | None:
+def open_part(path: Path | str, sha256: str, key: bytes | None = None, *, again: bool = False) -> PartFile | None:
     """A part whose records are read on demand; None for one of before.
 
     Args:
         key: the data key, if it may be sealed.
+        again: see PartFile.
 
     Raises:
         DataDamagedError: it is missing, or its index is not the registered one.
     """
-    return PartFile(Path(path), sha256, key) if _is_arrow(Path(path), key) else None
+    return PartFile(Path(path), sha256, key, again=again) if _is_arrow(Path(path), key) else None
 
 
 def load_part(path: Path | str, sha256: str, key: bytes | None = None) -> StoredPart:

@@ -19,6 +19,7 @@ from app.formats.layout import Index, Layout, leaf_of
 from app.formats.pieces import joined
 from app.formats.stored import Csr, Features, Pairs, Sequences, StoredPart, Texts
 
+LISTS = ("columns", "values", "items", "utf8")
 Columns = Mapping[str, NDArray[Any]]
 
 
@@ -29,13 +30,15 @@ class PartFile:
         path: of the Arrow file.
         sha256: the registered hash.
         key: the data key, if it may be sealed.
+        again: announce places of chunks that were read before too: the part may be larger than the kernel's cache.
 
     Raises:
         DataDamagedError: a file is missing, or the index is not the registered one; or it is sealed under another key.
             Reading raises it for a chunk whose bytes differ.
     """
 
-    def __init__(self, path: Path, sha256: str, key: bytes | None = None) -> None:
+    def __init__(self, path: Path, sha256: str, key: bytes | None = None, *, again: bool = False) -> None:
+        self._again = again
         self._index = Index.read(path, sha256, key)
         self.layout = self._index.layout
         self._chunks = self._index.chunks
@@ -86,6 +89,25 @@ class PartFile:
         starts = range(0, max(1, len(numbers)), most)
         return joined([self._rows(numbers[start : start + most]) for start in starts])
 
+    def announce(self, numbers: NDArray[np.int64]) -> None:
+        """Tells the kernel that `rows` reads these records soon. Reads nothing.
+
+        A chunk that was never read is announced whole: it is checked. Where lists lie is known only once their ends are
+        read, so `rows` announces them.
+        """
+        chunks, within = np.divmod(numbers, self.layout.chunk_rows)
+        new = np.unique(chunks[~self._seen[chunks]])
+        starts, lengths = [self._chunks["offset"][new]], [self._chunks["length"][new]]
+        if self._again:
+            seen = self._seen[chunks]
+            for name, of in self.layout.types.items():
+                if name not in LISTS:
+                    width, count = (self.layout.sizes[0],) * 2 if name == "x" else (1, 2 if name == "ends" else 1)
+                    at = self._places(name, chunks[seen], of) + within[seen] * width
+                    starts.append(at * of.itemsize)
+                    lengths.append(np.full(len(at), count * of.itemsize))
+        self._blob.announce(np.concatenate(starts).astype(np.int64), np.concatenate(lengths).astype(np.int64))
+
     def _rows(self, numbers: NDArray[np.int64]) -> StoredPart:
         chunks, within = np.divmod(numbers, self.layout.chunk_rows)
         self._check(chunks)
@@ -112,7 +134,7 @@ class PartFile:
         return len(np.unique(self.column("user"))) if self.layout.users else len(self)
 
     def _entries(self, name: str) -> int:
-        if name in ("columns", "values", "items", "utf8"):
+        if name in LISTS:
             return int(self._chunks["entries"].sum())
         return len(self) * (self.layout.sizes[0] if name == "x" else 1)
 
@@ -122,7 +144,7 @@ class PartFile:
         found = {}
         for name, of in self.layout.types.items():
             count = {"x": rows * (self.layout.sizes or (0,))[0], "ends": rows + 1}.get(name, rows)
-            count = entries if name in ("columns", "values", "items", "utf8") else count
+            count = entries if name in LISTS else count
             found[name] = np.frombuffer(content, of, count, int(row[name]))
         return found
 
@@ -173,10 +195,14 @@ class PartFile:
         ends = np.cumsum(lengths, dtype=np.int64)
         total = int(ends[-1]) if len(ends) else 0
         out["ends"] = ends
-        for name in ("columns", "values", "items", "utf8"):
-            if name in types:
-                words, first = self._words(types[name], self._places(name, chunks, types[name]) + starts, lengths)
-                out[name] = words[np.repeat(first - (ends - lengths), lengths) + np.arange(total)]
+        places = {name: self._places(name, chunks, types[name]) + starts for name in LISTS if name in types}
+        if self._again:
+            sizes = [types[name].itemsize for name in places]
+            spans = [at * size for at, size in zip(places.values(), sizes, strict=True)]
+            self._blob.announce(np.concatenate(spans), np.concatenate([lengths * size for size in sizes]))
+        for name, at in places.items():
+            words, first = self._words(types[name], at, lengths)
+            out[name] = words[np.repeat(first - (ends - lengths), lengths) + np.arange(total)]
 
 
 def _features(layout: Layout, columns: Columns, n: int) -> Features:

@@ -28,7 +28,7 @@ ALLOWED = {
     "worker/data/parts.py: _declared": "likewise",
     "worker/data/parts.py: _within": "likewise",
     "worker/data/units.py: __init__": "a user with more records than were charged for ends the attempt",
-    "worker/data/mapped.py: _read": "which records of a pass there are: their weights, and nothing else",
+    "worker/data/mapped.py: _those": "which records of a pass there are: their weights, and nothing else",
     "worker/data/passes.py: passes": "how many of a pass's rows are records: their weights, and nothing else",
     "worker/data/sequences.py: padded": "no item at all: what is picked is masked either way",
     "worker/training/loop.py: __init__": "more records than a data set may have end the attempt",

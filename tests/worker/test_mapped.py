@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from app.contracts.table import TableFeatures
 from app.errors import PrivacyError
+from app.formats import ahead
 from app.formats.damage import DataDamagedError
 from app.formats.layout import Index
 from app.formats.part_files import load_part, save_part
+from app.formats.part_reader import PartFile
 from app.formats.stored import Csr, Pairs, Sequences, StoredPart
 from app.formats.tables import scaled
 from app.privacy.numerics import in_memory, records_bound
@@ -31,6 +35,8 @@ from tests.worker.support import (
     start_of,
     stored_part,
 )
+from worker.attempt import prepare
+from worker.data.joined import join
 from worker.data.mapped import MappedDense, MappedRecords, MappedSequences
 from worker.data.parts import open_stored, records_of, users_of
 from worker.data.records import DenseRecords
@@ -64,11 +70,16 @@ def stored(kind: str, seed: int = 0) -> tuple[StoredPart, dict[str, Any]]:
     return StoredPart(Sequences(items, ends, 60), np.zeros(N), np.arange(N)), shape | {"outputs": 1}
 
 
+def saved(path: Path, kind: str) -> tuple[Part, Shape]:
+    """A part of a kind, on disk."""
+    part, shape = stored(kind)
+    return Part(path=str(path), sha256=save_part(path, part)), Shape.model_validate(shape)
+
+
 def both(folder: Path, kind: str) -> tuple[Any, Any]:
     """The same part, on disk and in memory."""
-    part, shape = stored(kind)
-    named = Part(path=str(folder / kind), sha256=save_part(folder / kind, part))
-    mapped = records_of(open_stored(named, Shape.model_validate(shape)))
+    named, shape = saved(folder / kind, kind)
+    mapped = records_of(open_stored(named, shape))
     assert isinstance(mapped, MappedRecords)
     return mapped, records_of(load_part(named.path, named.sha256))
 
@@ -234,6 +245,57 @@ def test_users_of_a_part_on_disk(tmp_path: Path) -> None:
     mechanism = plan_of(start_of(spec(), SHAPE)).mechanism
     with pytest.raises(PrivacyError, match="another unit"):
         users_of(opened, mechanism)
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_the_next_pass_is_announced_while_one_computes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """And the records are the same to the bit, in one part and in several."""
+    mapped, loaded = both(tmp_path, kind)
+    told: list[NDArray[np.int64]] = []
+    announce = PartFile.announce
+
+    def noted(file: PartFile, numbers: NDArray[np.int64]) -> None:
+        told.append(numbers)
+        announce(file, numbers)
+
+    monkeypatch.setattr(PartFile, "announce", noted)
+    drawn = np.random.default_rng(1).permutation(N)[:100]
+    made = iter(mapped.select(drawn).passes(48, torch.float64))
+    wanted = iter(loaded.select(drawn).passes(48, torch.float64))
+    for passes in (2, 3, 4):  # announced once this pass is there; after the last, none
+        assert bits(next(made).records) == bits(next(wanted).records)
+        assert [each.tolist() for each in told] == [drawn[48 * k : 48 * k + 48].tolist() for k in range(passes)]
+    part = join([open_stored(named, shape) for named, shape in [saved(tmp_path / "again", kind)] * 2])
+    told.clear()
+    next(iter(records_of(part).select(np.array([N + 3, 5, N + 1])).passes(48, torch.float64)))
+    assert [each.tolist() for each in told] == [[5], [3, 1], [], []], "each part its own"
+
+
+def test_data_that_may_outgrow_the_cache_are_announced_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By public sizes alone. The model is the same to the bit."""
+    digests, told = [], []
+    announced: list[int] = []
+    advise = os.posix_fadvise
+
+    def counted(descriptor: int, start: int, length: int, advice: int) -> None:
+        announced.append(start)
+        advise(descriptor, start, length, advice)
+
+    monkeypatch.setattr(ahead.os, "posix_fadvise", counted)
+    changes: dict[str, Any] = {"sampling": {"kind": "poisson", "expected_batch_size": 300_000}}
+    job = spec(**changes, length={"steps": 12}, evaluation=None)
+    bound = records_bound(LARGE) * 4 * 60
+    for name, cache in (("fits", bound), ("does not", bound - 1)):
+        monkeypatch.setattr(prepare, "cacheable_bytes", lambda cache=cache: cache)
+        (tmp_path / name).mkdir()
+        supervisor = large(tmp_path / name, job)
+        announced.clear()
+        assert isinstance(run_thread(supervisor).last, Finished)
+        digests.append(supervisor.digests())
+        told.append(len(announced))
+    assert digests[0] == digests[1] and told[0] == 1 and told[1] >= 12
 
 
 def test_public_sizes_decide_what_stays_on_disk() -> None:

@@ -7,6 +7,7 @@ import hashlib
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -24,6 +25,7 @@ from app.privacy.numerics import NumericsReport, SelfTest, fewer_rows
 from worker.attempt import devices
 from worker.attempt.failures import DeviceFailed, failure_code
 from worker.attempt.means import read_mean
+from worker.attempt.sandbox import cacheable_bytes
 from worker.data.joined import AnyPart, join
 from worker.data.parts import MappedPart, check, load_stored, open_stored
 from worker.data.ranks import Ranks
@@ -181,11 +183,11 @@ def _loader(start: Start, loading: Callable[[], None], plan: Plan) -> Callable[[
     if isinstance(model, HfTuning) and not model.of_images:
         tokens = Tokens(model.folder, model.spec.max_length, prompts=model.prompts, chat=model.spec.chat)
         return lambda part: tokens.of_part(load_stored(part, start.shape), loading)
-    extractor = extractor_of(start)
+    extractor, again = extractor_of(start), plan.exceeds(cacheable_bytes())
     if extractor is None:
-        load_or_open = load_stored if plan.in_memory else open_stored
+        load_or_open = load_stored if plan.in_memory else partial(open_stored, again=again)
         return lambda part: load_or_open(part, start.shape, lambda stored: scaled(stored, start.features))
-    kept = Kept(Path(tempfile.gettempdir()) / FEATURES, on_disk=not plan.in_memory)
+    kept = Kept(Path(tempfile.gettempdir()) / FEATURES, on_disk=not plan.in_memory, again=again)
     if extractor.words is not None:
         return _words(start, loading, extractor, kept)
     if start.extractor_dir is None or extractor.sha256 is None:

@@ -49,6 +49,7 @@ PROBE_S = 60.0
 SCRATCH, GROUP = "scrimp-scratch-", "scrimp-{pid}"
 REMOVALS, REMOVAL_S = 50, 0.02  # how long the last processes of a killed group may take to end
 CGROUP = Path("/sys/fs/cgroup")
+CONTAINER = (CGROUP / "memory.max", CGROUP / "memory" / "memory.limit_in_bytes")
 
 
 @dataclass(frozen=True)
@@ -100,11 +101,21 @@ def enter(policy: Policy) -> Sandbox:
 
 def default_memory_bytes() -> int:
     """Nine tenths of the memory of this machine or container."""
+    return int(SHARE * _memory_bytes(*CONTAINER))
+
+
+def cacheable_bytes() -> int:
+    """The most memory that file pages of this process may take: the machine's, its container's and its own group's."""
+    own = own_cgroup()
+    return _memory_bytes(*CONTAINER, *([own / "memory.max"] if own else []))
+
+
+def _memory_bytes(*limits: Path) -> int:
     whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    for path in (CGROUP / "memory.max", CGROUP / "memory" / "memory.limit_in_bytes"):
+    for path in limits:
         with suppress(OSError, ValueError):
             whole = min(whole, int(path.read_text()))
-    return int(SHARE * whole)
+    return whole
 
 
 def _rules(policy: Policy) -> Iterator[tuple[Path, int]]:

@@ -33,6 +33,10 @@ class Rows(Protocol):
         """The records with these numbers, in their order. Raises IndexError where there is none."""
         ...
 
+    def announce(self, numbers: NDArray[np.int64]) -> None:
+        """Tells the kernel that these records are read soon. Reads nothing."""
+        ...
+
     def column(self, name: str) -> NDArray[Any]:
         """All of `y` or `user`."""
         ...
@@ -58,6 +62,9 @@ class Loaded:
     def rows(self, numbers: NDArray[np.int64]) -> StoredPart:
         """See Rows.rows."""
         return taken(self.part, numbers)
+
+    def announce(self, numbers: NDArray[np.int64]) -> None:
+        """See Rows.announce: they are in memory."""
 
     def column(self, name: str) -> NDArray[Any]:
         """See Rows.column."""
@@ -87,12 +94,22 @@ class Joined:
 
     def rows(self, numbers: NDArray[np.int64]) -> StoredPart:
         """See Rows.rows. Users are read by `column` alone, so records come without them."""
-        owners = np.searchsorted(self._ends, numbers, side="right")
-        starts = np.append(0, self._ends)
-        found = [each.rows(numbers[owners == k] - starts[k]) for k, each in enumerate(self._parts)]
+        owners, within = self._owned(numbers)
+        found = [each.rows(own) for each, own in zip(self._parts, within, strict=True)]
         places = np.empty(len(numbers), dtype=np.int64)
         places[np.argsort(owners, kind="stable")] = np.arange(len(numbers))
         return taken(joined([replace(each, user=None) for each in found]), places)
+
+    def announce(self, numbers: NDArray[np.int64]) -> None:
+        """See Rows.announce."""
+        for each, own in zip(self._parts, self._owned(numbers)[1], strict=True):
+            each.announce(own)
+
+    def _owned(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], list[NDArray[np.int64]]]:
+        """The part of each row, and each part's own rows."""
+        owners = np.searchsorted(self._ends, numbers, side="right")
+        starts = np.append(0, self._ends)
+        return owners, [numbers[owners == k] - starts[k] for k in range(len(self._parts))]
 
     def column(self, name: str) -> NDArray[Any]:
         """See Rows.column. No user is in two parts: their numbers are made distinct."""

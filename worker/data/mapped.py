@@ -50,12 +50,15 @@ class MappedRecords(Cuttable[R], Generic[R]):
         return self._like(indices if self._numbers is None else self._numbers[indices])
 
     def piece(self, start: int, rows: int, dtype: torch.dtype) -> R:
-        """See Cuttable.piece. Reads the records from the map.
+        """See Cuttable.piece. Reads the records from the map; the kernel reads those of the next pass meanwhile.
 
         Raises:
             DataDamagedError: a chunk differs from the registered one, or does not fit the data set.
         """
+        if start == 0:
+            self._part.announce(self._those(0, rows))
         made: R = self._read(start, rows).piece(0, rows, dtype)
+        self._part.announce(self._those(start + rows, rows))
         return made
 
     def to(self, device: torch.device) -> Any:
@@ -69,9 +72,12 @@ class MappedRecords(Cuttable[R], Generic[R]):
         return ()
 
     def _read(self, start: int, rows: int) -> R:
+        return self._make(self._part.rows(self._those(start, rows)), rows)
+
+    def _those(self, start: int, rows: int) -> NDArray[np.int64]:
+        """The numbers of `rows` records from `start` on; fewer at the end."""
         end = min(start + rows, len(self))
-        numbers = np.arange(start, end) if self._numbers is None else self._numbers[start:end]
-        return self._make(self._part.rows(numbers), rows)
+        return np.arange(start, end) if self._numbers is None else self._numbers[start:end]
 
     def _like(self, numbers: NDArray[np.int64] | None) -> Self:
         return type(self)(self._part, self._make, numbers)

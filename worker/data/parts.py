@@ -52,20 +52,31 @@ class MappedPart:
         """See PartFile.rows."""
         return self.declared(self.file.rows(numbers))
 
+    def announce(self, numbers: NDArray[np.int64]) -> None:
+        """See PartFile.announce."""
+        self.file.announce(numbers)
+
     def column(self, name: str) -> NDArray[Any]:
         """See PartFile.column."""
         return self.file.column(name)
 
 
 def open_stored(
-    part: Part, shape: Shape, as_declared: Callable[[StoredPart], StoredPart] = lambda stored: stored
+    part: Part,
+    shape: Shape,
+    as_declared: Callable[[StoredPart], StoredPart] = lambda stored: stored,
+    *,
+    again: bool = False,
 ) -> AnyPart:
     """Opens one stored part, to be read by passes; a part of before as `load_stored` loads it. Arguments are the same.
+
+    Args:
+        again: see PartFile.
 
     Raises:
         DataDamagedError: a file is missing, or the index is not the registered one.
     """
-    file = open_part(part.path, part.sha256, part.key)
+    file = open_part(part.path, part.sha256, part.key, again=again)
     if file is None:
         return load_stored(part, shape, as_declared)
 

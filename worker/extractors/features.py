@@ -67,11 +67,13 @@ class Kept:
     Attributes:
         scratch: a folder that all ranks of this attempt share, for features that the cache cannot take.
         on_disk: hands on the file instead of the records; in memory alone if nothing could be written.
+        again: see PartFile.
         seal: the data key of the part, if that is sealed: its features are too.
     """
 
     scratch: Path | None = None
     on_disk: bool = False
+    again: bool = False
     seal: DataKey | None = None
 
 
@@ -217,7 +219,7 @@ def _known(places: Iterable[Path], key: str, count: int, kept: Kept) -> StoredPa
 def _found(path: Path, kept: Kept) -> StoredPart | PartFile:
     sha256 = path.name.split(".")[1]
     key = None if kept.seal is None else kept.seal.key
-    opened_part = open_part(path, sha256, key) if kept.on_disk else None
+    opened_part = open_part(path, sha256, key, again=kept.again) if kept.on_disk else None
     return load_part(path, sha256, key) if opened_part is None else opened_part
 
 

@@ -134,6 +134,10 @@ class Plan:
         """
         return in_memory(self.numerics.records_bound, self._record_bytes)
 
+    def exceeds(self, cache_bytes: int) -> bool:
+        """True if the data set's parts may be larger than a cache, by the same public sizes as `in_memory`."""
+        return self.numerics.records_bound * self._record_bytes > cache_bytes
+
     @property
     def _record_bytes(self) -> int:
         """A record's size on disk; a guess where it varies, which must not depend on the records."""
