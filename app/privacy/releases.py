@@ -217,6 +217,7 @@ class NoisyMean(NoisySumBefore):
 
 Score = Annotated[NoisyCount | NoisySum, Field(discriminator="what")]
 SCORE: TypeAdapter[NoisyCount | NoisySum] = TypeAdapter(Score)
+# A new class comes last: a statistic's place among its job's addresses its noise, and stored jobs must replay the same.
 BeforeFirstStep = NoisyHistogram | NoisyMean
 BEFORE: tuple[type[BeforeFirstStep], ...] = get_args(BeforeFirstStep)
 Release = Annotated[NoisyCount | NoisySum | BeforeFirstStep, Field(discriminator="what")]
