@@ -16,6 +16,8 @@ from tests.conftest import BACKINGS
 # Of these, every n-th case runs by day. The n of a sweep over two things shares no factor with the inner one's size:
 # each value of both then runs.
 SWEEPS = {
+    "tests/hf/test_families.py::test_clipped_sums_are_those_of_autograd_record_by_record": 2,
+    "tests/lifecycle/test_auditor.py::test_a_worker_that_left_the_mechanism_is_found": 3,
     "tests/worker/test_bookkeeping.py::test_no_record_changes_the_sum_by_more_than_c": 3,
     "tests/worker/test_bookkeeping.py::test_the_sum_is_that_of_gradients_clipped_one_at_a_time": 3,
     "tests/worker/test_bound.py::test_one_record_changes_a_clipped_sum_by_at_most_c": 2,

@@ -94,7 +94,7 @@ def test_life_of_a_service(service: Service) -> None:
     assert output(service).splitlines()[-1] == "stopped"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly  # by day one signal ends it, above
 def test_a_second_signal_ends_it_at_once(service: Service) -> None:
     until(lambda: "\nready in" in output(service))
     assert service.process is not None

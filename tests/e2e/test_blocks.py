@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from scrimp import recompute
 from scrimp.cli import app
 from scrimp.errors import ApiError, Conflict
-from tests.conftest import BACKINGS
+from tests.by_night import SQLITE_BY_DAY
 from tests.e2e.conftest import Service, csv_spec, job_of, seed_of, until, write_csv
 from tests.e2e.test_spine import finished, register, submit
 
@@ -51,7 +51,7 @@ def verified(certificate: dict[str, Any], folder: Path, key: str) -> subprocess.
     return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
 
 
-@pytest.mark.parametrize("service", BACKINGS, indirect=True)
+@pytest.mark.parametrize("service", SQLITE_BY_DAY, indirect=True)
 def test_a_job_on_two_blocks_pays_on_both_and_is_certified(service: Service, tmp_path: Path) -> None:
     dataset, block = grown(service, "grows", tmp_path)
     job = finished(service, submit(service, job_of(dataset)))

@@ -177,6 +177,7 @@ def test_under_poisson_sampling(place: Looks) -> None:
     assert runs[-1]["quote"]["noise_multiplier"] == ended["quote"]["noise_multiplier"]
 
 
+@pytest.mark.nightly  # tests/hpo plays it to its end
 @ON_SQLITE
 def test_an_oracle_on_public_data(place: Looks) -> None:
     path = write_csv(place.home.parent / "study-oracle.csv", seed=seed_of("study-oracle"))
