@@ -25,7 +25,7 @@ from app.dashboard.job_draft import agreed_on, first_draft, name_of, named_datas
 from app.dashboard.page import PageRoute, render
 from app.dashboard.session import HOME, CurrentViewer, PostingViewer, Viewer
 from app.dashboard.views import Share, shares_of
-from app.dashboard.whatif import Variation, variations
+from app.dashboard.whatif import CHOICES, Variation, chosen, variations
 from app.datasets.routes import brief_dataset, list_datasets
 from app.datasets.schemas import DatasetView
 from app.db.engine import Database
@@ -93,9 +93,11 @@ class Api:
         job = await run_in_threadpool(found)
         return of_job(job.spec, resolved=job.quote.get("resolved") is not None)
 
-    async def quote(self, caller: Caller, spec: JobSpec) -> Quote:
-        """`POST /v1/quotes`."""
-        answer = await jobs.quote(self.request, spec, self.db, self.pricing, self.settings, caller, self.gpus)
+    async def quote(self, caller: Caller, spec: JobSpec, records: int | None = None) -> Quote:
+        """`POST /v1/quotes`; or for a hypothetical number of training records."""
+        answer = await jobs.quote_at(
+            self.request, spec, self.db, self.pricing, self.settings, caller, self.gpus, records
+        )
         return Quote.model_validate_json(bytes(answer.body))
 
     async def submit(self, caller: Caller, spec: JobSpec, once: str) -> str:
@@ -200,17 +202,23 @@ class Priced:
 
 @router.post("/what-if")
 async def what_if(request: Request, api: ApiRoutes, viewer: PostingViewer) -> Response:
-    """Quotes the job with one setting changed at a time. Charges and reserves nothing."""
+    """Quotes the job with one setting changed at a time, or one at the values that were typed. Charges nothing."""
     sent = await _sent(request)
     datasets, draft = await _draft(api, viewer.caller, sent)
     spec = await run_in_threadpool(draft.validated, JobSpec)
-    rows = [] if spec is None else [await _priced(api, viewer.caller, each, datasets) for each in variations(spec)]
-    return render(request, "_whatif.html", viewer=viewer, rows=rows)
+    pointer, wanted, refused = sent.get("vary", ""), list[Variation](), ""
+    try:
+        if spec is not None:
+            wanted = chosen(spec, pointer, sent.get("values", "")) if pointer else list(variations(spec))
+    except ValueError as error:
+        refused = str(error)
+    rows = [await _priced(api, viewer.caller, each, datasets) for each in wanted]
+    return render(request, "_whatif.html", viewer=viewer, rows=rows, refused=refused)
 
 
 async def _priced(api: Api, caller: Caller, of: Variation, datasets: list[DatasetView]) -> Priced:
     draft = Draft(of.spec.model_dump(mode="json"))
-    quoted = await _quoted(api, caller, draft, datasets)
+    quoted = await _quoted(api, caller, draft, datasets, of.records)
     return Priced(of, quoted, "; ".join(each for said in draft.errors.values() for each in said).replace("`", ""))
 
 
@@ -259,13 +267,15 @@ def is_edited(sent: Mapping[str, str]) -> bool:
     return "source" not in sent and sent.get("shown") != name_of(sent.get("json", ""))
 
 
-async def _quoted(api: Api, caller: Caller, draft: Draft, datasets: list[DatasetView]) -> Quoted | None:
+async def _quoted(
+    api: Api, caller: Caller, draft: Draft, datasets: list[DatasetView], records: int | None = None
+) -> Quoted | None:
     """The quote of a draft; None if it is not valid or refused, with the draft's errors filled."""
     spec = await run_in_threadpool(draft.validated, JobSpec)
     if spec is None:
         return None
     try:
-        quote = await api.quote(caller, spec)
+        quote = await api.quote(caller, spec, records)
     except REFUSALS as error:
         draft.refused(error)
         return None
@@ -302,4 +312,5 @@ def _page(
         shown=name_of(draft.text),
         once=once or secrets.token_urlsafe(16),
         notice=notice,
+        choices=CHOICES,
     )

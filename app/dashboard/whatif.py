@@ -1,4 +1,8 @@
-"""What else the same budget would buy: the specification of a job with one setting changed at a time."""
+"""What else the same budget would buy: the specification of a job with one setting changed at a time.
+
+Or the same specification on a data set with another number of training records. That number is typed by a person, and
+the declared one is public: no quote depends on a private count.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +28,59 @@ WEIGHED = {
 }
 
 
+RECORDS = "/records"  # no setting of a job: a hypothetical number of training records
+CHOICES = WEIGHED | {RECORDS: "n, training records"}
+MAX_VALUES, MAX_RECORDS = 8, 10**12
+
+
 @dataclass(frozen=True)
 class Variation:
-    """A specification with one setting changed; `pointer` is empty for the one that is asked about."""
+    """A specification with one setting changed; `pointer` is empty where there is nothing to put into the form.
+
+    Attributes:
+        records: the hypothetical number of training records; None: the declared one.
+    """
 
     what: str
     pointer: str
     value: str
     spec: JobSpec
+    records: int | None = None
+
+
+def chosen(spec: JobSpec, pointer: str, values: str) -> list[Variation]:
+    """Returns the specification itself, then with one setting at each value of a list.
+
+    Raises:
+        ValueError: the job has no such setting, or a value does not fit it. The text says what to do.
+    """
+    if pointer not in CHOICES:
+        raise ValueError("choose a setting of the list")
+    found, texts = [Variation("as it is", "", "", spec)], values.replace(",", " ").split()
+    if not 1 <= len(texts) <= MAX_VALUES:
+        raise ValueError(f"type 1 to {MAX_VALUES} values, with spaces or commas between them")
+    return found + [_at(spec, pointer, text) for text in texts]
+
+
+def _at(spec: JobSpec, pointer: str, text: str) -> Variation:
+    name = CHOICES[pointer]
+    try:
+        value = int(text) if text.isdecimal() else float(text)
+    except ValueError:
+        raise ValueError(f"“{text}” is not a number: type it like 256 or 0.5") from None
+    if pointer == RECORDS:
+        if not isinstance(value, int) or not 1 <= value <= MAX_RECORDS:
+            raise ValueError(f"n is a whole number from 1 to 10¹²: {text} is not")
+        return Variation(f"n {value}", "", "", spec, value)
+    document = spec.model_dump(mode="json")
+    outer, inner = pointer.split("/")[1:]
+    held = document.get(outer)
+    if not isinstance(held, dict) or not isinstance(held.get(inner), int | float):
+        raise ValueError(f"this job does not set “{name}”: set it in the form first, or choose another setting")
+    varied = _valid(document | {outer: {**held, inner: value}})
+    if varied is None:
+        raise ValueError(f"{name} cannot be {text}: type another value")
+    return Variation(f"{name} {text}", pointer, text, varied)
 
 
 def variations(spec: JobSpec) -> Iterator[Variation]:

@@ -71,6 +71,12 @@ class DatasetFacts:
             records_holdout=sum(each.records_holdout for each in chosen),
         )
 
+    def with_records(self, records: int) -> DatasetFacts:
+        """The same data set with another number of training records; a hold-out that is split off grows alike."""
+        split = isinstance(self.spec.holdout, SplitHoldout | LastItemHoldout)
+        holdout = round(self.records_holdout * records / self.records_train) if split else self.records_holdout
+        return replace(self, records_train=records, records_holdout=holdout)
+
     @property
     def rows(self) -> tuple[int, int]:
         """The declared numbers of users and items; 0 where there are none."""

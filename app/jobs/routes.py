@@ -49,6 +49,7 @@ from app.keys.auth import CurrentKey, admitted, identified, token_in
 from app.keys.service import Caller, id_in
 from app.lifecycle.presence import GpuWorkers
 from app.lifecycle.states import FINISHED
+from app.settings import Settings
 from app.web.answers import as_json
 from app.web.deps import Db, Gpus, RecordedHeads, ServiceSettings, database_of, get_pricing, gpus_of
 from app.web.examples import EVENT_STREAM
@@ -98,10 +99,24 @@ async def quote(
     request: Request, spec: JobSpec, db: Db, pricing: Pricing, settings: ServiceSettings, caller: CurrentKey, gpus: Gpus
 ) -> Response:
     """Quotes a job's cost, line by line, and tells if it fits now. Charges and reserves nothing."""
+    return await quote_at(request, spec, db, pricing, settings, caller, gpus, None)
+
+
+async def quote_at(
+    request: Request,
+    spec: JobSpec,
+    db: Database,
+    pricing: PricingService,
+    settings: Settings,
+    caller: Caller,
+    gpus: GpuWorkers,
+    records: int | None,
+) -> Response:
+    """As `quote`, for a hypothetical number of training records."""
 
     def made() -> Response:
-        asked = pricing.of(caller.id)
-        return as_json(service.quote(db, asked, caller, spec, gpus, models_root=settings.models_root))
+        asked, root = pricing.of(caller.id), settings.models_root
+        return as_json(service.quote(db, asked, caller, spec, gpus, models_root=root, records=records))
 
     return await _priced(request, made)
 

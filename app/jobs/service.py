@@ -77,16 +77,24 @@ def quote(
     gpus: GpuWorkers,
     *,
     models_root: Path | None = None,
+    records: int | None = None,
 ) -> Quote:
     """Quotes a job's cost, and tells if it fits and can run now. Writes only the price, into the cache.
 
+    Args:
+        records: a hypothetical public number of training records; None: the declared one.
+
     Raises:
-        InvalidRequest, NotFound, Forbidden: as in `submit`.
+        InvalidRequest, NotFound, Forbidden: as in `submit`; or a data set with blocks and `records`.
     """
     _check_priority(caller, spec)
     with db.read() as session:
         dataset, access = grants.find(session, caller, spec.dataset, "train")
         facts, side = facts_for(session, caller, dataset, spec), side_facts(session, caller, spec)
+    if records is not None:
+        if facts.blocks:
+            raise InvalidRequest.at("/dataset", "this data set has blocks: its number of records is that of its blocks")
+        facts = facts.with_records(records)
     planned, priced = price_on_blocks(pricing, pinned(spec, models_root, facts), facts, side)
     with db.read() as session:
         left = repository.remaining(session, planned.facts.reads, caller.id)

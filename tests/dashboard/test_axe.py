@@ -14,6 +14,7 @@ from app.contracts.job_spec import JobSpec
 from app.jobs import service
 from app.jobs.labels import JobLabels, edit
 from app.ledger.heads import Heads
+from tests.by_night import but
 from tests.dashboard.scene import Everything, Scene
 from tests.hpo.conftest import PlainPricing, play, runs_of, study_spec
 
@@ -113,3 +114,19 @@ def test_axe_finds_nothing_where_there_is_nothing(open_page: Open, whole: Whole,
     page.get_by_role("button", name="Sign out").click()
     page.get_by_label("API key").wait_for()
     assert findings(page) == []
+
+
+def look_at_docs(page: Any) -> None:
+    """The API's documentation as it opens, and with an operation and its "Try it out" open."""
+    page.locator(".opblock").last.wait_for()
+    as_it_opens = findings(page)
+    page.locator("#operations-jobs-quote_job .opblock-summary-control").press("Enter")
+    page.get_by_role("button", name="Try it out").press("Enter")
+    page.get_by_role("textbox", name="Request body").wait_for()
+    assert (as_it_opens, findings(page)) == ([], [])
+    assert page.url.endswith("/docs#/jobs/quote_job"), "the address leads to what is open"
+
+
+@pytest.mark.parametrize(("width", "scheme"), but(SCREENS + REST, lambda each: each == (1440, "light")))
+def test_axe_finds_nothing_in_the_api_s_documentation(open_page: Open, whole: Whole, width: int, scheme: str) -> None:
+    look_at_docs(open_page("/docs", whole[0].admin, color_scheme=scheme, viewport={"width": width, "height": 900}))

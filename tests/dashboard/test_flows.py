@@ -48,6 +48,11 @@ def test_a_person_composes_and_submits_a_job_by_keyboard_alone(open_page: Open, 
     page.get_by_role("button", name="Use ε 0.4").press("Enter")
     page.get_by_role("status").get_by_text(re.compile(r"^ε 0\.40")).wait_for()
     assert page.get_by_role("button", name="Use ε 0.4").count() == 0, "it belonged to other settings"
+    page.get_by_label("Change").select_option("n, training records")
+    page.get_by_label("to these values").focus()
+    keyboard.type("5000, 20000")
+    keyboard.press("Enter")
+    page.get_by_role("rowheader", name="n 20000").wait_for()
     page.get_by_label("Model", exact=True).select_option("mlp")
     page.get_by_label("Hidden").wait_for()
     page.get_by_role("link", name="Hidden").press("Enter")

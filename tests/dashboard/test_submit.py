@@ -16,7 +16,7 @@ from sqlalchemy import func, select
 from app.contracts.job_spec import JobSpec
 from app.dashboard import submit
 from app.dashboard.job_draft import LAYOUT, agreed_on, form
-from app.dashboard.whatif import variations
+from app.dashboard.whatif import chosen, variations
 from app.db.models import Dataset, Job
 from app.grants.service import Granted, give
 from app.ids import now
@@ -340,6 +340,46 @@ def test_each_variation_is_quoted_by_the_api(whole: Whole, signed_in: SignedIn) 
     costly = browser.client.post(f"{PAGE}/what-if", data=sent | {"/evaluation/noise_mu": "1.5"})
     assert "refused" in costly.text and "the evaluation alone costs" in costly.text
     assert "not complete" in browser.client.post(f"{PAGE}/what-if", data=sent | {"/length/steps": "x"}).text
+
+
+def test_a_person_chooses_the_values_of_one_setting(whole: Whole, signed_in: SignedIn) -> None:
+    browser = signed_in("analyst")
+    sent = sent_from(browser.get(f"{PAGE}?dataset={whole[1].reviews}"))
+
+    def rows(vary: str, values: str) -> dict[str, list[str]]:
+        table = browser.client.post(f"{PAGE}/what-if", data=sent | {"vary": vary, "values": values})
+        found = re.findall(r'<th scope="row">([^<]+)</th>(.*?)</tr>', table.text, re.DOTALL)
+        return {what: re.findall(r"<td[^>]*>([^<]*)", cells) for what, cells in found}
+
+    steps = rows("/length/steps", "30, 70 90")
+    assert list(steps) == ["as it is", "steps 30", "steps 70", "steps 90"]
+    key = {"Authorization": f"Bearer {whole[0].analyst.token}"}
+    shape = browser.client.get(f"/v1/datasets/{whole[1].reviews}", headers=key).json()["shape"]
+    declared = shape["records_train"]
+    sizes = rows("/records", f"{declared} {4 * declared}")
+    assert sizes[f"n {declared}"] == sizes["as it is"], "a hypothetical number that is the declared one"
+    before, after = sizes["as it is"], sizes[f"n {4 * declared}"]
+    assert after != before and after[0] == before[0], "ε is the target; what it buys is not the same"
+
+
+@pytest.mark.parametrize(
+    ("vary", "values", "said"),
+    [
+        ("/length/steps", "", "type 1 to 8 values"),
+        ("/length/steps", "1 2 3 4 5 6 7 8 9", "type 1 to 8 values"),
+        ("/length/steps", "many", "is not a number"),
+        ("/length/steps", "-3", "steps cannot be -3"),
+        ("/privacy/target_epsilon", "nan", "cannot be nan"),
+        ("/length/epochs", "2", "does not set"),
+        ("/records", "0", "whole number"),
+        ("/records", "1e3", "whole number"),
+        ("/dataset", "1", "choose a setting"),
+    ],
+)
+def test_values_that_do_not_fit_are_refused(vary: str, values: str, said: str) -> None:
+    spec = JobSpec.model_validate(job_spec("ds_1", privacy={"target_epsilon": 1.0}, length={"steps": 50}))
+    with pytest.raises(ValueError, match=said):
+        chosen(spec, vary, values)
 
 
 def test_the_quote_of_a_study_counts_its_trials(whole: Whole, signed_in: SignedIn) -> None:

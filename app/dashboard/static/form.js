@@ -132,7 +132,13 @@ function compose(form) {
       control.focus();
     }
   });
-  form.addEventListener("input", (event) => event.target.type === "file" || typed(event));
+  form.addEventListener("input", (event) => event.target.type === "file" || event.target.closest("#whatif-card") || typed(event));
+  form.addEventListener("keydown", (event) => {
+    const card = event.target.tagName === "INPUT" && event.target.closest("#whatif-card");
+    if (!card || event.key !== "Enter") return;
+    event.preventDefault();
+    vary(card.querySelector("[data-what-if]"));
+  });
   form.addEventListener("recompose", (event) => ask("json", event.detail));
   form.settled = () => (flush ? flush() : answer);
   form.addEventListener("submit", (event) => {
