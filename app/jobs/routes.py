@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from email.utils import format_datetime
 from functools import partial
-from typing import Annotated, Any, Literal, TypeVar, cast
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypedDict, TypeVar, cast
 
 from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
@@ -89,6 +90,16 @@ FILE: Responses = {
 T = TypeVar("T")
 
 
+class _Machine(TypedDict):
+    models_root: Path | None
+    memory_bytes: int | None
+
+
+def _machine(settings: Settings) -> _Machine:
+    """What admission knows of the machines that train."""
+    return {"models_root": settings.models_root, "memory_bytes": settings.attempt_memory_bytes}
+
+
 async def _priced(request: Request, work: Callable[[], T]) -> T:
     """Runs work that may wait for prices in its own threads, so that waiting keys do not block other requests."""
     return await to_thread.run_sync(work, limiter=cast(CapacityLimiter, request.app.state.pricing_threads))
@@ -115,8 +126,8 @@ async def quote_at(
     """As `quote`, for a hypothetical number of training records."""
 
     def made() -> Response:
-        asked, root = pricing.of(caller.id), settings.models_root
-        return as_json(service.quote(db, asked, caller, spec, gpus, models_root=root, records=records))
+        asked = pricing.of(caller.id)
+        return as_json(service.quote(db, asked, caller, spec, gpus, **_machine(settings), records=records))
 
     return await _priced(request, made)
 
@@ -146,8 +157,7 @@ async def forecast(
     """Tells how many jobs of this spec still fit the budget, exactly. Charges and reserves nothing."""
 
     def made() -> Response:
-        asked, root = pricing.of(caller.id), settings.models_root
-        return as_json(service.forecast(db, asked, caller, dataset_id, spec, models_root=root))
+        return as_json(service.forecast(db, pricing.of(caller.id), caller, dataset_id, spec, **_machine(settings)))
 
     return await _priced(request, made)
 
@@ -165,11 +175,11 @@ async def submit(
     idempotency_key: IdempotencyKey,
 ) -> Response:
     """Admits a job if its whole cost fits. The same Idempotency-Key with the same spec returns the same job."""
-    limit, models_root = settings.max_queued_jobs, settings.models_root
+    limit, machine = settings.max_queued_jobs, _machine(settings)
 
     def made() -> Response:
         asked = pricing.of(caller.id)
-        job_id, job = service.submit(db, asked, caller, spec, idempotency_key, limit, heads, models_root=models_root)
+        job_id, job = service.submit(db, asked, caller, spec, idempotency_key, limit, heads, **machine)
         headers = {"Location": f"/v1/jobs/{job_id}"}
         if job is not None:
             return as_json(JobView.of(job, {part: [] for part in repository.PARTS}, gpus), 201, headers)

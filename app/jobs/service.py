@@ -28,7 +28,7 @@ from app.errors import BudgetError, Conflict, Forbidden, InvalidRequest, PolicyE
 from app.grants import service as grants
 from app.grants.service import Access
 from app.ids import now
-from app.jobs import admission, repository
+from app.jobs import admission, memory, repository
 from app.jobs.admission import LookedUp
 from app.jobs.plans import DatasetFacts, Plan
 from app.jobs.priced import facts_for, pinned, price_on_blocks, side_facts, without_blocks
@@ -69,6 +69,20 @@ BEYOND_BUDGET = (
 )
 
 
+def _planned(
+    pricing: PricingService,
+    spec: JobSpec,
+    facts: DatasetFacts,
+    side: DatasetFacts | None,
+    models_root: Path | None,
+    memory_bytes: int | None,
+) -> tuple[Plan, Price | StudyPrice]:
+    """The plan and its price, if an attempt has the memory."""
+    planned, priced = price_on_blocks(pricing, pinned(spec, models_root, facts), facts, side)
+    memory.check(planned.spec, planned.facts, memory_bytes)
+    return planned, priced
+
+
 def quote(
     db: Database,
     pricing: PricingService,
@@ -78,6 +92,7 @@ def quote(
     *,
     models_root: Path | None = None,
     records: int | None = None,
+    memory_bytes: int | None = None,
 ) -> Quote:
     """Quotes a job's cost, and tells if it fits and can run now. Writes only the price, into the cache.
 
@@ -95,7 +110,7 @@ def quote(
         if facts.blocks:
             raise InvalidRequest.at("/dataset", "this data set has blocks: its number of records is that of its blocks")
         facts = facts.with_records(records)
-    planned, priced = price_on_blocks(pricing, pinned(spec, models_root, facts), facts, side)
+    planned, priced = _planned(pricing, spec, facts, side, models_root, memory_bytes)
     with db.read() as session:
         left = repository.remaining(session, planned.facts.reads, caller.id)
         inside = repository.left_within(session, planned.facts.reads, caller.id)
@@ -145,6 +160,7 @@ def forecast(
     spec: JobSpec,
     *,
     models_root: Path | None = None,
+    memory_bytes: int | None = None,
 ) -> Forecast:
     """Tells how many jobs of this spec fit what is left of a data set's budget. Writes only the price, into the cache.
 
@@ -161,7 +177,7 @@ def forecast(
             raise InvalidRequest.at("/dataset", "the job names another data set than the address: name the same one")
         account = dataset_with_account(session, dataset.id)[1]
         facts, side = facts_for(session, caller, dataset, spec), side_facts(session, caller, spec)
-    planned, priced = price_on_blocks(pricing, pinned(spec, models_root, facts), facts, side)
+    planned, priced = _planned(pricing, spec, facts, side, models_root, memory_bytes)
     with db.read() as session:
         left = repository.remaining(session, planned.facts.reads, caller.id)
     charge = Units(train=priced.charge.train, holdout=priced.charge.holdout)
@@ -183,6 +199,7 @@ def submit(
     heads: Heads,
     *,
     models_root: Path | None = None,
+    memory_bytes: int | None = None,
 ) -> tuple[str, Job | None]:
     """Admits a job if its whole cost fits.
 
@@ -190,6 +207,7 @@ def submit(
         idempotency_key: scoped to the caller's key; the same one with the same spec returns the same job.
         max_queued_jobs: the limit for a key without its own.
         heads: the recorded heads; the data set's ledger must match its record outside the database.
+        memory_bytes: the limit of an attempt, if one is set.
 
     Returns:
         The job's id, and the job itself if this call created it.
@@ -208,7 +226,7 @@ def submit(
     _check_priority(caller, spec)
     facts, side = _facts(db, caller, spec, found)
     with tracing.span("price", {"dataset": facts.id}):
-        planned, priced = price_on_blocks(pricing, pinned(spec, models_root, facts), facts, side)
+        planned, priced = _planned(pricing, spec, facts, side, models_root, memory_bytes)
     job = new_job(caller, planned, priced, idempotency_key, digest)
     for each in planned.facts.reads:
         behind.require_witnessed(db, heads, each)
