@@ -39,6 +39,8 @@ ALLOWED = {
     "worker/training/self_test.py: random_parameters": "of random weights",
     "worker/training/self_test.py: _same": "of random records",
     "worker/training/self_test.py: extractor_failures": "of random records",
+    "worker/training/planted.py: left": "of canaries, which are public, under released parameters",
+    "worker/training/planted.py: _losses": "likewise",
     "worker/metrics/scores.py: public_scores": "of public records",
     "worker/metrics/scores.py: _of_tokens": "of public records",
     "worker/metrics/scores.py: public_training_loss": "of public records",

@@ -1,4 +1,4 @@
-"""Forty inputs for each parser (100,000 by night); what ever broke one; how each input ended is seen."""
+"""Sixty inputs for each parser (100,000 by night); what ever broke one; how each input ended is seen."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.fuzz.campaign import CORPUS, Campaign
 from tests.fuzz.cases import FORMATS, Case
 from tests.fuzz.examine import examine
 
-INPUTS = 40
+INPUTS = 60
 
 
 @pytest.mark.parametrize("format", FORMATS)

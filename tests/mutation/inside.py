@@ -21,7 +21,7 @@ def functions_of(root: Path, modules: Sequence[str]) -> dict[tuple[str, str, int
     found: dict[tuple[str, str, int], list[FunctionType]] = {}
     gc.unfreeze()  # what was loaded with the garbage collector away is listed again
     for each in gc.get_objects():
-        if isinstance(each, FunctionType) and each.__code__.co_filename in paths:
+        if type(each) is FunctionType and each.__code__.co_filename in paths:
             code = each.__code__
             found.setdefault((paths[code.co_filename], code.co_qualname, code.co_firstlineno), []).append(each)
     return found
