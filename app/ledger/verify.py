@@ -30,6 +30,7 @@ from app.ledger.heads import Head
 from app.ledger.merkle import TILE, Frontier, leaf
 
 BATCH = 1000
+LARGEST_EPSILON = 100.0  # that a cap may have (app.contracts.base.EpsilonValue)
 ROUNDING = 1e-9
 ENTRY = [getattr(LedgerEntry, name) for name in (*COLUMNS, "hash")]
 
@@ -313,8 +314,9 @@ def _follows(found: SubAccount, account: Account) -> bool:
     Both are columns of the row: the owner's own figure is in the audit log. Another version of the numeric libraries
     may round the conversion otherwise, in its last digits.
     """
-    # Checked first: the conversion is for an ε that a cap could have been, and searches for ever below 0.
-    if not 0.0 < found.epsilon <= account.largest_cap_epsilon * (1.0 + 1e-6):
+    # Checked first: the conversion is for an ε that a cap may be, and searches for ever below 0. It may be above this
+    # account's cap: a block that is appended after the cap was lowered has the budgets of before, and its cap binds.
+    if not 0.0 < found.epsilon <= LARGEST_EPSILON:
         return False
     try:
         units = filter_for(account.filter, account.order).budget(found.epsilon, account.cap_delta)

@@ -136,6 +136,13 @@ def test_a_block_that_a_restore_retires_again_leaves_a_data_set_that_grows(home:
         world.append("ds_a", "ds_c", "three")
 
 
+def test_a_block_under_a_lowered_cap_may_have_a_budget_of_before(home: Home) -> None:
+    """Found by the machine: the new block's ledger was said to be changed, as no cap of its own had been so large."""
+    found = histories.run(home, 1540191567, 49, 101)
+    assert found.fault is None, found.fault
+    assert found.did["append"] > 0
+
+
 def test_a_campaign_goes_on_where_it_ended(home: Home, tmp_path: Path) -> None:
     state, report = tmp_path / "machine.json", tmp_path / "machine.md"
     begun = nightly.Campaign.begin(state, seed=SEED)

@@ -112,7 +112,8 @@ class World:
             cap = accounts.account_of(session, first) if len(to.family) == 1 else growing.blocks.lead(session, first)
         fields = {"parent_id": first, "label": label}
         self._add(block_id, f"{to.name}/{label}", to.spec.model_dump(mode="json"), cap.cap_epsilon, **fields)
-        with self.db.write() as session:
+        with self.db.write() as session:  # the service does it in the block's own transaction
+            growing.blocks.lock_family(session, first)
             for found in budgets.newest_of(session, list(to.family)):
                 copy_to(session, found, accounts.account_of(session, block_id))
 
