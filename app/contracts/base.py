@@ -13,7 +13,8 @@ WITHIN_A_JOB: tuple[AccountantName, ...] = ("gdp", "pld")  # accountants of reco
 AccountName = Literal["train", "holdout"]
 
 # Outside these bounds accounting is meaningless or too slow: one PLD at σ = 0.05 took 66 s and 6.6 GB.
-EpsilonValue = Annotated[float, Field(strict=True, ge=1e-4, le=100.0)]
+SMALLEST_EPSILON, LARGEST_EPSILON = 1e-4, 100.0
+EpsilonValue = Annotated[float, Field(strict=True, ge=SMALLEST_EPSILON, le=LARGEST_EPSILON)]
 DeltaValue = Annotated[float, Field(strict=True, ge=1e-15, lt=1e-2)]
 NoiseMultiplier = Annotated[float, Field(strict=True, ge=0.1, le=1e5)]
 # Strict: `true` is not a number of steps, and "1" is text.

@@ -14,7 +14,7 @@ from app.contracts.blocks import UNITS
 from app.disk import sync
 from app.errors import NotFound, ServiceError
 from app.formats.damage import DataDamagedError
-from app.formats.sealed import Named, content_of
+from app.formats.sealed import Named
 from app.parts import DATASETS
 from app.seals import Seals
 from app.settings import Settings
@@ -30,13 +30,8 @@ def publish(settings: Settings, dataset_id: str, file: Path, sha256: str) -> Non
     """
     bucket = objects.bucket_of(settings)
     if bucket is not None:
-        content = content_of(file, _opens(settings, file))
-        bucket.publish_content(_key(dataset_id, sha256), content, sha256)
-
-
-def _opens(settings: Settings, file: Path) -> bytes | None:
-    seal = Seals(settings).key_of(file)
-    return None if seal is None else seal.key
+        with Seals(settings).readable(file).open("rb") as content:
+            bucket.publish_content(_key(dataset_id, sha256), content.read(), sha256)
 
 
 def place(settings: Settings, dataset_id: str, sha256: str) -> None:

@@ -20,6 +20,7 @@ from sqlalchemy import Row, and_, func, or_, select
 from sqlalchemy.orm import Session
 
 from app.chain import digest
+from app.contracts.base import LARGEST_EPSILON
 from app.db.models import Account, LedgerEntry, LedgerTile, SubAccount
 from app.errors import InvalidRequest, NotFound
 from app.ledger import budgets
@@ -30,7 +31,6 @@ from app.ledger.heads import Head
 from app.ledger.merkle import TILE, Frontier, leaf
 
 BATCH = 1000
-LARGEST_EPSILON = 100.0  # that a cap may have (app.contracts.base.EpsilonValue)
 ROUNDING = 1e-9
 ENTRY = [getattr(LedgerEntry, name) for name in (*COLUMNS, "hash")]
 

@@ -12,7 +12,7 @@ from decimal import ROUND_FLOOR, Decimal
 
 from scipy import optimize
 
-from app.contracts.base import AccountName, Epsilon
+from app.contracts.base import LARGEST_EPSILON, SMALLEST_EPSILON, AccountName, Epsilon
 from app.errors import InvalidRequest
 from app.privacy import calibration, events, rdp
 from app.privacy.accounting import comparison, epsilon_of, of_record
@@ -23,8 +23,7 @@ from app.privacy.mechanism import MIN_COUNT_NOISE, MechanismConfig
 from app.privacy.plans import FitRequest, PlanRequest
 from app.privacy.prices import Charge, Largest, Line, Price
 
-_LARGEST_EPSILON, _SMALLEST_EPSILON = 100.0, 1e-4  # the contract's bounds for a job
-_HOPELESS = 10.0 * _LARGEST_EPSILON  # above this RDP ε no grid is built: it would not fit in memory
+_HOPELESS = 10.0 * LARGEST_EPSILON  # above this RDP ε no grid is built: it would not fit in memory
 _DIGITS = 5  # digits of the largest ε that fits: rounded down by at most 1e-4 of it
 _ACCOUNTS: tuple[AccountName, ...] = ("train", "holdout")
 _SIGMA = "/privacy/noise_multiplier"
@@ -87,8 +86,8 @@ def largest_that_fits(request: FitRequest) -> Largest:
     steps = training.event(sigma)
     event, delta = events.composed([steps, *others["train"]]), plan.target_delta
     # A millionth below the ε of that σ: calibration then ends above that σ despite float errors.
-    most = min(epsilon_of(event, delta).value * (1.0 - 1e-6), _LARGEST_EPSILON)
-    least = max(epsilon_of(events.composed(others["holdout"]), delta).value, _SMALLEST_EPSILON)
+    most = min(epsilon_of(event, delta).value * (1.0 - 1e-6), LARGEST_EPSILON)
+    least = max(epsilon_of(events.composed(others["holdout"]), delta).value, SMALLEST_EPSILON)
     return Largest(epsilon=max(_round_down(most), least) if most >= least else None, account="train")
 
 
@@ -117,7 +116,7 @@ def _mechanism(request: PlanRequest) -> tuple[MechanismConfig, Epsilon | None]:
     elif not SIGMA_MIN <= sigma <= SIGMA_MAX:
         raise InvalidRequest.at(_SIGMA, f"the noise multiplier must lie between {SIGMA_MIN:g} and {SIGMA_MAX:g}")
     elif rate < 1.0 and rdp.epsilon(training.event(sigma), delta)[0] > _HOPELESS:
-        raise InvalidRequest.at(_SIGMA, f"this plan costs far more than ε = {_LARGEST_EPSILON:g}: raise the noise")
+        raise InvalidRequest.at(_SIGMA, f"this plan costs far more than ε = {LARGEST_EPSILON:g}: raise the noise")
     if double and of_two_queries(sigma) < SIGMA_MIN:
         detail = f"a step of two queries has σ/√2 = {of_two_queries(sigma):.4g}, below {SIGMA_MIN:g}: use more noise"
         raise InvalidRequest.at(_SIGMA if target is None else "/privacy/target_epsilon", detail)
@@ -131,8 +130,8 @@ def _check_total(target: float | None, epsilons: dict[AccountName, Epsilon]) -> 
         raise InvalidRequest.at("/evaluation/noise_mu", detail)
     pointers: dict[AccountName, str] = {"train": _SIGMA, "holdout": "/evaluation/noise_mu"}
     for account, pointer in pointers.items():
-        if epsilons[account].value > _LARGEST_EPSILON:
-            detail = f"this costs ε = {epsilons[account].value:.4g}; at most {_LARGEST_EPSILON:g} is allowed"
+        if epsilons[account].value > LARGEST_EPSILON:
+            detail = f"this costs ε = {epsilons[account].value:.4g}; at most {LARGEST_EPSILON:g} is allowed"
             raise InvalidRequest.at(pointer, detail)
 
 

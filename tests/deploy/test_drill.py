@@ -107,11 +107,8 @@ def test_sqlite(folder: Path) -> None:
     is_noticed_and_posted(drill, settings, dataset, spent, restored.stdout)
 
 
-def test_a_sealed_home(folder: Path) -> None:
-    """The backup is of before a rotation: it opens with the key of its time, which the operator kept elsewhere."""
-    drill = Drill(folder, SCRIMP_ENCRYPT_PARTS="true")
-    settings = Settings(home=drill.home, allowed_hosts=["testserver"], encrypt_parts=True)
-    (drill.home / "storage").mkdir(mode=0o700, parents=True)
+def registered(settings: Settings, folder: Path) -> tuple[World, str]:
+    """A new home, and the id of the data set in it."""
     ensure_secrets(settings)
     upgrade(settings.effective_database_url)
     world = World(settings, None, folder)
@@ -120,8 +117,17 @@ def test_a_sealed_home(folder: Path) -> None:
             "/v1/datasets", files={"spec": (None, json.dumps(spec(privacy=CAP, holdout=None))), "file": ("file", CSV)}
         )
     assert made.status_code == 201, made.text
+    return world, made.json()["id"]
+
+
+def test_a_sealed_home(folder: Path) -> None:
+    """The backup is of before a rotation: it opens with the key of its time, which the operator kept elsewhere."""
+    drill = Drill(folder, SCRIMP_ENCRYPT_PARTS="true")
+    settings = Settings(home=drill.home, allowed_hosts=["testserver"], encrypt_parts=True)
+    (drill.home / "storage").mkdir(mode=0o700, parents=True)
+    world, dataset = registered(settings, folder)
     with world.db.read() as session:
-        part = session.get_one(Dataset, made.json()["id"]).parts["train"]
+        part = session.get_one(Dataset, dataset).parts["train"]
     backed_up = drill.run("sqlite-backup")
     assert backed_up.returncode == 0, backed_up.stderr
     with tarfile.open(drill.backup / "storage.tar") as archive:
@@ -176,15 +182,7 @@ def test_with_buckets(folder: Path, s3_server: servers.S3, s3_bucket: str) -> No
         heads_store=stores["SCRIMP_HEADS_STORE"],
     )
     drill.home.mkdir(mode=0o700)
-    ensure_secrets(settings)
-    upgrade(settings.effective_database_url)
-    world = World(settings, None, folder)
-    with world.api() as client:
-        made = client.post(
-            "/v1/datasets", files={"spec": (None, json.dumps(spec(privacy=CAP, holdout=None))), "file": ("file", CSV)}
-        )
-    assert made.status_code == 201, made.text
-    dataset = made.json()["id"]
+    world, dataset = registered(settings, folder)
     backed_up = drill.run("bucket-backup")
     assert backed_up.returncode == 0, backed_up.stderr
     spent = spent_after(world, dataset)
