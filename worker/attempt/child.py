@@ -333,10 +333,23 @@ def be_deterministic() -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
-def threads_of(message: Start | Predict, threads: int) -> int:
-    """The threads of each rank. They follow from what the job asks, not from how many ranks it has: after the loss of a
-    rank the same passes run on as many threads as before."""
-    return max(1, threads // message.spec.runtime.ranks) if isinstance(message, Start) else threads
+def threads_of(message: Start | Predict, here: int) -> int:
+    """The threads of each rank: those of the job's first ready attempt, so that a pass rounds as it did there.
+
+    The first one has as many as the job names. Otherwise the processors are divided among the ranks that the job asks
+    for: after a loss before it is ready, fewer ranks do not have more.
+
+    Args:
+        here: this machine's processors, as torch counts them.
+    """
+    if not isinstance(message, Start):
+        return here
+    runtime = message.spec.runtime
+    if message.threads is not None:
+        return message.threads
+    if runtime.threads != "auto":
+        return runtime.threads
+    return max(1, here // (message.processes if runtime.processes == "auto" else runtime.processes))
 
 
 def in_fork(fd: int) -> int:

@@ -483,6 +483,7 @@ class Supervised:
             "processes": min(runtime.ranks, self.processes),
             "numerics": job.quote.get("numerics"),
             "fitted_rows": job.fitted_rows,
+            "threads": job.threads,
             "begun": job.device is not None,
             "parts": parts_of(self._part, features, read, side),
             "data_public": is_public,
