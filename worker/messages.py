@@ -229,6 +229,7 @@ class Start(Document):
         threads: of each rank, as the first ready attempt had them; null: this attempt chooses.
         begun: an earlier attempt became ready. The size of passes is fixed.
         processes: how many ranks this attempt has: what the job asks, or fewer after a loss.
+        gpus: what each of several ranks on GPUs sees, as CUDA_VISIBLE_DEVICES.
         steps: T of the stored plan.
         segments: the salts in use, oldest first, with the blocks recorded under each.
         released: the metrics recorded so far, by any attempt.
@@ -260,6 +261,7 @@ class Start(Document):
     threads: Annotated[int, Field(ge=1)] | None = None
     begun: bool = False
     processes: Annotated[int, Field(ge=1, le=MOST_PROCESSES)] = 1
+    gpus: tuple[str, ...] = ()
     parts: Parts
     data_public: bool
     holdout_public: bool

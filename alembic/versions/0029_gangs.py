@@ -19,9 +19,11 @@ def upgrade() -> None:
     op.add_column("workers", sa.Column("crew", sa.String(length=200), nullable=True))
     op.add_column("attempts", sa.Column("crew", sa.String(length=200), nullable=True))
     op.add_column("attempts", sa.Column("gpus", sa.JSON(none_as_null=True), nullable=True))
+    op.create_index("ix_attempts_crew", "attempts", ["crew", "ended_at"])
 
 
 def downgrade() -> None:
+    op.drop_index("ix_attempts_crew", "attempts")
     op.drop_column("attempts", "gpus")
     op.drop_column("attempts", "crew")
     op.drop_column("workers", "crew")

@@ -359,6 +359,7 @@ class Attempt(Base):
     """One attempt of a job on a worker."""
 
     __tablename__ = "attempts"
+    __table_args__ = (Index("ix_attempts_crew", "crew", "ended_at"),)
 
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
     number: Mapped[int] = mapped_column(primary_key=True)

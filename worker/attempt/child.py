@@ -311,10 +311,9 @@ def main(fd: int, memory_limit_bytes: int) -> int:
     be_deterministic()
 
     def confine(message: Start | Predict) -> Forked:
-        if isinstance(message, Predict) or message.device == "cpu":
-            os.environ["CUDA_VISIBLE_DEVICES"] = ""  # CUDA reads it when it is initialized, which nothing has done yet
         sandbox.enter(policy_of(message, memory_limit_bytes))
         forked = fork_ranks(message.processes if isinstance(message, Start) else 1)  # while there is one thread
+        os.environ.update(visible_to(message, forked.rank))  # CUDA reads it when it is initialized: nothing has yet
         # A fixed number makes sums repeatable. Threads must start inside the sandbox, or it would not confine them.
         torch.set_num_threads(threads_of(message, torch.get_num_threads()))
         return forked
@@ -331,6 +330,13 @@ def be_deterministic() -> None:
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     # Nothing reads uninitialized memory, and filling it would cost a pass.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
+def visible_to(message: Start | Predict, rank: int) -> dict[str, str]:
+    """What to change so that a rank sees no GPU but its own. The fork server's environment names the worker's."""
+    if isinstance(message, Predict) or message.device == "cpu":
+        return {"CUDA_VISIBLE_DEVICES": ""}
+    return {"CUDA_VISIBLE_DEVICES": message.gpus[rank]} if message.gpus else {}
 
 
 def threads_of(message: Start | Predict, here: int) -> int:
