@@ -201,6 +201,12 @@ class Settings(BaseSettings):
         le=8,
         description="The most processes (ranks) that a worker runs for one job; none: as many as it has processors.",
     )
+    crew: str | None = Field(
+        None,
+        pattern=r"^[!-~]{1,100}$",
+        description="The workers of one machine that lend each other their GPUs for one job; `scrimp worker` and "
+        "`scrimp serve` name their own. Workers of one name must see the same GPUs in the same order.",
+    )
     attempt_memory_bytes: int | None = Field(
         None, ge=2**28, description="Memory limit of an attempt's process; none: nine tenths of the machine's."
     )

@@ -226,8 +226,10 @@ class Start(Document):
         numerics: the stored numerics; null for a job that was admitted before numerics were stored.
         fitted_rows: the rows of a pass that fit in the memory of the device of earlier attempts, if they are fewer than
             the numerics'.
+        threads: of each rank, as the first ready attempt had them; null: this attempt chooses.
         begun: an earlier attempt became ready. The size of passes is fixed.
         processes: how many ranks this attempt has: what the job asks, or fewer after a loss.
+        gpus: what each of several ranks on GPUs sees, as CUDA_VISIBLE_DEVICES.
         steps: T of the stored plan.
         segments: the salts in use, oldest first, with the blocks recorded under each.
         released: the metrics recorded so far, by any attempt.
@@ -256,8 +258,10 @@ class Start(Document):
     device: Kind = "cpu"
     numerics: Numerics | None = None
     fitted_rows: Annotated[int, Field(ge=1)] | None = None
+    threads: Annotated[int, Field(ge=1)] | None = None
     begun: bool = False
     processes: Annotated[int, Field(ge=1, le=MOST_PROCESSES)] = 1
+    gpus: tuple[str, ...] = ()
     parts: Parts
     data_public: bool
     holdout_public: bool

@@ -20,6 +20,7 @@ from app.db.engine import Database
 from app.ledger.heads import Heads
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.copies import LOOK_S, drop_deleted
+from app.lifecycle.crews import Member, release
 from app.lifecycle.fair import claim_next
 from app.lifecycle.measures import ENDS, Measures
 from app.lifecycle.presence import Presence
@@ -58,7 +59,8 @@ def _device() -> Device:
 def _presence() -> Presence:
     heartbeat_s = get_settings().heartbeat_s
     device = _device().model_copy(update={"processes": _processes()})
-    return Presence(_database(), socket.gethostname(), os.getpid(), heartbeat_s, _sandbox(), [device])
+    crew = None if _member() is None else get_settings().crew
+    return Presence(_database(), socket.gethostname(), os.getpid(), heartbeat_s, _sandbox(), [device], crew)
 
 
 @cache
@@ -78,13 +80,26 @@ def _kinds() -> frozenset[Kind]:
 
 @cache
 def _processes() -> int:
-    """The most ranks of an attempt here. They talk over the attempt's own loopback; without one there is one rank."""
+    """The most ranks of an attempt on processors here."""
     most = get_settings().worker_processes or min(len(os.sched_getaffinity(0)), MOST_PROCESSES)
+    return most if most == 1 or _ranks_meet() else 1
+
+
+@cache
+def _member() -> Member | None:
+    """This worker's crew, if it has a GPU to lend."""
+    crew, device = get_settings().crew, _device()
+    return Member(crew, device) if crew is not None and device.kind == "cuda" and _ranks_meet() else None
+
+
+@cache
+def _ranks_meet() -> bool:
+    """True if the ranks of an attempt reach each other over the attempt's own loopback."""
     sandbox = _sandbox()
-    if most > 1 and (sandbox is None or sandbox.network != "loopback" or not NETWORK_DEVICES[0].is_dir()):
+    if sandbox is None or sandbox.network != "loopback" or not NETWORK_DEVICES[0].is_dir():
         logger.warning("the processes of an attempt cannot reach each other here: jobs run in one process")
-        return 1
-    return most
+        return False
+    return True
 
 
 @cache
@@ -136,7 +151,8 @@ def run_job(job_id: str) -> None:
             notify(session, job_id)
         return
     began = tracing.wall()
-    held = claim_next(db, Heads.of(settings), _presence().name, settings.lease_s, _kinds(), _processes())
+    heads, worker = Heads.of(settings), _presence().name
+    held = claim_next(db, heads, worker, settings.lease_s, _kinds(), _processes(), _member())
     if held is not None:
         log = AttemptLog(db, held, lease_s=settings.lease_s, max_attempts=settings.max_attempts)
         ids: tracing.Ids = {"job": held.job_id, "attempt": held.attempt, "worker": held.worker}
@@ -147,3 +163,5 @@ def run_job(job_id: str) -> None:
         ):
             ended = run_attempt(log, settings, _fork_server(), has_gpu="cuda" in _kinds(), processes=_processes())
         _measures().count(ENDS, ended)
+        if held.gpus:
+            release(db, held.job_id, held.attempt, held.gpus)

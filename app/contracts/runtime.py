@@ -9,6 +9,7 @@ from pydantic import Field
 from app.contracts.base import Document
 
 MOST_PROCESSES = 8  # of one attempt
+MOST_THREADS = 64  # that a job may name for each of them
 
 
 class Runtime(Document):
@@ -21,11 +22,17 @@ class Runtime(Document):
     # hashed text. Norms and noise are in float64, and so are sums; only linear models of dense features sum in float32,
     # by groups whose rounding is paid for. bfloat16: Hugging Face models alone.
     dtype: Literal["auto", "bfloat16", "float32", "float64"] = "auto"
-    # The processes (ranks) that share each step of the job on one machine, with its processors divided among them.
-    # auto: as many as the worker has GPUs, which is 1. At one number of threads each, the model is the same to the bit
-    # for every number of them; without privacy, up to rounding. A job that asks for more gives each fewer threads: a
-    # pass may then round differently.
+    # The processes (ranks) that share each step of the job on one machine: each with a GPU of its own, where the worker
+    # has so many, or with the machine's processors divided among them. auto: as many as GPUs are free there when the
+    # job is claimed, and one on processors. At one number of threads each, the model is the same to the bit
+    # for every number of them; without privacy, up to rounding.
     processes: Literal["auto"] | Annotated[int, Field(strict=True, ge=1, le=MOST_PROCESSES)] = 1
+    # The processor threads of each rank. auto: the machine's processors divided by the ranks that the job asks for, as
+    # its first ready attempt finds them. The number is stored then, and every later attempt has it, on any machine.
+    # Jobs that name the same number have the same bits for every number of ranks.
+    threads: Literal["auto"] | Annotated[int, Field(strict=True, ge=1, le=MOST_THREADS)] = Field(
+        default="auto", exclude_if=lambda threads: threads == "auto"
+    )
     # What the ranks divide among themselves besides passes. optimizer: each keeps the optimizer's state, adds the noise
     # and makes the update of its own share of the parameters alone, so it needs less memory. The model is the same.
     shard: Literal["none", "optimizer"] = "none"
@@ -39,6 +46,12 @@ class Runtime(Document):
         return 1 if self.processes == "auto" else self.processes
 
     @property
-    def device_asked(self) -> Literal["auto", "cpu", "cuda"]:
-        """The kind of device that the job asks for: several ranks share a machine's processors."""
-        return "cpu" if self.ranks > 1 else self.device
+    def without_gang(self) -> Literal["auto", "cpu", "cuda"]:
+        """The kind of device that the job asks for, on a worker without a GPU for each of several ranks: they share its
+        processors."""
+        return "cpu" if self.device == "auto" and self.ranks > 1 else self.device
+
+    @property
+    def on_processors(self) -> bool:
+        """True if it can run on processors alone."""
+        return self.device == "cpu" or self.shard != "none"

@@ -338,6 +338,7 @@ class Job(Base):
     tags: Mapped[str] = mapped_column(String(500), default="", server_default="")
     notes: Mapped[str] = mapped_column(Text, default="", server_default="")
     traceparent: Mapped[str | None] = mapped_column(String(55))  # of its request, if that was traced (app.tracing)
+    threads: Mapped[int | None]  # of each rank, as the first ready attempt had them; fixed with `device`
 
 
 class ClaimTurn(Base):
@@ -358,6 +359,7 @@ class Attempt(Base):
     """One attempt of a job on a worker."""
 
     __tablename__ = "attempts"
+    __table_args__ = (Index("ix_attempts_crew", "crew", "ended_at"),)
 
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
     number: Mapped[int] = mapped_column(primary_key=True)
@@ -366,6 +368,9 @@ class Attempt(Base):
     started_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]
     device: Mapped[str | None]  # "cpu" or "cuda", once it is ready
+    # The crew of its worker, and the GPUs of it that it holds while it runs (app.lifecycle.crews), by their indexes.
+    crew: Mapped[str | None]
+    gpus: Mapped[list[int] | None] = mapped_column(JSON(none_as_null=True))
 
 
 class Block(Base):

@@ -15,7 +15,7 @@ def least_bytes(spec: JobSpec, numbers: int) -> int:
     """A lower bound for a model with so many trained numbers: all of them as parameters; and as a step's totals, if the
     job asks for a processor, because on a GPU those lie there. Passes and the optimizer's state come on top.
     """
-    held = 2 if spec.runtime.device_asked == "cpu" else 1
+    held = 2 if spec.runtime.on_processors else 1
     return held * NUMBER_BYTES * numbers
 
 

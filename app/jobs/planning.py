@@ -116,9 +116,9 @@ def _check_processes(spec: JobSpec) -> None:
             )
             raise InvalidRequest.at("/runtime/shard", detail)
         return
-    if spec.runtime.device == "cuda":
-        detail = "several processes run on a machine's processors: leave `runtime.device` out, or use one process"
-        raise InvalidRequest.at("/runtime/processes", detail)
+    if spec.runtime.device == "cuda" and spec.runtime.shard != "none":
+        detail = f"`shard` '{spec.runtime.shard}' works on processors only: leave `runtime.device` out, or `shard`"
+        raise InvalidRequest.at("/runtime/shard", detail)
 
 
 def _check_model(spec: JobSpec, facts: DatasetFacts) -> None:

@@ -10,7 +10,6 @@ from pydantic import BaseModel
 from sqlalchemy import Row
 
 from app.contracts.base import Epsilon
-from app.contracts.devices import needs_gpu
 from app.contracts.runtime import Runtime
 from app.db.models import Artifact, Attempt, Job, JobEvent, Metric
 from app.hpo.rates import Resolved
@@ -170,8 +169,9 @@ class JobView(BaseModel):
     name: str
     dataset: str
     status: str
-    # Queued: for a living GPU worker, for a living worker with so many processes, or for any free worker.
-    waiting_for: Literal["cuda", "processes", "worker"] | None = None
+    # Queued: for a living GPU worker, for living workers with so many GPUs for one job (`runtime.processes`), for one
+    # with so many processes, or for any free worker.
+    waiting_for: Literal["cuda", "gpus", "processes", "worker"] | None = None
     spec: dict[str, Any]
     quote: Quote
     progress: Progress
@@ -311,17 +311,13 @@ def progress_of(job: JobLike, attempts: list[Any]) -> Progress:
     )
 
 
-def _waiting_for(job: JobLike, gpus: GpuWorkers) -> Literal["cuda", "processes", "worker"] | None:
+def _waiting_for(job: JobLike, gpus: GpuWorkers) -> Literal["cuda", "gpus", "processes", "worker"] | None:
     """Says what a queued job waits for. A study waits like its trials while no worker can take them."""
     is_study = job.study is not None
     if job.status != "queued" and not (is_study and job.status == "running"):
         return None
-    runtime = Runtime.model_validate(job.spec.get("runtime", {}))
-    if needs_gpu(runtime.device, job.device) and not gpus.alive():
-        return "cuda"
-    if runtime.ranks > 1 and job.device is None and not gpus.have_processes(runtime.ranks):
-        return "processes"
-    return None if is_study else "worker"
+    lack = gpus.lack(Runtime.model_validate(job.spec.get("runtime", {})), job.device)
+    return lack or (None if is_study else "worker")
 
 
 def _spent(job: JobLike, planned: Epsilon | None) -> Epsilon | None:

@@ -18,7 +18,6 @@ from sqlalchemy.orm import Session
 
 from app import tracing
 from app.audit import record as audit
-from app.contracts.devices import needs_gpu
 from app.contracts.job_spec import JobSpec
 from app.contracts.optimizers import PublicSideSettings
 from app.datasets.repository import check_content
@@ -59,10 +58,15 @@ NO_GPU = (
     "no GPU worker is alive now: a job that asks for a GPU waits until there is one (`waiting_for`: cuda), and can be "
     "cancelled free of charge while it waits"
 )
+NO_GPUS = (
+    "no living worker has {ranks} equal GPUs for one job: the job waits until one has (`waiting_for`: gpus), and can "
+    "be cancelled free of charge while it waits"
+)
 NO_PROCESSES = (
     "no worker that runs so many processes for one job is alive now: the job waits until there is one (`waiting_for`: "
     "processes), and can be cancelled free of charge while it waits"
 )
+LACKS = {"cuda": NO_GPU, "gpus": NO_GPUS, "processes": NO_PROCESSES}
 BEYOND_BUDGET = (
     "this key's budget within the cap has less left than this job costs: ask the data set's owner for more "
     "(POST /v1/budget-requests)"
@@ -121,10 +125,9 @@ def quote(
     found.scores = list(planned.scores)
     found.estimated_duration_s = round(pace * planned.steps, 1) if pace is not None else None
     found.start = start
-    if needs_gpu(spec.runtime.device, None) and not gpus.alive():
-        found.warnings.append(NO_GPU)
-    if spec.runtime.ranks > 1 and not gpus.have_processes(spec.runtime.ranks):
-        found.warnings.append(NO_PROCESSES)
+    lack = gpus.lack(spec.runtime, None)
+    if lack is not None:
+        found.warnings.append(LACKS[lack].format(ranks=spec.runtime.ranks))
     if left is None or planned.pricing is None:
         return found.model_copy(update={"fits": True})
     charge = priced.charge

@@ -24,6 +24,7 @@ from app.contracts.job_spec import JobSpec
 from app.db.clock import now_there
 from app.db.models import Dataset, Job, Worker
 from app.ids import now
+from app.lifecycle.crews import largest
 from app.lifecycle.fair import Candidate, fairest, limits_and_weights
 from app.lifecycle.states import ACTIVE, DEVICE, IS_DUE, PRIORITY
 from app.lifecycle.turns import Pair, Turn, Turns, turns_of
@@ -114,6 +115,8 @@ def ahead_of(session: Session, key_id: str, owner: str, spec: JobSpec, lease_s: 
     """
     mine = (owner, key_id)
     gpu = needs_gpu(spec.runtime.device, None)
+    if gpu and spec.runtime.ranks > 1 and spec.runtime.ranks > largest(session, lease_s):
+        return None
     like = DEVICE.in_(("auto", "cuda" if gpu else "cpu"))
     pair = (Dataset.owner_key, Job.key_id)
     # Jobs of the same key with a lower priority come after it.

@@ -156,7 +156,8 @@ class AttemptLog:
         fitted_rows: int | None = None,
         processes: Sequence[int] = (),
     ) -> None:
-        """Reports that the data are loaded. Later attempts run on the same kind of device, in passes of the same size.
+        """Reports that the data are loaded. Later attempts run on the same kind of device, in passes of the same size,
+        on the same number of threads.
 
         Args:
             fallbacks: the layers with gradients formed record by record.
@@ -184,6 +185,8 @@ class AttemptLog:
                 job.device, job.fitted_rows = device, fitted_rows
             elif (job.device, job.fitted_rows) != (device, fitted_rows):
                 raise PrivacyError("an attempt must run on the kind of device, and in passes of the size, of the first")
+            if job.threads is None:  # also of a job that was ready before threads were stored
+                job.threads = numerics.threads
             self._tell(session, job, "ready", tell)
 
     def start_block(self, first_step: int, last_step: int) -> bool:

@@ -2,7 +2,7 @@
 
 A key may have a limit of running jobs. A claim over it leaves the job queued; the end of one of the key's jobs wakes
 its next one (app.lifecycle.settle). Both hold the key's row while they check, so that no job misses its wake-up. Row
-locks are taken in one order: study, job, key, account.
+locks are taken in one order: workers of a crew, study, job, key, account.
 """
 
 from __future__ import annotations
@@ -27,15 +27,18 @@ LONGEST_BACKOFF_S = 60.0
 @dataclass(frozen=True)
 class Claim:
     """A worker's claim on a job. `attempt` is the fencing token: it grows with every claim. `traceparent` is where the
-    job's trace goes on, if it has one."""
+    job's trace goes on, if it has one. `gpus` are those of its crew that the attempt holds (app.lifecycle.crews)."""
 
     job_id: str
     attempt: int
     worker: str
     traceparent: str | None = None
+    gpus: tuple[int, ...] = ()
 
 
-def claim(session: Session, job_id: str, worker: str, lease_s: float) -> Claim | None:
+def claim(
+    session: Session, job_id: str, worker: str, lease_s: float, crew: str | None = None, gpus: tuple[int, ...] = ()
+) -> Claim | None:
     """Takes a queued job by compare-and-set; None if it is not queued (a doubled or late message), or if its key has
     reached its limit of running jobs.
 
@@ -43,6 +46,9 @@ def claim(session: Session, job_id: str, worker: str, lease_s: float) -> Claim |
     for a free one. Of two claims on one job, the second waits for the first's row lock (a millisecond), reads the row
     again and finds it running. SKIP LOCKED would hide a job whose row is locked for another reason, such as a cancel or
     an event.
+
+    Args:
+        crew, gpus: the worker's crew, and the GPUs of it that the attempt holds; its rows are locked.
     """
     studies.lock(session, job_id)
     if not _has_place(session, job_id):
@@ -66,12 +72,19 @@ def claim(session: Session, job_id: str, worker: str, lease_s: float) -> Claim |
     session.execute(update(Job).where(Job.id == job_id, Job.started_at.is_(None)).values(started_at=whole_second()))
     session.add(
         Attempt(
-            job_id=job_id, number=attempt, worker=worker, status="running", started_at=whole_second(), ended_at=None
+            job_id=job_id,
+            number=attempt,
+            worker=worker,
+            status="running",
+            started_at=whole_second(),
+            ended_at=None,
+            crew=crew,
+            gpus=list(gpus) or None,
         )
     )
     append_event(session, job_id, "attempt_started", {"attempt": attempt, "worker": worker})
     studies.note_start(session, job_id)
-    return Claim(job_id, attempt, worker, traceparent)
+    return Claim(job_id, attempt, worker, traceparent, gpus)
 
 
 def _has_place(session: Session, job_id: str) -> bool:

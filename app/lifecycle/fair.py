@@ -9,8 +9,8 @@ alone.
 
 A message only says that there is work. A worker skips jobs that it may not take, so they delay no others: jobs for
 another device, jobs that ask for more processes than it has, jobs that wait after a crash, jobs of a key at its limit
-of running jobs, and jobs on a data set whose ledger is behind its record. The order depends only on public facts: who
-asked, and when.
+of running jobs, and jobs on a data set whose ledger is behind its record. A job that asks for several GPUs keeps its
+turn: see app.lifecycle.crews. The order depends only on public facts: who asked, and when.
 """
 
 from __future__ import annotations
@@ -20,15 +20,17 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, exists, false, func, or_, select
+from sqlalchemy import ColumnElement, and_, exists, false, func, or_, select
 from sqlalchemy.orm import Session
 
+from app.contracts.runtime import Runtime
 from app.db.engine import Database
 from app.db.models import ApiKey, Dataset, Job, LedgerEntry
 from app.ledger.behind import ALL, reach
 from app.ledger.blocks import held_on
 from app.ledger.heads import Heads
 from app.lifecycle.claims import Claim, claim
+from app.lifecycle.crews import Member, Place, place_of
 from app.lifecycle.states import ACTIVE, DEVICE, IN_ORDER, IS_DUE, PROCESSES
 from app.lifecycle.turns import Pair, Turn, Turns, note_turn, rounds, turns_of
 
@@ -88,7 +90,13 @@ def fairest(
 
 
 def claim_next(
-    db: Database, heads: Heads, worker: str, lease_s: float, devices: Collection[str], processes: int = 1
+    db: Database,
+    heads: Heads,
+    worker: str,
+    lease_s: float,
+    devices: Collection[str],
+    processes: int = 1,
+    member: Member | None = None,
 ) -> Claim | None:
     """Takes the job whose turn it is; None if no job waits that this worker may take.
 
@@ -98,14 +106,19 @@ def claim_next(
             stays on it: its replay is the same only there.
         processes: how many ranks this worker can run at once. A job that asks for more waits for a worker with so many,
             and delays no other job meanwhile. Once it has become ready, any worker may go on with fewer.
+        member: its crew, if it shares its GPU with others. If its own GPU is lent, or kept for the gang whose turn it
+            is, it takes only jobs that ask for a processor.
     """
     passed: set[str] = set()
+    keeps = False
     current: dict[str, int] = {}  # how many entries of each data set's ledger are reliable, as checked for this claim
     while True:
         # One transaction per try: it frees its locked rows before the next try locks others.
         with db.write() as session:
-            behind = [dataset_id for dataset_id, may in current.items() if not may]
-            chosen = next_job(session, devices, processes, passed, behind)
+            behind = [dataset_id for dataset_id, entries in current.items() if not entries]
+            place = Place.alone(devices) if member is None else place_of(session, worker, member, lease_s)
+            may = may_run(devices, processes, place.most, spare=keeps or place.is_lent)
+            chosen = next_job(session, may, passed, behind)
             if chosen is None:
                 return None
             found = chosen.job
@@ -113,11 +126,16 @@ def claim_next(
             reads = held_on(session, job.parent_id or job.id) or [found.dataset_id]
             if all(each in current for each in reads):
                 reached = all(_hold_within(session, job, each, current[each]) for each in reads)
-                held = claim(session, found.job_id, worker, lease_s) if reached else None
+                gpus, waits = _gpus(place, job, processes) if reached else (None, False)
+                if waits:
+                    keeps = True
+                    continue
+                held = None if gpus is None else claim(session, found.job_id, worker, lease_s, place.crew, gpus)
                 if held is not None:
                     note_turn(session, found.pair, chosen.turn)
                     return held
-                # Taken by another worker, its key is at its limit, its hold is too new, or a block of it is behind.
+                # Taken by another worker, its key is at its limit, its hold is too new, a block of it is behind, or
+                # another crew keeps GPUs for it.
                 passed.add(found.job_id)
         for each in reads:
             if each not in current:  # outside the transaction: the record is read before the ledger
@@ -134,17 +152,43 @@ def _hold_within(session: Session, job: Job, dataset_id: str, entries: int) -> b
     return seq is not None and seq <= entries
 
 
+def may_run(devices: Collection[str], processes: int, gpus: int, *, spare: bool = False) -> ColumnElement[bool]:
+    """The condition that a worker may ever run a job.
+
+    Args:
+        devices, processes: see claim_next.
+        gpus: the most that an attempt may have there.
+        spare: without a GPU: the worker's own is another attempt's, or kept for one.
+    """
+
+    def up_to(most: int) -> ColumnElement[bool]:
+        return PROCESSES.in_(["auto", *map(str, range(1, most + 1))]) | Job.device.is_not(None)
+
+    if spare:
+        return and_(DEVICE == "cpu", up_to(processes))
+    on_gpus = and_(DEVICE.in_(["auto", "cuda"]), up_to(gpus)) if gpus else false()
+    return and_(DEVICE.in_(["auto", *devices]), or_(on_gpus, and_(DEVICE != "cuda", up_to(processes))))
+
+
+def _gpus(place: Place, job: Job, processes: int) -> tuple[tuple[int, ...] | None, bool]:
+    """The GPUs of the crew that a claim of the job takes now, or None if it cannot be claimed; and then if this
+    worker's GPU is kept for it."""
+    runtime = Runtime.model_validate(job.spec.get("runtime", {}))
+    need = place.needs(runtime, job.device)
+    if need == 0:  # on the processor; `may_run` cannot tell that a sharded job takes no GPUs
+        fits = job.device is not None or (runtime.device != "cuda" and runtime.ranks <= processes)
+        return (() if fits else None), False
+    taken = place.taken(runtime, need)
+    return taken, taken is None and place.keeps(need)
+
+
 def next_job(
-    session: Session,
-    devices: Collection[str],
-    processes: int = 1,
-    passed: Collection[str] = (),
-    behind: Collection[str] = (),
+    session: Session, may: ColumnElement[bool], passed: Collection[str] = (), behind: Collection[str] = ()
 ) -> Chosen | None:
     """Returns the job whose turn it is now.
 
     Args:
-        processes: see claim_next.
+        may: the worker may run it (see may_run).
         passed: jobs to skip.
         behind: data sets whose jobs to skip.
     """
@@ -157,7 +201,7 @@ def next_job(
             .group_by(Dataset.owner_key, Job.key_id)
         )
     }
-    waiting = _waiting(session, devices, processes, passed, behind)
+    waiting = _waiting(session, may, passed, behind)
     if not waiting:
         return None
     limits, weights = limits_and_weights(session, {name for each in waiting for name in each.pair})
@@ -170,11 +214,7 @@ def next_job(
 
 
 def _waiting(
-    session: Session,
-    devices: Collection[str],
-    processes: int,
-    passed: Collection[str],
-    behind: Collection[str],
+    session: Session, may: ColumnElement[bool], passed: Collection[str], behind: Collection[str]
 ) -> list[Candidate]:
     """Returns the first job that may be taken, for each pair."""
     pair = (Dataset.owner_key, Job.key_id)
@@ -183,8 +223,7 @@ def _waiting(
         select(Dataset.owner_key, Job.key_id, Job.dataset_id, Job.id, Job.created_at, place)
         .join(Dataset, Dataset.id == Job.dataset_id)
         .where(Job.status == "queued", Job.study.is_(None), IS_DUE)
-        .where(DEVICE.in_(["auto", *devices]))
-        .where(or_(PROCESSES.in_(["auto", *map(str, range(1, processes + 1))]), Job.device.is_not(None)))
+        .where(may)
         .where(Job.id.not_in(passed), _pays_on(behind).is_(False))
         .subquery()
     )

@@ -1,4 +1,5 @@
-"""The list of workers: each worker reports itself every `heartbeat_s`. For people; claims and leases do not use it."""
+"""The list of workers: each worker reports itself every `heartbeat_s`. For people, and for
+crews (app.lifecycle.crews): other claims and leases do not use it."""
 
 from __future__ import annotations
 
@@ -6,18 +7,21 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from typing import Literal
 
 from sqlalchemy import delete, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from app.contracts.devices import Device
+from app.contracts.devices import Device, needs_gpu
+from app.contracts.runtime import Runtime
 from app.contracts.sandbox import Sandbox
 from app.db.clock import now_there
 from app.db.engine import Database
 from app.db.models import Job, Worker
 from app.db.skew import skew_s
 from app.ids import now
+from app.lifecycle import crews
 from app.lifecycle.states import ACTIVE
 
 logger = logging.getLogger(__name__)
@@ -30,6 +34,7 @@ class Presence:
     Args:
         sandbox: the limits on its attempts; None: unknown.
         devices: what it computes on; None: unknown.
+        crew: the workers that lend each other their GPUs (app.lifecycle.crews); None: it is in none.
     """
 
     def __init__(
@@ -40,9 +45,10 @@ class Presence:
         interval_s: float,
         sandbox: Sandbox | None = None,
         devices: Sequence[Device] | None = None,
+        crew: str | None = None,
     ) -> None:
         self.db, self.host, self.pid, self.interval_s = db, host, pid, interval_s
-        self.sandbox, self.devices = sandbox, devices
+        self.sandbox, self.devices, self.crew = sandbox, devices, crew
         self.started_at = now()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="presence", daemon=True)
@@ -76,6 +82,7 @@ class Presence:
                 skew_s=skew,
                 sandbox=None if self.sandbox is None else self.sandbox.model_dump(mode="json"),
                 devices=None if self.devices is None else [each.model_dump(mode="json") for each in self.devices],
+                crew=self.crew,
             )
             session.merge(row)  # a restarted container has the same host and pid
             session.execute(delete(Worker).where(Worker.seen_at < seen_at - FORGOTTEN_AFTER))
@@ -118,7 +125,7 @@ def is_alive(worker: Worker, lease_s: float, at: datetime) -> bool:
 
 
 class GpuWorkers:
-    """Tells if a GPU worker is alive, and how many processes a living worker has for one job.
+    """Tells what living workers have: GPUs, and processes and GPUs for one job.
 
     Asks the database when it is first asked, so other requests pay nothing.
     """
@@ -126,6 +133,7 @@ class GpuWorkers:
     def __init__(self, db: Database, lease_s: float) -> None:
         self._db, self.lease_s = db, lease_s
         self._devices: list[Device] | None = None
+        self._gpus: int | None = None
 
     def alive(self) -> bool:
         """Returns True if a worker with a GPU was seen within a lease's time."""
@@ -134,6 +142,28 @@ class GpuWorkers:
     def have_processes(self, asked: int) -> bool:
         """Returns True if a worker that runs so many processes for one job was seen within a lease's time."""
         return any((each.processes or 1) >= asked for each in self._seen())
+
+    def have_gpus(self, asked: int) -> bool:
+        """Returns True if workers that lend each other so many GPUs for one job were seen within a lease's time."""
+        if self._gpus is None:
+            with self._db.read() as session:
+                self._gpus = crews.largest(session, self.lease_s)
+        return self._gpus >= asked
+
+    def lack(self, runtime: Runtime, frozen: str | None) -> Literal["cuda", "gpus", "processes"] | None:
+        """What no living worker has for a job: a GPU, so many GPUs for one job, or so many processes.
+
+        Args:
+            frozen: the kind of device of its earlier ready attempts; such a job goes on with fewer processes.
+        """
+        if needs_gpu(runtime.device, frozen) and not self.alive():
+            return "cuda"
+        if frozen is not None or runtime.ranks == 1:
+            return None
+        if runtime.device == "cuda":
+            return None if self.have_gpus(runtime.ranks) else "gpus"
+        has_gpus = not runtime.on_processors and self.have_gpus(runtime.ranks)
+        return None if has_gpus or self.have_processes(runtime.ranks) else "processes"
 
     def _seen(self) -> list[Device]:
         if self._devices is None:

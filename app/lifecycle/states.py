@@ -29,7 +29,7 @@ IS_DUE = or_(Job.lease_until.is_(None), has_passed(Job.lease_until, Job.lease_cl
 # The kind of device that a job may run on, in SQL: as its first ready attempt fixed it, else as the job asks.
 DEVICE = func.coalesce(Job.device, Job.spec["runtime"]["device"].as_string(), "auto")
 NEEDS_GPU = DEVICE == "cuda"
-# The processes that a job asks for, in SQL: a number, or auto, which is one on every worker.
+# The processes that a job asks for, in SQL: a number, or auto, for which one is enough.
 PROCESSES = func.coalesce(cast(Job.spec["runtime"]["processes"].as_string(), String), "1")
 PRIORITY = func.coalesce(Job.spec["priority"].as_integer(), 0)
 IN_ORDER = (PRIORITY.desc(), Job.created_at, Job.id)  # of one key's jobs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 
 from fastapi import APIRouter
@@ -14,6 +15,7 @@ from app.db.clock import now_there
 from app.db.models import Job, Worker
 from app.grants.service import visible
 from app.keys.auth import CurrentKey
+from app.lifecycle import crews
 from app.lifecycle.presence import is_alive, workers
 from app.web.deps import Db, ServiceSettings
 
@@ -31,6 +33,8 @@ class WorkerView(Document):
     alive: bool  # seen within `lease_s`
     sandbox: Sandbox | None  # the isolation of its attempts, as it tested it; null: not known
     devices: list[Device] | None  # what it computes on, one attempt at a time; null: not known
+    crew: str | None  # workers of one crew lend each other their GPUs; null: it is in none
+    gpus: int  # the most that one job can have there now: its own, and the equal ones of its living crew
     skew_s: float | None  # how far its own clock is ahead of the database's
     job: str | None  # its running job, if the calling key may see it
 
@@ -49,16 +53,18 @@ def list_workers(db: Db, settings: ServiceSettings, caller: CurrentKey) -> Worke
         found = workers(session)
         running = [job for _worker, job in found if job is not None]
         seen = set(session.scalars(select(Job.id).where(Job.id.in_(running), visible(caller, Job.dataset_id))))
-        at = now_there(session)
+        at, sizes = now_there(session), crews.sizes(session, settings.lease_s)
         return WorkerList(
             items=[
-                _view(worker, job if job in seen else None, is_alive(worker, settings.lease_s, at))
+                _view(worker, job if job in seen else None, is_alive(worker, settings.lease_s, at), sizes)
                 for worker, job in found
             ]
         )
 
 
-def _view(worker: Worker, job: str | None, alive: bool) -> WorkerView:
+def _view(worker: Worker, job: str | None, alive: bool, sizes: Mapping[str, int]) -> WorkerView:
+    devices = None if worker.devices is None else [Device.model_validate(each) for each in worker.devices]
+    own = sum(each.kind == "cuda" for each in devices or ())
     return WorkerView(
         name=worker.name,
         host=worker.host,
@@ -67,7 +73,9 @@ def _view(worker: Worker, job: str | None, alive: bool) -> WorkerView:
         seen_at=worker.seen_at,
         alive=alive,
         sandbox=None if worker.sandbox is None else Sandbox.model_validate(worker.sandbox),
-        devices=None if worker.devices is None else [Device.model_validate(each) for each in worker.devices],
+        devices=devices,
+        crew=worker.crew,
+        gpus=sizes.get(worker.crew, own) if worker.crew is not None and alive else own,
         skew_s=worker.skew_s,
         job=job,
     )

@@ -350,6 +350,7 @@ def jobs(console: Console, found: Iterable[Job]) -> None:
 
 WAITS = {
     "cuda": "  waiting for a GPU worker: none is alive now",
+    "gpus": "  waiting for a worker with as many GPUs for one job: none is alive now",
     "processes": "  waiting for a worker with as many processes: none is alive now",
 }
 

@@ -192,6 +192,7 @@ class Runtime(Spec):
     physical_batch_size: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
     dtype: Literal["auto", "bfloat16", "float32", "float64"] = "auto"
     processes: Literal["auto"] | Annotated[int, Field(ge=1, le=8)] = 1
+    threads: Literal["auto"] | Annotated[int, Field(ge=1, le=64)] = "auto"
     shard: Literal["none", "optimizer"] = "none"
     max_duration_s: Annotated[float, Field(gt=0.0, le=100000000.0)] | None = None
 

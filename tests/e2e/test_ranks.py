@@ -41,7 +41,7 @@ def test_a_job_on_two_processes_that_loses_one(two_processes: Service, tmp_path:
     with service.client() as client:
         dataset = client.create_dataset(spec, write_csv(tmp_path / "shared.csv")).id
     asked = job_of(dataset, model=MLP, seed=5, length={"steps": STEPS}, privacy={"noise_multiplier": 30.0})
-    small = {"physical_batch_size": 240}
+    small = {"physical_batch_size": 240, "threads": 2}
     job = submit(service, asked | {"runtime": small | {"processes": 2, "shard": "optimizer"}})
     until(lambda: service.get(f"/v1/jobs/{job}")["progress"]["step"] > 5)
     (ready,) = events(service, job, "ready")
@@ -55,6 +55,7 @@ def test_a_job_on_two_processes_that_loses_one(two_processes: Service, tmp_path:
     assert not Path(f"/proc/{first}").exists() and not Path(f"/proc/{second}").exists()
     assert len(events(service, job, "ready")[-1]["processes"]) == 1 and not events(service, job, "replay_mismatch")
 
+    assert [each["numerics"]["threads"] for each in events(service, job, "ready")] == [2, 2]
     alone = finished(service, submit(service, asked | {"runtime": small}))
     wanted, found = weights(service, alone), weights(service, lost)
     assert wanted.keys() == found.keys() and all((wanted[name] == found[name]).all() for name in wanted)

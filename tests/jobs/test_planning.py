@@ -107,7 +107,7 @@ REFUSED = [
         facts(width=32768, features={"kind": "hashed_text", "column": "text"}),
         "/runtime/dtype",
     ),
-    (spec_of(runtime={"processes": 2, "device": "cuda"}), facts(), "/runtime/processes"),
+    (spec_of(runtime={"processes": 2, "device": "cuda", "shard": "optimizer"}), facts(), "/runtime/shard"),
     (spec_of(runtime={"shard": "optimizer"}), facts(), "/runtime/shard"),
     (spec_of(runtime={"shard": "optimizer", "processes": "auto"}), facts(), "/runtime/shard"),
 ]

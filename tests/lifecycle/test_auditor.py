@@ -28,8 +28,11 @@ from scrimp.cli import app
 from scrimp_server.commands.replay import described
 from tests.e2e.conftest import csv_spec, job_of, write_csv
 from tests.lifecycle.conftest import claimed, job_row
+from tests.lifecycle.crew import crew_of, in_use
 from worker.attempt import fork_server as serving
+from worker.attempt import supervisor
 from worker.attempt.auditor import Choose, missed, replay
+from worker.attempt.devices import Divided
 from worker.attempt.fork_server import ForkServer
 from worker.attempt.supervisor import run_attempt
 
@@ -112,6 +115,34 @@ def stretches(db: Database, job_id: str) -> list[Block]:
 
 def taking(*places: int) -> Choose:
     return lambda _all, _k: places
+
+
+def test_a_gang_s_job_is_the_same_to_the_bit_on_one_process(
+    client: TestClient,
+    db: Database,
+    settings: Settings,
+    fork_server: ForkServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A crew that declares two GPUs claims it. Here its two ranks share the processor, and one replays it."""
+    seen: list[Any] = []
+
+    def on_the_processor(*_: Any, gpus: tuple[int, ...], **__: Any) -> Divided:
+        seen.append(gpus)
+        return Divided("cpu", len(gpus) or 1)
+
+    spec = job_of("small", name="gang", runtime={"processes": 2, "physical_batch_size": 48})
+    job_id = str(client.post("/v1/jobs", json=spec, headers={"Idempotency-Key": "gang"}).json()["id"])
+    hands = crew_of(db, 2)
+    hands[1].claim()
+    monkeypatch.setattr(supervisor, "divided", on_the_processor)
+    run_attempt(hands[1].log(), settings, fork_server, has_gpu=True)
+    assert job_row(db, job_id).status == "succeeded" and not in_use(db)
+    with db.read() as session:
+        (ready,) = session.scalars(select(JobEvent.data).where(JobEvent.job_id == job_id, JobEvent.type == "ready"))
+    found = replay(db, settings, fork_server, job_id, None)
+    assert seen == [(1, 0), ()] and len(ready["processes"]) == 2
+    assert found.holds and found.same_model and found.unlike == ()
 
 
 def test_an_honest_run_is_the_same_to_the_bit(

@@ -70,6 +70,7 @@ def test_later_attempts_run_on_the_kind_of_the_first_ready_one(
     log.gone("lost")
     found = job_row(db, job_id)
     assert (found.device, found.fitted_rows) == (device, 48)
+    assert found.threads == numerics().threads
     held = claim_next(db, NO_RECORDS, "w", 30.0, others)
     # A processor is everywhere; a GPU is not.
     assert (held is not None) == (device == "cpu")
@@ -81,6 +82,16 @@ def test_an_attempt_that_is_lost_before_it_is_ready_binds_nobody(db: Database, s
     claimed(db, job_id).gone("lost")
     assert job_row(db, job_id).device is None
     assert claim_next(db, NO_RECORDS, "w", 30.0, CPU) is not None
+
+
+def test_threads_are_those_of_the_first_ready_attempt(db: Database, submit: Submit) -> None:
+    """Another machine divides other processors: what it says later moves nothing."""
+    job_id = submit(**CHEAP)
+    for threads in (3, 8):
+        log = claimed(db, job_id)
+        log.ready("cpu", numerics().model_copy(update={"threads": threads}))
+        log.gone("lost")
+        assert job_row(db, job_id).threads == 3
 
 
 @pytest.mark.parametrize(("device", "rows"), [("cuda", None), ("cpu", 48)])

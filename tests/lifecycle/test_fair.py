@@ -210,8 +210,8 @@ def test_a_job_that_another_worker_took_in_between_is_passed_over(
     dataset = add_dataset(db)
     first, second = submit(dataset, **CHEAP), submit(dataset, **CHEAP)
 
-    def lost(session: object, job_id: str, worker: str, lease_s: float) -> object:
-        return None if job_id == first else claim(session, job_id, worker, lease_s)  # type: ignore[arg-type]
+    def lost(session: object, job_id: str, *of: object) -> object:
+        return None if job_id == first else claim(session, job_id, *of)  # type: ignore[arg-type]
 
     claim = fair.claim
     monkeypatch.setattr(fair, "claim", lost)

@@ -13,9 +13,11 @@ import pytest
 import torch
 
 from app.contracts.devices import Device, kind_for, needs_gpu
+from app.contracts.runtime import Runtime
 from tests.worker.support import Supervisor, dense, run_thread, spec, start_of, stored_part
 from worker.attempt import devices, prepare
-from worker.attempt.devices import DevicesError, chosen, driver_version, found, processor, visible
+from worker.attempt.child import visible_to
+from worker.attempt.devices import DevicesError, chosen, divided, driver_version, found, processor, visible
 from worker.data.ranks import ALONE
 from worker.messages import BlockStart, Failed, Finished, Ready
 from worker.training import self_test
@@ -60,6 +62,40 @@ def test_a_process_sees_its_own_gpu_alone() -> None:
     assert visible(GPUS[1], {})["CUDA_VISIBLE_DEVICES"] == "1"
     assert visible(GPUS[1], {"CUDA_VISIBLE_DEVICES": "3, GPU-7a"})["CUDA_VISIBLE_DEVICES"] == "GPU-7a"
     assert visible(processor(), {"CUDA_VISIBLE_DEVICES": "3"})["CUDA_VISIBLE_DEVICES"] == ""
+
+
+@pytest.mark.parametrize(
+    ("runtime", "frozen", "gpus", "expected"),
+    [
+        ({}, None, (), ("cuda", 1, ())),
+        ({}, None, (1,), ("cuda", 1, ())),
+        ({"processes": 2}, None, (), ("cpu", 2, ())),
+        ({"processes": 2}, None, (1, 0), ("cuda", 2, ("GPU-7b", "3"))),
+        ({"processes": 2, "device": "cuda"}, "cuda", (1,), ("cuda", 1, ())),
+        ({"processes": 2, "device": "cuda"}, "cuda", (), ("cuda", 1, ())),
+        ({"processes": "auto"}, None, (1, 0), ("cuda", 2, ("GPU-7b", "3"))),
+        ({"processes": "auto"}, None, (1,), ("cuda", 1, ())),
+        ({"processes": "auto", "device": "cpu"}, None, (), ("cpu", 1, ())),
+        ({"processes": 4}, "cpu", (), ("cpu", 3, ())),
+    ],
+)
+def test_a_job_is_divided_among_the_gpus_that_it_holds_or_the_processors(
+    monkeypatch: pytest.MonkeyPatch, runtime: dict[str, Any], frozen: str | None, gpus: Any, expected: Any
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-7b")
+    asked = Runtime.model_validate(runtime)
+    on = divided(asked, frozen, has_gpu=True, processes=3, gpus=gpus)
+    assert (on.device, on.processes, on.gpus) == expected
+
+
+def test_each_rank_of_a_gang_sees_its_own_gpu_alone() -> None:
+    start = Supervisor(start_of(spec(), SHAPE) | {"device": "cuda", "processes": 2, "gpus": ["GPU-7b", "3"]}).message()
+    assert [visible_to(start, rank) for rank in (0, 1)] == [
+        {"CUDA_VISIBLE_DEVICES": "GPU-7b"},
+        {"CUDA_VISIBLE_DEVICES": "3"},
+    ]
+    assert visible_to(start.model_copy(update={"gpus": ()}), 0) == {}, "the fork server's"
+    assert visible_to(start.model_copy(update={"device": "cpu"}), 1) == {"CUDA_VISIBLE_DEVICES": ""}
 
 
 def test_gpus_are_asked_for_in_a_process_that_ends(tmp_path: Path) -> None:

@@ -14,13 +14,13 @@ import torch
 from app.contracts.job_spec import TransformerRecModel
 from app.privacy.numerics import GROUP, sensitivity_slack
 from tests.bound.worst import CASES, engine_of, neighbours
-from tests.worker.support import Supervisor, dense, run_thread, spec, start_of, stored_part
+from tests.worker.support import Supervisor, dense, run_child, run_thread, spec, start_of, stored_part
 from tests.worker.test_float32_sums import with_one_more
 from worker.attempt.devices import found
 from worker.clipping.engine import Clip
 from worker.clipping.linear import LinearClipping
 from worker.data.placed import placed, resident
-from worker.messages import Finished, Ready
+from worker.messages import Digest, Finished, Ready
 from worker.models.linear import Linear
 from worker.models.next_item import NextItem
 from worker.noise.gaussian import GaussianRelease
@@ -68,6 +68,24 @@ def test_an_attempt_runs_on_it_and_replays_bit_for_bit(tmp_path: Path) -> None:
     run_thread(again)
     first, second = ([each.digest for each in of.seen if each.kind == "digest"] for of in (supervisor, again))
     assert first == second
+
+
+TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there are no two CUDA devices")
+
+
+@pytest.mark.parametrize("gpus", [("0", "0"), pytest.param(("0", "1"), marks=TWO_GPUS)], ids=["shared", "own"])
+def test_ranks_on_gpus_make_the_model_of_one(tmp_path: Path, gpus: tuple[str, ...]) -> None:
+    """Their integers are added on the host. With one GPU both ranks share it, which the service never does."""
+    digests = []
+    for name, seen in (("one", gpus[:1]), ("two", gpus)):
+        runtime = {"processes": len(seen), "physical_batch_size": 48, "threads": 1}
+        asked = spec(model={"kind": "mlp", "hidden": [8]}, runtime=runtime)
+        gang = supervised(tmp_path / name, spec=asked, processes=len(seen), gpus=list(seen))
+        assert isinstance(run_child(gang).last, Finished)
+        (ready,) = gang.of(Ready)
+        assert ready.device == "cuda" and len(set(ready.processes)) == len(seen)
+        digests.append([each.digest for each in gang.of(Digest)])
+    assert digests[0] == digests[1]
 
 
 @pytest.mark.parametrize("name", ["deep tanh, odd widths", "transformer, last", "linear", "linear, sparse", "ratings"])

@@ -97,7 +97,9 @@ def test_ranks_are_processes_of_one_attempt(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rank", but([0, 1], lambda rank: rank == 1))
 def test_a_lost_rank_ends_the_attempt_and_fewer_go_on(tmp_path: Path, rank: int) -> None:
+    """The threads are the job's: with as many in each rank, the bits are the same whatever machine goes on."""
     straight, killed = made(tmp_path / "straight", 1, public=False), made(tmp_path / "killed", 2, public=False)
+    straight.start["threads"] = killed.start["threads"] = 3
     whole = run_child(straight)
     killed.kill_at = (6, rank)
     lost = run_child(killed)
@@ -108,6 +110,7 @@ def test_a_lost_rank_ends_the_attempt_and_fewer_go_on(tmp_path: Path, rank: int)
     assert isinstance(whole.last, Finished) and isinstance(resumed.last, Finished)
     assert resumed.last.artifacts[0].sha256 == whole.last.artifacts[0].sha256 and resumed.last.ranks == ()
     assert killed.metrics == straight.metrics and killed.started == straight.started and killed.resalts == 0
+    assert [each.numerics.threads for each in straight.of(Ready) + killed.of(Ready)] == [3, 3, 3]
 
 
 def test_a_lost_rank_of_a_sharded_job_leaves_its_numbers_to_the_others(tmp_path: Path) -> None:
@@ -198,6 +201,17 @@ def test_threads_follow_from_what_is_asked_and_not_from_how_many_ranks_are_left(
     for left in (1, 2, 4):
         assert threads_of(asked.model_copy(update={"processes": left}), 8) == 2
     assert threads_of(asked, 2) == 1 and threads_of(made_start(1).message(), 8) == 8
+
+
+def test_threads_are_those_that_the_job_names_and_then_those_of_its_first_attempt() -> None:
+    """Whatever the machine has: jobs that name one number repeat each other's bits for every number of ranks."""
+    for ranks in (1, 2, 4):
+        named = made_start(ranks).message()
+        runtime = named.spec.runtime.model_copy(update={"threads": 3})
+        named = named.model_copy(update={"spec": named.spec.model_copy(update={"runtime": runtime})})
+        assert [threads_of(named, here) for here in (1, 8)] == [3, 3]
+        begun = named.model_copy(update={"threads": 5})
+        assert [threads_of(begun, here) for here in (1, 8)] == [5, 5]
 
 
 def test_a_rank_s_passes_and_memory_leave_on_public_data_alone() -> None:

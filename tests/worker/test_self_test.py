@@ -417,6 +417,8 @@ def test_what_a_self_test_depends_on_is_in_its_key() -> None:
         key(start(optimizer=dp2("dp2_rmsprop"))),
         key(start() | {"device": "cuda"}),
         key(start() | {"fitted_rows": 48}),
+        key(start() | {"threads": 3}),
+        key(start(runtime={"threads": 3})),
     ]
     assert first not in others and len(set(others)) == len(others)
 

@@ -311,10 +311,9 @@ def main(fd: int, memory_limit_bytes: int) -> int:
     be_deterministic()
 
     def confine(message: Start | Predict) -> Forked:
-        if isinstance(message, Predict) or message.device == "cpu":
-            os.environ["CUDA_VISIBLE_DEVICES"] = ""  # CUDA reads it when it is initialized, which nothing has done yet
         sandbox.enter(policy_of(message, memory_limit_bytes))
         forked = fork_ranks(message.processes if isinstance(message, Start) else 1)  # while there is one thread
+        os.environ.update(visible_to(message, forked.rank))  # CUDA reads it when it is initialized: nothing has yet
         # A fixed number makes sums repeatable. Threads must start inside the sandbox, or it would not confine them.
         torch.set_num_threads(threads_of(message, torch.get_num_threads()))
         return forked
@@ -333,10 +332,30 @@ def be_deterministic() -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
-def threads_of(message: Start | Predict, threads: int) -> int:
-    """The threads of each rank. They follow from what the job asks, not from how many ranks it has: after the loss of a
-    rank the same passes run on as many threads as before."""
-    return max(1, threads // message.spec.runtime.ranks) if isinstance(message, Start) else threads
+def visible_to(message: Start | Predict, rank: int) -> dict[str, str]:
+    """What to change so that a rank sees no GPU but its own. The fork server's environment names the worker's."""
+    if isinstance(message, Predict) or message.device == "cpu":
+        return {"CUDA_VISIBLE_DEVICES": ""}
+    return {"CUDA_VISIBLE_DEVICES": message.gpus[rank]} if message.gpus else {}
+
+
+def threads_of(message: Start | Predict, here: int) -> int:
+    """The threads of each rank: those of the job's first ready attempt, so that a pass rounds as it did there.
+
+    The first one has as many as the job names. Otherwise the processors are divided among the ranks that the job asks
+    for: after a loss before it is ready, fewer ranks do not have more.
+
+    Args:
+        here: this machine's processors, as torch counts them.
+    """
+    if not isinstance(message, Start):
+        return here
+    runtime = message.spec.runtime
+    if message.threads is not None:
+        return message.threads
+    if runtime.threads != "auto":
+        return runtime.threads
+    return max(1, here // (message.processes if runtime.processes == "auto" else runtime.processes))
 
 
 def in_fork(fd: int) -> int:

@@ -14,9 +14,11 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from app.contracts.devices import Device
+from app.contracts.devices import Device, Kind, kind_for
+from app.contracts.runtime import Runtime
 from app.processes import plain_environment
 
 NODES = (Path("/dev/nvidiactl"), Path("/dev/dxg"))  # NVIDIA's driver; the one under Windows
@@ -102,8 +104,43 @@ def visible(device: Device, environment: Mapping[str, str] = os.environ) -> dict
     """
     if device.kind == "cpu":
         return {"CUDA_VISIBLE_DEVICES": "", **ORDER}
+    return {"CUDA_VISIBLE_DEVICES": gpu_name(device.index, environment), **ORDER}
+
+
+def gpu_name(index: int, environment: Mapping[str, str] = os.environ) -> str:
+    """How CUDA_VISIBLE_DEVICES names a GPU to a process that is to see it alone; arguments as in `visible`."""
     listed = [each.strip() for each in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if each.strip()]
-    return {"CUDA_VISIBLE_DEVICES": listed[device.index] if listed else str(device.index), **ORDER}
+    return listed[index] if listed else str(index)
+
+
+@dataclass(frozen=True)
+class Divided:
+    """On what an attempt computes.
+
+    Attributes:
+        processes: its ranks.
+        gpus: what each of several ranks on GPUs sees, as CUDA_VISIBLE_DEVICES; () for one rank, or on processors.
+    """
+
+    device: Kind
+    processes: int
+    gpus: tuple[str, ...] = ()
+
+
+def divided(
+    runtime: Runtime, frozen: str | None, *, has_gpu: bool, processes: int, gpus: Sequence[int] = ()
+) -> Divided:
+    """Divides a job among what its worker has: one rank on each GPU that the attempt holds, or ranks on processors.
+
+    Args:
+        frozen: the kind of device of the job's earlier ready attempts.
+        processes: the most ranks on this worker's processors.
+        gpus: those that the attempt holds, its worker's own first.
+    """
+    device = kind_for(runtime.device if len(gpus) > 1 else runtime.without_gang, frozen, has_gpu)
+    if device == "cpu":
+        return Divided(device, min(runtime.ranks, processes))
+    return Divided(device, max(1, len(gpus)), tuple(gpu_name(each) for each in gpus) if len(gpus) > 1 else ())
 
 
 def driver_version(text: str) -> str | None:

@@ -55,19 +55,17 @@ class GlooRanks:
         """See Ranks.add_up."""
         options: Any = dist.AllreduceOptions()
         options.reduceOp = dist.ReduceOp.SUM
-        here = integers.cpu()  # the same memory on a processor
-        with _or_gone():
+        with _on_host(integers) as here, _or_gone():
             self._group.allreduce([here], options).wait()
-        if here is not integers:
-            integers.copy_(here)
 
     def add_up_floats(self, numbers: Tensor) -> None:
-        """See Ranks.add_up_floats. The numbers are flat, contiguous and on the processor."""
+        """See Ranks.add_up_floats. The numbers are flat and contiguous."""
         for piece in numbers.split(PIECE):
-            first, *others = self.gather(piece)
-            for each in others:
-                first.add_(each)
-            piece.copy_(first)
+            with _on_host(piece) as here:
+                first, *others = self.gather(here)
+                for each in others:
+                    first.add_(each)
+                here.copy_(first)
 
     def add_up_at(self, rank: int, integers: Tensor) -> None:
         """See Ranks.add_up_at. The numbers are contiguous and on the processor."""
@@ -108,6 +106,15 @@ class GlooRanks:
         with _or_gone():
             self._group.broadcast([own], options).wait()
         return own
+
+
+@contextmanager
+def _on_host(numbers: Tensor) -> Iterator[Tensor]:
+    """The numbers in the processor's memory, and back on their device at the end (decision 29)."""
+    here = numbers.cpu()  # the same memory on a processor
+    yield here
+    if here is not numbers:
+        numbers.copy_(here)
 
 
 @contextmanager

@@ -20,7 +20,6 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from app import objects, parts, tracing
-from app.contracts.devices import kind_for
 from app.contracts.extractor import HASHED_WORDS
 from app.contracts.runtime import Runtime
 from app.db.declared import Declared, declared
@@ -40,6 +39,7 @@ from app.settings import Settings
 from worker import messages
 from worker.attempt.audited import finding_of
 from worker.attempt.data import Opened, Stored, claim_of, parts_of, shape_of, side_of
+from worker.attempt.devices import divided
 from worker.attempt.folders import clear, output_folder
 from worker.attempt.fork_server import ForkServer, Process
 from worker.attempt.tested import tested_key
@@ -73,9 +73,9 @@ def run_attempt(
         How its process ended, for the operator: an exit code, a signal, "supervisor" or "unstarted".
 
     Args:
-        fork_server: its processes see this worker's device and no other GPU.
+        fork_server: its processes see this worker's device and no other GPU, but for the ranks of a gang.
         has_gpu: that device is a GPU.
-        processes: the most ranks that an attempt may have here.
+        processes: the most ranks that an attempt may have on processors here.
     """
     attempt: Supervised | None = None
     begun: Begun | None = None
@@ -469,6 +469,8 @@ class Supervised:
         folder = None if extractor == HASHED_WORDS else extractor
         models = self.settings.models_root
         runtime = Runtime.model_validate(job.spec.get("runtime", {}))
+        held = self.log.held.gpus
+        on = divided(runtime, job.device, has_gpu=self.has_gpu, processes=self.processes, gpus=held)
         features = self.parts.features if extractor is not None else None
         return {
             "extractor_dir": str(models.resolve() / folder) if folder and models else None,
@@ -479,10 +481,12 @@ class Supervised:
             "task": said.spec["task"],
             "features": said.spec["features"],
             "shape": shape_of(said, job.dataset_id, read),
-            "device": kind_for(runtime.device_asked, job.device, self.has_gpu),
-            "processes": min(runtime.ranks, self.processes),
+            "device": on.device,
+            "processes": on.processes,
+            "gpus": on.gpus,
             "numerics": job.quote.get("numerics"),
             "fitted_rows": job.fitted_rows,
+            "threads": job.threads,
             "begun": job.device is not None,
             "parts": parts_of(self._part, features, read, side),
             "data_public": is_public,

@@ -1,8 +1,8 @@
 """Which self-tests this worker's fork server has seen pass.
 
 A kernel's behaviour is a function of the machine, the library, the model, the shapes, the types and the threads. Within
-one fork server the machine, the library and the threads stay. So the next attempt with the same model and shapes need
-not repeat the test. Only attempts on the same data set are believed: a process that was taken over while it read one
+one fork server the machine and the library stay. So the next attempt with the same model, shapes and threads need not
+repeat the test. Only attempts on the same data set are believed: a process that was taken over while it read one
 owner's data cannot vouch for another owner's job.
 """
 
@@ -32,5 +32,7 @@ def tested_key(start: Start, dataset_id: str) -> str:
         "numerics": start.numerics.model_dump(mode="json") if start.numerics else None,
         "device": start.device,
         "fitted_rows": start.fitted_rows,
+        "processes": start.processes,
+        "threads": start.threads,
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
