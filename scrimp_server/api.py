@@ -1,8 +1,10 @@
-"""The API's process: `python -m scrimp_server.api [FD]`. Listens where settings say, or on an inherited socket."""
+"""The API's process: `python -m scrimp_server.api [SOCKET [PIPE]]`. Listens where settings say, or on an inherited
+socket. It loads its libraries at once, and reads nothing of the home before the inherited pipe is closed."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import sys
 from collections.abc import Callable
@@ -110,6 +112,8 @@ def main() -> None:
         import app.logs
         import app.main
         import app.tracing
+    if len(sys.argv) > 2:
+        os.read(int(sys.argv[2]), 1)
     settings = get_settings()
     app.logs.configure("api", settings.log_format, settings.log_level)
     app.tracing.configure("api", settings.otel_endpoint)

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from app.processes import loading
 from app.settings import Settings
 from scrimp_server.children import Child, stop
 from worker.attempt.devices import DevicesError, on_this_machine
@@ -32,7 +33,7 @@ LOCK_TIMEOUT_S = 3.0
 TICK_S = 0.1
 QUIET_S = 2.0  # for the sizes of logs; signals and ended children are noticed at once
 BACKLOG = 512
-# A child that dies this often before the service was ever ready will not start by retrying.
+# A child that fails this often in its first seconds will not start by retrying.
 MAX_FAILED_STARTS = 3
 PUBLIC_KEY_FILE = "signing_key.pub"
 
@@ -156,37 +157,42 @@ def serve() -> int:
     settings = Settings()
     workers = worker_lines()
     _make_folders(settings)
-    with _stop_signals() as signals, _locked(settings) as lock, _listening(settings) as listener:
-        admin_key = prepare()
-        print(f"Scrimp at {settings.url}  (admin key in {admin_key})", flush=True)
-        if not settings.database_url:
-            _take_back_jobs(settings)
-        logs = settings.home / "logs"
-        lines = commands()
-        lines["api"].append(str(listener.fileno()))
-        keep = {"api": [lock, listener.fileno()]}
-        children = [Child(name, line, logs / f"{name}.log", keep.get(name, [lock])) for name, line in lines.items()]
-        children += [
+    prepared, go = map(os.fdopen, os.pipe(), "rw")
+    with _stop_signals() as signals, _locked(settings) as lock, _listening(settings) as listener, prepared, go:
+        logs, lines = settings.home / "logs", commands()
+        given = [listener.fileno(), prepared.fileno()]
+        api = Child("api", [*lines["api"], *map(str, given)], logs / "api.log", [lock, *given])
+        others = [Child("relay", lines["relay"], logs / "relay.log", [lock])]
+        others += [
             Child(line.name, line.arguments, logs / f"{line.name}.log", [lock], line.settings) for line in workers
         ]
         try:
-            _tend(children, settings, signals)
+            api.tend()  # it loads its libraries while the home is prepared
+            with loading():
+                admin_key = prepare()
+            print(f"Scrimp at {settings.url}  (admin key in {admin_key})", flush=True)
+            if not settings.database_url:
+                _take_back_jobs(settings)
+            go.close()
+            _tend(api, others, settings, signals)
         finally:
-            stop(children, STOP_TIMEOUT_S)
+            stop([api, *others], STOP_TIMEOUT_S)
         print("stopped", flush=True)
     return 0
 
 
-def _tend(children: Sequence[Child], settings: Settings, signals: _Signals) -> None:
-    """Keeps the children running until a signal comes."""
+def _tend(api: Child, others: Sequence[Child], settings: Settings, signals: _Signals) -> None:
+    """Keeps the children running until a signal comes. The others start when the API answers: with them it would answer
+    later, and without it nobody asks for them."""
     began = time.monotonic()
     ready = False
     while not signals.received:
+        children = [api, *others] if ready else [api]
         for child in children:
             news = child.tend()
             if news is not None:
                 print(news, flush=True)
-            if not ready and child.deaths >= MAX_FAILED_STARTS:
+            if child.failed_starts >= MAX_FAILED_STARTS and time.monotonic() - began < READY_TIMEOUT_S:
                 raise ServeError(f"the {child.name} does not start. The end of {child.log}:\n{child.last_words()}")
         if not ready and _answers(settings):
             ready = True
@@ -194,8 +200,8 @@ def _tend(children: Sequence[Child], settings: Settings, signals: _Signals) -> N
             places = f"dashboard {settings.url}/dashboard, logs {settings.home / 'logs'}"
             print(f"ready in {took:.1f} s: {places}", flush=True)
         if not ready and time.monotonic() - began > READY_TIMEOUT_S:
-            raise ServeError(f"the API does not answer after {READY_TIMEOUT_S:g} s; see {children[0].log}")
-        signals.wait(QUIET_S if ready and all(child.pid for child in children) else TICK_S)
+            raise ServeError(f"the API does not answer after {READY_TIMEOUT_S:g} s; see {api.log}")
+        signals.wait(QUIET_S if len(children) > 1 and all(child.pid for child in children) else TICK_S)
 
 
 def _answers(settings: Settings) -> bool:
