@@ -20,11 +20,13 @@ from __future__ import annotations
 
 import os
 import secrets
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import select
+from sqlalchemy.exc import SQLAlchemyError
 
 from app import resealing
 from app.audit import record as audit
@@ -106,6 +108,23 @@ def finish(db: Database, settings: Settings, name: str) -> State:
     if len(found) > 1:
         _write(path, found[:1])
     return _noted(db, name, found[:1], "secret.rotation_finished")
+
+
+def seal(db: Database, settings: Settings) -> int:
+    """Seals what is stored in plaintext, and notes it in the audit log, also if it ends half-way. Returns how many
+    files it sealed.
+
+    Raises: as `resealing.seal`.
+    """
+    try:
+        count = resealing.seal(settings)
+    except Exception:
+        with suppress(SQLAlchemyError), db.write() as session:  # the disk may be full
+            audit.record(session, "files.sealed", outcome="failed")
+        raise
+    with db.write() as session:
+        audit.record(session, "files.sealed", files=count)
+    return count
 
 
 def _file(settings: Settings, name: str) -> Path:

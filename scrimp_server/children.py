@@ -45,7 +45,7 @@ class Child:
     ) -> None:
         self.name, self.arguments, self.log, self.keep = name, list(arguments), log, tuple(keep)
         self.settings = dict(settings)
-        self.deaths = 0
+        self.failed_starts = 0  # ends by an exit code, one after the other, each soon after the start
         self._wait_s = FIRST_WAIT_S
         self._process: subprocess.Popen[bytes] | None = None
         self._began = self._start_at = 0.0
@@ -96,9 +96,9 @@ class Child:
 
     def _mourn(self, status: int) -> str:
         self._process = None
-        self.deaths += 1
+        self.failed_starts += status >= 0
         if time.monotonic() - self._began >= STEADY_S:
-            self._wait_s = FIRST_WAIT_S
+            self._wait_s, self.failed_starts = FIRST_WAIT_S, 0
         wait, self._wait_s = self._wait_s, min(2 * self._wait_s, LONGEST_WAIT_S)
         self._start_at = time.monotonic() + wait
         how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with exit code {status}"

@@ -10,6 +10,7 @@ import fcntl
 import http.client
 import logging
 import os
+import select
 import signal
 import socket
 import sys
@@ -21,6 +22,7 @@ from pathlib import Path
 from secrets import token_hex
 from types import FrameType
 
+from app.processes import loading
 from app.settings import Settings
 from scrimp_server.children import Child, stop
 from worker.attempt.devices import DevicesError, on_this_machine
@@ -30,8 +32,9 @@ READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 8.0
 LOCK_TIMEOUT_S = 3.0
 TICK_S = 0.1
+QUIET_S = 2.0  # for the sizes of logs; signals and ended children are noticed at once
 BACKLOG = 512
-# A child that dies this often before the service was ever ready will not start by retrying.
+# A child that fails this often in its first seconds will not start by retrying.
 MAX_FAILED_STARTS = 3
 PUBLIC_KEY_FILE = "signing_key.pub"
 
@@ -107,12 +110,12 @@ def work() -> int:
     with _stop_signals() as signals:
         children = [Child(line.name, line.arguments, None, (), line.settings) for line in lines]
         try:
-            while not signals:
+            while not signals.received:
                 for child in children:
                     news = child.tend()
                     if news is not None:
                         print(news, flush=True)
-                time.sleep(TICK_S)
+                signals.wait(QUIET_S if all(child.pid for child in children) else TICK_S)
         finally:
             stop(children, STOP_TIMEOUT_S)
     return 0
@@ -158,37 +161,42 @@ def serve() -> int:
     settings = Settings()
     workers = worker_lines()
     _make_folders(settings)
-    with _stop_signals() as signals, _locked(settings) as lock, _listening(settings) as listener:
-        admin_key = prepare()
-        print(f"Scrimp at {settings.url}  (admin key in {admin_key})", flush=True)
-        if not settings.database_url:
-            _take_back_jobs(settings)
-        logs = settings.home / "logs"
-        lines = commands()
-        lines["api"].append(str(listener.fileno()))
-        keep = {"api": [lock, listener.fileno()]}
-        children = [Child(name, line, logs / f"{name}.log", keep.get(name, [lock])) for name, line in lines.items()]
-        children += [
+    prepared, go = map(os.fdopen, os.pipe(), "rw")
+    with _stop_signals() as signals, _locked(settings) as lock, _listening(settings) as listener, prepared, go:
+        logs, lines = settings.home / "logs", commands()
+        given = [listener.fileno(), prepared.fileno()]
+        api = Child("api", [*lines["api"], *map(str, given)], logs / "api.log", [lock, *given])
+        others = [Child("relay", lines["relay"], logs / "relay.log", [lock])]
+        others += [
             Child(line.name, line.arguments, logs / f"{line.name}.log", [lock], line.settings) for line in workers
         ]
         try:
-            _tend(children, settings, signals)
+            api.tend()  # it loads its libraries while the home is prepared
+            with loading():
+                admin_key = prepare()
+            print(f"Scrimp at {settings.url}  (admin key in {admin_key})", flush=True)
+            if not settings.database_url:
+                _take_back_jobs(settings)
+            go.close()
+            _tend(api, others, settings, signals)
         finally:
-            stop(children, STOP_TIMEOUT_S)
+            stop([api, *others], STOP_TIMEOUT_S)
         print("stopped", flush=True)
     return 0
 
 
-def _tend(children: Sequence[Child], settings: Settings, signals: Sequence[int]) -> None:
-    """Keeps the children running until a signal comes."""
+def _tend(api: Child, others: Sequence[Child], settings: Settings, signals: _Signals) -> None:
+    """Keeps the children running until a signal comes. The others start when the API answers: with them it would answer
+    later, and without it nobody asks for them."""
     began = time.monotonic()
     ready = False
-    while not signals:
+    while not signals.received:
+        children = [api, *others] if ready else [api]
         for child in children:
             news = child.tend()
             if news is not None:
                 print(news, flush=True)
-            if not ready and child.deaths >= MAX_FAILED_STARTS:
+            if child.failed_starts >= MAX_FAILED_STARTS and time.monotonic() - began < READY_TIMEOUT_S:
                 raise ServeError(f"the {child.name} does not start. The end of {child.log}:\n{child.last_words()}")
         if not ready and _answers(settings):
             ready = True
@@ -196,8 +204,8 @@ def _tend(children: Sequence[Child], settings: Settings, signals: Sequence[int])
             places = f"dashboard {settings.url}/dashboard, logs {settings.home / 'logs'}"
             print(f"ready in {took:.1f} s: {places}", flush=True)
         if not ready and time.monotonic() - began > READY_TIMEOUT_S:
-            raise ServeError(f"the API does not answer after {READY_TIMEOUT_S:g} s; see {children[0].log}")
-        time.sleep(TICK_S)
+            raise ServeError(f"the API does not answer after {READY_TIMEOUT_S:g} s; see {api.log}")
+        signals.wait(QUIET_S if len(children) > 1 and all(child.pid for child in children) else TICK_S)
 
 
 def _answers(settings: Settings) -> bool:
@@ -283,19 +291,39 @@ def _take_back_jobs(settings: Settings) -> None:
         db.close()
 
 
-@contextmanager
-def _stop_signals() -> Iterator[list[int]]:
-    """The stop signals received so far; a second one ends this process and its children at once."""
-    received: list[int] = []
+class _Signals:
+    """The stop signals received so far, and a wait that any signal ends, also that a child has ended."""
 
-    def note(number: int, _frame: FrameType | None) -> None:
-        received.append(number)
+    def __init__(self, socket_of_signals: socket.socket) -> None:
+        self.received: list[int] = []
+        self._socket = socket_of_signals
+
+    def note(self, number: int, _frame: FrameType | None) -> None:
+        """Notes a stop signal; a second one ends this process and its children at once."""
+        self.received.append(number)
         signal.signal(number, signal.SIG_DFL)
 
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, note) for number in numbers}
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    def wait(self, seconds: float) -> None:
+        """Returns at the next signal, and after `seconds` at the latest."""
+        if select.select([self._socket], [], [], seconds)[0]:
+            self._socket.recv(1024)
+
+
+@contextmanager
+def _stop_signals() -> Iterator[_Signals]:
+    """Handles signals in a `_Signals` until the end."""
+    reader, writer = socket.socketpair()
+    with reader, writer:
+        writer.setblocking(False)
+        signals = _Signals(reader)
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        before = {number: signal.signal(number, signals.note) for number in numbers}
+        # A handler that does nothing, as an ignored signal would not end the wait.
+        before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: None)
+        old = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        try:
+            yield signals
+        finally:
+            signal.set_wakeup_fd(old)
+            for number, handler in before.items():
+                signal.signal(number, handler)

@@ -67,6 +67,7 @@ Action = Literal[
     "webhook.disabled",
     "secret.rotated",
     "secret.rotation_finished",
+    "files.sealed",  # what was stored in plaintext, by an operator's command
     "dashboard.signed_in",
     "dashboard.signed_out",
     "request.refused",
@@ -90,6 +91,7 @@ class Details(TypedDict, total=False):
     epsilon: float | None  # a cap; the owner's policy for one job
     limits: dict[str, int | None]  # those of a key that were set; null: no longer its own
     enabled: bool
+    files: int  # how many were sealed
     because: str  # for `job.failed`: the failure's code
     method: str
     route: str  # the template, not the address

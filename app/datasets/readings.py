@@ -44,6 +44,7 @@ from app.settings import Settings
 KIND = "reading"  # the folder under the storage root
 KEPT = timedelta(days=1)  # how long the owner sees the outcome
 READ = DatasetReading
+ANY_READING = select(READ.id).where(READ.state == "reading").limit(1)
 # That a block was refused is told to its owner alone: a count of such rows, too, is a function of one unit.
 TOLD_TO_ADMINS = or_(READ.parent_id.is_(None), READ.state != "rejected")
 TAKEN = ("id", "attempt", "deaths", "owner_key", "name", "parent_id", "label", "spec", "sources")
@@ -148,6 +149,9 @@ def claim(
         passed: owners whose turn it is not.
         among: their ids; None: any.
     """
+    with db.quick_read() as connection:
+        if connection.scalar(ANY_READING) is None:
+            return None
     free = and_(
         READ.state == "reading", or_(READ.lease_until.is_(None), has_passed(READ.lease_until, READ.lease_clock))
     )

@@ -7,6 +7,7 @@ Ten looks a second at an unchanged database are most of an idle service's work. 
 from __future__ import annotations
 
 import sqlite3
+import threading
 import time
 from pathlib import Path
 
@@ -16,7 +17,7 @@ LONGEST_S = 2.0  # what is due by the clock is looked for this often
 
 
 class Changes:
-    """The changes of a database that one loop has seen. For one thread."""
+    """The changes of a database that one loop has seen. One thread asks at a time; another may close it meanwhile."""
 
     def __init__(self, db: Database) -> None:
         url = db.engine.url
@@ -24,6 +25,8 @@ class Changes:
         self._connection: sqlite3.Connection | None = None
         self._version: int | None = None
         self._again_at = 0.0
+        # A cancelled task leaves its thread behind: closing a connection that is in use ends the process.
+        self._in_use, self._closed = threading.Lock(), False
 
     def due(self) -> bool:
         """True if somebody may have committed since the last True, or if that is LONGEST_S ago.
@@ -32,15 +35,20 @@ class Changes:
         """
         if self._file is None:
             return True
-        if self._connection is None:
-            self._connection = sqlite3.connect(self._file, isolation_level=None, check_same_thread=False)
-        version = self._connection.execute("PRAGMA data_version").fetchone()[0]
+        with self._in_use:
+            if self._closed:
+                return False
+            if self._connection is None:
+                self._connection = sqlite3.connect(self._file, isolation_level=None, check_same_thread=False)
+            version = self._connection.execute("PRAGMA data_version").fetchone()[0]
         if version == self._version and time.monotonic() < self._again_at:
             return False
         self._version, self._again_at = version, time.monotonic() + LONGEST_S
         return True
 
     def close(self) -> None:
-        """Closes the connection."""
-        if self._connection is not None:
-            self._connection.close()
+        """Closes the connection, once nobody uses it. Nothing is due from now on."""
+        with self._in_use:
+            self._closed = True
+            if self._connection is not None:
+                self._connection.close()

@@ -18,7 +18,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from sqlalchemy import select
+from sqlalchemy import String, bindparam, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -35,6 +35,14 @@ from app.ledger.trees import tree_of
 from app.ledger.witnesses import Away, Contradiction, Witness
 
 logger = logging.getLogger(__name__)
+SIGNED_SO = bindparam("signed_so", type_=String)
+GROWN = (
+    select(Account.dataset_id)
+    .outerjoin(LedgerCheckpoint, LedgerCheckpoint.dataset_id == Account.dataset_id)
+    .where(LedgerCheckpoint.size.is_distinct_from(Account.entries) | ~LedgerCheckpoint.note.contains(SIGNED_SO))
+    # A ledger that was joined to another one comes last: the charge to the other one is recorded before it.
+    .order_by(Account.joined_into.is_not(None), Account.dataset_id)
+)
 Announce = Callable[[Session, str, int, str], None]  # data set, entries, note
 
 
@@ -49,16 +57,8 @@ def sign_due(db: Database, heads: Heads, key: Ed25519PrivateKey, announce: Annou
     Returns:
         How many were signed; and the data sets whose chains lack what was kept and were not signed.
     """
-    signed_so = notes.beginning(key.public_key())
-    grown = (
-        select(Account.dataset_id)
-        .outerjoin(LedgerCheckpoint, LedgerCheckpoint.dataset_id == Account.dataset_id)
-        .where(LedgerCheckpoint.size.is_distinct_from(Account.entries) | ~LedgerCheckpoint.note.contains(signed_so))
-        # A ledger that was joined to another one comes last: the charge to the other one is recorded before it.
-        .order_by(Account.joined_into.is_not(None), Account.dataset_id)
-    )
-    with db.read() as session:
-        waiting = list(session.scalars(grown))
+    with db.quick_read() as connection:
+        waiting = list(connection.scalars(GROWN, {"signed_so": notes.beginning(key.public_key())}))
     signed, refused = 0, []
     for dataset_id in waiting:
         try:

@@ -16,14 +16,14 @@ from functools import partial
 from importlib.metadata import version
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from sqlalchemy import delete, literal, select, union_all
+from sqlalchemy import delete, exists, literal, select, union_all
 from sqlalchemy.orm import Session
 
 from app import logs, objects, tracing
 from app.audit import chain, same_content
 from app.db.changes import Changes
 from app.db.engine import Database
-from app.db.models import Account, Outbox
+from app.db.models import Account, Job, Outbox, Prediction
 from app.errors import ServiceError, TransientError, Unavailable
 from app.ledger import behind, certificates, checkpoints
 from app.ledger.blocks import held_on
@@ -32,7 +32,7 @@ from app.ledger.heads import Heads
 from app.ledger.signing_keys import publish, signing_key
 from app.ledger.witnesses import configured
 from app.lifecycle import spool, wakeups
-from app.lifecycle.states import append_event
+from app.lifecycle.states import ACTIVE, append_event
 from app.lifecycle.sweeper import count_queued, reap_expired, traceparent
 from app.lifecycle.wakeups import CeleryNotifier, Notifier, WakeUp, as_read
 from app.predictions import claims as predictions
@@ -50,6 +50,11 @@ JOIN_S = 3.0  # an interrupted delivery is tried again
 NOTIFICATIONS, CERTIFICATES = 500, 100  # at most in one pass
 SURVEY_S, CHECK_S, WITNESS_S = 3600.0, 60.0, 1.0
 DUE = union_all(select(Outbox.topic).distinct(), select(literal("predict")).where(predictions.UNNOTIFIED.exists()))
+# What a sweep can be about. An idle service has neither: one statement in place of ten.
+SWEPT = union_all(
+    select(literal("jobs")).where(exists(select(Job.id).where(Job.status.in_(("queued", *ACTIVE))))),
+    select(literal("predictions")).where(exists(select(Prediction.id))),
+)
 
 
 class Relay:
@@ -75,13 +80,7 @@ class Relay:
         if time.monotonic() >= self.next_survey:
             self.next_survey = time.monotonic() + self._survey()
         if time.monotonic() >= self.next_sweep:
-            reap_expired(self.db, self.settings.max_attempts)
-            self._notify_again()
-            self._notify_predictions()
-            predictions.sweep(self.db)
-            same_content.flag(self.db)
-            self._sign_checkpoints()
-            spool.sweep(self.settings.broker_dir)
+            self._sweep()
             self.next_sweep = time.monotonic() + self.settings.sweep_s
         if time.monotonic() >= self.next_retention:
             retention.sweep(self.db, self.settings)
@@ -91,6 +90,20 @@ class Relay:
     def run(self, stop: threading.Event) -> None:
         """Repeats passes until `stop` is set."""
         repeat(self.run_once, stop, POLL_S, Changes(self.db))
+
+    def _sweep(self) -> None:
+        """Does what no message asks for: what a clock makes due, and what grew."""
+        with self.db.quick_read() as connection:
+            about = set(connection.scalars(SWEPT))
+        if "jobs" in about:
+            reap_expired(self.db, self.settings.max_attempts)
+            self._notify_again()
+        if "predictions" in about:
+            self._notify_predictions()
+            predictions.sweep(self.db)
+        same_content.flag(self.db)
+        self._sign_checkpoints()
+        spool.sweep(self.settings.broker_dir)
 
     def _survey(self) -> float:
         """Compares ledgers with their records. Returns how long to wait for the next time."""

@@ -41,6 +41,7 @@ from app.webhooks.service import may_see, message
 from app.webhooks.targets import Policy, TargetRefused, parse
 
 ANY_EVENT = select(WebhookEvent.id).limit(1)
+ANY_PENDING = select(WebhookDelivery.id).where(WebhookDelivery.status == "pending").limit(1)
 logger = logging.getLogger(__name__)
 POLL_S = 0.5
 THREADS = 4
@@ -71,6 +72,7 @@ class Deliverer:
         self.db, self.keys, self.policy, self.tls, self.retry_scale = db, keys, policy, tls, retry_scale
         self._busy: set[str] = set()  # keys: one key's slow receivers occupy one thread, not all
         self._lock = threading.Lock()
+        self._changes, self._nothing = Changes(db), False
         self._look_at = 0.0
         self._forget_at = now()
 
@@ -126,6 +128,8 @@ class Deliverer:
         """Takes the delivery that has been due the longest, and its key. Skips keys that a thread of this process
         serves."""
         with self._lock:
+            if self._nothing_waits():
+                return None
             due = (
                 select(WebhookDelivery, Webhook.key_id)
                 .join(Webhook, Webhook.id == WebhookDelivery.webhook_id)
@@ -158,6 +162,13 @@ class Deliverer:
             if claimed is not None:
                 self._busy.add(key_id)
             return (claimed, key_id) if claimed is not None else None
+
+    def _nothing_waits(self) -> bool:
+        """True if no delivery waits, for a later try either: then none is due before the database changes."""
+        if self._changes.due() or not self._nothing:
+            with self.db.quick_read() as connection:
+                self._nothing = connection.scalar(ANY_PENDING) is None
+        return self._nothing
 
     def _try(self, delivery: WebhookDelivery) -> Result:
         """Tries a delivery once, if the webhook's key may still see its content."""

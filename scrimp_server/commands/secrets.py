@@ -41,18 +41,22 @@ def rotate(name: Name, home: Home = None) -> None:
 @app.command()
 def seal(home: Home = None) -> None:
     """Seal what is stored of data sets in plaintext, from before SCRIMP_ENCRYPT_PARTS was on."""
-    from app import resealing
+    from app import rotation
+    from app.db.engine import Database
     from app.errors import ServiceError
 
     settings = _settings(home)
     if not settings.encrypt_parts:
         print("scrimp secrets: set SCRIMP_ENCRYPT_PARTS=true first, and restart API and workers", file=sys.stderr)
         raise typer.Exit(1)
+    db = Database.of(settings)
     try:
-        count = resealing.seal(settings)
+        count = rotation.seal(db, settings)
     except (ServiceError, OSError) as error:
         print(f"scrimp secrets: {error}", file=sys.stderr)
         raise typer.Exit(1) from None
+    finally:
+        db.close()
     print(f"{count} files were sealed; backups, snapshots and the disk's free blocks may still have them in plaintext")
 
 

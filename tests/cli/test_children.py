@@ -42,7 +42,7 @@ def test_a_child_that_dies_is_started_again_after_a_growing_wait(tmp_path: Path)
         told = failing.tend()
         if told:
             news.append(told)
-        return failing.deaths == 2
+        return failing.failed_starts == 2
 
     until(second_death)
     assert news[0] == f"sleeper ended with exit code 3; starting again in {FIRST_WAIT_S:g} s (see {failing.log})"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import obstore
 import pytest
 from sqlalchemy import func, select
 
@@ -13,6 +14,7 @@ from app.datasets.reader import Reader
 from app.db.models import Account, AuditEntry, Dataset, DatasetContent, DatasetReading, LedgerEntry
 from app.ledger.heads import Heads
 from app.ledger.verify import verify
+from app.s3 import client
 from tests.datasets.conftest import Api, MakeApi, spec
 from tests.datasets.test_blocks import append, rows
 from tests.datasets.test_resumable import whole
@@ -115,6 +117,27 @@ def test_a_block_by_upload_and_by_path(api: Api, reader: Reader) -> None:
     assert api.client.post(path, json=body, headers=api.headers("owner")).status_code == 201
     assert reader.run_once() and reader.run_once()
     assert [each["state"] for each in listed(api, dataset)] == ["ready"] * 3
+
+
+def test_a_large_block_from_a_bucket(make_api: MakeApi, s3_bucket: str) -> None:
+    """It is fetched and read in the background, as it was accepted; one that has changed since is refused."""
+    api = make_api(read_at_once_bytes=10, data_buckets=[s3_bucket.removeprefix("s3://")])
+    reader = Reader(api.db, api.settings)
+    dataset = ready(api, reader)
+    for label, first, changed in (("two", 60, False), ("three", 120, True)):
+        address, key = f"{s3_bucket}/data/{label}.csv", f"data/{label}.csv"
+        obstore.put(client(s3_bucket), key, rows(range(first, first + 60)).encode())
+        body = {"label": label, "records": 60, "path": address}
+        made = api.client.post(f"/v1/datasets/{dataset}/blocks", json=body, headers=api.headers("owner"))
+        assert made.status_code == 201 and made.json()["state"] == "reading", made.text
+        if changed:
+            obstore.put(client(s3_bucket), key, rows(range(180, 240)).encode())
+        assert reader.run_once() and not reader.run_once()
+        assert s3_bucket not in api.get(f"/v1/datasets/{made.json()['id']}").text, "where it lay is not shown"
+    found = listed(api, dataset)
+    assert [each["state"] for each in found] == ["ready", "ready", "rejected"]
+    assert api.get(f"/v1/datasets/{found[1]['id']}").json()["reading"]["read"]["units"] == 60
+    assert {path.split("/")[1] for path in api.stored()} == {dataset, found[1]["id"]}, "no copy of a file is left"
 
 
 def test_two_blocks_that_share_a_record_are_read_at_once(api: Api, reader: Reader, monkeypatch: Any) -> None:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from app import resealing, rotation
 from app.datasets.reader import Reader
-from app.db.models import Dataset
+from app.db.models import AuditEntry, Dataset
 from app.formats.damage import DataDamagedError
 from app.formats.part_files import load_part, save_part
 from app.formats.sealed import HEADER_BYTES, MAGIC, header_of
@@ -268,6 +268,12 @@ def test_what_was_stored_before_is_sealed_by_a_command(make_api: MakeApi, monkey
     done = runner.invoke(app, ["secrets", "seal", "--home", str(home)])
     assert done.exit_code == 0 and "7 files were sealed" in done.output, done.output
     assert traces(home) == set() and contents(before) == held
+    with before.db.read() as session:
+        entries = session.scalars(select(AuditEntry).where(AuditEntry.action == "files.sealed").order_by(AuditEntry.id))
+        assert [(each.outcome, each.details, each.actor) for each in entries] == [
+            ("failed", {}, None),
+            ("done", {"files": 7}, None),
+        ]
     (said,) = [each for each in examine(settings) if each.part == "sealed"]
     assert said.state == "ok", said
     with_keys(before, bytes(32))

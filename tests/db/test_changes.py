@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -43,6 +44,37 @@ def test_a_look_is_due_after_each_commit(db: Database, watch: Changes) -> None:
 def test_a_look_is_due_by_the_clock_too(db: Database, watch: Changes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changes, "LONGEST_S", 0.0)
     assert watch.due() and watch.due()
+
+
+def test_a_look_that_is_being_made_is_not_closed(tmp_path: Path) -> None:
+    """A cancelled task closed the connection that its thread was using, and the process ended by SIGSEGV."""
+    watch = Changes(Database(f"sqlite:///{tmp_path}/any.db"))
+    told: list[str] = []
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Slow:
+        def execute(self, _statement: str) -> Slow:
+            begun.set()
+            assert go_on.wait(30)
+            told.append("answered")
+            return self
+
+        def fetchone(self) -> tuple[int]:
+            return (1,)
+
+        def close(self) -> None:
+            told.append("closed")
+
+    watch._connection = Slow()  # type: ignore[assignment] # SQLite cannot be told to be slow
+    looking, closing = threading.Thread(target=watch.due), threading.Thread(target=watch.close)
+    looking.start()
+    assert begun.wait(30)
+    closing.start()
+    closing.join(0.05)
+    go_on.set()
+    for each in (looking, closing):
+        each.join(30)
+    assert told == ["answered", "closed"] and not watch.due()
 
 
 def test_a_loop_sees_what_is_committed_while_it_looks(db: Database, watch: Changes) -> None:

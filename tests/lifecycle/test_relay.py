@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import event, func, select
 
 from app.db.engine import Database
 from app.db.models import Certificate, JobEvent, Outbox
@@ -191,3 +191,17 @@ def test_a_sweep_forgets_old_copies_of_a_bucket_s_files(db: Database, settings: 
     relay.run_once()
     relay.run_once()  # the next sweep is not due
     assert forgotten == [True]
+
+
+def test_an_idle_relays_pass_and_sweep_are_four_looks(db: Database, settings: Settings, submit: Submit) -> None:
+    """At the outbox, for jobs and predictions, for new content, and for ledgers that grew."""
+    relay = relay_of(db, settings, lambda _job: None)
+    relay.run_once()
+    said: list[str] = []
+    event.listen(db.engine, "before_cursor_execute", lambda *told: said.append(told[2]))
+    relay.run_once()
+    assert len([each for each in said if each.startswith("SELECT")]) == 4
+    submit()
+    said.clear()
+    relay.run_once()
+    assert any("lease_until" in each for each in said)  # expired leases are looked for again

@@ -95,3 +95,55 @@ def test_a_message_that_finds_no_room_leaves_no_draft(settings: Settings, monkey
     with pytest.raises(OSError, match="no space"):
         list(CeleryNotifier(settings).notify([WakeUp("job_x")]))
     assert list(settings.broker_dir.iterdir()) == []
+
+
+def test_an_idle_reader_lists_the_folder_only_after_a_change(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message that comes while it waits is taken; between two changes only the folder's time is asked for."""
+    listed: list[str] = []
+    listing = spool.Channel._waiting
+
+    def counted(channel: spool.Channel, queue: str) -> list[Path]:
+        listed.append(queue)
+        return listing(channel, queue)
+
+    monkeypatch.setattr(spool.Channel, "_waiting", counted)
+    notifier, asked, long_ago = CeleryNotifier(settings), 0, time.time() - 60
+
+    def ask(_seconds: float) -> None:
+        """Stands for the wait between two looks at the folder's time."""
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            listed.clear()
+        if asked == 100:
+            assert listed == []
+            list(notifier.notify([WakeUp("job_a")]))
+
+    os.utime(settings.broker_dir, (long_ago, long_ago))
+    with notifier.app.connection() as connection:
+        queue = connection.SimpleQueue(QUEUE, no_ack=True)
+        monkeypatch.setattr(spool.time, "sleep", ask)
+        assert queue.get(timeout=60).payload[0] == ["job_a"]
+        assert asked == 100
+        queue.close()
+
+
+def test_two_changes_at_one_time_of_the_folder_are_both_seen(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file system's clock is coarse: the second of two messages may leave the folder's time as it was."""
+    notifier = CeleryNotifier(settings)
+    at = time.time() + 3600  # never settled, whatever this machine's speed
+
+    def keep_time(_seconds: float) -> None:
+        list(notifier.notify([WakeUp("job_b")]))
+        os.utime(settings.broker_dir, (at, at))
+
+    os.utime(settings.broker_dir, (at, at))
+    with notifier.app.connection() as connection:
+        queue = connection.SimpleQueue(QUEUE, no_ack=True)
+        monkeypatch.setattr(spool.time, "sleep", keep_time)
+        assert queue.get(timeout=60).payload[0] == ["job_b"]
+        queue.close()
