@@ -121,6 +121,9 @@ def quote(
     found.scores = list(planned.scores)
     found.estimated_duration_s = round(pace * planned.steps, 1) if pace is not None else None
     found.start = start
+    found.memory = memory.of_plan(planned)
+    if (much := memory.warning(found.memory, memory_bytes)) is not None:
+        found.warnings.append(much)
     if needs_gpu(spec.runtime.device, None) and not gpus.alive():
         found.warnings.append(NO_GPU)
     if spec.runtime.ranks > 1 and not gpus.have_processes(spec.runtime.ranks):
