@@ -27,7 +27,6 @@ from app.dashboard.compare import router as compare_page_router
 from app.dashboard.entries import router as entries_router
 from app.dashboard.gate import SessionFirst
 from app.dashboard.keys import router as key_pages_router
-from app.dashboard.lists import ListHub
 from app.dashboard.register import router as register_page_router
 from app.dashboard.routes import root as root_router
 from app.dashboard.routes import router as dashboard_router
@@ -69,6 +68,7 @@ from app.system.workers import router as workers_router
 from app.web import openapi, problems
 from app.web.headers import HeadAsGet, HostCheck, SecurityHeaders
 from app.web.limits import BodyLimit
+from app.web.lists import ListHub
 from app.web.ratelimit import RequestLimits
 from app.web.requests import RequestIds
 from app.webhooks.routes import router as webhooks_router

@@ -93,7 +93,7 @@ class Blocks:
     def _when_read(self, found: DataBlock, progress: Progress | None) -> DataBlock:
         """Waits for a large file; returns the block as an append at once answers."""
         begun = RegisteredDataset.model_validate(self._client.json("GET", dataset_path(found.id)))
-        told = wait_until_read(self._client.json, begun, progress)
+        told = wait_until_read(self._client, begun, progress)
         block = next(each for each in self(found.dataset) if each.id == found.id)
         return block.model_copy(update={"read": told.read, "warnings": told.warnings})
 

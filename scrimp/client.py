@@ -95,7 +95,7 @@ class Client(Administration):
             owner alone.
         """
         found = RegisteredDataset.model_validate(self._sent("/v1/datasets", spec, file, holdout_file))
-        return wait_until_read(self.json, found, progress) if wait else found
+        return wait_until_read(self, found, progress) if wait else found
 
     def check_dataset(
         self, spec: Document, file: Path | None = None, holdout_file: Path | None = None

@@ -10,8 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import httpx
-
 from scrimp import plots
 from scrimp.errors import NotFound, ScrimpError, ServiceUnreachable
 from scrimp.loading import LoadedModel, load_model
@@ -279,19 +277,9 @@ class JobHandle:
 
 
 def _followed(client: Client, job_id: str, after: int) -> Iterator[Event]:
-    """The events of one connection: server-sent events, whose `data` holds the whole event."""
-    headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": str(after)} if after else {})
-    # The service sends a comment every quarter of a minute.
-    with client.streamed(f"/v1/jobs/{in_path(job_id)}/events", headers=headers, timeout=httpx.Timeout(60.0)) as answer:
-        kind = data = ""
-        for line in answer.iter_lines():
-            name, _, value = line.partition(":")
-            if name == "event":
-                kind = value.strip()
-            elif name == "data":
-                data = value.strip()
-            elif not line and data:
-                if kind == "end":
-                    return
-                yield Event.model_validate(json.loads(data))
-                kind = data = ""
+    """The events of one connection, whose data hold the whole event."""
+    headers = {"Last-Event-ID": str(after)} if after else {}
+    for kind, data in client.server_sent(f"/v1/jobs/{in_path(job_id)}/events", headers):
+        if kind == "end":
+            return
+        yield Event.model_validate(json.loads(data))

@@ -172,6 +172,13 @@ class Reading(Resource):
     warnings: list[str] | None = None
 
 
+class ReadingProgress(Resource):
+    """An event of `GET /v1/datasets/{id}/events`. `state`: reading, rejected or ready."""
+
+    state: str
+    reading: Reading | None = None
+
+
 class Dataset(Resource):
     """`holdout`: the declared hold-out, if there is one; `access`: what the calling key may do (view, train, own);
     `max_epsilon_per_job`: the owner's policy for it; `content_deleted_at`: when the data themselves were deleted;

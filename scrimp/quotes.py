@@ -67,6 +67,12 @@ class Start(Resource):
     in_s: float | None = None
 
 
+class Memory(Resource):
+    """About how many bytes each process of an attempt will hold at its peak, in whole and by what they are."""
+
+    process_bytes: int
+
+
 class Quote(Resource):
     """A price, before it is paid. `epsilon` is null on public data."""
 
@@ -86,6 +92,7 @@ class Quote(Resource):
     hpo: dict[str, Any] | None = None
     estimated_duration_s: float | None = None
     start: Start | None = None
+    memory: Memory | None = None
     warnings: list[str] = []
     resolved: Rate | None = None
 

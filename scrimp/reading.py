@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from contextlib import suppress
 
-from scrimp.errors import ServiceUnreachable, error_of
-from scrimp.models import RegisteredDataset
+from scrimp.errors import ApiError, ServiceUnreachable, error_of
+from scrimp.models import ReadingProgress, RegisteredDataset
+from scrimp.wire import Wire, in_path
 
-POLLS_S = (0.1, 0.2, 0.5, 1.0)  # a file that is read in a second is known at once; others are asked for each second
+POLLS_S = (0.1, 0.2, 0.5, 1.0)  # a file that is read in a second is known at once; others are followed
 PATIENCE = 60  # polls without an answer: the service may be restarted, and goes on reading
 
 Progress = Callable[[int, int], object]
-Call = Callable[..., Any]
 
 
-def wait_until_read(call: Call, found: RegisteredDataset, progress: Progress | None) -> RegisteredDataset:
-    """Polls until the data set is ready; returns it as a registration answers.
+def wait_until_read(client: Wire, found: RegisteredDataset, progress: Progress | None) -> RegisteredDataset:
+    """Follows the data set's events until it is ready; returns it as a registration answers. Where there is no stream,
+    it polls.
 
     Args:
-        call: `Client.json`.
         found: the answer to the registration.
         progress: called with the bytes that are read and those of the whole file.
 
@@ -33,10 +33,11 @@ def wait_until_read(call: Call, found: RegisteredDataset, progress: Progress | N
     while found.state == "reading":
         if progress is not None and found.reading is not None:
             progress(found.reading.bytes_read, found.reading.bytes)
-        time.sleep(POLLS_S[min(polls, len(POLLS_S) - 1)])
+        if polls < len(POLLS_S) - 1 or not _followed(client, found.id, progress):
+            time.sleep(POLLS_S[min(polls, len(POLLS_S) - 1)])
         polls += 1
         try:
-            found = RegisteredDataset.model_validate(call("GET", f"/v1/datasets/{found.id}"))
+            found = RegisteredDataset.model_validate(client.json("GET", f"/v1/datasets/{found.id}"))
             silent = 0
         except ServiceUnreachable:
             silent += 1
@@ -50,3 +51,15 @@ def wait_until_read(call: Call, found: RegisteredDataset, progress: Progress | N
     if progress is not None:
         progress(told.bytes, told.bytes)
     return found.model_copy(update={"read": told.read, "warnings": told.warnings or []})
+
+
+def _followed(client: Wire, dataset_id: str, progress: Progress | None) -> bool:
+    """Follows one stream of events to its end. Returns True if it was the last one; False: ask, and try again."""
+    with suppress(ApiError, ServiceUnreachable):  # such as no place for one more stream
+        for kind, data in client.server_sent(f"/v1/datasets/{in_path(dataset_id)}/events"):
+            if kind == "end":
+                return True
+            told = ReadingProgress.model_validate_json(data).reading
+            if progress is not None and told is not None:
+                progress(told.bytes_read, told.bytes)
+    return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -83,6 +83,26 @@ class Wire:
                 response.read()
                 raise _refusal(response)
             yield response
+
+    def server_sent(self, path: str, headers: Mapping[str, str] | None = None) -> Iterator[tuple[str, str]]:
+        """The server-sent events of one connection, each as its name and its data, until the connection ends.
+
+        Raises:
+            ApiError, ServiceUnreachable: as `json`.
+        """
+        asked = {"Accept": "text/event-stream", **(headers or {})}
+        # The service sends a comment every quarter of a minute.
+        with self.streamed(path, headers=asked, timeout=httpx.Timeout(60.0)) as answer:
+            kind = data = ""
+            for line in answer.iter_lines():
+                name, _, value = line.partition(":")
+                if name == "event":
+                    kind = value.strip()
+                elif name == "data":
+                    data = value.strip()
+                elif not line and data:
+                    yield kind, data
+                    kind = data = ""
 
     @contextmanager
     def _sending(self) -> Iterator[None]:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
-from app.contracts.architectures import Architecture
+from app.contracts.architectures import Architecture, task_of
 from app.contracts.base import Document
 from app.contracts.extractor import ImageInput, Sha256Hex
 from app.contracts.model_settings import ModelSettings, RecordSizes
@@ -82,6 +82,11 @@ class HfModel(ModelSettings):
     def held(self, of: RecordSizes) -> int | None:
         """See ModelSettings.held."""
         return self.pass_numbers
+
+    def peak(self) -> float:
+        """See ModelSettings.peak: causal models score every token, and hold the scores more than once."""
+        causal = self.architecture is not None and task_of(self.architecture) == "language_model"
+        return 4.5 if causal else 1.0
 
     def positions(self) -> int:
         """See ModelSettings.positions."""

@@ -173,6 +173,10 @@ class RecommenderModel(ModelSettings):
         """See ModelSettings.held."""
         return self.held_by_layers() + 2 * (of.items + 1) * (self.max_length if self.loss_positions == "all" else 1)
 
+    def peak(self) -> float:
+        """See ModelSettings.peak: scores, their softmax and gradients, beside formed gradients of layers."""
+        return 2.8
+
     @abstractmethod
     def held_by_layers(self) -> int:
         """What `held` counts besides the items' scores."""

@@ -41,6 +41,10 @@ class ModelSettings(Document):
         None: not known yet; then a pass holds one record.
         """
 
+    def peak(self) -> float:
+        """What a pass holds at its peak, as a multiple of `held`; measured (benchmarks/reports/memory.md)."""
+        return 1.0
+
     def only_float64(self, *, sparse: bool) -> bool:
         """True if passes must be in float64: float32 would not make these products faster.
 

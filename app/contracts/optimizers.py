@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from abc import abstractmethod
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
@@ -86,8 +87,14 @@ class OptimizerSettings(Document):
 
     `averaging`: the published model is this average of the iterates; null: the last one. Scores along the way are of
     the iterates.
+
+    Attributes:
+        divides: gradients are divided by one number for each parameter before they are clipped.
+        observes: each step computes a public gradient too.
     """
 
+    divides: ClassVar[bool] = False
+    observes: ClassVar[bool] = False
     learning_rate: Positive | Literal["auto"] = "auto"
     weight_decay: Annotated[float, Field(ge=0.0, le=1e6)] = 0.0
     decay: Literal["decoupled", "coupled"] = "decoupled"
@@ -103,6 +110,19 @@ class OptimizerSettings(Document):
                 "learning_rate · weight_decay is above 1: parameters would flip and grow, not decay; lower one of them"
             )
         return self
+
+    @abstractmethod
+    def kept(self) -> int:
+        """How many float64 numbers its own state has for each trained number: the memory that admission counts."""
+
+    @property
+    def state_numbers(self) -> int:
+        """`kept`, and one more for the average.
+
+        >>> DpAdam(averaging=TailAverage()).state_numbers
+        3
+        """
+        return self.kept() + (self.averaging is not None)
 
     @property
     def rate(self) -> float:
@@ -127,6 +147,10 @@ class DpSgd(OptimizerSettings):
     momentum: Average = 0.0
     free_step: bool = False
 
+    def kept(self) -> int:
+        """See OptimizerSettings.kept: momentum."""
+        return int(self.momentum > 0.0 or self.free_step)
+
     @model_validator(mode="after")
     def _one_end(self) -> DpSgd:
         if self.free_step and self.averaging is not None:
@@ -144,6 +168,10 @@ class DpAdam(OptimizerSettings):
     betas: tuple[Average, Average] = (0.9, 0.999)
     eps: Guard = 1e-8
 
+    def kept(self) -> int:
+        """See OptimizerSettings.kept: two moments."""
+        return 2
+
 
 class DpAdamBc(OptimizerSettings):
     """θ ← θ − η m̂ / √max(v̂ − Φ, γ′), Φ = (σC/L)², with γ′ = `eps_root`; null takes the standard deviation of the
@@ -153,6 +181,10 @@ class DpAdamBc(OptimizerSettings):
     betas: tuple[Average, Average] = (0.9, 0.999)
     eps_root: Guard | None = None
 
+    def kept(self) -> int:
+        """See OptimizerSettings.kept: two moments."""
+        return 2
+
 
 class DpRmsProp(OptimizerSettings):
     """v ← β v + (1−β) g̃², θ ← θ − η g̃ / (√v + ε)."""
@@ -161,12 +193,20 @@ class DpRmsProp(OptimizerSettings):
     beta: Average = 0.9
     eps: Guard = 1e-8
 
+    def kept(self) -> int:
+        """See OptimizerSettings.kept: a second moment."""
+        return 1
+
 
 class DpAdaGrad(OptimizerSettings):
     """v ← v + g̃², θ ← θ − η g̃ / (√v + ε)."""
 
     kind: Literal["dp_adagrad"] = "dp_adagrad"
     eps: Guard = 1e-10
+
+    def kept(self) -> int:
+        """See OptimizerSettings.kept: a second moment."""
+        return 1
 
 
 class Dp2Settings(OptimizerSettings):
@@ -178,6 +218,7 @@ class Dp2Settings(OptimizerSettings):
     queries a step's batch twice and is charged for it.
     """
 
+    divides: ClassVar[bool] = True
     learning_rate_adaptive: Positive
     max_grad_norm_adaptive: Annotated[float, Field(strict=True, ge=1e-6, le=1e6)]
     delay: Steps | None = None
@@ -191,6 +232,10 @@ class Dp2Settings(OptimizerSettings):
     def delays(self) -> tuple[int, int]:
         """Returns s₁ and s₂."""
         return self.delay_sgd or self.delay or 1, self.delay_adaptive or self.delay or 1
+
+    def kept(self) -> int:
+        """See OptimizerSettings.kept: a second moment, and a sum."""
+        return 2
 
     @model_validator(mode="after")
     def _one_way_to_say_delays(self) -> Dp2Settings:
@@ -243,12 +288,17 @@ class ScaleThenPrivatize(OptimizerSettings):
     `max_grad_norm` bounds the scaled gradients. `betas`: null takes (0.9, 0.999) for adam and (0, 0.9) for rmsprop.
     """
 
+    divides: ClassVar[bool] = True
     kind: Literal["scale_then_privatize"] = "scale_then_privatize"
     base: Literal["adam", "rmsprop"] = "adam"
     betas: tuple[Average, Average] | None = None
     eps: Guard = 1e-8
     eps_root: Annotated[float, Field(strict=True, ge=0.0, le=1e6)] = 0.0
     eps_scale: Divisor = 1e-3
+
+    def kept(self) -> int:
+        """See OptimizerSettings.kept: two moments."""
+        return 2
 
     @model_validator(mode="after")
     def _base_has_moments(self) -> ScaleThenPrivatize:
@@ -262,6 +312,7 @@ class PublicSideSettings(OptimizerSettings):
     classes. Each step draws `public_batch_size` records with replacement; null: each step uses all.
     """
 
+    observes: ClassVar[bool] = True
     public_dataset: Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=NO_NUL)]
     public_batch_size: Annotated[int, Field(strict=True, ge=1, le=10**6)] | None = None
 
@@ -269,9 +320,14 @@ class PublicSideSettings(OptimizerSettings):
 class AdaDps(PublicSideSettings):
     """A ← β A + (1−β) (∇L_public)²; gradients are divided by √A + ε before clipping."""
 
+    divides: ClassVar[bool] = True
     kind: Literal["ada_dps"] = "ada_dps"
     beta: Average = 0.9
     eps: Divisor = 1e-5
+
+    def kept(self) -> int:
+        """See OptimizerSettings.kept: a second moment."""
+        return 1
 
     @model_validator(mode="after")
     def _defined(self) -> AdaDps:
@@ -287,6 +343,10 @@ class PdaDpmd(PublicSideSettings):
 
     kind: Literal["pda_dpmd"] = "pda_dpmd"
     horizon: Steps | None = None
+
+    def kept(self) -> int:
+        """See OptimizerSettings.kept: the public gradient."""
+        return 1
 
 
 Optimizer = (

@@ -13,28 +13,30 @@ from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from fastapi.security import HTTPAuthorizationCredentials
 from sqlalchemy import and_
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from app.dashboard.lists import Page, Reader, changes_of
 from app.dashboard.page import PageRoute
 from app.dashboard.routes import ROWS, AskedJobs, JobsQuery
 from app.dashboard.session import HOME, SignInNeeded, Viewer, current_viewer, is_signed_in
+from app.datasets import readings
+from app.datasets.stream import page_of_reading
 from app.db.engine import Database
 from app.db.models import ApiKey, Job
 from app.errors import RequestError, TooManyRequests, Unauthenticated, Unavailable
 from app.grants.service import require_job, sees_as, visible
 from app.jobs import repository
 from app.jobs.routes import jobs_among, key_of_page
-from app.jobs.stream import NO_BUFFERING, EventHub, follow
+from app.jobs.stream import EventHub, EventStream, follow
 from app.keys.auth import bearer
 from app.keys.service import Caller, KeyLike, still
 from app.keys.sessions import SESSION_COOKIE, signed_in
 from app.web.deps import Db, ServiceSettings
 from app.web.headers import is_stream
+from app.web.lists import Page, Reader, changes_of
 
 router = APIRouter(prefix=f"{HOME}/events", include_in_schema=False, route_class=PageRoute)
 Id = Annotated[str, Path(pattern=r"^[A-Za-z0-9_]{1,100}$")]
+StateId = Annotated[str | None, Header(alias="Last-Event-ID", max_length=64, pattern=r"^[0-9a-f]+$")]
 
 
 def streaming_viewer(
@@ -79,13 +81,34 @@ def job_events(
     return _answer(request, hub, viewer.caller, told)
 
 
+@router.get("/readings/{dataset_id}")
+def reading_events(
+    request: Request,
+    dataset_id: Id,
+    db: Db,
+    viewer: StreamingViewer,
+    last_event_id: StateId = None,
+) -> Response:
+    """Tells how far the file of a data set is read: of its bytes, and of its end."""
+    if viewer is None:
+        return Response(status_code=204)
+    caller = viewer.caller
+    with db.read() as session:
+        row = readings.find(session, caller, dataset_id)
+    if row is None:  # it is ready, or not there: the page asks once, and knows
+        return Response(status_code=204)
+    reader = Reader(page_of_reading(caller, row.id), caller.id, _check(request, viewer))
+    told = changes_of(request.app.state.lists, reader, last_event_id, lambda: False)
+    return _answer(request, request.app.state.hub, caller, told)
+
+
 @router.get("/jobs")
 def jobs_events(
     request: Request,
     db: Db,
     viewer: StreamingViewer,
     asked: AskedJobs,
-    last_event_id: Annotated[str | None, Header(max_length=64, pattern=r"^[0-9a-f]+$")] = None,
+    last_event_id: StateId = None,
 ) -> Response:
     """Tells of changes of one page of the list of jobs: its rows, or an event of one of them."""
     if viewer is None:
@@ -96,19 +119,12 @@ def jobs_events(
     return _answer(request, request.app.state.hub, caller, told)
 
 
-class ChangeStream(StreamingResponse):
-    """Streams messages and holds a place at the hub meanwhile; without a place it answers 204."""
-
-    media_type = "text/event-stream"
-
-    def __init__(self, hub: EventHub, caller: Caller, messages: AsyncIterator[str]) -> None:
-        super().__init__(messages, headers=NO_BUFFERING)
-        self.hub, self.key_id = hub, caller.id
+class ChangeStream(EventStream):
+    """An event stream that without a place answers 204."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            with self.hub.place(self.key_id):
-                await super().__call__(scope, receive, send)
+            await super().__call__(scope, receive, send)
         except (TooManyRequests, Unavailable):  # raised before the first byte
             await Response(status_code=204)(scope, receive, send)
 

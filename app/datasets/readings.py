@@ -22,7 +22,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, case, delete, exists, func, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, Select, and_, case, delete, exists, func, or_, select, tuple_, update
 from sqlalchemy.orm import Session, aliased
 
 from app import parts
@@ -268,6 +268,12 @@ def require(session: Session, caller: Caller, dataset: str) -> DatasetReading:
 def outcome(session: Session, caller: Caller, dataset_id: str) -> DatasetReading | None:
     """What was read of a data set in the background, for its owner, as long as it is kept."""
     return session.scalars(select(READ).where(READ.id == dataset_id, READ.state == "ready", _seen(caller))).first()
+
+
+def states(caller: Caller, dataset_id: str) -> Select[str, str, int]:
+    """Selects the state of a registration, and the bytes that are read, as the caller may see it; "ready" too."""
+    columns = select(READ.id, READ.state, READ.bytes_read)
+    return columns.where(READ.id == dataset_id, _seen(caller))
 
 
 def page(session: Session, caller: Caller, *, after: tuple[datetime, str] | None, limit: int) -> list[DatasetReading]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Header, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from app.contracts.dataset_spec import DatasetSpec, rounded
 from app.contracts.redeclaration import Redeclaration
-from app.datasets import declaring, readings, repository, resumable, service, sources, storage
+from app.datasets import declaring, readings, repository, resumable, service, sources, storage, stream
 from app.datasets.parsing import Parsers
 from app.datasets.receiving import document_of, received
 from app.datasets.schemas import (
@@ -20,6 +20,7 @@ from app.datasets.schemas import (
     Read,
     Reading,
     ReadingDataset,
+    ReadingProgress,
     RedeclaredDataset,
     RegisteredDataset,
     Shape,
@@ -32,6 +33,7 @@ from app.errors import Conflict
 from app.grants import service as grants
 from app.ids import rfc3339
 from app.jobs.pricing import PricingService
+from app.jobs.stream import EventStream
 from app.keys.auth import CurrentKey, OwnerKey
 from app.keys.service import Caller
 from app.ledger import summary
@@ -40,11 +42,15 @@ from app.ledger.heads import Heads
 from app.settings import Settings
 from app.web.deps import Db, RecordedHeads, ServiceSettings, get_parsers, get_pricing
 from app.web.examples import DATASET_SPECS, SPECS_WITHOUT_FILE
+from app.web.headers import is_stream
 from app.web.pagination import After, Limit, decode_row, encode_cursor
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"])
 Pricing = Annotated[PricingService, Depends(get_pricing)]
 Parsing = Annotated[Parsers, Depends(get_parsers)]
+STREAM: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/event-stream": {"schema": {"type": "string"}, "example": stream.EXAMPLE}}}
+}
 
 
 # The body is read by hand, so that nothing is stored before its size is bounded. It is documented all the same.
@@ -166,6 +172,27 @@ def show_dataset(
     ledger = summary.figures(db, pricing, dataset.id)
     view = DatasetView.of(dataset, ledger, access, states_of(db, heads, [dataset.id])[dataset.id])
     return view if told is None else view.model_copy(update={"reading": Reading.of(told)})
+
+
+@router.get("/{dataset_id}/events", response_model=ReadingProgress, responses=STREAM)
+def show_reading(
+    request: Request,
+    dataset_id: str,
+    db: Db,
+    caller: CurrentKey,
+    last_event_id: Annotated[str | None, Header(max_length=64, pattern=r"^[0-9a-f]+$")] = None,
+) -> ReadingProgress | EventStream:
+    """Tells how far a data set's file is read.
+
+    With `Accept: text/event-stream` it tells so on each change (`reading`), and ends after `ready` or `rejected`;
+    Last-Event-ID resumes. The stream ends when the key does, or when the owner withdraws the registration. The number
+    of open streams is bounded: beyond it the answer is 429 for the key, 503 for the process.
+    """
+    found, told = stream.progress(db, caller, dataset_id)
+    if not is_stream(request.scope):
+        return told
+    hubs = request.app.state
+    return EventStream(hubs.hub, caller, stream.follow(hubs.lists, caller, found, last_event_id))
 
 
 @router.post("/{dataset_id}/declarations", status_code=201)

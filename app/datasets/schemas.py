@@ -96,6 +96,20 @@ class Reading(BaseModel):
         )
 
 
+class ReadingProgress(BaseModel):
+    """How far a data set's file is read. `reading` is null for who is not told of it, and a day after the end."""
+
+    state: Literal["reading", "rejected", "ready"]
+    reading: Reading | None
+
+    @classmethod
+    def of(cls, row: DatasetReading | None) -> ReadingProgress:
+        """Shows a registration to those who see it; None: the data set is ready, and nothing else is told."""
+        if row is None:
+            return cls(state="ready", reading=None)
+        return cls.model_validate({"state": row.state, "reading": Reading.of(row)})
+
+
 class DatasetView(BaseModel):
     """A data set. Everything but `content_sha256` is public.
 

@@ -1,14 +1,125 @@
-"""What a job's attempt holds in memory at least, by public numbers, against the limit that the operator set."""
+"""What a process of a job's attempt holds in memory, by public numbers, against the limit that the operator set.
+
+`least_bytes`, which no attempt can do without, decides who is refused. `estimate` is shown in the quote, with a warning
+where it exceeds the limit: it is calibrated on the peaks of real attempts (benchmarks/bench_memory.py), not proved.
+"""
 
 from __future__ import annotations
 
-from app.catalogue.models import layers
-from app.contracts.job_spec import JobSpec
+import math
+
+from app.catalogue.models import Layer, layers
+from app.contracts.base import Document
+from app.contracts.hf import HfModel
+from app.contracts.job_spec import JobSpec, LinearModel, MatrixFactorizationModel
+from app.contracts.model_settings import RecordSizes
 from app.errors import InvalidRequest
-from app.jobs.plans import DatasetFacts
+from app.jobs.plans import DatasetFacts, Plan
+from app.privacy.numerics import BYTES, KEPT_BYTES, PASS_BYTES, Numerics, PublicSizes, in_memory, record_bytes
 
 NUMBER_BYTES = 8  # parameters are in float64, totals in float64 or int64
 MIB = 2**20
+# Measured, see benchmarks/reports/memory.md.
+BASE_BYTES = 205 * MIB  # Python, torch and the libraries that an attempt has loaded, in memory of its own
+TRANSFORMERS_BYTES = 140 * MIB  # and the library of Hugging Face models
+OVERHEAD = 1.12  # what the allocator keeps of what was given back, but for passes
+LINEAR_SCRATCH, LINEAR_DIVIDED = 5, 9  # a linear model's products, in multiples of its numbers
+
+
+class MemoryEstimate(Document):
+    """About how many bytes each process of an attempt holds at its peak, on a processor; and what they are.
+
+    Attributes:
+        process_bytes: of the process that needs most; an attempt has `runtime.processes` of them.
+        base_bytes: Python, torch and the libraries.
+        model_bytes: the parameters, frozen ones too.
+        totals_bytes: a step's sum over records, and what is added to it.
+        noise_bytes: a step's noise, which becomes the noised gradient.
+        optimizer_bytes: the optimizer's state; what it divides gradients by; public gradients.
+        passes_bytes: a pass: layer outputs, their gradients, and formed gradients of single records.
+        records_bytes: the training records, where they are in memory, by their public number.
+    """
+
+    process_bytes: int
+    base_bytes: int
+    model_bytes: int
+    totals_bytes: int
+    noise_bytes: int
+    optimizer_bytes: int
+    passes_bytes: int
+    records_bytes: int
+
+
+def of_plan(planned: Plan) -> MemoryEstimate:
+    """The memory of a planned job; of a study, of its final trial."""
+    facts = planned.facts
+    sizes = PublicSizes(facts.records_train, facts.records_per_unit, facts.features, facts.outputs, facts.is_sparse)
+    return estimate(planned.spec, sizes, facts.rows, planned.numerics)
+
+
+def estimate(spec: JobSpec, sizes: PublicSizes, rows: tuple[int, int], numerics: Numerics) -> MemoryEstimate:
+    """The memory of a process of the job's attempts.
+
+    Args:
+        spec: with its model's content filled in.
+        rows: the declared numbers of users and items; 0 where there are none.
+        numerics: the job's.
+    """
+    trained = layers(spec.model, sizes.features, sizes.outputs, rows)
+    numbers, largest = _size(trained), _largest_tensor(trained)
+    each = NUMBER_BYTES * numbers
+    shards = spec.runtime.ranks if spec.runtime.shard == "optimizer" else 1
+    optimizer, linear = spec.optimizer, isinstance(spec.model, LinearModel)
+    own = each // shards if shards > 1 else 0  # a rank's totals are copied out of all
+    divided = 0
+    if optimizer.divides:
+        divided = each + (LINEAR_DIVIDED * each if linear else 2 * NUMBER_BYTES * largest)
+    observed = 2 * each if optimizer.observes else 0
+    noises = 2 if spec.noise is not None else 1 if spec.privacy is not None else 0
+    held = spec.model.held(RecordSizes(sizes.features, sizes.outputs, sizes.sparse, rows[1])) or PASS_BYTES
+    parts = {
+        "model_bytes": each + _module_bytes(spec, numbers, numerics),
+        "totals_bytes": each + own + (LINEAR_SCRATCH * each if linear else 2 * NUMBER_BYTES * largest),
+        "noise_bytes": noises * each // shards,
+        "optimizer_bytes": optimizer.state_numbers * each // shards + divided + observed,
+        "passes_bytes": math.ceil(spec.model.peak() * numerics.rows_per_pass * held * BYTES[numerics.passes]),
+        "records_bytes": _records_bytes(spec, sizes, numerics),
+    }
+    passes = parts["passes_bytes"]
+    base = BASE_BYTES + (TRANSFORMERS_BYTES if isinstance(spec.model, HfModel) else 0)
+    whole = base + math.ceil(OVERHEAD * (sum(parts.values()) - passes)) + passes
+    return MemoryEstimate(process_bytes=whole, base_bytes=base, **parts)
+
+
+def _module_bytes(spec: JobSpec, trained: int, numerics: Numerics) -> int:
+    """A network's module has the parameters once more, in the type of passes; and the frozen ones."""
+    if isinstance(spec.model, LinearModel | MatrixFactorizationModel):
+        return 0
+    numbers = (spec.model.parameters or trained) if isinstance(spec.model, HfModel) else trained
+    return BYTES[numerics.passes] * numbers
+
+
+def _records_bytes(spec: JobSpec, sizes: PublicSizes, numerics: Numerics) -> int:
+    """The records' own bytes, once more in a secret order, and once more as passes that are kept."""
+    model = spec.model
+    sparse = model.is_sparse(sizes.sparse) if isinstance(model, LinearModel) else sizes.sparse
+    features = model.inputs(sizes.features) if isinstance(model, LinearModel) else sizes.features
+    each = record_bytes(features, sparse=sparse, rating=isinstance(model, MatrixFactorizationModel))
+    if not in_memory(numerics.records_bound, each):
+        return 0
+    copies = 1
+    if spec.sampling.takes_all:
+        width = features * BYTES[numerics.passes]
+        copies += (numerics.sums == "float32") + (sparse or numerics.records_bound * width <= KEPT_BYTES)
+    return copies * sizes.records * sizes.records_per_unit * each
+
+
+def _size(of: list[Layer]) -> int:
+    return sum(each.parameters for each in of)
+
+
+def _largest_tensor(of: list[Layer]) -> int:
+    return max((math.prod(shape) for each in of for shape in each.shapes.values()), default=0)
 
 
 def least_bytes(spec: JobSpec, numbers: int) -> int:
@@ -28,7 +139,7 @@ def check(spec: JobSpec, facts: DatasetFacts, limit_bytes: int | None) -> None:
     """
     if limit_bytes is None:
         return
-    numbers = sum(each.parameters for each in layers(spec.model, facts.features, facts.outputs, facts.rows))
+    numbers = _size(layers(spec.model, facts.features, facts.outputs, facts.rows))
     least = least_bytes(spec, numbers)
     if least > limit_bytes:
         detail = (
@@ -37,3 +148,13 @@ def check(spec: JobSpec, facts: DatasetFacts, limit_bytes: int | None) -> None:
             "SCRIMP_ATTEMPT_MEMORY_BYTES"
         )
         raise InvalidRequest.at("/model", detail)
+
+
+def warning(found: MemoryEstimate, limit_bytes: int | None) -> str | None:
+    """What a quote says where the estimate exceeds the operator's limit; None where it does not."""
+    if limit_bytes is None or found.process_bytes <= limit_bytes:
+        return None
+    return (
+        f"an attempt's process will need about {-(-found.process_bytes // MIB):,} MiB of memory (`memory`), and may "
+        f"use {limit_bytes // MIB:,} MiB: the job may end out of memory"
+    )

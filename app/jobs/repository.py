@@ -237,7 +237,7 @@ def states_of_page(
     after: tuple[datetime | str, str] | None,
     limit: int,
     sort: JobOrder = "newest",
-) -> Select[tuple[str, str, int]]:
+) -> Select[str, str, int]:
     """Selects the id, the status and the number of events of each job on the same page: what tells that it changed."""
     return _page([JOB.id, JOB.status, JOB.events], among=among, status=status, after=after, sort=sort).limit(limit)
 

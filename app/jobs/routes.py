@@ -43,7 +43,7 @@ from app.jobs.schemas import (
     MetricView,
     Quote,
 )
-from app.jobs.stream import EventStream
+from app.jobs.stream import EventStream, follow
 from app.jobs.sweeps import SweepView
 from app.jobs.trials import TrialList, trials
 from app.keys.auth import CurrentKey, admitted, identified, token_in
@@ -369,7 +369,8 @@ def list_events(
     with db.read() as session:
         require_job(session, caller, job_id)
         if "text/event-stream" in request.headers.get("accept", ""):
-            return EventStream(request.app.state.hub, caller, job_id, max(after, int(last_event_id or 0)))
+            hub, seen = request.app.state.hub, max(after, int(last_event_id or 0))
+            return EventStream(hub, caller, follow(hub, caller, job_id, seen))
         page = repository.events_after(session, job_id, after, limit)
         more, page = len(page) > limit, page[:limit]
         return EventList(items=[EventView.of(event) for event in page], next=str(page[-1].seq) if more else None)

@@ -14,6 +14,7 @@ from app.contracts.runtime import Runtime
 from app.db.models import Artifact, Attempt, Job, JobEvent, Metric
 from app.hpo.rates import Resolved
 from app.ids import now
+from app.jobs.memory import MemoryEstimate
 from app.jobs.trials import StudyView
 from app.lifecycle.presence import GpuWorkers
 from app.privacy.numerics import Numerics
@@ -56,6 +57,7 @@ class Quote(BaseModel):
     start: Start | None = None  # null inside a job, for a study, and if no worker is alive that may take it
     declaration: int | None = None  # the version of the data set's declaration; null inside a job, which has it itself
     warnings: list[str] = []
+    memory: MemoryEstimate | None = None  # of each process of an attempt; null inside a job
     resolved: Resolved | None = None  # the learning rate that "auto" stands for, and why
 
 

@@ -125,6 +125,9 @@ def quote(
     found.scores = list(planned.scores)
     found.estimated_duration_s = round(pace * planned.steps, 1) if pace is not None else None
     found.start = start
+    found.memory = memory.of_plan(planned)
+    if (much := memory.warning(found.memory, memory_bytes)) is not None:
+        found.warnings.append(much)
     lack = gpus.lack(spec.runtime, None)
     if lack is not None:
         found.warnings.append(LACKS[lack].format(ranks=spec.runtime.ranks))

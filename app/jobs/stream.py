@@ -28,10 +28,10 @@ from app.grants.service import check_job
 from app.jobs.polling import news_of
 from app.jobs.schemas import EventView
 from app.keys.service import Caller, still
+from app.web.lists import KEEP_ALIVE, KEEP_ALIVE_S
 
 logger = logging.getLogger(__name__)
 POLL_S = 0.2
-KEEP_ALIVE_S = 15.0
 PAGE = 500
 RETRY_S = 10
 JOBS = table_of(Job).c
@@ -114,12 +114,12 @@ class EventHub:
 
 
 class EventStream(StreamingResponse):
-    """The answer that `follow` streams. It holds a place at the hub from its first byte to its last."""
+    """An answer of server-sent events. It holds a place at the hub from its first byte to its last."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, hub: EventHub, caller: Caller, job_id: str, after: int) -> None:
-        super().__init__(follow(hub, caller, job_id, after), headers=NO_BUFFERING)
+    def __init__(self, hub: EventHub, caller: Caller, events: AsyncIterator[str]) -> None:
+        super().__init__(events, headers=NO_BUFFERING)
         self.hub, self.key_id = hub, caller.id
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -155,7 +155,7 @@ async def follow(hub: EventHub, caller: Caller, job_id: str, after: int) -> Asyn
             try:
                 await asyncio.wait_for(news.wait(), KEEP_ALIVE_S)
             except TimeoutError:
-                yield ": keep-alive\n\n"
+                yield KEEP_ALIVE
     except (Unauthenticated, NotFound):
         return
     finally:

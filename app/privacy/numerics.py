@@ -35,6 +35,8 @@ CACHE_BYTES = 2**24  # a linear model's pass: both of its products find the feat
 MOST_ROWS = 4080  # a network's pass: more rows are no faster
 MOST_LINEAR_ROWS = 65_520
 IN_MEMORY_BYTES = 2**29  # of records_bound records: larger parts stay on disk, and passes read them from a map
+KEPT_BYTES = 2**30  # a full batch's passes are kept up to this size
+SPARSE_BYTES, RATING_BYTES = 2048, 24  # of a stored record
 PASS_OVERHEAD = 8  # the fixed cost of a pass, in rows
 SPARSE_ENTRIES = 32  # of a sparse row: a pass writes one number for each feature, as so many rows' entries take
 
@@ -244,6 +246,17 @@ def in_memory(records: int, record_bytes: int) -> bool:
     (True, False)
     """
     return records * record_bytes <= IN_MEMORY_BYTES
+
+
+def record_bytes(features: int, *, sparse: bool, rating: bool) -> int:
+    """Returns a stored record's size; a guess where it varies, which must not depend on the records.
+
+    Args:
+        features: the model's inputs.
+        sparse: they are stored sparsely.
+        rating: the record is a rating.
+    """
+    return RATING_BYTES if rating else SPARSE_BYTES if sparse else 4 * features
 
 
 def sensitivity_slack(records: int, rows: int, positions: int, sums: SumType = "float64") -> float:

@@ -275,6 +275,8 @@ def quote(console: Console, found: Quote) -> None:
     pairs += [(each.name, f"will be released with noise of about ± {each.std:.2g}") for each in found.scores]
     if found.estimated_duration_s is not None:
         pairs.append(("takes about", f"{found.estimated_duration_s:g} s"))
+    if found.memory is not None:
+        pairs.append(("memory", f"about {-(-found.memory.process_bytes >> 20):,} MiB a process"))
     if found.start is not None:
         when = "when a worker is free" if found.start.in_s is None else f"in about {found.start.in_s:g} s"
         least = "at least " if found.start.at_least else ""

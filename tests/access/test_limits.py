@@ -15,7 +15,7 @@ from starlette.types import Message
 
 from app.db.models import Job, Outbox
 from app.errors import TooManyRequests
-from app.jobs.stream import EventHub, EventStream
+from app.jobs.stream import EventHub, EventStream, follow
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.claims import claim
 from app.main import create_app
@@ -340,7 +340,8 @@ def test_a_reader_that_goes_away_gives_its_place_back(world: World) -> None:
         scope = {"type": "http", "asgi": {"spec_version": "2.0"}}
         for _ in range(2):
             arrived.clear()
-            await EventStream(hub, world.caller("trainer"), job, 0)(scope, receive, send)
+            caller = world.caller("trainer")
+            await EventStream(hub, caller, follow(hub, caller, job, 0))(scope, receive, send)
 
     asyncio.run(read())
     assert sent.count("http.response.start") == 2

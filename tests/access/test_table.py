@@ -151,6 +151,7 @@ TABLE: dict[tuple[str, str], Rule] = {
     ("DELETE", "/v1/uploads/{upload_id}"): Rule(404, role=OWNERS),
     ("GET", "/v1/datasets"): ANY,
     ("GET", "/v1/datasets/{dataset_id}"): SEEN,
+    ("GET", "/v1/datasets/{dataset_id}/events"): SEEN,
     ("GET", "/v1/datasets/{dataset_id}/grants"): Rule(needs="own", by_name=True),
     ("PUT", "/v1/datasets/{dataset_id}/grants/{key_id}"): Rule(needs="own", send=json({"access": "view"})),
     ("DELETE", "/v1/datasets/{dataset_id}/grants/{key_id}"): Rule(204, needs="own", send=a_fresh_grant),
@@ -256,6 +257,7 @@ TABLE: dict[tuple[str, str], Rule] = {
     ("POST", "/dashboard/logout"): Rule(303),
     ("GET", "/dashboard/live/jobs"): ANY,
     ("GET", "/dashboard/events/jobs"): Rule(204),  # no stream is asked for
+    ("GET", "/dashboard/events/readings/{dataset_id}"): Rule(204),
     ("GET", "/dashboard/events/jobs/{job_id}"): Rule(204, needs="view"),
     ("GET", "/dashboard/jobs/{job_id}"): VIEW,
     ("GET", "/dashboard/live/jobs/{job_id}"): VIEW,

@@ -40,6 +40,7 @@ COMMANDS = {
     "POST /v1/datasets": "datasets add",
     "POST /v1/datasets/check": "datasets check",
     "GET /v1/datasets/{dataset_id}": "datasets show",
+    "GET /v1/datasets/{dataset_id}/events": "datasets add",
     "DELETE /v1/datasets/{dataset_id}/content": "datasets delete-content",
     "POST /v1/datasets/{dataset_id}/declarations": "datasets declare",
     "GET /v1/datasets/{dataset_id}/grants": "grants list",

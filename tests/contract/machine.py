@@ -161,7 +161,8 @@ def _real(draw: st.DrawFn, strategy: Any) -> Drawn:
     if draw(st.integers(0, 19)) == 0:
         case.headers["Authorization"] = draw(st.sampled_from(["Bearer scrimp_key_a_b", "Basic eDp5", "Bearer"]))
     if case.path.endswith("/events") and draw(st.booleans()):
-        slot(case.path_parameters, "job_id", "finished_jobs")
+        if "job_id" in case.path_parameters:
+            slot(case.path_parameters, "job_id", "finished_jobs")
         case.headers["Accept"] = "text/event-stream"
     return drawn
 

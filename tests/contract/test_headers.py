@@ -32,6 +32,7 @@ def test_every_answer_of_the_api_is_safe(client: TestClient, whole: Whole) -> No
         (200, {"url": "/v1/jobs", "headers": key}),
         (200, {"url": "/openapi.json", "headers": key}),
         (200, {"url": f"{job}/events", "headers": key | {"Accept": "text/event-stream"}}),
+        (200, {"url": f"/v1/datasets/{ids.reviews}/events", "headers": key | {"Accept": "text/event-stream"}}),
         (200, {"url": f"{job}/artifacts/model.safetensors", "headers": key}),
         (206, {"url": f"{job}/artifacts/model.safetensors", "headers": key | {"Range": "bytes=0-3"}}),
         (416, {"url": f"{job}/artifacts/model.safetensors", "headers": key | {"Range": "bytes=900-"}}),

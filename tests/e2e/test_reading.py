@@ -26,7 +26,7 @@ def test_the_service_is_killed_while_it_reads(service: Service, tmp_path: Path) 
     service.kill_and_start()
     told: list[tuple[int, int]] = []
     with service.client() as client:
-        ready = wait_until_read(client.json, found, lambda *each: told.append(each))
+        ready = wait_until_read(client, found, lambda *each: told.append(each))
         assert (ready.state, ready.id) == ("ready", found.id)
         assert ready.read is not None and ready.read.records == ROWS
         assert [entry.kind for entry in client.ledger_entries(name)] == ["open"]

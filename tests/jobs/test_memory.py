@@ -5,10 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
+from app.catalogue.optimizers import CATALOGUE
+from app.contracts import optimizers as specs
+from app.contracts.dataset_spec import Tensor
 from app.db.engine import Database
 from app.errors import InvalidRequest
-from app.jobs.memory import check, least_bytes
+from app.jobs.memory import MemoryEstimate, check, estimate, least_bytes, warning
+from app.privacy.numerics import PublicSizes, numerics_of
 from app.settings import Settings
 from tests.conftest import Api
 from tests.factories import add_dataset, job_spec
@@ -17,6 +22,8 @@ from tests.worker.support import keys_of, plan_of, spec, start_of
 from worker.clipping.engine import Clip
 from worker.clipping.totals import Grid, GridTotals
 from worker.messages import Keys
+from worker.optimizers.base import Observing, Preconditioned
+from worker.optimizers.build import build_optimizer
 
 MLP = {"kind": "mlp", "hidden": [7]}
 NUMBERS = 2 * 7 + 7 + 7 * 2 + 2
@@ -43,6 +50,49 @@ def test_an_attempt_holds_at_least_that(model: dict[str, Any]) -> None:
     assert held - 64 <= least_bytes(plan.spec, plan.model.numbers) <= held
 
 
+@pytest.mark.parametrize("kind", CATALOGUE)
+@pytest.mark.parametrize("averaging", [None, {"kind": "tail"}], ids=["last", "average"])
+def test_an_optimizer_keeps_what_it_says(kind: str, averaging: Any) -> None:
+    """Besides single numbers, such as AdamBC's Φ."""
+    asked: dict[str, Any] = {"learning_rate": 0.1, "averaging": averaging}
+    if issubclass(CATALOGUE[kind].document, specs.Dp2Settings):
+        asked |= {"learning_rate_adaptive": 0.1, "max_grad_norm_adaptive": 1.0, "delay": 2}
+    if issubclass(CATALOGUE[kind].document, specs.PublicSideSettings):
+        asked["public_dataset"] = "ds_1"
+    settings: Any = CATALOGUE[kind].document.model_validate(asked)
+    optimizer, parameters = build_optimizer(settings, 10), {"w": torch.zeros(3, 5, dtype=torch.float64)}
+    state = optimizer.init(parameters)
+    assert sum(each.numel() for each in state.values() if each.dim()) == 15 * settings.state_numbers
+    assert all(each.dtype == torch.float64 for each in state.values())
+    assert isinstance(optimizer, Observing) == settings.observes
+    divides = isinstance(optimizer, Preconditioned) and optimizer.divisors(state, 3, 0) is not None
+    assert averaging is not None or divides == settings.divides
+
+
+@pytest.mark.parametrize("momentum", [{"momentum": 0.9}, {"free_step": True}])
+def test_momentum_is_kept(momentum: dict[str, Any]) -> None:
+    assert (specs.DpSgd(learning_rate=0.1).kept(), specs.DpSgd(learning_rate=0.1, **momentum).kept()) == (0, 1)
+
+
+def estimated(**changes: Any) -> MemoryEstimate:
+    asked = spec_of(model=MLP | {"hidden": [1000, 1000]}, **changes)
+    sizes = PublicSizes(400, 1, 784, 10, False)
+    return estimate(asked, sizes, (0, 0), numerics_of(asked, sizes, Tensor(array="x")))
+
+
+def test_the_estimate_holds_what_a_process_does() -> None:
+    numbers, adam = 784 * 1000 + 1000 + 1000 * 1000 + 1000 + 1000 * 10 + 10, {"kind": "dp_adam", "learning_rate": 0.1}
+    plain, moments = estimated(), estimated(optimizer=adam)
+    assert moments.optimizer_bytes == 16 * numbers and plain.model_bytes == 12 * numbers
+    assert least_bytes(spec_of(runtime={"device": "cpu"}), numbers) < plain.process_bytes < moments.process_bytes
+    asked = {"optimizer": adam, "runtime": {"processes": 2, "shard": "optimizer"}}
+    sharded = estimated(**asked)
+    assert (sharded.optimizer_bytes, sharded.noise_bytes) == (8 * numbers, 4 * numbers)
+    assert sharded.process_bytes < moments.process_bytes
+    assert warning(plain, None) is None and warning(plain, plain.process_bytes) is None
+    assert "MiB" in (warning(plain, plain.process_bytes - 1) or "")
+
+
 @pytest.fixture
 def settings(settings: Settings) -> Settings:
     return settings.model_copy(update={"attempt_memory_bytes": 2**28})
@@ -59,4 +109,8 @@ def test_a_model_beyond_the_operators_limit_costs_nothing(api: Api, db: Database
     ledger = api.client.get(f"/v1/datasets/{dataset}/ledger", headers=api.headers("owner")).json()
     assert ledger["accounts"]["train"]["held"] == 0
     fits = job_spec(dataset, model={"kind": "mlp", "hidden": [5700, 5700]})
-    assert api.client.post("/v1/quotes", json=fits, headers=api.headers("analyst")).status_code == 200
+    quote = api.client.post("/v1/quotes", json=fits, headers=api.headers("analyst"))
+    assert quote.status_code == 200
+    assert quote.json()["memory"]["process_bytes"] > 2**28 and "256 MiB" in quote.json()["warnings"][-1]
+    small = api.client.post("/v1/quotes", json=job_spec(dataset), headers=api.headers("analyst")).json()
+    assert small["memory"]["process_bytes"] < 2**28 and small["warnings"] == []

@@ -23,7 +23,7 @@ from app.errors import PrivacyError
 from app.privacy.derive import PublicFacts, batch_of, check_agreement, delayed_of, rate_of
 from app.privacy.events import Truncation
 from app.privacy.mechanism import MIN_POISSON_BLOCK_STEPS, MechanismConfig, TrainingMechanism
-from app.privacy.numerics import Numerics, in_memory, numerics_of
+from app.privacy.numerics import KEPT_BYTES, Numerics, in_memory, numerics_of, record_bytes
 from worker.clipping.adaptive import AdaptiveNorm
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.build import build_engine, unclipped_engine
@@ -50,8 +50,6 @@ from worker.training.side import PublicSide
 
 BLOCKS = 25
 MAX_BLOCK_STEPS = 1000
-SPARSE_BYTES, RATING_BYTES = 2048, 24  # of a stored record
-KEPT_BYTES = 2**30  # a full batch's passes are kept up to this size
 
 
 @dataclass(frozen=True)
@@ -140,10 +138,9 @@ class Plan:
 
     @property
     def _record_bytes(self) -> int:
-        """A record's size on disk; a guess where it varies, which must not depend on the records."""
-        if isinstance(self.model, MatrixFactorization):
-            return RATING_BYTES
-        return SPARSE_BYTES if self.sparse else 4 * self.model.features
+        """A record's size on disk."""
+        rating = isinstance(self.model, MatrixFactorization)
+        return record_bytes(self.model.features, sparse=self.sparse, rating=rating)
 
     def initial(self, keys: Keys) -> Parameters:
         """The initial parameters of a segment, on the device."""

@@ -1,10 +1,11 @@
 """One look for all open lists of a process. It makes two statements, for one reader and for fifty:
 
     keys    of all readers: a reader whose key or session has ended is told so
-    pages   the jobs on all pages, their status and their number of events: a part a page
+    pages   the rows on all pages, their status and how far they are: a part a page
 
-Each part has the condition of app.grants.service.visible, so its rows are those that its reader's list shows. Readers
-of the same page with the same rights share a part. On SQLite nothing is asked while nobody has written.
+A page is a page of the list of jobs, or one registration whose file is read. Each part has the condition of its own
+page (app.grants.service.visible, app.datasets.readings), so its rows are those that its reader may see. Readers of the
+same page with the same rights share a part. On SQLite nothing is asked while nobody has written.
 """
 
 from __future__ import annotations
@@ -14,23 +15,23 @@ import hashlib
 import logging
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import Connection, Select, bindparam, literal, select, union_all
+from sqlalchemy import Connection, Row, Select, bindparam, literal, select, union_all
 from starlette.concurrency import run_in_threadpool
 
 from app.db.changes import Changes
 from app.db.engine import Database
 from app.db.models import ApiKey, table_of
 from app.errors import Unauthenticated
-from app.jobs.stream import KEEP_ALIVE_S
-from app.keys.service import KeyLike
 from app.logs import kind_of
 
 logger = logging.getLogger(__name__)
 LOOK_S = 1.0
+KEEP_ALIVE_S = 15.0
 MOST_PARTS = 100  # of one statement; SQLite takes 500
 KEEP_ALIVE = ": keep-alive\n\n"
 KEYS = table_of(ApiKey)
@@ -39,15 +40,16 @@ ALL_KEYS = select(KEYS).where(KEYS.c.id.in_(bindparam("keys", expanding=True)))
 
 @dataclass(frozen=True)
 class Page:
-    """One page of the list of jobs.
+    """One page of the list of jobs, or one registration.
 
     Attributes:
         shared: equal for readers who see the same on it.
-        states: selects the id, the status and the number of events of its jobs.
+        states: selects the id, the status and the number of events of its jobs; of a registration the id, the state
+            and the bytes that are read.
     """
 
     shared: tuple[object, ...]
-    states: Select[tuple[str, str, int]]
+    states: Select[str, str, int]
 
 
 class Reader:
@@ -58,13 +60,13 @@ class Reader:
         check: raises Unauthenticated if the key, given as its row, or the reader's session has ended.
     """
 
-    def __init__(self, page: Page, key_id: str, check: Callable[[KeyLike | None], object]) -> None:
+    def __init__(self, page: Page, key_id: str, check: Callable[[Row[Any] | None], object]) -> None:
         self.page, self.key_id, self.check = page, key_id, check
         self.state: str | None = None
         self.is_over = False
         self.news = asyncio.Event()
 
-    def is_allowed(self, key: KeyLike | None) -> bool:
+    def is_allowed(self, key: Row[Any] | None) -> bool:
         """Returns True if its key and its session still hold."""
         try:
             self.check(key)
@@ -132,7 +134,7 @@ class ListHub:
                     readers = [each for each in self._readers if whole or each.state is None]
                     found = await run_in_threadpool(self.look, readers) if readers else []
                 except Exception as error:  # such as a database that is away: no list ends with one look that failed
-                    logger.warning("cannot look at lists of jobs: %s", kind_of(error))
+                    logger.warning("cannot look at open lists: %s", kind_of(error))
                     continue
                 for reader, state in zip(readers, found, strict=True):
                     reader.tell(state)
@@ -168,14 +170,15 @@ def state_of(rows: Sequence[tuple[str, str, int]]) -> str:
 EMPTY = state_of([])
 
 
-async def changes_of(
+async def states_of(
     hub: ListHub, reader: Reader, last: str | None, is_there: Callable[[], bool]
-) -> AsyncIterator[str]:
-    """Yields a message whenever a list's state differs from the last one told; ends with the session.
+) -> AsyncGenerator[str | None, None]:
+    """Yields a list's state whenever it differs from the last one told, and None to keep a connection open; ends with
+    the session.
 
     Args:
-        last: the state that the page has shown; None: the first state is told at once.
-        is_there: for an empty page: False if the data set of its filter is gone, or no longer to be seen. This ends it.
+        last: the state that the reader knows; None: the first state is told at once.
+        is_there: for an empty page: False if what it is about is gone, or no longer to be seen. This ends it.
     """
     hub.open(reader)
     try:
@@ -183,13 +186,22 @@ async def changes_of(
             try:
                 await asyncio.wait_for(reader.news.wait(), KEEP_ALIVE_S)
             except TimeoutError:
-                yield KEEP_ALIVE
+                yield None
                 continue
             reader.news.clear()
             if reader.is_over or (reader.state == EMPTY and not await run_in_threadpool(is_there)):
                 return
-            if reader.state != last:
+            if reader.state is not None and reader.state != last:
                 last = reader.state
-                yield f"id: {last}\ndata: changed\n\n"
+                yield last
     finally:
         hub.close(reader)
+
+
+async def changes_of(
+    hub: ListHub, reader: Reader, last: str | None, is_there: Callable[[], bool]
+) -> AsyncIterator[str]:
+    """Yields a message without content for each state of `states_of`."""
+    async with aclosing(states_of(hub, reader, last, is_there)) as states:
+        async for state in states:
+            yield KEEP_ALIVE if state is None else f"id: {state}\ndata: changed\n\n"
