@@ -85,7 +85,7 @@ class Drawn(Cuttable[Batch]):
     """A drawn batch of tensors."""
 
     def __init__(self, *tensors: Tensor) -> None:
-        self._tensors = tensors
+        self._tensors, self.in_random_order = tensors, True
 
     def __len__(self) -> int:
         return len(self._tensors[0])
@@ -220,8 +220,9 @@ class Private:
         self.optimizer = DpSgd(Descent(0.01))
         numerics = task.numerics
         rows, grid = numerics.rows_per_pass, Grid(numerics.records_bound, numerics.rows_per_pass)
+        group = numerics.group if numerics.sums == "float32" else None
         self.engine: Bookkeeping[Any] = Bookkeeping(
-            module, task.losses, rows=rows, kind="flat", max_grad_norm=1.0, grid=grid
+            module, task.losses, rows=rows, kind="flat", max_grad_norm=1.0, grid=grid, group=group
         )
         self.batch, self.number, self.noises = Drawn(*task.batch), 0, list[float]()
         self.release = GaussianRelease(

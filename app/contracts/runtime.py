@@ -19,8 +19,8 @@ class Runtime(Document):
     # The most records of a pass; rounded up to whole units of rows, and bounded by the automatic size. Memory only.
     physical_batch_size: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
     # The precision of forward and backward passes. auto: float32, but float64 for ratings and for linear models of
-    # hashed text. Norms and noise are in float64, and so are sums; only linear models of dense features sum in float32,
-    # by groups whose rounding is paid for. bfloat16: Hugging Face models alone.
+    # hashed text. Norms and noise are in float64, and so are sums; only linear models of dense features and networks of
+    # linear layers sum in float32, by groups whose rounding is paid for. bfloat16: Hugging Face models alone.
     dtype: Literal["auto", "bfloat16", "float32", "float64"] = "auto"
     # The processes (ranks) that share each step of the job on one machine: each with a GPU of its own, where the worker
     # has so many, or with the machine's processors divided among them. auto: as many as GPUs are free there when the

@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 
 from app.contracts.base import Document
 from app.contracts.dataset_spec import Features, Interactions
-from app.contracts.job_spec import JobSpec, LinearModel
+from app.contracts.job_spec import JobSpec, LinearModel, MlpModel
 from app.contracts.model_settings import RecordSizes
 from app.contracts.sampling import Poisson
 
@@ -44,6 +44,7 @@ UNIT_ROUNDOFF = 2.0**-53
 UNIT_ROUNDOFF32 = 2.0**-24
 # Records that float32 adds before float64 continues: rows of a pass that begin at a multiple of it.
 GROUP = ROW_UNIT
+NETWORK_GROUP = 2 * ROW_UNIT  # a network adds each group's product to all weights of a layer: fewer groups
 SLACK_FLOOR = 2.0**-40  # the rounding of the factors themselves, with margin
 # Sums of integers are exact. As floats, multiplied by their unit, they err by at most n·2⁻⁵³ of the sensitivity: less
 # than this for n < 2²⁵. The noise of scores and means grows by this factor.
@@ -62,8 +63,9 @@ class Numerics(Document):
 
     Attributes:
         passes: the type of forward and backward passes.
-        sums: the type of sums over records. float32: GROUP records of a randomly ordered batch are added in float32,
-            and the groups in float64. Norms are in float64.
+        sums: the type of sums over records. float32: `group` records of a randomly ordered batch are added in float32,
+            and the groups in float64 or as integers. Norms are in float64.
+        group: how many records float32 adds; all of the smaller rest of a pass.
         totals: how the sums of passes are added. "integers": each is rounded to a multiple of `grid_unit`, and the
             multiples are added exactly, so neither their order nor the number of processes changes a bit. "float64" is
             that of jobs stored before there was a choice, of jobs without privacy, and of attempts whose grid would
@@ -82,6 +84,7 @@ class Numerics(Document):
 
     passes: PassType
     sums: SumType = "float64"
+    group: Annotated[int, Field(ge=GROUP, multiple_of=GROUP)] = GROUP
     rows_per_pass: Annotated[int, Field(ge=1)]
     positions: Annotated[int, Field(ge=1)]
     records_bound: Annotated[int, Field(ge=1)]
@@ -95,7 +98,7 @@ class Numerics(Document):
         if self.sums == "float32" and (self.rows_per_pass % GROUP or self.positions > 1):
             raise ValueError(f"float32 sums need passes of whole groups of {GROUP} records with one position each")
         if self.sensitivity_slack < sensitivity_slack(
-            self.records_bound, self.rows_per_pass, self.positions, self.sums
+            self.records_bound, self.rows_per_pass, self.positions, self.sums, self.group
         ):
             raise ValueError("`sensitivity_slack` must cover the rounding of sums")
         return self
@@ -111,7 +114,9 @@ class Numerics(Document):
         """Returns the same numerics with passes of fewer rows. It sums more passes, so the slack grows. Passes that are
         not whole groups have float64 sums."""
         sums: SumType = self.sums if rows % GROUP == 0 else "float64"
-        slack = max(self.sensitivity_slack, sensitivity_slack(self.records_bound, rows, self.positions, sums))
+        slack = max(
+            self.sensitivity_slack, sensitivity_slack(self.records_bound, rows, self.positions, sums, self.group)
+        )
         return self.model_copy(update={"rows_per_pass": rows, "sums": sums, "sensitivity_slack": slack})
 
     def of_numbers(self, numbers: int) -> Numerics:
@@ -122,10 +127,16 @@ class Numerics(Document):
         """
         if self.totals == "float64":
             return self
-        added = grid_slack(self.records_bound, self.rows_per_pass, numbers)
+        rows = self.rows_per_pass
+        # In float32 one more record changes two groups, and each is rounded to the grid: at least two.
+        added = grid_slack(self.records_bound, min(rows, self.records_bound) if self._in_groups else rows, numbers)
         if added > MOST_GRID_SLACK:
             return self.model_copy(update={"totals": "float64"})
         return self.model_copy(update={"sensitivity_slack": self.sensitivity_slack + added})
+
+    @property
+    def _in_groups(self) -> bool:
+        return self.sums == "float32" and self.group > GROUP
 
 
 class NumericsReport(Document):
@@ -187,13 +198,15 @@ def numerics_of(spec: JobSpec, sizes: PublicSizes, features: Features) -> Numeri
     trained = spec.audit.trained if spec.audit is not None else 0
     bound = (records_bound(sizes.records) + trained) * per_unit
     sums: SumType = "float32" if _sums_in_float32(spec, sizes, passes, rows) else "float64"
+    group = NETWORK_GROUP if sums == "float32" and isinstance(spec.model, MlpModel) else GROUP
     return Numerics(
         passes=passes,
         sums=sums,
+        group=group,
         rows_per_pass=rows,
         positions=positions,
         records_bound=bound,
-        sensitivity_slack=sensitivity_slack(bound, rows, positions, sums),
+        sensitivity_slack=sensitivity_slack(bound, rows, positions, sums, group),
         filling=max(0.0, 1.0 - expected * per_unit / computed),
         draw="gaps",
         totals="float64" if spec.privacy is None else "integers",
@@ -219,12 +232,14 @@ def pass_type(spec: JobSpec, sizes: PublicSizes) -> PassType:
 
 
 def _sums_in_float32(spec: JobSpec, sizes: PublicSizes, passes: PassType, rows: int) -> bool:
-    """Returns True if sums over records may be in float32: a linear model's float32 passes of whole groups, with one
-    record per unit. Elsewhere float32 sums save nothing (decision 19)."""
-    width = 4 * spec.model.inputs(sizes.features) if isinstance(spec.model, LinearModel) else 0
+    """Returns True if sums over records may be in float32: float32 passes of whole groups of a linear model, or of a
+    private network of linear layers, with one record per unit. Elsewhere they save nothing (decision 19)."""
+    model = spec.model
+    width = 4 * (model.inputs(sizes.features) if isinstance(model, LinearModel) else sizes.features)
     if spec.sampling.takes_all and not in_memory(records_bound(sizes.records), width):
         return False  # a secret order of all records would take memory for each, and read the disk out of order
-    linear = isinstance(spec.model, LinearModel) and (spec.clipping is None or spec.clipping.engine == "bookkeeping")
+    linear = isinstance(model, LinearModel) or (isinstance(model, MlpModel) and spec.privacy is not None)
+    linear = linear and (spec.clipping is None or spec.clipping.engine == "bookkeeping")
     return linear and passes == "float32" and rows % GROUP == 0 and sizes.records_per_unit == 1
 
 
@@ -259,7 +274,7 @@ def record_bytes(features: int, *, sparse: bool, rating: bool) -> int:
     return RATING_BYTES if rating else SPARSE_BYTES if sparse else 4 * features
 
 
-def sensitivity_slack(records: int, rows: int, positions: int, sums: SumType = "float64") -> float:
+def sensitivity_slack(records: int, rows: int, positions: int, sums: SumType = "float64", group: int = GROUP) -> float:
     """Bounds ‖S − S′‖ / C for computed sums S, S′ over at most `records` records that differ in one unit.
 
     In the reals the sums differ by at most C. Each sum is computed from passes of P rows. A pass's product adds at most
@@ -267,20 +282,21 @@ def sensitivity_slack(records: int, rows: int, positions: int, sums: SumType = "
     raised to at least s_i / R with R = 16 √positions (R = 1 for one position), so c_i s_i ≤ R C. Adding each pass's sum
     errs by u C n. The bound is 1 + 2 (n γ_m R + n u (n/P + 1)) + 2⁻⁴⁰.
 
-    In float32, groups of g = 48 records are added in float32, and groups in float64. In a random order one more record
+    In float32, groups of g records are added in float32, and groups in float64. In a random order one more record
     changes two groups (docs/privacy.md). Four group sums err by at most γ′ g C each, γ′ = γ of g + 4 float32 roundings,
-    and float64 adds P/g + n/P sums: 1 + 4 g γ′ + 2 n u (P/g + n/P + 3) + 2⁻⁴⁰.
+    and float64 adds P/48 + n/P sums: 1 + 4 g γ′ + 2 n u (P/48 + n/P + 3) + 2⁻⁴⁰.
 
     Args:
         records: n, the public bound on the number of summed records.
         rows: P.
         positions: how many rows of one product belong to a record.
         sums: the type of sums over records.
+        group: g.
     """
     if sums == "float32":
-        terms = (GROUP + 4) * UNIT_ROUNDOFF32
+        terms = (group + 4) * UNIT_ROUNDOFF32
         added = UNIT_ROUNDOFF * (rows / GROUP + records / rows + 3.0)
-        return 1.0 + 4.0 * GROUP * terms / (1.0 - terms) + 2.0 * records * added * 1.01 + SLACK_FLOOR
+        return 1.0 + 4.0 * group * terms / (1.0 - terms) + 2.0 * records * added * 1.01 + SLACK_FLOOR
     ratio = 1.0 if positions == 1 else math.sqrt(positions) / NORM_FLOOR
     terms = rows * positions + 8
     gamma = terms * UNIT_ROUNDOFF / (1.0 - terms * UNIT_ROUNDOFF)

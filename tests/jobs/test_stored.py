@@ -33,6 +33,7 @@ SINCE = [
     ("spec", ', "shard": "none"'),
     ("spec", ', "averaging": null'),
     ("quote", ', "draw": "gaps"'),
+    ("quote", ', "group": (48|96)'),
     ("quote", ', "totals": "(integers|float64)"'),
     ("quote", ', "resolved": null'),
 ]
@@ -124,4 +125,4 @@ def test_a_study_has_one_mean_since() -> None:
 def test_a_quote_of_version_1_is_read_as_it_was_meant() -> None:
     quote = json.loads(stored_then(next(iter(CASES)))["quote"])
     numerics = Numerics.model_validate(quote["numerics"])
-    assert (numerics.draw, numerics.totals) == ("coins", "float64")
+    assert (numerics.draw, numerics.totals, numerics.group) == ("coins", "float64", 48)

@@ -106,7 +106,9 @@ def test_types_of_passes(model: dict[str, Any], dtype: str, wanted: str) -> None
         ({}, {}, "float32"),
         ({"runtime": {"dtype": "float64"}}, {}, "float64"),
         ({"clipping": {"engine": "opacus"}}, {}, "float64"),
-        ({"model": MLP}, {}, "float64"),
+        ({"model": MLP}, {}, "float32"),
+        ({"model": MLP, "privacy": None}, {}, "float64"),
+        ({"model": {"kind": "cnn", "preset": "conv2"}}, {}, "float64"),
         ({}, {"records_per_unit": 2}, "float64"),
         ({}, {"sparse": True}, "float64"),
         ({}, {"features": 10**7}, "float64"),  # a pass holds less than a group
@@ -128,6 +130,7 @@ def test_slack_is_small_and_grows_with_what_is_summed() -> None:
     wide = {"runtime": {"dtype": "float64"}, "model": {"kind": "linear"}}
     assert numerics(**wide).sensitivity_slack < 1 + 1e-7
     assert 1 + 5e-4 < numerics(model={"kind": "linear"}).sensitivity_slack < 1 + 6e-4
+    assert 1 + 2.2e-3 < numerics(model=MLP).sensitivity_slack < 1 + 2.4e-3  # groups of 96
     assert sensitivity_slack(2 * 10**7, 4080, 1, "float32") < 1.03
     recommender = {"kind": "transformer_rec", "max_length": 50}
     one = numerics(256, 6040, 3416, ITEMS, model=recommender).sensitivity_slack

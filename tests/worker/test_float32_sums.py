@@ -14,12 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from app.contracts.job_spec import MlpModel
 from app.errors import PrivacyError
-from app.privacy.numerics import GROUP, records_bound, sensitivity_slack
+from app.privacy.numerics import GROUP, NETWORK_GROUP, records_bound, sensitivity_slack
+from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.engine import Clip
 from worker.clipping.linear import LONGEST, LinearClipping
+from worker.clipping.totals import Grid
 from worker.data.records import DenseRecords
 from worker.models.linear import Linear
+from worker.models.networks import Network
 from worker.noise.order import RandomOrder, shuffled
 
 KEY = bytes(range(32))
@@ -203,3 +207,68 @@ def test_what_float32_cannot_hold_is_left_out_or_summed_in_float64() -> None:
     ):
         narrow, exact = (each.private_sum(parameters, others, clip)["weight"] for each in (engine_of(5, 3), wide))
         assert torch.allclose(narrow, exact, rtol=1e-5, atol=1e-5 * float(exact.abs().max()))
+
+
+# --- Networks of linear layers: groups of 96 ---
+
+NETWORK = Network(5, 3, MlpModel(hidden=[7, 6], activation="relu"), torch.float32, 2 * NETWORK_GROUP + GROUP)
+
+
+def network_engine(group: int | None = NETWORK_GROUP, **changes: Any) -> Bookkeeping[Any]:
+    """Passes of two groups and a half."""
+    how = {"rows": NETWORK.rows_per_pass, "kind": "flat", "max_grad_norm": 1.0, "group": group} | changes
+    return Bookkeeping(NETWORK.module(), NETWORK.record_losses, **how)
+
+
+def flat(tensors: dict[str, torch.Tensor]) -> torch.Tensor:
+    return torch.cat([each.flatten() for each in tensors.values()])
+
+
+@pytest.mark.parametrize("kind", ["plain", "scales", "cancelling", "ties", "broken"])
+@pytest.mark.parametrize("norm", [1.0, 1e-6, 1e6])
+def test_one_record_changes_a_network_s_sum_by_at_most_c(kind: str, norm: float) -> None:
+    generator, rows = np.random.default_rng(7), NETWORK.rows_per_pass
+    grid = Grid(400, rows)
+    parameters = {name: 3.0 * value for name, value in NETWORK.init(KEY).items()}
+    largest = 0.0
+    for how in ({"grid": grid}, {}):
+        engine = network_engine(max_grad_norm=norm, **how)
+        for n in (1, NETWORK_GROUP, rows, 300):
+            everyone = DenseRecords(*nasty(kind, n + 1, generator))
+            order = list(range(n))
+            for place in {0, n // 2, n}:
+                one, two = (
+                    flat(engine.private_sum(parameters, shuffled(everyone, np.array(at))))
+                    for at in (order, with_one_more(order, n, place))
+                )
+                largest = max(largest, float((one - two).norm()) / norm)
+    assert largest <= sensitivity_slack(400, rows, 1, "float32", NETWORK_GROUP)
+    assert kind == "broken" or norm > 1.0 or largest > 0.3
+
+
+def test_a_network_s_float32_sums_are_those_of_float64() -> None:
+    generator = np.random.default_rng(1)
+    x, y = nasty("plain", 500, generator)
+    x[0] = 2.0 * LONGEST  # counts as not finite where float32 adds
+    parameters = NETWORK.init(KEY)
+    batch = shuffled(DenseRecords(x, y), RandomOrder(KEY).of(1, 500))
+    without = shuffled(DenseRecords(x[1:], y[1:]), np.arange(499))
+    exact, count = network_engine(None).private_sum_and_count(parameters, without)
+    for how in ({"grid": Grid(1064, NETWORK.rows_per_pass)}, {}):
+        narrow, counted = network_engine(**how).private_sum_and_count(parameters, batch)
+        assert torch.equal(count, counted)
+        for name, value in exact.items():
+            torch.testing.assert_close(narrow[name], value, rtol=0.0, atol=500 * 2.0**-21)
+        assert not torch.equal(narrow["1.weight"], exact["1.weight"])
+
+
+def test_a_network_takes_float64_where_float32_does_not_hold() -> None:
+    generator = np.random.default_rng(3)
+    batch = shuffled(DenseRecords(*nasty("plain", 100, generator)), np.arange(100))
+    parameters = NETWORK.init(KEY)
+    with pytest.raises(PrivacyError, match="random order"):
+        network_engine().private_sum(parameters, DenseRecords(*nasty("plain", 3, generator)))
+    divisors = {name: torch.full(value.shape, 1e-3).double() for name, value in parameters.items()}
+    for clip in (Clip(2.0**-50), Clip(2.0**70), Clip(1.0, divisors)):
+        narrow, wide = (network_engine(group).private_sum(parameters, batch, clip) for group in (NETWORK_GROUP, None))
+        assert torch.equal(flat(narrow), flat(wide))

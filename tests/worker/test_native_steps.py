@@ -75,6 +75,26 @@ def test_totals(steps: Steps, size: int, monkeypatch: pytest.MonkeyPatch) -> Non
     assert same(*found)
 
 
+@pytest.mark.parametrize("shape", [(1, 1), (48, 33), (70, 1001)])
+def test_totals_of_groups(steps: Steps, shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """In float32, to some rows of a parameter."""
+    found: list[Tensor] = []
+    for compiled in (steps, None):
+        monkeypatch.setattr(totals, "STEPS", compiled)
+        made = GridTotals({"b": torch.zeros(3), "w": torch.zeros(2 * shape[0], shape[1])}, Clip(1.0), Grid(1000, 48))
+        for number in range(3):
+            of_group = torch.linspace(-48.0, 48.0, math.prod(shape)).view(shape) / (number + 1)
+            of_group.view(-1)[::2] *= 2.0**-41  # near halves of a unit
+            made.add_rows("w", number * shape[0] // 2, of_group)
+        found.append(made.finish()["w"])
+    assert steps.add_on_grid(torch.zeros(3, dtype=torch.int64), torch.zeros(3), 1.0), "it does this one"
+    assert same(*found)
+    monkeypatch.setattr(totals, "STEPS", steps)
+    broken = GridTotals({"w": torch.zeros(2, 3)}, Clip(1.0), Grid(1000, 48))
+    broken.add_rows("w", 1, torch.tensor([[0.0, math.inf, 1.0]]))
+    assert bool(torch.isnan(broken.finish()["w"]).all())
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("at", [0, 1023, 1500])
 def test_a_sum_that_is_not_finite_breaks_the_total(

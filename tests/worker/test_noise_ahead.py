@@ -12,7 +12,7 @@ import torch
 from app.errors import PrivacyError
 from tests.worker.support import Supervisor, dense, key, keys_of, records, run_direct, spec, start_of
 from worker.data.shards import Span
-from worker.noise import ahead, gaussian
+from worker.noise import ahead, gaussian, native
 from worker.noise.ahead import StepNoise
 from worker.noise.gaussian import GaussianRelease
 from worker.noise.generator import CHUNK, STEPS, GaussianGenerator
@@ -161,10 +161,31 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert release._ahead is not None
     buffers = [each.data_ptr() for each in release._ahead._buffers]
     assert [each.data_ptr() for each in release.release(total(100, 100), 1).values()] == buffers
+    wanted = release_of().release(total(*SIZES), 2)
     monkeypatch.setattr(gaussian, "LOOK_AHEAD", 199)
-    release.prepare(total(100, 100), 2)
+    release.prepare(total(*SIZES), 2)
     assert release._ahead is None
-    assert torch.equal(release.release(total(100), 2)["t0"], release_of().release(total(100), 2)["t0"])
+    given = total(*SIZES)
+    assert all(torch.equal(each, wanted[name]) for name, each in release.release(given, 2).items())
+    if native.NATIVE is not None:
+        assert all(torch.equal(each, wanted[name]) for name, each in given.items())  # over the sums themselves
+
+
+@pytest.mark.skipif(native.NATIVE is None, reason="no library was built")
+@pytest.mark.parametrize("count", [1, 3])
+def test_noise_in_place_is_the_same_on_any_number_of_threads(
+    count: int, monkeypatch: pytest.MonkeyPatch, threads: None
+) -> None:
+    wanted = release_of().release(total(*SIZES), 7)
+    monkeypatch.setattr(gaussian, "LOOK_AHEAD", 0)
+    monkeypatch.setattr("worker.noise.release.PIECE", 9999)
+    torch.set_num_threads(count)
+    found = release_of().release(total(*SIZES), 7)
+    assert torch.get_num_threads() == count
+    assert all(torch.equal(found[name], each) for name, each in wanted.items())
+    for broken in (torch.full((5,), torch.nan).double(), torch.full((20_000,), torch.inf).double()):
+        with pytest.raises(PrivacyError):
+            release_of().release({"w": broken}, 7)
 
 
 # --- In the loop ---

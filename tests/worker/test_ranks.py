@@ -27,6 +27,7 @@ from worker.messages import Keys
 from worker.models.base import Parameters
 from worker.models.dropout import without_dropout
 from worker.noise.generator import GaussianGenerator
+from worker.noise.order import shuffled
 
 N, FEATURES, STEPS = 230, 5, 12
 SHAPE = {"records_train": N, "records_holdout": 0, "features": FEATURES, "outputs": 2, "sparse": False}
@@ -186,7 +187,7 @@ def private_sums(size: int, wrap: Any = lambda ranks: ranks) -> tuple[Parameters
 
     def work(ranks: Ranks) -> tuple[Parameters, Tensor]:
         plan = plan_of(made, wrap(ranks))
-        own = TRAIN if ranks.size == 1 else TRAIN.select(own_rows(N, 48, ranks))
+        own = shuffled(TRAIN, own_rows(N, 48, ranks))
         plan.begin_passes(Keys.model_validate(keys_of("s0")), 1)
         parameters = {name: value + 0.1 for name, value in plan.model.init(KEY).items()}
         return plan.engine.private_sum_and_count(parameters, own, Clip(0.3))  # type: ignore[attr-defined, no-any-return]

@@ -26,6 +26,7 @@ from worker.data.records import DenseRecords, SparseRecords
 from worker.extractors.bert import BertMean
 from worker.extractors.efficientnet import EfficientNet
 from worker.messages import BlockStart, Failed, Finished, Ready
+from worker.noise.order import shuffled
 from worker.training import self_test
 from worker.training.plan import Plan, build_plan
 
@@ -332,11 +333,9 @@ def test_a_kernel_that_rounds_by_the_number_of_rows_does_no_harm(monkeypatch: py
     x, y = dense(33, 5, 3)
     parameters = self_test.random_parameters(plan.model, torch.Generator().manual_seed(3))
     for n in range(1, 34):
-        sums = [
-            torch.cat([each.flatten() for each in plan.engine.private_sum(parameters, records(x[:m], y[:m])).values()])
-            for m in (n, n - 1)
-        ]
-        assert float((sums[0] - sums[1]).norm()) <= plan.numerics.sensitivity_slack
+        sums = [plan.engine.private_sum(parameters, shuffled(records(x[:m], y[:m]), np.arange(m))) for m in (n, n - 1)]
+        one, two = (torch.cat([each.flatten() for each in made.values()]) for made in sums)
+        assert float((one - two).norm()) <= plan.numerics.sensitivity_slack
 
 
 def attempt(tmp_path: Any) -> tuple[Supervisor, Any]:
@@ -353,9 +352,9 @@ def test_an_attempt_says_what_it_computes_in(tmp_path: Any) -> None:
     supervisor, ended = attempt(tmp_path)
     assert ended.status == 0 and ended.last.warnings == ()
     (said,) = [each.numerics for each in supervisor.of(Ready)]
-    assert (said.device, said.passes, said.sums, said.self_test) == ("cpu", "float32", "float64", "passed")
+    assert (said.device, said.passes, said.sums, said.self_test) == ("cpu", "float32", "float32", "passed")
     assert said.rows_per_pass == said.physical_batch_size == 96 and said.torch == torch.__version__.split("+")[0]
-    assert said.threads == torch.get_num_threads() and 1.0 < said.sensitivity_slack < 1.0 + 1e-6
+    assert said.threads == torch.get_num_threads() and 1.002 < said.sensitivity_slack < 1.0024
 
 
 def test_an_attempt_goes_on_with_one_record_a_pass(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

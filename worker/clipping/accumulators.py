@@ -5,6 +5,7 @@ No product is made twice as large as needed. The method for a parameter depends 
     one position        ‖l‖²‖r‖², and one product over all records for the sum
     ghost               Gram matrices over positions, if they cost less than the gradients themselves
     formed              the gradients of a few records at a time, kept if small, else formed a second time
+    groups              one position, and float32 may add some records at a time (docs/privacy.md)
 
 Formed gradients may have any precision: the same numbers are measured and added. Gram matrices, norms and sums are in
 float64.
@@ -12,7 +13,7 @@ float64.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -28,6 +29,8 @@ CHUNK_BYTES = 2**23  # of float64 temporaries, so that they stay in the cache
 WIDE_BYTES = 2**19  # of float64 copies of formed gradients: in a core's own cache
 KEEP_BYTES = 2**26  # formed gradients up to this size are kept until the clip factors are known
 MEMORY_COST = 64  # cost of two passes over a formed gradient's numbers, in multiplications; measured
+TILE = 2**18  # numbers of a group's product that are added to the total while the cache has them
+LONGEST = 2.0**60  # a longer input or gradient counts as not finite where float32 adds: no product can overflow
 SMALL = 2**15  # up to this many numbers, formed gradients are mostly kept and not formed again
 
 
@@ -40,6 +43,8 @@ class ParameterAccumulator:
         divisor: float64, in the parameter's shape. Gradients are divided by it elementwise before they are measured.
         scratch: the engine's scratch memory.
         name: the parameter's name, for its share of that memory.
+        group: how many records float32 may add; None: sums are in float64. They are where a record has more than one
+            position, too.
     """
 
     def __init__(
@@ -49,11 +54,20 @@ class ParameterAccumulator:
         divisor: Tensor | None = None,
         scratch: Scratch | None = None,
         name: str = "",
+        group: int | None = None,
     ) -> None:
         self._scratch, self._name = scratch or Scratch(), name
         self._merged, self._shape, self._divisor = Merged.of(terms), shape, divisor
         self._kept: list[Tensor] | None = None
         self._factored = self._can_stay_factored()
+        outer = self._merged.outer if self._factored and self._merged.rows is None and divisor is None else None
+        narrow = outer is not None and outer.positions == 1 and outer.left.dtype == torch.float32
+        self._group = group if narrow else None
+
+    @property
+    def in_groups(self) -> bool:
+        """True if float32 adds some records at a time: `add_groups` then replaces `add_to`."""
+        return self._group is not None
 
     @property
     def positions(self) -> int:
@@ -85,6 +99,29 @@ class ParameterAccumulator:
             self._add_chunk(own, self._merged.take(at), factors[at], kept, 0 if number == 0 else 1)
         if own is not total:
             total += own
+
+    def add_groups(self, add: Callable[[int, Tensor], None], factors: Tensor) -> None:
+        """Hands out Σ_{i in a group} factors_i l_i ⊗ r_i for each group, in float32, some rows at a time.
+
+        Args:
+            add: takes the first row and float32 (rows, q), which is overwritten afterwards.
+            factors: see add_to.
+        """
+        outer, group = self._merged.outer, self._group
+        if outer is None or group is None:
+            raise PrivacyError("this parameter's sums are in float64")
+        left, right = outer.left[:, 0], outer.right[:, 0]
+        scaled = self._scratch.scaled(
+            "left", left, factors
+        )  # in float64: the factor alone may be too small for float32
+        left = self._scratch.empty("narrow", left.shape, torch.float32, left.device).copy_(scaled)
+        right = torch.nan_to_num(right, out=self._scratch.empty("right", right.shape, right.dtype, right.device))
+        tile = max(1, TILE // right.shape[1])
+        for row in range(0, left.shape[1], tile):
+            columns = left[:, row : row + tile]
+            part = self._scratch.empty("tile", (columns.shape[1], right.shape[1]), right.dtype, right.device)
+            for of, by in zip(columns.split(group), right.split(group), strict=True):
+                add(row, torch.mm(of.mT, by, out=part))
 
     def _add_chunk(self, total: Tensor, chunk: Merged, factors: Tensor, kept: Tensor | None, keep: int) -> None:
         """total = keep · total + the chunk's sum; with keep = 0 the old content may be anything."""
@@ -136,6 +173,8 @@ class ParameterAccumulator:
         left, right = outer.left[:, 0], outer.right[:, 0]
         if self._divisor is None:
             (one, less), (two, lesser) = _sum_of_squares(left), _sum_of_squares(right)
+            if self._group is not None:
+                one, two = (each.masked_fill(each > LONGEST**2, torch.inf) for each in (one, two))
             return one * two, (one + less) * (two + lesser) * (1 + 4 * ROUNDING) - one * two
         left, right = left.double(), right.double()
         inverse = self._divisor.view(left.shape[1], -1).square().reciprocal()

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from app.errors import PrivacyError
 from worker.clipping.accumulators import ParameterAccumulator
-from worker.clipping.engine import Clip, ClippingKind, clip_factors, half_count, traced
+from worker.clipping.engine import LARGEST_NORM, SMALLEST_NORM, Clip, ClippingKind, clip_factors, half_count, traced
 from worker.clipping.examined import ROWS as EXAMPLES
 from worker.clipping.examined import Examples, UnfitLayerError, autograd_of, examine
 from worker.clipping.own import OwnParameters
@@ -104,6 +104,8 @@ class Bookkeeping(Generic[B]):
         positions: the most rows of one product over records that may belong to one record. The sensitivity slack pays
             for the rounding of this many (app.privacy.numerics). None: no limit.
         grid: adds passes as integers, over all ranks. None: in float64, in one process.
+        group: how many records float32 may add at a time, where a record has one position. The order of the records
+            must then be random. None: sums are in float64.
 
     Attributes:
         fallbacks: the layers without a rule, by name and kind. Opacus forms their per-record gradients.
@@ -126,9 +128,10 @@ class Bookkeeping(Generic[B]):
         dtype: torch.dtype = torch.float32,
         examples: Examples[B] | None = None,
         grid: Grid | None = None,
+        group: int | None = None,
     ) -> None:
         refuse_mixing(module)
-        self._grid, self._masks = grid, masks_of(module)
+        self._grid, self._masks, self._group = grid, masks_of(module), group
         self._module, self._losses, self._rows, self._dtype = module, losses, rows, dtype
         self._kind: ClippingKind = kind
         self._clip, self._records_per_unit, self._positions = Clip(max_grad_norm), records_per_unit, positions
@@ -182,8 +185,14 @@ class Bookkeeping(Generic[B]):
     def private_sum_and_count(
         self, parameters: Parameters, records: Batch[B], clip: Clip | None = None
     ) -> tuple[Parameters, Tensor]:
-        """See CountingEngine.private_sum_and_count."""
+        """See CountingEngine.private_sum_and_count.
+
+        Raises:
+            PrivacyError: sums are in float32, and the records are not in a random order.
+        """
         clip = clip or self._clip
+        if self._group is not None and not records.in_random_order:
+            raise PrivacyError("sums in float32 need the records in a secret random order")
         totals = totals_for(self._grid, parameters, clip)
         fill_in(self._trainable, parameters)
         device = device_of(parameters)
@@ -221,9 +230,11 @@ class Bookkeeping(Generic[B]):
         Raises:
             PrivacyError: a record has more positions than the slack pays for. Depends on public shapes only.
         """
+        divisors = clip.divisors or {}
+        group = self._group if SMALLEST_NORM <= clip.max_grad_norm <= LARGEST_NORM else None
         accumulators = {
             name: ParameterAccumulator(
-                terms.pop(id(parameter)), parameter.shape, (clip.divisors or {}).get(name), self._scratch, name
+                terms.pop(id(parameter)), parameter.shape, divisors.get(name), self._scratch, name, group
             )
             for name, parameter in self._trainable.items()
             if id(parameter) in terms
@@ -347,9 +358,13 @@ def add_clipped(
         found = group_factors(accumulators, trainable, kind, max_grad_norm)
         factors = {name: each * weights for name, each in found.items()}
         for name, of_parameter in factors.items():
+            accumulator = accumulators.pop(name)
+            if accumulator.in_groups:
+                accumulator.add_groups(partial(totals.add_rows, name), of_parameter)
+                continue
             # The pass is summed by itself and added once: rounding into a large total then grows only with the passes.
             own = scratch.empty("pass", trainable[name].shape, torch.float64, weights.device)
-            accumulators.pop(name).add_to(own, of_parameter, first=True)
+            accumulator.add_to(own, of_parameter, first=True)
             totals.add(name, own)
         if factors:
             count.add_(half_count(next(iter(factors.values()))))  # counting engines clip flat: all factors are the same

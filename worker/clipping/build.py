@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from app.contracts.job_spec import Clipping, LinearModel
 from app.privacy.mechanism import TrainingMechanism
-from app.privacy.numerics import SumType
+from app.privacy.numerics import NETWORK_GROUP, SumType
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.engine import ClippingKind, GradientEngine
 from worker.clipping.linear import LinearClipping, LinearGradient
@@ -40,7 +40,7 @@ def build_engine(
         clipping: the requested clipping, which selects the engine.
         training: what is charged: kind and norm of the clip. None on public data, where nothing is clipped.
         positions: see Bookkeeping.
-        sums: the type of a linear model's sums over records.
+        sums: the type of sums over records.
         grid: how passes are added, if as integers.
         over: the ranks, on public data where nothing is clipped.
 
@@ -57,7 +57,9 @@ def build_engine(
     if isinstance(model, MatrixFactorization):
         return RatingClipping(model, kind, norm, grid)
     network = _module_model(model)
-    module, engine = network.module(), Bookkeeping[Any] if not opacus else _reference()
+    module = network.module()
+    narrow: dict[str, Any] = {} if opacus else {"group": NETWORK_GROUP if sums == "float32" else None}
+    engine = Bookkeeping[Any] if not opacus else _reference()
     if opacus and isinstance(model, Linear):
         module = next(module.children())  # its tensors have the linear model's names
     return engine(
@@ -70,6 +72,7 @@ def build_engine(
         max_grad_norm=norm,
         records_per_unit=of_unit,
         grid=grid,
+        **narrow,
     )
 
 

@@ -14,6 +14,7 @@ from worker.models.base import Parameters
 
 ClippingKind = Literal["flat", "automatic", "per_layer"]
 AUTOMATIC_GAMMA = 0.01
+SMALLEST_NORM, LARGEST_NORM = 2.0**-40, 2.0**60  # of C, for sums in float32: no product can under- or overflow
 R = TypeVar("R")
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from app.errors import PrivacyError
 from app.privacy.numerics import SumType
-from worker.clipping.engine import Clip, ClippingKind, clip_factors, half_count, traced
+from worker.clipping.engine import LARGEST_NORM, SMALLEST_NORM, Clip, ClippingKind, clip_factors, half_count, traced
 from worker.clipping.totals import ONE_PROCESS, Floats, FloatTotals, Grid, Totals, totals_for
 from worker.data.norms import norm_bound, product_bound, root_bound
 from worker.data.passes import Batch, Pass
@@ -23,9 +23,7 @@ from worker.data.records import FeatureRecords
 from worker.models.base import Parameters
 from worker.models.linear import Linear
 
-# For sums in float32, so that no product can under- or overflow: bounds of C, and the longest record.
-SMALLEST_NORM, LARGEST_NORM = 2.0**-40, 2.0**60
-LONGEST = 2.0**60
+LONGEST = 2.0**60  # the longest record for sums in float32, so that no product can overflow
 
 
 @dataclass(frozen=True)

@@ -73,6 +73,10 @@ class Totals(Protocol):
         """Adds one pass's sum for one parameter, float64; overwrites it."""
         ...
 
+    def add_rows(self, name: str, first: int, of_group: Tensor) -> None:
+        """Adds a group's sum to rows of one parameter, a matrix, from row `first` on: float32 (rows, q), undivided."""
+        ...
+
     def finish(self, count: Tensor | None = None) -> Parameters:
         """Σ over all passes of all ranks, float64, divided by the clip's divisors; of what this rank owns, if the grid
         is sharded.
@@ -100,6 +104,10 @@ class FloatTotals:
         """See Totals.add."""
         self._sums[name] += of_pass
 
+    def add_rows(self, name: str, first: int, of_group: Tensor) -> None:
+        """See Totals.add_rows."""
+        self._sums[name].view(-1, of_group.shape[1])[first : first + len(of_group)] += of_group
+
     def finish(self, count: Tensor | None = None) -> Parameters:
         """See Totals.finish."""
         for each in self._sums.values() if self._over.ranks.size > 1 else ():
@@ -124,17 +132,26 @@ class GridTotals:
         *parts, self._rest = self._flat.split([*sizes, 2])
         self._parts = dict(zip(parameters, parts, strict=True))
         self._check = torch.zeros((), dtype=torch.float64, device=self._flat.device)  # not finite: a sum was not
+        self._broken = False  # so did the compiled parts find
         self._whole = torch.full((), WHOLE, dtype=torch.float64, device=self._flat.device)
         self._shapes = {name: value.shape for name, value in parameters.items()}
 
     def add(self, name: str, of_pass: Tensor) -> None:
         """See Totals.add. The grid is of divided gradients, as their norm is what C bounds."""
-        own = self._clip.divided_one(name, of_pass).reshape(-1)
-        finite = STEPS.add_on_grid(self._parts[name], own, 1.0 / self._unit) if STEPS is not None else None
+        self._add(self._parts[name], self._clip.divided_one(name, of_pass).reshape(-1))
+
+    def add_rows(self, name: str, first: int, of_group: Tensor) -> None:
+        """See Totals.add_rows."""
+        start = first * of_group.shape[1]
+        self._add(self._parts[name][start : start + of_group.numel()], of_group.reshape(-1))
+
+    def _add(self, totals: Tensor, sums: Tensor) -> None:
+        """Adds sums, rounded to the grid; overwrites them if they are in float64."""
+        finite = STEPS.add_on_grid(totals, sums, 1.0 / self._unit) if STEPS is not None else None
         if finite is not None:
-            self._rest[BROKEN] += not finite
+            self._broken |= not finite
             return
-        for total, part in zip(_pieces(self._parts[name]), _pieces(own), strict=True):
+        for total, part in zip(_pieces(totals), _pieces(sums.double()), strict=True):
             self._check += part.sum()
             # The unit is a power of two, so the product is exact and the addition rounds once.
             torch.add(self._whole, part, alpha=1.0 / self._unit, out=part)
@@ -144,7 +161,7 @@ class GridTotals:
         """See Totals.finish."""
         if count is not None:
             self._rest[COUNT] += (2.0 * count[0]).long()  # a sum of halves is exact
-        self._rest[BROKEN] += (~torch.isfinite(self._check)).long()
+        self._rest[BROKEN] += (~torch.isfinite(self._check)).long() + self._broken
         if self._shards is None:
             self._ranks.add_up(self._flat)
             return self._scaled(self._flat, self._parts, count)

@@ -31,25 +31,28 @@ INLINE void widen(double *out, const float *in, const double *factors, int64_t r
 }
 
 /* totals += nearest(sums * inverse), the inverse a power of two. Returns 0 if all sums are finite. */
-INLINE int64_t add_on_grid(int64_t *totals, const double *sums, int64_t count, double inverse) {
-    uint64_t whole;
-    int64_t found = 0;
-    const double shift = WHOLE;
-    memcpy(&whole, &shift, sizeof whole);
-    for (int64_t start = 0; start < count; start += BLOCK) {
-        const int64_t end = count - start < BLOCK ? count : start + BLOCK;
-        int64_t any = 0;
-        for (int64_t i = start; i < end; i++) {
-            const double rounded = sums[i] * inverse + shift;
-            uint64_t bits; /* wraps where a sum is not finite, as torch does */
-            memcpy(&bits, &rounded, sizeof bits);
-            totals[i] = (int64_t)((uint64_t)totals[i] + (bits - whole));
-            any |= !(__builtin_fabs(sums[i]) <= DBL_MAX);
-        }
-        found |= any;
+#define ADD_ON_GRID(name, type)                                                                                        \
+    INLINE int64_t name(int64_t *totals, const type *sums, int64_t count, double inverse) {                            \
+        uint64_t whole;                                                                                                \
+        int64_t found = 0;                                                                                             \
+        const double shift = WHOLE;                                                                                    \
+        memcpy(&whole, &shift, sizeof whole);                                                                          \
+        for (int64_t start = 0; start < count; start += BLOCK) {                                                       \
+            const int64_t end = count - start < BLOCK ? count : start + BLOCK;                                         \
+            int64_t any = 0;                                                                                           \
+            for (int64_t i = start; i < end; i++) {                                                                    \
+                const double sum = (double)sums[i], rounded = sum * inverse + shift;                                   \
+                uint64_t bits; /* wraps where a sum is not finite, as torch does */                                    \
+                memcpy(&bits, &rounded, sizeof bits);                                                                  \
+                totals[i] = (int64_t)((uint64_t)totals[i] + (bits - whole));                                           \
+                any |= !(__builtin_fabs(sum) <= DBL_MAX);                                                              \
+            }                                                                                                          \
+            found |= any;                                                                                              \
+        }                                                                                                              \
+        return found;                                                                                                  \
     }
-    return found;
-}
+ADD_ON_GRID(add_on_grid, double)
+ADD_ON_GRID(add_narrow_on_grid, float)
 
 /* Public numbers of one update by Adam. */
 typedef struct {
@@ -81,6 +84,9 @@ WIDE void widen_avx2(double *out, const float *in, const double *factors, int64_
 WIDE int64_t add_on_grid_avx2(int64_t *totals, const double *sums, int64_t count, double inverse) {
     return add_on_grid(totals, sums, count, inverse);
 }
+WIDE int64_t add_narrow_on_grid_avx2(int64_t *totals, const float *sums, int64_t count, double inverse) {
+    return add_narrow_on_grid(totals, sums, count, inverse);
+}
 WIDE void adam_avx2(const double *gradient, double *theta, double *m, double *v, int64_t count, const Adam *by) {
     adam(gradient, theta, m, v, count, by);
 }
@@ -95,6 +101,10 @@ void scrimp_widen(int path, double *out, const float *in, const double *factors,
 
 int64_t scrimp_add_on_grid(int path, int64_t *totals, const double *sums, int64_t count, double inverse) {
     return ON(path, add_on_grid, totals, sums, count, inverse);
+}
+
+int64_t scrimp_add_narrow_on_grid(int path, int64_t *totals, const float *sums, int64_t count, double inverse) {
+    return ON(path, add_narrow_on_grid, totals, sums, count, inverse);
 }
 
 void scrimp_adam(int path, const double *gradient, double *theta, double *m, double *v, int64_t count, const Adam *by) {

@@ -48,8 +48,10 @@ class Steps:
     def __init__(self, library: Library) -> None:
         self.path, opened = library.number, library.opened
         self._widen, self._add, self._adam = opened.scrimp_widen, opened.scrimp_add_on_grid, opened.scrimp_adam
+        self._add_narrow = opened.scrimp_add_narrow_on_grid
         self._widen.argtypes, self._widen.restype = [ctypes.c_int, *[POINTER] * 3, COUNT, COUNT], None
-        self._add.argtypes, self._add.restype = [ctypes.c_int, POINTER, POINTER, COUNT, NUMBER], COUNT
+        for each in (self._add, self._add_narrow):
+            each.argtypes, each.restype = [ctypes.c_int, POINTER, POINTER, COUNT, NUMBER], COUNT
         self._adam.argtypes, self._adam.restype = [ctypes.c_int, *[POINTER] * 4, COUNT, POINTER], None
 
     @classmethod
@@ -73,7 +75,7 @@ class Steps:
         return True
 
     def add_on_grid(self, totals: Tensor, sums: Tensor, inverse: float) -> bool | None:
-        """totals += nearest(sums · inverse), in int64 from float64.
+        """totals += nearest(sums · inverse), in int64 from float64 or float32.
 
         Args:
             inverse: a power of two; |sums · inverse| < 2⁵¹.
@@ -81,9 +83,13 @@ class Steps:
         Returns:
             True if all sums are finite; None if nothing was done.
         """
-        if not (_flat(totals, torch.int64) and _flat(sums, torch.float64) and totals.shape == sums.shape):
+        narrow = _flat(sums, torch.float32)
+        wide = _flat(sums, torch.float64)
+        if not (_flat(totals, torch.int64) and (narrow or wide) and totals.shape == sums.shape):
             return None
-        return not self._add(self.path, totals.data_ptr(), sums.data_ptr(), len(sums), inverse)
+        return not (self._add_narrow if narrow else self._add)(
+            self.path, totals.data_ptr(), sums.data_ptr(), len(sums), inverse
+        )
 
     def adam(self, gradient: Tensor, theta: Tensor, m: Tensor, v: Tensor, by: AdamStep) -> bool:
         """One update of θ, m and v, float64 (n,) each, in place."""

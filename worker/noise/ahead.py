@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 
@@ -51,7 +51,9 @@ class StepNoise:
         self._on_cpu = _on_cpu(torch.device(device))
         dtype = torch.float64 if self._on_cpu and not words else torch.int64
         pinned = torch.device(device).type == "cuda"  # nothing waits for the copy
-        self._buffers = [torch.empty(checked_size(size), dtype=dtype, pin_memory=pinned) for size in sizes]
+        # One after another, so that an update takes them as one tensor.
+        whole = torch.empty(sum(map(checked_size, sizes)), dtype=dtype, pin_memory=pinned)
+        self._buffers = list(whole.split(sizes))
         self._chunk = WORD_CHUNK if words else CHUNK
         self._chunks = deque((index, at) for index, size in enumerate(sizes) for at in range(0, size, self._chunk))
         self._helpers: list[Future[None]] = []
@@ -97,6 +99,19 @@ class StepNoise:
             self._generator.fill_bits(bits, step, span.tensor, span.first + start)
             if self._on_cpu:
                 gaussians(bits, out)
+
+
+def on_threads(work: Callable[[int], None], pieces: Sequence[int]) -> None:
+    """Does the work of each piece, in any order, on as many threads as torch uses."""
+    threads = min(torch.get_num_threads(), len(pieces))
+    if threads <= 1:
+        for piece in pieces:
+            work(piece)
+        return
+    before = torch.get_num_threads()
+    for _ in _pool(before).map(work, pieces):
+        pass
+    torch.set_num_threads(before)  # new threads start with this number, which a helper thread changed
 
 
 @cache

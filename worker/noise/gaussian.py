@@ -16,7 +16,7 @@ from worker.noise.ahead import StepNoise
 from worker.noise.correlated import correlated_mean
 from worker.noise.generator import TENSORS, GaussianGenerator
 from worker.noise.on_device import add_noise_flat
-from worker.noise.release import Address, noised_mean, takes_words
+from worker.noise.release import Address, noised_in_place, noised_mean, takes_words
 from worker.noise.rounding import add_noise
 
 # Created only in this module. Functions of it and of public numbers are post-processing and cost nothing.
@@ -24,8 +24,9 @@ NoisedGradient = NewType("NoisedGradient", dict[str, Tensor])
 NoisedCount = NewType("NoisedCount", float)
 COUNT_STREAM = TENSORS - 1  # no model has this many tensors
 
-# At most this many numbers of a step are made in advance (512 MiB); the rest are made when needed.
-LOOK_AHEAD = 2**26
+# The noise of at most this many numbers of a step is made in advance, in memory of its own (64 MiB). More is made piece
+# by piece as it is added: a large model's step leaves no core idle meanwhile, and needs the memory.
+LOOK_AHEAD = 2**23
 
 
 class GradientRelease(Protocol):
@@ -116,9 +117,9 @@ class GaussianRelease:
         on_gpu = any(value.is_cuda for value in parameters.values())  # words wait in memory that no step needs
         spans = _spans(parameters, query, shards)
         if on_gpu or sum(span.count for span in spans) <= LOOK_AHEAD:
-            ahead = self._noise(spans, device_of(parameters), step)
-            ahead.begin()
-            self._ahead = ahead
+            self._begun(spans, device_of(parameters), step)  # drops what another query left
+            self._ahead = self._noise(spans, device_of(parameters), step)
+            self._ahead.begin()
 
     def release(
         self,
@@ -131,7 +132,8 @@ class GaussianRelease:
         """The query's noised mean gradient.
 
         Args:
-            private_sum: float64 tensors; the model's order numbers the noise streams.
+            private_sum: float64 tensors; the model's order numbers the noise streams. More than LOOK_AHEAD numbers are
+                overwritten: they become the result.
             step: the logical step.
             query: the number of the query within the step; (step, query) must increase from call to call.
             max_grad_norm: C of this query, if it differs.
@@ -146,14 +148,23 @@ class GaussianRelease:
         _check_sum(private_sum, shards)
         self._last = (step, query)
         spans = _spans(private_sum, query, shards)
-        noise = self._noise(spans, device_of(private_sum), step)
-        if noise.address[2].type != "cpu" and shards is None:
+        device = device_of(private_sum)
+        if [each.numel() for each in private_sum.values()] != [span.count for span in spans]:
+            raise PrivacyError("a private sum has one word of noise for each number that this rank owns")
+        noise = self._begun(spans, device, step)
+        addresses = [Address(self._generator.stream, step, span.tensor, span.first) for span in spans]
+        named = zip(private_sum.items(), addresses, strict=True)
+        if noise is None and takes_words(device) and sum(span.count for span in spans) > LOOK_AHEAD:
+            return NoisedGradient({n: noised_in_place(value, std, self._divisor, at) for (n, value), at in named})
+        noise = noise or self._noise(spans, device, step)
+        if device.type != "cpu" and shards is None:
             return self._on_device(private_sum, noise, std)
-        noised: dict[str, Tensor] = {}
-        for (name, value), span, each in zip(private_sum.items(), spans, noise.take(), strict=True):
-            address = Address(self._generator.stream, step, span.tensor, span.first)
-            noised[name] = noised_mean(value, each, std, self._divisor, address)
-        return NoisedGradient(noised)
+        return NoisedGradient(
+            {
+                name: noised_mean(value, each, std, self._divisor, at)
+                for ((name, value), at), each in zip(named, noise.take(), strict=True)
+            }
+        )
 
     def _on_device(self, private_sum: dict[str, Tensor], noise: StepNoise, std: float) -> NoisedGradient:
         """The same release on a GPU, of one flat array: it waits for the GPU once."""
@@ -169,14 +180,15 @@ class GaussianRelease:
         if (step, query) <= self._last or step < 1 or query < 0:
             raise PrivacyError("this step's noise was already used: it covers one gradient only")
 
-    def _noise(self, spans: tuple[Span, ...], device: torch.device, step: int) -> StepNoise:
-        """The noise that was begun for this very step and these numbers, or new noise."""
-        wanted = (step, spans, device)
+    def _begun(self, spans: tuple[Span, ...], device: torch.device, step: int) -> StepNoise | None:
+        """The noise that was begun for this very step and these numbers; other noise is dropped."""
         ahead, self._ahead = self._ahead, None
-        if ahead is not None and ahead.address == wanted:
+        if ahead is None or ahead.address == (step, spans, device):
             return ahead
-        if ahead is not None:
-            ahead.drop()
+        ahead.drop()
+        return None
+
+    def _noise(self, spans: tuple[Span, ...], device: torch.device, step: int) -> StepNoise:
         return StepNoise(self._generator, step, spans, device, takes_words(device))
 
 

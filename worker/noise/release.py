@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from app.errors import PrivacyError
 from worker.noise import native
-from worker.noise.generator import CHUNK, KeyedStream, gaussians
+from worker.noise.ahead import on_threads
+from worker.noise.generator import CHUNK, KeyedStream, checked_size, gaussians
 from worker.noise.rounding import add_noise, grid, settle_at
 
 PIECE = 4 * CHUNK  # numbers in one call of the library
@@ -60,6 +61,28 @@ def noised_mean(
         at = (address.stream, address.step, address.tensor, address.first)
         torch.div(add_noise(flat, z, std, *at), divisor, out=target)
     return target.view(private_sum.shape)
+
+
+def noised_in_place(private_sum: Tensor, std: float, divisor: int, address: Address) -> Tensor:
+    """R / L as in `noised_mean`, over S itself if that is contiguous. The words are made piece by piece, on as many
+    threads as torch uses, and take no memory of the tensor's size. Only where `takes_words`.
+
+    Raises:
+        PrivacyError: S is not finite or not float64, or the address is outside the generator's layout.
+    """
+    if private_sum.dtype != torch.float64:
+        raise PrivacyError("a private sum is float64")
+    flat = private_sum.reshape(-1)
+    checked_size(address.first + len(flat))
+
+    def work(start: int) -> None:
+        part, at = flat[start : start + PIECE], replace(address, first=address.first + start)
+        words = torch.empty(len(part), dtype=torch.int64)
+        at.stream.fill(words.numpy(), at.step, at.tensor, 0, at.first)
+        _compiled(part, words, part, std, divisor, at)
+
+    on_threads(work, range(0, len(flat), PIECE))
+    return flat.view(private_sum.shape)
 
 
 def _compiled(flat: Tensor, words: Tensor, out: Tensor, std: float, divisor: int, address: Address) -> None:
