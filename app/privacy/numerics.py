@@ -172,10 +172,11 @@ def numerics_of(spec: JobSpec, sizes: PublicSizes, features: Features) -> Numeri
         features: the declared features of the data set; for interactions they give the number of items.
     """
     items = features.items.rows if isinstance(features, Interactions) else 1
-    held = spec.model.held(RecordSizes(sizes.features, sizes.outputs, sizes.sparse, items)) or PASS_BYTES
-    passes, positions = pass_type(spec, sizes), spec.model.positions()
+    # A record's views are rows of their own, and positions of one record.
+    held = (spec.model.held(RecordSizes(sizes.features, sizes.outputs, sizes.sparse, items)) or PASS_BYTES) * spec.views
+    passes, positions = pass_type(spec, sizes), spec.model.positions() * spec.views
     budget, most = (CACHE_BYTES, MOST_LINEAR_ROWS) if spec.model.shallow else (PASS_BYTES, MOST_ROWS)
-    cap = _bounded(max(1, min(most, budget // (held * BYTES[passes]))), spec.runtime.physical_batch_size)
+    cap = _bounded(max(1, min(most // spec.views, budget // (held * BYTES[passes]))), spec.runtime.physical_batch_size)
     expected, spread = _batch(spec, sizes.records)
     per_unit = sizes.records_per_unit
     largest = _largest(spec)
@@ -320,7 +321,7 @@ def _pass_overhead(spec: JobSpec, sizes: PublicSizes) -> int:
     """Returns the fixed cost of a pass, in rows."""
     model = spec.model
     if not isinstance(model, LinearModel) or not model.is_sparse(sizes.sparse):
-        return PASS_OVERHEAD
+        return -(-PASS_OVERHEAD // spec.views)
     return max(PASS_OVERHEAD, model.inputs(sizes.features) // SPARSE_ENTRIES)
 
 
