@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PINS := pyproject.toml client/pyproject.toml client/setup.py constraints.txt setup.py $(wildcard worker/native/*.c)
-REPRODUCE := reproduce-adambc-analysis reproduce-barcode-mnist reproduce-correlated reproduce-dp2 reproduce-dpformer reproduce-heavy-tail reproduce-language \
+REPRODUCE := reproduce-adambc-analysis reproduce-augmentation reproduce-barcode-mnist reproduce-correlated reproduce-dp2 reproduce-dpformer reproduce-heavy-tail reproduce-language \
   reproduce-linear-scaling reproduce-prompts reproduce-search-gain
 NIGHTLY := nightly-fuzz nightly-contract nightly-audit nightly-bound nightly-chaos nightly-machine nightly-mutation nightly-services
 .DEFAULT_GOAL := help

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
@@ -31,6 +31,7 @@ from worker.data.placed import CPU
 from worker.data.records import Records
 from worker.messages import Digest, MetricValue, Resalt, Segment, Shape
 from worker.models.base import Parameters
+from worker.noise.keys import Purpose
 from worker.optimizers.base import Optimizer
 from worker.telemetry import Telemetry
 from worker.training.loop import Training
@@ -192,7 +193,7 @@ def run(
     built = _built(data, planned, mechanism, device)
     if optimizer is not None:
         built = replace(built, optimizer=optimizer(built.optimizer))
-    keys = {f"{name}_key": _key(seed, name) for name in ("noise", "order", "sampler", "release", "init", "dropout")}
+    keys = {f"{name}_key": _key(seed, name) for name in get_args(Purpose)}
     book = Book()
     loop = training(
         built,

@@ -170,6 +170,7 @@ class Keys(Document):
     init_key: KeyHex
     dropout_key: KeyHex
     order_key: KeyHex
+    views_key: KeyHex
 
 
 class Segment(Keys):

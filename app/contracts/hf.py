@@ -15,7 +15,7 @@ from pydantic import Field, StringConstraints, model_validator
 from app.contracts.architectures import Architecture, task_of
 from app.contracts.base import Document
 from app.contracts.extractor import ImageInput, Sha256Hex
-from app.contracts.model_settings import ModelSettings, RecordSizes
+from app.contracts.model_settings import ImageForm, ModelSettings, RecordSizes
 
 Tuning = Literal["full", "head", "last_block", "bias", "lora"]
 Shapes = Mapping[str, tuple[int, ...]]
@@ -91,6 +91,13 @@ class HfModel(ModelSettings):
     def positions(self) -> int:
         """See ModelSettings.positions."""
         return self.patches or 2 * self.max_length
+
+    def pixels(self) -> ImageForm | None:
+        """See ModelSettings.pixels."""
+        asked = self.image
+        if asked is None:
+            return None
+        return ImageForm(asked.height, asked.width, asked.channels, channels_last=asked.layout == "last")
 
 
 def trains(of: Architecture, tuning: Tuning, last_block: int, name: str) -> bool:

@@ -9,6 +9,7 @@ from pydantic import Field, StringConstraints, model_validator
 
 from app.contracts.architectures import task_of
 from app.contracts.audit import Audit
+from app.contracts.augmentation import Augmentation
 from app.contracts.base import NO_NUL, DeltaValue, Document, EpsilonValue, NoiseMultiplier
 from app.contracts.blocks import BlockChoice
 from app.contracts.cnn import OWN_SIZE, ImageSize, Preset, convolutions
@@ -16,7 +17,7 @@ from app.contracts.extractor import ExtractorRef
 from app.contracts.hf import HfModel
 from app.contracts.hpo import Hpo
 from app.contracts.metrics import METRICS, Metric, rule_of
-from app.contracts.model_settings import ModelSettings, RecordSizes
+from app.contracts.model_settings import ImageForm, ModelSettings, RecordSizes
 from app.contracts.optimizers import Dp2Settings, Optimizer
 from app.contracts.runtime import Runtime
 from app.contracts.sampling import CorrelatedNoise, Cyclic, FullBatch, Length, Poisson, Sampling
@@ -136,6 +137,11 @@ class CnnModel(ModelSettings):
     def positions(self) -> int:
         """See ModelSettings.positions."""
         return max(each.places for each in convolutions(self.preset, self.size))
+
+    def pixels(self) -> ImageForm:
+        """See ModelSettings.pixels."""
+        size = self.size
+        return ImageForm(size.height, size.width, size.channels, channels_last=self.channels == "last")
 
 
 class MatrixFactorizationModel(ModelSettings):
@@ -418,6 +424,8 @@ class JobSpec(Document):
     clipping: Clipping | None = None  # default: flat at 1.0 on private data
     sampling: Sampling = FullBatch()
     noise: CorrelatedNoise | None = Field(default=None, exclude_if=lambda noise: noise is None)  # null: independent
+    # null: a step sees each of its records once, as it is
+    augmentation: Augmentation | None = Field(default=None, exclude_if=lambda augmentation: augmentation is None)
     length: Length
     evaluation: Evaluation | None = None
     runtime: Runtime = Runtime()
@@ -427,6 +435,11 @@ class JobSpec(Document):
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
     hpo: Hpo | None = None
     audit: Audit | None = Field(default=None, exclude_if=lambda audit: audit is None)
+
+    @property
+    def views(self) -> int:
+        """How many views of each record a step takes."""
+        return self.augmentation.views if self.augmentation is not None else 1
 
     @property
     def norm_adapts(self) -> bool:

@@ -25,6 +25,16 @@ class RecordSizes:
     items: int
 
 
+@dataclass(frozen=True)
+class ImageForm:
+    """How a record's numbers form an image."""
+
+    height: int
+    width: int
+    channels: int
+    channels_last: bool
+
+
 class ModelSettings(Document):
     """A job's settings of its model.
 
@@ -56,3 +66,7 @@ class ModelSettings(Document):
     def positions(self) -> int:
         """At most this many rows of one product belong to one record; a tied matrix is used twice."""
         return 1
+
+    def pixels(self) -> ImageForm | None:
+        """How the records form images, if the model reads images."""
+        return None

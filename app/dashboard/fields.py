@@ -25,6 +25,7 @@ FILLED_IN = re.compile(
 # How a member without a value reads, where "default" would say too little.
 UNSET = {"/privacy": "none: no privacy is claimed", "/evaluation": "none: nothing is measured", "/hpo": "none: one run"}
 UNSET |= {"/privacy/cap": "none: public data", "/holdout": "none", "/csv": "commas, and points in numbers"}
+UNSET |= {"/augmentation": "none: each record as it is"}
 CALLED = {
     "/dataset": "data set",
     "/hpo": "strategy",

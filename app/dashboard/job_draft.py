@@ -26,7 +26,7 @@ LAYOUT = Layout(
         "Model": ("model",),
         "Optimizer": ("optimizer",),
         "Privacy": ("privacy", "audit"),
-        "Length and batches": ("length", "sampling", "clipping", "noise"),
+        "Length and batches": ("length", "sampling", "clipping", "noise", "augmentation"),
         "Scores": ("evaluation",),
         "Study": ("hpo",),
         "Where it runs": ("runtime", "priority", "seed"),

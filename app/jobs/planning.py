@@ -21,7 +21,7 @@ from app.contracts.metrics import rule_of
 from app.contracts.optimizers import PublicSideSettings
 from app.contracts.sampling import Cyclic, Poisson
 from app.errors import InvalidRequest
-from app.jobs import auditing
+from app.jobs import auditing, augmenting
 from app.jobs.plans import DatasetFacts, Plan
 from app.privacy import derive
 from app.privacy.mechanism import MIN_POISSON_BLOCK_STEPS
@@ -53,6 +53,7 @@ def plan(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None = None) -
     _check_model(spec, facts)
     _check_re_attention(spec, facts)
     _check_center(spec, facts)
+    augmenting.check(spec, facts)
     spec = _with_side(spec, facts, side)
     steps = derive.steps_of(spec, records)
     unfit = optimizers.refusal(spec, steps)

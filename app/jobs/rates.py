@@ -115,6 +115,7 @@ def _unmeasured(spec: JobSpec) -> tuple[str, ...]:
         "`averaging`": optimizer.averaging is not None,
         "a `schedule`": optimizer.schedule.kind != "constant",
         "`dropout`": dropout > 0.0,
+        "`augmentation`": spec.augmentation is not None,
     }
     return tuple(name for name, there in has.items() if there)
 

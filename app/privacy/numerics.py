@@ -185,10 +185,11 @@ def numerics_of(spec: JobSpec, sizes: PublicSizes, features: Features) -> Numeri
         features: the declared features of the data set; for interactions they give the number of items.
     """
     items = features.items.rows if isinstance(features, Interactions) else 1
-    held = spec.model.held(RecordSizes(sizes.features, sizes.outputs, sizes.sparse, items)) or PASS_BYTES
-    passes, positions = pass_type(spec, sizes), spec.model.positions()
+    # A record's views are rows of their own, and positions of one record.
+    held = (spec.model.held(RecordSizes(sizes.features, sizes.outputs, sizes.sparse, items)) or PASS_BYTES) * spec.views
+    passes, positions = pass_type(spec, sizes), spec.model.positions() * spec.views
     budget, most = (CACHE_BYTES, MOST_LINEAR_ROWS) if spec.model.shallow else (PASS_BYTES, MOST_ROWS)
-    cap = _bounded(max(1, min(most, budget // (held * BYTES[passes]))), spec.runtime.physical_batch_size)
+    cap = _bounded(max(1, min(most // spec.views, budget // (held * BYTES[passes]))), spec.runtime.physical_batch_size)
     expected, spread = _batch(spec, sizes.records)
     per_unit = sizes.records_per_unit
     largest = _largest(spec)
@@ -232,15 +233,19 @@ def pass_type(spec: JobSpec, sizes: PublicSizes) -> PassType:
 
 
 def _sums_in_float32(spec: JobSpec, sizes: PublicSizes, passes: PassType, rows: int) -> bool:
-    """Returns True if sums over records may be in float32: float32 passes of whole groups of a linear model, or of a
-    private network of linear layers, with one record per unit. Elsewhere they save nothing (decision 19)."""
+    """Returns True if sums over records may be in float32 (elsewhere they save nothing, decision 19).
+
+    So they are in float32 passes of whole groups of a linear model, or of a private network of linear layers, with one
+    record per unit and one view of it.
+    """
     model = spec.model
     width = 4 * (model.inputs(sizes.features) if isinstance(model, LinearModel) else sizes.features)
     if spec.sampling.takes_all and not in_memory(records_bound(sizes.records), width):
         return False  # a secret order of all records would take memory for each, and read the disk out of order
     linear = isinstance(model, LinearModel) or (isinstance(model, MlpModel) and spec.privacy is not None)
     linear = linear and (spec.clipping is None or spec.clipping.engine == "bookkeeping")
-    return linear and passes == "float32" and rows % GROUP == 0 and sizes.records_per_unit == 1
+    one = sizes.records_per_unit == 1 and spec.views == 1
+    return linear and passes == "float32" and rows % GROUP == 0 and one
 
 
 def records_bound(records: int) -> int:
@@ -349,7 +354,7 @@ def _pass_overhead(spec: JobSpec, sizes: PublicSizes) -> int:
     """Returns the fixed cost of a pass, in rows."""
     model = spec.model
     if not isinstance(model, LinearModel) or not model.is_sparse(sizes.sparse):
-        return PASS_OVERHEAD
+        return -(-PASS_OVERHEAD // spec.views)
     return max(PASS_OVERHEAD, model.inputs(sizes.features) // SPARSE_ENTRIES)
 
 

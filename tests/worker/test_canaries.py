@@ -194,4 +194,4 @@ def test_what_fails_in_the_audit_itself_is_not_said_of_the_attempt(
         finding_of(audited_job(), files)
 
 
-KEYS = ("noise", "sampler", "release", "init", "dropout", "order")
+KEYS = ("noise", "sampler", "release", "init", "dropout", "order", "views")

@@ -35,6 +35,7 @@ from worker.data.placed import device_of, passes_on
 from worker.models.base import Parameters
 from worker.models.dropout import masks_of, without_dropout
 from worker.models.item_loss import ItemLoss
+from worker.models.views import Views, averaged, rows_of, stilled
 
 B = TypeVar("B")
 
@@ -52,9 +53,15 @@ class _Pass:
     """The terms that one forward and backward pass over one physical batch leaves."""
 
     records: int
+    each: int  # rows of a record: its views
     wanted: frozenset[int]  # the trainable parameters, by id
     terms: dict[int, list[Term]] = field(default_factory=dict)
     lengths: set[int] = field(default_factory=set)  # dimension 1 of what layers got
+
+    @property
+    def rows(self) -> int:
+        """Dimension 0 of what layers get."""
+        return self.records * self.each
 
 
 Note = Callable[[tuple[Tensor, ...], Tensor], None]  # the held tensors, and the gradient at the output
@@ -106,6 +113,8 @@ class Bookkeeping(Generic[B]):
         grid: adds passes as integers, over all ranks. None: in float64, in one process.
         group: how many records float32 may add at a time, where a record has one position. The order of the records
             must then be random. None: sums are in float64.
+        views: of each record, over which its gradient is averaged before the clip. They are further positions of the
+            record. None: the record itself.
 
     Attributes:
         fallbacks: the layers without a rule, by name and kind. Opacus forms their per-record gradients.
@@ -129,10 +138,11 @@ class Bookkeeping(Generic[B]):
         examples: Examples[B] | None = None,
         grid: Grid | None = None,
         group: int | None = None,
+        views: Views | None = None,
     ) -> None:
         refuse_mixing(module)
-        self._grid, self._masks, self._group = grid, masks_of(module), group
-        self._module, self._losses, self._rows, self._dtype = module, losses, rows, dtype
+        self._grid, self._masks, self._group, self._views = grid, masks_of(module), group, views
+        self._module, self._losses, self._rows, self._dtype = module, averaged(losses, views), rows, dtype
         self._kind: ClippingKind = kind
         self._clip, self._records_per_unit, self._positions = Clip(max_grad_norm), records_per_unit, positions
         self._trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
@@ -151,7 +161,7 @@ class Bookkeeping(Generic[B]):
         """
         if parameters is not None:
             fill_in(self._trainable, parameters)
-        with without_dropout(self._module):
+        with without_dropout(self._module), stilled(self._views):
             examine(self, examples, self._dtype)
 
     def one_pass(self, records: Batch[B], rows: int) -> tuple[Tensor, Parameters]:
@@ -199,16 +209,17 @@ class Bookkeeping(Generic[B]):
         count = torch.zeros(1, dtype=torch.float64, device=device)
         norm = clip.max_grad_norm / self._records_per_unit
         for number, each in enumerate(passes_on(device, records, self._rows, self._dtype)):
-            begin_pass(self._masks, number, self._rows, self._grid)
+            begin_pass(self._masks, number, self._rows, self._grid, self._views)
             accumulators = self._accumulators(self._run(each.records)[1].terms, clip)
             weights = each.weights(self._rows, device)
             add_clipped(totals, count, accumulators, self._trainable, self._kind, norm, weights, self._scratch)
         return totals.finish(count), count
 
     def trace(self, parameters: Parameters, records: Batch[B], clip: Clip | None = None) -> list[Tensor]:
-        """Losses, the layers' inputs, the gradients at their outputs, and norms; dropout is off."""
+        """Losses, the layers' inputs, the gradients at their outputs, and norms; dropout is off, and
+        all records have the same views."""
         fill_in(self._trainable, parameters)
-        with without_dropout(self._module):
+        with without_dropout(self._module), stilled(self._views):
             passes = passes_on(device_of(parameters), records, self._rows, self._dtype)
             return traced(passes, partial(self._numbers, clip or self._clip))
 
@@ -248,7 +259,7 @@ class Bookkeeping(Generic[B]):
 
     def _run(self, piece: B, rows: int | None = None) -> tuple[Tensor, _Pass]:
         """One forward and one backward pass over P rows, or `rows`: returns each row's loss, and the layers' terms."""
-        self._open = opened = _Pass(rows or self._rows, self._wanted)
+        self._open = opened = _Pass(rows or self._rows, rows_of(self._views), self._wanted)
         try:
             with torch.enable_grad():
                 losses = self._losses(self._module, piece)
@@ -304,7 +315,7 @@ class Bookkeeping(Generic[B]):
         if not given or (alone and len(given) > 1) or any(each.requires_grad for each in given[1:]):
             raise PrivacyError(f"{kind} needs exactly one tensor as its input: combine tensors outside of the layer")
         x = given[0].detach()
-        if not isinstance(output, Tensor) or len(x) != opened.records or len(output) != opened.records:
+        if not isinstance(output, Tensor) or len(x) != opened.rows or len(output) != opened.rows:
             raise PrivacyError(f"dimension 0 of {kind} does not count records")
         if x.dim() > 2 or (x.dim() == 2 and not x.is_floating_point()):
             opened.lengths.add(x.shape[1])
@@ -438,7 +449,8 @@ def _layers(trainable: Iterable[str]) -> dict[str, list[str]]:
 def _write_down(opened: _Pass, found: Found) -> None:
     for parameter, term in found:
         if id(parameter) in opened.wanted:  # frozen parameters have no terms
-            opened.terms.setdefault(id(parameter), []).append(term)
+            of_records = term if opened.each == 1 else term.of_views(opened.each)
+            opened.terms.setdefault(id(parameter), []).append(of_records)
 
 
 def _norm_bound(bounded: list[tuple[Tensor, Tensor]]) -> Tensor:

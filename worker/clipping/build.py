@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from app.contracts.job_spec import Clipping, LinearModel
+from app.errors import PrivacyError
 from app.privacy.mechanism import TrainingMechanism
 from app.privacy.numerics import NETWORK_GROUP, SumType
 from worker.clipping.bookkeeping import Bookkeeping
@@ -18,6 +19,7 @@ from worker.models.linear import Linear
 from worker.models.matrix_factorization import MatrixFactorization
 from worker.models.modules import ModuleModel
 from worker.models.networks import Network
+from worker.models.views import Views
 
 if TYPE_CHECKING:
     from worker.clipping.opacus import OpacusClipping
@@ -32,6 +34,7 @@ def build_engine(
     sums: SumType = "float64",
     grid: Grid | None = None,
     over: Floats = ONE_PROCESS,
+    views: Views | None = None,
 ) -> GradientEngine:
     """The engine of a job.
 
@@ -43,13 +46,16 @@ def build_engine(
         sums: the type of sums over records.
         grid: how passes are added, if as integers.
         over: the ranks, on public data where nothing is clipped.
+        views: of each record, over which its gradient is averaged; None: the record itself.
 
     Raises:
-        PrivacyError: a layer has no per-record gradients.
+        PrivacyError: a layer has no per-record gradients, or the model's engine cannot average views.
     """
+    if views is not None and isinstance(model, Linear | MatrixFactorization):
+        raise PrivacyError("a linear model's engine and that of ratings have one view of each record")
     opacus = clipping is not None and clipping.engine == "opacus"
     if training is None:
-        return unclipped_engine(model, sums, over)
+        return unclipped_engine(model, sums, over, views)
     kind: ClippingKind = "flat" if training.clipping == "adaptive" else training.clipping
     norm, of_unit = training.max_grad_norm, training.records_per_unit
     if isinstance(model, Linear) and not opacus:
@@ -72,6 +78,7 @@ def build_engine(
         max_grad_norm=norm,
         records_per_unit=of_unit,
         grid=grid,
+        views=views,
         **narrow,
     )
 
@@ -82,7 +89,9 @@ def _reference() -> type[OpacusClipping[Any]]:
     return OpacusClipping
 
 
-def unclipped_engine(model: Model, sums: SumType = "float64", over: Floats = ONE_PROCESS) -> GradientEngine:
+def unclipped_engine(
+    model: Model, sums: SumType = "float64", over: Floats = ONE_PROCESS, views: Views | None = None
+) -> GradientEngine:
     """The engine for public data: sums gradients without clipping."""
     if isinstance(model, Linear):
         return LinearGradient(model, sums, over)
@@ -90,7 +99,7 @@ def unclipped_engine(model: Model, sums: SumType = "float64", over: Floats = ONE
         return RatingGradient(model, over)
     network = _module_model(model)
     module, rows = network.module(), network.rows_per_pass
-    return PlainGradient(module, network.record_losses, rows=rows, dtype=network.dtype, over=over)
+    return PlainGradient(module, network.record_losses, rows=rows, dtype=network.dtype, over=over, views=views)
 
 
 def _module_model(model: Model) -> ModuleModel:

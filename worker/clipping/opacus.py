@@ -21,6 +21,7 @@ from worker.data.passes import Batch
 from worker.data.placed import device_of, passes_on
 from worker.models.base import Parameters
 from worker.models.dropout import masks_of, without_dropout
+from worker.models.views import Views, averaged, rows_of, stilled
 
 B = TypeVar("B")
 
@@ -43,12 +44,13 @@ class OpacusClipping(Generic[B]):
         max_grad_norm: float,
         records_per_unit: int = 1,
         grid: Grid | None = None,
+        views: Views | None = None,
     ) -> None:
         refuse_mixing(module)
         self._grid, self._masks, self._scratch = grid, masks_of(module), Scratch()
         self._trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
         self._wrapped = GradSampleModule(module, loss_reduction="sum")
-        self._losses, self._rows, self._dtype = losses, rows, dtype
+        self._losses, self._rows, self._dtype, self._views = averaged(losses, views), rows, dtype, views
         self._kind: ClippingKind = kind
         self._clip, self._records_per_unit = Clip(max_grad_norm), records_per_unit
 
@@ -66,16 +68,16 @@ class OpacusClipping(Generic[B]):
         count = torch.zeros(1, dtype=torch.float64, device=device_of(parameters))
         norm = clip.max_grad_norm / self._records_per_unit
         for number, each in enumerate(passes_on(device_of(parameters), records, self._rows, self._dtype)):
-            begin_pass(self._masks, number, self._rows, self._grid)
+            begin_pass(self._masks, number, self._rows, self._grid, self._views)
             accumulators, _ = self._accumulators(each.records, clip.divisors or {})
             weights = each.weights(self._rows)
             add_clipped(totals, count, accumulators, self._trainable, self._kind, norm, weights, self._scratch)
         return totals.finish(count), count
 
     def trace(self, parameters: Parameters, records: Batch[B], clip: Clip | None = None) -> list[Tensor]:
-        """Losses and norms; dropout is off."""
+        """Losses and norms; dropout is off, and all records have the same views."""
         fill_in(self._trainable, parameters)
-        with without_dropout(self._wrapped):
+        with without_dropout(self._wrapped), stilled(self._views):
             passes = passes_on(device_of(parameters), records, self._rows, self._dtype)
             return traced(passes, partial(self._numbers, clip or self._clip))
 
@@ -92,6 +94,7 @@ class OpacusClipping(Generic[B]):
         for name, parameter in self._trainable.items():
             gradients = parameter.grad_sample  # type: ignore[attr-defined]
             if gradients is not None:
-                accumulators[name] = ParameterAccumulator([Dense(gradients)], parameter.shape, divisors.get(name))
+                formed = Dense(gradients).of_views(rows_of(self._views))
+                accumulators[name] = ParameterAccumulator([formed], parameter.shape, divisors.get(name))
         self._wrapped.zero_grad(set_to_none=True)
         return accumulators, losses.detach()

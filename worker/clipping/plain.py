@@ -14,6 +14,7 @@ from worker.data.passes import Batch
 from worker.data.placed import device_of, passes_on
 from worker.models.base import Parameters
 from worker.models.dropout import masks_of
+from worker.models.views import Views, averaged
 
 B = TypeVar("B")
 
@@ -27,6 +28,7 @@ class PlainGradient(Generic[B]):
         rows: P of its passes.
         dtype: of its passes.
         over: the ranks that share the passes.
+        views: of each record; None: the record itself.
     """
 
     def __init__(
@@ -37,8 +39,10 @@ class PlainGradient(Generic[B]):
         rows: int,
         dtype: torch.dtype,
         over: Floats = ONE_PROCESS,
+        views: Views | None = None,
     ) -> None:
-        self._module, self._losses, self._rows, self._dtype = module, losses, rows, dtype
+        self._module, self._losses, self._rows, self._dtype = module, averaged(losses, views), rows, dtype
+        self._views = views
         self._over, self._masks = over, masks_of(module)
         self._trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
 
@@ -49,7 +53,7 @@ class PlainGradient(Generic[B]):
             for name, value in parameters.items():
                 self._trainable[name].copy_(value)
         for number, each in enumerate(passes_on(device_of(parameters), records, self._rows, self._dtype)):
-            begin_pass(self._masks, number, self._rows, self._over)
+            begin_pass(self._masks, number, self._rows, self._over, self._views)
             loss = self._losses(self._module, each.records)[: each.count].sum()
             gradients = torch.autograd.grad(loss, list(self._trainable.values()), materialize_grads=True)
             for name, gradient in zip(self._trainable, gradients, strict=True):

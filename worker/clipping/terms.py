@@ -61,6 +61,10 @@ class Outer:
         """The term of these records."""
         return Outer(self.left[at], self.right[at])
 
+    def of_views(self, each: int) -> Outer:
+        """The term of n / each records, whose views are the rows: their positions one after the other."""
+        return Outer(*(x.unflatten(0, (-1, each)).flatten(1, 2) for x in (self.left, self.right)))
+
     def squares(self) -> Bounded:
         """‖g_i‖² = ⟨LLᵀ, RRᵀ⟩ by T×T Gram matrices; ‖l‖²‖r‖² for one position."""
         (left, left_error), (right, right_error) = _gram(self.left), _gram(self.right)
@@ -116,6 +120,11 @@ class Rows:
     def take(self, at: slice) -> Rows:
         """The term of these records."""
         return Rows(self.ids[at], self.values[at], self.rows)
+
+    def of_views(self, each: int) -> Rows:
+        """See Outer.of_views."""
+        ids, values = (x.unflatten(0, (-1, each)).flatten(1, 2) for x in (self.ids, self.values))
+        return Rows(ids, values, self.rows)
 
     def over(self, divisor: Tensor) -> Rows:
         """The same gradients divided elementwise by a (rows, q) tensor."""
@@ -175,6 +184,10 @@ class Dense:
     def take(self, at: slice) -> Dense:
         """The term of these records."""
         return Dense(self.gradients[at])
+
+    def of_views(self, each: int) -> Dense:
+        """See Outer.of_views: the sum over a record's views."""
+        return Dense(self.gradients.unflatten(0, (-1, each)).sum(dim=1))
 
 
 Term = Outer | Rows | Dense

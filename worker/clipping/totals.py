@@ -22,6 +22,7 @@ from worker.data.ranks import ALONE, Ranks, first_row
 from worker.data.shards import Shards
 from worker.models.base import Parameters
 from worker.models.dropout import Masks
+from worker.models.views import Views, rows_of
 from worker.native.steps import STEPS
 
 PIECE = 2**16  # numbers that are converted together on a processor: they stay in its cache
@@ -191,10 +192,15 @@ class GridTotals:
         return {name: part.view(torch.float64).view(shapes.get(name, part.shape)) for name, part in parts.items()}
 
 
-def begin_pass(masks: Sequence[Masks], number: int, rows: int, grid: Grid | Floats | None) -> None:
-    """Sets dropout to the records of this rank's pass with this number."""
+def begin_pass(
+    masks: Sequence[Masks], number: int, rows: int, grid: Grid | Floats | None, views: Views | None = None
+) -> None:
+    """Sets dropout and views to the records of this rank's pass with this number."""
+    first = first_row(number, rows, ALONE if grid is None else grid.ranks)
+    if views is not None:
+        views.begin_pass(first)
     for each in masks:
-        each.begin_pass(first_row(number, rows, ALONE if grid is None else grid.ranks))
+        each.begin_pass(first * rows_of(views))
 
 
 def _cloned(parts: Parameters) -> Parameters:

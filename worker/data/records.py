@@ -148,6 +148,14 @@ class DenseRecords(Cuttable["DenseRecords"]):
         at = moved(torch.from_numpy(indices), self._features.device)
         return self._like(self._features[at], self.labels[at], self.private_norms[at], self._mean)
 
+    def repeated(self, features: Tensor, each: int) -> DenseRecords:
+        """Every record `each` times, one after the other, with these features instead: (each · n, d), not centred.
+
+        A record that is not finite stays so.
+        """
+        labels, norms = (x.repeat_interleave(each) for x in (self.labels, self.private_norms))
+        return self._like(features, labels, norms, None)
+
     def to(self, device: torch.device) -> DenseRecords:
         """The same records on a device."""
         mean = None if self._mean is None else moved(self._mean, device)

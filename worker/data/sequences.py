@@ -83,6 +83,23 @@ class SequenceRecords(Cuttable["SequenceRecords"]):
         targets = ids[:, 1:]
         return torch.where(targets != 0, ids[:, :-1], 0), targets
 
+    def kept(self, places: NDArray[np.bool_], each: int) -> SequenceRecords:
+        """Every record `each` times, one after the other: its last items, where `places` (each · n, length) is true.
+
+        The first and the last of a record's items stay in any case.
+        """
+        length = places.shape[1]
+        ids = self.padded(length).cpu().numpy().repeat(each, axis=0)
+        there = ids != 0
+        last = np.maximum(there.sum(axis=1), 1) - 1
+        chosen = places.copy()
+        chosen[:, 0] = True
+        chosen[np.arange(len(last)), last] = True
+        chosen &= there
+        ends = np.cumsum(chosen.sum(axis=1), dtype=np.int64)
+        items = (ids[chosen] - 1).astype(np.int32)
+        return SequenceRecords(items, np.append(0, ends)[:-1], ends, self.labels.repeat_interleave(each), self._device)
+
     def padded(self, length: int) -> Tensor:
         """The last items, int64 (n, length): item i as i + 1, padded with 0."""
         lengths = np.minimum(self._ends - self._starts, length)[:, None]

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from app.errors import PrivacyError
 
 KEY_BYTES = 32
-Purpose = Literal["noise", "sampler", "release", "init", "dropout", "order"]
+Purpose = Literal["noise", "sampler", "release", "init", "dropout", "order", "views"]
 
 
 def derive_key(secret: bytes, key_id: str, salt: bytes, purpose: str) -> bytes:
@@ -25,7 +25,7 @@ def derive_key(secret: bytes, key_id: str, salt: bytes, purpose: str) -> bytes:
         key_id: names the secret, so that it can be rotated.
         salt: random bytes stored with the job, at least 16.
         purpose: "noise" (gradients), "sampler" (batches), "release" (noisy sums), "init" (initial parameters),
-            "dropout" (masks) or "order" (of a batch's records).
+            "dropout" (masks), "order" (of a batch's records) or "views" (of augmented records).
 
     Returns:
         32 bytes, for AES-256.

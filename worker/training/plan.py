@@ -37,6 +37,7 @@ from worker.models.base import Model, Parameters
 from worker.models.build import build_model
 from worker.models.matrix_factorization import MatrixFactorization
 from worker.models.modules import ModuleModel
+from worker.models.views import Views
 from worker.noise.gaussian import CorrelatedRelease, CountRelease, GaussianRelease, GradientRelease, PublicRelease
 from worker.noise.keys import Purpose, public_key_of_seed
 from worker.noise.order import RandomOrder
@@ -66,6 +67,7 @@ class Plan:
             pass if the self-test found that products depend on neighbours.
         device: of passes, sums, noise, parameters and optimizer state.
         ranks: the processes that share the attempt's passes.
+        views: of each record in a step; None: the record itself.
     """
 
     spec: JobSpec
@@ -81,6 +83,7 @@ class Plan:
     numerics: Numerics
     device: torch.device = CPU
     ranks: Ranks = ALONE
+    views: Views | None = None
 
     @property
     def sampling(self) -> Literal["full_batch", "poisson", "cyclic"]:
@@ -273,21 +276,23 @@ class Plan:
         return self._key(keys, "init")
 
     def begin_passes(self, keys: Keys, step: int) -> None:
-        """Call before a step's passes: sets the masks of its dropout layers."""
-        self._begin_masks(self._key(keys, "dropout"), step)
+        """Call before a step's passes: sets the masks of its dropout layers, and the views of its records."""
+        self._begin(self._key(keys, "dropout"), self._key(keys, "views"), step)
 
     def begin_public_passes(self, step: int) -> None:
         """Call before passes of public records within a step.
 
-        Their masks have a publicly known key: numbers that leave without noise must reveal nothing about private
-        records' masks.
+        Their masks and views have publicly known keys: numbers that leave without noise must reveal nothing about
+        private records' ones.
         """
-        self._begin_masks(public_key_of_seed(0, "dropout"), step)
+        self._begin(public_key_of_seed(0, "dropout"), public_key_of_seed(0, "views"), step)
 
-    def _begin_masks(self, key: bytes, step: int) -> None:
+    def _begin(self, of_masks: bytes, of_views: bytes, step: int) -> None:
         masks = self.model.masks if isinstance(self.model, ModuleModel) else None
         if masks is not None:
-            masks.begin(key, step)
+            masks.begin(of_masks, step)
+        if self.views is not None:
+            self.views.begin(of_views, step)
 
     def _key(self, keys: Keys, purpose: Purpose) -> bytes:
         if self.spec.seed is not None:  # of a repeatable run on public data
@@ -343,7 +348,8 @@ def build_plan(
     numerics = _of_rows(numerics or numerics_of(spec, shape.public_sizes(mechanism), features), rows)
     model = build_model(spec.model, shape, task, features, numerics.passes, numerics.rows_per_pass, models_root, device)
     training = mechanism.training if mechanism else None
-    numerics, engine = _engine(spec, model, training, numerics, ranks)
+    views = Views.of_job(spec.augmentation, spec.model)
+    numerics, engine = _engine(spec, model, training, numerics, ranks, views)
     return Plan(
         spec=spec,
         mechanism=mechanism,
@@ -358,6 +364,7 @@ def build_plan(
         numerics=numerics,
         device=device,
         ranks=ranks,
+        views=views,
     )
 
 
@@ -368,7 +375,12 @@ def _of_rows(numerics: Numerics, rows: int | None) -> Numerics:
 
 
 def _engine(
-    spec: JobSpec, model: Model, training: TrainingMechanism | None, numerics: Numerics, ranks: Ranks
+    spec: JobSpec,
+    model: Model,
+    training: TrainingMechanism | None,
+    numerics: Numerics,
+    ranks: Ranks,
+    views: Views | None,
 ) -> tuple[Numerics, GradientEngine]:
     """The numerics, with the slack of integer totals, and the engine that adds passes so."""
     numerics = numerics.of_numbers(model.numbers)
@@ -379,7 +391,9 @@ def _engine(
         raise PrivacyError("several processes need totals in integers: this job's are in float64")
     over = Floats(ranks, sharded)
     positions, sums = numerics.positions, numerics.sums
-    return numerics, build_engine(model, spec.clipping, training, positions=positions, sums=sums, grid=grid, over=over)
+    return numerics, build_engine(
+        model, spec.clipping, training, positions=positions, sums=sums, grid=grid, over=over, views=views
+    )
 
 
 def _is_sharded(spec: JobSpec, ranks: Ranks) -> bool:
