@@ -34,5 +34,6 @@ def tested_key(start: Start, dataset_id: str) -> str:
         "fitted_rows": start.fitted_rows,
         "processes": start.processes,
         "threads": start.threads,
+        "gpus": start.gpus,
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
