@@ -49,7 +49,7 @@ OPTIMIZERS: dict[str, Optimizer] = {
 
 def measured(optimizer: Optimizer, shapes: list[tuple[int, int]]) -> str:
     parameters = flattened({str(at): torch.randn(shape, dtype=torch.float64) for at, shape in enumerate(shapes)})
-    noised = NoisedGradient({name: torch.randn_like(value) for name, value in parameters.items()})
+    noised = NoisedGradient(flattened({name: torch.randn_like(value) for name, value in parameters.items()}))
     state = optimizer.init(parameters)
     numbers = sum(value.numel() for value in parameters.values())
     taken = []

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from app.contracts.job_spec import MlpModel
 from app.errors import PrivacyError
 from app.privacy.numerics import GROUP, NETWORK_GROUP, records_bound, sensitivity_slack
+from worker.clipping import scratch, totals
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.engine import Clip
 from worker.clipping.linear import LONGEST, LinearClipping
@@ -24,6 +25,7 @@ from worker.clipping.totals import Grid
 from worker.data.records import DenseRecords
 from worker.models.linear import Linear
 from worker.models.networks import Network
+from worker.native.steps import STEPS
 from worker.noise.order import RandomOrder, shuffled
 
 KEY = bytes(range(32))
@@ -272,3 +274,13 @@ def test_a_network_takes_float64_where_float32_does_not_hold() -> None:
     for clip in (Clip(2.0**-50), Clip(2.0**70), Clip(1.0, divisors)):
         narrow, wide = (network_engine(group).private_sum(parameters, batch, clip) for group in (NETWORK_GROUP, None))
         assert torch.equal(flat(narrow), flat(wide))
+
+
+def test_a_network_s_sums_have_the_same_bits_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = shuffled(DenseRecords(*nasty("scales", 300, np.random.default_rng(5))), np.arange(300))
+    found = []
+    for steps in (STEPS, None):
+        for module in (scratch, totals):
+            monkeypatch.setattr(module, "STEPS", steps)
+        found.append(flat(network_engine(grid=Grid(400, NETWORK.rows_per_pass)).private_sum(NETWORK.init(KEY), batch)))
+    assert torch.equal(found[0].view(torch.int64), found[1].view(torch.int64))
