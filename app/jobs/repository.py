@@ -227,7 +227,7 @@ def page_of_jobs(
         after: the sort key of the last row of the page before: its time or its name, and its id.
     """
     query = _page(columns, among=among, status=status, after=after, sort=sort)
-    return list(session.execute(query.limit(limit + 1)))
+    return list(session.connection().execute(query.limit(limit + 1)).all())
 
 
 def states_of_page(
@@ -251,14 +251,14 @@ def _page(
     sort: JobOrder,
 ) -> Select[Any]:
     """Selects columns of jobs in an order, beginning after a row."""
-    first = Job.name if sort == "name" else Job.created_at
+    first = JOB.name if sort == "name" else JOB.created_at
     falling = sort == "newest"
-    order = (first.desc(), Job.id.desc()) if falling else (first, Job.id)
-    query = select(*columns).where(among, Job.parent_id.is_(None)).order_by(*order)
+    order = (first.desc(), JOB.id.desc()) if falling else (first, JOB.id)
+    query = select(*columns).where(among, JOB.parent_id.is_(None)).order_by(*order)
     if status is not None:
-        query = query.where(Job.status == status)
+        query = query.where(JOB.status == status)
     if after is not None:
-        key = tuple_(first, Job.id)
+        key = tuple_(first, JOB.id)
         query = query.where(key < after if falling else key > after)
     return query
 
@@ -271,7 +271,7 @@ def named_like(text: str) -> ColumnElement[bool]:
 def details(session: Session, job_ids: list[str]) -> dict[str, dict[str, list[Any]]]:
     """Reads attempts, metrics, artifacts and settlements of several jobs in one query: rows with the shown columns."""
     found: dict[str, dict[str, list[Any]]] = {each: {part: [] for part in PARTS} for each in job_ids}
-    for row in session.execute(DETAILS, {"jobs": job_ids}):
+    for row in session.connection().execute(DETAILS, {"jobs": job_ids}).all():
         found[row.job_id][row.part].append(row)
     return found
 

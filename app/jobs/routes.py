@@ -56,6 +56,7 @@ from app.web.deps import Db, Gpus, RecordedHeads, ServiceSettings, database_of, 
 from app.web.examples import EVENT_STREAM
 from app.web.headers import is_head
 from app.web.pagination import After, Limit, decode_cursor, decode_moment, encode_cursor
+from app.web.threads import in_thread
 
 router = APIRouter(prefix="/v1", tags=["jobs"])
 forecast_router = APIRouter(prefix="/v1/datasets/{dataset_id}/ledger", tags=["ledger"])  # it prices, like a quote
@@ -78,6 +79,8 @@ IdempotencyKey = Annotated[
     ),
 ]
 Responses = dict[int | str, dict[str, Any]]
+# Of routes that look the key up themselves: a dependency would cost a tenth of the request, or another thread.
+KEYED: dict[str, Any] = {"security": [{"HTTPBearer": []}]}
 PROBLEM = {"$ref": "#/components/schemas/Problem"}
 STREAM: Responses = {200: {"content": {"text/event-stream": {"schema": {"type": "string"}, "example": EVENT_STREAM}}}}
 FILE: Responses = {
@@ -188,11 +191,9 @@ async def submit(
     return await _priced(request, made)
 
 
-@router.get("/jobs", response_model=JobList)
-def list_jobs(
-    db: Db,
-    caller: CurrentKey,
-    gpus: Gpus,
+@router.get("/jobs", response_model=JobList, openapi_extra=KEYED)
+async def list_jobs(
+    request: Request,
     dataset: Annotated[str | None, Query(max_length=100)] = None,
     status: Status | None = None,
     after: After = None,
@@ -205,10 +206,14 @@ def list_jobs(
 
     `q` finds a part of a job's name, or the beginning of its id.
     """
-    among = _Among(dataset, q, tag)
-    page = _page(db, caller, among, status=status, after=after, limit=limit, sort=sort, columns=SHOWN_AS_TEXT)
-    documents = (job_json(job, page.details[job.id], gpus) for job in page.jobs)
-    return Response(page_json(documents, page.next), media_type="application/json")
+
+    def found() -> bytes:
+        caller, db, gpus = identified(request, token_in(request.headers)), database_of(request), gpus_of(request)
+        among = _Among(dataset, q, tag)
+        page = _page(db, caller, among, status=status, after=after, limit=limit, sort=sort, columns=SHOWN_AS_TEXT)
+        return page_json((job_json(job, page.details[job.id], gpus) for job in page.jobs), page.next)
+
+    return Response(await in_thread(found), media_type="application/json")
 
 
 def page_of_jobs(
@@ -301,19 +306,21 @@ def jobs_among(
     return and_(among, repository.named_like(q)) if q else among
 
 
-@router.get("/jobs/{job_id}", response_model=JobView, openapi_extra={"security": [{"HTTPBearer": []}]})
-def show_job(job_id: str, request: Request) -> Response:
+@router.get("/jobs/{job_id}", response_model=JobView, openapi_extra=KEYED)
+async def show_job(job_id: str, request: Request) -> Response:
     """Shows a job: its status, progress, quote, attempts, last metrics and artifacts."""
-    # The key is looked up here: a dependency would cost a tenth of the request, or another thread of the pool.
-    token = token_in(request.headers)
-    if token is None:
-        caller = identified(request, None)
-        found = _polled(request, caller.id, job_id)
-    else:
-        found = _polled(request, id_in(token), job_id)
-        caller = admitted(request, found.key, token)
-    document = job_json(check_job(found.job, found.access(caller)), found.details, gpus_of(request))
-    return Response(document, media_type="application/json")
+
+    def found() -> bytes:
+        token = token_in(request.headers)
+        if token is None:
+            caller = identified(request, None)
+            polled = _polled(request, caller.id, job_id)
+        else:
+            polled = _polled(request, id_in(token), job_id)
+            caller = admitted(request, polled.key, token)
+        return job_json(check_job(polled.job, polled.access(caller)), polled.details, gpus_of(request))
+
+    return Response(await in_thread(found), media_type="application/json")
 
 
 def _polled(request: Request, key_id: str, job_id: str) -> Polled:

@@ -94,10 +94,10 @@ class AttemptView(BaseModel):
 
     @classmethod
     def of(cls, attempt: Attempt) -> AttemptView:
-        """Builds the view of an attempt. It shows `crashed` as `lost`: a crash may depend on private data, such as
-        lengths that need too much memory."""
+        """Builds the view of an attempt."""
         view = cls.model_validate(attempt, from_attributes=True)
-        return view.model_copy(update={"status": "lost"}) if attempt.status == "crashed" else view
+        shown = shown_status(attempt)
+        return view if view.status == shown else view.model_copy(update={"status": shown})
 
 
 class MetricView(BaseModel):
@@ -216,14 +216,14 @@ def members(
         "status": job.status,
         "waiting_for": _waiting_for(job, gpus),
         "progress": progress_of(job, details["attempts"]),
-        "epsilon_spent": _spent(job, epsilon),
+        "epsilon_spent": spent_by(job, epsilon),
         "charged": ChargedView.of(job, charge, details["settlements"]),
         "attempts": [AttemptView.of(each) for each in details["attempts"]],
         "metrics": {metric.name: MetricView.of(metric) for metric in details["metrics"]},
         "failure": job.failure,
         "warnings": job.warnings,
         "artifacts": [ArtifactView.of(each) for each in details["artifacts"]],
-        "tags": [each for each in job.tags.split(",") if each],
+        "tags": tags_of(job),
         "notes": job.notes,
         "study": StudyView.of(job),
         "parent": job.parent_id,
@@ -322,7 +322,18 @@ def _waiting_for(job: JobLike, gpus: GpuWorkers) -> Literal["cuda", "gpus", "pro
     return lack or (None if is_study else "worker")
 
 
-def _spent(job: JobLike, planned: Epsilon | None) -> Epsilon | None:
+def shown_status(attempt: Attempt | Row[Any] | SimpleNamespace) -> str:
+    """An attempt's status as callers see it. `crashed` is `lost`: a crash may depend on private data, such as lengths
+    that need too much memory."""
+    return "lost" if attempt.status == "crashed" else str(attempt.status)
+
+
+def tags_of(job: JobLike) -> list[str]:
+    """A job's tags."""
+    return [each for each in job.tags.split(",") if each]
+
+
+def spent_by(job: JobLike, planned: Epsilon | None) -> Epsilon | None:
     """Returns the planned ε once a worker has the job; 0 if the job ended before a private step.
 
     Never computes ε from the stopping time. ε also does not change when the data are loaded, as the time of loading

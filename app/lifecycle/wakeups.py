@@ -14,12 +14,12 @@ from typing import Any, Protocol
 
 from celery import Celery
 from kombu.messaging import Producer
-from sqlalchemy import ColumnElement, and_, delete, or_, select, tuple_, update
+from sqlalchemy import BindParameter, ColumnElement, and_, bindparam, delete, or_, select, tuple_, update
 
 from app import tracing
 from app.contracts.events import RUN_JOB
 from app.db.engine import Database
-from app.db.models import Job, Outbox
+from app.db.models import Job, Outbox, table_of
 from app.ids import now
 from app.lifecycle.broker import GPU_QUEUE, QUEUE, celery_options
 from app.lifecycle.states import NEEDS_GPU
@@ -27,6 +27,7 @@ from app.lifecycle.sweeper import CLAIMABLE
 from app.settings import Settings
 
 NO_ROW = 0
+JOBS, OUTBOX = table_of(Job), table_of(Outbox)
 DUE = (
     select(Outbox.id, Job.id, NEEDS_GPU, Job.traceparent)
     .join(Job, Job.id == Outbox.job_id)
@@ -114,23 +115,37 @@ def due(db: Database, limit: int) -> list[WakeUp]:
 
 def note(db: Database, sent: Sequence[WakeUp]) -> None:
     """Notes sent messages of jobs, and takes their rows from the outbox: two statements, however many they are."""
-    # A locked row is being claimed, or noted by another relay: no need to wait for it.
-    queued = (
-        select(Job.id)
-        .where(Job.id.in_([each.id for each in sent]), Job.status == "queued")
-        .with_for_update(skip_locked=True, key_share=True)
-    )
-    rows = [(each.row, each.id) for each in sent]
-    done = select(Outbox.id).where(as_read("notify", rows)).with_for_update(skip_locked=True)
     with db.write() as session:
-        session.execute(update(Job).where(Job.id.in_(queued)).values(notified_at=now()))
-        session.execute(delete(Outbox).where(Outbox.id.in_(done)))
+        connection = session.connection()
+        connection.execute(NOTE, {"jobs": [each.id for each in sent], "at": now()})
+        connection.execute(DONE, {"rows": [(each.row, each.id) for each in sent]})
 
 
-def as_read(topic: str, rows: Sequence[tuple[int, str]]) -> ColumnElement[bool]:
+def as_read(topic: str, rows: Sequence[tuple[int, str]] | BindParameter[Any]) -> ColumnElement[bool]:
     """The condition for these rows of the outbox, as they were read, by id and job. SQLite reuses a deleted row's id,
     and with two relays this may have happened since."""
-    return and_(Outbox.topic == topic, tuple_(Outbox.id, Outbox.job_id).in_(rows))
+    return and_(OUTBOX.c.topic == topic, tuple_(OUTBOX.c.id, OUTBOX.c.job_id).in_(rows))
+
+
+# A locked row is being claimed, or noted by another relay: no need to wait for it.
+NOTE = (
+    update(JOBS)
+    .where(
+        JOBS.c.id.in_(
+            select(JOBS.c.id)
+            .where(JOBS.c.id.in_(bindparam("jobs", expanding=True)), JOBS.c.status == "queued")
+            .with_for_update(skip_locked=True, key_share=True)
+        )
+    )
+    .values(notified_at=bindparam("at"))
+)
+DONE = delete(OUTBOX).where(
+    OUTBOX.c.id.in_(
+        select(OUTBOX.c.id)
+        .where(as_read("notify", bindparam("rows", expanding=True)))
+        .with_for_update(skip_locked=True)
+    )
+)
 
 
 def unclaimed(db: Database, notify_again_s: float, limit: int, *, gpu: bool = False) -> list[WakeUp]:
