@@ -138,6 +138,7 @@ OPERATIONS = {
     "give_up_upload": Operation("The upload is gone.", ("forbidden", "upload-busy")),
     "list_datasets": Operation("A page of data sets."),
     "show_dataset": Operation("The data set."),
+    "show_reading": Operation("How far its file is read, or a stream of that."),
     "retire_dataset": Operation("The data set, retired.", ("forbidden", "wrong-state", "ledger-behind")),
     "delete_content": Operation("The data set, whose content is deleted.", ("forbidden", "wrong-state")),
     "delete_artifacts": Operation("The job, whose files are deleted.", ("forbidden", "wrong-state")),

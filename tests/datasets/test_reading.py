@@ -6,12 +6,8 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import threading
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +31,6 @@ from scrimp.reading import wait_until_read
 from tests.conftest import BACKINGS
 from tests.datasets.conftest import CSV, MIB, PUBLIC, Api, private, spec
 from tests.datasets.test_resumable import whole
-from tests.e2e.conftest import until
 
 BAD = CSV.replace("3,2,1\n", "3,many,1\n")
 
@@ -388,85 +383,6 @@ def test_it_is_read_again_if_the_data_key_was_rotated_meanwhile(
         session.execute(update(DatasetContent).values(key_id=under))
     reader.run_once()
     assert (row_of(api, made).state, row_of(api, made).attempt) == ("ready", 2)
-
-
-def events(answer: Any) -> list[tuple[str, str, Any]]:
-    """Each event's id, name and data."""
-    assert answer.status_code == 200 and answer.headers["content-type"].startswith("text/event-stream")
-    found = []
-    for text in filter(None, answer.text.strip().split("\n\n")):
-        lines = dict(line.split(": ", 1) for line in text.split("\n"))
-        found.append((lines.get("id", ""), lines["event"], json.loads(lines["data"])))
-    return found
-
-
-def streamed(api: Api, dataset: str, who: str = "owner") -> Any:
-    sent = api.headers(who) | {"Accept": "text/event-stream"}
-    return api.client.get(f"/v1/datasets/{dataset}/events", headers=sent)
-
-
-def test_progress_is_streamed_to_its_end(api: Api, reader: Reader) -> None:
-    good, bad = accepted(api, "good"), accepted(api, "bad", file=BAD)
-    claimed = readings.claim(api.db, 60.0, among=[good])
-    assert claimed is not None
-    lists = api.client.app.state.lists  # type: ignore[attr-defined]
-    lists.look_s = 0.02
-    seen: list[int] = []
-
-    def read_on() -> None:
-        """Piece by piece, while somebody follows; then its end."""
-        until(lambda: any(each.state for each in set(lists._readers)))
-        for part in range(2, 6):
-            seen.append(part)
-            readings.renew(api.db, claimed, 60.0, part)
-            time.sleep(0.02)
-        readings.release(api.db, claimed)
-        reader.run_once()
-        reader.run_once()
-
-    reading = threading.Thread(target=read_on)
-    reading.start()
-    try:
-        told = events(streamed(api, "good"))
-    finally:
-        reading.join()
-    states = [name for _, name, _ in told]
-    assert states[-2:] == ["ready", "end"] and set(states[:-2]) == {"reading"}
-    bytes_read = [data["reading"]["bytes_read"] for _, name, data in told if name == "reading"]
-    assert bytes_read and set(bytes_read) <= {0, *seen}, "the next claim begins at 0 again"
-    assert all(one != two for one, two in pairwise(bytes_read)), "a change is told once"
-    assert told[-2][2]["reading"]["read"]["records"] == 60
-    assert all(len(each) == 32 for each, name, _ in told[:-2])
-    (first, rejected, _), (_, end, _) = events(streamed(api, bad))
-    assert (first, rejected, end) == ("", "rejected", "end")
-    assert streamed(api, bad, "admin").status_code == 200
-    plain = api.get(f"/v1/datasets/{good}/events").json()
-    assert plain["state"] == "ready" and plain["reading"]["bytes"] == len(CSV)
-
-
-def test_progress_is_its_owner_s_alone(api: Api, reader: Reader) -> None:
-    made = accepted(api)
-    for who in ("other-owner", "analyst"):
-        assert streamed(api, made, who).status_code == streamed(api, "small", who).status_code == 404
-        assert api.get(f"/v1/datasets/{made}/events", who).status_code == 404
-    assert reader.run_once()
-    api.share(made)
-    assert api.get(f"/v1/datasets/{made}/events", "analyst").json() == {"state": "ready", "reading": None}
-    (only, _) = events(streamed(api, made, "analyst"))
-    assert only[1:] == ("ready", {"state": "ready", "reading": None}), "counts are its owner's"
-
-
-def test_a_withdrawn_registration_s_stream_ends_without_an_end(api: Api) -> None:
-    made = accepted(api)
-    lists = api.client.app.state.lists  # type: ignore[attr-defined]
-    lists.look_s = 0.02
-    with ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(streamed, api, made)
-        until(lambda: any(each.state for each in set(lists._readers)))
-        assert delete(api, made).status_code == 200
-        names = [name for _, name, _ in events(answer.result(20))]
-    assert set(names) <= {"reading"}
-    assert streamed(api, made).status_code == 404
 
 
 def test_a_client_waits_and_hears_of_refusals(api: Api, reader: Reader) -> None:
