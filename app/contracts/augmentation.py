@@ -45,7 +45,7 @@ class Erase(TransformSettings):
 
 class DropWords(TransformSettings):
     """Leaves out each token of a text with probability `rate`, but never the first and the last one: a tokenizer's own
-    marks."""
+    marks. Of hashed words, each different word; the rest keeps the text's length of 1."""
 
     of_images: ClassVar[bool] = False
     kind: Literal["drop_words"] = "drop_words"

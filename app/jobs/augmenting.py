@@ -7,6 +7,7 @@ from app.contracts.cnn import MOST_NUMBERS
 from app.contracts.hf import HfModel
 from app.contracts.job_spec import CnnModel, JobSpec, LinearModel
 from app.contracts.model_settings import ImageForm, RecordSizes
+from app.contracts.optimizers import AdaDps, Dp2Settings, ScaleThenPrivatize
 from app.errors import InvalidRequest
 from app.jobs.plans import DatasetFacts
 
@@ -32,7 +33,13 @@ def _check_model(spec: JobSpec, facts: DatasetFacts) -> None:
     model = spec.model
     if isinstance(model, CnnModel) or (isinstance(model, HfModel) and facts.spec.task.is_classification):
         return
-    needs = "augmentation is for `cnn` and `hf` models that classify images or texts"
+    if isinstance(model, LinearModel) and model.is_sparse(facts.is_sparse):
+        _check_optimizer(spec)
+        return
+    needs = (
+        "augmentation is for `cnn` models, `hf` models that classify images or texts, and `linear` models of hashed "
+        "words"
+    )
     if isinstance(model, LinearModel) and model.extractor is not None:
         detail = f"an extractor's features are made once for each record, so a record has one view: {needs}"
     elif facts.spec.task.of_interactions:
@@ -42,6 +49,16 @@ def _check_model(spec: JobSpec, facts: DatasetFacts) -> None:
     else:
         detail = f"a `{model.kind}` model does not know which of a record's numbers are pixels or words: {needs}"
     raise InvalidRequest.at(WHERE, detail)
+
+
+def _check_optimizer(spec: JobSpec) -> None:
+    """The norm of a linear model's mean over views has a rule for undivided gradients alone."""
+    if isinstance(spec.optimizer, Dp2Settings | ScaleThenPrivatize | AdaDps):
+        detail = (
+            f"`{spec.optimizer.kind}` divides gradients before the clip, and a linear model's views have no rule for "
+            "that: use `dp_sgd` or `dp_adam`, or leave `augmentation` out"
+        )
+        raise InvalidRequest.at("/optimizer/kind", detail)
 
 
 def _check_transform(transform: Transform, form: ImageForm | None, where: str) -> None:

@@ -72,7 +72,7 @@ class Crop(Spec):
 
 class DropWords(Spec):
     """Leaves out each token of a text with probability `rate`, but never the first and the last one: a tokenizer's own
-    marks.
+    marks. Of hashed words, each different word; the rest keeps the text's length of 1.
     """
 
     kind: Literal["drop_words"] = "drop_words"

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from app.contracts.augmentation import Augmentation, Crop, DropWords, Erase, Flip
 from app.contracts.cnn import ImageSize
 from app.contracts.job_spec import (
     Clipping,
@@ -36,6 +37,7 @@ from worker.models.linear import Linear
 from worker.models.matrix_factorization import MatrixFactorization
 from worker.models.networks import Network
 from worker.models.next_item import NextItem
+from worker.models.views import Views, stilled
 from worker.training.self_test import random_parameters, random_records
 
 C = 0.5
@@ -59,6 +61,7 @@ class Case:
         slow: all numbers up to MOST are too many, in the nightly run too.
         per_unit: k, records of each unit.
         divided: gradients are divided, as by DP² and by scale-then-privatize, by numbers from 10⁻³ to 10³.
+        views: of each record; neighbours' records keep theirs.
     """
 
     model: Model
@@ -68,6 +71,7 @@ class Case:
     slow: bool = False
     per_unit: int = 1
     divided: bool = False
+    views: Views | None = None
 
     @property
     def slack(self) -> float:
@@ -88,6 +92,9 @@ def next_items(spec: Any, dtype: torch.dtype = torch.float32, **more: Any) -> Ca
 DEEP = MlpModel(hidden=[128] * 16)
 ODD = MlpModel(hidden=[33, 7, 30, 3, 31, 65])
 SMALL_IMAGE = ImageSize(height=4, width=4, channels=3)
+VIEWED = CnnModel(preset="conv5", image=ImageSize(height=8, width=8, channels=2))
+IMAGES = Augmentation(views=4, transforms=(Crop(padding=3), Flip(), Erase(side=3)))
+WORDS = Augmentation(views=4, transforms=(DropWords(rate=0.5),))
 SMALL: dict[str, Any] = {"dim": 16, "blocks": 3, "max_length": 12}
 CASES = {
     "deep tanh": network(DEEP),
@@ -131,6 +138,8 @@ MORE = {
     "gru, float64": next_items(GruRecModel(dim=16, layers=4, max_length=20), torch.float64, numbers=(1, 3, 4)),
     "users, deep tanh": network(DEEP, per_unit=3, numbers=FEW),
     "users, linear": Case(Linear(33, 5, bias=True), per_unit=4),
+    "views, conv5": network(VIEWED, 128, positions=4 * 64, numbers=FEW, views=Views(IMAGES, VIEWED.pixels())),
+    "views, sparse": Case(Linear(500, 3), sparse=True, positions=4, views=Views(WORDS, None)),
     "divided, odd widths": network(ODD, divided=True),
     "divided, transformer": next_items(TransformerRecModel(**SMALL), divided=True, numbers=(1, 2, 3)),
     "divided, linear": Case(Linear(33, 5, bias=True), divided=True),
@@ -140,7 +149,7 @@ MORE = {
 
 
 def engine_of(model: Model, kind: str = "flat", name: str = "bookkeeping", **more: Any) -> GradientEngine:
-    """Args: as build_engine's `positions`; `per_unit`, k."""
+    """Args: as build_engine's `positions` and `views`; `per_unit`, k."""
     training = {
         "sampling": "full_batch",
         "sample_rate": 1.0,
@@ -152,7 +161,8 @@ def engine_of(model: Model, kind: str = "flat", name: str = "bookkeeping", **mor
         "records_per_unit": more.get("per_unit", 1),
     }
     clipping = Clipping.model_validate({"kind": kind, "max_grad_norm": C, "engine": name})
-    return build_engine(model, clipping, TrainingMechanism.model_validate(training), positions=more.get("positions"))
+    mechanism = TrainingMechanism.model_validate(training)
+    return build_engine(model, clipping, mechanism, positions=more.get("positions"), views=more.get("views"))
 
 
 def flat(parts: Parameters) -> Tensor:
@@ -190,7 +200,8 @@ def largest_change(
     def summed(some: Records) -> Tensor:
         return flat(engine.private_sum(parameters, some, clip))
 
-    return max(float(each.norm()) / C for each in moves(summed, records, numbers or case.numbers, case.per_unit))
+    with stilled(case.views):
+        return max(float(each.norm()) / C for each in moves(summed, records, numbers or case.numbers, case.per_unit))
 
 
 def _divisors(parameters: Parameters) -> Parameters:
@@ -201,7 +212,7 @@ def _divisors(parameters: Parameters) -> Parameters:
 def worst_sum(case: Case, numbers: tuple[int, ...] | None = None) -> float:
     """max ‖S − S′‖ / C of a case."""
     parameters, records = drawn(case)
-    engine = engine_of(case.model, positions=case.positions, per_unit=case.per_unit)
+    engine = engine_of(case.model, positions=case.positions, per_unit=case.per_unit, views=case.views)
     return largest_change(case, engine, parameters, records, numbers)
 
 

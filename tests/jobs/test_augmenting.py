@@ -61,11 +61,18 @@ def test_unset_it_is_not_stored() -> None:
         ({"kind": "linear"}, IMAGES, images(), "/augmentation", "`linear` model does not know"),
         ({"kind": "mlp", "hidden": [4]}, IMAGES, images(), "/augmentation", "`mlp` model does not know"),
         (
-            {"kind": "linear", "extractor": {"name": "hashed-words", "words": {}}},
+            {"kind": "linear", "extractor": {"name": "encoder", "sha256": "0" * 64, "features": 8}},
             WORDS,
             facts(**TEXT),
             "/augmentation",
             "made once for each record",
+        ),
+        (
+            {"kind": "linear", "extractor": {"name": "hashed-words", "words": {}}},
+            IMAGES,
+            facts(**TEXT),
+            "/augmentation/transforms/0/kind",
+            "use `drop_words`",
         ),
         (CNN, WORDS, images(), "/augmentation/transforms/0/kind", "use `crop`, `flip` and `erase`"),
         (BERT, IMAGES, facts(**TEXT), "/augmentation/transforms/0/kind", "use `drop_words`"),
@@ -134,3 +141,13 @@ def test_the_form_has_it_from_the_schema() -> None:
     sent = {"/augmentation": "on", "/augmentation/views": "2", "/augmentation/transforms": '[{"kind": "flip"}]'}
     assert form.read(sent, document)["augmentation"] == {"views": 2, "transforms": [{"kind": "flip"}]}
     assert form.read({"/augmentation": ""}, document).get("augmentation") is None
+
+
+def test_hashed_words_are_dropped_for_optimizers_that_do_not_divide() -> None:
+    model = {"kind": "linear", "extractor": {"name": "hashed-words", "words": {}, "features": 32_768}}
+    made = plan(asked(model, WORDS), facts(**TEXT))
+    assert made.numerics.positions == 4 and made.numerics.sums == "float64"
+    divided = {"kind": "scale_then_privatize", "learning_rate": 0.1}
+    with pytest.raises(InvalidRequest) as refused:
+        plan(asked(model, WORDS, optimizer=divided), facts(**TEXT))
+    assert refused.value.members["errors"][0]["pointer"] == "/optimizer/kind"

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -29,10 +30,11 @@ from worker.clipping.build import build_engine
 from worker.clipping.engine import GradientEngine
 from worker.clipping.plain import PlainGradient
 from worker.data.passes import Cuttable
-from worker.data.records import DenseRecords
+from worker.data.records import DenseRecords, SparseRecords
 from worker.data.sequences import SequenceRecords
 from worker.models.base import Parameters
 from worker.models.linear import Linear
+from worker.models.matrix_factorization import MatrixFactorization
 from worker.models.networks import Network
 from worker.models.residual import StandardizedConv2d
 from worker.models.views import Views
@@ -317,8 +319,98 @@ def test_without_a_step_or_for_other_records_there_are_none() -> None:
     by.begin(KEY, 1)
     with pytest.raises(PrivacyError, match="this kind"):
         by.of(SequenceRecords(np.zeros(1, np.int32), np.zeros(1, np.int64), np.ones(1, np.int64)))
+    with pytest.raises(PrivacyError, match="hashed words"):
+        linear = build_engine(Linear(SIZE.numbers, 3), Clipping(), training("flat"), views=by)
+        linear.private_sum(Linear(SIZE.numbers, 3).init(), images(2))
     with pytest.raises(PrivacyError, match="one view"):
-        build_engine(Linear(SIZE.numbers, 3), Clipping(), training("flat"), views=by)
+        build_engine(MatrixFactorization(2, 2, 2, (1.0, 5.0)), Clipping(), training("flat"), views=by)
+
+
+# --- Hashed words ---
+
+WORDS, LABELS = 40, 3
+DROPPED = {"views": 3, "transforms": [{"kind": "drop_words", "rate": 0.3}]}
+
+
+def hashed(n: int = 9, bad: bool = False) -> SparseRecords:
+    generator = np.random.default_rng(0)
+    x = generator.random((n, WORDS)) * (generator.random((n, WORDS)) < 0.3)
+    x[0] = 0.0  # a text without words
+    x[1:] /= np.linalg.norm(x[1:], axis=1, keepdims=True)
+    if bad:
+        x[2, 0] = np.inf
+    return SparseRecords(scipy.sparse.csr_matrix(x), torch.arange(n) % LABELS)
+
+
+def word_views() -> Views:
+    made = Views(Augmentation.model_validate(DROPPED), None)
+    made.begin(KEY, 1)
+    return made
+
+
+def test_each_view_of_hashed_words_is_what_hashing_the_others_gives() -> None:
+    batch = hashed()
+    seen = word_views().of(batch.piece(0, 9, torch.float64))
+    whole = batch.dense(torch.float64).repeat_interleave(3, dim=0)
+    found = seen.dense(torch.float64)
+    there = found != 0.0
+    kept = torch.where(there, whole, 0.0)
+    scaled = kept / kept.norm(dim=1, keepdim=True).clamp(min=1e-9)
+    torch.testing.assert_close(found, scaled, rtol=1e-12, atol=1e-14)
+    assert 0.15 < 1.0 - float(there[3:].double().sum() / (whole[3:] != 0.0).double().sum()) < 0.45
+    assert len({each.numpy().tobytes() for each in found[3:]}) > 20
+    assert bool((seen.private_norms >= found.norm(dim=1)).all())
+
+
+@pytest.mark.parametrize(("kind", "rows", "bias"), [("flat", 48, True), ("flat", 2, False), ("automatic", 3, True)])
+def test_a_linear_model_s_sums_are_those_of_autograd_over_the_views(kind: str, rows: int, bias: bool) -> None:
+    model, batch, by = Linear(WORDS, LABELS, bias=bias, rows_per_pass=rows), hashed(), word_views()
+    generator = torch.Generator().manual_seed(1)
+    parameters = {n: 4.0 * torch.randn(v.shape, generator=generator).double() for n, v in model.init().items()}
+    engine = build_engine(model, Clipping.model_validate({"kind": kind, "max_grad_norm": C}), training(kind), views=by)
+    seen = by.of(batch.piece(0, 9, torch.float64)).dense(torch.float64).view(9, 3, WORDS)
+    total, binding = torch.zeros_like(flat(parameters)), 0
+    for x, label in zip(seen, batch.labels, strict=True):
+        leaves = [value.clone().requires_grad_() for value in parameters.values()]
+        loss = F.cross_entropy(F.linear(x, *leaves), label.expand(3))
+        gradient = torch.cat([each.flatten() for each in torch.autograd.grad(loss, leaves)])
+        norm = float(gradient.norm())
+        binding += norm > C
+        total += gradient * (min(1.0, C / max(norm, 1e-12)) if kind == "flat" else C / (norm + 0.01))
+    assert binding > 2
+    found = flat(engine.private_sum(parameters, batch))
+    assert float((found - total).norm()) <= 1e-9 * float(total.norm())
+
+
+@pytest.mark.parametrize("bad", [False, True])
+def test_one_text_moves_a_linear_model_s_sum_by_at_most_c(bad: bool) -> None:
+    model, batch, by = Linear(WORDS, LABELS, bias=True), hashed(9, bad), word_views()
+    parameters = random_parameters(model, torch.Generator().manual_seed(1))
+    engine = build_engine(model, Clipping(max_grad_norm=C), training("flat"), views=by)
+    moved = []
+    with by.still():
+        for n in (1, 2, 4, 9):
+            whole = flat(engine.private_sum(parameters, batch.select(np.arange(n))))
+            moved += [
+                float((whole - flat(engine.private_sum(parameters, fewer))).norm()) / C  # type: ignore[arg-type]
+                for fewer in neighbours(batch, n)  # type: ignore[arg-type]
+            ]
+    assert 0.5 < max(moved) <= 1.0 + 1e-9
+
+
+def test_a_job_on_hashed_words_replays_and_passes_its_self_test() -> None:
+    shape = {"records_train": 60, "records_holdout": 0, "features": WORDS, "outputs": LABELS, "sparse": True}
+    asked = {"augmentation": DROPPED, "sampling": POISSON, "evaluation": None, "length": {"steps": 10}}
+    made = start_of(spec(**asked), shape)
+    plan = plan_of(made)
+    assert plan.views is not None and list(failures(plan)) == []
+    train = hashed(60)
+    straight, record = Supervisor(made), Supervisor(made, die_at=4)
+    weights = flat(run_direct(straight, train, None)[0].parameters)
+    with pytest.raises(ConnectionError):
+        run_direct(record, train, None)
+    record.die_at = None
+    assert torch.equal(flat(run_direct(record, train, None)[0].parameters), weights) and record.resalts == 0
 
 
 # --- Jobs ---

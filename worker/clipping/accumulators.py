@@ -158,7 +158,7 @@ class ParameterAccumulator:
             if outer.positions == 1:
                 return self._one_position(outer)
             found = outer.squares()
-            return _at_least(found.squares, found.slack, found.scale, outer.positions)
+            return at_least(found.squares, found.slack, found.scale, outer.positions)
         squares, slack, scale = (rows if self._divisor is None else rows.over(self._divisor)).squares()
         positions = rows.ids.shape[1]
         if outer is not None:  # (a + b)² = a² + b² + 2ab
@@ -166,7 +166,7 @@ class ParameterAccumulator:
             squares = squares + own.squares + 2 * rows.inner(outer)
             slack = slack + own.slack + 2 * rows.cross_slack(outer, scale * own.scale)
             scale, positions = scale + own.scale, positions + outer.positions
-        return _at_least(squares, slack, scale, positions)
+        return at_least(squares, slack, scale, positions)
 
     def _one_position(self, outer: Outer) -> tuple[Tensor, Tensor]:
         """‖l ⊗ r‖² = ‖l‖²‖r‖²; with a divisor (l²)ᵀ (1/D²) (r²)."""
@@ -227,7 +227,7 @@ def even_rows(rows: int, most: int) -> int:
     return next(each for each in range(max(1, min(rows, most)), 0, -1) if rows % each == 0)
 
 
-def _at_least(squares: Tensor, slack: Tensor, scale: Tensor, positions: int) -> tuple[Tensor, Tensor]:
+def at_least(squares: Tensor, slack: Tensor, scale: Tensor, positions: int) -> tuple[Tensor, Tensor]:
     """Raises the norm to at least NORM_FLOOR / √positions of `scale`.
 
     If products over positions cancel, their sum's rounding scales with Σ_t ‖a_t‖‖g_t‖ ≤ `scale`, not with ‖g‖

@@ -51,15 +51,15 @@ def build_engine(
     Raises:
         PrivacyError: a layer has no per-record gradients, or the model's engine cannot average views.
     """
-    if views is not None and isinstance(model, Linear | MatrixFactorization):
-        raise PrivacyError("a linear model's engine and that of ratings have one view of each record")
+    if views is not None and isinstance(model, MatrixFactorization):
+        raise PrivacyError("ratings have one view")
     opacus = clipping is not None and clipping.engine == "opacus"
     if training is None:
         return unclipped_engine(model, sums, over, views)
     kind: ClippingKind = "flat" if training.clipping == "adaptive" else training.clipping
     norm, of_unit = training.max_grad_norm, training.records_per_unit
     if isinstance(model, Linear) and not opacus:
-        return LinearClipping(model, kind, norm, of_unit, sums, grid)
+        return LinearClipping(model, kind, norm, of_unit, sums, grid, views)
     if isinstance(model, MatrixFactorization):
         return RatingClipping(model, kind, norm, grid)
     network = _module_model(model)
@@ -94,7 +94,7 @@ def unclipped_engine(
 ) -> GradientEngine:
     """The engine for public data: sums gradients without clipping."""
     if isinstance(model, Linear):
-        return LinearGradient(model, sums, over)
+        return LinearGradient(model, sums, over, views)
     if isinstance(model, MatrixFactorization):
         return RatingGradient(model, over)
     network = _module_model(model)

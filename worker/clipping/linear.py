@@ -7,21 +7,23 @@ One record's gradient is an outer product, residual ⊗ (x, 1). Its norm is ‖r
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from app.errors import PrivacyError
 from app.privacy.numerics import SumType
+from worker.clipping.accumulators import at_least
 from worker.clipping.engine import LARGEST_NORM, SMALLEST_NORM, Clip, ClippingKind, clip_factors, half_count, traced
-from worker.clipping.totals import ONE_PROCESS, Floats, FloatTotals, Grid, Totals, totals_for
-from worker.data.norms import norm_bound, product_bound, root_bound
+from worker.clipping.totals import ONE_PROCESS, Floats, FloatTotals, Grid, Totals, begin_pass, totals_for
+from worker.data.norms import ROUNDING, norm_bound, product_bound, root_bound
 from worker.data.passes import Batch, Pass
 from worker.data.placed import device_of, passes_on
-from worker.data.records import FeatureRecords
+from worker.data.records import FeatureRecords, SparseRecords
 from worker.models.base import Parameters
 from worker.models.linear import Linear
+from worker.models.views import Views, rows_of, stilled
 
 LONGEST = 2.0**60  # the longest record for sums in float32, so that no product can overflow
 
@@ -39,6 +41,8 @@ class LinearClipping:
         records_per_unit: k.
         sums: float32 lets float32 add 48 records at a time. The order of the records must then be random.
         grid: adds passes as integers, over all ranks. None: in float64, in one process.
+        views: of hashed words; see Bookkeeping. A record's gradient is Σ_v residual_v ⊗ (x_v, 1) / K, and its norm
+            comes from the Gram matrices of its residuals and its words.
     """
 
     model: Linear
@@ -47,6 +51,7 @@ class LinearClipping:
     records_per_unit: int = 1
     sums: SumType = "float64"
     grid: Grid | None = None
+    views: Views | None = None
 
     def private_sum(
         self, parameters: Parameters, records: Batch[FeatureRecords], clip: Clip | None = None
@@ -66,11 +71,14 @@ class LinearClipping:
         by = clip or Clip(self.max_grad_norm)
 
         def numbers(piece: FeatureRecords) -> list[Tensor]:
-            outputs = self.model.pass_outputs(parameters, piece)
-            residuals = self.model.residuals(outputs, piece.labels).double()
-            return [outputs.mT, residuals.mT, self._norms(residuals, piece, by)]
+            seen = _seen(piece, self.views)
+            outputs, residuals = _residuals(self.model, parameters, seen, self.views)
+            shown = [each.mT.unflatten(0, (-1, rows_of(self.views))).flatten(1) for each in (outputs, residuals)]
+            return [*shown, self._norms(residuals, seen, by)]
 
-        return traced(passes_on(device_of(parameters), records, self.model.rows_per_pass, self.model.dtype), numbers)
+        with stilled(self.views):
+            passes = passes_on(device_of(parameters), records, self.model.rows_per_pass, self.model.dtype)
+            return traced(passes, numbers)
 
     def _clipped_sum(
         self, parameters: Parameters, records: Batch[FeatureRecords], clip: Clip | None, count: Tensor | None
@@ -91,14 +99,18 @@ class LinearClipping:
             factors = clip_factors(norms, self.kind, by.max_grad_norm / self.records_per_unit) * weights
             if count is not None:
                 count.add_(half_count(factors))
+            factors = factors.repeat_interleave(rows_of(self.views))
             # A factor 0 is not enough: 0 · NaN is NaN.
             return torch.where(factors > 0.0, residuals * factors, 0.0)
 
         totals = totals_for(self.grid, parameters, by)
-        _add_passes(totals, self.model, parameters, records, clipped, _sum_type(self.sums, by))
+        own = _Passes(self.model, parameters, records, self.grid, self.views)
+        own.add_to(totals, clipped, _sum_type(self.sums, by))
         return totals.finish(count)
 
     def _norms(self, residuals: Tensor, records: FeatureRecords, by: Clip) -> Tensor:
+        if self.views is not None:
+            return self._norms_of_views(residuals, records, self.views.each, by)
         if by.divisors is not None:
             return _divided_norms(residuals, records, by)
         inputs = records.private_norms
@@ -108,6 +120,20 @@ class LinearClipping:
             inputs = root_bound(inputs.square() + 1.0, 2)
         return product_bound(norm_bound(residuals, dim=0), inputs)
 
+    def _norms_of_views(self, residuals: Tensor, records: FeatureRecords, each: int, by: Clip) -> Tensor:
+        """‖Σ_v r_v ⊗ (x_v, 1)‖² = Σ_{u,v} ⟨r_u, r_v⟩ (⟨x_u, x_v⟩ + 1) for each record: upper bounds, (P,)."""
+        if by.divisors is not None or not isinstance(records, SparseRecords):
+            raise PrivacyError("views of a linear model are of hashed words, and their gradients are not divided")
+        rows = residuals.mT.unflatten(0, (-1, each))  # (P, K, outputs)
+        inputs, more = records.grams(each), 1.0 if self.model.bias else 0.0
+        squares = (torch.bmm(rows, rows.mT) * (inputs + more)).sum(dim=(1, 2))
+        lengths = rows.square().sum(dim=2) * (inputs.diagonal(dim1=1, dim2=2) + more)
+        scale = lengths.sqrt().sum(dim=1)
+        terms = self.model.features + self.model.outputs + each**2 + 16
+        squares, slack = at_least(squares, terms * ROUNDING * scale.square() * 2.0, scale, each)
+        found = root_bound(squares.clamp(min=0.0) + slack, 2)
+        return torch.where(torch.isfinite(records.private_norms[::each]), found, torch.inf)
+
 
 @dataclass(frozen=True)
 class LinearGradient:
@@ -116,6 +142,7 @@ class LinearGradient:
     model: Linear
     sums: SumType = "float64"
     over: Floats = ONE_PROCESS
+    views: Views | None = None
 
     def private_sum(
         self, parameters: Parameters, records: Batch[FeatureRecords], clip: Clip | None = None
@@ -123,10 +150,12 @@ class LinearGradient:
         """See GradientEngine.private_sum; nothing is clipped."""
 
         def weighted(residuals: Tensor, of: Pass[FeatureRecords]) -> Tensor:
-            return residuals * of.weights(len(residuals.mT), residuals.device)
+            each = rows_of(self.views)
+            return residuals * of.weights(len(residuals.mT) // each, residuals.device).repeat_interleave(each)
 
         totals = FloatTotals(parameters, clip or Clip(1.0), self.over)
-        _add_passes(totals, self.model, parameters, records, weighted, getattr(torch, self.sums))
+        own = _Passes(self.model, parameters, records, self.over, self.views)
+        own.add_to(totals, weighted, getattr(torch, self.sums))
         return totals.finish()
 
     def trace(self, parameters: Parameters, records: Batch[FeatureRecords], clip: Clip | None = None) -> list[Tensor]:
@@ -152,18 +181,40 @@ def _divided_norms(residuals: Tensor, records: FeatureRecords, by: Clip) -> Tens
     return torch.where(torch.isfinite(records.private_norms), norms, torch.inf)
 
 
-def _add_passes(
-    totals: Totals,
-    model: Linear,
-    parameters: Parameters,
-    records: Batch[FeatureRecords],
-    scaled: Callable[[Tensor, Pass[FeatureRecords]], Tensor],
-    sums: torch.dtype,
-) -> None:
-    """Adds all passes, in their order."""
-    for each in passes_on(device_of(parameters), records, model.rows_per_pass, model.dtype):
-        outputs = model.pass_outputs(parameters, each.records)
-        coefficients = scaled(model.residuals(outputs, each.records.labels).double(), each)
-        totals.add("weight", each.records.adjoint(coefficients.to(sums)))
-        if model.bias:
-            totals.add("bias", coefficients.sum(dim=1))
+def _seen(piece: FeatureRecords, views: Views | None) -> FeatureRecords:
+    """What a step sees of a pass's records."""
+    seen: FeatureRecords = piece if views is None else views.of(piece)
+    return seen
+
+
+def _residuals(
+    model: Linear, parameters: Parameters, seen: FeatureRecords, views: Views | None
+) -> tuple[Tensor, Tensor]:
+    """Outputs, and the gradient of each record's mean loss at them, float64: (K, rows) each."""
+    outputs = model.pass_outputs(parameters, seen)
+    residuals = model.residuals(outputs, seen.labels).double()
+    return outputs, residuals if views is None else residuals / views.each
+
+
+@dataclass(frozen=True)
+class _Passes:
+    """The passes of one query."""
+
+    model: Linear
+    parameters: Parameters
+    records: Batch[FeatureRecords]
+    over: Grid | Floats | None
+    views: Views | None
+
+    def add_to(
+        self, totals: Totals, scaled: Callable[[Tensor, Pass[FeatureRecords]], Tensor], sums: torch.dtype
+    ) -> None:
+        """Adds all passes, in their order."""
+        model, rows = self.model, self.model.rows_per_pass
+        for number, each in enumerate(passes_on(device_of(self.parameters), self.records, rows, model.dtype)):
+            begin_pass((), number, rows, self.over, self.views)
+            seen = replace(each, records=_seen(each.records, self.views))
+            coefficients = scaled(_residuals(model, self.parameters, seen.records, self.views)[1], seen)
+            totals.add("weight", seen.records.adjoint(coefficients.to(sums)))
+            if model.bias:
+                totals.add("bias", coefficients.sum(dim=1))

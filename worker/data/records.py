@@ -7,6 +7,7 @@ entries never does.
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
 from typing import Any, Protocol
@@ -254,6 +255,39 @@ class SparseRecords(Cuttable["SparseRecords"]):
         piece._backward = _torch_csr(piece._matrix.T.tocsr())
         return piece
 
+    def dropped(self, seeds: NDArray[np.uint64], each: int, rate: float) -> SparseRecords:
+        """Every record `each` times, one after the other, without the words that its seeds drop.
+
+        A word is dropped with probability `rate`, by a hash of the seed and its column; words of one column go
+        together. The others are scaled so that a record keeps its length, as if its text had been hashed without them.
+
+        Args:
+            seeds: (each · n,).
+        """
+        matrix = self._matrix[np.repeat(np.arange(len(self)), each)]
+        rows = np.repeat(np.arange(len(seeds)), np.diff(matrix.indptr))
+        kept = _hashes(seeds[rows], matrix.indices) >= np.uint64(min(round(rate * 2**32), 2**32 - 1))
+        squares = np.where(kept, matrix.data**2, 0.0)
+        before, after = (np.bincount(rows, weights=x, minlength=len(seeds)) for x in (matrix.data**2, squares))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            scale = np.where(after > 0.0, np.sqrt(before / after), 0.0)
+        ends = np.append(0, np.cumsum(np.bincount(rows[kept], minlength=len(seeds))))
+        entries = ((matrix.data * scale[rows])[kept], matrix.indices[kept], ends)
+        made = scipy.sparse.csr_matrix(entries, shape=matrix.shape)
+        lengths = np.bincount(rows[kept], weights=made.data**2, minlength=len(seeds)).astype(np.float64)
+        broken = torch.isinf(self.private_norms.cpu()).repeat_interleave(each)
+        norms = root_bound(torch.from_numpy(lengths), made.shape[1]).masked_fill_(broken, torch.inf)
+        found = self._like(made, self.labels.cpu().repeat_interleave(each), norms)
+        return found if self.labels.device.type == "cpu" else found.as_csr(self.labels.device)
+
+    def grams(self, each: int) -> Tensor:
+        """⟨x_u, x_v⟩ among each `each` rows, which are views of one record: float64 (n / each, each, each)."""
+        views = [self._matrix[at::each] for at in range(each)]
+        found = np.empty((len(self) // each, each, each))
+        for u, v in itertools.combinations_with_replacement(range(each), 2):
+            found[:, u, v] = found[:, v, u] = np.asarray(views[u].multiply(views[v]).sum(axis=1)).ravel()
+        return moved(torch.from_numpy(found), self.labels.device)
+
     def to(self, device: torch.device) -> SparseRecords:
         """The same records on a device."""
         return self if device.type == "cpu" or self._squares is not None else self.as_csr(device)
@@ -297,6 +331,19 @@ def clipped_sum(records: Cuttable[DenseRecords], features: int, max_norm: float)
 def chunk_rows(features: int) -> int:
     """How many records are checked together outside of passes; depends only on the number of features."""
     return max(1, CHUNK_BYTES // (8 * features))
+
+
+def _hashes(seeds: NDArray[np.uint64], columns: NDArray[Any]) -> NDArray[np.uint64]:
+    """32 bits of each pair: splitmix64's mixing of a seed and a column.
+
+    Source: Steele, Lea & Flood 2014, "Fast splittable pseudorandom number generators".
+    """
+    with np.errstate(over="ignore"):
+        mixed = seeds + (columns.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    found: NDArray[np.uint64] = (mixed ^ (mixed >> np.uint64(31))) >> np.uint64(32)
+    return found
 
 
 def _torch_csr(matrix: Any) -> Tensor:

@@ -25,7 +25,7 @@ from app.contracts.job_spec import Model as Requested
 from app.contracts.model_settings import ImageForm
 from app.errors import PrivacyError
 from worker.data.placed import moved
-from worker.data.records import DenseRecords
+from worker.data.records import DenseRecords, SparseRecords
 from worker.data.sequences import SequenceRecords
 from worker.noise.fills import KeyedDropout
 from worker.noise.generator import KeyedStream
@@ -89,6 +89,8 @@ class Views:
             return self._of_images(records, self._form)
         if isinstance(records, SequenceRecords) and self._form is None:
             return self._of_texts(records)
+        if isinstance(records, SparseRecords) and self._form is None:
+            return self._of_words(records)
         raise PrivacyError("records of this kind have no views")
 
     def _of_images(self, records: DenseRecords, form: ImageForm) -> DenseRecords:
@@ -109,16 +111,24 @@ class Views:
                 kept &= self._kept(number, transform.rate, len(records))
         return records.kept(kept, self.each)
 
+    def _of_words(self, records: SparseRecords) -> SparseRecords:
+        (transform,) = self._transforms
+        if not isinstance(transform, DropWords):
+            raise PrivacyError("hashed words are no image")
+        return records.dropped(self._random(0, len(records)).view(np.uint64), self.each, transform.rate)
+
     def _words(self, transform: int, records: int) -> Tensor:
         """31 random bits twice for each view, int64 (K records, 2)."""
-        stream, count = KeyedStream(self._key), self.each
-        if self._still:
-            words = np.tile(stream.words(0, transform, 0, 0, count), records)
-        else:
-            words = stream.words(self._step, transform, 0, self._first * count, records * count)
-        halves = words.view(np.uint32).reshape(-1, 2) >> 1
+        halves = self._random(transform, records).view(np.uint32).reshape(-1, 2) >> 1
         found: NDArray[np.int64] = halves.astype(np.int64)
         return torch.from_numpy(found)
+
+    def _random(self, transform: int, records: int) -> NDArray[np.int64]:
+        """64 random bits for each view, (K records,)."""
+        stream, count = KeyedStream(self._key), self.each
+        if self._still:
+            return np.tile(stream.words(0, transform, 0, 0, count), records)
+        return stream.words(self._step, transform, 0, self._first * count, records * count)
 
     def _kept(self, transform: int, rate: float, records: int) -> NDArray[np.bool_]:
         """True for each token that a view keeps: (K records, length)."""
