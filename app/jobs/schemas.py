@@ -1,4 +1,5 @@
-"""Answers of the job routes, as documents of the REST contract."""
+"""Answers of the job routes, as documents of the REST contract. A job's specification, its event tree, an event's data
+and a certificate are shown as they are stored: the JSON of their release."""
 
 from __future__ import annotations
 
@@ -6,19 +7,22 @@ from datetime import datetime
 from types import SimpleNamespace
 from typing import Any, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 from sqlalchemy import Row
 
-from app.contracts.base import Epsilon
+from app.contracts.base import Document, Epsilon
 from app.contracts.devices import needs_gpu
 from app.contracts.runtime import Runtime
+from app.contracts.stored import Failure
 from app.db.models import Artifact, Attempt, Job, JobEvent, Metric
 from app.hpo.rates import Resolved
 from app.ids import now
+from app.jobs.quotes import ModelQuote
+from app.jobs.study_quotes import SearchQuote
 from app.jobs.trials import StudyView
 from app.lifecycle.presence import GpuWorkers
 from app.privacy.numerics import Numerics
-from app.privacy.prices import Units
+from app.privacy.prices import Charge, Line, Units
 from app.privacy.releases import ScoreNoise
 
 JobLike = Job | Row[Any] | SimpleNamespace  # the ORM's object, or one with its columns
@@ -43,16 +47,16 @@ class Quote(BaseModel):
     mechanism: dict[str, Any] | None
     epsilon: Epsilon | None
     comparison: dict[str, float | None] | None
-    charge: dict[str, Any]
-    lines: list[dict[str, Any]]
+    charge: Charge
+    lines: list[Line]
     scores: list[ScoreNoise] = []  # each score's noise; its std at most about this. In a study, of the final trial
-    model: dict[str, Any] | None = None  # its parameters, and its layers with the shapes of their tensors
+    model: ModelQuote | None = None  # its parameters, and its layers with the shapes of their tensors
     numerics: Numerics | None = None  # shapes and types of the passes; null for jobs older than this member
     fits: bool | None = None
-    remaining_after: dict[str, Any] | None = None
+    remaining_after: Charge | None = None
     largest_epsilon_that_fits: float | None = None
     jobs_that_fit: int | None = None  # how many jobs of this price fit now; null on public data
-    hpo: dict[str, Any] | None = None  # for a study: how pilots, scores and the final trial share the total
+    hpo: SearchQuote | None = None  # for a study: how pilots, scores and the final trial share the total
     estimated_duration_s: float | None = None
     start: Start | None = None  # null inside a job, for a study, and if no worker is alive that may take it
     declaration: int | None = None  # the version of the data set's declaration; null inside a job, which has it itself
@@ -179,7 +183,7 @@ class JobView(BaseModel):
     charged: ChargedView | None = None  # null until it has settled
     attempts: list[AttemptView]
     metrics: dict[str, MetricView]
-    failure: dict[str, Any] | None
+    failure: Failure | None
     warnings: list[str]
     artifacts: list[ArtifactView]
     tags: list[str] = []
@@ -199,7 +203,7 @@ class JobView(BaseModel):
 
 def held_by(quote: Quote) -> Units:
     """The units that a job of this quote holds."""
-    return Units(train=quote.charge["train"], holdout=quote.charge["holdout"])
+    return Units(train=quote.charge.train, holdout=quote.charge.holdout)
 
 
 def members(
@@ -311,12 +315,20 @@ def progress_of(job: JobLike, attempts: list[Any]) -> Progress:
     )
 
 
+class _Ran(Document):
+    """What is read from the specification of a queued job, and nothing else: lists ask this of each."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    runtime: Runtime = Runtime()
+
+
 def _waiting_for(job: JobLike, gpus: GpuWorkers) -> Literal["cuda", "processes", "worker"] | None:
     """Says what a queued job waits for. A study waits like its trials while no worker can take them."""
     is_study = job.study is not None
     if job.status != "queued" and not (is_study and job.status == "running"):
         return None
-    runtime = Runtime.model_validate(job.spec.get("runtime", {}))
+    runtime = _Ran.model_validate(job.spec).runtime
     if needs_gpu(runtime.device, job.device) and not gpus.alive():
         return "cuda"
     if runtime.ranks > 1 and job.device is None and not gpus.have_processes(runtime.ranks):
