@@ -15,15 +15,17 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from app.bucket import CACHE, Bucket
+from app.contracts.stored import PartFiles, StoredFile
 from app.disk import keep
 from app.errors import NotFound, ServiceError
+from app.formats.asked import WrittenFile, WrittenParts
 from app.formats.damage import DataDamagedError
 from app.formats.sealed import DataKey, blocks, content_size, header_of, readable, sealed_size, sealing
 from app.ids import new_id
@@ -42,23 +44,22 @@ class Published:
     """The parts of one registration, as the database names them.
 
     Attributes:
-        rows: each part's {"path", "sha256", "bytes"}.
+        rows: the parts.
         prefix: what they have in common, in a bucket; empty in a folder.
     """
 
-    rows: dict[str, dict[str, Any]]
+    rows: PartFiles
     prefix: str = ""
 
 
 class Parts(Protocol):
     """The parts of data sets. Safe to share between threads."""
 
-    def publish(self, dataset_id: str, folder: Path, written: Mapping[str, Mapping[str, str]]) -> Published:
+    def publish(self, dataset_id: str, folder: Path, written: WrittenParts) -> Published:
         """Makes parts visible to all machines, before the transaction that names them.
 
         Args:
             folder: where they were written.
-            written: each part's {"file", "sha256"}.
 
         Raises:
             DataDamagedError: a part is not what was written.
@@ -108,7 +109,7 @@ class Parts(Protocol):
         """Removes all of a data set. Returns False if something is left."""
         ...
 
-    def stored_bytes(self, dataset_id: str, rows: Mapping[str, Mapping[str, Any]]) -> int:
+    def stored_bytes(self, dataset_id: str, rows: PartFiles) -> int:
         """What a data set takes, for its owner's quota."""
         ...
 
@@ -127,9 +128,9 @@ class InFolder:
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def publish(self, dataset_id: str, folder: Path, written: Mapping[str, Mapping[str, str]]) -> Published:
+    def publish(self, dataset_id: str, folder: Path, written: WrittenParts) -> Published:
         """Only names them: `place` moves the folder."""
-        return Published({name: _row(f"{DATASETS}/{dataset_id}", folder, part) for name, part in written.items()})
+        return Published(_rows(f"{DATASETS}/{dataset_id}", folder, written))
 
     def place(self, dataset_id: str, folder: Path) -> None:
         """Moves the folder."""
@@ -164,7 +165,7 @@ class InFolder:
         shutil.rmtree(folder, ignore_errors=True)
         return not folder.exists()
 
-    def stored_bytes(self, dataset_id: str, rows: Mapping[str, Mapping[str, Any]]) -> int:
+    def stored_bytes(self, dataset_id: str, rows: PartFiles) -> int:
         """The folder's bytes, features included."""
         return sum(_sizes(self._root / DATASETS / dataset_id))
 
@@ -177,14 +178,13 @@ class InBucket:
         self._root = root
         self.cache = PartCache(root / CACHE / DATASETS, cache_bytes)
 
-    def publish(self, dataset_id: str, folder: Path, written: Mapping[str, Mapping[str, str]]) -> Published:
+    def publish(self, dataset_id: str, folder: Path, written: WrittenParts) -> Published:
         """Uploads each part, checked on its way, and then its index."""
         prefix = f"{DATASETS}/{dataset_id}/{new_id('p')}"
-        rows = {name: _row(prefix, folder, part, _content_size) for name, part in written.items()}
-        published = Published(rows, prefix)
+        published = Published(_rows(prefix, folder, written, _content_size), prefix)
         try:
-            for part in written.values():
-                self._upload(folder / part["file"], f"{prefix}/{part['file']}", part["sha256"])
+            for part in written.all:
+                self._upload(folder / part.file, f"{prefix}/{part.file}", part.sha256)
         except BaseException:
             self.withdraw(published)
             raise
@@ -291,23 +291,25 @@ class InBucket:
             return False
         return self.cache.forget(dataset_id) and self._own.remove(dataset_id)
 
-    def stored_bytes(self, dataset_id: str, rows: Mapping[str, Mapping[str, Any]]) -> int:
+    def stored_bytes(self, dataset_id: str, rows: PartFiles) -> int:
         """What was uploaded; from before the bucket was used, the folder's bytes."""
-        return sum(int(row.get("bytes", 0)) for row in rows.values()) or self._own.stored_bytes(dataset_id, rows)
+        return sum(each.bytes or 0 for each in rows.all) or self._own.stored_bytes(dataset_id, rows)
 
 
 def _stored_size(file: Path) -> int:
     return file.stat().st_size
 
 
-def _row(
-    prefix: str, folder: Path, part: Mapping[str, str], size_of: Callable[[Path], int] = _stored_size
-) -> dict[str, Any]:
+def _rows(prefix: str, folder: Path, written: WrittenParts, size_of: Callable[[Path], int] = _stored_size) -> PartFiles:
     from app.formats.layout import index_path  # noqa: PLC0415
 
-    file = folder / part["file"]
-    size = size_of(file) + size_of(index_path(file))
-    return {"path": f"{prefix}/{part['file']}", "sha256": part["sha256"], "bytes": size}
+    def row(part: WrittenFile) -> StoredFile:
+        file = folder / part.file
+        size = size_of(file) + size_of(index_path(file))
+        return StoredFile(path=f"{prefix}/{part.file}", sha256=part.sha256, bytes=size)
+
+    holdout = None if written.holdout is None else row(written.holdout)
+    return PartFiles(train=None if written.train is None else row(written.train), holdout=holdout)
 
 
 def _content_size(file: Path) -> int:

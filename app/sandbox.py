@@ -1,8 +1,9 @@
 """Work on untrusted input, in a process of its own under limits of memory and time.
 
-A helper process is `python -m app.sandbox`, in its own session, without the service's environment. It reads
-requests from one end of a socket pair and answers there, one JSON document a line: a library's prints cannot mix with
-an answer. It dies with the service. Whatever happens in it, the caller gets a result or a ServiceError.
+A helper process is `python -m app.sandbox`, in its own session, without the service's environment. It reads requests
+from one end of a socket pair and answers there, one JSON document a line: a library's prints cannot mix with an answer.
+So requests and answers are JSON here, whose documents are the callers'. It dies with the service. Whatever happens in
+it, the caller gets a result or a ServiceError.
 
     run_limited     one request, then the process is gone: parsing a data file
     LimitedServer   a warm process that answers many requests, one at a time: pricing, whose imports take seconds

@@ -33,6 +33,7 @@ import httpx  # noqa: E402
 import psutil  # noqa: E402
 import psycopg  # noqa: E402
 
+from app.contracts.base import Document  # noqa: E402
 from app.db.engine import Database  # noqa: E402
 from app.lifecycle.states import append_event  # noqa: E402
 from benchmarks import load_client as client  # noqa: E402
@@ -47,6 +48,14 @@ JOB = {
     "length": {"steps": 50},
     "evaluation": {"on": "holdout", "noise_mu": 0.001},
 }
+
+
+class Mark(Document):
+    """An event that says when it was written."""
+
+    mark: str
+
+
 READERS, READ_JOBS, EVENTS_PER_S = 200, 50, 40
 # Finished jobs as the service leaves them: an attempt, a score and an artifact each.
 FILL = """
@@ -266,7 +275,7 @@ def events_phase(deployment: Deployment, seconds: float) -> Phase:
         for number in range(int(EVENTS_PER_S * seconds)):
             mark = f"m{number}"
             with deployment.db.write() as session:
-                append_event(session, jobs[number % READ_JOBS], "ready", {"mark": mark})
+                append_event(session, jobs[number % READ_JOBS], "ready", Mark(mark=mark))
                 session.flush()
                 written[mark] = time.perf_counter()
             if stop.wait(1 / EVENTS_PER_S):

@@ -102,18 +102,20 @@ def opened(db: Database, settings: Settings, name: str, records: int | None) -> 
                 "Compare extractors on a public data set of the same kind, or by a study's jobs"
             )
         spec = DatasetSpec.model_validate(found.spec)
-        part, id_, classes = found.parts["train"], found.id, int(found.shape["outputs"])
+        part, id_, classes = found.parts.train, found.id, found.shape.outputs
+        if part is None:
+            raise BenchRefusedError(f"the content of {name!r} was deleted")
     if not spec.task.is_classification or not isinstance(spec.features, Text | Tensor):
         raise BenchRefusedError(f"{name} has no classes, or neither texts nor images: an extractor reads nothing of it")
     kept = parts.of(settings)
-    with kept.held(part["path"], part["sha256"]) as path:
+    with kept.held(part.path, part.sha256) as path:
         seal = Seals(settings).key_of(path)
-        stored = load_part(path, part["sha256"], None if seal is None else seal.key)
+        stored = load_part(path, part.sha256, None if seal is None else seal.key)
         if records is None or records >= len(stored.y):
-            yield Public(spec, stored, part["sha256"], kept.features(id_), classes, seal)
+            yield Public(spec, stored, part.sha256, kept.features(id_), classes, seal)
             return
         rows = np.sort(np.random.default_rng(0).permutation(len(stored.y))[:records])
-        yield Public(spec, _chosen(stored, rows), f"{part['sha256']}/{records}", Path(), classes)
+        yield Public(spec, _chosen(stored, rows), f"{part.sha256}/{records}", Path(), classes)
 
 
 def fitting(public: Public, models_root: Path | None) -> dict[str, extractors.Extractor | None]:

@@ -8,6 +8,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.contracts.dataset_spec import DatasetSpec
+from app.contracts.stored import PartFiles, Shape
 from app.db.engine import Database
 from app.db.models import ApiKey, Dataset, Grant
 from app.ids import new_id, now
@@ -17,7 +18,9 @@ from app.jobs.plans import Plan
 from app.jobs.rows import new_job
 from app.keys.service import Caller
 from app.ledger.accounts import open_account
+from app.lifecycle.attempts import AttemptLog, Delivered
 from app.lifecycle.cadence import Cadence
+from app.lifecycle.events import Number, Part
 from app.privacy.numerics import NumericsReport
 from app.privacy.prices import Price
 
@@ -78,14 +81,10 @@ def add_dataset(
                 sensitivity=spec.privacy.sensitivity,
                 declaration=declaration,
                 spec=spec.model_dump(mode="json"),
-                shape={
-                    "records_train": records - held_out,
-                    "records_holdout": held_out,
-                    "features": 2,
-                    "outputs": 2,
-                    "sparse": False,
-                },
-                parts=parts or {},
+                shape=Shape(
+                    records_train=records - held_out, records_holdout=held_out, features=2, outputs=2, sparse=False
+                ),
+                parts=PartFiles.model_validate(parts or {}),
                 content_sha256="0" * 64,
                 content_hmac="0" * 64,
                 created_at=now(),
@@ -150,3 +149,14 @@ def numerics() -> NumericsReport:
         self_test="passed",
         sensitivity_slack=1.0000004,
     )
+
+
+def release(log: AttemptLog, said: dict[str, Any]) -> None:
+    """Records a released number, with the `parts` of the same release."""
+    number = {name: value for name, value in said.items() if name != "parts"}
+    log.record_metric(Number.model_validate(number), [Part.model_validate(each) for each in said.get("parts", ())])
+
+
+def delivered(said: dict[str, Any]) -> Delivered:
+    """A file that a job delivers."""
+    return Delivered(**said)

@@ -29,6 +29,7 @@ from app.contracts.devices import Kind
 from app.contracts.job_spec import JobSpec
 from app.contracts.metrics import METRICS
 from app.contracts.runtime import MOST_PROCESSES
+from app.contracts.stored import Shape as StoredShape
 from app.errors import WorkerError
 from app.privacy.mechanism import MechanismConfig
 from app.privacy.numerics import Numerics, NumericsReport, PublicSizes
@@ -89,6 +90,15 @@ class Shape(Document):
     features: Annotated[int, Field(ge=1)]
     outputs: Annotated[int, Field(ge=1)]
     sparse: bool
+
+    @classmethod
+    def of(cls, stored: StoredShape) -> Shape:
+        """The stored sizes, checked.
+
+        Raises:
+            ValidationError: no job can run with them.
+        """
+        return cls.model_validate(stored, from_attributes=True)
 
     def public_sizes(self, mechanism: MechanismConfig | None) -> PublicSizes:
         """The public sizes that determine the numerics."""

@@ -8,11 +8,12 @@ from typing import Annotated, Literal, cast
 
 from pydantic import AwareDatetime, BaseModel, Field, StringConstraints
 
-from app.contracts.base import NO_NUL, AccountantName, Document, Epsilon, EpsilonValue, Unit
+from app.contracts.base import NO_NUL, AccountantName, Document, Epsilon, EpsilonValue
 from app.db.models import Account, BudgetRequest, Dataset, SubAccount
 from app.ledger.accounts import filter_for
 from app.ledger.accounts import remaining_of as left_of_cap
 from app.ledger.budgets import PARTS, with_own
+from app.ledger.repository import unit_of
 from app.ledger.schemas import COLLUSION
 
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")  # in addresses and headers too
@@ -195,5 +196,5 @@ def _epsilon(dataset: Dataset, account: Account, value: float) -> Epsilon:
         value=value,
         delta=account.cap_delta,
         accountant=cast(AccountantName, account.filter),
-        unit=cast(Unit, dataset.spec["privacy"]["unit"]),
+        unit=unit_of(dataset),
     )

@@ -40,6 +40,20 @@ class ChargeRequest(Document):
     blocks: BlockChoice = "all"
 
 
+class Attested(Document):
+    """What a key attests of a charge, as its hold's entry in the ledger says it. Members as in `ChargeRequest`."""
+
+    account: Part
+    mechanism: Claim
+    attested: str
+
+
+class Charged(Document):
+    """The memo of that entry."""
+
+    charge: Attested
+
+
 class VoidRequest(Document):
     """Why the charge is given back: nothing was answered from the data."""
 

@@ -16,7 +16,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from app.audit import record as audit
-from app.charges.schemas import ChargeRequest, Status
+from app.charges.schemas import Attested, Charged, ChargeRequest, Status
 from app.contracts.blocks import ALL
 from app.db.engine import Database
 from app.db.models import Account, ApiKey, Charge, Dataset
@@ -27,7 +27,8 @@ from app.jobs.pricing import PricingService
 from app.keys.service import Caller, is_alive
 from app.ledger import behind, blocks
 from app.ledger.heads import Heads
-from app.ledger.repository import dataset_with_account
+from app.ledger.memos import Voided
+from app.ledger.repository import dataset_with_account, unit_of
 from app.privacy.claims import ClaimRequest
 from app.privacy.plans import FilterChoice
 
@@ -243,7 +244,7 @@ def _held(
         train=amounts[0],
         holdout=amounts[1],
         actor=caller.id,
-        memo={"charge": {"account": asked.account, "mechanism": mechanism, "attested": asked.attested}},
+        memo=Charged(charge=Attested(account=asked.account, mechanism=asked.mechanism, attested=asked.attested)),
     )
     session.add(charge)
     session.flush()
@@ -256,8 +257,7 @@ def _settle(session: Session, charge: Charge, caller: Caller, voided_because: st
         blocks.post_all(session, charge.id, train=charge.train, holdout=charge.holdout, actor=caller.id)
         charge.status = "posted"
     else:
-        memo = {"reason": voided_because}
-        blocks.void_all(session, charge.id, actor=caller.id, memo=memo)
+        blocks.void_all(session, charge.id, actor=caller.id, memo=Voided(reason=voided_because))
         charge.status, charge.reason = "voided", voided_because
     charge.settled_at = now()
     done: audit.Action = "charge.posted" if voided_because is None else "charge.voided"
@@ -266,7 +266,7 @@ def _settle(session: Session, charge: Charge, caller: Caller, voided_because: st
 
 def _amounts(pricing: PricingService, asked: ChargeRequest, dataset: Dataset, account: Account) -> tuple[int, int]:
     """What the claim costs on (train, holdout), in the filter's units."""
-    unit = dataset.spec["privacy"]["unit"]
+    unit = unit_of(dataset)
     if asked.relation != "add_or_remove_one":
         raise InvalidRequest.at(
             "/relation",

@@ -1,7 +1,4 @@
-"""The typed events of a job's log, and the names of the tasks.
-
-Every number from private data in an event is paid for.
-"""
+"""The kinds of events of a job's log, and the names of the tasks."""
 
 from __future__ import annotations
 
@@ -11,29 +8,29 @@ from typing import Literal
 # database.
 RUN_JOB = "scrimp.run_job"
 
+# What each of them says is a document: app.lifecycle.events.
 EventType = Literal[
-    "queued",  # {charge}; for a trial of a study {number, role} too
-    "attempt_started",  # {attempt, worker}
-    # {device, processes: pids of its ranks, numerics, fallbacks: layers whose gradients are computed per record}
+    "queued",
+    "attempt_started",
     "ready",
-    "progress",  # {step, steps}
-    "metric",  # {name, step, value, std, on, released_by}
-    "replay_mismatch",  # {matched_step}: fresh keys from this step on
+    "progress",
+    "metric",
+    "replay_mismatch",
     "cancel_requested",
     "pause_requested",
     "paused",  # on no worker until it is resumed; its hold stays
     "resumed",
-    "audited",  # what the canaries of an audited job show: the certificate's `audit`
-    "ranks",  # {ranks: [{pid, passes, max_rss_bytes}]}: of several ranks, on public data alone
-    "attempt_lost",  # {attempt}: the worker died or was stopped; the job is queued again
-    "succeeded",  # {charge, steps}
-    "cancelled",  # {charge, steps}
-    "failed",  # {code, message, charge, steps}
+    "audited",
+    "ranks",
+    "attempt_lost",
+    "succeeded",
+    "cancelled",
+    "failed",
     "certificate_issued",
     # Events of a study.
-    "trial_queued",  # {job, number, role, level, learning_rate, steps, max_grad_norm, r}
-    "trial_ended",  # {job, number, status, score}
-    "decided",  # {levels, fit, r_star, fallbacks}
+    "trial_queued",
+    "trial_ended",
+    "decided",
 ]
 
 FINAL = ("succeeded", "cancelled", "failed")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
@@ -141,13 +141,9 @@ def trained(of: Architecture, asked: HfModel, shapes: Shapes, blocks: int) -> di
     return found
 
 
-def weights_file(model: Mapping[str, Any]) -> str:
-    """The delivered file that holds the trained tensors.
-
-    Args:
-        model: the model of a job of any kind, from its stored specification.
-    """
-    return ADAPTER if model.get("kind") == "hf" and model.get("tuning") == "lora" else WEIGHTS
+def weights_file(model: ModelSettings) -> str:
+    """The delivered file that holds the trained tensors of a job's model."""
+    return ADAPTER if isinstance(model, HfModel) and model.tuning == "lora" else WEIGHTS
 
 
 def rank_groups(vocabulary: int) -> dict[str, range]:

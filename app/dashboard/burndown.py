@@ -19,6 +19,7 @@ from app.dashboard.numbers import moment, part, percent
 from app.db.models import Account, Job, LedgerEntry, table_of
 from app.ids import now
 from app.ledger.entries import balance_of
+from app.ledger.memos import Memo
 
 MOST_BALANCES = MOST_POINTS // 5  # there are four lines, and the jobs' dots
 KEYS_SHOWN = len(SERIES) - 1  # the last colour is the others'
@@ -77,7 +78,7 @@ def burndowns(session: Session, account: Account, names: Callable[[set[str]], di
     drawings = []
     parts: tuple[Name, Name] = ("train", "holdout")
     for at, name in enumerate(parts):
-        budget = int(balance_of(account)[name]["budget"])
+        budget = balance_of(account).of(name).budget
         if budget > 0 and found:
             settled = [Settled(when, job, key, amounts[at]) for when, job, key, *amounts in posts if amounts[at]]
             drawings.append(drawn(name, budget, [_balance(each, name) for each in found], settled, said, now()))
@@ -97,8 +98,8 @@ def _posts(session: Session, account: Account) -> list[tuple[datetime, str, str,
 
 
 def _balance(entry: LedgerEntry, name: Name) -> Balance:
-    after: dict[str, int] = entry.memo["balance"][name]
-    return Balance(at=entry.created_at, spent=after["spent"], held=after["held"], budget=after["budget"])
+    after = Memo.of(entry.memo).balances.of(name)
+    return Balance(at=entry.created_at, spent=after.spent, held=after.held, budget=after.budget)
 
 
 def drawn(

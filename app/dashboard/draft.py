@@ -1,4 +1,7 @@
-"""A document in the making: its text, the form that shows it, and what is wrong with it, at its place."""
+"""A document in the making: its text, the form that shows it, and what is wrong with it, at its place.
+
+A draft is JSON: what a person is still writing is no document of the contract yet.
+"""
 
 from __future__ import annotations
 

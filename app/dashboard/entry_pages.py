@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from app.dashboard.page import address
 from app.db.models import LedgerEntry
 from app.ledger.entries import Kind
+from app.ledger.memos import Memo
 
 ENTRIES_SHOWN = 50
 CAPS_SHOWN = 20
@@ -71,13 +72,14 @@ class CapChange:
 def cap_changes(session: Session, dataset_id: str) -> list[CapChange]:
     """The last caps of a ledger with their reasons, newest first."""
     query = select(LedgerEntry).where(LedgerEntry.dataset_id == dataset_id, LedgerEntry.kind.in_(("open", "cap")))
+    found = session.scalars(query.order_by(LedgerEntry.seq.desc()).limit(CAPS_SHOWN))
     return [
         CapChange(
             at=entry.created_at,
-            epsilon=float(entry.memo["cap_epsilon"]),
+            epsilon=memo.cap,
             by=entry.actor,
-            reason=str(entry.memo.get("reason", REGISTERED)),
-            closes="joined_into" in entry.memo,
+            reason=memo.reason or REGISTERED,
+            closes=memo.joined_into is not None,
         )
-        for entry in session.scalars(query.order_by(LedgerEntry.seq.desc()).limit(CAPS_SHOWN))
+        for entry, memo in ((each, Memo.of(each.memo)) for each in found)
     ]

@@ -16,6 +16,7 @@ from app.contracts.job_spec import JobSpec
 from app.dashboard.draft import Draft, Layout, Section, sent_draft
 from app.dashboard.fields import Control, SchemaForm
 from app.datasets.schemas import DatasetView
+from app.privacy.prices import Charge
 
 RECIPE = "linear_probe"
 FIRST_EPSILON = 1.0
@@ -120,10 +121,10 @@ def name_of(text: str) -> str:
     return hashlib.sha256(text.replace("\r\n", "\n").strip().encode(errors="replace")).hexdigest()
 
 
-def agreed_on(spec: JobSpec, charge: Mapping[str, Any], rate: float | None) -> str:
+def agreed_on(spec: JobSpec, charge: Charge, rate: float | None) -> str:
     """Names a specification, its price and what its "auto" rate stands for: a click spends what was shown, or
     nothing."""
-    said = json.dumps([spec.model_dump(mode="json"), dict(charge), rate], sort_keys=True)
+    said = json.dumps([spec.model_dump(mode="json"), charge.model_dump(mode="json"), rate], sort_keys=True)
     return hashlib.sha256(said.encode()).hexdigest()
 
 

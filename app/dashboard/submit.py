@@ -32,6 +32,7 @@ from app.db.engine import Database
 from app.db.models import Job
 from app.errors import BudgetError, Conflict, Forbidden, InvalidRequest, LimitError, NotFound, RequestError
 from app.grants.service import REFUSED, Access, require_job
+from app.hpo.rates import Rated
 from app.jobs import routes as jobs
 from app.jobs.routes import Pricing
 from app.jobs.schemas import Quote
@@ -91,7 +92,7 @@ class Api:
                 return require_job(session, caller, job_id)
 
         job = await run_in_threadpool(found)
-        return of_job(job.spec, resolved=job.quote.get("resolved") is not None)
+        return of_job(job.spec, resolved=Rated.model_validate(job.quote).resolved is not None)
 
     async def quote(self, caller: Caller, spec: JobSpec, records: int | None = None) -> Quote:
         """`POST /v1/quotes`; or for a hypothetical number of training records."""

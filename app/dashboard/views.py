@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -34,7 +32,8 @@ from app.ledger.schemas import AccountView, LedgerView
 from app.lifecycle.presence import GpuWorkers
 from app.lifecycle.states import FINISHED
 from app.privacy.mechanism import MechanismConfig
-from app.privacy.prices import Units
+from app.privacy.prices import Charge, Units
+from app.privacy.quoted import Quoted
 
 EVENTS_SHOWN = 200
 JOBS_ON_DATASET = 10
@@ -101,14 +100,17 @@ class Share:
         return round(100.0 - self.before - self.percent, 1)
 
 
-def shares_of(figures: LedgerView | None, charge: Mapping[str, Any]) -> list[Share]:
+def shares_of(figures: LedgerView | None, charge: Charge) -> list[Share]:
     """A charge in shares of the accounts that it is on; empty on public data."""
-    if figures is None or charge["unit"] is None:
+    if figures is None or charge.unit is None:
         return []
-    accounts = {"train": figures.accounts.train, "holdout": figures.accounts.holdout}
+    accounts = (
+        ("train", charge.train, figures.accounts.train),
+        ("holdout", charge.holdout, figures.accounts.holdout),
+    )
     return [
-        Share(name, percent(charge[name], view.budget), percent(view.spent + view.held, view.budget))
-        for name, view in accounts.items()
+        Share(name, percent(units, view.budget), percent(view.spent + view.held, view.budget))
+        for name, units, view in accounts
         if view is not None
     ]
 
@@ -189,7 +191,7 @@ def job_page(session: Session, job_id: str, viewer: Viewer, gpus: GpuWorkers) ->
     account = session.get(Account, dataset.id)
     view = JobView.of(job, details, gpus)
     may_steer = may_cancel(session, caller, job)
-    found, trial = trials(session, job) if job.study is not None else None, job.trial or {"role": "final"}
+    found = trials(session, job) if job.study is not None else None
     return JobPage(
         job=view,
         dataset_name=dataset.name,
@@ -197,7 +199,7 @@ def job_page(session: Session, job_id: str, viewer: Viewer, gpus: GpuWorkers) ->
         mechanism=MechanismConfig.model_validate(job.mechanism) if job.mechanism else None,
         factor=_factor(view.quote.epsilon),
         has_account=account is not None,
-        unit=view.quote.charge["unit"],
+        unit=view.quote.charge.unit,
         train_budget=account.train_budget if account else 0,
         holdout_budget=account.holdout_budget if account else 0,
         room=None
@@ -219,8 +221,8 @@ def job_page(session: Session, job_id: str, viewer: Viewer, gpus: GpuWorkers) ->
         trials=found,
         ranked=ranked(found) if found else [],
         study_charts=study_charts(found) if found else None,
-        is_trial=trial["role"] != "final",
-        hands_out_model=trial.get("keeps_weights", True),
+        is_trial=job.trial is not None and job.trial.role != "final",
+        hands_out_model=job.trial is None or job.trial.keeps_weights,
     )
 
 
@@ -229,12 +231,12 @@ def _last_step(job: Job, metrics: list[MetricView]) -> int:
     return max((each.step for each in metrics), default=1) if job.study is not None else job.steps
 
 
-def _room(session: Session, caller: Caller, read: list[str], charge: dict[str, Any] | None) -> int | None:
+def _room(session: Session, caller: Caller, read: list[str], charge: Units | None) -> int | None:
     """How many jobs of this charge fit what is left to the caller on what they read; None where nothing is charged."""
     left = jobs.remaining(session, read, caller.id)
     if left is None or charge is None:
         return None
-    return left.holds(Units(train=charge["train"], holdout=charge["holdout"]))
+    return left.holds(charge)
 
 
 def _factor(epsilon: Epsilon | None) -> str | None:
@@ -291,7 +293,7 @@ def dataset_page(session: Session, dataset_id: str, viewer: Viewer, asked: Entri
     return DatasetPage(
         dataset=dataset,
         budgets=budgets(dataset.ledger),
-        room=_room(session, viewer.caller, [row.id], None if like is None else like["charge"]),
+        room=_room(session, viewer.caller, [row.id], None if like is None else Quoted.of(like).charge),
         caps=caps,
         within=within,
         asked=asked,

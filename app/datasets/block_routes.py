@@ -122,7 +122,7 @@ def _append(
     _consume(settings, arrived)
     behind.record_soon(db, Heads.of(settings), made.dataset.id)
     shown = block_view(db, made.dataset.id, is_behind=False).model_dump()
-    return AppendedBlock(**shown, read=Read.model_validate(made.counts), warnings=made.warnings)
+    return AppendedBlock(**shown, read=Read.of(made.counts), warnings=made.warnings)
 
 
 def _consume(settings: Settings, arrived: Arrived) -> None:
@@ -140,7 +140,7 @@ def block_view(db: Database, block_id: str, is_behind: bool) -> BlockView:
         id=block.id,
         label=label_of(block),
         dataset=block.parent_id or block.id,
-        shape=Shape(**block.shape),
+        shape=Shape.model_validate(block.shape, from_attributes=True),
         ledger=ledger,
         state="behind" if is_behind else "retired" if account.joined_into is not None else "ready",
         created_at=rfc3339(block.created_at) or "",

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.contracts.blocks import MOST_BLOCKS, UNITS, BlockSpec
 from app.contracts.dataset_spec import DatasetSpec, LastItemHoldout, PublicHoldout
+from app.contracts.stored import Shape
 from app.datasets import service, storage, unit_files
 from app.datasets.service import Block, Content
 from app.db.engine import Database
@@ -46,7 +46,7 @@ class Growing:
     name: str
     spec: DatasetSpec
     declaration: int
-    shape: dict[str, Any]
+    shape: Shape
     family: tuple[str, ...]
 
     def block(self, label: str) -> Block:
@@ -122,7 +122,7 @@ def check_count(spec: DatasetSpec, content: Content) -> None:
     Raises:
         InvalidRequest: at `/records`; told to the owner alone.
     """
-    declared, found = spec.privacy.records, content.parsed["counts"]["train"]
+    declared, found = spec.privacy.records, content.parsed.counts.train
     if declared is None or found > 2 * service.split_sizes(spec, declared, "/records")[0]:
         detail = f"the file holds more than twice as many as declared: {found} to train on; declare more"
         raise InvalidRequest.at("/records", detail)
@@ -134,9 +134,11 @@ def check_width(to: Growing, content: Content) -> None:
     Raises:
         InvalidRequest: at `/file`; told to the owner alone.
     """
-    for name in ("features", "outputs", "sparse"):
-        if content.parsed[name] != to.shape[name]:
-            detail = f"its records have {content.parsed[name]} {name}, those of the data set {to.shape[name]}"
+    names, shape = ("features", "outputs", "sparse"), to.shape
+    wanted = (shape.features, shape.outputs, shape.sparse)
+    for name, found, needed in zip(names, content.parsed.widths, wanted, strict=True):
+        if found != needed:
+            detail = f"its records have {found} {name}, those of the data set {needed}"
             raise InvalidRequest.at("/file", detail)
 
 
@@ -149,9 +151,12 @@ def check_units(db: Database, settings: Settings, to: Growing, content: Content,
     """
     from app.formats import units  # noqa: PLC0415 - numpy, for this alone
 
+    sha256 = content.parsed.units_sha256
+    if sha256 is None:
+        raise TypeError("blocks of private data have units")
     try:
         own = Seals(settings).readable(folder / storage.PARTS / UNITS)
-        mine = units.Saved(own, content.parsed["units_sha256"])
+        mine = units.Saved(own, sha256)
         with db.read() as session:
             members = family(session, to.id)
         shared = {}

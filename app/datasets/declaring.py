@@ -10,7 +10,7 @@ It outlives that block: where `first` is gone, all but `records` may still chang
 from __future__ import annotations
 
 from contextlib import ExitStack, suppress
-from typing import Any
+from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
@@ -18,12 +18,14 @@ from app import parts
 from app.audit import record as audit
 from app.contracts.dataset_spec import DatasetSpec, PublicHoldout, SplitHoldout, rounded
 from app.contracts.redeclaration import Redeclaration, amended
+from app.contracts.stored import Counts, PartFiles, Shape, StoredFile
 from app.datasets.parsing import Parsers
 from app.datasets.repository import check_there
-from app.datasets.service import Registered, split_sizes
+from app.datasets.service import split_sizes
 from app.db.engine import Database
 from app.db.models import Account, Dataset, Declaration
 from app.errors import Conflict, InvalidRequest, Unavailable
+from app.formats.asked import Recounted, RecountRequest, SealedPart
 from app.formats.damage import DataDamagedError
 from app.grants import service as grants
 from app.ids import now
@@ -39,9 +41,19 @@ from app.settings import Settings
 DEVIATION = 0.1  # as at a registration
 
 
+@dataclass(frozen=True)
+class Redeclared:
+    """A data set under its new declaration, with counts for the owner alone; None where its records are gone."""
+
+    dataset: Dataset
+    account: Account | None
+    counts: Counts | None
+    warnings: list[str]
+
+
 def redeclare(
     db: Database, settings: Settings, parsers: Parsers, caller: Caller, dataset: str, asked: Redeclaration
-) -> Registered:
+) -> Redeclared:
     """Replaces a declaration by its next version; with `dry_run`, only tells what it would say.
 
     Returns:
@@ -67,15 +79,17 @@ def redeclare(
     wanted = amended(spec, asked)
     if wanted == spec and not asked.dry_run:
         raise InvalidRequest.at("", "this is what is declared already: nothing would change")
-    counts = dict[str, int]()
+    counts, warnings = None, list[str]()
     if is_there:
         kept = parts.of(settings)
         counts = counts_of(wanted, _units(parsers, kept, Seals(settings), stored))
         kept.release(dataset_id)  # jobs run elsewhere, in most services: then this machine needs no copy
+        sizes, warnings = sizes_of(wanted, shape, counts), warnings_of(wanted, counts)
     elif asked.records is not None:
         detail = "the block `first`, whose records this counts, was retired or deleted: leave `records` out"
         raise InvalidRequest.at("/records", detail)
-    sizes = sizes_of(wanted, shape, counts) if is_there else shape | {"outputs": wanted.task.outputs}
+    else:
+        sizes = shape.model_copy(update={"outputs": wanted.task.outputs})
     with db.write() as session:
         row = session.get_one(Dataset, dataset_id, with_for_update={"key_share": True}, populate_existing=True)
         now_there = _is_open(session, grants.require(session, caller, dataset_id, "own"))
@@ -89,59 +103,60 @@ def redeclare(
             audit.record(session, "dataset.redeclared", row.id)
         session.flush()
         account = session.get(Account, dataset_id)
-        return Registered(row, account, counts, warnings_of(wanted, counts) if is_there else [])
+        return Redeclared(row, account, counts, warnings)
 
 
-def _units(parsers: Parsers, kept: Parts, seals: Seals, stored: dict[str, Any]) -> dict[str, int]:
+def _units(parsers: Parsers, kept: Parts, seals: Seals, stored: PartFiles) -> Recounted:
     """The private count of each stored part.
 
     Raises:
         Unavailable: a part cannot be read.
     """
     unreadable = Unavailable("the stored records cannot be read at the moment")
-    if "train" not in stored:
+    if stored.train is None:
         raise unreadable
     try:
         with ExitStack() as held:
-            here = {}
-            for name, part in stored.items():
-                path = held.enter_context(kept.held(part["path"], part["sha256"]))
+
+            def here(part: StoredFile) -> SealedPart:
+                path = held.enter_context(kept.held(part.path, part.sha256))
                 key = seals.key_of(path)
-                here[name] = part | {"path": str(path), "key": None if key is None else key.key.hex()}
-            counted: dict[str, int] = parsers.recount({"parts": here})["units"]
+                return SealedPart(path=str(path), sha256=part.sha256, key=None if key is None else key.key.hex())
+
+            holdout = None if stored.holdout is None else here(stored.holdout)
+            return parsers.recount(RecountRequest(train=here(stored.train), holdout=holdout))
     except DataDamagedError:
         raise unreadable from None
-    return counted
 
 
-def counts_of(spec: DatasetSpec, units: dict[str, int]) -> dict[str, int]:
+def counts_of(spec: DatasetSpec, units: Recounted) -> Counts:
     """The private counts, as a registration answers them."""
-    train, holdout = units["train"], units.get("holdout", 0)
+    train, holdout = units.train, units.holdout or 0
     whole = train + holdout if isinstance(spec.holdout, SplitHoldout) else train
-    return {"records": whole, "dropped": 0, "units": whole, "train": train, "holdout": holdout}
+    return Counts(records=whole, dropped=0, units=whole, train=train, holdout=holdout)
 
 
-def sizes_of(spec: DatasetSpec, shape: dict[str, Any], counts: dict[str, int]) -> dict[str, Any]:
+def sizes_of(spec: DatasetSpec, shape: Shape, counts: Counts) -> Shape:
     """The public sizes of a declaration; the widths of records stay.
 
     Raises:
         InvalidRequest: far more records are stored than declared: jobs would sum more than they pay for.
     """
-    changed = shape | {"outputs": spec.task.outputs}
+    changed = shape.model_copy(update={"outputs": spec.task.outputs})
     if spec.privacy.sensitivity == "public" or spec.privacy.records is None:
         return changed
     train, holdout = split_sizes(spec, spec.privacy.records, "/records")
-    if counts["train"] > records_bound(train):
-        detail = f"more than twice as many are stored: {counts['train']} instead of {train} to train on; declare more"
+    if counts.train > records_bound(train):
+        detail = f"more than twice as many are stored: {counts.train} instead of {train} to train on; declare more"
         raise InvalidRequest.at("/records", detail)
     if isinstance(spec.holdout, PublicHoldout):
-        holdout = shape["records_holdout"]
-    return changed | {"records_train": train, "records_holdout": holdout}
+        holdout = shape.records_holdout
+    return changed.model_copy(update={"records_train": train, "records_holdout": holdout})
 
 
-def warnings_of(spec: DatasetSpec, counts: dict[str, int]) -> list[str]:
+def warnings_of(spec: DatasetSpec, counts: Counts) -> list[str]:
     """Warnings about the count, for the owner alone."""
-    declared, stored = spec.privacy.records, counts["units"]
+    declared, stored = spec.privacy.records, counts.units
     if declared is None:
         return []
     if declared == stored != rounded(stored):

@@ -5,6 +5,8 @@ Other owners' content is not compared (decision 15). A retired registration does
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from sqlalchemy.orm import Session
 
 from app.contracts.dataset_spec import DatasetSpec
@@ -12,12 +14,13 @@ from app.datasets import repository
 from app.db.engine import Database
 from app.db.models import Dataset
 from app.errors import Conflict, InvalidRequest, Unavailable
+from app.formats.asked import ContentHash
 from app.ledger import accounts, behind
 from app.ledger.heads import Heads
 from app.settings import Settings
 
 
-def check(session: Session, heads: Heads, owner_key: str, spec: DatasetSpec, contents: list[dict[str, str]]) -> None:
+def check(session: Session, heads: Heads, owner_key: str, spec: DatasetSpec, contents: Iterable[ContentHash]) -> None:
     """Refuses content that this owner registered before, if either registration protects it.
 
     The files of two public hold-outs may be the same, as no privacy is claimed for them.
@@ -27,18 +30,17 @@ def check(session: Session, heads: Heads, owner_key: str, spec: DatasetSpec, con
         Conflict: `duplicate-content`.
         Unavailable: as in `_is_retired`.
     """
-    sent: dict[str, set[str]] = {"data": set(), "holdout": set()}
-    for each in contents:
-        sent[each["part"]].add(each["hmac"])
-    if sent["data"] & sent["holdout"]:
+    found = list(contents)
+    data, holdout = ({each.hmac for each in found if each.part == part} for part in ("data", "holdout"))
+    if data & holdout:
         raise InvalidRequest.at(
             "/holdout_file", "the hold-out file is identical to the data file: send different records"
         )
-    for part, dataset in repository.with_content(session, owner_key, sent["data"]):
+    for part, dataset in repository.with_content(session, owner_key, data):
         protected = spec.privacy.sensitivity == "private" or (part == "data" and dataset.sensitivity == "private")
         if protected and not _is_retired(heads, dataset):
             raise _duplicate(dataset)
-    for part, dataset in repository.with_content(session, owner_key, sent["holdout"]):
+    for part, dataset in repository.with_content(session, owner_key, holdout):
         if part == "data" and dataset.sensitivity == "private" and not _is_retired(heads, dataset):
             raise _duplicate(dataset)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
+from app.contracts.base import Document
+from app.formats.asked import ParsedFiles, ParseRequest, Recounted, RecountRequest
 from app.sandbox import Watch, busy, run_limited
 from app.settings import Settings
 
@@ -43,7 +44,7 @@ class Parsers:
         finally:
             self._copies.release()
 
-    def parse(self, request: dict[str, Any], watch: Watch | None = None) -> dict[str, Any]:
+    def parse(self, request: ParseRequest, watch: Watch | None = None) -> ParsedFiles:
         """Runs app.formats.parse.parse under limits. `watch` sees its progress, and may end it.
 
         Raises:
@@ -51,21 +52,22 @@ class Parsers:
             InvalidRequest: a file does not match the specification.
             LimitError: it took more memory or time than is allowed; with status 503, no process became free in time.
         """
-        return self._run(PARSER, request, watch)
+        return ParsedFiles.model_validate(self._run(PARSER, request, watch))
 
-    def recount(self, request: dict[str, Any]) -> dict[str, Any]:
+    def recount(self, request: RecountRequest) -> Recounted:
         """Runs app.formats.recount.recount under the same limits.
 
         Raises:
             DataDamagedError, LimitError: as above.
         """
-        return self._run(RECOUNTER, request)
+        return Recounted.model_validate(self._run(RECOUNTER, request))
 
-    def _run(self, target: str, request: dict[str, Any], watch: Watch | None = None) -> dict[str, Any]:
+    def _run(self, target: str, request: Document, watch: Watch | None = None) -> object:
         if not self._free.acquire(timeout=self._settings.parse_wait_s):
             raise busy()
         try:
             memory_bytes = self._settings.parse_memory_bytes
-            return run_limited(target, request, memory_bytes=memory_bytes, time_s=self._time_s, watch=watch)
+            asked = request.model_dump(mode="json")
+            return run_limited(target, asked, memory_bytes=memory_bytes, time_s=self._time_s, watch=watch)
         finally:
             self._free.release()

@@ -28,6 +28,7 @@ from sqlalchemy.orm import Session, aliased
 from app import parts
 from app.audit import record as audit
 from app.contracts.dataset_spec import DatasetSpec
+from app.contracts.stored import ReadingOutcome
 from app.datasets import quota, repository, service, storage
 from app.datasets.service import Block
 from app.datasets.sources import Arrived, Source
@@ -206,7 +207,7 @@ def release(db: Database, claimed: Claimed) -> None:
 
 def end(session: Session, claimed: Claimed, registered: service.Registered) -> None:
     """Writes what was read, in the transaction that stores the data set. Raises Lost if the claim is gone."""
-    outcome = {"read": registered.counts, "warnings": registered.warnings}
+    outcome = ReadingOutcome(read=registered.counts, warnings=tuple(registered.warnings))
     session.execute(update(READ).where(READ.id == claimed.id).values(outcome=outcome))
 
 
@@ -221,7 +222,7 @@ def begin_end(session: Session, claimed: Claimed) -> None:
 
 def reject(db: Database, claimed: Claimed, error: ServiceError) -> None:
     """Writes why it is no data set, in the words of a request's answer. Raises Lost if the claim is gone."""
-    outcome = {"problem": error.document}
+    outcome = ReadingOutcome(problem=error.document)
     with db.write() as session:
         _mine(session, claimed, state="rejected", holds_name=None, outcome=outcome, lease_until=None, ended_at=now())
         if claimed.block is None:  # that a block was refused is told to its owner alone (decision 25)

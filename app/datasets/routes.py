@@ -211,9 +211,9 @@ def redeclare_dataset(
     view = DatasetView.of(made.dataset, ledger, access)
     return RedeclaredDataset(
         **view.model_dump(),
-        read=Read.model_validate(made.counts) if made.counts else None,
+        read=Read.of(made.counts) if made.counts else None,
         warnings=made.warnings,
-        suggested_records=rounded(made.counts["units"]) if made.counts else None,
+        suggested_records=rounded(made.counts.units) if made.counts else None,
     )
 
 
@@ -242,7 +242,7 @@ def _register(
         made = service.register(db, settings, pricing.of(caller.id), parsers, caller, *found)
         ledger = None if made.account is None else summary.view(made.dataset, made.account)
         shown = DatasetView.of(made.dataset, ledger, grants.OWN).model_dump()
-        view = RegisteredDataset(**shown, read=Read.model_validate(made.counts), warnings=made.warnings)
+        view = RegisteredDataset(**shown, read=Read.of(made.counts), warnings=made.warnings)
     for upload in arrived.uploads:
         resumable.consume(settings, upload)
     return view
@@ -262,9 +262,9 @@ def _check(
     return CheckedDataset(
         name=found.spec.name,
         privacy=found.spec.privacy.model_dump(mode="json"),
-        shape=Shape(**found.shape),
-        read=Read.model_validate(found.counts),
-        suggested_records=rounded(found.counts["units"]),
+        shape=Shape.model_validate(found.shape, from_attributes=True),
+        read=Read.of(found.counts),
+        suggested_records=rounded(found.counts.units),
         warnings=found.warnings,
     )
 

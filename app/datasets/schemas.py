@@ -1,4 +1,5 @@
-"""The responses of the data sets' routes: the shapes of the REST contract."""
+"""The responses of the data sets' routes: the shapes of the REST contract. A declaration is shown as it is stored, in
+the JSON of its release."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, StringConstraints
 
 from app.contracts.base import Document
+from app.contracts.stored import Counts, ReadingOutcome
 from app.datasets.resumable import Upload
 from app.db.models import Dataset, DatasetReading
 from app.grants.service import Access, Level
@@ -67,6 +69,10 @@ class Read(BaseModel):
     train: int
     holdout: int
 
+    @classmethod
+    def of(cls, counts: Counts) -> Read:
+        return cls.model_validate(counts, from_attributes=True)
+
 
 class Reading(BaseModel):
     """How a file is read in the background, for its owner alone, until a day after the end.
@@ -85,13 +91,13 @@ class Reading(BaseModel):
     @classmethod
     def of(cls, row: DatasetReading) -> Reading:
         """Shows how far it is."""
-        outcome = row.outcome or {}
+        outcome = row.outcome or ReadingOutcome()
         return cls(
             bytes=row.bytes,
             bytes_read=row.bytes_read,
-            problem=outcome.get("problem"),
-            read=outcome.get("read"),
-            warnings=outcome.get("warnings"),
+            problem=outcome.problem,
+            read=None if outcome.read is None else Read.of(outcome.read),
+            warnings=None if outcome.warnings is None else list(outcome.warnings),
             ended_at=rfc3339(row.ended_at),
         )
 
@@ -150,7 +156,7 @@ class DatasetView(BaseModel):
             id=dataset.id,
             name=dataset.name,
             owner=dataset.owner_key,
-            shape=Shape(**dataset.shape),
+            shape=Shape.model_validate(dataset.shape, from_attributes=True),
             content_hmac=dataset.content_hmac,
             content_sha256=(dataset.content_sha256 or None) if access.level == "own" else None,
             ledger=ledger,

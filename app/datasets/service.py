@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
@@ -26,11 +26,13 @@ from app.audit import record as audit
 from app.contracts import filters
 from app.contracts.blocks import UNITS
 from app.contracts.dataset_spec import DatasetPrivacy, DatasetSpec, LastItemHoldout, PublicHoldout, SplitHoldout
+from app.contracts.stored import Counts, Shape
 from app.datasets import duplicates, hashes, quota, repository, storage, unit_files
 from app.datasets.parsing import Parsers
 from app.db.engine import Database
 from app.db.models import Account, Dataset, DatasetContent
 from app.errors import Conflict, InvalidRequest, ServiceError, Unavailable
+from app.formats.asked import ContentKeys, OpeningKeys, ParsedFiles, ParseRequest, SealKey
 from app.formats.damage import DataDamagedError
 from app.ids import new_id, now
 from app.keys.service import Caller
@@ -58,7 +60,7 @@ class Registered:
 
     dataset: Dataset
     account: Account | None
-    counts: dict[str, int]
+    counts: Counts
     warnings: list[str]
 
 
@@ -134,9 +136,9 @@ def published(settings: Settings, dataset_id: str, content: Content, folder: Pat
     Raises:
         Unavailable: the bucket does not answer, or a part changed on this disk.
     """
-    kept, units = parts.of(settings), content.parsed["units_sha256"]
+    kept, units = parts.of(settings), content.parsed.units_sha256
     try:
-        made = kept.publish(dataset_id, folder / storage.PARTS, content.parsed["parts"])
+        made = kept.publish(dataset_id, folder / storage.PARTS, content.parsed.parts)
     except DataDamagedError:
         raise Unavailable("what was read changed on the service's disk before it was stored: try again") from None
     try:
@@ -163,7 +165,7 @@ def store(
     parts.of(settings).place(dataset.id, folder / storage.PARTS)
     if dataset.units_sha256 is not None:
         unit_files.place(settings, dataset.id, dataset.units_sha256)
-    return Registered(dataset, account, content.parsed["counts"], content.parsed["warnings"] + _warnings(new.spec))
+    return Registered(dataset, account, content.parsed.counts, [*content.parsed.warnings, *_warnings(new.spec)])
 
 
 @dataclass(frozen=True)
@@ -176,8 +178,8 @@ class Checked:
     """
 
     spec: DatasetSpec
-    shape: dict[str, Any]
-    counts: dict[str, int]
+    shape: Shape
+    counts: Counts
     warnings: list[str]
 
 
@@ -198,17 +200,17 @@ def check(
     check_files(spec, storage.names(folder))
     spec = resolved(spec, pricing)
     parsed = read(settings, parsers, spec, folder).parsed
-    warnings = parsed["warnings"] + _warnings(spec)
+    warnings = [*parsed.warnings, *_warnings(spec)]
     with db.read() as session:
         try:
             check_name(session, spec.name)
         except Conflict as error:
             warnings.append(f"a registration would be refused: {error.message}")
         try:
-            duplicates.check(session, Heads.of(settings), caller.id, spec, parsed["contents"])
+            duplicates.check(session, Heads.of(settings), caller.id, spec, parsed.contents)
         except Conflict as error:
             warnings.append(f"a registration would be refused: {error.message}")
-    return Checked(spec, _shape(spec, parsed), parsed["counts"], warnings)
+    return Checked(spec, _shape(spec, parsed), parsed.counts, warnings)
 
 
 @dataclass(frozen=True)
@@ -221,7 +223,7 @@ class Content:
         chain: the keys under which they are named.
     """
 
-    parsed: dict[str, Any]
+    parsed: ParsedFiles
     known_as: set[str]
     chain: Sequence[bytes]
 
@@ -238,19 +240,20 @@ def read(settings: Settings, parsers: Parsers, spec: DatasetSpec, folder: Path, 
     seals, wanted = Seals(settings), ("file", *(("holdout_file",) if _wants_holdout_file(spec) else ()))
     files = {name: storage.arrived(folder, name) for name in wanted}
     opens, seal = {name: storage.key_of(seals, file) for name, file in files.items()}, seals.new()
-    request = {
-        "spec": spec.model_dump(mode="json"),
-        **{name: str(files[name].resolve()) if name in files else None for name in ("file", "holdout_file")},
-        "opens": {name: None if key is None else key.hex() for name, key in opens.items()},
-        "seal": None if seal is None else {"key": seal.key.hex(), "wrap": seal.wrap.hex()},
-        "output_dir": str(output.resolve()),
-        "keys": content_keys(chain),
-        "max_unpacked_bytes": settings.max_unpacked_bytes,
-    }
+    request = ParseRequest(
+        spec=spec,
+        file=str(files["file"].resolve()),
+        holdout_file=str(files["holdout_file"].resolve()) if "holdout_file" in files else None,
+        opens=OpeningKeys(**{name: None if key is None else key.hex() for name, key in opens.items()}),
+        seal=None if seal is None else SealKey(key=seal.key.hex(), wrap=seal.wrap.hex()),
+        output_dir=str(output.resolve()),
+        keys=content_keys(chain),
+        max_unpacked_bytes=settings.max_unpacked_bytes,
+    )
     parsed = parsers.parse(request, watch)
-    known_as = {name for each in parsed["contents"] for name in hashes.every(each["hmac"], chain)}
-    parsed["contents"] = [each | {"hmac": hashes.nested(each["hmac"], chain)} for each in parsed["contents"]]
-    return Content(parsed, known_as, chain)
+    known_as = {name for each in parsed.contents for name in hashes.every(each.hmac, chain)}
+    contents = tuple(each.model_copy(update={"hmac": hashes.nested(each.hmac, chain)}) for each in parsed.contents)
+    return Content(parsed.model_copy(update={"contents": contents}), known_as, chain)
 
 
 def resolved(spec: DatasetSpec, pricing: OrderChooser) -> DatasetSpec:
@@ -272,18 +275,18 @@ def resolved(spec: DatasetSpec, pricing: OrderChooser) -> DatasetSpec:
     return plain.model_copy(update={"privacy": privacy.model_copy(update=changes)})
 
 
-def content_keys(chain: Sequence[bytes]) -> dict[str, str]:
+def content_keys(chain: Sequence[bytes]) -> ContentKeys:
     """Keys for the split and for content hashes: the parsing process gets nothing else of the service's data key.
 
     Args:
         chain: the data keys, the one in use first. That key splits the data. Content is hashed under the oldest key,
             and then under its successors (app.datasets.hashes).
     """
-    of = {"split": chain[0], "content": chain[-1]}
-    return {
-        purpose: HKDF(SHA256(), 32, salt=None, info=f"scrimp/v1/data/{purpose}".encode()).derive(secret).hex()
-        for purpose, secret in of.items()
-    }
+
+    def key(purpose: str, secret: bytes) -> str:
+        return HKDF(SHA256(), 32, salt=None, info=f"scrimp/v1/data/{purpose}".encode()).derive(secret).hex()
+
+    return ContentKeys(split=key("split", chain[0]), content=key("content", chain[-1]))
 
 
 def shown_hmac(secret: bytes, dataset_id: str, content_hmac: str) -> str:
@@ -364,26 +367,26 @@ def _insert(
     hashes.check_renewed(session, chain)
     name = spec.name if new.block is None else new.block.name
     check_name(session, name, dataset_id)
-    duplicates.check(session, heads, new.owner_key, spec, parsed["contents"])
-    hmacs = {(each["part"], each["kind"]): each["hmac"] for each in parsed["contents"]}
+    duplicates.check(session, heads, new.owner_key, spec, parsed.contents)
+    of_file = next(each.hmac for each in parsed.contents if (each.part, each.kind) == ("data", "file"))
     dataset = Dataset(
         id=dataset_id,
         name=name,
         parent_id=None if new.block is None else new.block.parent_id,
         label=None if new.block is None else new.block.label,
-        units_sha256=parsed["units_sha256"],
-        units_key=None if parsed["units_sha256"] is None else secret_id(chain[-1]),
+        units_sha256=parsed.units_sha256,
+        units_key=None if parsed.units_sha256 is None else secret_id(chain[-1]),
         owner_key=new.owner_key,
         sensitivity=spec.privacy.sensitivity,
         spec=spec.model_dump(mode="json"),
         shape=_shape(spec, parsed),
         parts=made.rows,
-        content_sha256=parsed["content_sha256"],
-        content_hmac=shown_hmac(chain[0], dataset_id, hmacs["data", "file"]),
+        content_sha256=parsed.content_sha256,
+        content_hmac=shown_hmac(chain[0], dataset_id, of_file),
         created_at=now(),
     )
     own: dict[str, str] = {"dataset_id": dataset_id, "owner_key": new.owner_key, "key_id": secret_id(chain[0])}
-    contents = [DatasetContent(**own, **each) for each in parsed["contents"]]
+    contents = [DatasetContent(**own, **dict(each)) for each in parsed.contents]
     repository.add(session, dataset, contents)
     return dataset, _open_account(session, new)
 
@@ -405,20 +408,22 @@ def _open_account(session: Session, new: New) -> Account | None:
     )
 
 
-def _shape(spec: DatasetSpec, parsed: dict[str, Any]) -> dict[str, Any]:
+def _shape(spec: DatasetSpec, parsed: ParsedFiles) -> Shape:
     """The public sizes. Private data: from the declaration. Public data, and a public hold-out: the actual sizes."""
-    counts = parsed["counts"]
+    counts = parsed.counts
     if spec.privacy.sensitivity == "private" and spec.privacy.records is not None:
         train, holdout = split_sizes(spec, spec.privacy.records)
-        holdout = counts["holdout"] if _wants_holdout_file(spec) else holdout
-        _check_count(spec.privacy.records, train, counts["train"])
+        holdout = counts.holdout if _wants_holdout_file(spec) else holdout
+        _check_count(spec.privacy.records, train, counts.train)
     else:
-        train, holdout = counts["train"], counts.get("holdout", 0)
-    return {
-        "records_train": train,
-        "records_holdout": holdout,
-        **{name: parsed[name] for name in ("features", "outputs", "sparse")},
-    }
+        train, holdout = counts.train, counts.holdout
+    return Shape(
+        records_train=train,
+        records_holdout=holdout,
+        features=parsed.features,
+        outputs=parsed.outputs,
+        sparse=parsed.sparse,
+    )
 
 
 def _check_count(declared: int, train: int, found: int) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
+from pydantic import TypeAdapter
 from sqlalchemy import JSON, BigInteger, DateTime, Float, Integer, MetaData, String, Table, TypeDecorator
 from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import DeclarativeBase
@@ -23,6 +24,34 @@ class UtcDateTime(TypeDecorator[datetime]):
         if value is None:
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+Stored = TypeVar("Stored")
+
+
+class Documents(TypeDecorator[Stored]):
+    """A JSON column of frozen documents (app.contracts.stored): JSON in the database, typed everywhere else.
+
+    Args:
+        of: the type of the column's values: a `Document`, or a tuple of some.
+
+    Raises:
+        ValidationError: a row holds another document, or is given one.
+    """
+
+    impl = JSON(none_as_null=True)
+    cache_ok = True
+
+    def __init__(self, of: type[Stored]) -> None:
+        super().__init__()
+        self.of = of
+        self._adapter = TypeAdapter(of)
+
+    def process_bind_param(self, value: object, dialect: Dialect) -> object:
+        return None if value is None else self._adapter.dump_python(self._adapter.validate_python(value), mode="json")
+
+    def process_result_value(self, value: object, dialect: Dialect) -> Stored | None:
+        return None if value is None else self._adapter.validate_python(value)
 
 
 class Base(DeclarativeBase):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from sqlalchemy.orm import Session
 
+from app.contracts.dataset_spec import DatasetSpec
+from app.contracts.stored import Shape
 from app.db.models import Dataset, Declaration, Job
 
 
@@ -15,8 +16,8 @@ class Declared:
     """A version of a declaration: the specification and the public sizes that follow from it."""
 
     version: int
-    spec: dict[str, Any]
-    shape: dict[str, Any]
+    spec: DatasetSpec
+    shape: Shape
 
 
 def declared(session: Session, job: Job) -> Declared:
@@ -27,6 +28,6 @@ def declared(session: Session, job: Job) -> Declared:
     """
     dataset = session.get_one(Dataset, job.dataset_id)
     if job.declaration == dataset.declaration:
-        return Declared(dataset.declaration, dataset.spec, dataset.shape)
+        return Declared(dataset.declaration, DatasetSpec.model_validate(dataset.spec), dataset.shape)
     found = session.get_one(Declaration, (job.dataset_id, job.declaration))
-    return Declared(found.version, found.spec, found.shape)
+    return Declared(found.version, DatasetSpec.model_validate(found.spec), found.shape)

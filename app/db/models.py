@@ -24,6 +24,9 @@ audit_entries, audit_head: who did what, hash-chained
 webhooks ─── webhook_deliveries (messages), webhook_events (events that the relay turns into deliveries)
 measures: what processes count, for /metrics
 price_cache: calibrated noise multipliers by plan, public numbers only
+
+Small JSON columns are documents (app.contracts.stored). Large ones are JSON, of which each reader takes what it needs
+as a document: JobSpec, DatasetSpec, MechanismConfig, Quoted, StoredStudy, Memo, Signed.
 """
 
 from __future__ import annotations
@@ -43,10 +46,13 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
+from app.contracts.stored import Failure, PartFiles, ReadingOutcome, SaltedSteps, Shape, TrialPoint
+
 # Re-exported, because everybody imports it from here.
 from app.db.audit import AuditEntry as AuditEntry  # noqa: PLC0414
 from app.db.audit import AuditHead as AuditHead  # noqa: PLC0414
 from app.db.base import Base as Base  # noqa: PLC0414
+from app.db.base import Documents
 from app.db.base import UtcDateTime as UtcDateTime  # noqa: PLC0414
 from app.db.base import table_of as table_of  # noqa: PLC0414
 from app.db.budgets import BudgetRequest as BudgetRequest  # noqa: PLC0414
@@ -109,10 +115,8 @@ class Dataset(Base):
     owner_key: Mapped[str] = mapped_column(ForeignKey("api_keys.id"))
     sensitivity: Mapped[str]
     spec: Mapped[dict[str, Any]]
-    # Public numbers for planning jobs: {"records_train", "records_holdout", "features", "outputs", "sparse"}.
-    shape: Mapped[dict[str, Any]]
-    # Where the parsed parts lie under the storage root, and their SHA-256: {"train": {"path", "sha256"}, "holdout": …}.
-    parts: Mapped[dict[str, Any]]
+    shape: Mapped[Shape] = mapped_column(Documents(Shape))
+    parts: Mapped[PartFiles] = mapped_column(Documents(PartFiles))
     content_sha256: Mapped[str]  # a function of private data without noise: for the owner alone
     content_hmac: Mapped[str]
     created_at: Mapped[datetime]
@@ -147,7 +151,7 @@ class DatasetReading(Base):
     bytes: Mapped[int]
     bytes_read: Mapped[int] = mapped_column(default=0)
     # The end: {"read", "warnings"} (functions of private data, for the owner alone), or {"problem"}. Kept for a day.
-    outcome: Mapped[dict[str, Any] | None]
+    outcome: Mapped[ReadingOutcome | None] = mapped_column(Documents(ReadingOutcome))
     attempt: Mapped[int] = mapped_column(default=0)
     deaths: Mapped[int] = mapped_column(default=0)  # attempts that ended without a word
     lease_until: Mapped[float | None]  # like a job's; null: nobody reads it
@@ -167,7 +171,7 @@ class Declaration(Base):
     dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"), primary_key=True)
     version: Mapped[int] = mapped_column(primary_key=True)
     spec: Mapped[dict[str, Any]]
-    shape: Mapped[dict[str, Any]]
+    shape: Mapped[Shape] = mapped_column(Documents(Shape))
     replaced_at: Mapped[datetime]
 
 
@@ -301,10 +305,9 @@ class Job(Base):
     spec: Mapped[dict[str, Any]]
     mechanism: Mapped[dict[str, Any] | None]  # null on public data
     quote: Mapped[dict[str, Any]]
-    # The salts that key noise and sampler, each with its first step: [{"from_step": 0, "salt": hex, "key_id": …}]. One
-    # salt unless a replay was not identical. The keys themselves are derived in the worker's supervisor and stored
-    # nowhere.
-    segments: Mapped[list[Any]] = mapped_column(JSON)
+    # One unless a replay was not identical.
+    # One unless a replay was not identical.
+    segments: Mapped[tuple[SaltedSteps, ...]] = mapped_column(Documents(tuple[SaltedSteps, ...]))
     steps: Mapped[int]
     attempt: Mapped[int] = mapped_column(default=0)  # the fencing token
     worker: Mapped[str | None]
@@ -312,7 +315,7 @@ class Job(Base):
     steps_started: Mapped[int] = mapped_column(default=0)  # over all attempts; replays are not counted again
     step: Mapped[int] = mapped_column(default=0)  # progress
     notified_at: Mapped[datetime | None]
-    failure: Mapped[dict[str, Any] | None]
+    failure: Mapped[Failure | None] = mapped_column(Documents(Failure))
     warnings: Mapped[list[Any]] = mapped_column(JSON, default=list)
     events: Mapped[int] = mapped_column(default=0)  # the last event's sequence number
     created_at: Mapped[datetime]
@@ -323,7 +326,7 @@ class Job(Base):
     # For a trial: the study, its number there, and its drawn point.
     parent_id: Mapped[str | None]
     trial_number: Mapped[int | None]
-    trial: Mapped[dict[str, Any] | None]
+    trial: Mapped[TrialPoint | None] = mapped_column(Documents(TrialPoint))
     # The end of the attempt's lease, or of a queued job's delay: a moment of app.db.clock, and that clock's name.
     lease_until: Mapped[float | None]
     lease_clock: Mapped[str | None]

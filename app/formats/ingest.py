@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.formats import users
+from app.formats.asked import WrittenFile
 from app.formats.digests import Keys, RecordDigests, in_holdout
 from app.formats.layout import Layout
 from app.formats.part_files import remove_part
@@ -43,14 +44,14 @@ class Parts:
     """What was written.
 
     Attributes:
-        written: each part's {"file", "sha256"}.
+        written: each part's file, by the part's name.
         units: each part's protected units. Private.
         all_units: those of the whole file.
         over: records of users who had too many.
     """
 
     layout: Layout
-    written: dict[str, dict[str, str]]
+    written: dict[str, WrittenFile]
     units: dict[str, int]
     all_units: int
     over: int = 0
@@ -97,7 +98,7 @@ class Split:
         if self._layout is None:
             raise ValueError("a part needs records")
         rows = {name: writer.rows for name, writer in self._writers.items()}
-        written = {name: {"file": self._path(name).name, "sha256": self._writers[name].close()} for name in rows}
+        written = {name: WrittenFile(file=self._path(name).name, sha256=self._writers[name].close()) for name in rows}
         counted = self._layout.users and not self._last_item
         units = {name: len(self._users[name]) for name in rows} if counted else rows
         return Parts(self._layout, written, units, rows["holdout"] if self._last_item else sum(units.values()))

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,10 +28,12 @@ from app.contracts.dataset_spec import (
     SplitHoldout,
     rounded,
 )
+from app.contracts.stored import Counts
 from app.contracts.table import TableFeatures
 from app.disk import is_full
 from app.errors import InvalidRequest, StorageFull
 from app.formats import digests, interactions, units
+from app.formats.asked import ContentHash, ParsedFiles, ParseRequest, SealKey, WrittenParts
 from app.formats.columns import Classes, chunks
 from app.formats.digests import Keys
 from app.formats.foreign import what_else
@@ -106,19 +108,8 @@ def _joined(words: list[NDArray[np.uint64]]) -> NDArray[np.uint64]:
 
 
 def parse(request: dict[str, Any]) -> dict[str, Any]:
-    """Checks a data set's files against its specification, and writes its parts.
-
-    Args:
-        request: `spec` (DatasetSpec), `file` and `holdout_file` (paths, the second null but for a public hold-out),
-            `output_dir` (an empty folder), `keys` ({"split", "content"}: hex), `max_unpacked_bytes`; `seal`
-            ({"key", "wrap"}: hex, or null), which seals what is written; `opens` ({"file", "holdout_file"}: hex or
-            null), the data keys of files that are sealed.
-
-    Returns:
-        `parts` ({"train", "holdout"}: {"file", "sha256"}), `features`, `outputs`, `sparse`: public.
-        `contents` ([{"part", "kind", "hmac"}]): keyed, for the service.
-        `units_sha256`: of the file with the units' digests; null for public data.
-        `content_sha256`, `counts`, `warnings`: functions of private data, for the owner alone.
+    """Checks a data set's files against its specification, and writes its parts: JSON of a `ParseRequest` in, of
+    `ParsedFiles` out, as on the pipe.
 
     Raises:
         InvalidRequest: a file does not match the specification; columns and counts are named.
@@ -126,41 +117,45 @@ def parse(request: dict[str, Any]) -> dict[str, Any]:
     """
     try:
         with progress.of_reads():
-            return _parse(request)
+            return _parse(ParseRequest.model_validate(request)).model_dump(mode="json")
     except OSError as error:
         if is_full(error):
             raise StorageFull("the service's disk is full: an operator has to free some space") from None
         raise
 
 
-def _parse(request: dict[str, Any]) -> dict[str, Any]:
-    spec = DatasetSpec.model_validate(request["spec"])
-    keys = digests.Keys(**{name: bytes.fromhex(key) for name, key in request["keys"].items()})
-    names = [name for name in ("file", "holdout_file") if request[name] is not None]
-    files = {name: readable(Path(request[name]), _key(request["opens"].get(name))) for name in names}
-    to = Output(Path(request["output_dir"]), keys, _seal(request["seal"]))
-    limit = request["max_unpacked_bytes"]
-    parsed = {name: _parsed(spec, path, name, to, limit) for name, path in files.items()}
-    data, extra = parsed["file"], parsed.get("holdout_file")
-    layout = data.parts.layout
-    if extra is not None and extra.parts.layout.features != layout.features:
-        theirs = extra.parts.layout.features
-        detail = f"its records have {theirs} features, but those of the data have {layout.features}"
-        raise InvalidRequest.at("/holdout_file", detail)
-    written = data.parts.written | (extra.parts.written if extra is not None else {})
+def _parse(asked: ParseRequest) -> ParsedFiles:
+    spec, keys = asked.spec, digests.Keys(bytes.fromhex(asked.keys.split), bytes.fromhex(asked.keys.content))
+    to = Output(Path(asked.output_dir), keys, _seal(asked.seal))
+    file = readable(Path(asked.file), _key(asked.opens.file))
+    data = _parsed(spec, file, "file", to, asked.max_unpacked_bytes)
+    file_sha256, file_hmac = digests.file_digests(file, keys)
+    contents, parts, extra = _contents("data", file_hmac, data, keys), data.parts.written, None
+    if asked.holdout_file is not None:
+        file = readable(Path(asked.holdout_file), _key(asked.opens.holdout_file))
+        extra = _parsed(spec, file, "holdout_file", to, asked.max_unpacked_bytes)
+        contents += _contents("holdout", digests.file_digests(file, keys)[1], extra, keys)
+        parts = parts | extra.parts.written
+        _check_widths(data, extra)
     counted = data.parts.units | (extra.parts.units if extra is not None else {})
-    hashes = {name: digests.file_digests(path, keys) for name, path in files.items()}
-    return {
-        "parts": written,
-        "features": spec.features.numbers(layout.features),
-        "outputs": spec.task.outputs,
-        "sparse": layout.is_sparse,
-        "contents": [each for name in files for each in _contents(name, hashes[name][1], parsed[name], keys)],
-        "content_sha256": hashes["file"][0],
-        "units_sha256": _save_units(spec, data, to),
-        "counts": _counts(data, extra) | {name: counted.get(name, 0) for name in ("train", "holdout")},
-        "warnings": _warnings(spec, data, extra, counted),
-    }
+    return ParsedFiles(
+        parts=WrittenParts(train=parts.get("train"), holdout=parts.get("holdout")),
+        features=spec.features.numbers(data.parts.layout.features),
+        outputs=spec.task.outputs,
+        sparse=data.parts.layout.is_sparse,
+        contents=contents,
+        content_sha256=file_sha256,
+        units_sha256=_save_units(spec, data, to),
+        counts=_counts(data, extra, counted),
+        warnings=_warnings(spec, data, extra, counted),
+    )
+
+
+def _check_widths(data: Parsed, extra: Parsed) -> None:
+    mine, theirs = data.parts.layout.features, extra.parts.layout.features
+    if theirs != mine:
+        detail = f"its records have {theirs} features, but those of the data have {mine}"
+        raise InvalidRequest.at("/holdout_file", detail)
 
 
 def _save_units(spec: DatasetSpec, data: Parsed, to: Output) -> str | None:
@@ -244,8 +239,8 @@ def _features_and_labels(spec: DatasetSpec, records: Records, taken: Taken, keys
     return Piece(StoredPart(x=_float32(taken.matrix), y=y), found, taken.users, stored=stored)
 
 
-def _seal(asked: dict[str, str] | None) -> DataKey | None:
-    return None if asked is None else DataKey(bytes.fromhex(asked["key"]), bytes.fromhex(asked["wrap"]))
+def _seal(asked: SealKey | None) -> DataKey | None:
+    return None if asked is None else DataKey(bytes.fromhex(asked.key), bytes.fromhex(asked.wrap))
 
 
 def _key(asked: str | None) -> bytes | None:
@@ -261,22 +256,24 @@ def _float32(matrix: NDArray[Any]) -> NDArray[np.float32]:
     return out
 
 
-def _counts(data: Parsed, extra: Parsed | None) -> dict[str, int]:
+def _counts(data: Parsed, extra: Parsed | None, counted: dict[str, int]) -> Counts:
     """Counts the records of the data file, its protected units, and what both files leave out: rows with undeclared
     ids, and records of users with too many."""
-    dropped = data.dropped + data.parts.over + (extra.dropped if extra else 0)
-    return {"records": len(data.content), "dropped": dropped, "units": data.parts.all_units}
+    return Counts(
+        records=len(data.content),
+        dropped=data.dropped + data.parts.over + (extra.dropped if extra else 0),
+        units=data.parts.all_units,
+        train=counted.get("train", 0),
+        holdout=counted.get("holdout", 0),
+    )
 
 
-def _contents(name: str, file_hmac: str, parsed: Parsed, keys: Keys) -> list[dict[str, str]]:
-    part = "data" if name == "file" else "holdout"
-    return [
-        {"part": part, "kind": "file", "hmac": file_hmac},
-        {"part": part, "kind": "records", "hmac": digests.records_hmac(parsed.content, keys)},
-    ]
+def _contents(part: Literal["data", "holdout"], file_hmac: str, parsed: Parsed, keys: Keys) -> tuple[ContentHash, ...]:
+    records = digests.records_hmac(parsed.content, keys)
+    return ContentHash(part=part, kind="file", hmac=file_hmac), ContentHash(part=part, kind="records", hmac=records)
 
 
-def _warnings(spec: DatasetSpec, data: Parsed, extra: Parsed | None, counted: dict[str, int]) -> list[str]:
+def _warnings(spec: DatasetSpec, data: Parsed, extra: Parsed | None, counted: dict[str, int]) -> tuple[str, ...]:
     warnings = []
     declared, found = spec.privacy.records, data.parts.all_units
     noun = "users" if data.parts.layout.users else "records"
@@ -300,4 +297,4 @@ def _warnings(spec: DatasetSpec, data: Parsed, extra: Parsed | None, counted: di
             warnings.append(
                 f"{common} records of the hold-out file are also in the data: scores on it will be too high"
             )
-    return warnings
+    return tuple(warnings)

@@ -18,6 +18,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from pydantic import ConfigDict
+
 from app.contracts.base import Document
 from app.contracts.optimizers import DpAdam, DpSgd
 
@@ -103,6 +105,14 @@ class Resolved(Document):
 
     learning_rate: float
     because: str
+
+
+class Rated(Document):
+    """What a job's stored quote says of its learning rate."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    resolved: Resolved | None = None
 
 
 def settled(momentum: float, steps: int, *, free_step: bool = False) -> float:

@@ -6,9 +6,10 @@ from typing import Self
 
 from app.contracts.base import Document, Epsilon
 from app.contracts.job_spec import Evaluation
+from app.contracts.stored import Role
 from app.hpo.strategies import Decision
 from app.privacy.mechanism import MechanismConfig
-from app.privacy.plans import Role, StoredScore, StudyCommon
+from app.privacy.plans import StoredScore, StudyCommon
 from app.privacy.prices import Units
 from app.privacy.shares import run_mechanism
 

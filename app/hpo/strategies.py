@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from app.contracts.hpo import GridOracle, LinearScaling, Random, RandomK, Strategy
+from app.contracts.stored import Role
 from app.hpo.draws import Draws
 from app.hpo.fit import Fit, fit
 from app.hpo.space import Bounds, Point
-
-Role = Literal["pilot", "candidate", "final"]
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from app.jobs.rows import COLUMNS, NewJob
 from app.keys.service import LOCKED, Caller
 from app.ledger import behind
 from app.ledger.heads import Head
+from app.lifecycle.events import Queued
 from app.lifecycle.states import ANNOUNCE, event_row
 from app.lifecycle.studies import begin
 from app.privacy.prices import Price, StudyPrice
@@ -120,7 +121,7 @@ def write(session: Session, caller: Caller, planned: Plan, priced: Price | Study
         The caller's key, whose row is locked now: its other admissions wait for this transaction's end. None if there
         is none.
     """
-    queued = event_row(job.id, 1, "queued", {"charge": priced.charge.model_dump(mode="json")})
+    queued = event_row(job.id, 1, "queued", Queued(charge=priced.charge))
     submitted = audit.row_of_entry("job.submitted", job.id, dataset=planned.facts.id)
     values = (
         {"key": caller.id, "job": job.id, "event": 1}

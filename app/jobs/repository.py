@@ -136,10 +136,10 @@ def facts_of(dataset: Dataset | Row[Any], account: Row[Any] | None) -> DatasetFa
         id=dataset.id,
         name=dataset.name,
         spec=DatasetSpec.model_validate(dataset.spec),
-        records_train=dataset.shape["records_train"],
-        records_holdout=dataset.shape["records_holdout"],
-        features=dataset.shape["features"],
-        outputs=dataset.shape["outputs"],
+        records_train=dataset.shape.records_train,
+        records_holdout=dataset.shape.records_holdout,
+        features=dataset.shape.features,
+        outputs=dataset.shape.outputs,
         filter=account.filter if account else None,
         order=account.filter_order if account else None,
         cap_delta=account.cap_delta if account else None,
@@ -196,8 +196,8 @@ def blocks_of(
         BlockFacts(
             id=block.id,
             label=label_of(block),
-            records_train=block.shape["records_train"],
-            records_holdout=block.shape["records_holdout"],
+            records_train=block.shape.records_train,
+            records_holdout=block.shape.records_holdout,
             left=Units.model_validate(budgets.with_own(remaining_of(account), own.get(block.id))),
         )
         for block, account in found

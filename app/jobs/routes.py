@@ -50,6 +50,7 @@ from app.keys.auth import CurrentKey, admitted, identified, token_in
 from app.keys.service import Caller, id_in
 from app.lifecycle.presence import GpuWorkers
 from app.lifecycle.states import FINISHED
+from app.privacy.quoted import Quoted
 from app.settings import Settings
 from app.web.answers import as_json
 from app.web.deps import Db, Gpus, RecordedHeads, ServiceSettings, database_of, get_pricing, gpus_of
@@ -459,7 +460,8 @@ def _no_certificate(job: Job) -> RequestError:
         return NotFound(f"a trial has no certificate: see the certificate of its study {job.parent_id}, which lists it")
     if job.status not in FINISHED:
         return Conflict("wrong-state", f"the job is {job.status}: its certificate is issued after it has finished")
-    if job.steps_started == 0 or job.quote["epsilon"] is None or job.quote["charge"]["unit"] is None:
+    quoted = Quoted.of(job.quote)
+    if job.steps_started == 0 or quoted.epsilon is None or quoted.charge.unit is None:
         return NotFound("this job spent no privacy: it has no certificate")
     return Conflict("certificate-pending", "the certificate is being issued: ask again in a moment")
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app import tracing
+from app.contracts.stored import SaltedSteps
 from app.db.models import Job
 from app.ids import new_id, now
 from app.jobs import study_quotes
@@ -81,7 +82,7 @@ def new_job(caller: Caller, planned: Plan, priced: Price | StudyPrice, idempoten
         "spec": planned.spec.model_dump(mode="json"),
         "mechanism": mechanism.model_dump(mode="json") if mechanism else None,
         "quote": quote_of(planned, priced).model_dump(mode="json"),
-        "segments": [{"from_step": 0, "salt": secrets.token_hex(32), "key_id": None}],
+        "segments": (SaltedSteps(from_step=0, salt=secrets.token_hex(32), key_id=None),),
         "steps": len(planned.study.slots) if planned.study else planned.steps,
         "steps_started": 0,
         "step": 0,

@@ -1,4 +1,5 @@
-"""Answers of the job routes, as documents of the REST contract."""
+"""Answers of the job routes, as documents of the REST contract. A job's specification, its event tree, an event's data
+and a certificate are shown as they are stored: the JSON of their release."""
 
 from __future__ import annotations
 
@@ -6,19 +7,22 @@ from datetime import datetime
 from types import SimpleNamespace
 from typing import Any, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 from sqlalchemy import Row
 
-from app.contracts.base import Epsilon
+from app.contracts.base import Document, Epsilon
 from app.contracts.runtime import Runtime
+from app.contracts.stored import Failure
 from app.db.models import Artifact, Attempt, Job, JobEvent, Metric
 from app.hpo.rates import Resolved
 from app.ids import now
 from app.jobs.memory import MemoryEstimate
+from app.jobs.quotes import ModelQuote
+from app.jobs.study_quotes import SearchQuote
 from app.jobs.trials import StudyView
 from app.lifecycle.presence import GpuWorkers
 from app.privacy.numerics import Numerics
-from app.privacy.prices import Units
+from app.privacy.prices import Charge, Line, Units
 from app.privacy.releases import ScoreNoise
 
 JobLike = Job | Row[Any] | SimpleNamespace  # the ORM's object, or one with its columns
@@ -43,16 +47,16 @@ class Quote(BaseModel):
     mechanism: dict[str, Any] | None
     epsilon: Epsilon | None
     comparison: dict[str, float | None] | None
-    charge: dict[str, Any]
-    lines: list[dict[str, Any]]
+    charge: Charge
+    lines: list[Line]
     scores: list[ScoreNoise] = []  # each score's noise; its std at most about this. In a study, of the final trial
-    model: dict[str, Any] | None = None  # its parameters, and its layers with the shapes of their tensors
+    model: ModelQuote | None = None  # its parameters, and its layers with the shapes of their tensors
     numerics: Numerics | None = None  # shapes and types of the passes; null for jobs older than this member
     fits: bool | None = None
-    remaining_after: dict[str, Any] | None = None
+    remaining_after: Charge | None = None
     largest_epsilon_that_fits: float | None = None
     jobs_that_fit: int | None = None  # how many jobs of this price fit now; null on public data
-    hpo: dict[str, Any] | None = None  # for a study: how pilots, scores and the final trial share the total
+    hpo: SearchQuote | None = None  # for a study: how pilots, scores and the final trial share the total
     estimated_duration_s: float | None = None
     start: Start | None = None  # null inside a job, for a study, and if no worker is alive that may take it
     declaration: int | None = None  # the version of the data set's declaration; null inside a job, which has it itself
@@ -181,7 +185,7 @@ class JobView(BaseModel):
     charged: ChargedView | None = None  # null until it has settled
     attempts: list[AttemptView]
     metrics: dict[str, MetricView]
-    failure: dict[str, Any] | None
+    failure: Failure | None
     warnings: list[str]
     artifacts: list[ArtifactView]
     tags: list[str] = []
@@ -201,7 +205,7 @@ class JobView(BaseModel):
 
 def held_by(quote: Quote) -> Units:
     """The units that a job of this quote holds."""
-    return Units(train=quote.charge["train"], holdout=quote.charge["holdout"])
+    return Units(train=quote.charge.train, holdout=quote.charge.holdout)
 
 
 def members(
@@ -313,12 +317,20 @@ def progress_of(job: JobLike, attempts: list[Any]) -> Progress:
     )
 
 
+class _Ran(Document):
+    """What is read from the specification of a queued job, and nothing else: lists ask this of each."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    runtime: Runtime = Runtime()
+
+
 def _waiting_for(job: JobLike, gpus: GpuWorkers) -> Literal["cuda", "gpus", "processes", "worker"] | None:
     """Says what a queued job waits for. A study waits like its trials while no worker can take them."""
     is_study = job.study is not None
     if job.status != "queued" and not (is_study and job.status == "running"):
         return None
-    lack = gpus.lack(Runtime.model_validate(job.spec.get("runtime", {})), job.device)
+    lack = gpus.lack(_Ran.model_validate(job.spec).runtime, job.device)
     return lack or (None if is_study else "worker")
 
 

@@ -39,9 +39,11 @@ from app.keys import service as keys
 from app.keys.service import Caller, KeyLike
 from app.ledger import behind, blocks
 from app.ledger.heads import Head, Heads
+from app.ledger.memos import HeldFor
 from app.ledger.repository import dataset_with_account
 from app.lifecycle import pausing
 from app.lifecycle.ahead import ahead_of
+from app.lifecycle.events import Requested
 from app.lifecycle.presence import GpuWorkers
 from app.lifecycle.settle import settle
 from app.lifecycle.states import append_event, get_job
@@ -143,7 +145,7 @@ def quote(
     found.jobs_that_fit = left.holds(charge) if allowed else 0
     if found.fits:
         after = Charge(train=left.train - charge.train, holdout=left.holdout - charge.holdout, unit=charge.unit)
-        found.remaining_after = after.model_dump(mode="json")
+        found.remaining_after = after
     found.largest_epsilon_that_fits = _largest_that_fits(pricing, planned, left, access)
     return found
 
@@ -274,7 +276,7 @@ def cancel(db: Database, caller: Caller, job_id: str) -> None:
         if job.status not in STOPPABLE:
             raise Conflict("wrong-state", f"there is nothing to cancel: the job is {job.status}", job_status=job.status)
         job.cancel_requested_at = now()
-        append_event(session, job.id, "cancel_requested", {"by": caller.id})
+        append_event(session, job.id, "cancel_requested", Requested(by=caller.id))
         audit.record(session, "job.cancelled", job.id)
         if job.study is not None:
             cancel_study(session, job)
@@ -297,7 +299,7 @@ def pause(db: Database, caller: Caller, job_id: str) -> None:
             return
         if job.status not in ("queued", "running"):
             raise Conflict("wrong-state", f"there is nothing to pause: the job is {job.status}", job_status=job.status)
-        append_event(session, job.id, "pause_requested", {"by": caller.id})
+        append_event(session, job.id, "pause_requested", Requested(by=caller.id))
         audit.record(session, "job.paused", job.id)
         (pause_study if job.study is not None else pausing.request)(session, job)
 
@@ -438,7 +440,7 @@ def hold(session: Session, caller: Caller, planned: Plan, priced: Price | StudyP
     """Holds the job's charge on all that it reads. Call it last: other holds on the data set wait for its account's row
     until the commit. Any error must end the transaction."""
     if planned.facts.is_private:
-        epsilon = priced.epsilon.model_dump(mode="json") if priced.epsilon else None
+        trials = len(planned.study.slots) if planned.study else None
         blocks.hold_all(
             session,
             planned.facts.reads,
@@ -447,7 +449,7 @@ def hold(session: Session, caller: Caller, planned: Plan, priced: Price | StudyP
             holdout=priced.charge.holdout,
             actor=caller.id,
             alone=True,
-            memo={"epsilon": epsilon, **({"study": len(planned.study.slots)} if planned.study else {})},
+            memo=HeldFor(epsilon=priced.epsilon, study=trials),
         )
 
 

@@ -28,6 +28,7 @@ from app.grants.service import check_job
 from app.jobs.polling import news_of
 from app.jobs.schemas import EventView
 from app.keys.service import Caller, still
+from app.lifecycle.events import Settled
 from app.web.lists import KEEP_ALIVE, KEEP_ALIVE_S
 
 logger = logging.getLogger(__name__)
@@ -164,7 +165,8 @@ async def follow(hub: EventHub, caller: Caller, job_id: str, after: int) -> Asyn
 
 def _certified(event: EventView) -> bool:
     """Returns True if a certificate follows, which is if something was charged."""
-    return bool(sum((event.data.get("charge") or {}).values()))
+    charge = Settled.model_validate(event.data).charge
+    return charge is not None and charge.train + charge.holdout > 0
 
 
 def _is_over(db: Database, job_id: str, after: int) -> bool:

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.contracts.base import Epsilon
+from app.contracts.base import Document, Epsilon
 from app.contracts.hpo import LinearScaling
 from app.db.models import Job, Metric
 from app.hpo.stored import StoredStudy
 from app.privacy.prices import Units
+from app.privacy.quoted import StudyQuote
 
 
 class ScoreView(BaseModel):
@@ -85,21 +86,29 @@ class StudyView(BaseModel):
     @classmethod
     def of(cls, job: Any) -> StudyView | None:
         """Builds the view from a job's row; None if the job is not a study."""
-        quoted = None if job.study is None else job.quote.get("hpo")
+        quoted = None if job.study is None else StudyQuote.of(job.quote).hpo
         if quoted is None:
             return None
-        stored, hpo = StoredStudy.read(job.study), job.spec["hpo"]
+        stored = StoredStudy.read(job.study)
         return cls(
-            strategy=hpo["strategy"],
+            strategy=quoted.strategy,
             seed=stored.seed,
             runs=job.steps,
             ended=job.step,
-            fit=_fit(stored, LinearScaling.model_validate(hpo)) if stored.decision is not None else None,
+            fit=_fit(stored, _Searched.model_validate(job.spec).hpo) if stored.decision is not None else None,
             chosen=stored.chosen,
-            procedure=quoted["procedure"],
-            final_run=quoted["final"],
+            procedure=quoted.procedure,
+            final_run=quoted.final,
             keeps_weights=stored.keep_weights,
         )
+
+
+class _Searched(Document):
+    """What is read from the specification of a study with a decision: nothing else, as lists show studies too."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    hpo: LinearScaling
 
 
 class TrialList(BaseModel):
@@ -122,21 +131,23 @@ def trials(session: Session, job: Job) -> TrialList:
 
 
 def _trial(study: StoredStudy, run: Job, metric: Metric | None) -> TrialView:
-    point, number = run.trial or {}, run.trial_number or 0
+    point, number = run.trial, run.trial_number or 0
+    if point is None:
+        raise TypeError("this job is no trial")
     plan = study.runs[number]
     score = None
-    if metric is not None and point["role"] != "final":
+    if metric is not None and point.role != "final":
         score = ScoreView(name=metric.name, value=metric.value, std=metric.std, on=metric.on)
     return TrialView(
         job=run.id,
         number=number,
-        role=point["role"],
-        level=point["level"],
+        role=point.role,
+        level=point.level,
         status=run.status,
-        learning_rate=point["learning_rate"],
-        steps=point["steps"],
-        max_grad_norm=point["max_grad_norm"],
-        r=point["r"],
+        learning_rate=point.learning_rate,
+        steps=point.steps,
+        max_grad_norm=point.max_grad_norm,
+        r=point.r,
         mu=plan.mu,
         epsilon=plan.training_epsilon,
         charge=plan.charge,

@@ -23,11 +23,13 @@ from sqlalchemy import BigInteger, ColumnElement, Row, bindparam, func, select, 
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.util import identity_key
 
+from app.contracts.base import Document
 from app.db.models import Account, Block, Job, LedgerEntry, SubAccount
 from app.errors import BudgetError, Conflict, InvalidRequest, NotFound, PrivacyError
-from app.ledger import budgets
+from app.ledger import budgets, memos
 from app.ledger.agreement import check_agreement, last_entries
 from app.ledger.entries import ACCOUNTS, AccountLike, append, append_cap, genesis
+from app.ledger.memos import Memo
 
 if TYPE_CHECKING:
     from app.privacy.filters import Filter
@@ -37,6 +39,7 @@ MAX_AMOUNT = 2**63 - 1
 RETIRED = "retired"  # in `joined_into`: the data set was retired, and no other ledger was charged
 # Each admission runs it: built once, and without the ORM.
 ROW, TRAIN, HOLDOUT = ACCOUNTS.c, bindparam("more_train", type_=BigInteger), bindparam("more_holdout", type_=BigInteger)
+NOTHING = memos.Nothing()
 HOLD = (
     update(ACCOUNTS)
     .where(
@@ -102,13 +105,9 @@ def open_account(
             amounts=(account.train_budget, account.holdout_budget),
             once="open",
             actor=actor,
-            memo={
-                "filter": filter_kind,
-                "order": order,
-                "unit": of.unit,
-                "cap_epsilon": cap_epsilon,
-                "cap_delta": cap_delta,
-            },
+            memo=memos.Opened(
+                filter=filter_kind, order=order, unit=of.unit, cap_epsilon=cap_epsilon, cap_delta=cap_delta
+            ),
         )
     return account
 
@@ -121,7 +120,7 @@ def hold(
     train: int,
     holdout: int,
     actor: str,
-    memo: dict[str, Any] | None = None,
+    memo: Document = NOTHING,
     within: bool = True,
     alone: bool = False,
 ) -> LedgerEntry:
@@ -172,7 +171,8 @@ def hold(
             amounts=(train, holdout),
             once=once,
             actor=actor,
-            memo=(memo or {}) | ({} if own is None else {budgets.NAME: own.id}),
+            memo=memo,
+            budget=None if own is None else own.id,
         )
 
 
@@ -184,7 +184,7 @@ def post(
     train: int,
     holdout: int,
     actor: str,
-    memo: dict[str, Any] | None = None,
+    memo: Document = NOTHING,
 ) -> LedgerEntry:
     """Spends what a job started, at most its hold, and releases the rest in the same entry. Once a job.
 
@@ -195,7 +195,7 @@ def post(
         PrivacyError: no hold, more than the hold, an amount that is not an integer ≥ 0, or settled differently before.
     """
     _check_amounts(train, holdout)
-    return _settle(session, dataset_id, job_id, (train, holdout), "post", actor, memo or {})
+    return _settle(session, dataset_id, job_id, (train, holdout), "post", actor, memo)
 
 
 def draw(
@@ -218,7 +218,7 @@ def draw(
         lock(session, dataset_id)
         before = find(session, dataset_id, f"settle:{job_id}")
         if before is not None:
-            if (before.train, before.holdout) != (train, holdout) or before.memo.get("hold") != study_id:
+            if (before.train, before.holdout) != (train, holdout) or Memo.of(before.memo).hold != study_id:
                 raise PrivacyError(f"this trial was settled differently before: entry {before.seq}")
             return before
         if find(session, dataset_id, f"settle:{study_id}") is not None:
@@ -247,7 +247,7 @@ def draw(
             amounts=(train, holdout),
             once=f"settle:{job_id}",
             actor=actor,
-            memo={"hold": study_id},
+            memo=memos.Drawn(hold=study_id),
         )
 
 
@@ -260,7 +260,7 @@ def left_of_hold(session: Session, dataset_id: str, job_id: str) -> tuple[int, i
     held = find(session, dataset_id, f"hold:{job_id}")
     if held is None:
         raise PrivacyError("this job has no hold to settle")
-    if "study" not in held.memo:
+    if Memo.of(held.memo).study is None:
         return held.train, held.holdout
     runs = select(Job.id).where(Job.parent_id == job_id)
     drawn = select(func.coalesce(func.sum(LedgerEntry.train), 0), func.coalesce(func.sum(LedgerEntry.holdout), 0))
@@ -270,9 +270,7 @@ def left_of_hold(session: Session, dataset_id: str, job_id: str) -> tuple[int, i
     return held.train - int(train), held.holdout - int(holdout)
 
 
-def void(
-    session: Session, *, dataset_id: str, job_id: str, actor: str, memo: dict[str, Any] | None = None
-) -> LedgerEntry:
+def void(session: Session, *, dataset_id: str, job_id: str, actor: str, memo: Document = NOTHING) -> LedgerEntry:
     """Releases the whole hold of a job that never started a private step. Once a job.
 
     Returns:
@@ -283,10 +281,12 @@ def void(
     """
     held = find(session, dataset_id, f"hold:{job_id}")
     runs = select(Job.id).where(Job.parent_id == job_id)
-    whose = Block.job_id.in_(runs) if held is not None and "study" in held.memo else Block.job_id == job_id
+    whose = (
+        Block.job_id.in_(runs) if held is not None and Memo.of(held.memo).study is not None else Block.job_id == job_id
+    )
     if session.scalar(select(Block.id).where(whose, Block.last_step >= 1).limit(1)) is not None:
         raise PrivacyError("a private step of this job was started: its hold can be posted, not voided")
-    return _settle(session, dataset_id, job_id, (0, 0), "void", actor, memo or {})
+    return _settle(session, dataset_id, job_id, (0, 0), "void", actor, memo)
 
 
 def change_cap(session: Session, *, dataset_id: str, cap_epsilon: float, actor: str, reason: str) -> LedgerEntry:
@@ -378,7 +378,7 @@ def _settle(
     spent: tuple[int, int],
     kind: str,
     actor: str,
-    memo: dict[str, Any],
+    memo: Document,
 ) -> LedgerEntry:
     with session.begin_nested():
         lock(session, dataset_id)
@@ -419,7 +419,7 @@ def _settle(
 def _paid_by(session: Session, dataset_id: str, job_id: str) -> str | None:
     """The id of the sub-account that a job's hold was taken from; None: the cap alone."""
     held = find(session, dataset_id, f"hold:{job_id}")
-    return None if held is None else held.memo.get(budgets.NAME)
+    return None if held is None else Memo.of(held.memo).budget
 
 
 def lock(session: Session, dataset_id: str) -> None:

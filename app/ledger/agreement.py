@@ -12,6 +12,7 @@ from app.chain import digest
 from app.ledger import budgets
 from app.ledger.behind import refusal
 from app.ledger.entries import ENTRIES, AccountLike, balance_of, content
+from app.ledger.memos import Memo
 
 LAST_ENTRIES = select(ENTRIES, budgets.OF_KEY.scalar_subquery().label("own")).where(
     ENTRIES.c.dataset_id == bindparam("dataset"),
@@ -45,13 +46,13 @@ def last_entries(
 
 def check_agreement(account: AccountLike, found: Sequence[Row[Any]], train: int, holdout: int) -> None:
     """Raises Conflict if the row before its move, which held these amounts, differs from the last entry."""
-    before = balance_of(account)
-    before["train"]["held"] -= train
-    before["holdout"]["held"] -= holdout
+    before = balance_of(account).without(train, holdout)
     last = next((each for each in found if each.seq == account.entries - 1), None)
     try:
         agrees = (
-            last is not None and last.hash == account.head == digest(content(last)) and last.memo["balance"] == before
+            last is not None
+            and last.hash == account.head == digest(content(last))
+            and Memo.of(last.memo).balance == before
         )
     except (TypeError, ValueError, KeyError, AttributeError):  # it cannot be decoded
         agrees = False

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -16,6 +15,7 @@ from sqlalchemy.orm import Session
 from app.db.models import Certificate, Dataset, Job, LedgerCheckpoint, SigningKey
 from app.ledger import certificates, notes
 from app.ledger.attestations import NotAuthentic
+from app.ledger.certified import Certified, Signed
 from app.ledger.heads import Head
 
 
@@ -85,29 +85,28 @@ def anchors(session: Session, dataset_id: str, recorded: Head | None, outside: s
 
 
 def _add_certificate(
-    found: Anchors, name: str, document: dict[str, Any], dataset_id: str, parent: str, known: set[str]
+    found: Anchors, name: str, document: object, dataset_id: str, parent: str, known: set[str]
 ) -> None:
     try:
-        body, key = document["certificate"], document["public_key"]
-        if body["dataset"]["id"] != parent:
+        signed = Signed.model_validate(document)
+        body, key = Certified.of(signed.certificate), signed.public_key
+        if body.dataset.id != parent:
             raise ValueError("it belongs to another data set")
-        own = certificates.ledgers_of(body).get(dataset_id)
-        kept = None if own is None else (int(own["entry_seq"]), str(own["head"]))
-        note = None if own is None else own.get("checkpoint")
-    except (KeyError, TypeError, ValueError, AttributeError):
+        own = body.ledgers.get(dataset_id)
+    except ValueError:
         found.faults.append(f"{name} cannot be read")
         return
     if key not in known:
         found.faults.append(f"{name} is signed with a key that does not belong to this service")
     elif not certificates.verify(document, key):
         found.faults.append(f"the signature of {name} is not valid")
-    elif kept is not None:
-        found.add(*kept, name)
-        if note is not None:
-            found.add_note(note, dataset_id, known, f"the checkpoint in {name}")
+    elif own is not None:
+        found.add(own.entry_seq, own.head, name)
+        if own.checkpoint is not None:
+            found.add_note(own.checkpoint, dataset_id, known, f"the checkpoint in {name}")
 
 
-def _certificates(session: Session, dataset_id: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def _certificates(session: Session, dataset_id: str) -> Iterator[tuple[str, object]]:
     issued = (
         select(Certificate.job_id, Certificate.body)
         .join(Job, Job.id == Certificate.job_id)

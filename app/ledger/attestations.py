@@ -14,10 +14,13 @@ import base64
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from pydantic import ConfigDict, Field
+
+from app.contracts.base import Document
+from app.ledger.certified import Certified, NamedLedger
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
@@ -28,62 +31,96 @@ class NotAuthentic(ValueError):
     """An envelope that is malformed, or that the key did not sign."""
 
 
-def statement(body: dict[str, Any], files: Mapping[str, str]) -> dict[str, Any]:
+class _Read(Document):
+    model_config = ConfigDict(extra="ignore")
+
+
+class Digest(Document):
+    """A file's hash, in hex."""
+
+    sha256: str
+
+
+class Subject(Document):
+    """What a statement is about."""
+
+    name: str
+    digest: Digest
+
+
+class Statement(_Read):
+    """An in-toto statement. `predicate`: a certificate's body, as JSON."""
+
+    type_: str = Field(default=STATEMENT_TYPE, alias="_type")
+    subject: tuple[Subject, ...]
+    predicate_type: str = Field(default=PREDICATE_TYPE, alias="predicateType")
+    predicate: object
+
+
+class Signature(_Read):
+    """Ed25519 over the pre-authentication encoding, base64. `keyid` is a hint."""
+
+    keyid: str | None = None
+    sig: str = ""
+
+
+class Envelope(_Read):
+    """A DSSE envelope. `payload`: base64."""
+
+    payload_type: str = Field(alias="payloadType")
+    payload: str
+    signatures: tuple[object, ...]  # each by itself: a malformed one hides no valid one
+
+
+def statement(body: object, files: Mapping[str, str]) -> Statement:
     """The statement that a job's files came about as the body says.
 
     Args:
-        body: the certificate's.
+        body: the certificate's, as JSON.
         files: name → SHA-256 (hex) of what the job delivered. A job that delivered nothing is named by the ledger entry
             that settled it: a statement has at least one subject.
     """
-    ledger = body["ledger"]
-    entries = (
-        {f"ledger entry {each['entry_seq']} of block {each['block']}": each["head"] for each in ledger}
-        if isinstance(ledger, list)
-        else {f"ledger entry {ledger['entry_seq']}": ledger["head"]}
-    )
-    subjects = dict(files) or entries
-    return {
-        "_type": STATEMENT_TYPE,
-        "subject": [{"name": name, "digest": {"sha256": digest}} for name, digest in sorted(subjects.items())],
-        "predicateType": PREDICATE_TYPE,
-        "predicate": body,
-    }
+    ledger = Certified.of(body).ledger
+    if isinstance(ledger, NamedLedger):
+        entries = {f"ledger entry {ledger.entry_seq}": ledger.head}
+    else:
+        entries = {f"ledger entry {each.entry_seq} of block {each.block}": each.head for each in ledger}
+    subjects = sorted((dict(files) or entries).items())
+    named = tuple(Subject(name=name, digest=Digest(sha256=digest)) for name, digest in subjects)
+    return Statement(subject=named, predicate=body)
 
 
-def seal(statement: dict[str, Any], signing_key: Ed25519PrivateKey) -> dict[str, Any]:
+def seal(statement: Statement, signing_key: Ed25519PrivateKey) -> Envelope:
     """Signs a statement."""
-    payload = json.dumps(statement, ensure_ascii=False).encode()
+    payload = json.dumps(statement.model_dump(mode="json", by_alias=True), ensure_ascii=False).encode()
     signature = signing_key.sign(encoded(PAYLOAD_TYPE, payload))
-    return {
-        "payloadType": PAYLOAD_TYPE,
-        "payload": base64.b64encode(payload).decode(),
-        "signatures": [{"keyid": key_id(signing_key.public_key()), "sig": base64.b64encode(signature).decode()}],
-    }
+    signed = Signature(keyid=key_id(signing_key.public_key()), sig=base64.b64encode(signature).decode())
+    return Envelope(payloadType=PAYLOAD_TYPE, payload=base64.b64encode(payload).decode(), signatures=(signed,))
 
 
-def opened(envelope: Mapping[str, Any], public_key: str) -> dict[str, Any]:
+def opened(envelope: object, public_key: str) -> Statement:
     """The statement in an envelope that this key signed.
 
     Args:
+        envelope: JSON, of whatever origin.
         public_key: base64 of the raw key that the reader trusts.
 
     Raises:
         NotAuthentic: no signature is the key's over these bytes, or they are no in-toto statement.
     """
     try:
-        payload = _bytes(envelope["payload"])
-        signed = encoded(envelope["payloadType"], payload)
+        given = envelope if isinstance(envelope, Envelope) else Envelope.model_validate(envelope)
+        payload = _bytes(given.payload)
+        signed = encoded(given.payload_type, payload)
         key = Ed25519PublicKey.from_public_bytes(_bytes(public_key))
-        if not any(_signed(key, each, signed) for each in envelope["signatures"]):
+        if not any(_signed(key, each, signed) for each in given.signatures):
             raise NotAuthentic("this key did not sign the statement")
-        found: dict[str, Any] = json.loads(payload)
-        types = envelope["payloadType"], found["_type"], found["predicateType"]
+        found = Statement.model_validate(json.loads(payload))
     except NotAuthentic:
         raise
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (AttributeError, ValueError) as error:
         raise NotAuthentic(f"this is not a DSSE envelope: {error!r}") from None
-    if types != (PAYLOAD_TYPE, STATEMENT_TYPE, PREDICATE_TYPE):
+    if (given.payload_type, found.type_, found.predicate_type) != (PAYLOAD_TYPE, STATEMENT_TYPE, PREDICATE_TYPE):
         raise NotAuthentic("the payload is not a statement about a certificate")
     return found
 
@@ -103,10 +140,10 @@ def key_id(public_key: Ed25519PublicKey) -> str:
     return hashlib.sha256(public_key.public_bytes_raw()).hexdigest()
 
 
-def _signed(key: Ed25519PublicKey, signature: Mapping[str, Any], signed: bytes) -> bool:
+def _signed(key: Ed25519PublicKey, signature: object, signed: bytes) -> bool:
     try:
-        key.verify(_bytes(signature["sig"]), signed)
-    except (InvalidSignature, KeyError, TypeError, AttributeError, ValueError):
+        key.verify(_bytes(Signature.model_validate(signature).sig), signed)
+    except (InvalidSignature, ValueError):
         return False
     return True
 

@@ -11,15 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import nullcontext
-from typing import Any
 
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
+from app.contracts.base import Document
 from app.contracts.blocks import FIRST
 from app.db.models import Account, Dataset, Job, LedgerEntry
 from app.errors import BudgetError, PrivacyError
 from app.ledger import accounts
+from app.ledger.accounts import NOTHING
 
 
 def hold_all(
@@ -30,7 +31,7 @@ def hold_all(
     train: int,
     holdout: int,
     actor: str,
-    memo: dict[str, Any] | None = None,
+    memo: Document = NOTHING,
     alone: bool = False,
 ) -> list[LedgerEntry]:
     """Holds the same cost on each of several data sets, or on none.
@@ -67,7 +68,7 @@ def hold_all(
 
 
 def post_all(
-    session: Session, job_id: str, *, train: int, holdout: int, actor: str, memo: dict[str, Any] | None = None
+    session: Session, job_id: str, *, train: int, holdout: int, actor: str, memo: Document = NOTHING
 ) -> list[LedgerEntry]:
     """Posts the same amounts on each data set on which a job holds. Raises as `accounts.post`."""
     with session.begin_nested():
@@ -77,7 +78,7 @@ def post_all(
         ]
 
 
-def void_all(session: Session, job_id: str, *, actor: str, memo: dict[str, Any] | None = None) -> list[LedgerEntry]:
+def void_all(session: Session, job_id: str, *, actor: str, memo: Document = NOTHING) -> list[LedgerEntry]:
     """Releases a job's holds on all data sets. Raises as `accounts.void`."""
     with session.begin_nested():
         return [

@@ -17,7 +17,6 @@ from app.db.models import Account, SubAccount, SubAccountKey, table_of
 from app.errors import PrivacyError
 
 Amounts = tuple[int, int]  # of (train, holdout)
-NAME = "budget"  # in a hold's memo: the id of the sub-account that it was taken from
 PARTS = ("train", "holdout")
 # Every admission asks this, mostly for a key without one: built once, and without the ORM.
 KEYS = table_of(SubAccountKey).c

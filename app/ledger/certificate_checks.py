@@ -5,17 +5,16 @@ A service that lies can also lie about this. Who does not trust it checks the do
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.db.engine import Database
 from app.db.models import LedgerEntry, SigningKey
-from app.ledger.budgets import PARTS
-from app.ledger.certificates import ledgers_of, verify
+from app.ledger.certificates import verify
+from app.ledger.certified import Certified, Signed
 from app.ledger.verify import Verification
 
 
@@ -27,21 +26,22 @@ class Finding:
     said: str
 
 
-def check(db: Database, document: dict[str, Any], verified: Callable[[str], Verification]) -> list[Finding]:
+def check(db: Database, document: object, verified: Callable[[str], Verification]) -> list[Finding]:
     """Checks a certificate's signature against the service's published keys, and every ledger that it names.
 
     Args:
         document: a certificate as it was issued.
         verified: verifies the ledger of a data set, or of a block.
     """
+    signed = Signed.model_validate(document)
+    body = Certified.of(signed.certificate)
     with db.read() as session:
         published = set(session.scalars(select(SigningKey.public_key)))
-        found = [_signature(document, published), *_entries(session, document["certificate"])]
-    return found + [_chain(each, verified(each)) for each in ledgers_of(document["certificate"])]
+        found = [_signature(document, signed.public_key, published), *_entries(session, body)]
+    return found + [_chain(each, verified(each)) for each in body.ledgers]
 
 
-def _signature(document: dict[str, Any], published: set[str]) -> Finding:
-    key = document.get("public_key")
+def _signature(document: object, key: str, published: set[str]) -> Finding:
     if key not in published:
         return Finding(False, "This service has never published the key that signed it.")
     if not verify(document, key):
@@ -49,14 +49,14 @@ def _signature(document: dict[str, Any], published: set[str]) -> Finding:
     return Finding(True, "The signature holds, by a key that this service has published.")
 
 
-def _entries(session: Session, body: Mapping[str, Any]) -> Iterator[Finding]:
-    for dataset_id, ledger in ledgers_of(body).items():
-        seq = ledger["entry_seq"]
+def _entries(session: Session, body: Certified) -> Iterator[Finding]:
+    for dataset_id, ledger in body.ledgers.items():
+        seq = ledger.entry_seq
         entry = session.get(LedgerEntry, (dataset_id, seq))
         of = f"Entry {seq} of the ledger of {dataset_id}"
-        if entry is None or (entry.hash, entry.job_id, entry.kind) != (ledger["head"], body["job"], "post"):
+        if entry is None or (entry.hash, entry.job_id, entry.kind) != (ledger.head, body.job, "post"):
             yield Finding(False, f"{of} is not the one that the certificate names.")
-        elif "study" not in body and any(body["charge"][part] != getattr(entry, part) for part in PARTS):
+        elif body.study is None and (body.charge.train, body.charge.holdout) != (entry.train, entry.holdout):
             yield Finding(False, f"{of} charges another amount than the certificate says.")
         else:
             yield Finding(True, f"{of} is this job's charge.")

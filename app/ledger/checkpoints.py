@@ -28,6 +28,7 @@ from app.errors import Conflict, InvalidRequest, TransientError, Unavailable
 from app.ids import whole_second
 from app.ledger import behind, notes
 from app.ledger.attestations import NotAuthentic
+from app.ledger.certified import Proof
 from app.ledger.heads import Heads, UnreadableHeadError
 from app.ledger.merkle import Tree
 from app.ledger.signing_keys import public_key
@@ -108,14 +109,16 @@ def advance(
     return found
 
 
-def proofs(session: Session, dataset_id: str, entries: Iterable[tuple[int, str]], size: int) -> list[dict[str, object]]:
+def proofs(session: Session, dataset_id: str, entries: Iterable[tuple[int, str]], size: int) -> list[Proof]:
     """Proves that entries, by number and hash, are in the checkpoint of this size.
 
     Raises:
         ValueError: an entry is missing.
     """
     tree = tree_of(session, dataset_id)
-    return [{"entry": seq, "hash": digest, "path": encoded(tree.inclusion(seq - 1, size))} for seq, digest in entries]
+    return [
+        Proof(entry=seq, hash=digest, path=tuple(encoded(tree.inclusion(seq - 1, size)))) for seq, digest in entries
+    ]
 
 
 def inclusion(session: Session, dataset_id: str, entry: int, size: int) -> list[str]:

@@ -19,10 +19,12 @@ from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import set_committed_value
 
 from app.chain import EntryLike, canonical_json, digest
+from app.contracts.base import Document
 from app.db.models import Account, LedgerEntry, table_of
-from app.db.together import Together, row_of, values_of
+from app.db.together import Together, Values, row_of, values_of
 from app.errors import PrivacyError
 from app.ids import rfc3339, whole_second
+from app.ledger.memos import Balance, Balances, CapSet
 
 Kind = Literal["open", "hold", "post", "void", "cap"]
 
@@ -66,12 +68,12 @@ def content(entry: EntryLike) -> dict[str, Any]:
     return {"version": 1, **said}
 
 
-def balance_of(account: AccountLike) -> dict[str, dict[str, int]]:
+def balance_of(account: AccountLike) -> Balances:
     """Both accounts' balances after an entry, as the entry states them."""
-    return {
-        name: {part: getattr(account, f"{name}_{part}") for part in ("budget", "spent", "held")}
-        for name in ("train", "holdout")
-    }
+    return Balances(
+        train=Balance(budget=account.train_budget, spent=account.train_spent, held=account.train_held),
+        holdout=Balance(budget=account.holdout_budget, spent=account.holdout_spent, held=account.holdout_held),
+    )
 
 
 def append(
@@ -84,7 +86,8 @@ def append(
     released: tuple[int, int] = (0, 0),
     once: str | None,
     actor: str,
-    memo: dict[str, Any],
+    memo: Document,
+    budget: str | None = None,
 ) -> LedgerEntry:
     """Writes a move's entry and advances the chain's head, in the caller's transaction.
 
@@ -94,16 +97,17 @@ def append(
         amounts: (train, holdout), in the filter's units.
         released: (train, holdout) that return from the hold.
         once: a name that this data set's ledger accepts once.
-        memo: further facts to keep; finite JSON. The balances after the move are added as `balance`.
+        memo: further facts to keep: a document of app.ledger.memos. The balances after the move are added as `balance`.
+        budget: the sub-account that a hold was taken from.
 
     Raises:
         PrivacyError: the memo is not finite JSON.
     """
     try:
-        text = canonical_json({**memo, "balance": balance_of(account)})
+        text = canonical_json(_stated(memo, balance_of(account), budget))
     except (TypeError, ValueError):
         raise PrivacyError("the memo of a ledger entry must be finite JSON") from None
-    row: dict[str, Any] = {
+    row = {
         "dataset_id": account.dataset_id,
         "seq": account.entries,
         "kind": kind,
@@ -126,15 +130,21 @@ def append(
     return LedgerEntry(**row)
 
 
+def _stated(memo: Document, balance: Balances, budget: str | None) -> Values:
+    """An entry's memo as JSON."""
+    paid = {} if budget is None else {"budget": budget}
+    return memo.model_dump(mode="json") | paid | {"balance": balance.model_dump()}
+
+
 def append_cap(session: Session, account: Account, *, actor: str, reason: str) -> LedgerEntry:
     """Writes the entry of a cap, as the account's row has it after the move: its budgets, and whether it is closed.
 
     Args:
         account: as `append` takes it.
     """
-    memo = {"cap_epsilon": account.cap_epsilon, "cap_delta": account.cap_delta, "reason": reason}
-    if account.joined_into is not None:
-        memo["joined_into"] = account.joined_into
+    memo = CapSet(
+        cap_epsilon=account.cap_epsilon, cap_delta=account.cap_delta, reason=reason, joined_into=account.joined_into
+    )
     amounts = (account.train_budget, account.holdout_budget)
     return append(session, account, kind="cap", job_id=None, amounts=amounts, once=None, actor=actor, memo=memo)
 

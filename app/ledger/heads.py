@@ -69,12 +69,13 @@ class Head(Document):
     @classmethod
     def of(cls, account: Account, owner: str | None, contents: tuple[str, ...]) -> Head:
         """The head of an account's chain, with its balances."""
-        balances = {name: Balance.model_validate(parts) for name, parts in balance_of(account).items()}
+        balances = balance_of(account)
         return cls(
             dataset=account.dataset_id,
             seq=account.entries,
             head=account.head,
-            **balances,
+            train=Balance.model_validate(balances.train, from_attributes=True),
+            holdout=Balance.model_validate(balances.holdout, from_attributes=True),
             cap_epsilon=account.cap_epsilon,
             owner=owner,
             contents=contents,

@@ -18,15 +18,15 @@ budget that is later not spent stays charged.
 
 from __future__ import annotations
 
-from typing import Any
-
 from sqlalchemy.orm import Session
 
+from app.contracts.base import Document
 from app.db.models import Account, Dataset
 from app.errors import BudgetError, Conflict, InvalidRequest
-from app.ledger import accounts, blocks
+from app.ledger import accounts, blocks, memos
 from app.ledger.agreement import require_agreement
 from app.ledger.entries import append_cap
+from app.ledger.repository import unit_of
 
 
 def join(session: Session, *, dataset_id: str, into: str, actor: str, reason: str) -> int:
@@ -83,7 +83,8 @@ def _check(session: Session, closed: Account, stays: Account) -> None:
                 f"{each.dataset_id} has blocks with ledgers of their own, and one charge cannot say which of them has "
                 "the records: retire its blocks instead",
             )
-    units = {session.get_one(Dataset, each.dataset_id).spec["privacy"]["unit"] for each in (closed, stays)}
+    rows = (session.get_one(Dataset, each.dataset_id) for each in (closed, stays))
+    units = {unit_of(each) for each in rows}
     if len(units) > 1:
         raise Conflict(
             "wrong-state", "one ledger protects records and the other protects users: their charges do not add up"
@@ -91,21 +92,35 @@ def _check(session: Session, closed: Account, stays: Account) -> None:
 
 
 def _charge(session: Session, stays: Account, amount: int, closed: str, actor: str) -> None:
-    named: dict[str, Any] = {
-        "dataset_id": stays.dataset_id,
-        "job_id": closed,
-        "actor": actor,
-        "memo": {"joined": closed},
-    }
-    train, holdout = amount, amount if stays.holdout_budget else 0
+    holdout = amount if stays.holdout_budget else 0
     try:
-        accounts.hold(session, **named, train=train, holdout=holdout, within=False)
+        spend(session, stays.dataset_id, closed, (amount, holdout), actor, memos.Joined(joined=closed))
     except BudgetError:
         taken = max(stays.train_spent + stays.train_held, stays.holdout_spent + stays.holdout_held) + amount
         least = accounts.filter_for(stays.filter, stays.order).epsilon(taken, stays.cap_delta)
         detail = f"both together spent more than this cap: raise it to about ε = {least:.6g} first"
         raise Conflict("cap-too-low", detail, smallest_epsilon=least) from None
-    accounts.post(session, **named, train=train, holdout=holdout)
+
+
+def spend(session: Session, dataset_id: str, name: str, amounts: tuple[int, int], actor: str, memo: Document) -> None:
+    """Holds and posts what no job of this ledger spent; no sub-account pays. Raises as `accounts.hold`.
+
+    Args:
+        name: stands for the job.
+        amounts: (train, holdout).
+    """
+    train, holdout = amounts
+    accounts.hold(
+        session,
+        dataset_id=dataset_id,
+        job_id=name,
+        train=train,
+        holdout=holdout,
+        actor=actor,
+        memo=memo,
+        within=False,
+    )
+    accounts.post(session, dataset_id=dataset_id, job_id=name, train=train, holdout=holdout, actor=actor, memo=memo)
 
 
 def close(session: Session, closed: Account, into: str, actor: str, reason: str) -> None:

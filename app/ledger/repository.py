@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from pydantic import ConfigDict
 from sqlalchemy import BigInteger, and_, cast, func, or_, select
 from sqlalchemy.orm import Session, aliased
 
-from app.contracts.base import Epsilon
+from app.contracts.base import Document, Epsilon, Unit
 from app.db.models import Account, Charge, Dataset, Job, LedgerEntry
 from app.errors import NotFound
+from app.privacy.events import AccountEvents
+from app.privacy.mechanism import MechanismConfig
+from app.privacy.prices import Units
+from app.privacy.quoted import Quoted
 
 
 def dataset_with_account(session: Session, dataset_id: str) -> tuple[Dataset, Account]:
@@ -25,6 +30,23 @@ def dataset_with_account(session: Session, dataset_id: str) -> tuple[Dataset, Ac
     if account is None:
         raise NotFound("this data set is public: no privacy is claimed for it, so it has no ledger")
     return dataset, account
+
+
+class _Protected(Document):
+    model_config = ConfigDict(extra="ignore")
+
+    unit: Unit
+
+
+class _Declared(Document):
+    model_config = ConfigDict(extra="ignore")
+
+    privacy: _Protected
+
+
+def unit_of(dataset: Dataset) -> Unit:
+    """What a data set protects. Reads nothing else of its declaration: lists ask this of each data set."""
+    return _Declared.model_validate(dataset.spec).privacy.unit
 
 
 def page_of_entries(session: Session, dataset_id: str, *, after: int, job: str | None, limit: int) -> list[LedgerEntry]:
@@ -45,11 +67,11 @@ class Posted(NamedTuple):
         planned: for a study the event tree of its whole plan, by account.
     """
 
-    mechanism: dict[str, Any] | None
-    spent: dict[str, int]
-    held: dict[str, int]
+    mechanism: MechanismConfig | None
+    spent: Units
+    held: Units
     study: str | None = None
-    planned: dict[str, Any] | None = None
+    planned: AccountEvents | None = None
 
 
 def posted(session: Session, dataset_id: str) -> list[Posted]:
@@ -67,11 +89,11 @@ def posted(session: Session, dataset_id: str) -> list[Posted]:
     )
     return [
         Posted(
-            mechanism,
-            {"train": spent_t, "holdout": spent_h},
-            {"train": held_t, "holdout": held_h},
+            _mechanism(mechanism),
+            Units(train=spent_t, holdout=spent_h),
+            Units(train=held_t, holdout=held_h),
             job_id if mechanism is None else parent_id,
-            planned if mechanism is None else None,
+            _planned(planned) if mechanism is None else None,
         )
         for job_id, parent_id, mechanism, planned, spent_t, spent_h, held_t, held_h in session.execute(query)
     ]
@@ -86,9 +108,9 @@ class Charged(NamedTuple):
         spent: what it and its trials have posted, by account.
     """
 
-    mechanism: dict[str, Any] | None
-    planned: dict[str, Any] | None
-    spent: dict[str, int]
+    mechanism: MechanismConfig | None
+    planned: AccountEvents | None
+    spent: Units
 
 
 def charged(session: Session, dataset_id: str) -> list[Charged]:
@@ -113,9 +135,21 @@ def charged(session: Session, dataset_id: str) -> list[Charged]:
         .order_by(Job.created_at, Job.id)
     )
     return [
-        Charged(mechanism, planned, {"train": int(train or 0), "holdout": int(holdout or 0)})
+        Charged(
+            _mechanism(mechanism),
+            _planned(planned) if mechanism is None else None,
+            Units(train=int(train or 0), holdout=int(holdout or 0)),
+        )
         for mechanism, planned, train, holdout in session.execute(query)
     ]
+
+
+def _mechanism(stored: object) -> MechanismConfig | None:
+    return None if stored is None else MechanismConfig.model_validate(stored)
+
+
+def _planned(stored: object) -> AccountEvents | None:
+    return None if stored is None else AccountEvents.read(stored)
 
 
 def is_charged_by_others(session: Session, dataset_id: str) -> bool:
@@ -141,8 +175,7 @@ def epsilon_of_only_job(session: Session, account: Account) -> Epsilon | None:
     # More was spent than its entries say: by a joined ledger, or before a restored backup.
     if tuple(spent) != (account.train_spent, account.holdout_spent):
         return None
-    epsilon = session.get_one(Job, found[0]).quote["epsilon"]
-    return None if epsilon is None else Epsilon.model_validate(epsilon)
+    return Quoted.of(session.get_one(Job, found[0]).quote).epsilon
 
 
 def _with_joined(session: Session, dataset_id: str) -> list[str]:

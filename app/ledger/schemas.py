@@ -1,4 +1,5 @@
-"""The requests and responses of the ledger's routes: the shapes of the REST contract."""
+"""The requests and responses of the ledger's routes: the shapes of the REST contract. An entry's memo is shown
+as it is stored: its hash covers that JSON."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import Protocol, cast
 
 from sqlalchemy.orm import Session
 
-from app.contracts.base import AccountantName, AccountName, Epsilon, Unit
+from app.contracts.base import AccountantName, AccountName, Epsilon
 from app.db.engine import Database
 from app.db.models import Account, Dataset
 from app.errors import LimitError
@@ -24,11 +24,12 @@ from app.ledger.repository import (
     epsilon_of_only_job,
     is_charged_by_others,
     posted,
+    unit_of,
 )
 from app.ledger.schemas import AccountsView, AccountView, Comparison, LedgerView
 from app.privacy import events
 from app.privacy.events import Event
-from app.privacy.mechanism import MechanismConfig, TrainingMechanism
+from app.privacy.mechanism import TrainingMechanism
 from app.privacy.plans import CompareRequest
 from app.privacy.prices import BasicSum, Compared
 
@@ -160,7 +161,9 @@ def sums(pricing: Comparer, account: Account, jobs: list[Charged]) -> Sums | Non
     taken: dict[AccountName, float] = {}
     samples = False
     for name in ACCOUNTS:
-        planned = [(each.spent[name] > 0, event) for each in jobs if (event := planned_event(each, name)) is not None]
+        planned = [
+            (each.spent.of(name) > 0, event) for each in jobs if (event := planned_event(each, name)) is not None
+        ]
         settled = [event for is_spent, event in planned if is_spent]
         samples |= any(leaf.sample_rate < 1.0 for _, event in planned for leaf in events.leaves(event))
         try:
@@ -179,18 +182,16 @@ def _basic(pricing: Comparer, done: list[Event], delta: float) -> float:
 def planned_event(job: Charged, name: AccountName) -> Event | None:
     """What a job, or a whole study, was priced for on an account; None where that is nothing."""
     if job.mechanism is not None:
-        done: Event = MechanismConfig.model_validate(job.mechanism).event(name)
-    elif job.planned is not None and job.planned[name] is not None:
-        done = events.read(job.planned[name])
+        done: Event | None = job.mechanism.event(name)
     else:
-        return None
-    return done if events.leaves(done) else None
+        done = None if job.planned is None else job.planned.of(name)
+    return done if done is not None and events.leaves(done) else None
 
 
 def _is_known(account: Account, jobs: list[Charged]) -> bool:
     """True if the jobs' entries explain all spending. After a restored backup, or in a ledger that another one was
     joined to, a part may be known as an amount alone, which no other accountant can compose."""
-    known = tuple(sum(each.spent[name] for each in jobs) for name in ("train", "holdout"))
+    known = tuple(sum(each.spent.of(name) for each in jobs) for name in ACCOUNTS)
     return known == (account.train_spent, account.holdout_spent)
 
 
@@ -225,8 +226,10 @@ def settled_events(jobs: list[Posted], name: AccountName) -> list[Event]:
     for parts in together.values():
         whole = next((part for part in parts if part.planned is not None), None)
         found: list[Event]
-        if whole is not None and whole.planned is not None and sum(p.spent[name] for p in parts) == whole.held[name]:
-            found = [events.read(whole.planned[name])] if whole.held[name] else []
+        planned = None if whole is None or whole.planned is None else whole.planned.of(name)
+        held = 0 if whole is None else whole.held.of(name)
+        if whole is not None and sum(part.spent.of(name) for part in parts) == held:
+            found = [planned] if planned is not None and held else []
         else:
             found = [event for part in parts if (event := settled_event(part, name)) is not None]
         if found:
@@ -239,16 +242,15 @@ def settled_event(job: Posted, name: AccountName) -> Event | None:
 
     Charges grow in proportion to steps and releases, so that the part of the hold that was posted tells how many.
     """
-    spent, held = job.spent, job.held
-    if spent[name] == 0 or job.mechanism is None:
+    spent, held, mechanism = job.spent.of(name), job.held.of(name), job.mechanism
+    if spent == 0 or mechanism is None:
         return None
-    mechanism = MechanismConfig.model_validate(job.mechanism)
 
     def part(planned: int) -> int:
         # The charge was rounded up by less than one unit: without it the quotient is not past the true number.
-        return planned if spent[name] == held[name] else max(1, -(-planned * (spent[name] - 1) // held[name]))
+        return planned if spent == held else max(1, -(-planned * (spent - 1) // held))
 
-    training = _part_of(mechanism.training, spent[name], held[name]) if name == "train" else mechanism.training
+    training = _part_of(mechanism.training, spent, held) if name == "train" else mechanism.training
     # Releases on the training account are spread evenly over its steps, and share its part. A histogram is whole.
     scores = (each.model_copy(update={"times": part(each.times)}) for each in mechanism.scores)
     return mechanism.started(training, scores).event(name)
@@ -273,5 +275,5 @@ def _epsilon(dataset: Dataset, account: Account, value: float, accountant: str) 
         value=value,
         delta=account.cap_delta,
         accountant=cast(AccountantName, accountant),
-        unit=cast(Unit, dataset.spec["privacy"]["unit"]),
+        unit=unit_of(dataset),
     )

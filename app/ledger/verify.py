@@ -23,11 +23,11 @@ from app.chain import digest
 from app.contracts.base import LARGEST_EPSILON
 from app.db.models import Account, LedgerEntry, LedgerTile, SubAccount
 from app.errors import InvalidRequest, NotFound
-from app.ledger import budgets
 from app.ledger.accounts import filter_for
 from app.ledger.anchors import Anchors, anchors
 from app.ledger.entries import COLUMNS, balance_of, content, genesis
 from app.ledger.heads import Head
+from app.ledger.memos import Balance, Balances, Memo
 from app.ledger.merkle import TILE, Frontier, leaf
 
 BATCH = 1000
@@ -189,7 +189,7 @@ class _Replay:
         self.head = genesis(dataset_id)
         self.budget, self.spent, self.held = [0, 0], [0, 0], [0, 0]
         self.holds: dict[str, list[int]] = {}  # open ones only: the unique `once` refuses a second one for a job
-        self.terms: dict[str, Any] = {}
+        self.terms: tuple[str | None, float | None, float | None] = (None, None, None)
         self.cap_epsilon = self.largest_cap_epsilon = 0.0
         self.joined_into: str | None = None
         # By sub-account: [spent, held], each of (train, holdout); and the sub-account of each open hold.
@@ -216,28 +216,29 @@ class _Replay:
 
     def _follow(self, entry: Row[Any]) -> None:
         amounts, released = [entry.train, entry.holdout], [entry.train_released, entry.holdout_released]
+        said = Memo.of(entry.memo)
         _require((entry.kind == "open") == (entry.seq == 1), "a ledger is opened exactly once, by its first entry")
         once = {"open": "open", "cap": None, "hold": f"hold:{entry.job_id}"}.get(entry.kind, f"settle:{entry.job_id}")
         _require(entry.once == once, "its `once` does not match its kind")
         _require(min(*amounts, *released) >= 0, "an amount is negative")
         if entry.kind in ("post", "void"):
-            self._settle(entry, amounts, released)
+            self._settle(entry, said, amounts, released)
         else:
             _require(not any(released), "only a settlement releases")
             if entry.kind == "hold":
                 _require(self.joined_into is None, "the ledger is closed: nothing more may be admitted")
                 self.holds[entry.job_id] = amounts
                 self.held = _plus(self.held, amounts)
-                self._take_part(entry, amounts)
+                self._take_part(entry, said, amounts)
             else:
-                self._grant(entry, amounts)
+                self._grant(entry, said, amounts)
         taken = _plus(self.spent, self.held)
         within = all(part <= budget for part, budget in zip(taken, self.budget, strict=True))
         _require(within, "more is spent and held than the budget")
-        _require(entry.memo["balance"] == self._balance(), "its stated balances differ from the recomputed ones")
+        _require(said.balances == self._balance(), "its stated balances differ from the recomputed ones")
 
-    def _settle(self, entry: Row[Any], amounts: list[int], released: list[int]) -> None:
-        study = entry.memo.get("hold")
+    def _settle(self, entry: Row[Any], said: Memo, amounts: list[int], released: list[int]) -> None:
+        study = said.hold
         hold = self.holds.pop(study or entry.job_id, None)
         if hold is None:
             raise _Misfit("it settles a hold that does not exist")
@@ -256,26 +257,27 @@ class _Replay:
             spent, held = self.parts[payer]
             self.parts[payer] = [_plus(spent, amounts), [one - part for one, part in zip(held, hold, strict=True)]]
 
-    def _take_part(self, entry: Row[Any], amounts: list[int]) -> None:
+    def _take_part(self, entry: Row[Any], said: Memo, amounts: list[int]) -> None:
         """Takes a hold from the sub-account whose id it has."""
-        payer = entry.memo.get(budgets.NAME)
+        payer = said.budget
         if payer is None:
             return
         self.paid_by[entry.job_id] = payer
         spent, held = self.parts.get(payer, [[0, 0], [0, 0]])
         self.parts[payer] = [spent, _plus(held, amounts)]
 
-    def _grant(self, entry: Row[Any], budgets: list[int]) -> None:
+    def _grant(self, entry: Row[Any], said: Memo, budgets: list[int]) -> None:
         self.budget = budgets
         if entry.kind == "open":
-            self.terms = {name: entry.memo[name] for name in ("filter", "order", "cap_delta")}
-        self.cap_epsilon = entry.memo["cap_epsilon"]
-        self.joined_into = entry.memo.get("joined_into", self.joined_into)
+            self.terms = (said.filter, said.order, said.cap_delta)
+        self.cap_epsilon = said.cap
+        self.joined_into = said.joined_into or self.joined_into
         self.largest_cap_epsilon = max(self.largest_cap_epsilon, self.cap_epsilon)
 
-    def _balance(self) -> dict[str, dict[str, int]]:
-        parts = zip(("train", "holdout"), self.budget, self.spent, self.held, strict=True)
-        return {name: {"budget": budget, "spent": spent, "held": held} for name, budget, spent, held in parts}
+    def _balance(self) -> Balances:
+        parts = zip(self.budget, self.spent, self.held, strict=True)
+        train, holdout = (Balance(budget=budget, spent=spent, held=held) for budget, spent, held in parts)
+        return Balances(train=train, holdout=holdout)
 
     def against(self, account: Account) -> None:
         """Compares the account's row with the replayed entries.
@@ -284,7 +286,7 @@ class _Replay:
             _Misfit: what differs.
         """
         _require(balance_of(account) == self._balance(), "the account's balances do not follow from the entries")
-        terms = {"filter": account.filter, "order": account.order, "cap_delta": account.cap_delta}
+        terms = (account.filter, account.order, account.cap_delta)
         caps = (account.cap_epsilon, account.largest_cap_epsilon)
         same = terms == self.terms and caps == (self.cap_epsilon, self.largest_cap_epsilon)
         _require(account.joined_into == self.joined_into, "the account is closed or open contrary to the entries")

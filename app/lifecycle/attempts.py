@@ -14,13 +14,15 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from sqlalchemy import func, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from app.contracts.devices import Kind
+from app.contracts.job_spec import JobSpec
+from app.contracts.stored import Failure, SaltedSteps
 from app.db.engine import Database
 from app.db.models import ApiKey, Artifact, Attempt, Block, Job, Metric
 from app.errors import PrivacyError
@@ -29,6 +31,7 @@ from app.lifecycle import learning, measures, pausing, studies
 from app.lifecycle.cadence import Cadence
 from app.lifecycle.claims import Claim, end_attempt, fence, give_back
 from app.lifecycle.coverage import covered_steps
+from app.lifecycle.events import Mismatch, Number, Part, Progress, Rank, Ranks, Ready
 from app.lifecycle.states import STOPPING, append_event
 from app.privacy.canaries import EXCEEDED, Finding
 from app.privacy.filters import load_numerics
@@ -55,6 +58,48 @@ class Begun:
     published: frozenset[str]
     limits_s: tuple[float, ...] = ()
     ran_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Resalted:
+    """A fresh salt, and how many more steps may start."""
+
+    segment: SaltedSteps
+    allowed_steps: int
+
+
+@dataclass(frozen=True)
+class StartedBlock:
+    """A recorded block, with the digest of the state after it; None if its end is not recorded."""
+
+    first_step: int
+    last_step: int
+    digest: str | None
+
+
+@dataclass(frozen=True)
+class ReleasedBefore:
+    """A recorded number, as a later attempt is told of it."""
+
+    name: str
+    step: int
+    value: float
+    std: float
+    on: str
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """A file that the job delivers; `path` is under the storage root."""
+
+    name: str
+    sha256: str
+    size_bytes: int
+    path: str
+
+    def row(self, job_id: str) -> Artifact:
+        """Returns the file's row."""
+        return Artifact(job_id=job_id, name=self.name, sha256=self.sha256, size_bytes=self.size_bytes, path=self.path)
 
 
 class AttemptLog:
@@ -117,7 +162,8 @@ class AttemptLog:
             whose = [job.id] if job.parent_id is None else [job.id, job.parent_id]
             paths = session.scalars(select(Artifact.path).where(Artifact.job_id.in_(whose)))
             published = frozenset(path for path in paths if path.startswith(f"jobs/{job.id}/"))
-            limits = (job.spec.get("runtime", {}).get("max_duration_s"), session.get_one(ApiKey, job.key_id).max_job_s)
+            runtime = JobSpec.model_validate(job.spec).runtime
+            limits = (runtime.max_duration_s, session.get_one(ApiKey, job.key_id).max_job_s)
             self._ran_before = job.ran_s
             given = tuple(float(limit) for limit in limits if limit is not None)
             reads = tuple(each.id for each in read_by(session, job))
@@ -167,12 +213,7 @@ class AttemptLog:
         Raises:
             PrivacyError: earlier attempts ran on another kind of device, or in passes of another size.
         """
-        said = {
-            "device": device,
-            "processes": list(processes),
-            "fallbacks": list(fallbacks),
-            "numerics": numerics.model_dump(mode="json"),
-        }
+        said = Ready(device=device, processes=tuple(processes), fallbacks=tuple(fallbacks), numerics=numerics)
 
         def tell(session: Session, job: Job) -> None:
             mine = (Attempt.job_id == job.id, Attempt.number == job.attempt)
@@ -201,7 +242,7 @@ class AttemptLog:
             job = self._fenced(session)
             if self._is_stopping if self._waits else job.status in STOPPING:
                 return False
-            salt = _segment_at(job, first_step)["salt"]
+            salt = _segment_at(job, first_step).salt
             under_salt = _started_under(session, job.id, salt)
             new = max(0, last_step - max(under_salt, first_step - 1))
             if new and job.steps_started + new > covered_steps(session, job):
@@ -219,7 +260,7 @@ class AttemptLog:
         """
         with self._lock, self.db.write(urgent=True) as session:
             job = self._fenced(session)
-            salt = _segment_at(job, step)["salt"]
+            salt = _segment_at(job, step).salt
             if step == 0:
                 self._add_block(session, salt, 0, 0)
             blocks = session.scalars(
@@ -238,21 +279,21 @@ class AttemptLog:
         """Records at the first claim which server secret keys the first segment."""
         with self.db.write(urgent=True) as session:
             job = self._fenced(session)
-            job.segments = [each | {"key_id": each["key_id"] or key_id} for each in job.segments]
+            job.segments = tuple(each.model_copy(update={"key_id": each.key_id or key_id}) for each in job.segments)
 
-    def resalt(self, matched_step: int, key_id: str) -> dict[str, Any]:
-        """Starts a fresh salt after the last matching step, as a replay was not identical. Returns the new segment.
+    def resalt(self, matched_step: int, key_id: str) -> Resalted:
+        """Starts a fresh salt after the last matching step, as a replay was not identical.
 
         Steps under the new salt are charged again, out of the same hold: at most `allowed_steps` of them.
         """
         with self._lock, self.db.write(urgent=True) as session:
             job = self._fenced(session)
-            segment: dict[str, Any] = {"from_step": matched_step + 1, "salt": secrets.token_hex(32), "key_id": key_id}
-            job.segments = [each for each in job.segments if each["from_step"] <= matched_step] + [segment]
+            segment = SaltedSteps(from_step=matched_step + 1, salt=secrets.token_hex(32), key_id=key_id)
+            job.segments = (*(each for each in job.segments if each.from_step <= matched_step), segment)
             self._tell(session, job, "mismatch", lambda session, job: _mismatch(session, job, matched_step))
-            return segment | {"allowed_steps": max(0, covered_steps(session, job) - job.steps_started)}
+            return Resalted(segment, max(0, covered_steps(session, job) - job.steps_started))
 
-    def record_metric(self, metric: dict[str, Any]) -> None:
+    def record_metric(self, number: Number, parts: Sequence[Part] = ()) -> None:
         """Records a released number and the `parts` of the same release, in one transaction.
 
         A replay gives the same number; a second value for a step is dropped, never released.
@@ -260,28 +301,27 @@ class AttemptLog:
         Raises:
             PrivacyError: there are more releases than the charge covers, or the mechanism does not declare this one.
         """
-        parts, whole = metric.get("parts", ()), {name: value for name, value in metric.items() if name != "parts"}
         with self._lock, self.db.write(urgent=True) as session:
             job = self._fenced(session)
-            named = f"metric {whole['name']} "
+            named = f"metric {number.name} "
             waiting = [what for what, _write in self._news if what.startswith(named)]
-            known = session.get(Metric, (job.id, whole["name"], whole["step"])) is not None
-            if known or f"{named}{whole['step']}" in waiting:
+            known = session.get(Metric, (job.id, number.name, number.step)) is not None
+            if known or f"{named}{number.step}" in waiting:
                 return
             if job.mechanism is not None:
-                of_name = select(func.count()).where(Metric.job_id == job.id, Metric.name == whole["name"])
+                of_name = select(func.count()).where(Metric.job_id == job.id, Metric.name == number.name)
                 before = (session.scalar(of_name) or 0) + len(waiting)
                 mechanism = MechanismConfig.model_validate(job.mechanism)
-                _check_declared(mechanism, whole, {each["name"] for each in parts}, before)
-            release = [*(whole | each | {"released_by": "post_processing"} for each in parts), whole]
-            self._tell(session, job, f"{named}{whole['step']}", lambda session, job: _release(session, job, release))
+                _check_declared(mechanism, number, {each.name for each in parts}, before)
+            release = [*(each.of(number) for each in parts), number]
+            self._tell(session, job, f"{named}{number.step}", lambda session, job: _release(session, job, release))
 
     def succeed(
         self,
-        artifacts: list[dict[str, Any]],
+        artifacts: Sequence[Delivered],
         steps_effective: int,
         warnings: list[str],
-        ranks: Sequence[dict[str, Any]] = (),
+        ranks: Sequence[Rank] = (),
         audit: Finding | None = None,
     ) -> None:
         """Ends the job as succeeded, with its artifacts, the report of its ranks on public data, and what its canaries
@@ -289,13 +329,13 @@ class AttemptLog:
         self._wait()
         with self.db.write(urgent=True) as session:
             job = self._ending(session)
-            session.add_all(Artifact(job_id=job.id, **each) for each in artifacts)
+            session.add_all(each.row(job.id) for each in artifacts)
             job.step = steps_effective
             job.warnings = [*job.warnings, *warnings, *learning.warnings(session, job)]
             if ranks:
-                append_event(session, job.id, "ranks", {"ranks": list(ranks)})
+                append_event(session, job.id, "ranks", Ranks(ranks=tuple(ranks)))
             if audit is not None:
-                append_event(session, job.id, "audited", audit.model_dump(mode="json"))
+                append_event(session, job.id, "audited", audit)
                 if audit.exceeded:
                     job.warnings = [*job.warnings, EXCEEDED]
                     measures.count_within(session, measures.EXCEEDED_AUDITS)
@@ -343,7 +383,9 @@ class AttemptLog:
         with self.db.write(urgent=True) as session:
             job = self._ending(session)
             end_attempt(session, job, "failed")
-            studies.end(session, job, "failed", failure={"code": code, "message": message}, own_fault=True, whole=whole)
+            studies.end(
+                session, job, "failed", failure=Failure(code=code, message=message), own_fault=True, whole=whole
+            )
 
     def outcome(self) -> str:
         """Returns this attempt's status, for the log; "unknown" while the database is away."""
@@ -363,19 +405,17 @@ class AttemptLog:
         with self.db.write(urgent=True) as session:
             give_back(session, self._ending(session), how, self.max_attempts)
 
-    def recorded(self) -> tuple[Job, dict[str, list[dict[str, Any]]], list[dict[str, Any]]]:
+    def recorded(self) -> tuple[Job, dict[str, list[StartedBlock]], list[ReleasedBefore]]:
         """Returns the job, its recorded blocks by salt (to compare a replay with), and the metrics released so far."""
         with self.db.read() as session:
             job = session.get_one(Job, self.held.job_id)
-            blocks: dict[str, list[dict[str, Any]]] = {segment["salt"]: [] for segment in job.segments}
+            blocks: dict[str, list[StartedBlock]] = {segment.salt: [] for segment in job.segments}
             for block in session.scalars(select(Block).where(Block.job_id == job.id).order_by(Block.id)):
                 if block.salt in blocks:
-                    blocks[block.salt].append(
-                        {"first_step": block.first_step, "last_step": block.last_step, "digest": block.digest}
-                    )
+                    blocks[block.salt].append(StartedBlock(block.first_step, block.last_step, block.digest))
             shown = (Metric.name, Metric.step, Metric.value, Metric.std, Metric.on)
             metrics = session.execute(select(*shown).where(Metric.job_id == job.id).order_by(Metric.step))
-            return job, blocks, [_released(*each) for each in metrics]
+            return job, blocks, [ReleasedBefore(*each) for each in metrics]
 
     def _add_block(self, session: Session, salt: str, first_step: int, last_step: int) -> None:
         same = select(Block.id).where(
@@ -401,25 +441,25 @@ class AttemptLog:
 
 def _progress(session: Session, job: Job, step: int) -> None:
     job.step = step
-    append_event(session, job.id, "progress", {"step": step, "steps": job.steps})
+    append_event(session, job.id, "progress", Progress(step=step, steps=job.steps))
 
 
 def _mismatch(session: Session, job: Job, matched_step: int) -> None:
     said = f"a replay differed after step {matched_step}: fresh noise from there, charged again"
     job.warnings = [*job.warnings, said]
-    append_event(session, job.id, "replay_mismatch", {"matched_step": matched_step})
+    append_event(session, job.id, "replay_mismatch", Mismatch(matched_step=matched_step))
 
 
-def _release(session: Session, job: Job, metrics: list[dict[str, Any]]) -> None:
+def _release(session: Session, job: Job, numbers: Sequence[Number]) -> None:
     """Writes all numbers of one release, in the caller's transaction."""
-    for each in metrics:
-        session.add(Metric(job_id=job.id, **each))
+    for each in numbers:
+        session.add(Metric(job_id=job.id, **dict(each)))
         append_event(session, job.id, "metric", each)
 
 
-def _check_declared(mechanism: MechanismConfig, metric: dict[str, Any], parts: set[str], before: int) -> None:
+def _check_declared(mechanism: MechanismConfig, number: Number, parts: set[str], before: int) -> None:
     """Raises PrivacyError unless the charge covers one more release of this number."""
-    name, released_by = metric["name"], metric["released_by"]
+    name, released_by = number.name, number.released_by
     declared = next((each for each in mechanism.scores if each.metric == name), None)
     if released_by in ("noisy_count", "noisy_sum"):
         if declared is None or before >= declared.times or not parts <= declared.parts:
@@ -430,17 +470,12 @@ def _check_declared(mechanism: MechanismConfig, metric: dict[str, Any], parts: s
         raise PrivacyError("this number is not derived from a charged release")
 
 
-def _segment_at(job: Job, step: int) -> dict[str, Any]:
+def _segment_at(job: Job, step: int) -> SaltedSteps:
     """Returns the segment whose salt keys `step`."""
-    return max((s for s in job.segments if s["from_step"] <= step), key=lambda segment: int(segment["from_step"]))
+    return max((each for each in job.segments if each.from_step <= step), key=lambda segment: segment.from_step)
 
 
 def _started_under(session: Session, job_id: str, salt: str) -> int:
     """Returns the last step ever started under a salt; 0 if there is none."""
     last = select(func.max(Block.last_step)).where(Block.job_id == job_id, Block.salt == salt)
     return int(session.scalar(last) or 0)
-
-
-def _released(name: str, step: int, value: float, std: float, on: str) -> dict[str, Any]:
-    """A recorded metric, as a later attempt is told of it."""
-    return {"name": name, "step": step, "score": {"name": name, "value": value, "std": std, "on": on}}

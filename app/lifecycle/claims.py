@@ -13,11 +13,12 @@ from typing import Literal
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
+from app.contracts.stored import Failure
 from app.db.clock import ClockName, in_seconds
 from app.db.models import ApiKey, Attempt, Job
 from app.errors import StaleAttempt
 from app.ids import whole_second
-from app.lifecycle import measures, studies
+from app.lifecycle import events, measures, studies
 from app.lifecycle.settle import limit_of_running
 from app.lifecycle.states import ACTIVE, IS_DUE, append_event, notify
 
@@ -82,7 +83,7 @@ def claim(
             gpus=list(gpus) or None,
         )
     )
-    append_event(session, job_id, "attempt_started", {"attempt": attempt, "worker": worker})
+    append_event(session, job_id, "attempt_started", events.AttemptStarted(attempt=attempt, worker=worker))
     studies.note_start(session, job_id)
     return Claim(job_id, attempt, worker, traceparent, gpus)
 
@@ -155,7 +156,7 @@ def give_back(session: Session, job: Job, how: Literal["lost", "crashed"], max_a
     """
     end_attempt(session, job, how)
     # The event does not say how: a crash may depend on private data.
-    append_event(session, job.id, "attempt_lost", {"attempt": job.attempt})
+    append_event(session, job.id, "attempt_lost", events.AttemptLost(attempt=job.attempt))
     if job.status == "cancelling":
         studies.end(session, job, "cancelled")
         return
@@ -166,7 +167,8 @@ def give_back(session: Session, job: Job, how: Literal["lost", "crashed"], max_a
     )
     gone = {row[0]: row[1] for row in ended}
     if how == "crashed" and gone[how] >= max_attempts:
-        failure = {"code": "worker-crashed", "message": f"{gone[how]} attempts ended without a result ({how})"}
+        message = f"{gone[how]} attempts ended without a result ({how})"
+        failure = Failure(code="worker-crashed", message=message)
         studies.end(session, job, "failed", failure=failure, own_fault=True)
         return
     if job.status == "pausing":

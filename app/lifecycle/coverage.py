@@ -34,4 +34,4 @@ def _segments(session: Session, job: Job) -> int:
     """Returns the number of salts under which steps were started, or may start."""
     of_steps = select(Block.salt).where(Block.job_id == job.id, Block.last_step > 0)  # block 0 is the first state's
     salts = set(session.scalars(of_steps.distinct()))
-    return len(salts | {each["salt"] for each in job.segments})
+    return len(salts | {each.salt for each in job.segments})

@@ -9,11 +9,11 @@ log, in the audit log and in /metrics, which are for admins.
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 from sqlalchemy.orm import Session
 
 from app.audit import record as audit
+from app.contracts.stored import Failure
 from app.db.models import Job
 
 logger = logging.getLogger(__name__)
@@ -28,15 +28,15 @@ TOLD = {
     "time-limit": "a requested or configured limit, checked at whole seconds: the job's times show it already",
     "numerics": "the self-test, on random inputs, before any record is read",
 }
-INTERNAL = {"code": "internal", "message": "The attempt failed. The operator's logs name the cause."}
+INTERNAL = Failure(code="internal", message="The attempt failed. The operator's logs name the cause.")
 
 
-def told(job: Job, failure: dict[str, Any]) -> dict[str, Any]:
+def told(job: Job, failure: Failure) -> Failure:
     """Returns the failure as callers see it: code and message."""
-    return failure if job.mechanism is None or failure["code"] in TOLD else INTERNAL
+    return failure if job.mechanism is None or failure.code in TOLD else INTERNAL
 
 
-def note(session: Session, job: Job, failure: dict[str, Any]) -> None:
+def note(session: Session, job: Job, failure: Failure) -> None:
     """Reports the cause to the operator, in the transaction that ends the job."""
-    logger.error("job %s failed: %s", job.id, failure["code"])
-    audit.record(session, "job.failed", job.id, outcome="failed", dataset=job.dataset_id, because=failure["code"])
+    logger.error("job %s failed: %s", job.id, failure.code)
+    audit.record(session, "job.failed", job.id, outcome="failed", dataset=job.dataset_id, because=failure.code)

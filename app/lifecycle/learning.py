@@ -14,6 +14,7 @@ from typing import NamedTuple
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.contracts.dataset_spec import DatasetSpec
 from app.db.models import Dataset, Job, Metric
 from app.privacy.mechanism import MechanismConfig
 from app.privacy.releases import READABLE
@@ -33,8 +34,8 @@ def warnings(session: Session, job: Job) -> list[str]:
     """The warnings about a job's last released scores."""
     rows = session.scalars(select(Metric).where(Metric.job_id == job.id).order_by(Metric.step))
     last = {each.name: Released(each.name, each.value, each.std) for each in rows}
-    task = session.get_one(Dataset, job.dataset_id).spec["task"]
-    classes = len(task["classes"]) if task["kind"] == "classification" else None
+    task = DatasetSpec.model_validate(session.get_one(Dataset, job.dataset_id).spec).task
+    classes = task.outputs if task.is_classification else None
     scores = MechanismConfig.model_validate(job.mechanism).scores if job.mechanism is not None else ()
     return about(last.values(), classes, next((each.sensitivity for each in scores if each.what == "loss"), None))
 

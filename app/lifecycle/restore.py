@@ -13,7 +13,6 @@ has this, nothing is posted: the other ledger was charged for all that this one 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from sqlalchemy import ColumnElement, or_, select
 from sqlalchemy.orm import Session
@@ -23,13 +22,14 @@ from app.db.engine import Database
 from app.db.models import Account, Charge, Dataset, Job, LedgerCheck, LedgerEntry
 from app.errors import InvalidRequest, NotFound
 from app.ids import now
-from app.ledger import accounts, behind, blocks, joining
+from app.ledger import accounts, behind, blocks, joining, memos
 from app.ledger.heads import Head, Heads, UnreadableHeadError
 from app.lifecycle import studies
 from app.lifecycle.claims import give_back
-from app.lifecycle.settle import settle
+from app.lifecycle.settle import NO_UNITS, settle
 from app.lifecycle.states import ACTIVE, FINISHED, get_job
 from app.objects import Objects
+from app.privacy.prices import Units
 
 ACTOR = "restore"
 PREFIX = "restore_"  # of the job ids in these entries, which name no job of this database
@@ -56,27 +56,27 @@ class Gap:
     name: str | None
     entries: int
     recorded: Head | None
-    spent: dict[str, int]
+    spent: Units
     unfinished: int
     closed: bool = False
 
     @property
-    def missing(self) -> dict[str, int] | None:
+    def missing(self) -> Units | None:
         """The units to post as spent, by account, if no unfinished job has spent more; None if unknown."""
         if self.recorded is None:
             return None
         if self.closed:
-            return {"train": 0, "holdout": 0}
-        return missing(self.recorded, self.spent["train"], self.spent["holdout"])
+            return NO_UNITS
+        return missing(self.recorded, self.spent.train, self.spent.holdout)
 
 
-def missing(recorded: Head, train_spent: int, holdout_spent: int) -> dict[str, int]:
+def missing(recorded: Head, train_spent: int, holdout_spent: int) -> Units:
     """Computes the gap between a recorded head and the units spent now."""
     train, holdout = recorded.train, recorded.holdout
-    return {
-        "train": max(0, train.spent + train.held - train_spent),
-        "holdout": max(0, holdout.spent + holdout.held - holdout_spent),
-    }
+    return Units(
+        train=max(0, train.spent + train.held - train_spent),
+        holdout=max(0, holdout.spent + holdout.held - holdout_spent),
+    )
 
 
 def gaps(db: Database, heads: Heads, store: Objects) -> list[Gap]:
@@ -87,9 +87,7 @@ def gaps(db: Database, heads: Heads, store: Objects) -> list[Gap]:
         with db.read() as session:
             dataset, account = session.get(Dataset, dataset_id), session.get(Account, dataset_id)
             unfinished = len(_unfinished(session, dataset_id))
-        spent = (
-            {"train": account.train_spent, "holdout": account.holdout_spent} if account else {"train": 0, "holdout": 0}
-        )
+        spent = Units(train=account.train_spent, holdout=account.holdout_spent) if account else NO_UNITS
         result.append(
             Gap(
                 dataset_id,
@@ -105,7 +103,7 @@ def gaps(db: Database, heads: Heads, store: Objects) -> list[Gap]:
     return result
 
 
-def post(db: Database, heads: Heads, store: Objects, dataset: str, reason: str) -> dict[str, int]:
+def post(db: Database, heads: Heads, store: Objects, dataset: str, reason: str) -> Units:
     """Posts the missing units of one data set as spent, and opens the data set again.
 
     The caller must rotate the noise key's epoch first.
@@ -150,22 +148,20 @@ def post(db: Database, heads: Heads, store: Objects, dataset: str, reason: str) 
     return posted
 
 
-def _post(session: Session, recorded: Head, reason: str) -> dict[str, int]:
+def _post(session: Session, recorded: Head, reason: str) -> Units:
     account = accounts.account_of(session, recorded.dataset)
     if account.joined_into is not None:
-        return {"train": 0, "holdout": 0}
+        return NO_UNITS
     if recorded.cap_epsilon > account.cap_epsilon:  # a raise of the cap was lost too
         accounts.change_cap(
             session, dataset_id=recorded.dataset, cap_epsilon=recorded.cap_epsilon, actor=ACTOR, reason=reason
         )
     lacks = missing(recorded, account.train_spent, account.holdout_spent)
-    if any(lacks.values()):
+    if lacks != NO_UNITS:
         job_id = f"{PREFIX}{recorded.seq}_{recorded.head[:16]}"
-        memo = {"reason": reason, "recorded": {"seq": recorded.seq, "head": recorded.head}}
-        train, holdout = lacks["train"], lacks["holdout"]
-        named: dict[str, Any] = {"dataset_id": recorded.dataset, "job_id": job_id, "actor": ACTOR, "memo": memo}
-        accounts.hold(session, **named, train=train, holdout=holdout, within=False)
-        accounts.post(session, **named, train=train, holdout=holdout)
+        entry = memos.Recorded(seq=recorded.seq, head=recorded.head)
+        memo = memos.Restored(reason=reason, recorded=entry)
+        joining.spend(session, recorded.dataset, job_id, (lacks.train, lacks.holdout), ACTOR, memo)
     if recorded.joined_into is not None:
         # The other ledger was recorded first: its charge is in the database, or in its own gap.
         joining.close(session, account, recorded.joined_into, ACTOR, reason)

@@ -12,22 +12,27 @@ past its time limit                               post the whole hold, also befo
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Literal
+from typing import Literal
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from app.contracts.stored import Failure
 from app.db.models import Account, ApiKey, Artifact, Attempt, Job, Metric
 from app.errors import PrivacyError
 from app.ids import whole_second
-from app.ledger import blocks
+from app.ledger import blocks, memos
 from app.lifecycle import failures
 from app.lifecycle.coverage import started_training
+from app.lifecycle.events import Ended
 from app.lifecycle.states import ACTIVE, IN_ORDER, IS_DUE, append_event, discard, notify, want_certificate
 from app.privacy.filters import filter_of
 from app.privacy.mechanism import MechanismConfig
+from app.privacy.prices import Units
+from app.privacy.quoted import Quoted
 
 Outcome = Literal["succeeded", "cancelled", "failed"]
+NO_UNITS = Units(train=0, holdout=0)
 
 
 def settle(
@@ -35,7 +40,7 @@ def settle(
     job: Job,
     outcome: Outcome,
     *,
-    failure: dict[str, Any] | None = None,
+    failure: Failure | None = None,
     own_fault: bool = False,
     whole: bool = False,
 ) -> None:
@@ -50,7 +55,7 @@ def settle(
     if overrun(session, job):
         # The job ends anyway: otherwise it would be attempted for ever, with its hold open.
         outcome, own_fault = "failed", True
-        failure = {"code": PrivacyError.code, "message": "more was started or released than the job's hold covers"}
+        failure = Failure(code=PrivacyError.code, message="more was started or released than the job's hold covers")
         _withhold(session, job)
     crashes = select(func.count()).where(Attempt.job_id == job.id, Attempt.status == "crashed")
     kept = outcome != "succeeded" and (own_fault or bool(session.scalar(crashes)))
@@ -61,19 +66,21 @@ def settle(
         failure = failures.told(job, failure)
     job.status, job.failure, job.finished_at = outcome, failure, whole_second()
     job.lease_until, job.lease_clock, job.worker = None, None, None
-    data: dict[str, Any] = {"steps": job.steps_started} | (failure or {})
+    said = Ended(steps=job.steps_started).because(failure)
     if charge is not None:
-        spent = job.steps_started > 0 or any(charge.values())
+        train, holdout = charge.train, charge.holdout
+        spent = job.steps_started > 0 or charge != NO_UNITS
         if spent and job.parent_id is not None:
-            blocks.draw_all(session, job.id, study_id=job.parent_id, **charge, actor="worker")
+            blocks.draw_all(session, job.id, study_id=job.parent_id, train=train, holdout=holdout, actor="worker")
         elif spent:
-            blocks.post_all(session, job.id, **charge, actor="worker", memo={"outcome": outcome})
+            memo = memos.Settled(outcome=outcome)
+            blocks.post_all(session, job.id, train=train, holdout=holdout, actor="worker", memo=memo)
         elif job.parent_id is None:
-            blocks.void_all(session, job.id, actor="worker", memo={"outcome": outcome})
-        data["charge"] = charge if spent else {"train": 0, "holdout": 0}
+            blocks.void_all(session, job.id, actor="worker", memo=memos.Settled(outcome=outcome))
+        said = said.model_copy(update={"charge": charge})
         if spent and job.parent_id is None:  # a study's certificate covers its trials
             want_certificate(session, job.id)
-    append_event(session, job.id, outcome, data)
+    append_event(session, job.id, outcome, said)
     for job_id in waiting:
         notify(session, job_id)
 
@@ -117,17 +124,20 @@ def waiting_for(session: Session, job: Job) -> list[str]:
     return list(session.scalars(queued.limit(max(0, limit - running))))
 
 
-def _charge(session: Session, job: Job, *, whole: bool, unstarted_too: bool = False) -> dict[str, int] | None:
+def _charge(session: Session, job: Job, *, whole: bool, unstarted_too: bool = False) -> Units | None:
     """Returns the charge for the job's started part, at most the hold. None on public data, which have no account."""
-    held = {account: int(job.quote["charge"][account]) for account in ("train", "holdout")}
-    if job.mechanism is None or held == {"train": 0, "holdout": 0}:
+    if job.mechanism is None:
+        return None
+    quoted = Quoted.of(job.quote).charge
+    held = Units(train=quoted.train, holdout=quoted.holdout)
+    if held == NO_UNITS:
         return None
     mechanism = MechanismConfig.model_validate(job.mechanism)
     released, planned = _released(session, job.id), _planned(mechanism)
     if overrun(session, job):
         return held
     if job.steps_started == 0 and not unstarted_too:
-        return {"train": 0, "holdout": 0}
+        return NO_UNITS
     if whole:
         return held
     account = session.get_one(Account, job.dataset_id)
@@ -139,10 +149,10 @@ def _charge(session: Session, job: Job, *, whole: bool, unstarted_too: bool = Fa
         if each.account == "train" and released[each.metric] > 0
     ]
     started = mechanism.started(training, on_train)
-    train = held["train"] if job.steps_started == mechanism.training.steps else of.charge(started, "train")
+    train = held.train if job.steps_started == mechanism.training.steps else of.charge(started, "train")
     held_out = [each.metric for each in mechanism.scores if each.account == "holdout"]
     counts = (sum(counted[name] for name in held_out) for counted in (released, planned))
-    return {"train": min(train, held["train"]), "holdout": _released_charge(held["holdout"], *counts)}
+    return Units(train=min(train, held.train), holdout=_released_charge(held.holdout, *counts))
 
 
 def _planned(mechanism: MechanismConfig) -> Counter[str]:

@@ -10,16 +10,17 @@ queued ──claim──▶ running ──▶ succeeded | failed
 
 from __future__ import annotations
 
-from typing import Any
-
 from sqlalchemy import BigInteger, String, bindparam, cast, exists, func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
+from app.contracts.base import Document
 from app.contracts.events import ANNOUNCED, EventType
 from app.db.clock import has_passed
 from app.db.models import Job, JobEvent, Outbox, Webhook, WebhookEvent, table_of
+from app.db.together import Values
 from app.errors import NotFound
 from app.ids import now, whole_second
+from app.lifecycle.events import Nothing
 
 STOPPING = ("pausing", "cancelling")  # a person asked: its process ends at the next whole second
 ACTIVE = ("running", *STOPPING)
@@ -33,6 +34,7 @@ NEEDS_GPU = DEVICE == "cuda"
 PROCESSES = func.coalesce(cast(Job.spec["runtime"]["processes"].as_string(), String), "1")
 PRIORITY = func.coalesce(Job.spec["priority"].as_integer(), 0)
 IN_ORDER = (PRIORITY.desc(), Job.created_at, Job.id)  # of one key's jobs
+NOTHING = Nothing()
 NO_SUCH_JOB = "there is no such job"
 INSERT_EVENT, INSERT_DUE = insert(table_of(JobEvent)), insert(table_of(Outbox))
 # Only if there are webhooks at all; the relay decides which ones to call. A study's trials are not announced.
@@ -61,24 +63,29 @@ def get_job(session: Session, job_id: str, *, lock: bool = False) -> Job:
     return job
 
 
-def append_event(session: Session, job_id: str, kind: EventType, data: dict[str, Any] | None = None) -> None:
-    """Adds an event to the job's log, in the caller's transaction. Sequence numbers have no gaps."""
+def append_event(session: Session, job_id: str, kind: EventType, said: Document = NOTHING) -> None:
+    """Adds an event to the job's log, in the caller's transaction. Sequence numbers have no gaps.
+
+    Args:
+        said: what the event says: a document of app.lifecycle.events.
+    """
     seq = session.execute(
         update(Job).where(Job.id == job_id).values(events=Job.events + 1).returning(Job.events),
         execution_options={"synchronize_session": False},
     ).scalar_one()
-    write_event(session, job_id, seq, kind, data or {})
+    write_event(session, job_id, seq, kind, said)
 
 
-def write_event(session: Session, job_id: str, seq: int, kind: EventType, data: dict[str, Any]) -> None:
+def write_event(session: Session, job_id: str, seq: int, kind: EventType, said: Document) -> None:
     """Writes an event that the job's row counts already, in the caller's transaction."""
-    session.execute(INSERT_EVENT, event_row(job_id, seq, kind, data))
+    session.execute(INSERT_EVENT, event_row(job_id, seq, kind, said))
     if kind in ANNOUNCED:
         session.execute(ANNOUNCE, {"job": job_id, "event": seq})
 
 
-def event_row(job_id: str, seq: int, kind: EventType, data: dict[str, Any]) -> dict[str, Any]:
+def event_row(job_id: str, seq: int, kind: EventType, said: Document) -> Values:
     """An event's row, for a statement that writes it."""
+    data = said.model_dump(mode="json")
     return {"job_id": job_id, "seq": seq, "type": kind, "data": data, "created_at": whole_second()}
 
 

@@ -22,7 +22,7 @@ import hashlib
 import math
 import secrets
 from collections.abc import Collection, Sequence
-from typing import Any
+from dataclasses import dataclass
 
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
@@ -30,17 +30,23 @@ from sqlalchemy.orm import Session
 from app.contracts.hpo import MEAN_FILE, Auto
 from app.contracts.job_spec import Evaluation, JobSpec
 from app.contracts.optimizers import Dp2Settings
+from app.contracts.stored import Failure, SaltedSteps, TrialPoint
 from app.db.models import Artifact, Attempt, Job, Metric, table_of
+from app.db.together import Values
 from app.errors import PrivacyError
 from app.hpo.space import Bounds
-from app.hpo.stored import StoredDecision, StoredStudy
+from app.hpo.stored import StoredDecision, StoredRun, StoredStudy
 from app.hpo.strategies import Run, Study, decide, runs_of, winner
 from app.ids import new_id, now, whole_second
 from app.ledger import blocks
+from app.ledger.memos import Settled
 from app.lifecycle import pausing
+from app.lifecycle.events import Ended, Queued, Requested, Score, TrialEnded, TrialQueued
 from app.lifecycle.settle import Outcome, overrun, settle
 from app.lifecycle.states import ACTIVE, FINISHED, append_event, discard, get_job, notify, want_certificate, write_event
 from app.privacy.mechanism import MechanismConfig
+from app.privacy.prices import Charge, Units
+from app.privacy.quoted import Quoted, TrialQuote
 
 
 def lock(session: Session, job_id: str) -> None:
@@ -67,7 +73,7 @@ def end(
     job: Job,
     outcome: Outcome,
     *,
-    failure: dict[str, Any] | None = None,
+    failure: Failure | None = None,
     own_fault: bool = False,
     whole: bool = False,
 ) -> None:
@@ -99,7 +105,7 @@ def cancel(session: Session, study: Job) -> None:
             _note_end(session, study, run)
         elif run.status in ("running", "pausing"):
             run.status, run.cancel_requested_at = "cancelling", now()
-            append_event(session, run.id, "cancel_requested", {"by": study.id})
+            append_event(session, run.id, "cancel_requested", Requested(by=study.id))
     session.flush()
     study.step = sum(run.status in FINISHED for run in _runs(session, study))
     _end_if_stopped(session, study)
@@ -115,7 +121,7 @@ def pause(session: Session, study: Job) -> None:
     session.flush()
     for run in _runs(session, study, lock=True):
         if run.status in ("queued", "running"):
-            append_event(session, run.id, "pause_requested", {"by": study.id})
+            append_event(session, run.id, "pause_requested", Requested(by=study.id))
             pausing.request(session, run)
     _pause_if_idle(session, study)
 
@@ -199,7 +205,7 @@ def _advance(session: Session, study: Job, ended: Job) -> None:
     study.step = sum(run.status in FINISHED for run in runs)
     _note_end(session, study, ended)
     if ended.status == "failed" and study.failure is None:
-        study.failure = {"code": "trial-failed", "message": f"trial {ended.trial_number} of the study failed"}
+        study.failure = Failure(code="trial-failed", message=f"trial {ended.trial_number} of the study failed")
         cancel(session, study)
     elif study.status == "cancelling" and not (study.failure is None and _is_whole(study, runs)):
         _end_if_stopped(session, study)
@@ -211,12 +217,8 @@ def _advance(session: Session, study: Job, ended: Job) -> None:
 
 def _note_end(session: Session, study: Job, ended: Job) -> None:
     """Tells that a trial of the study has ended."""
-    told = {
-        "job": ended.id,
-        "number": ended.trial_number,
-        "status": ended.status,
-        "score": _shown(session, study, ended),
-    }
+    score = _shown(session, study, ended)
+    told = TrialEnded(job=ended.id, number=ended.trial_number or 0, status=ended.status, score=score)
     append_event(session, study.id, "trial_ended", told)
 
 
@@ -242,44 +244,69 @@ def _go_on(session: Session, study: Job, runs: Sequence[Job]) -> None:
 def _decide(session: Session, study: Job, search: Study, pilots: list[Run], scores: dict[int, float]) -> None:
     """Stores and tells how the final trial was chosen."""
     decision = decide(search, pilots, scores)
-    decided = StoredDecision.of(decision).model_dump(mode="json")
-    study.study = {**(study.study or {}), "decision": decided}
+    decided = StoredDecision.of(decision)
+    study.study = StoredStudy.read(study.study).model_copy(update={"decision": decided}).model_dump(mode="json")
     append_event(session, study.id, "decided", decided)
 
 
 def _start(session: Session, study: Job, runs: Sequence[Run]) -> None:
-    rows = [_row(study, run) for run in runs]
-    session.execute(table_of(Job).insert(), rows)
-    for row in rows:
-        data = {"number": row["trial_number"], "role": row["trial"]["role"], "charge": row["quote"]["charge"]}
-        write_event(session, row["id"], 1, "queued", data)
-        append_event(
-            session, study.id, "trial_queued", {"job": row["id"], "number": row["trial_number"], **row["trial"]}
-        )
-        if study.status in ("pausing", "paused"):
-            pausing.request(session, get_job(session, row["id"], lock=True))
-        else:
-            notify(session, row["id"])
-
-
-def _row(study: Job, run: Run) -> dict[str, Any]:
-    """Builds a trial's row as a job: the study's specification at the trial's point, with its share of the budget."""
     stored = StoredStudy.read(study.study)
-    plan, point = stored.runs[run.number], run.point
+    new = [_new(stored, run) for run in runs]
+    session.execute(table_of(Job).insert(), [_row(study, stored, each) for each in new])
+    for each in new:
+        charge = _charge(study, each.plan)
+        write_event(session, each.id, 1, "queued", Queued(number=each.run.number, role=each.run.role, charge=charge))
+        queued = TrialQueued(job=each.id, number=each.run.number, **dict(each.point))
+        append_event(session, study.id, "trial_queued", queued)
+        if study.status in ("pausing", "paused"):
+            pausing.request(session, get_job(session, each.id, lock=True))
+        else:
+            notify(session, each.id)
+
+
+@dataclass(frozen=True)
+class _New:
+    """A trial that is about to start, with its part of the study's budget."""
+
+    id: str
+    run: Run
+    plan: StoredRun
+    point: TrialPoint
+
+
+def _new(stored: StoredStudy, run: Run) -> _New:
+    point = TrialPoint(
+        role=run.role,
+        level=run.level,
+        learning_rate=run.point.learning_rate,
+        steps=run.point.steps,
+        max_grad_norm=run.point.max_grad_norm,
+        r=run.point.r,
+        keeps_weights=run.role != "pilot" or stored.keep_weights,
+    )
+    return _New(new_id("job"), run, stored.runs[run.number], point)
+
+
+def _charge(study: Job, plan: StoredRun) -> Charge:
+    """Returns a trial's charge, in the unit of its study's."""
+    unit = Quoted.of(study.quote).charge.unit
+    return Charge(train=plan.charge.train, holdout=plan.charge.holdout, unit=unit)
+
+
+def _row(study: Job, stored: StoredStudy, new: _New) -> Values:
+    """Builds a trial's row as a job: the study's specification at the trial's point, with its share of the budget."""
+    run = new.run
+    point = run.point
     mechanism = stored.mechanism(run.number, point.steps, point.max_grad_norm)
     spec = run_spec(JobSpec.model_validate(study.spec), run, mechanism, stored.trial_evaluation, stored.seed)
-    quote = study.quote | {
-        "noise_multiplier": mechanism.training.noise_multiplier if mechanism else None,
-        "steps": point.steps,
-        "mechanism": None,
-        "comparison": None,
-        "epsilon": plan.epsilon.model_dump(mode="json") if plan.epsilon else None,
-        "charge": plan.charge.model_dump(mode="json") | {"unit": study.quote["charge"]["unit"]},
-        "lines": [],
-        "hpo": None,
-    }
+    own = TrialQuote(
+        noise_multiplier=mechanism.training.noise_multiplier if mechanism else None,
+        steps=point.steps,
+        epsilon=new.plan.epsilon,
+        charge=_charge(study, new.plan),
+    )
     return {
-        "id": new_id("job"),
+        "id": new.id,
         "dataset_id": study.dataset_id,
         "declaration": study.declaration,  # the study's price depends on it, whatever the owner has declared since
         "key_id": study.key_id,
@@ -290,8 +317,8 @@ def _row(study: Job, run: Run) -> dict[str, Any]:
         "status": "queued",
         "spec": spec.model_dump(mode="json"),
         "mechanism": mechanism.model_dump(mode="json") if mechanism else None,
-        "quote": quote,
-        "segments": [{"from_step": 0, "salt": secrets.token_hex(32), "key_id": None}],
+        "quote": study.quote | own.model_dump(mode="json"),
+        "segments": (SaltedSteps(from_step=0, salt=secrets.token_hex(32), key_id=None),),
         "steps": point.steps,
         "attempt": 0,
         "steps_started": 0,
@@ -302,15 +329,7 @@ def _row(study: Job, run: Run) -> dict[str, Any]:
         "parent_id": study.id,
         "trial_number": run.number,
         "traceparent": study.traceparent,
-        "trial": {
-            "role": run.role,
-            "level": run.level,
-            "learning_rate": point.learning_rate,
-            "steps": point.steps,
-            "max_grad_norm": point.max_grad_norm,
-            "r": point.r,
-            "keeps_weights": run.role != "pilot" or stored.keep_weights,
-        },
+        "trial": new.point,
     }
 
 
@@ -361,9 +380,10 @@ def score_of(session: Session, study: Job, run_id: str) -> Metric | None:
     return session.scalar(of_run)
 
 
-def _shown(session: Session, study: Job, run: Job) -> dict[str, Any] | None:
-    metric = score_of(session, study, run.id) if (run.trial or {})["role"] != "final" else None
-    return None if metric is None else {"name": metric.name, "value": metric.value, "std": metric.std}
+def _shown(session: Session, study: Job, run: Job) -> Score | None:
+    is_final = run.trial is not None and run.trial.role == "final"
+    metric = None if is_final else score_of(session, study, run.id)
+    return None if metric is None else Score(name=metric.name, value=metric.value, std=metric.std)
 
 
 def _runs(session: Session, study: Job, *, lock: bool = False) -> list[Job]:
@@ -399,7 +419,7 @@ def _succeed(session: Session, study: Job, runs: Sequence[Job], best: int) -> No
         else:
             artifact.job_id = study.id
     study.warnings = [*study.warnings, *(warning for warning in chosen.warnings if warning not in study.warnings)]
-    study.study = {**(study.study or {}), "chosen": best}
+    study.study = StoredStudy.read(study.study).model_copy(update={"chosen": best}).model_dump(mode="json")
     session.flush()
     _close(session, study, "succeeded", whole=False)
 
@@ -412,12 +432,12 @@ def _close(session: Session, study: Job, outcome: Outcome, *, whole: bool) -> No
     stored = StoredStudy.read(study.study)
     if not stored.keep_weights:
         _drop_weights(session, study)
-    data: dict[str, Any] = {"runs": study.step} | (study.failure or {})
-    held = study.quote["charge"]
-    if stored.common is not None and held["unit"] is not None:
+    said = Ended(runs=study.step).because(study.failure)
+    held = Quoted.of(study.quote).charge
+    if stored.common is not None and held.unit is not None:
         left = blocks.left_of_holds(session, study.id)
-        drawn = held["train"] - left[0], held["holdout"] - left[1]
-        memo = {"outcome": outcome}
+        drawn = held.train - left[0], held.holdout - left[1]
+        memo = Settled(outcome=outcome)
         whole = whole and (study.steps_started > 0 or drawn != (0, 0))
         if drawn == (0, 0) and not whole:
             blocks.void_all(session, study.id, actor="worker", memo=memo)
@@ -426,8 +446,8 @@ def _close(session: Session, study: Job, outcome: Outcome, *, whole: bool) -> No
             blocks.post_all(session, study.id, train=train, holdout=holdout, actor="worker", memo=memo)
             drawn = drawn[0] + train, drawn[1] + holdout
             want_certificate(session, study.id)
-        data["charge"] = {"train": drawn[0], "holdout": drawn[1]}
-    append_event(session, study.id, outcome, data)
+        said = said.model_copy(update={"charge": Units(train=drawn[0], holdout=drawn[1])})
+    append_event(session, study.id, outcome, said)
 
 
 def _drop_weights(session: Session, study: Job) -> None:

@@ -7,8 +7,8 @@ from datetime import timedelta
 from sqlalchemy import func, select
 
 from app.audit import record as audit
-from app.contracts.dataset_spec import DatasetSpec
 from app.contracts.hf import weights_file
+from app.contracts.job_spec import JobSpec
 from app.db.declared import declared
 from app.db.engine import Database
 from app.db.models import ApiKey, Prediction
@@ -37,10 +37,9 @@ def ask(db: Database, caller: Caller, job_id: str, asked: PredictionRequest, set
         job = require_job(session, caller, job_id, "train")
         if job.status != "succeeded":
             raise Conflict("wrong-state", f"the job is {job.status}: there is no model to predict with")
-        repository.artifact(session, job_id, weights_file(job.spec["model"]))
+        repository.artifact(session, job_id, weights_file(JobSpec.model_validate(job.spec).model))
         said = declared(session, job)
-        spec = DatasetSpec.model_validate(said.spec)
-        records = inputs.checked(asked.records, spec.task, spec.features, said.shape["features"])
+        records = inputs.checked(asked.records, said.spec.task, said.spec.features, said.shape.features)
         session.get(ApiKey, caller.id, with_for_update={"key_share": True})  # two requests cannot both be the last
         open_ones = select(func.count()).where(
             Prediction.key_id == caller.id, Prediction.status.in_(("queued", "running"))

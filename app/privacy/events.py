@@ -22,11 +22,13 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, assert_never
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from app.contracts.base import Document
+from app.contracts.base import AccountName, Document
 from app.errors import PrivacyError
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
+
+UNKNOWN = "no accountant knows an event of this kind"
 
 
 class Gaussian(Document):
@@ -110,6 +112,22 @@ class AccountEvents(Document):
     train: Composed
     holdout: Composed | None
 
+    def of(self, account: AccountName) -> Composed | None:
+        """Returns the events on one account."""
+        return self.train if account == "train" else self.holdout
+
+    @classmethod
+    def read(cls, stored: object) -> AccountEvents:
+        """Reads a quote's events from their JSON form.
+
+        Raises:
+            PrivacyError: an event's kind is unknown here.
+        """
+        try:
+            return cls.model_validate(stored)
+        except ValidationError:
+            raise PrivacyError(UNKNOWN) from None
+
 
 class Leaf(NamedTuple):
     """One noisy sum over a Poisson sample of rate q. q = 1 is the plain Gaussian mechanism.
@@ -136,7 +154,7 @@ def read(stored: object) -> Event:
     try:
         return _EVENT.validate_python(stored)
     except ValidationError:
-        raise PrivacyError("no accountant knows an event of this kind") from None
+        raise PrivacyError(UNKNOWN) from None
 
 
 def composed(events: Iterable[Event]) -> Composed:

@@ -12,6 +12,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, WrapSerializer, model
 from app.contracts.base import AccountName, Document, Steps, Unit
 from app.contracts.dataset_spec import TypicalJob
 from app.contracts.job_spec import AdaptiveNorm
+from app.contracts.stored import Role
 from app.errors import InvalidRequest
 from app.privacy.correlated import CorrelatedMechanism
 from app.privacy.events import Composed, Event, SelfComposed, Truncation, gradient_sums
@@ -26,8 +27,6 @@ from app.privacy.mechanism import (
 )
 from app.privacy.prices import Units
 from app.privacy.releases import BeforeFirstStep, NoisyMean, Release, Score
-
-Role = Literal["pilot", "candidate", "final"]
 
 
 def _is_none(value: object) -> bool:

@@ -15,6 +15,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app import parts
 from app.audit import record as audit
+from app.contracts.stored import PartFiles
 from app.datasets import readings, resumable, unit_files
 from app.datasets.repository import has_blocks, uses
 from app.db.engine import Database
@@ -71,7 +72,7 @@ def sweep(db: Database, settings: Settings) -> None:
     readings.sweep(db, settings)
     with db.read() as session:
         cut_short = session.scalars(select(Dataset).where(Dataset.content_deleted_at.is_not(None))).all()
-        unfinished = [each.id for each in cut_short if each.parts]
+        unfinished = [each.id for each in cut_short if each.parts.all]
     for dataset_id in unfinished:
         remove_content(db, settings, dataset_id)
     _sweep_retired(db, settings)
@@ -159,7 +160,7 @@ def remove_content(db: Database, settings: Settings, dataset_id: str) -> None:
     if not is_block:
         unit_files.remove(settings, dataset_id)
     with db.write() as session:
-        session.get_one(Dataset, dataset_id).parts = {}
+        session.get_one(Dataset, dataset_id).parts = PartFiles()
 
 
 def _drop_artifacts(session: Session, job: Job) -> None:

@@ -51,7 +51,7 @@ def restore(
             print("The noise key has a new epoch: repeated work uses fresh noise, and is charged.")
         for dataset in post or ():
             amounts = restoring.post(db, heads, objects.of(settings), dataset, reason)
-            print(f"{dataset}: posted as spent: train {amounts['train']}, holdout {amounts['holdout']}")
+            print(f"{dataset}: posted as spent: train {amounts.train}, holdout {amounts.holdout}")
             print(f"  Budgets within its cap are the backup's again: review them with scrimp budgets list {dataset}")
         left = restoring.gaps(db, heads, objects.of(settings))
         contradicted, unasked = ahead(db, configured(settings))
@@ -88,13 +88,11 @@ def _described(gap: Gap) -> str:
     if gap.recorded is not None:
         recorded = gap.recorded
         lines.append(f"  recorded     entry {recorded.seq} at {recorded.recorded_at:%Y-%m-%d %H:%M:%S} UTC")
-        for name in ("train", "holdout"):
-            balance = getattr(recorded, name)
-            lines.append(
-                f"  {name:<12} spent {gap.spent[name]} here; {balance.spent} and {balance.held} held were recorded"
-            )
+        parts = (("train", gap.spent.train, recorded.train), ("holdout", gap.spent.holdout, recorded.holdout))
+        for name, spent, balance in parts:
+            lines.append(f"  {name:<12} spent {spent} here; {balance.spent} and {balance.held} held were recorded")
     if gap.missing is not None:
-        lines.append(f"  missing      train {gap.missing['train']}, holdout {gap.missing['holdout']}")
+        lines.append(f"  missing      train {gap.missing.train}, holdout {gap.missing.holdout}")
     if gap.unfinished:
         lines.append(f"  unfinished   {gap.unfinished} jobs: they may have ended already, and --post ends them")
     return "\n".join(lines)

@@ -210,7 +210,7 @@ def test_a_job_goes_on_under_the_noise_secret_that_it_began_under(world: World) 
     assert fresh()["noise_key"] != before["noise_key"]
     new = secret_id(load_secret(world.settings, "noise_secret"))
     with world.db.read() as session:
-        ids = {each.segments[0]["key_id"] for each in session.scalars(select(Job).where(Job.name == "noise"))}
+        ids = {each.segments[0].key_id for each in session.scalars(select(Job).where(Job.name == "noise"))}
     assert new in ids and len(ids) == 2
     rotation.finish(world.db, world.settings, "noise_secret")
     assert told()["noise_key"] != before["noise_key"]

@@ -18,9 +18,9 @@ ALLOWED: dict[str, set[str]] = {
     "app.privacy": {"contracts", "errors"},
     "app.hpo": {"contracts", "privacy"},
     "app.formats": {"contracts", "disk", "errors", "progress"},
-    "app.db": {"ids", "settings"},
+    "app.db": {"contracts", "ids", "settings"},  # contracts: the documents that columns hold
     "app.ledger": {"audit", "contracts", "db", "grants", "hpo", "keys", "privacy", "web"} | GROUND,
-    "app.parts": {"formats", "seals"} | GROUND,
+    "app.parts": {"contracts", "formats", "seals"} | GROUND,
     "app.seals": {"errors", "formats", "secrets", "settings"},
     "app.sandbox": {"errors", "processes", "progress"},
     "worker.attempt": {"contracts", "db", "disk", "errors", "formats", "ledger", "lifecycle", "privacy", "processes"}

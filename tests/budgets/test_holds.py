@@ -15,7 +15,8 @@ from app.db.models import ApiKey, Job, LedgerEntry, SubAccount
 from app.errors import BudgetError, Conflict, PrivacyError
 from app.ids import new_id, now
 from app.keys.service import Caller
-from app.ledger import accounts, budgets
+from app.ledger import accounts
+from app.ledger.memos import HeldFor
 from app.ledger.verify import verify
 from tests.ledger.support import OWNER, add_job, add_owner, balances, open_ledger
 
@@ -46,10 +47,18 @@ def give(db: Database, dataset: str, name: str, epsilon: float, *keys: str) -> i
     return view.accounts.train.budget
 
 
-def hold(db: Database, dataset: str, job: str, key: str, train: int, holdout: int = 0, **memo: Any) -> LedgerEntry:
+def hold(
+    db: Database, dataset: str, job: str, key: str, train: int, holdout: int = 0, study: int | None = None
+) -> LedgerEntry:
     with db.write() as session:
         return accounts.hold(
-            session, dataset_id=dataset, job_id=job, train=train, holdout=holdout, actor=key, memo=memo
+            session,
+            dataset_id=dataset,
+            job_id=job,
+            train=train,
+            holdout=holdout,
+            actor=key,
+            memo=HeldFor(epsilon=None, study=study),
         )
 
 
@@ -84,7 +93,7 @@ def test_a_key_cannot_hold_more_than_its_budget(db: Database, dataset: str) -> N
     assert said["budget"] == ann and said["remaining"] == {"train": 5, "holdout": units - 3}
     assert said["account"] == "train" and f"the budget {ann!r}" in refused.value.message
     assert balances(db, dataset) == before and of(db, dataset, ann) == (0, units - 5, 0, 3)
-    assert budgets.NAME not in hold(db, dataset, "job_3", ben, 6).memo  # ben has none: the cap alone bounds it
+    assert "budget" not in hold(db, dataset, "job_3", ben, 6).memo  # ben has none: the cap alone bounds it
     hold(db, dataset, "job_4", ann, 5)
     assert is_valid(db, dataset)
 
@@ -144,7 +153,7 @@ def test_a_closed_budget_takes_refunds_and_forgets_nothing(db: Database, dataset
     hold(db, dataset, "job_1", ann, 100)
     with db.write() as session:
         service.close(session, Caller(OWNER, "owner", "admin"), dataset, ann, "*")
-    assert budgets.NAME not in hold(db, dataset, "job_2", ann, 1).memo
+    assert "budget" not in hold(db, dataset, "job_2", ann, 1).memo
     post(db, dataset, "job_1", 60)
     assert of(db, dataset, ann) == (60, 0, 0, 0)
     give(db, dataset, ann, 1.0, ann)
@@ -175,7 +184,7 @@ def test_a_restore_or_a_join_uses_no_key_s_budget(db: Database, dataset: str) ->
         entry = accounts.hold(
             session, dataset_id=dataset, job_id="ds_1", train=5 * 10**11, holdout=0, actor=OWNER, within=False
         )
-    assert budgets.NAME not in entry.memo and of(db, dataset, OWNER) == (0, 0, 0, 0)
+    assert "budget" not in entry.memo and of(db, dataset, OWNER) == (0, 0, 0, 0)
 
 
 def test_balances_that_were_changed_from_outside_are_found(db: Database, dataset: str) -> None:

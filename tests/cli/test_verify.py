@@ -10,6 +10,7 @@ from sqlalchemy import select
 from app.db.engine import Database
 from app.db.models import LedgerEntry as Row
 from app.ledger import accounts
+from app.ledger.memos import Voided
 from app.ledger.schemas import EntryView
 from scrimp.models import LedgerEntry
 from scrimp.verify import recompute_chain
@@ -20,7 +21,7 @@ from tests.factories import add_dataset
 def chain(db: Database) -> tuple[str, list[dict[str, Any]]]:
     """Four entries, as the API shows them."""
     dataset = add_dataset(db)
-    memo = {"epsilon": {"value": 0.1, "delta": 1e-5}, "note": "ε"}
+    memo = Voided(reason="ε")
     with db.write() as session:
         for job in ("job_a", "job_b"):
             accounts.hold(session, dataset_id=dataset, job_id=job, train=7, holdout=1, actor="me", memo=memo)

@@ -21,8 +21,9 @@ from app.keys import service as keys
 from app.keys.service import Caller
 from app.ledger import certificates
 from app.ledger.signing_keys import publish
-from app.lifecycle.attempts import AttemptLog
+from app.lifecycle.attempts import AttemptLog, Delivered
 from app.lifecycle.claims import claim
+from app.lifecycle.events import Number, ReleasedBy
 from app.lifecycle.states import append_event
 from app.privacy.canaries import Finding
 from app.privacy.prices import Price
@@ -123,16 +124,8 @@ class Scene:
         log.record_digest(to, "00")
 
     def release(self, log: AttemptLog, step: int, value: float, std: float = 0.004) -> None:
-        log.record_metric(
-            {
-                "name": "accuracy",
-                "step": step,
-                "value": value,
-                "std": std,
-                "on": "holdout",
-                "released_by": "noisy_count" if std else "public_data",
-            }
-        )
+        by: ReleasedBy = "noisy_count" if std else "public_data"
+        log.record_metric(Number(name="accuracy", step=step, value=value, std=std, on="holdout", released_by=by))
 
     def finish(self, log: AttemptLog, audit: Finding | None = None) -> None:
         """Succeeds with a model file, and has its certificate issued."""
@@ -141,7 +134,7 @@ class Scene:
         path.parent.mkdir(parents=True)
         path.write_bytes(b"weights")
         stored = str(path.relative_to(self.settings.storage_root))
-        model = {"name": path.name, "sha256": SHA, "size_bytes": 262_272, "path": stored}
+        model = Delivered(path.name, SHA, 262_272, stored)
         log.succeed([model], job.step, [], audit=audit)
         self.certify(job.id)
 

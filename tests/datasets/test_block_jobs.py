@@ -148,7 +148,7 @@ def test_a_rewound_block_is_refused_and_its_jobs_are_not_run(api: Api) -> None:
     assert claimed is not None and claimed.job_id != job, "only the job that reads the sound block"
     assert fair.claim_next(api.db, heads, "worker", 30.0, ["cpu"]) is None
     posted = restore.post(api.db, heads, objects_of(api.settings), two, "the backup was older")
-    assert posted["train"] >= 0
+    assert posted.train >= 0
     with api.db.read() as session:
         ended = session.get_one(Job, job)
         assert (ended.status, blocks.held_on(session, job)) == ("cancelled", sorted((first, two)))

@@ -83,8 +83,8 @@ def test_copies_of_deleted_content_leave_every_machine(api: Api, s3_bucket: str)
     assert isinstance(worker, InBucket)
     for each in (kept, gone):
         with api.db.read() as session:
-            part = session.get_one(Dataset, each).parts["train"]
-        with worker.held(part["path"], part["sha256"]):
+            part = session.get_one(Dataset, each).parts.train
+        with worker.held(part.path, part.sha256):
             pass
     drop_deleted(api.db, worker)
     assert set(worker.copied()) == {kept, gone}

@@ -10,10 +10,12 @@ from sqlalchemy import select
 
 from app.contracts.dataset_spec import DatasetSpec
 from app.contracts.job_spec import JobSpec
+from app.contracts.stored import Shape
 from app.datasets import declaring
 from app.db.declared import declared
 from app.db.models import Account, Dataset, Declaration, Job
 from app.errors import PrivacyError
+from app.hpo.stored import StoredStudy
 from app.jobs import repository
 from app.jobs import service as jobs
 from app.lifecycle import studies
@@ -67,7 +69,7 @@ def test_a_job_keeps_the_version_of_its_price(api: Api) -> None:
         stored = session.get_one(Job, job["id"])
         said, dataset = declared(session, stored), session.get_one(Dataset, made["id"])
         facts = repository.dataset_facts(session, dataset).public
-    assert said.version == 1 and said.shape == made["shape"] and said.spec["task"]["classes"] == [0, 1]
+    assert said.version == 1 and said.shape == Shape(**made["shape"]) and said.spec.task.outputs == 2
     spec_of, mechanism = JobSpec.model_validate(stored.spec), MechanismConfig.model_validate(stored.mechanism)
     with pytest.raises(PrivacyError):
         check_agreement(spec_of, facts, mechanism)
@@ -100,7 +102,8 @@ def test_trials_that_start_later_keep_the_studys_version(api: Api) -> None:
     with api.db.write() as session:
         held = session.get_one(Job, study.json()["id"])
         runs = studies.runs_of(studies.study_of(held), {})
-        later = studies._row(held, runs[0])
+        stored = StoredStudy.read(held.study)
+        later = studies._row(held, stored, studies._new(stored, runs[0]))
         trials = session.scalars(select(Job.declaration).where(Job.parent_id == held.id)).all()
     assert later["declaration"] == 1 and set(trials) == {1}
 

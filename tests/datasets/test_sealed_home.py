@@ -46,9 +46,10 @@ def parts(api: Api) -> dict[str, tuple[Path, str]]:
     """Each stored part, and its hash."""
     with api.db.read() as session:
         return {
-            f"{row.name}/{name}": (api.settings.storage_root / part["path"], part["sha256"])
+            f"{row.name}/{name}": (api.settings.storage_root / part.path, part.sha256)
             for row in session.scalars(select(Dataset))
-            for name, part in row.parts.items()
+            for name, part in row.parts
+            if part is not None
         }
 
 

@@ -32,12 +32,10 @@ def loaded(api: Api, job_id: str) -> np.ndarray:
     """What the worker of a job would load."""
     with api.db.read() as session:
         job = session.get_one(Job, job_id)
-        said, part = declared(session, job), session.get_one(Dataset, job.dataset_id).parts["train"]
-    path = str(api.settings.storage_root / part["path"])
+        said, part = declared(session, job), session.get_one(Dataset, job.dataset_id).parts.train
+    path = str(api.settings.storage_root / part.path)
     features = DatasetSpec.model_validate(said.spec).features
-    stored = load_stored(
-        Part(path=path, sha256=part["sha256"]), Shape.model_validate(said.shape), lambda read: scaled(read, features)
-    )
+    stored = load_stored(Part(path=path, sha256=part.sha256), Shape.of(said.shape), lambda read: scaled(read, features))
     return np.asarray(stored.x)
 
 
@@ -71,11 +69,11 @@ def test_ranges_that_fit_no_column(api: Api, ranges: dict[str, Any]) -> None:
 def test_a_part_without_the_declared_columns_is_damaged(api: Api) -> None:
     made = api.upload(spec()).json()
     with api.db.read() as session:
-        part = session.get_one(Dataset, made["id"]).parts["train"]
-    path, shape = str(api.settings.storage_root / part["path"]), Shape.model_validate(made["shape"])
+        part = session.get_one(Dataset, made["id"]).parts.train
+    path, shape = str(api.settings.storage_root / part.path), Shape.model_validate(made["shape"])
     features = DatasetSpec.model_validate(spec(features=FEATURES | {"columns": FEATURES["columns"][:1]})).features
     with pytest.raises(DataDamagedError):
-        load_stored(Part(path=path, sha256=part["sha256"]), shape, lambda read: scaled(read, features))
+        load_stored(Part(path=path, sha256=part.sha256), shape, lambda read: scaled(read, features))
 
 
 def test_a_table_takes_models_of_dense_features(api: Api) -> None:

@@ -127,7 +127,7 @@ def test_a_sealed_home(folder: Path) -> None:
     (drill.home / "storage").mkdir(mode=0o700, parents=True)
     world, dataset = registered(settings, folder)
     with world.db.read() as session:
-        part = session.get_one(Dataset, dataset).parts["train"]
+        part = session.get_one(Dataset, dataset).parts.train
     backed_up = drill.run("sqlite-backup")
     assert backed_up.returncode == 0, backed_up.stderr
     with tarfile.open(drill.backup / "storage.tar") as archive:
@@ -139,7 +139,7 @@ def test_a_sealed_home(folder: Path) -> None:
     world.db.close()
     shutil.rmtree(settings.storage_root)
     assert drill.run("sqlite-restore").returncode == 0
-    path, seals = settings.storage_root / part["path"], Seals(settings)
+    path, seals = settings.storage_root / part.path, Seals(settings)
     with pytest.raises(KeyMissing, match=secret_id(old)):
         seals.key_of(path)
     new = load_secret(settings, "parts_key")
@@ -150,7 +150,7 @@ def test_a_sealed_home(folder: Path) -> None:
     db.close()
     seal = seals.key_of(path)
     assert load_secrets(settings, "parts_key") == (new,) and seal is not None
-    assert load_part(path, part["sha256"], seal.key).units == 60
+    assert load_part(path, part.sha256, seal.key).units == 60
 
 
 AWS = """#!{python}
@@ -188,14 +188,14 @@ def test_with_buckets(folder: Path, s3_server: servers.S3, s3_bucket: str) -> No
     spent = spent_after(world, dataset)
     stored = world.db
     with stored.read() as session:
-        part = session.get_one(Dataset, dataset).parts["train"]
+        part = session.get_one(Dataset, dataset).parts.train
     world.db.close()
     parts.of(settings).remove(dataset)  # the bucket was lost too
     restored = drill.run("bucket-restore")
     assert restored.returncode == 1, restored.stderr
     is_noticed_and_posted(drill, settings, dataset, spent, restored.stdout)
-    with parts.of(settings).held(part["path"], part["sha256"]) as copy:
-        assert load_part(copy, part["sha256"]).units > 0
+    with parts.of(settings).held(part.path, part.sha256) as copy:
+        assert load_part(copy, part.sha256).units > 0
 
 
 @pytest.fixture

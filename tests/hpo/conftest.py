@@ -16,10 +16,11 @@ from app.jobs import service
 from app.keys.service import Caller
 from app.ledger.heads import Heads
 from app.ledger.verify import verify
-from app.lifecycle.attempts import AttemptLog
+from app.lifecycle.attempts import AttemptLog, Delivered
 from app.privacy import pricing, study
 from app.privacy.plans import FitRequest, PlanRequest, StudyFitRequest, StudyRequest
 from app.privacy.prices import Largest, Price, StudyPrice, Units
+from tests import factories
 from tests.factories import add_dataset, add_key, job_spec
 from tests.lifecycle.conftest import claimed
 
@@ -114,18 +115,18 @@ def finish(log: AttemptLog, run: Job, score: float) -> None:
     log.succeed(artifacts_of(run), run.steps, [])
 
 
-def artifacts_of(run: Job) -> list[dict[str, Any]]:
+def artifacts_of(run: Job) -> list[Delivered]:
     assert run.trial is not None
-    names = ["model.safetensors"] if run.trial["keeps_weights"] else []
+    names = ["model.safetensors"] if run.trial.keeps_weights else []
     if run.trial_number == 0 and (run.mechanism or {}).get("mean"):  # for the study's other trials
         names.append("mean.safetensors")
-    return [{"name": name, "sha256": "b" * 64, "size_bytes": 1, "path": f"jobs/{run.id}/x"} for name in names]
+    return [Delivered(name, "b" * 64, 1, f"jobs/{run.id}/x") for name in names]
 
 
 def release(log: AttemptLog, run: Job, score: float) -> None:
     for declared in (run.mechanism or {"releases": []})["releases"]:
         number = {"name": declared["what"], "step": run.steps, "value": score, "std": 0.01, "on": declared["account"]}
-        log.record_metric(number | {"released_by": "noisy_count"})
+        factories.release(log, number | {"released_by": "noisy_count"})
 
 
 def account_of(db: Database, study_id: str) -> Account:

@@ -59,7 +59,7 @@ def test_the_last_two_pilots_end_at_once(db: Database, submit: Submit) -> None:
     pilots = runs_of(db, study)
     logs = zip(at_their_ends(db, study), pilots, strict=True)
     at_once(*(lambda log=log, run=run: log.succeed(artifacts_of(run), run.steps, []) for log, run in logs))
-    assert [run.trial["role"] for run in runs_of(db, study, "queued") if run.trial] == ["final"]
+    assert [run.trial.role for run in runs_of(db, study, "queued") if run.trial] == ["final"]
     assert account_of(db, study).train_spent == sum(run.quote["charge"]["train"] for run in pilots)
 
 

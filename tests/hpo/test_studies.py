@@ -36,7 +36,7 @@ def backing(request: pytest.FixtureRequest) -> str:
 def test_pilots_then_the_final_run_and_one_bill(db: Database, submit: Submit) -> None:
     study = submit()
     pilots = runs_of(db, study)
-    assert [run.trial["level"] for run in pilots if run.trial] == [0, 0, 0, 1, 1, 1]
+    assert [run.trial.level for run in pilots if run.trial] == [0, 0, 0, 1, 1, 1]
     assert job_of(db, study).status == "queued"
     held = account_of(db, study)
     assert held.train_held == job_of(db, study).quote["charge"]["train"]
@@ -44,10 +44,10 @@ def test_pilots_then_the_final_run_and_one_bill(db: Database, submit: Submit) ->
         play(db, run, 0.1 * number)
         assert job_of(db, study).status == "running"
     (final,) = runs_of(db, study, "queued")
-    assert final.trial is not None and final.trial["role"] == "final"
+    assert final.trial is not None and final.trial.role == "final"
     decided = (job_of(db, study).study or {})["decision"]
     assert decided["best"] == [0, 3]
-    assert final.trial["r"] == pytest.approx(decided["r_star"], rel=1e-6)
+    assert final.trial.r == pytest.approx(decided["r_star"], rel=1e-6)
     play(db, final)
     ended, account = job_of(db, study), account_of(db, study)
     assert (ended.status, ended.step) == ("succeeded", 7)
@@ -145,7 +145,7 @@ def test_a_run_that_fails_by_itself_ends_the_study_and_releases_nothing(db: Data
     assert other.heartbeat()
     other.cancelled()
     ended, account = job_of(db, study), account_of(db, study)
-    assert (ended.status, (ended.failure or {})["code"]) == ("failed", "trial-failed")
+    assert (ended.status, ended.failure and ended.failure.code) == ("failed", "trial-failed")
     assert (account.train_held, account.train_spent) == (0, ended.quote["charge"]["train"])
 
 

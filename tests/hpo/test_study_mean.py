@@ -58,7 +58,7 @@ def test_the_first_trial_goes_first_and_alone_is_charged_for_the_mean(db: Databa
     spent = [run.quote["charge"]["train"] for run in pilots[:3]]
     assert spent[0] == account_of(db, study).train_spent == spent[1] + ONE and spent[1] == spent[2]
     runs = finished(db, study)
-    assert means(runs) == [True] + [False] * 6 and runs[-1].trial is not None and runs[-1].trial["role"] == "final"
+    assert means(runs) == [True] + [False] * 6 and runs[-1].trial is not None and runs[-1].trial.role == "final"
     ended, account = job_of(db, study), account_of(db, study)
     assert (ended.status, account.train_held) == ("succeeded", 0)
     assert account.train_spent == ended.quote["charge"]["train"] == sum(run.quote["charge"]["train"] for run in runs)
@@ -75,7 +75,7 @@ def test_a_first_trial_that_is_lost_lets_no_other_begin_and_pays_once(db: Databa
         log.gone("lost")
         assert len(runs_of(db, study)) == 1
     salts = job_of(db, first.id).segments
-    assert [each["salt"] for each in salts] == [each["salt"] for each in first.segments], "the same noise each time"
+    assert [each.salt for each in salts] == [each.salt for each in first.segments], "the same noise each time"
     finished(db, study)
     assert account_of(db, study).train_spent == job_of(db, study).quote["charge"]["train"]
 

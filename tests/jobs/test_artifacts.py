@@ -11,6 +11,7 @@ import pytest
 
 from app.db.engine import Database
 from app.jobs.artifacts import ArtifactDamagedError
+from app.lifecycle.attempts import Delivered
 from app.settings import Settings
 from tests.conftest import Api
 from tests.dashboard.conftest import serving
@@ -40,8 +41,8 @@ class Published:
         self.path.write_bytes(self.content)
         log = claimed(db, job)
         log.start_block(1, 50)
-        row = {"name": "model.safetensors", "sha256": hashlib.sha256(self.content).hexdigest(), "size_bytes": size}
-        log.succeed([row | {"path": stored}], 50, [])
+        model = Delivered("model.safetensors", hashlib.sha256(self.content).hexdigest(), size, stored)
+        log.succeed([model], 50, [])
 
     def get(self, **headers: str) -> Any:
         address = f"{self.url}/artifacts/model.safetensors"

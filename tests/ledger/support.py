@@ -9,17 +9,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import event, insert, text
 from sqlalchemy.orm import Session
 
+from app.contracts.job_spec import JobSpec
 from app.db.engine import Database
 from app.db.models import Account, ApiKey, Dataset, Job, table_of
 from app.ids import new_id, now
-from app.ledger import accounts
+from app.ledger import accounts, attestations, certificates
+from app.ledger.attestations import Statement
 from app.ledger.entries import balance_of
 from app.ledger.verify import Verification, verify
 from app.privacy.mechanism import MechanismConfig
-from tests.factories import share
+from tests.factories import job_spec, share
 
 OWNER = "key_owner"
 EPSILON, DELTA = 4.0, 1e-5
@@ -112,9 +115,9 @@ def add_job(session: Session, dataset_id: str, **fields: Any) -> str:
         "request_sha256": "00",
         "name": "",
         "status": "queued",
-        "spec": {"optimizer": {"kind": "dp_sgd"}},
+        "spec": JobSpec.model_validate(job_spec(dataset_id)).model_dump(mode="json"),
         "mechanism": None,
-        "quote": {},
+        "quote": {"epsilon": None, "charge": {"train": 0, "holdout": 0, "unit": None}},
         "segments": [],
         "steps": 1,
         "warnings": [],
@@ -127,7 +130,7 @@ def add_job(session: Session, dataset_id: str, **fields: Any) -> str:
 
 def balances(db: Database, dataset_id: str) -> dict[str, dict[str, int]]:
     with db.read() as session:
-        return balance_of(session.get_one(Account, dataset_id))
+        return balance_of(session.get_one(Account, dataset_id)).model_dump()
 
 
 def a_history(db: Database) -> str:
@@ -189,3 +192,15 @@ def held_job(db: Database, dataset_id: str, of: MechanismConfig, **fields: Any) 
         job_id = add_job(session, dataset_id, **(values | fields))
         accounts.hold(session, dataset_id=dataset_id, job_id=job_id, actor=OWNER, **amounts)
     return job_id, amounts["train"], amounts["holdout"]
+
+
+def signed_document(
+    body: dict[str, Any], key: Ed25519PrivateKey, files: dict[str, str] | None = None
+) -> dict[str, Any]:
+    """A certificate with this body, as it is stored."""
+    return certificates.sign(body, key, files or {}).model_dump(mode="json")
+
+
+def sealed(statement: Statement, key: Ed25519PrivateKey) -> dict[str, Any]:
+    """An envelope, as it is stored."""
+    return attestations.seal(statement, key).model_dump(mode="json", by_alias=True)

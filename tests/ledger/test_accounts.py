@@ -12,6 +12,7 @@ from app.db.engine import Database
 from app.db.models import Account, Block, LedgerEntry
 from app.errors import BudgetError, Conflict, InvalidRequest, NotFound, PrivacyError
 from app.ledger import accounts
+from app.ledger.memos import HeldFor, Memo
 from app.privacy.mechanism import MechanismConfig
 from tests.ledger import support
 from tests.ledger.support import DELTA, OWNER, balances, check, hold, open_ledger, post, void
@@ -162,7 +163,7 @@ def test_a_trial_may_draw_all_that_is_left_and_no_more(db: Database) -> None:
         study = support.add_job(session, dataset_id)
         runs = [support.add_job(session, dataset_id, parent_id=study) for _ in range(2)]
         terms: dict[str, Any] = {"dataset_id": dataset_id, "actor": OWNER}
-        accounts.hold(session, job_id=study, train=10, holdout=20, memo={"study": True}, **terms)
+        accounts.hold(session, job_id=study, train=10, holdout=20, memo=HeldFor(epsilon=None, study=1), **terms)
         for amounts in ((11, 0), (0, 21), (-1, 0), (0, 1.0)):
             with pytest.raises(PrivacyError):
                 accounts.draw(session, job_id=runs[0], study_id=study, train=amounts[0], holdout=amounts[1], **terms)
@@ -280,9 +281,8 @@ def test_the_cap_can_not_go_below_what_is_spent_and_held(db: Database) -> None:
 def test_a_memo_that_is_not_finite_json_is_refused_and_nothing_is_moved(db: Database) -> None:
     dataset_id = open_ledger(db)
     with db.write() as session, pytest.raises(PrivacyError):
-        accounts.hold(
-            session, dataset_id=dataset_id, job_id="job_1", train=1, holdout=1, actor=OWNER, memo={"epsilon": math.nan}
-        )
+        memo = Memo.model_construct(cap_epsilon=math.nan)
+        accounts.hold(session, dataset_id=dataset_id, job_id="job_1", train=1, holdout=1, actor=OWNER, memo=memo)
     assert balances(db, dataset_id)["train"]["held"] == 0
 
 

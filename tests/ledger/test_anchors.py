@@ -23,7 +23,7 @@ from app.ledger.verify import Verification, verify
 from app.settings import Settings
 from app.system import health
 from tests.chaos.tamper import rewrite, roll_back
-from tests.ledger.support import held_job, hold, mechanism, open_ledger, post, unprotected
+from tests.ledger.support import held_job, hold, mechanism, open_ledger, post, sealed, signed_document, unprotected
 
 KEY = Ed25519PrivateKey.from_private_bytes(b"k" * 32)
 JOBS = 3
@@ -82,7 +82,7 @@ def test_certificates_find_a_chain_that_was_rewritten(open_db: Database, spent: 
 
 def test_certificates_find_a_tail_that_was_rolled_back(open_db: Database, spent: str) -> None:
     with open_db.read() as session:
-        state = balance_of(session.get_one(Account, spent))
+        state = balance_of(session.get_one(Account, spent)).model_dump()
         assert session.get_one(LedgerEntry, (spent, 5)).memo["balance"] != state
     with open_db.write() as session:
         roll_back(session, spent, 5)
@@ -121,10 +121,10 @@ def test_a_certificate_that_was_forged_is_found(open_db: Database, spent: str, f
         elif forged == "head":
             document["certificate"]["ledger"]["head"] = "00" * 32
         elif forged == "key":
-            document = certificates.sign(document["certificate"], Ed25519PrivateKey.generate(), {})
+            document = signed_document(document["certificate"], Ed25519PrivateKey.generate(), {})
         else:
             other = document["certificate"] | {"noise_multiplier": 1e9}
-            document["envelope"] = attestations.seal(attestations.statement(other, {}), Ed25519PrivateKey.generate())
+            document["envelope"] = sealed(attestations.statement(other, {}), Ed25519PrivateKey.generate())
         certificate.body = document
     result = found(open_db, spent)
     assert (result.valid, result.first_bad_entry) == (False, None)
@@ -152,7 +152,7 @@ def test_a_row_that_was_set_back_admits_nothing(db: Database) -> None:
             hold(db, dataset, "job_2", *amounts)
         assert refused.value.code == "ledger-behind"
     with db.read() as session:
-        assert balance_of(session.get_one(Account, dataset))["train"]["held"] == 0
+        assert balance_of(session.get_one(Account, dataset)).train.held == 0
         assert session.get_one(Account, dataset).entries == 3
     with db.write() as session:
         session.execute(text("UPDATE accounts SET train_spent = 1000 WHERE dataset_id = :d"), {"d": dataset})

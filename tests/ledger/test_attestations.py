@@ -18,11 +18,12 @@ from typer.testing import CliRunner
 from app.db.engine import Database
 from app.db.models import Artifact
 from app.ledger import attestations, certificates, signatures
+from app.ledger.attestations import Statement
 from app.ledger.signing_keys import public_key
 from scrimp.cli import app
 from scrimp.recompute import recompute
 from scrimp.signatures import is_authentic
-from tests.ledger.support import open_ledger
+from tests.ledger.support import open_ledger, sealed, signed_document
 from tests.ledger.test_certificates import KEY, document, issue, succeeded
 
 VERIFIER = Path(__file__).resolve().parents[2] / "docs" / "verify.mjs"
@@ -45,12 +46,12 @@ def signed(db: Database) -> dict[str, Any]:
 
 def test_the_statement_names_what_was_delivered_and_holds_the_certificate(signed: dict[str, Any]) -> None:
     statement = attestations.opened(signed["envelope"], TRUSTED)
-    assert statement["_type"] == "https://in-toto.io/Statement/v1"
-    assert statement["subject"] == [
+    assert statement.type_ == "https://in-toto.io/Statement/v1"
+    assert [each.model_dump() for each in statement.subject] == [
         {"name": "README.md", "digest": {"sha256": "cd" * 32}},
         {"name": "model.safetensors", "digest": {"sha256": hashlib.sha256(MODEL).hexdigest()}},
     ]
-    assert statement["predicate"] == signed["certificate"]
+    assert statement.predicate == signed["certificate"]
     assert signed["envelope"]["signatures"][0]["keyid"] == hashlib.sha256(base64.b64decode(TRUSTED)).hexdigest()
 
 
@@ -61,8 +62,8 @@ def test_a_job_that_delivered_nothing_is_named_by_its_ledger_entry(db: Database)
     assert issue(db, job_id)
     found = document(db, job_id)
     ledger = found["certificate"]["ledger"]
-    [subject] = attestations.opened(found["envelope"], TRUSTED)["subject"]
-    assert subject == {"name": f"ledger entry {ledger['entry_seq']}", "digest": {"sha256": ledger["head"]}}
+    [subject] = attestations.opened(found["envelope"], TRUSTED).subject
+    assert subject.model_dump() == {"name": f"ledger entry {ledger['entry_seq']}", "digest": {"sha256": ledger["head"]}}
 
 
 def forgeries(envelope: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -79,7 +80,7 @@ def forgeries(envelope: dict[str, Any]) -> dict[str, dict[str, Any]]:
     cut = copy.deepcopy(envelope)
     cut["signatures"][0]["sig"] = base64.b64encode(base64.b64decode(cut["signatures"][0]["sig"])[::-1]).decode()
     made["signature reversed"] = cut
-    resigned = attestations.seal(json.loads(payload), Ed25519PrivateKey.generate())
+    resigned = sealed(Statement.model_validate(json.loads(payload)), Ed25519PrivateKey.generate())
     made["another key, the old hint"] = resigned | {
         "signatures": [resigned["signatures"][0] | {"keyid": envelope["signatures"][0]["keyid"]}]
     }
@@ -109,7 +110,7 @@ def test_what_is_no_envelope_is_said_to_be_none(broken: Any) -> None:
 def test_an_envelope_with_another_body_is_found(signed: dict[str, Any]) -> None:
     """Signed by the same key, for another job."""
     other = attestations.statement(signed["certificate"] | {"job": "job_other"}, {"model.safetensors": "ab" * 32})
-    resealed = signed | {"envelope": attestations.seal(other, KEY)}
+    resealed = signed | {"envelope": sealed(other, KEY)}
     assert certificates.verify(signed) and is_authentic(signed) and is_authentic(signed["envelope"], TRUSTED)
     assert not certificates.verify(resealed) and not is_authentic(resealed)
     assert not is_authentic(signed, OTHER) and not is_authentic(signed["envelope"], OTHER)
@@ -117,7 +118,7 @@ def test_an_envelope_with_another_body_is_found(signed: dict[str, Any]) -> None:
 
 def test_a_certificate_of_an_earlier_version_still_verifies(signed: dict[str, Any]) -> None:
     """The signed version says whether there must be an envelope."""
-    earlier = signatures.sign(signed["certificate"] | {"version": 1}, "certificate", KEY)
+    earlier = signatures.sign(signed["certificate"] | {"version": 1}, KEY).model_dump(exclude={"envelope"})
     assert certificates.verify(earlier, TRUSTED)
     assert certificates.verify(earlier | {"envelope": None}, TRUSTED)
     stripped = {name: signed[name] for name in signed if name != "envelope"}
@@ -138,22 +139,22 @@ def test_a_key_that_is_none_is_said_to_be_none(signed: dict[str, Any], key: Any,
 def test_a_malformed_signature_hides_no_valid_one(signed: dict[str, Any]) -> None:
     envelope = copy.deepcopy(signed["envelope"])
     envelope["signatures"] = [{"sig": "ü"}, {}, *envelope["signatures"]]
-    assert attestations.opened(envelope, TRUSTED)["predicate"] == signed["certificate"]
+    assert attestations.opened(envelope, TRUSTED).predicate == signed["certificate"]
 
 
-@pytest.mark.parametrize("kind", ["_type", "predicateType"])
+@pytest.mark.parametrize("kind", ["type_", "predicate_type"])
 def test_a_statement_about_something_else_is_refused(signed: dict[str, Any], kind: str) -> None:
-    statement = attestations.statement(signed["certificate"], {}) | {kind: "https://example.org/other"}
+    statement = attestations.statement(signed["certificate"], {}).model_copy(update={kind: "https://example.org/other"})
     with pytest.raises(attestations.NotAuthentic, match="not a statement about a certificate"):
-        attestations.opened(attestations.seal(statement, KEY), TRUSTED)
-    assert recompute(attestations.seal(statement, KEY), TRUSTED, "it") == 1
+        attestations.opened(sealed(statement, KEY), TRUSTED)
+    assert recompute(sealed(statement, KEY), TRUSTED, "it") == 1
 
 
 def test_a_whole_document_must_agree_with_its_envelope(signed: dict[str, Any], tmp_path: Path) -> None:
     """What a reader sees is `certificate`; what is signed for other tools is in the envelope."""
     changed = copy.deepcopy(signed)
     changed["certificate"]["epsilon"]["value"] = 0.1
-    foreign = signed | {"envelope": attestations.seal(attestations.statement(signed["certificate"], {}), STRANGER)}
+    foreign = signed | {"envelope": sealed(attestations.statement(signed["certificate"], {}), STRANGER)}
     for forged in (changed, foreign):
         assert not certificates.verify(forged, TRUSTED)
         assert recompute(forged, TRUSTED, "it") == 1
@@ -218,7 +219,7 @@ def test_a_proof_that_fails_is_told_from_a_signature_that_does(signed: dict[str,
     path, body = tmp_path / "certificate.json", signed["certificate"]
     wrong = body | {"ledger": body["ledger"] | {"checkpoint": "no note", "proofs": []}}
     for shown_as, told in (
-        (certificates.sign(wrong, KEY, {}), "the proof does NOT hold"),
+        (signed_document(wrong, KEY, {}), "the proof does NOT hold"),
         (signed | {"certificate": wrong}, "the signature does NOT hold"),
     ):
         path.write_text(json.dumps(shown_as))

@@ -17,6 +17,7 @@ from app.db.models import Account, Dataset, Job
 from app.errors import BudgetError, Conflict, PrivacyError
 from app.ids import new_id
 from app.ledger import accounts, blocks, joining
+from app.ledger.memos import HeldFor
 from tests.ledger.support import OWNER, add_job, balances, check, hold, open_ledger
 
 WORKERS = 4
@@ -140,7 +141,7 @@ def test_the_trials_of_a_study_draw_on_every_block(db: Database) -> None:
     with db.write() as session:
         study = add_job(session, a)
         trial = add_job(session, a, parent_id=study, trial_number=0)
-        memo = {"study": 1}
+        memo = HeldFor(epsilon=None, study=1)
         blocks.hold_all(session, [a, b], job_id=study, train=100, holdout=0, actor=OWNER, memo=memo)
         blocks.draw_all(session, trial, study_id=study, train=30, holdout=0, actor="worker")
         assert blocks.left_of_holds(session, study) == (70, 0)

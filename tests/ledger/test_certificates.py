@@ -14,16 +14,18 @@ from app.db.engine import Database
 from app.db.models import Artifact, Certificate, Job, Metric
 from app.errors import Conflict, NotFound
 from app.ledger import accounts, certificates
+from app.lifecycle.events import Ready
 from app.lifecycle.states import append_event
 from app.privacy.events import read
 from app.privacy.gdp import epsilon_from_mu
 from app.privacy.pld import epsilon as pld_epsilon
 from tests import factories
 from tests.ledger import support
-from tests.ledger.support import DELTA, held_job, mechanism, open_ledger, post, void
+from tests.ledger.support import DELTA, held_job, mechanism, open_ledger, post, signed_document, void
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 NUMERICS = factories.numerics().model_dump(mode="json")
+READY = Ready(device="cpu", processes=(), fallbacks=(), numerics=factories.numerics())
 
 
 def issue(db: Database, job_id: str) -> bool:
@@ -43,7 +45,7 @@ def succeeded(db: Database, dataset_id: str, **plan: Any) -> str:
     with db.write() as session:
         job = session.get_one(Job, job_id)
         job.status, job.steps_started, job.step = "succeeded", job.steps, job.steps
-        append_event(session, job_id, "ready", {"device": "cpu", "fallbacks": [], "numerics": NUMERICS})
+        append_event(session, job_id, "ready", READY)
         session.add(Artifact(job_id=job_id, name="model.safetensors", sha256="ab" * 32, size_bytes=10, path="x"))
         score = {"name": "accuracy", "step": job.steps, "value": 0.8231, "std": 0.004, "on": "holdout"}
         session.add(Metric(job_id=job_id, released_by="noisy_count", **score))
@@ -222,6 +224,6 @@ def test_any_change_breaks_it(db: Database) -> None:
     signed = document(db, job_id)
     assert certificates.verify(signed)
     assert not any(certificates.verify(changed) for changed in changes(signed))
-    forged = certificates.sign(signed["certificate"] | {"noise_multiplier": 1.0}, Ed25519PrivateKey.generate(), {})
+    forged = signed_document(signed["certificate"] | {"noise_multiplier": 1.0}, Ed25519PrivateKey.generate(), {})
     assert certificates.verify(forged)  # whole, by its own key
     assert not certificates.verify(forged, signed["public_key"])  # not by the key that is trusted

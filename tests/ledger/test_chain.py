@@ -16,6 +16,7 @@ from app.db.engine import Database
 from app.db.models import Account, LedgerEntry
 from app.ids import now
 from app.ledger.entries import COLUMNS, append, balance_of, genesis
+from app.ledger.memos import Memo
 from app.ledger.repository import page_of_entries
 from app.ledger.schemas import EntryView
 from app.ledger.verify import Verification, verify
@@ -167,7 +168,7 @@ def test_a_forged_entry_that_hashes_right_is_found(
     with Session(open_db.engine) as session:
         account = session.get_one(Account, history)
         account.entries += 1
-        memo = {"cap_epsilon": 1.0, "cap_delta": 1e-5, "filter": "gdp", "order": None}
+        memo = Memo(cap_epsilon=1.0, cap_delta=1e-5, filter="gdp")
         append(session, account, **({"job_id": None, "actor": OWNER, "memo": memo} | forged))
         found = verify(session, history)
     assert (found.valid, found.first_bad_entry) == (False, ENTRIES + 1)
@@ -195,5 +196,5 @@ def test_entries_are_counted_by_the_account(db: Database) -> None:
         account = session.get_one(Account, dataset_id)
         last = session.get_one(LedgerEntry, (dataset_id, ENTRIES))
     assert count == account.entries == ENTRIES
-    assert last.memo["balance"] == balance_of(account)
+    assert Memo.of(last.memo).balance == balance_of(account)
     assert last.created_at <= now()

@@ -25,7 +25,7 @@ from app.ledger.verify import verify
 from scrimp.signatures import is_authentic
 from scrimp.transparency import ED25519, LOG, Key, Note, begins_with, decoded, faults_of, follows, includes, leaf_of
 from tests.chaos.tamper import rewrite, unprotected
-from tests.ledger.support import add_owner, hold, open_ledger
+from tests.ledger.support import add_owner, hold, open_ledger, signed_document
 from tests.ledger.test_anchors import unheard
 from tests.ledger.test_attestations import TRUSTED, needs_node, node
 from tests.ledger.test_certificates import KEY, document, issue, succeeded
@@ -240,7 +240,7 @@ def test_whatever_differs_in_the_evidence_is_found_even_if_the_service_signs_it(
     for name, body in flipped(found["certificate"]):
         assert faults_of(body, READER.raw), name
         assert not is_authentic(found | {"certificate": body}, TRUSTED), name
-    resigned = certificates.sign(next(flipped(found["certificate"]))[1], KEY, {})
+    resigned = signed_document(next(flipped(found["certificate"]))[1], KEY, {})
     assert not is_authentic(resigned, TRUSTED) and not is_authentic(resigned["envelope"], TRUSTED)
 
 
@@ -251,7 +251,7 @@ def test_another_language_checks_the_proofs(db: Database, heads: Heads, tmp_path
     said = node(path, "--public-key", TRUSTED)
     assert said.returncode == 0 and "checkpoint 302 entries" in said.stdout, said.stdout + said.stderr
     for name, body in list(flipped(found["certificate"]))[::9]:
-        path.write_text(json.dumps(certificates.sign(body, KEY, {})))
+        path.write_text(json.dumps(signed_document(body, KEY, {})))
         said = node(path, "--public-key", TRUSTED)
         assert said.returncode in (1, 2), f"{name}: {said.stdout}"
 
@@ -302,7 +302,7 @@ def test_a_checkpoint_by_another_key_is_on_no_certificate_and_closes_nothing(db:
     with db.write() as session:  # as an earlier version issued it
         kept = heads.checkpoint(dataset)
         body = found["certificate"] | {"ledger": found["certificate"]["ledger"] | {"checkpoint": kept, "proofs": []}}
-        session.get_one(Certificate, job_id).body = certificates.sign(body, NEW, {})
+        session.get_one(Certificate, job_id).body = signed_document(body, NEW, {})
     with db.read() as session:
         assert verify(session, dataset).valid
 

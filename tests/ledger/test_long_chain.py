@@ -25,6 +25,7 @@ from app.ledger import accounts, behind, signing_keys
 from app.ledger.checkpoints import sign_due
 from app.ledger.entries import COLUMNS, content
 from app.ledger.heads import Head, Heads
+from app.ledger.memos import HeldFor
 from app.ledger.verify import Verification, verify
 from tests.by_night import but
 from tests.chaos.tamper import ENTRIES, roll_back, rows_of, set_account
@@ -91,7 +92,7 @@ def _a_study(db: Database, dataset: str) -> None:
         study = add_job(session, dataset)
         run = add_job(session, dataset, parent_id=study)
         terms: dict[str, Any] = {"dataset_id": dataset, "actor": OWNER}
-        accounts.hold(session, job_id=study, train=500, holdout=50, memo={"study": True}, **terms)
+        accounts.hold(session, job_id=study, train=500, holdout=50, memo=HeldFor(epsilon=None, study=1), **terms)
         accounts.draw(session, job_id=run, study_id=study, train=200, holdout=20, **terms)
         accounts.post(session, job_id=study, train=100, holdout=10, **terms)
 

@@ -17,7 +17,7 @@ from app.lifecycle.sweeper import expire_all_leases, reap_expired
 from app.lifecycle.wakeups import unclaimed
 from app.privacy.filters import filter_of
 from app.privacy.mechanism import MechanismConfig
-from tests.factories import add_dataset
+from tests.factories import add_dataset, release
 from tests.lifecycle.conftest import Submit, balances, claimed, job_row
 
 DIGEST = "ab" * 32
@@ -57,7 +57,7 @@ def test_success_posts_the_hold(db: Database, submit: Submit) -> None:
     log = claimed(db, job_id)
     assert log.start_block(1, 50)
     log.record_digest(50, DIGEST)
-    log.record_metric(METRIC)
+    release(log, METRIC)
     log.succeed([], 50, [])
     assert balances(db, job_id) == (hold[1], 0, hold[3], 0)
     assert job_row(db, job_id).status == "succeeded"
@@ -109,7 +109,7 @@ def test_a_stale_attempt_writes_nothing(db: Database, submit: Submit) -> None:
     for write in (
         lambda: old.start_block(3, 4),
         lambda: old.record_digest(2, DIGEST),
-        lambda: old.record_metric(METRIC),
+        lambda: release(old, METRIC),
         lambda: old.succeed([], 50, []),
         lambda: old.fail("x", "y"),
         lambda: old.gone("lost"),
@@ -164,12 +164,12 @@ def test_a_mismatch_gets_a_fresh_salt_and_is_charged_again(db: Database, submit:
         log.record_digest(first + 1, DIGEST)
     log.gone("lost")
     again = claimed(db, job_id)
-    before = job_row(db, job_id).segments[0]["salt"]
-    segment = again.resalt(10, "key")
-    assert segment["from_step"] == 11
-    assert segment["salt"] != before
-    assert segment["allowed_steps"] == 20
-    assert job_row(db, job_id).segments[0]["salt"] == before
+    before = job_row(db, job_id).segments[0].salt
+    fresh = again.resalt(10, "key")
+    assert fresh.segment.from_step == 11
+    assert fresh.segment.salt != before
+    assert fresh.allowed_steps == 20
+    assert job_row(db, job_id).segments[0].salt == before
     for first in range(11, 31, 2):
         assert again.start_block(first, first + 1)
     assert job_row(db, job_id).steps_started == 50
@@ -185,7 +185,7 @@ def test_a_mismatch_without_privacy_repeats_all_steps(db: Database, submit: Subm
     assert log.start_block(1, steps)
     log.gone("lost")
     again = claimed(db, job_id)
-    assert again.resalt(0, "key")["allowed_steps"] == steps
+    assert again.resalt(0, "key").allowed_steps == steps
     assert again.start_block(1, steps) and job_row(db, job_id).steps_started == 2 * steps
 
 
@@ -219,7 +219,7 @@ def test_repeated_steps_of_two_queries_never_cost_more_than_the_hold(db: Databas
         log.record_digest(first + 1, DIGEST)
     log.gone("lost")
     again = claimed(db, job_id)
-    assert again.resalt(10, "key")["allowed_steps"] == 10
+    assert again.resalt(10, "key").allowed_steps == 10
     for first in range(11, 21, 2):
         assert again.start_block(first, first + 1)
     with pytest.raises(PrivacyError):
@@ -260,7 +260,7 @@ def test_repeated_cyclic_steps_never_cost_more_than_the_hold(db: Database, submi
         log.record_digest(first + 1, DIGEST)
     log.gone("lost")
     again = claimed(db, job_id)
-    assert again.resalt(10, "key")["allowed_steps"] == 10
+    assert again.resalt(10, "key").allowed_steps == 10
     for first in range(11, 21, 2):
         assert again.start_block(first, first + 1)
     with pytest.raises(PrivacyError):
@@ -279,10 +279,10 @@ def test_no_more_metrics_than_were_charged(db: Database, submit: Submit) -> None
     log = claimed(db, submit())
     log.start_block(1, 50)
     log.record_digest(50, DIGEST)
-    log.record_metric(METRIC)
-    log.record_metric(METRIC | {"value": 0.1})  # the same step again: dropped
+    release(log, METRIC)
+    release(log, METRIC | {"value": 0.1})  # the same step again: dropped
     with pytest.raises(PrivacyError):
-        log.record_metric(METRIC | {"step": 49})
+        release(log, METRIC | {"step": 49})
 
 
 def test_a_release_and_its_groups_are_recorded_together_or_not_at_all(db: Database, submit: Submit) -> None:
@@ -297,9 +297,9 @@ def test_a_release_and_its_groups_are_recorded_together_or_not_at_all(db: Databa
         METRIC | {"name": "clipping_norm", "released_by": "post_processing"},  # C does not move
     ):
         with pytest.raises(PrivacyError):
-            log.record_metric(refused)
-    log.record_metric(METRIC | {"parts": [of_a]})
-    log.record_metric(METRIC | {"value": 0.1, "parts": [of_a | {"value": 0.2}]})  # a second one: dropped, all of it
+            release(log, refused)
+    release(log, METRIC | {"parts": [of_a]})
+    release(log, METRIC | {"value": 0.1, "parts": [of_a | {"value": 0.2}]})  # a second one: dropped, all of it
     with db.read() as session:
         found = session.execute(select(Metric.name, Metric.value, Metric.std, Metric.released_by)).all()
     assert sorted(map(tuple, found)) == [
@@ -313,7 +313,7 @@ def test_a_first_state_under_another_key_repeats_no_step(db: Database, submit: S
     job_id = submit(optimizer=EXTRA_QUERY, evaluation=None)
     log = claimed(db, job_id)
     log.record_digest(0, DIGEST)
-    assert log.resalt(-1, "key")["allowed_steps"] == job_row(db, job_id).steps
+    assert log.resalt(-1, "key").allowed_steps == job_row(db, job_id).steps
 
 
 def test_exact_scores_of_a_public_holdout_are_not_on_the_bill(db: Database, submit: Submit) -> None:
@@ -324,7 +324,7 @@ def test_exact_scores_of_a_public_holdout_are_not_on_the_bill(db: Database, subm
     log.start_block(1, 50)
     log.record_digest(50, DIGEST)
     for name in ("accuracy", "loss"):
-        log.record_metric(METRIC | {"name": name, "std": 0.0, "released_by": "public_data"})
+        release(log, METRIC | {"name": name, "std": 0.0, "released_by": "public_data"})
     log.succeed([], 50, [])
     assert balances(db, job_id) == (hold[1], 0, 0, 0)
 
@@ -366,7 +366,7 @@ def test_lost_workers_requeue_and_crashes_end(db: Database, submit: Submit) -> N
     job = job_row(db, job_id)
     assert job.status == "failed"
     assert job.failure is not None
-    assert job.failure["code"] == "internal"
+    assert job.failure.code == "internal"
     assert balances(db, job_id) == (hold[1], 0, hold[3], 0)
 
 
@@ -423,9 +423,9 @@ def test_scores_on_the_training_account_are_posted_with_the_steps(db: Database, 
     log.start_block(1, 25)
     log.record_digest(25, DIGEST)
     ndcg = METRIC | {"name": "ndcg@10", "step": 25, "parts": [{"name": "hit@10", "value": 0.5, "std": 0.1}]}
-    log.record_metric(ndcg)
+    release(log, ndcg)
     with pytest.raises(PrivacyError):
-        log.record_metric(ndcg | {"name": "ndcg@5", "parts": []})
+        release(log, ndcg | {"name": "ndcg@5", "parts": []})
     with db.write() as session:
         charge = settle._charge(session, session.get_one(Job, job_id), whole=False)
-    assert charge == {"train": pytest.approx((whole + cost) / 2, rel=1e-6), "holdout": 0}
+    assert charge is not None and charge.holdout == 0 and charge.train == pytest.approx((whole + cost) / 2, rel=1e-6)

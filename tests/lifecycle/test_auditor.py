@@ -281,7 +281,7 @@ def test_what_cannot_be_replayed_is_said(db: Database, settings: Settings, fork_
         replay(db, settings, fork_server, job, 10_000)
     row = job_row(db, job)
     with db.write() as session:
-        session.get_one(Job, job).segments = [each | {"key_id": "gone"} for each in row.segments]
+        session.get_one(Job, job).segments = tuple(each.model_copy(update={"key_id": "gone"}) for each in row.segments)
     with pytest.raises(PrivacyError, match="noise secret"):
         replay(db, settings, fork_server, job, 1)
     with db.write() as session:

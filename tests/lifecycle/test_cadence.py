@@ -20,7 +20,7 @@ from app.lifecycle.cadence import Cadence
 from app.lifecycle.presence import GpuWorkers
 from app.lifecycle.sweeper import expire_all_leases, reap_expired
 from app.settings import Settings
-from tests.factories import add_dataset, numerics
+from tests.factories import add_dataset, numerics, release
 from tests.lifecycle.conftest import Submit, balances, claimed, job_row
 from tests.lifecycle.test_attempts import DIGEST, METRIC
 
@@ -82,7 +82,7 @@ def test_news_wait_for_the_next_second(db: Database, submit: Submit, clock: Cloc
         log.record_digest(step, DIGEST)
         assert log.heartbeat() is False
         assert seen(db, job_id) == (0, before, 0), "the lease is renewed, and nothing is told"
-    log.record_metric(METRIC | {"step": 20})
+    release(log, METRIC | {"step": 20})
     clock.at = 1_001.0
     assert seen(db, job_id) == (0, before, 0)
     log.heartbeat()
@@ -104,7 +104,7 @@ def test_an_end_waits_for_it_too_and_tells_the_rest_before(
     log.record_digest(0, DIGEST)
     assert log.start_block(1, 50)
     log.record_digest(50, DIGEST)
-    log.record_metric(METRIC)
+    release(log, METRIC)
     held = balances(db, job_id)[3]
     if how == "cancelled":
         with db.write() as session:
@@ -123,7 +123,7 @@ def test_what_nobody_saw_before_a_crash_is_not_charged(db: Database, submit: Sub
     log.record_digest(0, DIGEST)
     log.start_block(1, 25)
     log.record_digest(25, DIGEST)
-    log.record_metric(METRIC | {"step": 25})
+    release(log, METRIC | {"step": 25})
     expire_all_leases(db)
     reap_expired(db, 3)
     again = attempt(db, job_id, clock)
@@ -140,10 +140,10 @@ def test_what_waits_counts_as_released(db: Database, submit: Submit, clock: Cloc
     log.record_digest(0, DIGEST)
     log.start_block(1, 50)
     log.record_digest(50, DIGEST)
-    log.record_metric(METRIC)
-    log.record_metric(METRIC)
+    release(log, METRIC)
+    release(log, METRIC)
     with pytest.raises(PrivacyError, match="more numbers would be released"):
-        log.record_metric(METRIC | {"step": 40})
+        release(log, METRIC | {"step": 40})
     log.cadence.wait()
     log.heartbeat()
     assert seen(db, log.held.job_id)[2] == 1

@@ -8,6 +8,7 @@ import pytest
 from prometheus_client import generate_latest
 from sqlalchemy import select
 
+from app.contracts.stored import Failure
 from app.db.engine import Database
 from app.db.models import AuditEntry, JobEvent
 from app.keys.service import Caller
@@ -42,10 +43,10 @@ def test_on_private_data_a_cause_that_may_follow_from_them_is_internal(
     log.start_block(1, 2)
     log.fail(code, f"It failed: {code}.")
     failure = job_row(db, job_id).failure
-    assert failure is not None and failure["code"] == (code if code in TOLD else "internal")
+    assert failure is not None and failure.code == (code if code in TOLD else "internal")
     with db.read() as session:
         event = session.scalars(select(JobEvent).where(JobEvent.job_id == job_id, JobEvent.type == "failed")).one()
-        assert {name: event.data[name] for name in ("code", "message")} == failure
+        assert {name: event.data[name] for name in ("code", "message")} == failure.model_dump()
         entry = session.scalars(select(AuditEntry).where(AuditEntry.action == "job.failed")).one()
         assert (entry.target, entry.outcome, entry.details["because"]) == (job_id, "failed", code)
     if code not in TOLD and code != "internal":
@@ -62,10 +63,7 @@ def test_on_public_data_the_cause_is_told(db: Database, submit: Submit) -> None:
     public = add_dataset(db, privacy={"sensitivity": "public", "records": 100})
     log = claimed(db, job_id := submit(public, privacy=None, evaluation=None))
     log.fail("out-of-memory", "The attempt ran out of memory.")
-    assert job_row(db, job_id).failure == {
-        "code": "out-of-memory",
-        "message": "The attempt ran out of memory.",
-    }
+    assert job_row(db, job_id).failure == Failure(code="out-of-memory", message="The attempt ran out of memory.")
 
 
 def test_a_crash_is_not_told_from_other_failures(db: Database, submit: Submit) -> None:
@@ -79,4 +77,4 @@ def test_a_crash_is_not_told_from_other_failures(db: Database, submit: Submit) -
     for _ in range(3):
         claimed(db, job_id).gone("crashed")
     failure = job_row(db, job_id).failure
-    assert failure is not None and failure["code"] == "internal" and "crash" not in str(failure)
+    assert failure is not None and failure.code == "internal" and "crash" not in str(failure)

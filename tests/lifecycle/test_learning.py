@@ -7,6 +7,7 @@ import pytest
 from app.db.engine import Database
 from app.db.models import Job
 from app.lifecycle.learning import Released, about
+from tests.factories import release
 from tests.lifecycle.conftest import Submit, claimed
 
 CASES: list[tuple[Released, int | None, float | None, str | None]] = [
@@ -38,7 +39,7 @@ def test_a_job_that_did_not_learn_has_a_warning(db: Database, submit: Submit, va
     assert log.start_block(1, 50)
     log.record_digest(50, "a" * 64)
     score = {"name": "accuracy", "step": 50, "value": value, "std": 0.01, "on": "holdout"}
-    log.record_metric(score | {"released_by": "noisy_count"})
+    release(log, score | {"released_by": "noisy_count"})
     log.succeed([], 50, ["another"])
     with db.read() as session:
         warnings = session.get_one(Job, job_id).warnings

@@ -13,14 +13,15 @@ from sqlalchemy import select
 from app.db.engine import Database
 from app.db.models import Artifact, Attempt, AuditEntry, Job, Metric, Outbox
 from app.ledger.verify import verify
-from app.lifecycle.attempts import AttemptLog
+from app.lifecycle.attempts import AttemptLog, Delivered
 from app.lifecycle.settle import settle
 from app.lifecycle.states import get_job
 from app.lifecycle.sweeper import expire_all_leases, reap_expired
+from tests.factories import release
 from tests.lifecycle.conftest import Submit, balances, claimed, job_row
 from tests.lifecycle.test_attempts import DIGEST, METRIC
 
-MODEL = {"name": "model.safetensors", "sha256": "ab" * 32, "size_bytes": 1, "path": "jobs/x/model"}
+MODEL = Delivered("model.safetensors", "ab" * 32, 1, "jobs/x/model")
 
 
 def succeed(log: AttemptLog, _db: Database) -> None:
@@ -72,11 +73,11 @@ def test_it_fails_with_its_whole_hold_spent_and_no_model(
     log = claimed(db, job_id)
     log.start_block(1, 50)
     log.record_digest(50, DIGEST)
-    log.record_metric(METRIC)
+    release(log, METRIC)
     more(db, job_id)
     end(log, db)
     job = job_row(db, job_id)
-    assert (job.status, (job.failure or {})["code"]) == ("failed", "internal")
+    assert (job.status, job.failure and job.failure.code) == ("failed", "internal")
     assert balances(db, job_id) == (train, 0, holdout, 0)
     with db.read() as session:
         assert session.scalars(select(Artifact)).all() == []

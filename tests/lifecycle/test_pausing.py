@@ -88,7 +88,7 @@ def test_a_running_job_leaves_its_worker_and_goes_on_free_of_charge(db: Database
     resume(db, job)
     again = claimed(db, job)
     recorded = again.recorded()[1]
-    assert [each["digest"] for each in next(iter(recorded.values()))] == [DIGEST]  # what the replay is compared with
+    assert [each.digest for each in next(iter(recorded.values()))] == [DIGEST]  # what the replay is compared with
     assert again.start_block(1, 25) and job_row(db, job).steps_started == 25  # a replay is not counted again
     assert again.start_block(26, 50)
     again.record_digest(50, DIGEST)

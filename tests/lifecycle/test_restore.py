@@ -25,6 +25,7 @@ from app.ledger.verify import verify
 from app.lifecycle import restore
 from app.lifecycle.fair import claim_next
 from app.main import create_app
+from app.privacy.prices import Units
 from app.secrets import at_epoch, load_secret
 from app.settings import Settings
 from app.system import health
@@ -145,7 +146,7 @@ def test_what_was_forgotten_is_posted_as_spent(world: World) -> None:
     behind.record(world.db, world.heads, dataset)
     world.restore(backup)
     (gap,) = restore.gaps(world.db, world.heads, objects.of(world.settings))
-    assert gap.missing == {"train": was.train_spent + was.train_held, "holdout": 0}
+    assert gap.missing == Units(train=was.train_spent + was.train_held, holdout=0)
     posted = restore.post(world.db, world.heads, objects.of(world.settings), dataset, "the disk died")
     now = world.account(dataset)
     assert posted == gap.missing and (now.train_spent, now.train_held) == (was.train_spent + was.train_held, 0)

@@ -11,6 +11,7 @@ from app import objects
 from app.db.models import Account
 from app.ledger.verify import verify
 from app.lifecycle import restore
+from app.privacy.prices import Units
 from tests.factories import add_dataset
 from tests.lifecycle.test_restore import CAP, World, world
 
@@ -30,7 +31,7 @@ def join(world: World, closed: str, stays: str) -> Any:
         return client.post(f"/v1/datasets/{closed}/ledger/join", json={"into": stays, "reason": "the same records"})
 
 
-def post(world: World, dataset: str) -> dict[str, int]:
+def post(world: World, dataset: str) -> Units:
     return restore.post(world.db, world.heads, objects.of(world.settings), dataset, "the disk died")
 
 
@@ -52,8 +53,8 @@ def test_a_forgotten_join_is_closed_and_charged_again(world: World, pair: tuple[
     world.restore(backup)
     assert {gap.dataset_id for gap in restore.gaps(world.db, world.heads, objects.of(world.settings))} == set(pair)
     assert join(world, closed, stays).json()["type"] == "/problems/ledger-behind"
-    assert post(world, closed) == {"train": 0, "holdout": 0}
-    assert post(world, stays) == {"train": charged, "holdout": 0}
+    assert post(world, closed) == Units(train=0, holdout=0)
+    assert post(world, stays) == Units(train=charged, holdout=0)
     assert world.account(closed).joined_into == stays and world.account(stays).train_spent == charged
     assert restore.gaps(world.db, world.heads, objects.of(world.settings)) == []
     assert world.submit(closed, 0.1, "second").status_code == 409
@@ -71,8 +72,8 @@ def test_what_a_closed_ledger_forgot_is_in_the_charge_of_the_other(world: World,
     world.run(job)
     world.restore(backup)
     (gap,) = restore.gaps(world.db, world.heads, objects.of(world.settings))
-    assert gap.dataset_id == closed and gap.missing == {"train": 0, "holdout": 0}
-    assert post(world, closed) == {"train": 0, "holdout": 0}
+    assert gap.dataset_id == closed and gap.missing == Units(train=0, holdout=0)
+    assert post(world, closed) == Units(train=0, holdout=0)
     assert restore.gaps(world.db, world.heads, objects.of(world.settings)) == []
     assert world.account(stays).train_spent == charged
     with world.db.read() as session:

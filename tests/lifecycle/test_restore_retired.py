@@ -7,6 +7,7 @@ from app.db.models import Dataset
 from app.ledger import accounts
 from app.ledger.verify import verify
 from app.lifecycle import restore
+from app.privacy.prices import Units
 from tests.factories import add_dataset
 from tests.lifecycle.test_restore import CAP, World, world
 
@@ -23,7 +24,7 @@ def test_a_retirement_that_a_backup_forgot_closes_the_ledger_again(world: World)
     assert recorded is not None and recorded.joined_into == accounts.RETIRED
     world.restore(backup)
     assert world.submit(unused, 0.5, "first").json()["type"] == "/problems/ledger-behind"
-    nothing = {"train": 0, "holdout": 0}
+    nothing = Units(train=0, holdout=0)
     assert restore.post(world.db, world.heads, objects.of(world.settings), unused, "the disk died") == nothing
     refused = world.submit(unused, 0.5, "second")
     assert (refused.status_code, refused.json()["type"]) == (409, "/problems/content-deleted")

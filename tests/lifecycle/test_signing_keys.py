@@ -35,8 +35,8 @@ def test_a_relay_names_the_key_that_it_signs_with(api: Api, db: Database, settin
     relay.run_once()
     relay.run_once()
     (found,) = shown()
-    document = sign({"of": "a test"}, "certificate", signing_key(settings))
-    assert found["public_key"] == document["public_key"] and holds(document, "certificate", found["public_key"])
+    document = sign({"of": "a test"}, signing_key(settings))
+    assert found["public_key"] == document.public_key and holds(document, found["public_key"])
     assert found["id"] == hashlib.sha256(base64.b64decode(found["public_key"])).hexdigest()[:16]
     # After a change of keys both are there, the newer one first: certificates of before stay valid.
     Relay(db, settings, Ed25519PrivateKey.generate(), NoBell()).run_once()

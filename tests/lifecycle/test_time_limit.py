@@ -40,7 +40,7 @@ def run(db: Database, settings: Settings, job_id: str, **changes: Any) -> None:
 
 def failed_by_time(db: Database, job_id: str, hold: tuple[int, int, int, int]) -> None:
     job = job_row(db, job_id)
-    assert (job.status, (job.failure or {})["code"]) == ("failed", "time-limit")
+    assert (job.status, job.failure and job.failure.code) == ("failed", "time-limit")
     assert balances(db, job_id) == (hold[1], 0, hold[3], 0), "the whole hold is spent"
 
 
@@ -88,4 +88,4 @@ def test_a_public_job_has_no_hold_to_spend(db: Database, settings: Settings, sub
     public = add_dataset(db, privacy={"sensitivity": "public"}, holdout=None)
     job_id = submit(public, privacy=None, evaluation=None, runtime={"max_duration_s": 0.3})
     run(db, settings, job_id)
-    assert (job_row(db, job_id).failure or {})["code"] == "time-limit"
+    assert str(job_row(db, job_id).failure).startswith("code='time-limit'")

@@ -9,7 +9,6 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.db.models import Account, LedgerEntry, SubAccount
-from app.ledger import budgets
 from app.ledger.verify import verify
 
 Pair = tuple[int, int]  # of (train, holdout)
@@ -83,8 +82,8 @@ class Model:
     def _move(self, entry: LedgerEntry, spent: Pair, held: Pair) -> None:
         self.spent, self.held = plus(self.spent, spent), plus(self.held, held)
         job = entry.job_id or ""
-        if entry.kind == "hold" and budgets.NAME in entry.memo:
-            self.payers[job] = entry.memo[budgets.NAME]
+        if entry.kind == "hold" and "budget" in entry.memo:
+            self.payers[job] = entry.memo["budget"]
         payer = self.payers.get(job)
         if payer is not None:
             before = self.parts.get(payer, (ZERO, ZERO))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
+from app.contracts.stored import PartFiles
 from app.datasets.repository import check_content, with_content
 from app.db.engine import Database
 from app.db.models import Account, Artifact, AuditEntry, Dataset, DatasetContent, Job, Outbox, Prediction
@@ -81,7 +82,7 @@ def test_content_goes_and_the_ledger_stays(
     after = api.client.get(f"/v1/datasets/{dataset}/ledger/entries", headers=api.headers("owner")).json()["items"]
     assert after == before and len(after) == 3
     with db.read() as session:
-        assert session.get_one(Dataset, dataset).parts == {}
+        assert session.get_one(Dataset, dataset).parts == PartFiles()
         assert session.scalars(select(DatasetContent.hmac).where(DatasetContent.dataset_id == dataset)).all() == [
             "a" * 64
         ]
@@ -160,7 +161,7 @@ def test_a_deletion_that_was_cut_short_is_finished(
     retention.sweep(db, settings)
     assert not (settings.storage_root / "datasets" / dataset).exists()
     with db.read() as session:
-        assert session.get_one(Dataset, dataset).parts == {}
+        assert session.get_one(Dataset, dataset).parts == PartFiles()
 
 
 def finished(db: Database, settings: Settings, dataset: str, submit: Submit, parent: str | None = None) -> str:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from app.contracts.stored import PartFiles, StoredFile
 from app.db.models import Dataset
-from worker.attempt.data import Opened, Stored, parts_of
+from worker.attempt.data import Opened, parts_of
 
 ROOT = Path("/storage")
 
 
-def opened(part: Stored) -> Opened:
-    return Opened(ROOT / part["path"])
+def opened(part: StoredFile) -> Opened:
+    return Opened(ROOT / part.path)
 
 
 def features(dataset_id: str) -> Path:
@@ -19,13 +20,14 @@ def features(dataset_id: str) -> Path:
 
 
 def dataset(name: str, *parts: str) -> Dataset:
-    return Dataset(id=name, parts={each: {"path": f"datasets/{name}/{each}", "sha256": name * 64} for each in parts})
+    files = {each: StoredFile(path=f"datasets/{name}/{each}", sha256=name * 64) for each in parts}
+    return Dataset(id=name, parts=PartFiles(**files))
 
 
 def test_parts_are_in_the_order_of_ids_each_with_its_own_cache() -> None:
     """A replay joins the same rows, however the data sets were listed. A public hold-out is the first one's alone."""
     blocks = [dataset("b", "train"), dataset("a", "train", "holdout")]
-    side = {"path": "datasets/p/train", "sha256": "c" * 64}
+    side = StoredFile(path="datasets/p/train", sha256="c" * 64)
     found = parts_of(opened, features, blocks, side)
     assert found == parts_of(opened, features, blocks[::-1], side)
     assert [each.path for each in found.train] == ["/storage/datasets/a/train", "/storage/datasets/b/train"]

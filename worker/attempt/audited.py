@@ -10,12 +10,13 @@ import safetensors.numpy
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 
-from app.contracts.audit import CANARIES_FILE, TENSOR, Audit
-from app.contracts.base import Epsilon
+from app.contracts.audit import CANARIES_FILE, TENSOR
+from app.contracts.job_spec import JobSpec
 from app.db.models import Job
 from app.errors import PrivacyError
 from app.privacy.canaries import Finding, decoys, found
 from app.privacy.mechanism import MechanismConfig
+from app.privacy.quoted import Quoted
 from worker.messages import ArtifactFile
 
 
@@ -25,11 +26,13 @@ def finding_of(job: Job, artifacts: Sequence[ArtifactFile]) -> Finding | None:
     Raises:
         PrivacyError: the attempt published no canaries, or others.
     """
-    if job.spec.get("audit") is None:
+    asked, charged = JobSpec.model_validate(job.spec).audit, Quoted.of(job.quote).epsilon
+    if asked is None:
         return None
-    asked, mechanism = Audit.model_validate(job.spec["audit"]), MechanismConfig.model_validate(job.mechanism)
+    if charged is None:
+        raise PrivacyError("a job without an ε has nothing to audit")
+    mechanism = MechanismConfig.model_validate(job.mechanism)
     released = _released(artifacts, asked.canaries + decoys(asked.canaries, asked.kind))
-    charged = Epsilon.model_validate(job.quote["epsilon"])
     return found(released, job.id, asked.canaries, mechanism.training.event, charged, asked.kind)
 
 

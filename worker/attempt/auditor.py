@@ -221,7 +221,7 @@ class _Conversation:
             channel.send(answer if goes_on else messages.Stop())
 
     def _is_recorded(self, said: messages.Finished) -> bool | None:
-        name = weights_file(self._start.spec.model.model_dump(mode="json"))
+        name = weights_file(self._start.spec.model)
         with self._db.read() as session:
             kept = session.get(Artifact, (self._start.job_id, name))
         made = next((each.sha256 for each in said.artifacts if each.name == name), None)

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from sqlalchemy.orm import Session
 
-from app.contracts.base import Epsilon
+from app.contracts.job_spec import JobSpec
+from app.contracts.optimizers import PublicSideSettings
+from app.contracts.stored import StoredFile
 from app.db.declared import Declared
 from app.db.models import Dataset, Job
 from app.errors import PrivacyError
 from app.formats.damage import DataDamagedError
 from app.formats.sealed import DataKey, header_of
+from app.lifecycle.attempts import ReleasedBefore, StartedBlock
 from app.privacy.mechanism import MechanismConfig
-from worker.messages import Claim, Part, Parts, SealedBy
-
-Stored = Mapping[str, Any]  # a part as a data set's row names it
+from app.privacy.quoted import Quoted
+from worker.messages import Claim, Part, Parts, Recorded, Released, ReleasedScore, SealedBy, Shape
 
 
 @dataclass(frozen=True)
@@ -38,21 +39,27 @@ class Opened:
         return self.seal is None and self.path.exists() and header_of(self.path) is not None
 
 
-def shape_of(said: Declared, dataset_id: str, datasets: Sequence[Dataset]) -> dict[str, Any]:
+def shape_of(said: Declared, dataset_id: str, datasets: Sequence[Dataset]) -> Shape:
     """The public sizes of what a job reads: its blocks' declared sizes add up, and the widths are its data set's.
 
     Args:
         said: the declaration that the job was priced with; it holds the sizes of the data set's own block.
     """
     shapes = [said.shape if each.id == dataset_id else each.shape for each in datasets]
-    return said.shape | {name: sum(each[name] for each in shapes) for name in ("records_train", "records_holdout")}
+    return Shape(
+        records_train=sum(each.records_train for each in shapes),
+        records_holdout=sum(each.records_holdout for each in shapes),
+        features=said.shape.features,
+        outputs=said.shape.outputs,
+        sparse=said.shape.sparse,
+    )
 
 
 def parts_of(
-    opened: Callable[[Stored], Opened],
+    opened: Callable[[StoredFile], Opened],
     features: Callable[[str], Path] | None,
     datasets: Sequence[Dataset],
-    side: Stored | None,
+    side: StoredFile | None,
 ) -> Parts:
     """The parts of the data sets, which an attempt joins.
 
@@ -68,44 +75,54 @@ def parts_of(
         DataDamagedError: one has no training part: the job would read less than its rate says.
     """
     ordered = sorted(datasets, key=lambda each: each.id)
-    if any("train" not in each.parts for each in ordered):
+    if any(each.parts.train is None for each in ordered):
         raise DataDamagedError("a stored part of the data set was deleted")
 
-    def named(part: Stored, dataset: Dataset) -> Part:
+    def named(part: StoredFile, dataset: Dataset) -> Part:
         cache = None if features is None else str(features(dataset.id))
         found = opened(part)
         seal = None if found.seal is None else SealedBy(key=found.seal.key.hex(), wrap=found.seal.wrap.hex())
-        return Part(path=str(found.path), sha256=part["sha256"], cache_dir=cache, seal=seal)
+        return Part(path=str(found.path), sha256=part.sha256, cache_dir=cache, seal=seal)
 
-    train, holdout = (
-        tuple(named(each.parts[name], each) for each in ordered if name in each.parts) for name in ("train", "holdout")
-    )
+    train = tuple(named(each.parts.train, each) for each in ordered if each.parts.train is not None)
+    holdout = tuple(named(each.parts.holdout, each) for each in ordered if each.parts.holdout is not None)
     return Parts(train=train, holdout=holdout, public=named(side, ordered[0]) if side else None)
 
 
-def side_of(session: Session, job: Job) -> dict[str, Any] | None:
+def side_of(session: Session, spec: JobSpec) -> StoredFile | None:
     """The training part of the public data set that an optimizer uses as side information.
 
     Raises:
         PrivacyError: that data set is not public.
     """
-    name = job.spec["optimizer"].get("public_dataset")
-    if name is None:
+    if not isinstance(spec.optimizer, PublicSideSettings):
         return None
-    dataset = session.get_one(Dataset, name)
+    dataset = session.get_one(Dataset, spec.optimizer.public_dataset)
     if dataset.sensitivity != "public":
         raise PrivacyError("side information must come from a data set that is declared public")
-    return dict(dataset.parts["train"])
+    return dataset.parts.train
 
 
 def claim_of(session: Session, job: Job) -> Claim | None:
     """What the certificate of this job, or of its study, claims; None where nothing is charged."""
     certified = session.get_one(Job, job.parent_id) if job.parent_id is not None else job
-    if certified.quote["epsilon"] is None or certified.quote["charge"]["unit"] is None:
+    quoted = Quoted.of(certified.quote)
+    if quoted.epsilon is None or quoted.charge.unit is None:
         return None
     noise = MechanismConfig.model_validate(job.mechanism).training.noise if job.mechanism else None
     return Claim(
-        epsilon=Epsilon.model_validate(certified.quote["epsilon"]),
+        epsilon=quoted.epsilon,
         certificate=certified.id,
         noise=None if noise is None else noise.sentence,
     )
+
+
+def blocks_of(started: Sequence[StartedBlock]) -> tuple[Recorded, ...]:
+    """The recorded blocks of one salt, with which a replay is compared."""
+    return tuple(Recorded.model_validate(each, from_attributes=True) for each in started)
+
+
+def released_of(before: ReleasedBefore) -> Released:
+    """A recorded number, which is not measured again."""
+    score = ReleasedScore.model_validate(before, from_attributes=True)
+    return Released(name=before.name, step=before.step, score=score)

@@ -11,34 +11,39 @@ import logging
 import math
 import socket
 import threading
-from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from app import objects, parts, tracing
+from app.contracts.dataset_spec import LastItemHoldout, PublicHoldout
 from app.contracts.extractor import HASHED_WORDS
-from app.contracts.runtime import Runtime
-from app.db.declared import Declared, declared
-from app.db.models import Dataset, Job
+from app.contracts.hf import HfModel
+from app.contracts.job_spec import JobSpec, LinearModel
+from app.contracts.stored import SaltedSteps, StoredFile
+from app.db.declared import declared
+from app.db.models import Job
 from app.disk import sync
 from app.errors import PrivacyError, ServiceError, StaleAttempt, TransientError, Unavailable
 from app.formats.damage import DataDamagedError
 from app.ledger.behind import record, record_soon
 from app.ledger.blocks import read_by
 from app.ledger.heads import Heads
-from app.lifecycle.attempts import AttemptLog, Begun
+from app.lifecycle.attempts import AttemptLog, Begun, Delivered
 from app.lifecycle.coverage import covered_steps
+from app.lifecycle.events import Number, Part, Rank
 from app.lifecycle.studies import has_one_mean, released_mean
+from app.privacy.mechanism import MechanismConfig
+from app.privacy.quoted import Quoted
 from app.seals import Seals
 from app.secrets import at_epoch, load_secrets, secret_id
 from app.settings import Settings
 from worker import messages
 from worker.attempt.audited import finding_of
-from worker.attempt.data import Opened, Stored, claim_of, parts_of, shape_of, side_of
+from worker.attempt.data import Opened, blocks_of, claim_of, parts_of, released_of, shape_of, side_of
 from worker.attempt.devices import divided
 from worker.attempt.folders import clear, output_folder
 from worker.attempt.fork_server import ForkServer, Process
@@ -52,6 +57,7 @@ logger = logging.getLogger(__name__)
 STOPPING = threading.Event()  # set when this worker is told to stop
 
 RUNNING = "its process runs"
+KEYLESS = "the noise secret under which this job ran is not here, or its epoch has ended"
 TIME_LIMIT = "The job reached its time limit; its whole hold is spent."
 EXIT_S = 1.0
 
@@ -307,11 +313,13 @@ class Supervised:
                 self.log.record_digest(said.step, said.digest)
                 self._answer(channel, messages.Written())
             case messages.Mismatch():
-                segment = self.log.resalt(said.matched_step, self.key_id)
-                steps = {name: segment[name] for name in ("from_step", "allowed_steps")}
-                self._answer(channel, messages.Resalt(**steps, **self._keys(segment)))
+                fresh = self.log.resalt(said.matched_step, self.key_id)
+                keys = dict(self._keys(fresh.segment))
+                first = fresh.segment.from_step
+                self._answer(channel, messages.Resalt(from_step=first, allowed_steps=fresh.allowed_steps, **keys))
             case messages.MetricValue():
-                self.log.record_metric(said.model_dump(exclude={"kind"}))
+                parts = [Part(name=each.name, value=each.value, std=each.std) for each in said.parts]
+                self.log.record_metric(Number.model_validate(said, from_attributes=True), parts)
             case messages.Finished():
                 tracing.past("train", {"steps": said.steps_effective}, self.phase_began)
                 self._wait()
@@ -319,7 +327,7 @@ class Supervised:
                 artifacts = [self._published(each) for each in said.artifacts]
                 audit = finding_of(self.log.recorded()[0], said.artifacts)  # seconds, so while the lease is renewed
                 self.watch.stop()
-                ranks = [each.model_dump(mode="json") for each in said.ranks]
+                ranks = [Rank.model_validate(each, from_attributes=True) for each in said.ranks]
                 self.log.succeed(artifacts, said.steps_effective, warnings, ranks, audit)
                 return True
             case messages.Stopped():
@@ -359,7 +367,7 @@ class Supervised:
         if said.numerics.self_test == "passed" and said.fitted_rows == self.fitted_rows:
             self.fork_server.note_passed(self.tested_key)
 
-    def _published(self, file: messages.ArtifactFile) -> dict[str, Any]:
+    def _published(self, file: messages.ArtifactFile) -> Delivered:
         """An artifact's row, after checking the file itself."""
         path = Path(file.path).resolve()
         if not path.is_relative_to(self.output.resolve()):
@@ -372,26 +380,31 @@ class Supervised:
             raise PrivacyError("an artifact's SHA-256 differs from the one that the attempt reported")
         stored = str(path.relative_to(self.settings.storage_root.resolve()))
         objects.of(self.settings).publish(stored, path, file.sha256)
-        return {"name": file.name, "sha256": file.sha256, "size_bytes": len(content), "path": stored}
+        return Delivered(name=file.name, sha256=file.sha256, size_bytes=len(content), path=stored)
 
     def _wait(self) -> None:
         """After the last message, waits for the process to end; kills it after the grace period."""
         if self.process is not None and not self.process.ended(self.settings.cancel_grace_s):
             self.kill()
 
-    def _keys(self, segment: dict[str, Any]) -> dict[str, str]:
-        """A segment's keys, from its salt and the secret that it began under."""
-        key_id, salt = segment["key_id"], bytes.fromhex(segment["salt"])
-        return {
-            f"{purpose}_key": derive_key(self.secrets[key_id], key_id, salt, purpose).hex()
-            for purpose in get_args(Purpose)
-        }
+    def _keys(self, segment: SaltedSteps) -> messages.Keys:
+        """A segment's keys, from its salt and the secret that it began under.
+
+        Raises:
+            PrivacyError: that secret is not here.
+        """
+        key_id = segment.key_id
+        if key_id is None or key_id not in self.secrets:
+            raise PrivacyError(KEYLESS)
+        secret, salt = self.secrets[key_id], bytes.fromhex(segment.salt)
+        keys = {f"{purpose}_key": derive_key(secret, key_id, salt, purpose).hex() for purpose in get_args(Purpose)}
+        return messages.Keys(**keys)
 
     def _start_message(self) -> messages.Start:
         """Everything the attempt needs, from the current database."""
         self.log.name_key(self.key_id)
         job, _blocks, _released = self.log.recorded()
-        foreign = [each["from_step"] for each in job.segments if each["key_id"] not in self.secrets]
+        foreign = [each.from_step for each in job.segments if each.key_id not in self.secrets]
         if foreign:
             # Their noise secret was removed since: without its keys an identical replay is impossible.
             self.log.resalt(min(foreign) - 1, self.key_id)
@@ -404,43 +417,72 @@ class Supervised:
             PrivacyError: the noise secret of one of its segments was removed.
         """
         job, blocks, released = self.log.recorded()
-        if any(each["key_id"] not in self.secrets for each in job.segments):
-            raise PrivacyError("the noise secret under which this job ran is not here, or its epoch has ended")
+        keys = [(each, dict(self._keys(each))) for each in job.segments]
+        spec = JobSpec.model_validate(job.spec)
         with self.log.db.read() as session:
             read = read_by(session, job)
             self.dataset_id, self.reads = job.dataset_id, [each.id for each in read]
             allowed = max(0, covered_steps(session, job) - job.steps_started)
             said = declared(session, job)
-            side, claim = side_of(session, job), claim_of(session, job)
-            mean = self._mean(session, job)
-        segments = [
-            {"from_step": each["from_step"], "recorded": blocks[each["salt"]], **self._keys(each)}
-            for each in job.segments
-        ]
-        return messages.Start.model_validate(
-            self._described(job, read, said, side, claim)
-            | mean
-            | {"segments": segments, "released": released, "allowed_steps": allowed}
+            side, claim = side_of(session, spec), claim_of(session, job)
+            one_mean = has_one_mean(session, job)
+            mean = self._mean(session, job) if one_mean and job.trial_number != 0 else None
+        holdout, trial = said.spec.holdout, job.trial
+        is_public = all(each.sensitivity == "public" for each in read)
+        extractor = spec.model.extractor.name if isinstance(spec.model, LinearModel) and spec.model.extractor else None
+        models = None if self.settings.models_root is None else self.settings.models_root.resolve()
+        features = self.parts.features if extractor is not None else None
+        gpus = self.log.held.gpus
+        on = divided(spec.runtime, job.device, has_gpu=self.has_gpu, processes=self.processes, gpus=gpus)
+        return messages.Start(
+            extractor_dir=str(models / extractor) if extractor not in (None, HASHED_WORDS) and models else None,
+            models_root=str(models) if isinstance(spec.model, HfModel) and models else None,
+            job_id=job.id,
+            spec=spec,
+            mechanism=None if job.mechanism is None else MechanismConfig.model_validate(job.mechanism),
+            task=said.spec.task,
+            features=said.spec.features,
+            shape=shape_of(said, job.dataset_id, read),
+            device=on.device,
+            processes=on.processes,
+            gpus=on.gpus,
+            numerics=Quoted.of(job.quote).numerics,
+            fitted_rows=job.fitted_rows,
+            threads=job.threads,
+            begun=job.device is not None,
+            parts=parts_of(self._part, features, read, side),
+            data_public=is_public,
+            holdout_public=is_public or isinstance(holdout, PublicHoldout),
+            holdout_account="train" if isinstance(holdout, LastItemHoldout) else "holdout",
+            steps=job.steps,
+            segments=tuple(
+                messages.Segment(from_step=each.from_step, recorded=blocks_of(blocks[each.salt]), **own)
+                for each, own in keys
+            ),
+            released=tuple(released_of(each) for each in released),
+            claim=claim,
+            allowed_steps=allowed,
+            score_only=trial is not None and trial.role != "final",
+            keeps_weights=trial is None or trial.keeps_weights,
+            mean=mean,
+            hands_mean_on=one_mean and job.trial_number == 0,
+            output_dir=str(self.output.resolve()),
         )
 
-    def _mean(self, session: Session, job: Job) -> dict[str, Any]:
-        """For a trial of a study with one mean: hand it on, as the first trial; or its file, as a later one."""
-        if not has_one_mean(session, job):
-            return {}
-        if job.trial_number == 0:
-            return {"hands_mean_on": True}
+    def _mean(self, session: Session, job: Job) -> messages.Part:
+        """The file of the mean that the first trial of this trial's study released."""
         file = released_mean(session, job)
         mean = objects.of(self.settings).local(file.path, file.sha256)
-        return {"mean": {"path": str(mean.resolve()), "sha256": file.sha256}}
+        return messages.Part(path=str(mean.resolve()), sha256=file.sha256)
 
-    def _part(self, stored: Stored) -> Opened:
+    def _part(self, stored: StoredFile) -> Opened:
         """One stored part as a file of this machine, held until `close`. The one place where a worker opens a part.
 
         Raises:
             DataDamagedError, StorageFull, Unavailable: as `Parts.held`, and `Seals.key_of`.
             Ended: the watch ended the attempt meanwhile.
         """
-        path = self.held.enter_context(self.parts.held(stored["path"], stored["sha256"], self._require_going))
+        path = self.held.enter_context(self.parts.held(stored.path, stored.sha256, self._require_going))
         found = Opened(path, self.seals.key_of(path))
         self.opened.append(found)
         return found
@@ -454,47 +496,3 @@ class Supervised:
     def _require_going(self) -> None:
         if self.watch.told_at is not None or self.watch.ended is not None:
             raise Ended
-
-    def _described(
-        self,
-        job: Job,
-        read: Sequence[Dataset],
-        said: Declared,
-        side: dict[str, Any] | None,
-        claim: messages.Claim | None,
-    ) -> dict[str, Any]:
-        holdout = said.spec.get("holdout")
-        is_public = all(each.sensitivity == "public" for each in read)
-        extractor = (job.spec["model"].get("extractor") or {}).get("name")
-        folder = None if extractor == HASHED_WORDS else extractor
-        models = self.settings.models_root
-        runtime = Runtime.model_validate(job.spec.get("runtime", {}))
-        held = self.log.held.gpus
-        on = divided(runtime, job.device, has_gpu=self.has_gpu, processes=self.processes, gpus=held)
-        features = self.parts.features if extractor is not None else None
-        return {
-            "extractor_dir": str(models.resolve() / folder) if folder and models else None,
-            "models_root": str(models.resolve()) if job.spec["model"]["kind"] == "hf" and models else None,
-            "job_id": job.id,
-            "spec": job.spec,
-            "mechanism": job.mechanism,
-            "task": said.spec["task"],
-            "features": said.spec["features"],
-            "shape": shape_of(said, job.dataset_id, read),
-            "device": on.device,
-            "processes": on.processes,
-            "gpus": on.gpus,
-            "numerics": job.quote.get("numerics"),
-            "fitted_rows": job.fitted_rows,
-            "threads": job.threads,
-            "begun": job.device is not None,
-            "parts": parts_of(self._part, features, read, side),
-            "data_public": is_public,
-            "holdout_public": is_public or bool(holdout and holdout["kind"] == "public"),
-            "holdout_account": "train" if holdout and holdout["kind"] == "last_item" else "holdout",
-            "steps": job.steps,
-            "claim": claim,
-            "score_only": job.trial is not None and job.trial["role"] != "final",
-            "keeps_weights": job.trial is None or job.trial["keeps_weights"],
-            "output_dir": str(self.output.resolve()),
-        }

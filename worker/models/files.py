@@ -80,7 +80,7 @@ def model_card(
     return {
         "format": "scrimp-model/1",
         "kind": model.kind,
-        "weights": weights_file(model.spec.model_dump()) if isinstance(model, HfTuning) else WEIGHTS,
+        "weights": weights_file(model.spec) if isinstance(model, HfTuning) else WEIGHTS,
         "inputs": model.features,
         "outputs": model.outputs,
         "passes": str(model.dtype).removeprefix("torch."),

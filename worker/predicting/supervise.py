@@ -12,6 +12,7 @@ from typing import Any
 from app import objects
 from app.bucket import DamagedError
 from app.contracts.hf import weights_file
+from app.contracts.job_spec import JobSpec
 from app.db.declared import declared
 from app.db.engine import Database
 from app.db.models import Artifact, Job
@@ -84,19 +85,18 @@ def _message(db: Database, held: Held, settings: Settings) -> messages.Predict:
     with db.read() as session:
         job = session.get_one(Job, held.job_id)
         said = declared(session, job)
-        weights = session.get_one(Artifact, (held.job_id, weights_file(job.spec["model"])))
+        spec = JobSpec.model_validate(job.spec)
+        weights = session.get_one(Artifact, (held.job_id, weights_file(spec.model)))
         models = settings.models_root
-        return messages.Predict.model_validate(
-            {
-                "spec": job.spec,
-                "task": said.spec["task"],
-                "features": said.spec["features"],
-                "shape": said.shape,
-                "weights": {"path": str(_weights(settings, weights)), "sha256": weights.sha256},
-                "records": held.records,
-                "top": held.top,
-                "models_root": str(models.resolve()) if models else None,
-            }
+        return messages.Predict(
+            spec=spec,
+            task=said.spec.task,
+            features=said.spec.features,
+            shape=messages.Shape.of(said.shape),
+            weights=messages.Part(path=str(_weights(settings, weights)), sha256=weights.sha256),
+            records=held.records,
+            top=held.top,
+            models_root=str(models.resolve()) if models else None,
         )
 
 

@@ -1,0 +1,128 @@
+"""What the service asks of the process that reads data files, and what that answers: JSON on the pipe of app.sandbox,
+these documents on both of its sides."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from app.contracts.base import Document
+from app.contracts.dataset_spec import DatasetSpec
+from app.contracts.stored import Counts, is_none
+
+
+class ContentKeys(Document):
+    """Keys in hex: for the split, and for digests of contents."""
+
+    split: str = Field(repr=False)
+    content: str = Field(repr=False)
+
+
+class SealKey(Document):
+    """A data key in hex, and how a sealed file names it."""
+
+    key: str = Field(repr=False)
+    wrap: str
+
+
+class OpeningKeys(Document):
+    """The data keys of files that are sealed, in hex."""
+
+    file: str | None = Field(default=None, repr=False)
+    holdout_file: str | None = Field(default=None, repr=False)
+
+
+class ParseRequest(Document):
+    """One registration.
+
+    Attributes:
+        file, holdout_file: paths; the second null but for a public hold-out.
+        opens: opens them.
+        seal: seals what is written; null: it is written in plaintext.
+        output_dir: an empty folder.
+    """
+
+    spec: DatasetSpec
+    file: str
+    holdout_file: str | None
+    opens: OpeningKeys
+    seal: SealKey | None
+    output_dir: str
+    keys: ContentKeys
+    max_unpacked_bytes: int
+
+
+class WrittenFile(Document):
+    """A part that was written: its file's name, and the SHA-256 of its index."""
+
+    file: str
+    sha256: str
+
+
+class WrittenParts(Document):
+    """The parts that were written."""
+
+    train: WrittenFile | None = Field(default=None, exclude_if=is_none)
+    holdout: WrittenFile | None = Field(default=None, exclude_if=is_none)
+
+    @property
+    def all(self) -> tuple[WrittenFile, ...]:
+        """Those that are there."""
+        return tuple(each for each in (self.train, self.holdout) if each is not None)
+
+
+class ContentHash(Document):
+    """A keyed hash of a file's bytes, or of its records in any order."""
+
+    part: Literal["data", "holdout"]
+    kind: Literal["file", "records"]
+    hmac: str
+
+
+class ParsedFiles(Document):
+    """What was read.
+
+    Attributes:
+        parts, features, outputs, sparse: public.
+        contents: keyed, for the service.
+        units_sha256: of the file with the units' digests; null for public data.
+        content_sha256, counts, warnings: functions of private data, for the owner alone.
+    """
+
+    parts: WrittenParts
+    features: int
+    outputs: int
+    sparse: bool
+    contents: tuple[ContentHash, ...]
+    content_sha256: str
+    units_sha256: str | None
+    counts: Counts
+    warnings: tuple[str, ...]
+
+    @property
+    def widths(self) -> tuple[int, int, bool]:
+        """What the records of a data set's blocks must have in common: features, outputs, sparse."""
+        return self.features, self.outputs, self.sparse
+
+
+class SealedPart(Document):
+    """A stored part on this machine, with its data key in hex; null: it is in plaintext."""
+
+    path: str
+    sha256: str
+    key: str | None = Field(repr=False)
+
+
+class RecountRequest(Document):
+    """The stored parts whose units are counted."""
+
+    train: SealedPart
+    holdout: SealedPart | None
+
+
+class Recounted(Document):
+    """The protected units of each part. Private: for the owner alone. `holdout`: null without one."""
+
+    train: int
+    holdout: int | None
