@@ -198,7 +198,7 @@ def secrets_made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def first_settings() -> Settings:
     """Read from the environment once; a test's own are a copy."""
-    return Settings(allowed_hosts=["testserver", "127.0.0.1"], pricing_processes=1)
+    return Settings(allowed_hosts=["testserver", "127.0.0.1"])
 
 
 @pytest.fixture
