@@ -35,7 +35,7 @@ serve: .venv/.demo
 test: .venv/.dev
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null \
 	  || echo "No Chromium here: the browser tests are skipped (apt install chromium; SCRIMP_REQUIRE_BROWSER=1 forbids it)"
-	$(BIN)/python -m pytest -n 4 --timeout 300
+	$(BIN)/python -m pytest -n 3 --timeout 300
 
 check: lint
 	$(BIN)/python -m pytest -n 3 -m "not slow and not browser and not nightly"

@@ -16,6 +16,7 @@ from tests.conftest import BACKINGS
 # Of these, every n-th case runs by day. The n of a sweep over two things shares no factor with the inner one's size:
 # each value of both then runs.
 SWEEPS = {
+    "tests/hf/test_norms.py::test_clipped_sums_are_those_of_autograd_record_by_record": 2,
     "tests/hf/test_families.py::test_clipped_sums_are_those_of_autograd_record_by_record": 2,
     "tests/lifecycle/test_auditor.py::test_a_worker_that_left_the_mechanism_is_found": 3,
     "tests/worker/test_bookkeeping.py::test_no_record_changes_the_sum_by_more_than_c": 3,
@@ -29,6 +30,7 @@ SWEEPS = {
     "tests/worker/test_noise_statistics.py::test_tails_beyond_six_deviations_have_their_shape": 3,
     "tests/worker/test_preconditioned.py::test_a_replay_is_the_same_bit_for_bit_and_free": 4,
     "tests/worker/test_ranks.py::test_every_number_of_ranks_gives_the_same_model_and_record": 3,
+    "tests/worker/test_shards.py::test_every_number_of_ranks_gives_the_same_model_and_record": 3,
     "tests/worker/test_ranks.py::test_without_privacy_ranks_give_the_same_model_up_to_rounding": 4,
 }
 

@@ -8,8 +8,9 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import hypothesis
 import pytest
 from anyio.from_thread import start_blocking_portal
 from fastapi.testclient import TestClient
@@ -25,6 +26,9 @@ from app.secrets import ensure_secrets, load_secret
 from app.settings import Settings
 from tests import servers, spread, warm
 
+if TYPE_CHECKING:
+    from worker.attempt.fork_server import ForkServer
+
 # Here and in what tests start, nothing reaches another machine. Imported by one name in all of them.
 GUARD = str(Path(__file__).parent / "guard")
 sys.path.insert(0, GUARD)
@@ -32,16 +36,11 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (GUARD, os.environ.get("
 loopback = importlib.import_module("loopback")
 loopback.install()
 
-# The tests start some hundred processes: without byte code on the disk, each would compile the whole program anew.
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-sys.dont_write_bytecode = False
-
-# Three test processes share two cores, where waiting threads spin: a sum of eighty numbers took 40 ms. Tests that need
-# several threads ask for them.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-
 BACKINGS = ("sqlite", "postgres")
+
+# No outcome depends on how fast the machine is.
+hypothesis.settings.register_profile("any machine", deadline=None)
+hypothesis.settings.load_profile("any machine")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -119,6 +118,14 @@ def one_event_loop() -> Iterator[None]:
     with start_blocking_portal() as portal, pytest.MonkeyPatch.context() as patch:
         patch.setattr(TestClient, "portal", portal)
         yield
+
+
+@pytest.fixture(scope="session")
+def fork_server() -> ForkServer:
+    """The product's fork server, one for all tests of this process: loading torch anew takes three seconds."""
+    from tests.worker.support import forks  # loads torch
+
+    return forks
 
 
 @pytest.fixture(scope="session")

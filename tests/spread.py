@@ -34,6 +34,28 @@ SHARING |= {f"tests/e2e/test_{file}.py": "sqlite" for file in ("logs", "notebook
 SHARING |= {f"tests/e2e/test_{file}.py": "sqlite" for file in ("sequences", "spine", "studies", "vision")}
 SHARING |= {f"tests/e2e/test_{file}.py": "the observed" for file in ("private_logs", "traces")}
 SHARING |= {f"tests/e2e/test_{file}.py": "postgres" for file in ("attacks", "audit_faults", "cluster", "outages")}
+# Files that share something else: a fork server, which loads torch, a browser, and an S3 server.
+TOGETHER = {f"tests/lifecycle/test_{file}.py": "a fork server" for file in ("audited", "auditor", "sealed_jobs")}
+TOGETHER |= {
+    f"tests/worker/test_{file}.py": "a fork server"
+    for file in ("canaries", "child", "fork_server", "joined", "mapped", "planted", "predicting", "preconditioned")
+}
+TOGETHER |= {f"tests/worker/test_{file}.py": "a fork server" for file in ("rank_processes", "sealed_parts", "users")}
+TOGETHER |= {
+    f"tests/{file}.py": "an S3 server"
+    for file in (
+        "catalogue/test_bench",
+        "cli/test_doctor",
+        "datasets/test_bucket_files",
+        "datasets/test_bucket_registration",
+        "deploy/test_drill",
+        "ledger/test_heads",
+        "lifecycle/test_zombies",
+        "system/test_objects",
+        "system/test_parts",
+    )
+}
+TOGETHER |= {f"tests/dashboard/test_{file}.py": "a browser" for file in ("axe", "browser", "flows", "phone", "stream")}
 
 
 class BySharing(LoadScopeScheduling):
@@ -44,7 +66,7 @@ class BySharing(LoadScopeScheduling):
         if file.startswith(LOADING):
             return LOADING
         if file not in SHARING:
-            return file
+            return TOGETHER.get(file, file)
         backing = re.search(r"\[(?:.*-)?(sqlite|postgres)", nodeid)
         return f"service on {backing[1] if backing else SHARING[file]}"
 

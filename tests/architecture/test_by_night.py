@@ -1,10 +1,11 @@
-"""The tables of tests/by_night.py name tests that exist."""
+"""The tables of tests/by_night.py and tests/spread.py name tests that exist."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from tests.by_night import ON_POSTGRES_BY_DAY, SWEEPS
+from tests.spread import SHARING, TOGETHER
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -13,4 +14,4 @@ def test_every_sweep_and_place_exists() -> None:
     for sweep, every in SWEEPS.items():
         file, test = sweep.split("::")
         assert every > 1 and f"def {test}(" in (ROOT / file).read_text(), sweep
-    assert [place for place in ON_POSTGRES_BY_DAY if not (ROOT / place).exists()] == []
+    assert [place for place in (*ON_POSTGRES_BY_DAY, *SHARING, *TOGETHER) if not (ROOT / place).exists()] == []

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.numpy
-from sklearn.feature_extraction.text import HashingVectorizer
 
 from app.contracts.dataset_spec import DatasetSpec
 from app.privacy import events, gdp
@@ -51,6 +50,8 @@ def test_all_tests_of_a_run_together_fail_as_often_as_said() -> None:
 
 
 def test_words_are_where_the_service_hashes_them() -> None:
+    from sklearn.feature_extraction.text import HashingVectorizer  # two seconds
+
     words, places = zip(*(pair for pair, _ in zip(distinct_words(512), range(300), strict=False)), strict=True)
     vectorizer = HashingVectorizer(n_features=512, binary=True, alternate_sign=False, norm="l2")
     assert vectorizer.transform(words).indices.tolist() == list(places)

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import json
-import socket
-import threading
-import time
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
 from typer.testing import CliRunner, Result
 
 from app.db.engine import Database
-from app.db.migrate import upgrade
 from app.keys.service import ensure_admin_key
-from app.main import create_app
 from app.secrets import ensure_secrets
 from app.settings import Settings
 from scrimp.cli import app
 from tests.e2e.conftest import csv_spec, job_of, write_csv
+from tests.listening import listening
 
 
 class Cli:
@@ -52,28 +48,17 @@ class Cli:
 
 
 @pytest.fixture(scope="module")
-def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
+def cli(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) -> Iterator[Cli]:
     folder = tmp_path_factory.mktemp("cli")
     settings = Settings(home=folder / "home", webhooks_allow_private=["127.0.0.0/8"], webhooks_ports=[])
     settings.home.mkdir(mode=0o700)
     ensure_secrets(settings)
-    upgrade(settings.effective_database_url)
+    shutil.copy(migrated_database, settings.home / "scrimp.db")
     db = Database.of(settings)
     key = ensure_admin_key(db, settings).read_text().strip()
     db.close()
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        server = uvicorn.Server(uvicorn.Config(create_app(settings), log_level="warning"))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-        thread.start()
-        deadline = time.monotonic() + 30
-        while not server.started:
-            assert thread.is_alive()
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        yield Cli(f"http://127.0.0.1:{listening.getsockname()[1]}", key, folder)
-        server.should_exit = True
-        thread.join(15)
+    with listening(settings) as url:
+        yield Cli(url, key, folder)
 
 
 @pytest.fixture(scope="module")

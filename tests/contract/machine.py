@@ -75,22 +75,27 @@ class Report:
         return sum(self.statuses.values())
 
 
-def draw_requests(document: Json, *, count: int, seed: int) -> list[Drawn]:
+def draw_requests(document: Json, *, count: int, seed: int, both: bool = True) -> list[Drawn]:
     """Makes up `count` requests or a few more, evenly over all operations: half as the document says, half not.
 
     They hold no id of any service: what they are filled with before they are sent, so that each role is sent them all,
     and they are made up once. In rounds, as one may find fewer than it was asked for. An operation without parameters
     is asked once a round.
+
+    Args:
+        both: each operation is sent requests as the document says and others; False: it is sent one kind, in turn.
     """
     made: list[Drawn] = []
     # The key is ours to send: a made-up one would only ever see the first line of every route.
     config = schemathesis.Config.from_dict({"generation": {"with-security-parameters": False}})
     schema = schemathesis.openapi.from_dict(document, config=config)
     strategies = []
-    for operation in (found.ok() for found in schema.get_all_operations()):
+    for number, operation in enumerate(found.ok() for found in schema.get_all_operations()):
         described = document["paths"][operation.path][operation.method]
         plain = not ({"parameters", "requestBody"} & set(described))
         modes = [GenerationMode.POSITIVE, *([] if _takes_anything(described) else [GenerationMode.NEGATIVE])]
+        if not both:
+            modes = [modes[number % len(modes)]]
         strategies += [(_real(operation.as_strategy(generation_mode=mode)), plain) for mode in modes]
     varied = sum(not plain for _strategy, plain in strategies)
     while (missing := count - len(made)) > 0:

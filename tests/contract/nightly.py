@@ -22,7 +22,7 @@ from app.secrets import ensure_secrets
 from app.settings import Settings
 from tests.contract.machine import Report, draw_requests, explore
 from tests.contract.test_schemathesis import SEED, SETTINGS, document_of, visitor
-from tests.dashboard.conftest import serving
+from tests.dashboard.conftest import api_process
 from tests.dashboard.scene import Scene, everything
 
 TARGET = Path(__file__).resolve().parents[2] / "docs" / "reports" / "contract.md"
@@ -57,7 +57,7 @@ def _explored(role: str, count: int, seed: int) -> Report:
         db = Database.of(settings)
         scene = Scene(db, settings)
         made = everything(scene)
-        with serving(home, Path(folder) / "log", **SETTINGS) as url:
+        with api_process(home, Path(folder) / "log", **SETTINGS) as (url, _pid):
             drawn = draw_requests(document_of(scene, url), count=count, seed=seed)
             report = explore(drawn, url, *visitor(scene, made, role))
         db.close()

@@ -6,7 +6,6 @@ import asyncio
 import json
 import socket
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -216,9 +215,9 @@ def test_a_silent_piece_of_an_upload_is_given_up_however_much_time_it_has_earned
     resumable.consume(settings, upload)
 
 
-def test_over_a_real_connection_the_slow_one_is_answered_and_closed(whole: Whole, tmp_path: Path) -> None:
+def test_over_a_real_connection_the_slow_one_is_answered_and_closed(whole: Whole) -> None:
     with (
-        serving(whole[0].settings.home, tmp_path / "log", body_time_s="0.3") as url,
+        serving(whole[0].settings.home, body_time_s=0.3) as url,
         socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=20) as connection,
     ):
         head = "POST /v1/quotes HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n"

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from app.secrets import ensure_secrets
 from app.settings import Settings
 from tests import servers
 from tests.dashboard.scene import Everything, Key, Scene, everything
+from tests.listening import listening
 
 CHROMIUM_ARGUMENTS = [
     "--no-sandbox",
@@ -123,22 +124,20 @@ def signed_in(whole: tuple[Scene, Everything]) -> Iterator[Callable[[str], Brows
 
 
 @pytest.fixture(scope="module")
-def server(whole: tuple[Scene, Everything], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The API as a process, over the whole scene; its address."""
-    with serving(whole[0].settings.home, tmp_path_factory.mktemp("server") / "out") as url:
+def server(whole: tuple[Scene, Everything]) -> Iterator[str]:
+    """The API on a real port, over the whole scene; its address."""
+    with serving(whole[0].settings.home) as url:
         yield url
 
 
-@contextmanager
-def serving(home: Path, log: Path, **settings: str) -> Iterator[str]:
-    """The API as a process over a home; its address. `settings` are environment variables without their prefix."""
-    with api_process(home, log, **settings) as (url, _pid):
-        yield url
+def serving(home: Path, **settings: Any) -> AbstractContextManager[str]:
+    """The API on a real port over a home; its address."""
+    return listening(Settings(home=home, **{"pricing_processes": 1} | settings))
 
 
 @contextmanager
 def api_process(home: Path, log: Path, **settings: str) -> Iterator[tuple[str, int]]:
-    """As `serving`, with the id of the process."""
+    """The API as a process: its address and its id. `settings` are environment variables without their prefix."""
     port = servers.free_port()
     environment = os.environ | {"SCRIMP_HOME": str(home), "OMP_NUM_THREADS": "1", "SCRIMP_PORT": str(port)}
     environment |= {"SCRIMP_PRICING_PROCESSES": "1"}
@@ -147,7 +146,7 @@ def api_process(home: Path, log: Path, **settings: str) -> Iterator[tuple[str, i
         process = subprocess.Popen([sys.executable, "-m", "scrimp_server.api"], env=environment, stdout=out, stderr=out)
     url = f"http://127.0.0.1:{port}"
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not _answers(url):
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()
@@ -165,9 +164,13 @@ def _answers(url: str) -> bool:
         return False
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def chromium() -> Iterator[Any]:
-    """A real Chromium. Where there is none the test is skipped, or fails if SCRIMP_REQUIRE_BROWSER=1."""
+    """A real Chromium, one for all files: a start costs three seconds. Where there is none the test is skipped, or
+    fails if SCRIMP_REQUIRE_BROWSER=1.
+
+    While it is there, this thread has an event loop: other tests of its folder call `asyncio.run` in another thread.
+    """
     path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if path is None:
         reason = "no Chromium on this machine: apt install chromium"

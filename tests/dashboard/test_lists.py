@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import pytest
 from sqlalchemy import delete, event, select
@@ -35,9 +36,18 @@ FILTERS: list[dict[str, Any]] = [
 ]
 
 
+T = TypeVar("T")
+
+
 @pytest.fixture
 def backing() -> str:
     return "sqlite"
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """In a thread: this one's event loop may be the browser's (conftest.chromium)."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, work).result()
 
 
 def caller_of(db: Database, key: Key) -> Caller:
@@ -158,7 +168,7 @@ def heard(hub: ListHub, readers: list[Reader], last: str | None = None, is_there
     async def all_of_them() -> list[list[str]]:
         return await asyncio.gather(*(listen(changes_of(hub, each, last, lambda: is_there)) for each in readers))
 
-    return asyncio.run(all_of_them())
+    return run(all_of_them())
 
 
 class Told(ListHub):
@@ -209,7 +219,7 @@ def test_lists_outlive_a_look_that_failed(shared: Scene, hub: ListHub, monkeypat
         finally:
             await told.aclose()
 
-    assert asyncio.run(first()).startswith("id: ") and next(failures, None) is None
+    assert run(first()).startswith("id: ") and next(failures, None) is None
 
 
 @pytest.mark.usefixtures("always")
@@ -240,6 +250,6 @@ def test_all_open_lists_hear_of_a_change(shared: Scene, hub: ListHub) -> None:
             await each.aclose()
         return [first, second]
 
-    first, second = asyncio.run(follow())
+    first, second = run(follow())
     assert all(each.endswith("\ndata: changed\n\n") for each in (*first, *second))
     assert all(one != other for one, other in zip(first, second, strict=True)) and not hub._readers

@@ -20,9 +20,11 @@ import pytest
 import redis
 import yaml
 from compose_spec import PyCompose
+from typer.testing import CliRunner
 
 from app.secrets import NAMES
 from app.settings import Settings
+from scrimp.cli import app
 from tests import servers
 from tests.e2e.conftest import until
 
@@ -194,6 +196,7 @@ def containers(tmp_path: Path, made_secrets: Path, postgres_server: str, locked_
     made.stop()
 
 
+@pytest.mark.nightly  # by day tests/e2e runs these on PostgreSQL, and each line is a command: below
 def test_each_services_command_runs(containers: Containers) -> None:
     for folder in ("home", "admin"):
         (containers.tmp / folder).mkdir(mode=0o700)
@@ -215,6 +218,12 @@ def test_each_services_command_runs(containers: Containers) -> None:
     assert api.returncode in (0, -signal.SIGTERM)
     assert [process.returncode for process in (relay, worker)] == [0, 0]
     assert time.monotonic() - began < 25
+
+
+@pytest.mark.parametrize("name", [name for name in SERVICES if SERVICES[name].get("command", [""])[0] == "scrimp"])
+def test_each_services_command_is_one_of_ours(name: str) -> None:
+    done = CliRunner().invoke(app, [*SERVICES[name]["command"][1:], "--help"])
+    assert done.exit_code == 0 and "Usage" in done.output, done.output
 
 
 @pytest.fixture

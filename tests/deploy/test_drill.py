@@ -88,6 +88,7 @@ def is_noticed_and_posted(drill: Drill, settings: Settings, dataset: str, spent:
     world.db.close()
 
 
+@pytest.mark.nightly  # by day: a sealed home, which is one too
 def test_sqlite(folder: Path) -> None:
     drill = Drill(folder)
     settings = Settings(home=drill.home, allowed_hosts=["testserver"])

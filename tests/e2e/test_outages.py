@@ -28,7 +28,7 @@ def submitted(cluster: Cluster, dataset: str, **changes: Any) -> str:
         return client.submit(job_of(dataset, **CHEAP | changes)).id
 
 
-@pytest.mark.nightly  # messages are lost by day in test_cluster.py
+@pytest.mark.nightly  # messages are lost by day in tests/lifecycle/test_relay.py
 def test_jobs_wait_for_a_redis_that_was_killed_and_comes_back_empty(whole: Cluster) -> None:
     cluster, redis = whole, whole.redis
     dataset = cluster.register("redis")

@@ -35,6 +35,7 @@ def events(service: Service, job: str, kind: str) -> list[dict[str, Any]]:
     return [each["data"] for each in found if each["type"] == kind]
 
 
+@pytest.mark.nightly  # by day tests/worker/test_rank_processes.py, without a service
 def test_a_job_on_two_processes_that_loses_one(two_processes: Service, tmp_path: Path) -> None:
     service = two_processes
     spec = csv_spec("shared") | {"privacy": {"sensitivity": "public"}}

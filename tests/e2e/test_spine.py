@@ -341,7 +341,7 @@ def test_after_a_kill_a_replay_that_differs_gets_fresh_noise_and_is_charged(serv
     assert service.get(f"/v1/datasets/{dataset}/ledger/verify")["valid"] is True
 
 
-@pytest.mark.nightly  # by day images come from POST to prediction in test_vision.py
+@pytest.mark.nightly  # by day images are registered and trained on in test_probe.py
 @ON_SQLITE
 def test_a_network_on_images(service: Service, tmp_path: Path) -> None:
     """An NPZ of bytes, a convolutional network, per-layer clipping; the card's own snippet uses the result."""

@@ -29,6 +29,7 @@ def job(tuning: str) -> dict[str, Any]:
     }
 
 
+@pytest.mark.nightly  # by day test_language.py tunes, test_probe.py has images, tests/hf/test_images.py both
 @ON_SQLITE
 def test_images_from_post_to_prediction(service: Service, tmp_path: Path) -> None:
     write(service.models / "tiny" / "vit", "vit")

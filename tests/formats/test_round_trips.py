@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from sklearn.feature_extraction.text import HashingVectorizer
 
 from app.errors import PermanentError
 from app.formats.part_files import load_part, save_part
@@ -70,6 +69,8 @@ def test_any_change_of_a_record_changes_the_digest(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("format", ["csv", "jsonl", "parquet"])
 def test_texts_become_sparse_hashed_ngrams(tmp_path: Path, format: str) -> None:
+    from sklearn.feature_extraction.text import HashingVectorizer  # two seconds
+
     texts = ['a "quoted" film,\nwith two lines\r\nof text', "Schöner FILM film", "", "  ?!", "bad bad bad"]
     rows = [{"t": text, "y": "neg" if "bad" in text else "pos"} for text in texts]
     answer, parts = parsed(
@@ -86,6 +87,8 @@ def test_texts_become_sparse_hashed_ngrams(tmp_path: Path, format: str) -> None:
 
 @pytest.mark.parametrize("binary", [True, False])
 def test_ngrams_and_counts_are_as_declared(tmp_path: Path, binary: bool) -> None:
+    from sklearn.feature_extraction.text import HashingVectorizer  # two seconds
+
     rows = [{"t": "one two two three", "y": 0}, {"t": "two", "y": 1}]
     features = TEXT | {"ngrams": [1, 2], "binary": binary}
     _, parts = parsed(tmp_path, spec(features=features, classes=[0, 1]), write(tmp_path / "d", "csv", rows))

@@ -23,7 +23,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from app.errors import ServiceError
-from tests.fuzz.cases import FORMATS, Case
+from tests.fuzz.cases import ANY, FORMATS, Case
 from tests.fuzz.examine import MEMORY_BYTES, TIME_S, examine
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,9 +32,9 @@ WORKER = [sys.executable, "-m", "tests.fuzz.worker"]
 SILENCE_S = 120.0  # start of the process included
 
 
-def engines() -> dict[str, float]:
-    """Which share of the inputs each engine makes. atheris has wheels for some platforms only."""
-    if importlib.util.find_spec("atheris") is None:
+def engines(format: str) -> dict[str, float]:
+    """Which share of the inputs each engine makes. atheris takes one parser, and has few wheels."""
+    if format == ANY or importlib.util.find_spec("atheris") is None:
         return {"structured": 1.0}
     return {"structured": 0.5, "guided": 0.5}
 
@@ -47,6 +47,7 @@ class Campaign:
     outcomes: Counter[str] = field(default_factory=Counter)
     findings: list[str] = field(default_factory=list)
     engines: Counter[str] = field(default_factory=Counter)
+    accepted: Counter[str] = field(default_factory=Counter)
     slowest_s: float = 0.0
     peak_bytes: int = 0
     deaths: int = 0
@@ -60,7 +61,7 @@ class Campaign:
     def run(self, inputs: int, seed: int, found: Path, worker: list[str] | None = None) -> Campaign:
         """Feed it `inputs` inputs; what breaks the property, kills the process or hangs it is kept under `found`."""
         began = time.monotonic()
-        for engine, share in engines().items():
+        for engine, share in engines(self.format).items():
             with tempfile.TemporaryDirectory(dir=_memory_folder()) as name:
                 folder = Path(name)
                 left = round(inputs * share)
@@ -112,11 +113,12 @@ class Campaign:
                 return done, False
             *lines, buffer = (buffer + chunk).split(b"\n")
             for line in lines:
-                kind, took_s, peak_kib, case = json.loads(line)
+                kind, took_s, peak_kib, case, parser = json.loads(line)
                 done += 1
                 self.slowest_s = max(self.slowest_s, took_s)
                 self.peak_bytes = max(self.peak_bytes, peak_kib * 1024)
                 self.outcomes[kind] += 1
+                self.accepted[parser] += kind == "accepted"
                 if case is not None:
                     self._found(found, kind, bytes.fromhex(case))
 

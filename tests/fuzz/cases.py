@@ -20,6 +20,7 @@ from tests.fuzz.writers import CANARY, encode
 
 FORMATS = ("csv", "jsonl", "parquet", "npz", "arrow", "interactions")
 UNKNOWN = ("refuse", "drop")
+ANY = "any"  # of them
 CLASS_LISTS: tuple[list[int | str] | None, ...] = (None, [0, 1], ["u", "v", "ü"], [-1, "1.5", "true"])
 
 
@@ -69,6 +70,12 @@ class Case:
         spec, _, content = stored.partition(b"\n")
         return cls(json.loads(spec), content)
 
+    @property
+    def parser(self) -> str:
+        """Which of FORMATS it is for."""
+        lists = self.spec["task"]["kind"] in ("rating", "next_item")
+        return "interactions" if lists else str(self.spec["format"])
+
 
 def fixed_schemas(format: str) -> Sequence[Schema | TableSchema]:
     """The few that coverage-guided fuzzing chooses from by one byte."""
@@ -107,6 +114,7 @@ def tables(draw: st.DrawFn) -> TableSchema:
 
 @st.composite
 def cases(draw: st.DrawFn, format: str) -> Case:
+    format = draw(st.sampled_from(FORMATS)) if format == ANY else format
     schema = draw(tables() if format == "interactions" else schemas(format))
     rng = Random(draw(st.integers(0, 2**63)))
     content = written(schema, rng)
@@ -130,4 +138,4 @@ def seeds(format: str, rng: Random) -> list[bytes]:
     return [bytes([i]) + written(schema, rng) for i, schema in enumerate(choices) for _ in range(12)]
 
 
-__all__ = ["CANARY", "FORMATS", "Case", "Schema", "cases", "from_bytes", "seeds"]
+__all__ = ["ANY", "CANARY", "FORMATS", "Case", "Schema", "cases", "from_bytes", "seeds"]

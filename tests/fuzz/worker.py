@@ -1,4 +1,4 @@
-"""`python -m tests.fuzz.worker FORMAT ENGINE SEED COUNT FOLDER`: feeds one parser, one line on stdout an input.
+"""`python -m tests.fuzz.worker FORMAT ENGINE SEED COUNT FOLDER`: feeds one parser, or any, a line on stdout an input.
 
 It has a limit on memory and may die or hang at any input: the input stands in FOLDER/current before it is parsed.
 """
@@ -57,7 +57,7 @@ def main(format: str, engine: str, first: int, count: int, folder: Path) -> None
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         keep = case.to_bytes().hex() if kind.startswith("finding") and kind not in told else None
         told.add(kind)
-        lines.write(json.dumps([kind, time.monotonic() - began, peak, keep]) + "\n")
+        lines.write(json.dumps([kind, time.monotonic() - began, peak, keep, case.parser]) + "\n")
 
     run(one)
 

@@ -107,11 +107,11 @@ def test_a_part_is_sent_of_a_whole_file_alone(api: Api, settings: Settings, db: 
 
 
 def test_over_the_wire_a_damaged_file_never_arrives_complete(
-    api: Api, settings: Settings, db: Database, submit: Any, tmp_path: Path
+    api: Api, settings: Settings, db: Database, submit: Any
 ) -> None:
     model = Published(api, settings, db, submit(), 4 * CHUNK)
     model.damage(5)
-    with serving(settings.home, tmp_path / "out") as url:
+    with serving(settings.home) as url:
         address = f"{url}{model.url}/artifacts/model.safetensors"
         with pytest.raises(httpx.RemoteProtocolError):
             httpx.get(address, headers=api.headers("admin"), trust_env=False)

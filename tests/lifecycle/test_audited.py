@@ -28,7 +28,7 @@ from worker.attempt.auditor import replay
 from worker.attempt.fork_server import ForkServer
 from worker.attempt.supervisor import run_attempt
 
-settings, db, fork_server = auditing.settings, auditing.db, auditing.fork_server
+settings, db = auditing.settings, auditing.db
 small = auditing.client
 # μ = 2, where 20,000 canaries tell four fifths of the noise apart with certainty.
 WIDE = 800

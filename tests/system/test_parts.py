@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import boto3
 import numpy as np
 import obstore
 import pytest
@@ -108,6 +107,8 @@ def test_objects_are_encrypted_as_the_settings_ask(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By what the server says of each object: put in one request, in pieces, and renamed."""
+    import boto3
+
     endpoint = {"endpoint_url": os.environ["AWS_ENDPOINT_URL"], "region_name": os.environ["AWS_REGION"]}
     client: Any = boto3.client("s3", **endpoint)
     name, prefix = address.removeprefix("s3://").split("/", 1)

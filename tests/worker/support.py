@@ -352,15 +352,15 @@ class Ended:
     printed: bytes = b""
 
 
-class Forks:
+class Forks(ForkServer):
     """The product's fork server, one for all tests of this process: loading torch anew takes three seconds each time.
 
     What its forks print goes to a file.
     """
 
     def __init__(self) -> None:
-        self.server = ForkServer()
-        atexit.register(self.server.close)
+        super().__init__()
+        atexit.register(self.close)
         self._out = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as this process
         atexit.register(self._out.close)
 
@@ -371,7 +371,7 @@ class Forks:
             for stream in (1, 2):
                 os.dup2(self._out.fileno(), stream)  # the server inherits them, if it starts now
             self._out.seek(0, os.SEEK_END)
-            return self.server.start(channel)
+            return super().start(channel)
         finally:
             for stream, saved in zip((1, 2), before, strict=True):
                 os.dup2(saved, stream)

@@ -14,16 +14,10 @@ import psutil
 import pytest
 
 from app.errors import TransientError
-from tests.worker.support import ROOT, forks
+from tests.worker.support import ROOT
 from worker.attempt.fork_server import ForkServer, Process
 from worker.channel import Channel
 from worker.messages import TO_SUPERVISOR, Failed, Stop
-
-
-@pytest.fixture
-def fork_server() -> ForkServer:
-    """The one that all tests of this process share: it is started again after its end."""
-    return forks.server
 
 
 def forked(fork_server: ForkServer) -> tuple[Process, Channel]:
@@ -88,9 +82,12 @@ def sockets(process: psutil.Process) -> set[str]:
 
 def test_a_fork_server_that_was_killed_is_replaced_and_its_forks_are_gone(fork_server: ForkServer) -> None:
     process, channel = forked(fork_server)
+    fork_server.note_passed("a self-test")
     fork_server._process.kill()  # type: ignore[union-attr]
     assert process.ended(120), "a fork dies with its fork server"
+    assert fork_server.has_passed("a self-test")
     again, other = forked(fork_server)
+    assert not fork_server.has_passed("a self-test"), "nothing passed in the new one"
     other.send(Stop())
     assert isinstance(other.receive(), Failed) and again.ended(120)
     for each in (process, again, channel, other):

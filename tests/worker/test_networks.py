@@ -31,7 +31,6 @@ from tests.worker.support import (
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.engine import Clip
 from worker.clipping.linear import LinearClipping
-from worker.clipping.opacus import OpacusClipping
 from worker.clipping.plain import PlainGradient
 from worker.clipping.totals import Grid
 from worker.messages import Finished, Ready
@@ -91,6 +90,8 @@ def test_initialization_is_keyed() -> None:
 
 
 def test_the_plan_builds_the_engine_that_was_asked_for() -> None:
+    from worker.clipping.opacus import OpacusClipping  # two seconds
+
     def of(**changes: Any) -> Any:
         return plan_of(start_of(spec(**changes), SHAPE)).engine
 
@@ -122,6 +123,8 @@ def test_a_linear_model_by_the_reference_engine(bias: bool) -> None:
 @pytest.mark.parametrize("kind", ["flat", "automatic", "per_layer"])
 @pytest.mark.parametrize("model", [MlpModel(hidden=[4, 3]), CnnModel(preset="conv2")])
 def test_engines_agree(model: Any, kind: Any) -> None:
+    from worker.clipping.opacus import OpacusClipping  # two seconds
+
     features = 784 if model.kind == "cnn" else 6
     x, y = dense(12, features, 3)
     network = Network(features, 3, model, torch.float64)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -160,13 +159,6 @@ def test_records_that_are_none_are_pointed_at(name: str, record: Any) -> None:
     with pytest.raises(InvalidRequest) as refused:
         checked([records[0], record], read_task, read, width)
     assert refused.value.members["errors"][0]["pointer"].startswith("/records/1")
-
-
-@pytest.fixture(scope="module")
-def fork_server() -> Iterator[ForkServer]:
-    made = ForkServer()
-    yield made
-    made.close()
 
 
 def test_a_process_of_its_own_answers(tmp_path: Path, fork_server: ForkServer) -> None:

@@ -51,7 +51,7 @@ class Watched(Supervisor):
         """No rank is left, not even as a zombie: they are the fork server's to reap."""
         deadline = time.monotonic() + 20.0
         while any(_lives(pid) for pid in self.pids) and time.monotonic() < deadline:
-            forks.server._ended_how(self.pids[0])  # it reaps where it is asked
+            forks._ended_how(self.pids[0])  # it reaps where it is asked
             time.sleep(0.05)
         return not any(_lives(pid) for pid in self.pids)
 

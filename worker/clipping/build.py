@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from app.contracts.job_spec import Clipping, LinearModel
 from app.errors import PrivacyError
 from app.privacy.mechanism import TrainingMechanism
-from app.privacy.numerics import NETWORK_GROUP, SumType
+from app.privacy.numerics import GROUP, SumType
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.engine import ClippingKind, GradientEngine
 from worker.clipping.linear import LinearClipping, LinearGradient
@@ -32,6 +32,7 @@ def build_engine(
     *,
     positions: int | None = None,
     sums: SumType = "float64",
+    group: int = GROUP,
     grid: Grid | None = None,
     over: Floats = ONE_PROCESS,
     views: Views | None = None,
@@ -44,6 +45,7 @@ def build_engine(
         training: what is charged: kind and norm of the clip. None on public data, where nothing is clipped.
         positions: see Bookkeeping.
         sums: the type of sums over records.
+        group: how many records a network adds in float32, if sums are. A linear model adds as many as GROUP says.
         grid: how passes are added, if as integers.
         over: the ranks, on public data where nothing is clipped.
         views: of each record, over which its gradient is averaged; None: the record itself.
@@ -64,7 +66,7 @@ def build_engine(
         return RatingClipping(model, kind, norm, grid)
     network = _module_model(model)
     module = network.module()
-    narrow: dict[str, Any] = {} if opacus else {"group": NETWORK_GROUP if sums == "float32" else None}
+    narrow: dict[str, Any] = {} if opacus else {"group": group if sums == "float32" else None}
     engine = Bookkeeping[Any] if not opacus else _reference()
     if opacus and isinstance(model, Linear):
         module = next(module.children())  # its tensors have the linear model's names

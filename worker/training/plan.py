@@ -390,9 +390,16 @@ def _engine(
     elif training is not None and ranks.size > 1:
         raise PrivacyError("several processes need totals in integers: this job's are in float64")
     over = Floats(ranks, sharded)
-    positions, sums = numerics.positions, numerics.sums
     return numerics, build_engine(
-        model, spec.clipping, training, positions=positions, sums=sums, grid=grid, over=over, views=views
+        model,
+        spec.clipping,
+        training,
+        positions=numerics.positions,
+        sums=numerics.sums,
+        group=numerics.group,
+        grid=grid,
+        over=over,
+        views=views,
     )
 
 
