@@ -163,7 +163,8 @@ def test_a_job_that_claims_nothing_has_no_canaries() -> None:
 
 
 def audited_job() -> Job:
-    quoted = {"epsilon": {"value": 1.0, "delta": 1e-5, "accountant": "gdp"}}
+    charge = {"train": 1, "holdout": 0, "unit": "gdp-1e-9"}
+    quoted = {"epsilon": {"value": 1.0, "delta": 1e-5, "accountant": "gdp"}, "charge": charge}
     mechanism = start_of(spec(**AUDIT), SHAPE)["mechanism"]
     return Job(id="job_1", spec=spec(**AUDIT), mechanism=mechanism, quote=quoted)
 

@@ -130,7 +130,8 @@ def left(folder: Path) -> NDArray[np.float64]:
 def shown(folder: Path, start: dict[str, Any]) -> Finding:
     """As the supervisor finds it, from the published file."""
     file = ArtifactFile(name=CANARIES_FILE, path=str(folder / CANARIES_FILE), sha256="0" * 64, size_bytes=1)
-    quoted = {"epsilon": {"value": 1.0, "delta": 1e-5, "accountant": "gdp"}}
+    charge = {"train": 1, "holdout": 0, "unit": "gdp-1e-9"}
+    quoted = {"epsilon": {"value": 1.0, "delta": 1e-5, "accountant": "gdp"}, "charge": charge}
     found = finding_of(Job(id="job_1", spec=start["spec"], mechanism=start["mechanism"], quote=quoted), [file])
     assert found is not None
     return found
