@@ -197,7 +197,7 @@ def open_page(chromium: Any, server: str) -> Iterator[Callable[..., Any]]:
         page = context.new_page()
         page.set_default_timeout(90_000)
         page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
-        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("pageerror", lambda error: complaints.append(error.stack or str(error)))
         page.on("dialog", lambda dialog: complaints.append(f"dialog {dialog.message}"))
         page.on("request", lambda asked: None if asked.url.startswith(server) else complaints.append(asked.url))
         page.goto(path)
