@@ -122,8 +122,9 @@ class Numerics(Document):
     def of_numbers(self, numbers: int) -> Numerics:
         """Returns the same numerics for a model with so many trained numbers: integer totals add the grid's slack.
 
-        Where that would exceed MOST_GRID_SLACK, totals are in float64, whose rounding `sensitivity_slack` has already.
-        All of this follows from public sizes.
+        Where that would exceed MOST_GRID_SLACK, totals are in float64, whose rounding `sensitivity_slack` has already
+        if each pass is added once. A network adds each group, so it sums in float64 then. All of this follows from
+        public sizes.
         """
         if self.totals == "float64":
             return self
@@ -131,8 +132,13 @@ class Numerics(Document):
         # In float32 one more record changes two groups, and each is rounded to the grid: at least two.
         added = grid_slack(self.records_bound, min(rows, self.records_bound) if self._in_groups else rows, numbers)
         if added > MOST_GRID_SLACK:
-            return self.model_copy(update={"totals": "float64"})
+            wide = self._of_wide_sums() if self._in_groups else self
+            return wide.model_copy(update={"totals": "float64"})
         return self.model_copy(update={"sensitivity_slack": self.sensitivity_slack + added})
+
+    def _of_wide_sums(self) -> Numerics:
+        slack = max(self.sensitivity_slack, sensitivity_slack(self.records_bound, self.rows_per_pass, self.positions))
+        return self.model_copy(update={"sums": "float64", "sensitivity_slack": slack})
 
     @property
     def _in_groups(self) -> bool:

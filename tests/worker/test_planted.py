@@ -16,6 +16,7 @@ from app.contracts.audit import CANARIES_FILE, TENSOR
 from app.db.models import Job
 from app.formats.stored import Csr, Pairs, Sequences, StoredPart
 from app.privacy.canaries import Finding, coins
+from app.privacy.prices import Charge
 from tests.by_night import but
 from tests.worker.support import Supervisor, dense, keys_of, plan_of, run_child, run_thread, spec, start_of
 from tests.worker.test_adaptive import adaptive_start
@@ -33,6 +34,7 @@ from worker.training.synthetic import Draws
 
 N, WIDE, ITEMS = 600, 256, 150
 KEYED = {"segments": [{"from_step": 1} | keys_of("x")], "allowed_steps": 0}
+EPSILON = {"value": 1.0, "delta": 1e-5, "accountant": "gdp"}
 AUDIT = {"audit": {"canaries": 200, "kind": "records"}}
 SGD = {"kind": "dp_sgd", "learning_rate": 0.5}
 GENERATOR = np.random.default_rng(1)
@@ -130,7 +132,7 @@ def left(folder: Path) -> NDArray[np.float64]:
 def shown(folder: Path, start: dict[str, Any]) -> Finding:
     """As the supervisor finds it, from the published file."""
     file = ArtifactFile(name=CANARIES_FILE, path=str(folder / CANARIES_FILE), sha256="0" * 64, size_bytes=1)
-    quoted = {"epsilon": {"value": 1.0, "delta": 1e-5, "accountant": "gdp"}}
+    quoted = {"charge": Charge.nothing().model_dump(), "epsilon": EPSILON}
     found = finding_of(Job(id="job_1", spec=start["spec"], mechanism=start["mechanism"], quote=quoted), [file])
     assert found is not None
     return found
@@ -201,6 +203,29 @@ def test_a_table_s_canaries_have_declared_cells_and_an_image_s_dots() -> None:
     assert set(dots.dense(torch.float32).unique().tolist()) == {0.0, 1.0}
     target = canaries(start_of(spec(evaluation=None, **AUDIT), shape(5, 1)))._every
     assert set(target.labels.tolist()) == {-1e6, 1e6}
+
+
+@pytest.mark.parametrize("purpose", ["dropout", "views"])
+def test_a_canary_shares_no_record_s_masks_and_views(tmp_path: Path, purpose: str) -> None:
+    """Records that are not finite add nothing. What the secret key changes is then the canaries' part."""
+    job: dict[str, Any] = {"model": {"kind": "mlp", "hidden": [8], "dropout": 0.5}}
+    if purpose == "views":
+        job = {
+            "model": {"kind": "cnn", "preset": "conv5", "image": {"height": 8, "width": 8, "channels": 1}},
+            "augmentation": {"views": 2, "transforms": [{"kind": "crop", "padding": 2}]},
+        }
+    asked = spec(evaluation=None, length={"steps": 2}, sampling={"kind": "full_batch"}, **AUDIT, **job)
+    part = StoredPart(np.full((4, 64), np.nan, np.float32), np.arange(4) % 3)
+    start = start_of(asked, shape(64, records=4))
+    weights = []
+    for secret in ("one", "two"):
+        segment = {"from_step": 1, "recorded": []} | keys_of("s0")
+        segment[f"{purpose}_key"] = keys_of(secret)[f"{purpose}_key"]
+        supervisor = attempt(tmp_path / secret, start, [part], [])
+        supervisor.segments = [segment]
+        assert isinstance(run_thread(supervisor).last, Finished)
+        weights.append((tmp_path / secret / "model.safetensors").read_bytes())
+    assert weights[0] == weights[1]
 
 
 def test_an_adaptive_norm_counts_no_canary(tmp_path: Path) -> None:
