@@ -204,7 +204,7 @@ def numerics_of(spec: JobSpec, sizes: PublicSizes, features: Features) -> Numeri
     computed = _expected_passes(rows, made * per_unit, spread * per_unit) * rows
     trained = spec.audit.trained if spec.audit is not None else 0
     bound = (records_bound(sizes.records) + trained) * per_unit
-    sums: SumType = "float32" if _sums_in_float32(spec, sizes, passes, rows) else "float64"
+    sums: SumType = "float32" if _sums_in_float32(spec, sizes, passes, rows, bound) else "float64"
     group = NETWORK_GROUP if sums == "float32" and isinstance(spec.model, MlpModel) else GROUP
     return Numerics(
         passes=passes,
@@ -238,7 +238,7 @@ def pass_type(spec: JobSpec, sizes: PublicSizes) -> PassType:
     return "float32" if spec.runtime.dtype == "auto" else spec.runtime.dtype
 
 
-def _sums_in_float32(spec: JobSpec, sizes: PublicSizes, passes: PassType, rows: int) -> bool:
+def _sums_in_float32(spec: JobSpec, sizes: PublicSizes, passes: PassType, rows: int, bound: int) -> bool:
     """Returns True if sums over records may be in float32 (elsewhere they save nothing, decision 19).
 
     So they are in float32 passes of whole groups of a linear model, or of a private network of linear layers, with one
@@ -246,7 +246,7 @@ def _sums_in_float32(spec: JobSpec, sizes: PublicSizes, passes: PassType, rows: 
     """
     model = spec.model
     width = 4 * (model.inputs(sizes.features) if isinstance(model, LinearModel) else sizes.features)
-    if spec.sampling.takes_all and not in_memory(records_bound(sizes.records), width):
+    if spec.sampling.takes_all and not in_memory(bound, width):
         return False  # a secret order of all records would take memory for each, and read the disk out of order
     linear = isinstance(model, LinearModel) or (isinstance(model, MlpModel) and spec.privacy is not None)
     linear = linear and (spec.clipping is None or spec.clipping.engine == "bookkeeping")

@@ -16,9 +16,11 @@ from app.contracts.dataset_spec import Features
 from app.contracts.job_spec import JobSpec
 from app.privacy.numerics import (
     FEW_ROWS,
+    IN_MEMORY_BYTES,
     Numerics,
     PublicSizes,
     _expected_passes,
+    in_memory,
     numerics_of,
     records_bound,
     sensitivity_slack,
@@ -192,3 +194,14 @@ def test_a_network_s_groups_are_not_added_to_float64_totals() -> None:
     assert (large.sums, large.totals) == ("float64", "float64")
     bound, rows = found.records_bound, found.rows_per_pass
     assert large.sensitivity_slack >= max(found.sensitivity_slack, sensitivity_slack(bound, rows, 1))
+
+
+@pytest.mark.parametrize("model", [MLP, {"kind": "linear"}])
+def test_canaries_count_where_a_full_batch_s_order_must_fit_in_memory(model: dict[str, Any]) -> None:
+    """An attempt decides by the whole bound if records stay on disk; there no order of all of them is drawn."""
+    records = (IN_MEMORY_BYTES // (4 * 784) - 64) // 2
+    plain = numerics(None, records, model=model)
+    audited = numerics(None, records, model=model, audit={"canaries": 1000, "kind": "records"})
+    for each in (plain, audited):
+        assert (each.sums == "float32") == in_memory(each.records_bound, 4 * 784)
+    assert (plain.sums, audited.sums) == ("float32", "float64")
