@@ -30,9 +30,7 @@ class Runtime(Document):
     # The processor threads of each rank. auto: the machine's processors divided by the ranks that the job asks for, as
     # its first ready attempt finds them. The number is stored then, and every later attempt has it, on any machine.
     # Jobs that name the same number have the same bits for every number of ranks.
-    threads: Literal["auto"] | Annotated[int, Field(strict=True, ge=1, le=MOST_THREADS)] = Field(
-        default="auto", exclude_if=lambda threads: threads == "auto"
-    )
+    threads: Literal["auto"] | Annotated[int, Field(strict=True, ge=1, le=MOST_THREADS)] = "auto"
     # What the ranks divide among themselves besides passes. optimizer: each keeps the optimizer's state, adds the noise
     # and makes the update of its own share of the parameters alone, so it needs less memory. The model is the same.
     shard: Literal["none", "optimizer"] = "none"

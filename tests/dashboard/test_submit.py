@@ -20,6 +20,7 @@ from app.dashboard.whatif import chosen, variations
 from app.db.models import Dataset, Job
 from app.grants.service import Granted, give
 from app.ids import now
+from app.privacy.prices import Charge
 from tests.dashboard.conftest import Browser, token_of
 from tests.dashboard.scene import XSS, Everything, Scene
 from tests.factories import job_spec
@@ -228,8 +229,10 @@ def test_the_mark_of_a_click_is_as_the_api_has_it(whole: Whole, signed_in: Signe
 
 def test_another_rate_or_price_is_another_agreement() -> None:
     spec = JobSpec.model_validate(job_spec("ds_1"))
-    agreements = [({"train": 1}, 0.5), ({"train": 1}, 0.25), ({"train": 1}, None), ({"train": 2}, 0.5)]
-    assert len({agreed_on(spec, charge, rate) for charge, rate in agreements}) == len(agreements)
+    agreements = [(1, 0.5), (1, 0.25), (1, None), (2, 0.5)]
+    assert len({agreed_on(spec, Charge(train=train, holdout=0, unit=None), rate) for train, rate in agreements}) == len(
+        agreements
+    )
 
 
 def test_what_does_not_fit_cannot_be_submitted(whole: Whole, signed_in: SignedIn) -> None:

@@ -96,9 +96,9 @@ def _derived(settings: Settings, job: str) -> Iterator[bytes]:
     db.close()
     assert segments
     for segment in segments:
-        assert segment["key_id"] == secret_id(secret)
+        assert segment.key_id == secret_id(secret)
         for purpose in ("noise", "sampler", "release"):
-            yield from spellings(derive_key(secret, secret_id(secret), bytes.fromhex(segment["salt"]), purpose))
+            yield from spellings(derive_key(secret, secret_id(secret), bytes.fromhex(segment.salt), purpose))
 
 
 def _check_worker_log(job: str, log: Path) -> None:

@@ -30,6 +30,7 @@ from tests.jobs.stored_cases import CASES, job_of
 # Members that admission writes since, by column.
 SINCE = [
     ("spec", ', "processes": 1'),
+    ("spec", ', "threads": "auto"'),
     ("spec", ', "shard": "none"'),
     ("spec", ', "averaging": null'),
     ("quote", ', "draw": "gaps"'),

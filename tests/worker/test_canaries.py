@@ -15,7 +15,6 @@ from app.db.models import Job
 from app.errors import PrivacyError
 from app.formats.stored import StoredPart
 from app.privacy.canaries import coins
-from app.privacy.prices import Charge
 from tests.by_night import but
 from tests.worker.support import Supervisor, dense, plan_of, run_child, run_thread, spec, start_of
 from tests.worker.test_joined import attempt
@@ -57,7 +56,6 @@ JOBS: dict[str, dict[str, Any]] = {
     "averaged": {"optimizer": SGD | {"averaging": {"kind": "tail"}}},
 }
 BY_DAY = ("full batch", "poisson", "poisson, by gaps", "mlp, per layer", "averaged")
-EPSILON = {"value": 1.0, "delta": 1e-5, "accountant": "gdp"}
 AUDIT = {"audit": {"canaries": 200}}
 X, Y = dense(500, 5, 3)
 TRAIN, HELD = StoredPart(X[:400], Y[:400]), StoredPart(X[400:], Y[400:])
@@ -165,7 +163,8 @@ def test_a_job_that_claims_nothing_has_no_canaries() -> None:
 
 
 def audited_job() -> Job:
-    quoted = {"charge": Charge.nothing().model_dump(), "epsilon": EPSILON}
+    charge = {"train": 1, "holdout": 0, "unit": "gdp-1e-9"}
+    quoted = {"epsilon": {"value": 1.0, "delta": 1e-5, "accountant": "gdp"}, "charge": charge}
     mechanism = start_of(spec(**AUDIT), SHAPE)["mechanism"]
     return Job(id="job_1", spec=spec(**AUDIT), mechanism=mechanism, quote=quoted)
 

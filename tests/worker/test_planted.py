@@ -16,7 +16,6 @@ from app.contracts.audit import CANARIES_FILE, TENSOR
 from app.db.models import Job
 from app.formats.stored import Csr, Pairs, Sequences, StoredPart
 from app.privacy.canaries import Finding, coins
-from app.privacy.prices import Charge
 from tests.by_night import but
 from tests.worker.support import Supervisor, dense, keys_of, plan_of, run_child, run_thread, spec, start_of
 from tests.worker.test_adaptive import adaptive_start
@@ -34,7 +33,6 @@ from worker.training.synthetic import Draws
 
 N, WIDE, ITEMS = 600, 256, 150
 KEYED = {"segments": [{"from_step": 1} | keys_of("x")], "allowed_steps": 0}
-EPSILON = {"value": 1.0, "delta": 1e-5, "accountant": "gdp"}
 AUDIT = {"audit": {"canaries": 200, "kind": "records"}}
 SGD = {"kind": "dp_sgd", "learning_rate": 0.5}
 GENERATOR = np.random.default_rng(1)
@@ -132,7 +130,8 @@ def left(folder: Path) -> NDArray[np.float64]:
 def shown(folder: Path, start: dict[str, Any]) -> Finding:
     """As the supervisor finds it, from the published file."""
     file = ArtifactFile(name=CANARIES_FILE, path=str(folder / CANARIES_FILE), sha256="0" * 64, size_bytes=1)
-    quoted = {"charge": Charge.nothing().model_dump(), "epsilon": EPSILON}
+    charge = {"train": 1, "holdout": 0, "unit": "gdp-1e-9"}
+    quoted = {"epsilon": {"value": 1.0, "delta": 1e-5, "accountant": "gdp"}, "charge": charge}
     found = finding_of(Job(id="job_1", spec=start["spec"], mechanism=start["mechanism"], quote=quoted), [file])
     assert found is not None
     return found
