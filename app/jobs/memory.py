@@ -76,7 +76,9 @@ def estimate(spec: JobSpec, sizes: PublicSizes, rows: tuple[int, int], numerics:
         divided = each + (LINEAR_DIVIDED * each if linear else 2 * NUMBER_BYTES * largest)
     observed = 2 * each if optimizer.observes else 0
     noises = 2 if spec.noise is not None else 1 if spec.privacy is not None else 0
-    held = spec.model.held(RecordSizes(sizes.features, sizes.outputs, sizes.sparse, rows[1])) or PASS_BYTES
+    held = (
+        spec.model.held(RecordSizes(sizes.features, sizes.outputs, sizes.sparse, rows[1])) or PASS_BYTES
+    ) * spec.views
     parts = {
         "model_bytes": each + _module_bytes(spec, numbers, numerics),
         "totals_bytes": each + own + (LINEAR_SCRATCH * each if linear else 2 * NUMBER_BYTES * largest),

@@ -122,8 +122,9 @@ class Numerics(Document):
     def of_numbers(self, numbers: int) -> Numerics:
         """Returns the same numerics for a model with so many trained numbers: integer totals add the grid's slack.
 
-        Where that would exceed MOST_GRID_SLACK, totals are in float64, whose rounding `sensitivity_slack` has already.
-        All of this follows from public sizes.
+        Where that would exceed MOST_GRID_SLACK, totals are in float64, whose rounding `sensitivity_slack` has already
+        if each pass is added once. A network adds each group, so it sums in float64 then. All of this follows from
+        public sizes.
         """
         if self.totals == "float64":
             return self
@@ -131,8 +132,13 @@ class Numerics(Document):
         # In float32 one more record changes two groups, and each is rounded to the grid: at least two.
         added = grid_slack(self.records_bound, min(rows, self.records_bound) if self._in_groups else rows, numbers)
         if added > MOST_GRID_SLACK:
-            return self.model_copy(update={"totals": "float64"})
+            wide = self._of_wide_sums() if self._in_groups else self
+            return wide.model_copy(update={"totals": "float64"})
         return self.model_copy(update={"sensitivity_slack": self.sensitivity_slack + added})
+
+    def _of_wide_sums(self) -> Numerics:
+        slack = max(self.sensitivity_slack, sensitivity_slack(self.records_bound, self.rows_per_pass, self.positions))
+        return self.model_copy(update={"sums": "float64", "sensitivity_slack": slack})
 
     @property
     def _in_groups(self) -> bool:
@@ -198,7 +204,7 @@ def numerics_of(spec: JobSpec, sizes: PublicSizes, features: Features) -> Numeri
     computed = _expected_passes(rows, made * per_unit, spread * per_unit) * rows
     trained = spec.audit.trained if spec.audit is not None else 0
     bound = (records_bound(sizes.records) + trained) * per_unit
-    sums: SumType = "float32" if _sums_in_float32(spec, sizes, passes, rows) else "float64"
+    sums: SumType = "float32" if _sums_in_float32(spec, sizes, passes, rows, bound) else "float64"
     group = NETWORK_GROUP if sums == "float32" and isinstance(spec.model, MlpModel) else GROUP
     return Numerics(
         passes=passes,
@@ -232,7 +238,7 @@ def pass_type(spec: JobSpec, sizes: PublicSizes) -> PassType:
     return "float32" if spec.runtime.dtype == "auto" else spec.runtime.dtype
 
 
-def _sums_in_float32(spec: JobSpec, sizes: PublicSizes, passes: PassType, rows: int) -> bool:
+def _sums_in_float32(spec: JobSpec, sizes: PublicSizes, passes: PassType, rows: int, bound: int) -> bool:
     """Returns True if sums over records may be in float32 (elsewhere they save nothing, decision 19).
 
     So they are in float32 passes of whole groups of a linear model, or of a private network of linear layers, with one
@@ -240,7 +246,7 @@ def _sums_in_float32(spec: JobSpec, sizes: PublicSizes, passes: PassType, rows: 
     """
     model = spec.model
     width = 4 * (model.inputs(sizes.features) if isinstance(model, LinearModel) else sizes.features)
-    if spec.sampling.takes_all and not in_memory(records_bound(sizes.records), width):
+    if spec.sampling.takes_all and not in_memory(bound, width):
         return False  # a secret order of all records would take memory for each, and read the disk out of order
     linear = isinstance(model, LinearModel) or (isinstance(model, MlpModel) and spec.privacy is not None)
     linear = linear and (spec.clipping is None or spec.clipping.engine == "bookkeeping")

@@ -93,6 +93,17 @@ def test_the_estimate_holds_what_a_process_does() -> None:
     assert "MiB" in (warning(plain, plain.process_bytes - 1) or "")
 
 
+def test_a_pass_holds_all_views_of_its_records() -> None:
+    """The same room for a pass, with fewer records in it."""
+    sizes, found = PublicSizes(60_000, 1, 3072, 10, False), []
+    for views in (1, 4):
+        augmentation = {"views": views, "transforms": [{"kind": "flip"}]}
+        asked = spec_of(model={"kind": "cnn", "preset": "conv5"}, augmentation=augmentation)
+        numerics = numerics_of(asked, sizes, Tensor(array="x"))
+        found.append((estimate(asked, sizes, (0, 0), numerics).passes_bytes / views, numerics.rows_per_pass))
+    assert found[0][0] / found[0][1] == pytest.approx(found[1][0] / found[1][1])
+
+
 @pytest.fixture
 def settings(settings: Settings) -> Settings:
     return settings.model_copy(update={"attempt_memory_bytes": 2**28})

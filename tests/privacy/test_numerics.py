@@ -16,9 +16,11 @@ from app.contracts.dataset_spec import Features
 from app.contracts.job_spec import JobSpec
 from app.privacy.numerics import (
     FEW_ROWS,
+    IN_MEMORY_BYTES,
     Numerics,
     PublicSizes,
     _expected_passes,
+    in_memory,
     numerics_of,
     records_bound,
     sensitivity_slack,
@@ -180,3 +182,26 @@ def test_fewer_rows_where_a_pass_does_not_fit(rows: int, sums: str) -> None:
 
 def test_a_part_holds_at_most_twice_what_is_declared() -> None:
     assert records_bound(100) == 264 and math.isclose(records_bound(10**6) / 10**6, 2.0, rel_tol=1e-3)
+
+
+def test_a_network_s_groups_are_not_added_to_float64_totals() -> None:
+    """Each of N/96 additions to a running total rounds by up to u N C. At such sizes no slack has paid for that."""
+    records = 10**8
+    found = numerics(480, records, model=MLP)
+    assert found.sums == "float32" and found.group == 96
+    small, large = found.of_numbers(1000), found.of_numbers(10**7)
+    assert (small.sums, small.totals) == ("float32", "integers")
+    assert (large.sums, large.totals) == ("float64", "float64")
+    bound, rows = found.records_bound, found.rows_per_pass
+    assert large.sensitivity_slack >= max(found.sensitivity_slack, sensitivity_slack(bound, rows, 1))
+
+
+@pytest.mark.parametrize("model", [MLP, {"kind": "linear"}])
+def test_canaries_count_where_a_full_batch_s_order_must_fit_in_memory(model: dict[str, Any]) -> None:
+    """An attempt decides by the whole bound if records stay on disk; there no order of all of them is drawn."""
+    records = (IN_MEMORY_BYTES // (4 * 784) - 64) // 2
+    plain = numerics(None, records, model=model)
+    audited = numerics(None, records, model=model, audit={"canaries": 1000, "kind": "records"})
+    for each in (plain, audited):
+        assert (each.sums == "float32") == in_memory(each.records_bound, 4 * 784)
+    assert (plain.sums, audited.sums) == ("float32", "float64")

@@ -204,6 +204,29 @@ def test_a_table_s_canaries_have_declared_cells_and_an_image_s_dots() -> None:
     assert set(target.labels.tolist()) == {-1e6, 1e6}
 
 
+@pytest.mark.parametrize("purpose", ["dropout", "views"])
+def test_a_canary_shares_no_record_s_masks_and_views(tmp_path: Path, purpose: str) -> None:
+    """Records that are not finite add nothing. What the secret key changes is then the canaries' part."""
+    job: dict[str, Any] = {"model": {"kind": "mlp", "hidden": [8], "dropout": 0.5}}
+    if purpose == "views":
+        job = {
+            "model": {"kind": "cnn", "preset": "conv5", "image": {"height": 8, "width": 8, "channels": 1}},
+            "augmentation": {"views": 2, "transforms": [{"kind": "crop", "padding": 2}]},
+        }
+    asked = spec(evaluation=None, length={"steps": 2}, sampling={"kind": "full_batch"}, **AUDIT, **job)
+    part = StoredPart(np.full((4, 64), np.nan, np.float32), np.arange(4) % 3)
+    start = start_of(asked, shape(64, records=4))
+    weights = []
+    for secret in ("one", "two"):
+        segment = {"from_step": 1, "recorded": []} | keys_of("s0")
+        segment[f"{purpose}_key"] = keys_of(secret)[f"{purpose}_key"]
+        supervisor = attempt(tmp_path / secret, start, [part], [])
+        supervisor.segments = [segment]
+        assert isinstance(run_thread(supervisor).last, Finished)
+        weights.append((tmp_path / secret / "model.safetensors").read_bytes())
+    assert weights[0] == weights[1]
+
+
 def test_an_adaptive_norm_counts_no_canary(tmp_path: Path) -> None:
     """C after the first step, where parameters are the same, is the same to the bit."""
     norms = []

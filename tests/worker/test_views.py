@@ -362,6 +362,14 @@ def test_each_view_of_hashed_words_is_what_hashing_the_others_gives() -> None:
     assert bool((seen.private_norms >= found.norm(dim=1)).all())
 
 
+def test_products_of_views_are_a_record_s_own() -> None:
+    seen = word_views().of(hashed())
+    rows = seen.dense(torch.float64).view(9, 3, WORDS)
+    torch.testing.assert_close(seen.grams(3), torch.bmm(rows, rows.mT), rtol=1e-14, atol=1e-15)
+    alone = word_views().of(hashed().select(np.arange(5)))
+    assert torch.equal(alone.grams(3), seen.grams(3)[:5])
+
+
 @pytest.mark.parametrize(("kind", "rows", "bias"), [("flat", 48, True), ("flat", 2, False), ("automatic", 3, True)])
 def test_a_linear_model_s_sums_are_those_of_autograd_over_the_views(kind: str, rows: int, bias: bool) -> None:
     model, batch, by = Linear(WORDS, LABELS, bias=bias, rows_per_pass=rows), hashed(), word_views()

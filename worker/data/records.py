@@ -7,7 +7,6 @@ entries never does.
 
 from __future__ import annotations
 
-import itertools
 import math
 import warnings
 from typing import Any, Protocol
@@ -281,12 +280,19 @@ class SparseRecords(Cuttable["SparseRecords"]):
         return found if self.labels.device.type == "cpu" else found.as_csr(self.labels.device)
 
     def grams(self, each: int) -> Tensor:
-        """⟨x_u, x_v⟩ among each `each` rows, which are views of one record: float64 (n / each, each, each)."""
-        views = [self._matrix[at::each] for at in range(each)]
-        found = np.empty((len(self) // each, each, each))
-        for u, v in itertools.combinations_with_replacement(range(each), 2):
-            found[:, u, v] = found[:, v, u] = np.asarray(views[u].multiply(views[v]).sum(axis=1)).ravel()
-        return moved(torch.from_numpy(found), self.labels.device)
+        """⟨x_u, x_v⟩ among each `each` rows, which are views of one record: float64 (n / each, each, each).
+
+        A record at a time, over its own words: its numbers then depend on it alone, and take `each` rows of memory.
+        """
+        indptr, found = self._matrix.indptr, torch.empty(len(self) // each, each, each, dtype=torch.float64)
+        for record in range(len(found)):
+            ends = indptr[record * each : (record + 1) * each + 1]
+            part = slice(int(ends[0]), int(ends[-1]))
+            words, at = np.unique(self._matrix.indices[part], return_inverse=True)
+            rows = torch.zeros(each, len(words), dtype=torch.float64)
+            rows.numpy()[np.repeat(np.arange(each), np.diff(ends)), at] = self._matrix.data[part]
+            found[record] = torch.mm(rows, rows.mT)
+        return moved(found, self.labels.device)
 
     def to(self, device: torch.device) -> SparseRecords:
         """The same records on a device."""

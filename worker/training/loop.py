@@ -183,6 +183,7 @@ class Training:
         else:
             private_sum, private_count = plan.adaptive_norm.engine.private_sum_and_count(model, batch, clip)
         if self._canaries is not None:
+            plan.begin_public_passes(step)  # their masks and views are no record's: a record's are secret
             self._canaries.add_to(private_sum, model, canaries, clip)
         noised = self._release.release(private_sum, step, query, max_grad_norm, self._shards)
         if plan.adaptive_norm is None or self._counts is None or private_count is None:

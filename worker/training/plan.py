@@ -280,7 +280,7 @@ class Plan:
         self._begin(self._key(keys, "dropout"), self._key(keys, "views"), step)
 
     def begin_public_passes(self, step: int) -> None:
-        """Call before passes of public records within a step.
+        """Call before passes of public records, or of canaries, within a step.
 
         Their masks and views have publicly known keys: numbers that leave without noise must reveal nothing about
         private records' ones.

@@ -1,6 +1,8 @@
 """Canaries that the model trains on: synthetic records, sequences or texts.
 
-The engine clips them as it clips records, in passes of their own: no record's rounding, mask or count sees a canary.
+The engine clips them as it clips records, in passes of their own: no record's rounding, mask, view or count sees a
+canary. Masks and views of canaries are public (`Plan.begin_public_passes`). Under the records' key the canary at place
+i would have those of the record at place i, and one record more, which moves the others, would change all such pairs.
 The sum of the drawn canaries is a function of public numbers, the sampler's key and the parameters. Where users are
 protected, a canary is a user whose k records are all the same, so that together they may weigh C.
 """
