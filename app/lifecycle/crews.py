@@ -193,6 +193,6 @@ def _held(session: Session, lease_s: float) -> defaultdict[str, set[int]]:
     return held
 
 
-def _gpus(devices: Sequence[dict[str, object]] | None) -> list[Device]:
+def _gpus(devices: Sequence[object] | None) -> list[Device]:
     found = [Device.model_validate(each) for each in devices or ()]
     return [each for each in found if each.kind == "cuda"]

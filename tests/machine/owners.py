@@ -14,6 +14,7 @@ from app.db.models import SubAccount
 from app.ledger import behind, routes
 from app.ledger.schemas import CapChange
 from app.lifecycle import restore
+from app.privacy.prices import Units
 from app.retention.retire import retire_block
 from tests.machine import model
 from tests.machine.machine import Divergence, Machine, caller
@@ -240,7 +241,7 @@ class Owners(Machine):
         if known:
             raise Divergence(f"{known} are still behind after a restore")
 
-    def restored(self, ledger: str, posted: dict[str, int]) -> None:
+    def restored(self, ledger: str, posted: Units) -> None:
         state, recorded, of = self.state, self.recorded[ledger], self.state.ledgers[ledger]
         for job in state.jobs.values():
             if job.status in model.FINISHED or not (ledger == state.first or ledger in job.hold.payers):
@@ -256,7 +257,7 @@ class Owners(Machine):
         lacks = ZERO
         if not of.closed:
             lacks = self.post_missing(ledger, recorded)
-        if posted != {"train": lacks[0], "holdout": lacks[1]}:
+        if (posted.train, posted.holdout) != tuple(lacks):
             raise Divergence(f"it posted {posted}, and the model {lacks}")
         self.recorded[ledger] = state.head(ledger)
 

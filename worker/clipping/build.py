@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from app.contracts.job_spec import Clipping, LinearModel
@@ -66,8 +67,8 @@ def build_engine(
         return RatingClipping(model, kind, norm, grid)
     network = _module_model(model)
     module = network.module()
-    narrow: dict[str, Any] = {} if opacus else {"group": group if sums == "float32" else None}
-    engine = Bookkeeping[Any] if not opacus else _reference()
+    narrow = group if sums == "float32" else None
+    engine = _reference() if opacus else partial(Bookkeeping[Any], group=narrow)
     if opacus and isinstance(model, Linear):
         module = next(module.children())  # its tensors have the linear model's names
     return engine(
@@ -81,7 +82,6 @@ def build_engine(
         records_per_unit=of_unit,
         grid=grid,
         views=views,
-        **narrow,
     )
 
 
