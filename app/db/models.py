@@ -306,7 +306,6 @@ class Job(Base):
     mechanism: Mapped[dict[str, Any] | None]  # null on public data
     quote: Mapped[dict[str, Any]]
     # One unless a replay was not identical.
-    # One unless a replay was not identical.
     segments: Mapped[tuple[SaltedSteps, ...]] = mapped_column(Documents(tuple[SaltedSteps, ...]))
     steps: Mapped[int]
     attempt: Mapped[int] = mapped_column(default=0)  # the fencing token

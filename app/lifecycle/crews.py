@@ -118,8 +118,8 @@ def place_of(session: Session, worker: str, member: Member, lease_s: float) -> P
     """
     locked = select(Worker.name).where(Worker.crew == member.crew).order_by(Worker.name)
     listed = session.scalars(locked.with_for_update(key_share=True)).all()
-    pools = _pools(session, lease_s)
     own, kind = member.device.index, kind_of(member.device)
+    pools = _pools(session, lease_s, (member.crew, [own]))
     mine = pools.get((member.crew, kind), Pool(member.crew))
     rivals = tuple(pool for (crew, _kind), pool in pools.items() if crew != member.crew)
     is_lent = worker not in listed or own not in mine.free
@@ -149,9 +149,8 @@ def release(db: Database, job_id: str, number: int, gpus: Sequence[int]) -> None
     waited for them: a gang, and one for each GPU that was borrowed, whose workers heard of jobs that they could not
     take."""
     with db.write() as session:
-        held = update(Attempt).where(Attempt.job_id == job_id, Attempt.number == number)
-        if len(gpus) > 1:
-            session.execute(held.values(gpus=None))
+        lost = update(Attempt).where(Attempt.job_id == job_id, Attempt.number == number, Attempt.status == "lost")
+        session.execute(lost.values(gpus=None))
         queued = select(Job.id).where(Job.status == "queued", Job.study.is_(None), IS_DUE).order_by(Job.created_at)
         gang = session.scalars(queued.where(PROCESSES.not_in(("1", "auto")), DEVICE != "cpu").limit(1)).all()
         others = session.scalars(queued.limit(max(0, len(gpus) - 1))).all()
@@ -164,29 +163,34 @@ def kind_of(device: Device) -> Kind:
     return (device.name, device.capability, device.memory_bytes)
 
 
-def _pools(session: Session, lease_s: float) -> dict[tuple[str, Kind], Pool]:
+def _pools(
+    session: Session, lease_s: float, asker: tuple[str, list[int]] | None = None
+) -> dict[tuple[str, Kind], Pool]:
     since = now_there(session) - timedelta(seconds=lease_s)
     rows = session.execute(select(Worker.crew, Worker.devices).where(Worker.crew.is_not(None), Worker.seen_at > since))
     able: defaultdict[tuple[str, Kind], set[int]] = defaultdict(set)
     for crew, devices in rows:
         for gpu in _gpus(devices):
             able[crew, kind_of(gpu)].add(gpu.index)
-    held = _held(session, lease_s)
+    held = _held(session, lease_s, asker)
     return {
         (crew, kind): Pool(crew, tuple(sorted(there)), tuple(sorted(there - held[crew])))
         for (crew, kind), there in able.items()
     }
 
 
-def _held(session: Session, lease_s: float) -> defaultdict[str, set[int]]:
-    """The GPUs of each crew that attempts hold."""
+def _held(session: Session, lease_s: float, asker: tuple[str, list[int]] | None) -> defaultdict[str, set[int]]:
+    """The GPUs of each crew that attempts hold.
+
+    Args:
+        asker: the crew and the one GPU of the worker that asks: it claims nothing before its own process has ended.
+    """
     what = select(Attempt.crew, Attempt.gpus).where(Attempt.crew.is_not(None))
     running = what.join(Job, (Job.id == Attempt.job_id) & (Job.attempt == Attempt.number)).where(Job.status.in_(ACTIVE))
-    # The ranks of a lapsed lease end within one more, as their leader cannot renew it.
+    # The processes of a lapsed lease end within one more, as their leader cannot renew it.
     recently = Attempt.ended_at > now() - timedelta(seconds=lease_s)
     lost = session.execute(what.where(Attempt.status == "lost", recently))
-    # A single process is its own worker's: that one claims nothing before it has ended.
-    rows = [*session.execute(running), *((crew, gpus) for crew, gpus in lost if len(gpus or ()) > 1)]
+    rows = [*session.execute(running), *((crew, gpus) for crew, gpus in lost if (crew, gpus) != asker)]
     held: defaultdict[str, set[int]] = defaultdict(set)
     for crew, gpus in rows:
         held[crew].update(gpus or ())

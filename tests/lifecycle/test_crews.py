@@ -101,6 +101,31 @@ def test_after_a_lapsed_lease_gpus_are_lent_a_lease_later_or_when_their_ranks_ha
     assert again is not None and hands[0].held is held
 
 
+def test_a_lapsed_single_s_gpu_is_not_borrowed_while_its_process_may_be_there(db: Database, queue: Queue) -> None:
+    """Its own worker claims nothing before its process has ended; the others do not wait for that."""
+    hands = crew_of(db, 3)
+    single = queue.add()
+    held = hands[0].claim()
+    assert held is not None and held.gpus == (0,)
+    expire_all_leases(db)
+    assert reap_expired(db, 3) == 1
+    queue.add(3, key=1)
+    assert hands[1].claim() is None and hands[2].claim() is None, "one of the three is not free"
+    crews.release(db, single, 1, held.gpus)
+    gang = hands[1].claim()
+    assert gang is not None and gang.gpus == (1, 0, 2)
+
+
+def test_a_worker_that_was_started_anew_uses_its_own_gpu_at_once(db: Database, queue: Queue) -> None:
+    hands = crew_of(db, 2)
+    single = queue.add()
+    assert hands[1].claim() is not None
+    expire_all_leases(db)
+    reap_expired(db, 3)
+    held = Hand(db, 99, gpu(1), "crew").claim()
+    assert held is not None and (held.job_id, held.gpus) == (single, (1,))
+
+
 def test_releasing_wakes_the_workers_whose_gpus_were_borrowed(db: Database, queue: Queue) -> None:
     hands = crew_of(db, 3)
     queue.add(3)
