@@ -31,7 +31,6 @@ from app.contracts.runtime import MOST_PROCESSES, Runtime
 from app.db.clock import now_there
 from app.db.engine import Database
 from app.db.models import Attempt, Job, Worker
-from app.ids import now
 from app.lifecycle.states import ACTIVE, DEVICE, IS_DUE, PROCESSES, notify
 
 Kind = tuple[str, str | None, int | None]  # GPUs that compute alike: name, capability, memory
@@ -188,7 +187,7 @@ def _held(session: Session, lease_s: float, asker: tuple[str, list[int]] | None)
     what = select(Attempt.crew, Attempt.gpus).where(Attempt.crew.is_not(None))
     running = what.join(Job, (Job.id == Attempt.job_id) & (Job.attempt == Attempt.number)).where(Job.status.in_(ACTIVE))
     # The processes of a lapsed lease end within one more, as their leader cannot renew it.
-    recently = Attempt.ended_at > now() - timedelta(seconds=lease_s)
+    recently = Attempt.ended_at > now_there(session) - timedelta(seconds=lease_s)
     lost = session.execute(what.where(Attempt.status == "lost", recently))
     rows = [*session.execute(running), *((crew, gpus) for crew, gpus in lost if (crew, gpus) != asker)]
     held: defaultdict[str, set[int]] = defaultdict(set)
