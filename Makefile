@@ -2,8 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PINS := pyproject.toml client/pyproject.toml client/setup.py constraints.txt setup.py $(wildcard worker/native/*.c)
-REPRODUCE := reproduce-adambc-analysis reproduce-augmentation reproduce-barcode-mnist reproduce-correlated reproduce-dp2 reproduce-dpformer reproduce-heavy-tail reproduce-language \
-  reproduce-linear-scaling reproduce-prompts reproduce-search-gain
+REPRODUCE := reproduce-adambc-analysis reproduce-adambc-encoder reproduce-augmentation reproduce-barcode-mnist reproduce-correlated reproduce-dp2 reproduce-dpformer \
+  reproduce-group-norm reproduce-heavy-tail reproduce-language reproduce-linear-scaling reproduce-prompts reproduce-search-gain
 NIGHTLY := nightly-fuzz nightly-contract nightly-audit nightly-bound nightly-chaos nightly-machine nightly-mutation nightly-services
 .DEFAULT_GOAL := help
 .PHONY: help demo serve test check lint bench gpu nightly docs openapi notebooks graph wheel clean $(NIGHTLY) $(REPRODUCE)
@@ -49,9 +49,12 @@ lint: .venv/.dev
 bench: .venv/.bench
 	@for file in benchmarks/bench_*.py; do echo "== $$file" && $(BIN)/python $$file || exit 1; done
 
-# Repeats an experiment. Its report and figures are in benchmarks/reports/reproduce.
+# Repeats an experiment. Its report and figures are in benchmarks/reports/reproduce. With DATA=FILE two of them are
+# another one: DPFormer on that file of events, and the recipe for a GPU on that file of images.
+reproduce-dpformer: WITH_DATA := games
+reproduce-group-norm: WITH_DATA := wide_residual
 $(REPRODUCE): reproduce-%: .venv/.bench
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.reproduce.$(if $(and $(DATA),$(filter dpformer,$*)),games $(DATA),$(subst -,_,$*))
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.reproduce.$(if $(and $(DATA),$(WITH_DATA)),$(WITH_DATA) $(DATA),$(subst -,_,$*))
 
 # Each part takes less than an hour and writes a dated report; nightly-machine and nightly-mutation go on where their
 # last run ended.

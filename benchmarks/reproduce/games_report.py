@@ -32,7 +32,8 @@ positions; every model but "untied" scores items by the matrix that embeds them,
 **Rates** are searched for each model: on a validation split (each user's last item but one held out, the last one left
 out), by one seed of its own, uphill in steps of 2 from 0.03 to the first fall. `logits` takes the tied transformer's
 rate: at the two rates tried for both, their scores differ by 0.02 at most. The scores below are of other seeds, on the
-last items. `paper` has the paper's form and units (scale 1, not renormalized), `logits` ours (renormalized, scale the
+last items. Below and above ε = 8 `paper` takes the tied transformer's rate too: at ε = 8 they have the same one, each
+searched. `paper` has the paper's form and units (scale 1, not renormalized), `logits` ours (renormalized, scale the
 learning rate: what one step adds).
 {settings}
 ## What is decided, and what is not

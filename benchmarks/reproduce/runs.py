@@ -180,12 +180,34 @@ def best(runs: Iterable[tuple[Any, dict[str, Any]]], metric: str, *, highest: bo
     return max(runs, key=worth)
 
 
-def paired(ones: Sequence[float], others: Sequence[float]) -> str:
+def uphill(score: Callable[[float], float], rates: Sequence[float], first: int) -> float:
+    """The rate with the highest score, as far as a walk finds it: from `rates[first]` to the side that rises, until the
+    first fall. A score that is not finite loses. No rate is asked for twice.
+
+    Example:
+        `uphill(lambda rate: -abs(rate - 4.0), (1.0, 2.0, 4.0, 8.0), 1)` is 4.0.
+    """
+    scores: dict[int, float] = {}
+
+    def of(at: int) -> float:
+        if at not in scores:
+            found = score(rates[at]) if 0 <= at < len(rates) else -math.inf
+            scores[at] = found if math.isfinite(found) else -math.inf
+        return scores[at]
+
+    at = first
+    step = 1 if of(at + 1) > of(at) else -1
+    while of(at + step) > of(at):
+        at += step
+    return rates[at]
+
+
+def paired(ones: Sequence[float], others: Sequence[float], digits: int = 2) -> str:
     """How far the first are ahead of the others, pair by pair: mean ± standard error. Pairs share their seed."""
     gaps = [one - other for one, other in zip(ones, others, strict=True)]
     if len(gaps) < 2:
-        return f"{gaps[0]:+.2f}"
-    return f"{statistics.mean(gaps):+.2f} ± {statistics.stdev(gaps) / math.sqrt(len(gaps)):.2f}"
+        return f"{gaps[0]:+.{digits}f}"
+    return f"{statistics.mean(gaps):+.{digits}f} ± {statistics.stdev(gaps) / math.sqrt(len(gaps)):.{digits}f}"
 
 
 def machine() -> str:

@@ -89,3 +89,17 @@ def test_a_setting_runs_its_own_models_alone() -> None:
     *_, last = games.made(lab, Setting(3, 8.0, games.RE_ATTENTION), float("inf"))
     assert names == set(games.RE_ATTENTION) == set(last.rates)
     assert set(last.rounds) == set(games.JUDGED)
+
+
+def test_one_rate_for_all_is_the_tied_transformer_s() -> None:
+    asked = set()
+
+    class Lab:
+        def ndcg_and_hit(self, setting: Setting, name: str, rate: float, seed: int) -> tuple[float, float]:
+            asked.add(name)
+            return -abs(np.log(rate / RATES[4])), 0.0
+
+    lab: Any = Lab()
+    setting = Setting(3, 5.0, games.RE_ATTENTION, one_rate=True)
+    assert {searched(lab, setting, name) for name in setting.models} == {RATES[4]}
+    assert asked == {games.TIED}, "no other model is searched"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,7 @@ from benchmarks import extractors
 from benchmarks.reproduce import correlated
 from benchmarks.reproduce.correlated import RATES, STRIDE, Cell, Way, gain, searched
 from benchmarks.reproduce.dp2_data import validating
-from benchmarks.reproduce.runs import Data, paired
+from benchmarks.reproduce.runs import Data, paired, uphill
 from scrimp_server.extractor_bench import Row, Score
 from worker.data.records import DenseRecords
 
@@ -52,11 +53,21 @@ def test_a_decay_is_chosen_by_validation_and_not_by_the_scores_that_are_shown() 
     assert "λ = 0.5" in said and "+9.50 ± 0.50 from poisson" in said
 
 
+@pytest.mark.parametrize("lost", [math.nan, -math.inf])
+def test_a_walk_uphill_ends_at_a_fall_and_a_loss_that_is_not_finite_is_one(lost: float) -> None:
+    rates = (1.0, 2.0, 4.0, 8.0, 16.0)
+    scores = dict(zip(rates, (1.0, 2.0, 3.0, lost, 9.0), strict=True))
+    for first in range(4):
+        assert uphill(scores.__getitem__, rates, first) == (4.0 if first < 3 else 16.0)
+    assert uphill(lambda rate: rate, rates, 4) == 16.0, "the grid's end"
+
+
 def test_differences_are_of_pairs() -> None:
     """The deviation between seeds, which both share, does not blur them."""
     assert paired([10.0, 50.0, 90.0], [9.0, 49.0, 89.0]) == "+1.00 ± 0.00"
     assert paired([1.0, 3.0], [0.0, 0.0]) == "+2.00 ± 1.00"
     assert paired([1.0], [3.0]) == "-2.00"
+    assert paired([1.0], [3.0], 1) == "-2.0"
     with pytest.raises(ValueError, match="shorter"):
         paired([1.0, 2.0], [1.0])
 
