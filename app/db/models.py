@@ -372,7 +372,7 @@ class Attempt(Base):
     device: Mapped[str | None]  # "cpu" or "cuda", once it is ready
     # The crew of its worker, and the GPUs of it that it holds while it runs (app.lifecycle.crews), by their indexes.
     crew: Mapped[str | None]
-    gpus: Mapped[list[int] | None] = mapped_column(JSON(none_as_null=True))
+    gpus: Mapped[tuple[int, ...] | None] = mapped_column(Documents(tuple[int, ...]))
 
 
 class Block(Base):

@@ -7,11 +7,11 @@ from datetime import datetime
 from types import SimpleNamespace
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 from sqlalchemy import Row
 
-from app.contracts.base import Document, Epsilon
-from app.contracts.runtime import Runtime
+from app.contracts.base import Epsilon
+from app.contracts.runtime import StoredRuntime
 from app.contracts.stored import Failure
 from app.db.models import Artifact, Attempt, Job, JobEvent, Metric
 from app.hpo.rates import Resolved
@@ -317,20 +317,12 @@ def progress_of(job: JobLike, attempts: list[Any]) -> Progress:
     )
 
 
-class _Ran(Document):
-    """What is read from the specification of a queued job, and nothing else: lists ask this of each."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    runtime: Runtime = Runtime()
-
-
 def _waiting_for(job: JobLike, gpus: GpuWorkers) -> Literal["cuda", "gpus", "processes", "worker"] | None:
     """Says what a queued job waits for. A study waits like its trials while no worker can take them."""
     is_study = job.study is not None
     if job.status != "queued" and not (is_study and job.status == "running"):
         return None
-    lack = gpus.lack(_Ran.model_validate(job.spec).runtime, job.device)
+    lack = gpus.lack(StoredRuntime.of(job.spec).runtime, job.device)
     return lack or (None if is_study else "worker")
 
 
