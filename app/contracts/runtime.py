@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from app.contracts.base import Document
 
@@ -53,3 +53,20 @@ class Runtime(Document):
     def on_processors(self) -> bool:
         """True if it can run on processors alone."""
         return self.device == "cpu" or self.shard != "none"
+
+
+class StoredRuntime(Document):
+    """What is read from a stored specification, and nothing else, where it is asked of many jobs."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    runtime: Runtime = Runtime()
+
+    @classmethod
+    def of(cls, column: object) -> Self:
+        """Reads a job's column.
+
+        Raises:
+            ValidationError: it is no specification.
+        """
+        return cls.model_validate(column)

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from app.contracts.base import Document
-from app.contracts.runtime import Runtime
 
 Role = Literal["pilot", "candidate", "final"]
 
@@ -16,14 +15,6 @@ Role = Literal["pilot", "candidate", "final"]
 def is_none(value: object) -> bool:
     """Leaves a member out where it is unset, as the rows before it were written."""
     return value is None
-
-
-class Ran(Document):
-    """What lists and claims read from a job's specification, and nothing else: they ask this of many."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    runtime: Runtime = Runtime()
 
 
 class Failure(Document):

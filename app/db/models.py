@@ -306,7 +306,6 @@ class Job(Base):
     mechanism: Mapped[dict[str, Any] | None]  # null on public data
     quote: Mapped[dict[str, Any]]
     # One unless a replay was not identical.
-    # One unless a replay was not identical.
     segments: Mapped[tuple[SaltedSteps, ...]] = mapped_column(Documents(tuple[SaltedSteps, ...]))
     steps: Mapped[int]
     attempt: Mapped[int] = mapped_column(default=0)  # the fencing token
@@ -373,7 +372,7 @@ class Attempt(Base):
     device: Mapped[str | None]  # "cpu" or "cuda", once it is ready
     # The crew of its worker, and the GPUs of it that it holds while it runs (app.lifecycle.crews), by their indexes.
     crew: Mapped[str | None]
-    gpus: Mapped[list[int] | None] = mapped_column(JSON(none_as_null=True))
+    gpus: Mapped[tuple[int, ...] | None] = mapped_column(Documents(tuple[int, ...]))
 
 
 class Block(Base):

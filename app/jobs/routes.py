@@ -81,7 +81,7 @@ IdempotencyKey = Annotated[
 ]
 Responses = dict[int | str, dict[str, Any]]
 # Of routes that look the key up themselves: a dependency would cost a tenth of the request, or another thread.
-KEYED: dict[str, Any] = {"security": [{"HTTPBearer": []}]}
+KEYED: dict[str, list[dict[str, list[str]]]] = {"security": [{"HTTPBearer": []}]}
 PROBLEM = {"$ref": "#/components/schemas/Problem"}
 STREAM: Responses = {200: {"content": {"text/event-stream": {"schema": {"type": "string"}, "example": EVENT_STREAM}}}}
 FILE: Responses = {

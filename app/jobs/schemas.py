@@ -11,7 +11,8 @@ from pydantic import BaseModel
 from sqlalchemy import Row
 
 from app.contracts.base import Epsilon
-from app.contracts.stored import Failure, Ran
+from app.contracts.runtime import StoredRuntime
+from app.contracts.stored import Failure
 from app.db.models import Artifact, Attempt, Job, JobEvent, Metric
 from app.hpo.rates import Resolved
 from app.ids import now
@@ -321,7 +322,7 @@ def _waiting_for(job: JobLike, gpus: GpuWorkers) -> Literal["cuda", "gpus", "pro
     is_study = job.study is not None
     if job.status != "queued" and not (is_study and job.status == "running"):
         return None
-    lack = gpus.lack(Ran.model_validate(job.spec).runtime, job.device)
+    lack = gpus.lack(StoredRuntime.of(job.spec).runtime, job.device)
     return lack or (None if is_study else "worker")
 
 

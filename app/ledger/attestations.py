@@ -51,9 +51,9 @@ class Subject(Document):
 class Statement(_Read):
     """An in-toto statement. `predicate`: a certificate's body, as JSON."""
 
-    type_: str = Field(default=STATEMENT_TYPE, alias="_type")
+    type_: str = Field(alias="_type")
     subject: tuple[Subject, ...]
-    predicate_type: str = Field(default=PREDICATE_TYPE, alias="predicateType")
+    predicate_type: str = Field(alias="predicateType")
     predicate: object
 
 
@@ -87,7 +87,7 @@ def statement(body: object, files: Mapping[str, str]) -> Statement:
         entries = {f"ledger entry {each.entry_seq} of block {each.block}": each.head for each in ledger}
     subjects = sorted((dict(files) or entries).items())
     named = tuple(Subject(name=name, digest=Digest(sha256=digest)) for name, digest in subjects)
-    return Statement(subject=named, predicate=body)
+    return Statement(_type=STATEMENT_TYPE, subject=named, predicateType=PREDICATE_TYPE, predicate=body)
 
 
 def seal(statement: Statement, signing_key: Ed25519PrivateKey) -> Envelope:

@@ -80,7 +80,7 @@ def claim(
             started_at=whole_second(),
             ended_at=None,
             crew=crew,
-            gpus=list(gpus) or None,
+            gpus=gpus or None,
         )
     )
     append_event(session, job_id, "attempt_started", events.AttemptStarted(attempt=attempt, worker=worker))

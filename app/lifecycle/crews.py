@@ -27,11 +27,10 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from app.contracts.devices import Device
-from app.contracts.runtime import MOST_PROCESSES, Runtime
+from app.contracts.runtime import MOST_PROCESSES, Runtime, StoredRuntime
 from app.db.clock import now_there
 from app.db.engine import Database
 from app.db.models import Attempt, Job, Worker
-from app.ids import now
 from app.lifecycle.states import ACTIVE, DEVICE, IS_DUE, PROCESSES, notify
 
 Kind = tuple[str, str | None, int | None]  # GPUs that compute alike: name, capability, memory
@@ -67,7 +66,7 @@ class Place:
         most: the largest number of GPUs that an attempt may ever have here; 0 on a processor.
         crew: null for a worker that is in none.
         free: its own GPU, and then the others that it may borrow; of a crew's worker alone.
-        rivals: the other crews' pools.
+        rivals: the other pools, of its crew too.
         is_lent: another attempt holds its GPU, or it is not listed yet: it may only run jobs on its processor.
     """
 
@@ -104,10 +103,11 @@ class Place:
         return self.free[: MOST_PROCESSES if runtime.processes == "auto" else need]
 
     def keeps(self, need: int) -> bool:
-        """True if free GPUs stay free for a gang whose turn it is: no other crew with enough GPUs has more of them
-        free; of equal ones the first by name keeps them."""
-        mine = (-len(self.free), self.crew or "")
-        return all(len(each.able) < need or mine < (-len(each.free), each.crew) for each in self.rivals)
+        """True if free GPUs stay free for a gang whose turn it is: nowhere else, among enough GPUs alike, are more of
+        them free; of equal ones the first keep them, by the crew's name and an index."""
+        mine = (-len(self.free), self.crew or "", min(self.free, default=0))
+        others = (each for each in self.rivals if len(each.able) >= need)
+        return all(mine < (-len(each.free), each.crew, min(each.free, default=0)) for each in others)
 
 
 def place_of(session: Session, worker: str, member: Member, lease_s: float) -> Place:
@@ -118,10 +118,10 @@ def place_of(session: Session, worker: str, member: Member, lease_s: float) -> P
     """
     locked = select(Worker.name).where(Worker.crew == member.crew).order_by(Worker.name)
     listed = session.scalars(locked.with_for_update(key_share=True)).all()
-    pools = _pools(session, lease_s)
     own, kind = member.device.index, kind_of(member.device)
+    pools = _pools(session, lease_s, (member.crew, (own,)))
     mine = pools.get((member.crew, kind), Pool(member.crew))
-    rivals = tuple(pool for (crew, _kind), pool in pools.items() if crew != member.crew)
+    rivals = tuple(pool for name, pool in pools.items() if name != (member.crew, kind))
     is_lent = worker not in listed or own not in mine.free
     others = tuple(each for each in mine.free if each != own)
     free = others if is_lent else (own, *others)
@@ -149,14 +149,21 @@ def release(db: Database, job_id: str, number: int, gpus: Sequence[int]) -> None
     waited for them: a gang, and one for each GPU that was borrowed, whose workers heard of jobs that they could not
     take."""
     with db.write() as session:
-        held = update(Attempt).where(Attempt.job_id == job_id, Attempt.number == number)
-        if len(gpus) > 1:
-            session.execute(held.values(gpus=None))
-        queued = select(Job.id).where(Job.status == "queued", Job.study.is_(None), IS_DUE).order_by(Job.created_at)
-        gang = session.scalars(queued.where(PROCESSES.not_in(("1", "auto")), DEVICE != "cpu").limit(1)).all()
-        others = session.scalars(queued.limit(max(0, len(gpus) - 1))).all()
-        for each in dict.fromkeys((*gang, *others)):
-            notify(session, each)
+        lost = update(Attempt).where(Attempt.job_id == job_id, Attempt.number == number, Attempt.status == "lost")
+        session.execute(lost.values(gpus=None))
+        _wake(session, len(gpus) - 1)
+
+
+def leave_queue(session: Session, job: Job) -> None:
+    """Wakes the workers whose GPUs were kept for a gang that leaves the queue unclaimed: they heard of jobs that they
+    could not take. Does nothing for another job.
+
+    Args:
+        job: its row, locked by this transaction, with its status as it was.
+    """
+    runtime = StoredRuntime.of(job.spec).runtime
+    if job.status == "queued" and runtime.ranks > 1 and runtime.device != "cpu":
+        _wake(session, runtime.ranks - 1, but=job.id)
 
 
 def kind_of(device: Device) -> Kind:
@@ -164,29 +171,44 @@ def kind_of(device: Device) -> Kind:
     return (device.name, device.capability, device.memory_bytes)
 
 
-def _pools(session: Session, lease_s: float) -> dict[tuple[str, Kind], Pool]:
+def _wake(session: Session, gpus: int, but: str = "") -> None:
+    """Wakes a worker for the next gang, and one for each of so many GPUs."""
+    waiting = (Job.status == "queued", Job.study.is_(None), Job.id != but, IS_DUE)
+    queued = select(Job.id).where(*waiting).order_by(Job.created_at)
+    gang = session.scalars(queued.where(PROCESSES.not_in(("1", "auto")), DEVICE != "cpu").limit(1)).all()
+    others = session.scalars(queued.limit(max(0, gpus))).all()
+    for each in dict.fromkeys((*gang, *others)):
+        notify(session, each)
+
+
+def _pools(
+    session: Session, lease_s: float, asker: tuple[str, tuple[int, ...]] | None = None
+) -> dict[tuple[str, Kind], Pool]:
     since = now_there(session) - timedelta(seconds=lease_s)
     rows = session.execute(select(Worker.crew, Worker.devices).where(Worker.crew.is_not(None), Worker.seen_at > since))
     able: defaultdict[tuple[str, Kind], set[int]] = defaultdict(set)
     for crew, devices in rows:
         for gpu in _gpus(devices):
             able[crew, kind_of(gpu)].add(gpu.index)
-    held = _held(session, lease_s)
+    held = _held(session, lease_s, asker)
     return {
         (crew, kind): Pool(crew, tuple(sorted(there)), tuple(sorted(there - held[crew])))
         for (crew, kind), there in able.items()
     }
 
 
-def _held(session: Session, lease_s: float) -> defaultdict[str, set[int]]:
-    """The GPUs of each crew that attempts hold."""
+def _held(session: Session, lease_s: float, asker: tuple[str, tuple[int, ...]] | None) -> defaultdict[str, set[int]]:
+    """The GPUs of each crew that attempts hold.
+
+    Args:
+        asker: the crew and the one GPU of the worker that asks: it claims nothing before its own process has ended.
+    """
     what = select(Attempt.crew, Attempt.gpus).where(Attempt.crew.is_not(None))
     running = what.join(Job, (Job.id == Attempt.job_id) & (Job.attempt == Attempt.number)).where(Job.status.in_(ACTIVE))
-    # The ranks of a lapsed lease end within one more, as their leader cannot renew it.
-    recently = Attempt.ended_at > now() - timedelta(seconds=lease_s)
+    # The processes of a lapsed lease end within one more, as their leader cannot renew it.
+    recently = Attempt.ended_at > now_there(session) - timedelta(seconds=lease_s)
     lost = session.execute(what.where(Attempt.status == "lost", recently))
-    # A single process is its own worker's: that one claims nothing before it has ended.
-    rows = [*session.execute(running), *((crew, gpus) for crew, gpus in lost if len(gpus or ()) > 1)]
+    rows = [*session.execute(running), *((crew, gpus) for crew, gpus in lost if (crew, gpus) != asker)]
     held: defaultdict[str, set[int]] = defaultdict(set)
     for crew, gpus in rows:
         held[crew].update(gpus or ())

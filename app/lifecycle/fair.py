@@ -23,7 +23,7 @@ from datetime import datetime
 from sqlalchemy import ColumnElement, and_, exists, false, func, or_, select
 from sqlalchemy.orm import Session
 
-from app.contracts.stored import Ran
+from app.contracts.runtime import StoredRuntime
 from app.db.engine import Database
 from app.db.models import ApiKey, Dataset, Job, LedgerEntry
 from app.ledger.behind import ALL, reach
@@ -173,7 +173,7 @@ def may_run(devices: Collection[str], processes: int, gpus: int, *, spare: bool 
 def _gpus(place: Place, job: Job, processes: int) -> tuple[tuple[int, ...] | None, bool]:
     """The GPUs of the crew that a claim of the job takes now, or None if it cannot be claimed; and then if this
     worker's GPU is kept for it."""
-    runtime = Ran.model_validate(job.spec).runtime
+    runtime = StoredRuntime.of(job.spec).runtime
     need = place.needs(runtime, job.device)
     if need == 0:  # on the processor; `may_run` cannot tell that a sharded job takes no GPUs
         fits = job.device is not None or (runtime.device != "cuda" and runtime.ranks <= processes)

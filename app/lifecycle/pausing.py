@@ -14,6 +14,7 @@ from __future__ import annotations
 from sqlalchemy.orm import Session
 
 from app.db.models import Job
+from app.lifecycle.crews import leave_queue
 from app.lifecycle.settle import waiting_for
 from app.lifecycle.states import append_event, notify
 
@@ -46,6 +47,7 @@ def resume(session: Session, job: Job) -> None:
 def park(session: Session, job: Job) -> None:
     """Takes a job out of the queue, or off its worker, whose attempt has ended. Its hold stays."""
     waiting = waiting_for(session, job) if job.worker is not None else []
+    leave_queue(session, job)
     _leave(job)
     job.status = "paused"
     append_event(session, job.id, "paused")

@@ -59,7 +59,8 @@ class Presence:
         return f"{self.host}:{self.pid}"
 
     def start(self) -> None:
-        """Starts the thread."""
+        """Lists the worker, as one in a crew may claim no GPU before, and starts the thread."""
+        self._quietly(self.beat)
         self._thread.start()
 
     def stop(self) -> None:
@@ -88,10 +89,8 @@ class Presence:
             session.execute(delete(Worker).where(Worker.seen_at < seen_at - FORGOTTEN_AFTER))
 
     def _run(self) -> None:
-        while True:
+        while not self._stop.wait(self.interval_s):
             self._quietly(self.beat)
-            if self._stop.wait(self.interval_s):
-                return
 
     def _leave(self) -> None:
         with self.db.write() as session:

@@ -24,6 +24,7 @@ from app.ids import whole_second
 from app.ledger import blocks, memos
 from app.lifecycle import failures
 from app.lifecycle.coverage import started_training
+from app.lifecycle.crews import leave_queue
 from app.lifecycle.events import Ended
 from app.lifecycle.states import ACTIVE, IN_ORDER, IS_DUE, append_event, discard, notify, want_certificate
 from app.privacy.filters import filter_of
@@ -61,6 +62,7 @@ def settle(
     kept = outcome != "succeeded" and (own_fault or bool(session.scalar(crashes)))
     charge = _charge(session, job, whole=kept, unstarted_too=whole)
     waiting = waiting_for(session, job)
+    leave_queue(session, job)
     if failure is not None:
         failures.note(session, job, failure)
         failure = failures.told(job, failure)

@@ -105,18 +105,19 @@ class Transport(virtual.Transport):
         queues: Any = self.cycle
         while True:
             changed = self._changed()  # before the look: what comes during it is looked for again
+            has_settled = time.time() - changed >= SETTLED_S
             try:
                 queues.get(self._deliver, timeout=timeout)
                 return
             except Empty:
-                self._await_change(changed, end)
+                self._await_change(changed, end, has_settled=has_settled)
 
-    def _await_change(self, before: float, end: float | None) -> None:
+    def _await_change(self, before: float, end: float | None, *, has_settled: bool) -> None:
         while True:
             if end is not None and time.monotonic() >= end:
                 raise TimeoutError
             time.sleep(self.polling_interval)
-            if self._changed() != before or time.time() - before < SETTLED_S:
+            if self._changed() != before or not has_settled:
                 return
 
     def _changed(self) -> float:

@@ -150,6 +150,18 @@ def test_a_statement_about_something_else_is_refused(signed: dict[str, Any], kin
     assert recompute(sealed(statement, KEY), TRUSTED, "it") == 1
 
 
+@pytest.mark.parametrize("name", ["_type", "predicateType"])
+def test_a_statement_that_does_not_say_what_it_is_is_refused(signed: dict[str, Any], name: str) -> None:
+    said = json.loads(base64.b64decode(signed["envelope"]["payload"]))
+    del said[name]
+    payload = json.dumps(said).encode()
+    signature = KEY.sign(attestations.encoded(attestations.PAYLOAD_TYPE, payload))
+    signatures = [{"sig": base64.b64encode(signature).decode()}]
+    envelope = signed["envelope"] | {"payload": base64.b64encode(payload).decode(), "signatures": signatures}
+    with pytest.raises(attestations.NotAuthentic):
+        attestations.opened(envelope, TRUSTED)
+
+
 def test_a_whole_document_must_agree_with_its_envelope(signed: dict[str, Any], tmp_path: Path) -> None:
     """What a reader sees is `certificate`; what is signed for other tools is in the envelope."""
     changed = copy.deepcopy(signed)

@@ -12,6 +12,8 @@ from sqlalchemy import select, update
 from app.contracts.runtime import Runtime
 from app.db.engine import Database
 from app.db.models import Job, Outbox, Worker
+from app.jobs import service
+from app.keys.service import Caller
 from app.lifecycle import crews
 from app.lifecycle.crews import Place, Pool
 from app.lifecycle.presence import GpuWorkers
@@ -101,6 +103,31 @@ def test_after_a_lapsed_lease_gpus_are_lent_a_lease_later_or_when_their_ranks_ha
     assert again is not None and hands[0].held is held
 
 
+def test_a_lapsed_single_s_gpu_is_not_borrowed_while_its_process_may_be_there(db: Database, queue: Queue) -> None:
+    """Its own worker claims nothing before its process has ended; the others do not wait for that."""
+    hands = crew_of(db, 3)
+    single = queue.add()
+    held = hands[0].claim()
+    assert held is not None and held.gpus == (0,)
+    expire_all_leases(db)
+    assert reap_expired(db, 3) == 1
+    queue.add(3, key=1)
+    assert hands[1].claim() is None and hands[2].claim() is None, "one of the three is not free"
+    crews.release(db, single, 1, held.gpus)
+    gang = hands[1].claim()
+    assert gang is not None and gang.gpus == (1, 0, 2)
+
+
+def test_a_worker_that_was_started_anew_uses_its_own_gpu_at_once(db: Database, queue: Queue) -> None:
+    hands = crew_of(db, 2)
+    single = queue.add()
+    assert hands[1].claim() is not None
+    expire_all_leases(db)
+    reap_expired(db, 3)
+    held = Hand(db, 99, gpu(1), "crew").claim()
+    assert held is not None and (held.job_id, held.gpus) == (single, (1,))
+
+
 def test_releasing_wakes_the_workers_whose_gpus_were_borrowed(db: Database, queue: Queue) -> None:
     hands = crew_of(db, 3)
     queue.add(3)
@@ -112,6 +139,37 @@ def test_releasing_wakes_the_workers_whose_gpus_were_borrowed(db: Database, queu
     with db.read() as session:
         woken = session.scalars(select(Outbox.job_id).where(Outbox.topic == "notify")).all()
     assert sorted(woken) == sorted(waiting[:2]), "the gang, and one for each of two GPUs"
+
+
+@pytest.mark.parametrize("leave", [service.cancel, service.pause])
+def test_the_end_of_a_waiting_gang_wakes_the_workers_whose_gpus_were_kept(
+    db: Database, queue: Queue, leave: Any
+) -> None:
+    """The messages of the jobs behind it have come and gone: without another they would wait for the next sweep."""
+    hands = crew_of(db, 2)
+    queue.add()
+    assert hands[0].claim() is not None
+    gang, single = queue.add(2, key=1), queue.add()
+    assert hands[1].claim() is None
+    with db.write() as session:
+        session.execute(Outbox.__table__.delete())  # type: ignore[attr-defined]
+    leave(db, Caller(queue.keys[1], "test", "admin"), gang)
+    with db.read() as session:
+        assert session.scalars(select(Outbox.job_id).where(Outbox.topic == "notify")).all() == [single]
+    held = hands[1].claim()
+    assert held is not None and held.job_id == single
+
+
+def test_of_two_kinds_of_gpus_in_a_crew_one_is_kept(db: Database, queue: Queue) -> None:
+    hands = crew_of(db, 2) + [Hand(db, index, gpu(index, "Another GPU"), "crew") for index in (2, 3)]
+    queue.add()
+    queue.add()
+    assert hands[0].claim() is not None and hands[2].claim() is not None
+    queue.add(2, key=1)
+    single = queue.add()
+    assert hands[1].claim() is None, "the first by index"
+    held = hands[3].claim()
+    assert held is not None and held.job_id == single
 
 
 def test_a_gang_neither_blocks_nor_is_passed_over(db: Database, queue: Queue) -> None:

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from celery import Celery
@@ -146,4 +147,26 @@ def test_two_changes_at_one_time_of_the_folder_are_both_seen(
         queue = connection.SimpleQueue(QUEUE, no_ack=True)
         monkeypatch.setattr(spool.time, "sleep", keep_time)
         assert queue.get(timeout=60).payload[0] == ["job_b"]
+        queue.close()
+
+
+def test_a_change_at_the_time_of_the_look_is_seen_however_long_the_wait_was(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What counts is how old the folder's time was at the look, not after the wait: a busy machine waits for long."""
+    notifier, at, waits = CeleryNotifier(settings), time.time(), 0
+
+    def keep_time(_seconds: float) -> None:
+        nonlocal waits
+        waits += 1
+        assert waits < 3, "the message was not looked for"
+        list(notifier.notify([WakeUp("job_c")]))
+        os.utime(settings.broker_dir, (at, at))
+
+    clock = SimpleNamespace(**vars(time) | {"time": lambda: at + waits, "sleep": keep_time})
+    os.utime(settings.broker_dir, (at, at))
+    with notifier.app.connection() as connection:
+        queue = connection.SimpleQueue(QUEUE, no_ack=True)
+        monkeypatch.setattr(spool, "time", clock)
+        assert queue.get(timeout=60).payload[0] == ["job_c"]
         queue.close()

@@ -80,7 +80,7 @@ def test_a_part_travels_from_machine_to_machine(world: World) -> None:
     with world.at_worker.held(path, digest) as copy:
         assert copy.is_relative_to(world.worker) and copy.stat().st_mode & 0o077 == 0
         loaded = load_part(copy, digest)
-        assert made.rows.train.bytes == copy.stat().st_size + index_path(copy).stat().st_size
+        assert made.rows.all[0].bytes == copy.stat().st_size + index_path(copy).stat().st_size
     assert isinstance(loaded.x, np.ndarray) and np.array_equal(loaded.x, part().x)  # type: ignore[arg-type]
     obstore.delete(world.bucket._store, [path])
     with world.at_worker.held(path, digest) as again:  # from the copy
@@ -93,7 +93,7 @@ def test_copies_are_sealed_and_a_bucket_s_objects_are_the_bucket_s(address: str,
     made = world.publish("ds_a")
     path, digest = row(made)
     stored = {each["path"]: each["size"] for some in obstore.list(world.bucket._store) for each in some}
-    assert stored[path] + stored[f"{path}.index"] == made.rows.train.bytes
+    assert stored[path] + stored[f"{path}.index"] == made.rows.all[0].bytes
     assert bytes(obstore.get(world.bucket._store, path).bytes())[:6] == b"ARROW1"
     with world.at_worker.held(path, digest) as copy:
         seal = world.seals.key_of(copy)
@@ -172,7 +172,7 @@ def test_a_large_part_arrives_in_pieces(world: World, monkeypatch: pytest.Monkey
     monkeypatch.setattr("app.bucket.RANGE_BYTES", 2**20)
     made = world.publish("ds_a", rows=20_000)
     path, digest = row(made)
-    assert made.rows.train.bytes > 7 * 2**20
+    assert made.rows.all[0].bytes > 7 * 2**20
     heard = []
     with world.at_worker.held(path, digest, lambda: heard.append(1)) as copy:
         assert load_part(copy, digest).shape == (20_000, 100)
@@ -250,12 +250,12 @@ def test_parts_from_before_the_bucket_are_read_where_they_lie(world: World) -> N
     digest = save_part(folder / "train.arrow", part())
     made = own.publish("ds_old", folder, WrittenParts(train=WrittenFile(file="train.arrow", sha256=digest)))
     own.place("ds_old", folder)
-    path = made.rows.train.path
+    path, _digest = row(made)
     with world.at_worker.held(path, digest) as found:
         assert found == (world.worker / path).resolve()
     assert (
-        world.at_worker.stored_bytes("ds_old", PartFiles(train=StoredFile(path=path, sha256=digest)))
-        == made.rows.train.bytes
+        world.at_worker.stored_bytes("ds_old", PartFiles(train=StoredFile(path=path, sha256="ab")))
+        == made.rows.all[0].bytes
     )
     assert world.at_worker.remove("ds_old") and not found.exists()
 
