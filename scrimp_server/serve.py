@@ -202,7 +202,7 @@ def _tend(api: Child, others: Sequence[Child], settings: Settings, signals: _Sig
             ready = True
             took = time.monotonic() - began
             places = f"dashboard {settings.url}/dashboard, logs {settings.home / 'logs'}"
-            print(f"ready in {took:.1f} s: {places}", flush=True)
+            print(f"ready in {took:.1f} s, and workers start: {places}", flush=True)
         if not ready and time.monotonic() - began > READY_TIMEOUT_S:
             raise ServeError(f"the API does not answer after {READY_TIMEOUT_S:g} s; see {api.log}")
         signals.wait(QUIET_S if len(children) > 1 and all(child.pid for child in children) else TICK_S)

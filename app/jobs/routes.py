@@ -46,7 +46,7 @@ from app.jobs.schemas import (
 from app.jobs.stream import EventStream, follow
 from app.jobs.sweeps import SweepView
 from app.jobs.trials import TrialList, trials
-from app.keys.auth import CurrentKey, admitted, identified, token_in
+from app.keys.auth import CurrentKey, admitted, identified, require_some_key, token_in
 from app.keys.service import Caller, id_in
 from app.lifecycle.presence import GpuWorkers
 from app.lifecycle.states import FINISHED
@@ -192,7 +192,7 @@ async def submit(
     return await _priced(request, made)
 
 
-@router.get("/jobs", response_model=JobList, openapi_extra=KEYED)
+@router.get("/jobs", response_model=JobList, openapi_extra=KEYED, dependencies=[Depends(require_some_key)])
 async def list_jobs(
     request: Request,
     dataset: Annotated[str | None, Query(max_length=100)] = None,

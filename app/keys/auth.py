@@ -97,6 +97,17 @@ def identified(request: Request, token: str | None) -> Caller:
     return _signed_in(request) if token is None else authenticated(request, database_of(request), token)
 
 
+async def require_some_key(request: Request) -> None:
+    """Refuses a request with neither key nor session before its parameters are checked, for routes that look the key up
+    themselves.
+
+    Raises:
+        Unauthenticated, TooManyRequests: as `identified`.
+    """
+    if token_in(request.headers) is None and sessions.SESSION_COOKIE not in request.cookies:
+        _signed_in(request)
+
+
 def _signed_in(request: Request) -> Caller:
     """The caller of a session. A missing session counts against the address like an invalid key.
 

@@ -12,7 +12,7 @@ from contextvars import copy_context
 from typing import TypeVar
 
 T = TypeVar("T")
-POOL = ThreadPoolExecutor(40, "read")  # as many as anyio's
+POOL = ThreadPoolExecutor(10, "read")  # as many as connections that stay open: more would wait for one
 
 
 async def in_thread(work: Callable[[], T]) -> T:

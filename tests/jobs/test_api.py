@@ -232,6 +232,11 @@ def test_every_route_but_health_and_readiness_needs_a_key(api: Api) -> None:
             assert (answer.status_code, answer.json()["type"]) == (401, "/problems/unauthenticated"), path
 
 
+def test_the_key_comes_before_the_query(api: Api) -> None:
+    for path in ("/v1/jobs?limit=abc", "/v1/datasets?limit=abc"):
+        assert api.client.get(path, headers={"Authorization": ""}).status_code == 401, path
+
+
 def test_a_revoked_key_stops_at_once(api: Api) -> None:
     made = post(api, "/v1/keys", {"name": "temp", "role": "analyst"}, role="admin").json()
     headers = {"Authorization": f"Bearer {made['token']}"}
