@@ -71,6 +71,7 @@ async def follow(hub: ListHub, caller: Caller, dataset: str, last: str | None) -
         yield END
         return
     reader = Reader(page_of_reading(caller, dataset_id), caller.id, lambda key: still(key, caller.generation))
+    before = None
     async with aclosing(states_of(hub, reader, last, lambda: False)) as states:
         async for state in states:
             if state is None:
@@ -80,6 +81,9 @@ async def follow(hub: ListHub, caller: Caller, dataset: str, last: str | None) -
                 _, told = await run_in_threadpool(progress, hub.db, caller, dataset_id)
             except NotFound:
                 return
+            if told == before:  # read after a later change, which this state announces once more
+                continue
+            before = told
             yield f"id: {state}\n{_event(told)}"
             if told.state != "reading":
                 yield END
