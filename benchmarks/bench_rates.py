@@ -120,7 +120,8 @@ def write(
 Rates: medians of {options.runs} closed loops of {options.seconds:g} s with 8 connections, {options.apis} API processes,
 the relay, PostgreSQL (every commit waits for the disk), Redis and the client on the same cores. The database holds
 {options.rows:,} finished jobs, copies of one, so that their quotes are one text. Import and start: medians of {IMPORTS}
-and 3; at the end of a start the API answers, and relay and workers begin to load. First prices: the worst of {len(PLANS)} plans in a process that has warmed up.
+and 3; at the end of a start the API answers, and relay and workers begin to load. First prices: the worst of
+{len(PLANS)} plans in a process that has warmed up.
 
 ## Processor time, in milliseconds a request
 
