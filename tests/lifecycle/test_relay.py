@@ -9,13 +9,14 @@ from dataclasses import dataclass
 
 import pytest
 from sqlalchemy import event, func, select
+from sqlalchemy.dialects import postgresql
 
 from app.db.engine import Database
 from app.db.models import Certificate, JobEvent, Outbox
 from app.ledger.certificates import verify
 from app.ledger.signing_keys import signing_key
 from app.lifecycle.attempts import Delivered
-from app.lifecycle.relay import Relay
+from app.lifecycle.relay import SWEPT, Relay
 from app.lifecycle.wakeups import WakeUp
 from app.objects import Folder
 from app.settings import Settings
@@ -206,3 +207,9 @@ def test_an_idle_relays_pass_and_sweep_are_four_looks(db: Database, settings: Se
     said.clear()
     relay.run_once()
     assert any("lease_until" in each for each in said)  # expired leases are looked for again
+
+
+def test_a_sweep_s_question_names_the_statuses_in_its_text() -> None:
+    """As parameters they would let PostgreSQL plan for any status: a million finished jobs were read each second."""
+    text = str(SWEPT.compile(dialect=postgresql.dialect(), compile_kwargs={"render_postcompile": True}))
+    assert "status IN ('queued', " in text
