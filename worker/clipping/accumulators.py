@@ -20,18 +20,17 @@ from torch import Tensor
 
 from app.errors import PrivacyError
 from app.privacy.numerics import NORM_FLOOR, Arithmetic
+from worker.clipping.lengths import squared_lengths
 from worker.clipping.scratch import Scratch
 from worker.clipping.terms import BLOCK, ROUNDING32, Merged, Outer, Term
 from worker.data.norms import ROUNDING
 from worker.data.placed import chunk_bytes
-from worker.native.steps import STEPS
 
 CHUNK_BYTES = 2**23  # of float64 temporaries, so that they stay in the cache
 WIDE_BYTES = 2**19  # of float64 copies of formed gradients: in a core's own cache
 KEEP_BYTES = 2**26  # formed gradients up to this size are kept until the clip factors are known
 MEMORY_COST = 64  # cost of two passes over a formed gradient's numbers, in multiplications; measured
 TILE = 2**18  # numbers of a group's product that are added to the total while the cache has them
-LANES = 32  # sums of squares side by side, as in steps.c
 LONGEST = 2.0**60  # a longer input or gradient counts as not finite where float32 adds: no product can overflow
 SMALL = 2**15  # up to this many numbers, formed gradients are mostly kept and not formed again
 
@@ -188,7 +187,7 @@ class ParameterAccumulator:
                 return self._one_position(outer)
             found = outer.squares()
             return at_least(found.squares, found.slack, found.scale, outer.positions)
-        squares, slack, scale = (rows if self._divisor is None else rows.over(self._divisor)).squares()
+        squares, slack, scale = (rows if self._divisor is None else rows.over(self._divisor)).squares(self._arithmetic)
         positions = rows.ids.shape[1]
         if outer is not None:  # (a + b)² = a² + b² + 2ab
             own = outer.squares()
@@ -214,9 +213,7 @@ class ParameterAccumulator:
         """Each row's sum of squares of (n, m), float64 (n,), and a bound on its rounding."""
         if numbers.dtype != torch.float32 or self._arithmetic == 1:
             return _sum_of_squares(numbers)
-        squares = torch.empty(len(numbers), dtype=torch.float64, device=numbers.device)
-        if STEPS is None or not STEPS.squares(squares, numbers):
-            squares = by_lanes(numbers)
+        squares = squared_lengths(numbers)
         return squares, (numbers.shape[1] + 8) * ROUNDING * squares
 
     def _formed(self, chunk: Merged, number: int = 0) -> Tensor:
@@ -275,19 +272,6 @@ def at_least(squares: Tensor, slack: Tensor, scale: Tensor, positions: int) -> t
         return squares, slack
     floor = scale.square() * (NORM_FLOOR**2 / positions)
     return squares, torch.maximum(slack, floor - squares)
-
-
-def by_lanes(numbers: Tensor) -> Tensor:
-    """Each row's sum of squares of float32 (n, m), float64 (n,): LANES sums side by side, as steps.c adds them."""
-    if numbers.device.type != "cpu":
-        return numbers.double().square().sum(dim=1)
-    lanes = torch.zeros(len(numbers), LANES, dtype=torch.float64)
-    for part in numbers.split(LANES, dim=1):
-        lanes[:, : part.shape[1]] += part.double().square()
-    total = torch.zeros(len(numbers), dtype=torch.float64)
-    for lane in lanes.unbind(dim=1):
-        total += lane
-    return total
 
 
 def _not_too_long(squares: Tensor) -> Tensor:
