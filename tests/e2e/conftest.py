@@ -117,6 +117,10 @@ class Service:
         self._looking = None
 
 
+def all_gone(processes: list[psutil.Process]) -> bool:
+    return not any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in processes)
+
+
 def write_csv(path: Path, rows: int = 2000, features: int = 5, seed: int = 0) -> Path:
     """A learnable two-class problem."""
     generator = np.random.default_rng(seed)
@@ -205,7 +209,11 @@ def served(
         return made[backing]
 
     yield on
-    assert [each.stop() for each in made.values()] == [0] * len(made)
+    for each in made.values():
+        family = each.descendants()
+        assert each.stop() == 0
+        until(lambda family=family: all_gone(family), 20)
+        assert each.output.read_text().splitlines()[-1] == "stopped"
 
 
 @pytest.fixture(scope="package")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -81,3 +82,6 @@ def test_readers_resume_after_the_api_was_killed(service: Service, tmp_path: Pat
         assert [event["seq"] for event in first + rest] == seen == list(range(1, len(seen) + 1))
         assert rest[-1]["type"] == "certificate_issued" and job.status == "succeeded"
         assert [each.seq for each in job.events()] == seen
+    if isinstance(service, Service):
+        again = r"api was killed by SIGKILL; starting again in 0\.5 s"
+        assert re.search(again, service.output.read_text())
