@@ -31,8 +31,8 @@ LOADING = "tests/hf/"
 # Files of tests/e2e that share the service of a backing, and the backing of their tests that do not name one.
 SHARING = {f"tests/e2e/test_{file}.py": "sqlite" for file in ("audit", "client", "devices", "events", "language")}
 SHARING |= {f"tests/e2e/test_{file}.py": "sqlite" for file in ("logs", "notebooks", "probe", "ratings", "reading")}
-SHARING |= {f"tests/e2e/test_{file}.py": "sqlite" for file in ("sequences", "spine", "studies", "vision")}
-SHARING |= {f"tests/e2e/test_{file}.py": "the observed" for file in ("private_logs", "traces")}
+SHARING |= {f"tests/e2e/test_{file}.py": "sqlite" for file in ("private_logs", "sequences", "serve", "spine")}
+SHARING |= {f"tests/e2e/test_{file}.py": "sqlite" for file in ("studies", "traces", "vision")}
 SHARING |= {f"tests/e2e/test_{file}.py": "postgres" for file in ("attacks", "audit_faults", "cluster", "outages")}
 # Files that share something else: a fork server, which loads torch, a browser, and an S3 server.
 TOGETHER = {f"tests/lifecycle/test_{file}.py": "a fork server" for file in ("audited", "auditor", "sealed_jobs")}

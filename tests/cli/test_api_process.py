@@ -1,10 +1,9 @@
-"""The API's own server process: what it does before a request reaches the application."""
+"""The API's own server: what it does before a request reaches the application (tests/access/test_doors.py: that the
+process has it)."""
 
 from __future__ import annotations
 
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -12,21 +11,15 @@ import pytest
 
 from app.settings import Settings
 from scrimp_server.api import MAX_HEAD_BYTES
-from tests.e2e.conftest import until
-from tests.servers import free_port, listens
+from tests.listening import listening
 
 REQUEST = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 
 
 @pytest.fixture
 def port(settings: Settings) -> Iterator[int]:
-    number = free_port()
-    environment = {"SCRIMP_HOME": str(settings.home), "SCRIMP_PORT": str(number)}
-    process = subprocess.Popen([sys.executable, "-m", "scrimp_server.api"], env=environment, stderr=subprocess.DEVNULL)
-    until(lambda: listens(number))
-    yield number
-    process.terminate()
-    process.wait(20)
+    with listening(settings) as url:
+        yield int(url.rpartition(":")[2])
 
 
 def answers(port: int, *parts: bytes) -> bytes:

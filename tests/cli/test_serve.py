@@ -1,21 +1,19 @@
-"""`scrimp serve` as a process: its first line, its lock, its port, and that nothing of it is left behind."""
+"""`scrimp serve` as a process: its port, and a second signal. Its life is in tests/e2e: see test_serve.py there."""
 
 from __future__ import annotations
 
 import os
-import re
 import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.e2e.conftest import Service, until
+from tests.e2e.conftest import Service, all_gone, until
 
 
 @pytest.fixture
@@ -34,14 +32,9 @@ def serve(home: Path, port: int) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
 
 
-def descendants(service: Service) -> list[psutil.Process]:
-    assert service.process is not None
-    return psutil.Process(service.process.pid).children(recursive=True)
-
-
 def running(service: Service, word: str) -> Callable[[], psutil.Process | None]:
     def look() -> psutil.Process | None:
-        for process in descendants(service):
+        for process in service.descendants():
             try:
                 if word in process.cmdline():
                     return process
@@ -52,53 +45,11 @@ def running(service: Service, word: str) -> Callable[[], psutil.Process | None]:
     return look
 
 
-def all_gone(processes: list[psutil.Process]) -> bool:
-    return not any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in processes)
-
-
-@pytest.mark.slow
-def test_life_of_a_service(service: Service) -> None:
-    until(lambda: "\nready in" in output(service))
-    key = service.home / "admin.key"
-    first = output(service).splitlines()[0]
-    assert first == f"Scrimp at http://127.0.0.1:{service.port}  (admin key in {key})"
-    assert key.stat().st_mode & 0o777 == 0o600
-    assert service.home.stat().st_mode & 0o777 == 0o700
-
-    second = serve(service.home, service.port + 1)
-    assert second.returncode == 1
-    assert str(service.home / "serve.lock") in second.stderr
-    assert "Traceback" not in second.stderr
-
-    api = until(running(service, "scrimp_server.api"))
-    assert api is not None
-    api.kill()
-    with service.client() as client:  # waits for the one that is started in its place
-        assert list(client.jobs()) == []
-    assert re.search(r"api was killed by SIGKILL; starting again in 0\.5 s", output(service))
-
-    secret = key.read_text()
-    family = descendants(service)
-    service.kill()
-    until(lambda: all_gone(family), 20)
-    service.start()
-    with service.client() as client:
-        assert list(client.jobs()) == []
-    assert key.read_text() == secret
-
-    family = descendants(service)
-    began = time.monotonic()
-    assert service.stop() == 0
-    assert time.monotonic() - began < 15
-    until(lambda: all_gone(family), 20)
-    assert output(service).splitlines()[-1] == "stopped"
-
-
-@pytest.mark.nightly  # by day one signal ends it, above
+@pytest.mark.nightly  # by day one signal ends it: tests/e2e/conftest.py
 def test_a_second_signal_ends_it_at_once(service: Service) -> None:
     until(lambda: "\nready in" in output(service))
     assert service.process is not None
-    family = descendants(service)
+    family = service.descendants()
     worker = until(running(service, "celery"))
     assert worker is not None
     os.kill(worker.pid, signal.SIGSTOP)  # it will not stop when it is asked to

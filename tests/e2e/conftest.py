@@ -117,6 +117,10 @@ class Service:
         self._looking = None
 
 
+def all_gone(processes: list[psutil.Process]) -> bool:
+    return not any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in processes)
+
+
 def write_csv(path: Path, rows: int = 2000, features: int = 5, seed: int = 0) -> Path:
     """A learnable two-class problem."""
     generator = np.random.default_rng(seed)
@@ -167,6 +171,8 @@ SERVED = {
     "SCRIMP_REQUESTS_PER_MINUTE": "1000000",
     "SCRIMP_PRICING_PROCESSES": "1",
 }
+# Tells all that a service can: JSON logs with every request, and traces. The cluster has neither, as by default.
+OBSERVED = {"SCRIMP_LOG_FORMAT": "json", "SCRIMP_ACCESS_LOG": "true"}
 REDIS_DATABASES = itertools.count(1)
 
 
@@ -181,37 +187,33 @@ def on_postgres(request: pytest.FixtureRequest) -> dict[str, str]:
 
 
 @pytest.fixture(scope="package")
-def served(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[[str], Service]]:
-    """`scrimp serve`, one on each backing for all tests of this process: a start costs ten seconds of processor time.
-    Who kills it starts it."""
-    made: dict[str, Service] = {}
-
-    def on(backing: str) -> Service:
-        if backing not in made:
-            home = tmp_path_factory.mktemp("service") / "home"
-            more = on_postgres(request) if backing == "postgres" else {}
-            made[backing] = Service(home, SERVED | more).start()
-        return made[backing]
-
-    yield on
-    assert [each.stop() for each in made.values()] == [0] * len(made)
-
-
-@pytest.fixture(scope="package")
 def collector() -> Iterator[Collector]:
     with Collector() as made:
         yield made
 
 
 @pytest.fixture(scope="package")
-def observed(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> Iterator[Service]:
-    """`scrimp serve` that tells all it can: JSON logs with every request, and traces."""
-    more = {"SCRIMP_LOG_FORMAT": "json", "SCRIMP_ACCESS_LOG": "true", "SCRIMP_OTEL_ENDPOINT": collector.url}
-    made = Service(tmp_path_factory.mktemp("observed") / "home", SERVED | more).start()
-    yield made
-    assert made.stop() == 0
+def served(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, collector: Collector
+) -> Iterator[Callable[[str], Service]]:
+    """`scrimp serve`, one on each backing for all tests of this process: a start costs ten seconds of processor time.
+    The one on SQLite is OBSERVED. Who kills it starts it."""
+    made: dict[str, Service] = {}
+
+    def on(backing: str) -> Service:
+        if backing not in made:
+            home = tmp_path_factory.mktemp("service") / "home"
+            observed = OBSERVED | {"SCRIMP_OTEL_ENDPOINT": collector.url}
+            more = on_postgres(request) if backing == "postgres" else observed
+            made[backing] = Service(home, SERVED | more).start()
+        return made[backing]
+
+    yield on
+    for each in made.values():
+        family = each.descendants()
+        assert each.stop() == 0
+        until(lambda family=family: all_gone(family), 20)
+        assert each.output.read_text().splitlines()[-1] == "stopped"
 
 
 @pytest.fixture(scope="package")

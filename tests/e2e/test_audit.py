@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from click.testing import Result
+from typer.testing import CliRunner
 
 from scrimp.audit.kinds import QUICK
+from scrimp.cli import app
 from tests.by_night import but
 from tests.e2e.conftest import Service
 from tests.e2e.test_spine import ON_SQLITE
 
 
-def audit(service: Service, *options: str) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "scrimp.cli", "audit", "privacy", *options]
+def audit(service: Service, *options: str) -> Result:
     settings = {"SCRIMP_HOME": str(service.home), "SCRIMP_PORT": str(service.port), "COLUMNS": "130"}
-    return subprocess.run(line, capture_output=True, text=True, env=os.environ | settings, check=False)
+    return CliRunner().invoke(app, ["audit", "privacy", *options], env=settings)
 
 
 ADAPTIVE_AND_SCORES = ("dp_adam", "score loss")
@@ -33,7 +32,7 @@ def test_an_honest_service_passes(service: Service, tmp_path: Path, kinds: tuple
     """By night six kinds: plain, adaptive, with a moving norm, sampled, of users, and scores."""
     report = tmp_path / "audit.md"
     ran = audit(service, "--json", "--report", str(report), "--name", "honest", "--kinds", ",".join(kinds))
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert ran.exit_code == 0, ran.stdout + ran.stderr
     found = json.loads(ran.stdout)
     assert found["passed"] is True and [each["kind"] for each in found["results"]] == list(kinds)
     for result in found["results"]:
@@ -52,7 +51,7 @@ def test_an_honest_service_passes(service: Service, tmp_path: Path, kinds: tuple
 @ON_SQLITE
 def test_a_table_is_shown(service: Service) -> None:
     shown = audit(service, "--kinds", "dp_sgd", "--canaries", "400")
-    assert shown.returncode == 0, shown.stdout + shown.stderr
+    assert shown.exit_code == 0, shown.stdout + shown.stderr
     for expected in ("charged μ", "at least μ", "passed", "false alarm at most 0.001"):
         assert expected in shown.stdout
 
@@ -60,4 +59,4 @@ def test_a_table_is_shown(service: Service) -> None:
 @ON_SQLITE
 def test_an_unknown_kind_is_wrong_usage(service: Service) -> None:
     wrong = audit(service, "--kinds", "adam")
-    assert wrong.returncode == 2 and "there is no kind 'adam'" in wrong.stderr
+    assert wrong.exit_code == 2 and "there is no kind 'adam'" in wrong.stderr

@@ -1,4 +1,4 @@
-"""A job as an object, on a real service: its stream outlives the API, its model answers as the service does."""
+"""A job as an object, on a real service: its model answers as the service does (its stream: test_events.py)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 from typer.testing import CliRunner
 
 import scrimp
-from scrimp import specs
 from scrimp.cli import app
 from scrimp.cli.predict import AT_ONCE
 from tests.e2e.conftest import Service, job_of
@@ -74,22 +73,3 @@ def _check_that_a_late_fault_keeps_the_answers(
     assert (done.exit_code, len(done.stdout.splitlines())) == (1, AT_ONCE)
     assert "1,000 of 1,001 are answered; the part from record 1,000 on failed" in done.stderr
     assert "/records/0" in done.stderr, "of that part"
-
-
-def test_a_stream_is_taken_up_after_the_api_died(service: Service, tmp_path: Path) -> None:
-    dataset = register(service, "streamed", tmp_path)
-    typed = scrimp.JobSpec(
-        dataset=dataset,
-        optimizer=specs.DpSgd(learning_rate=0.1),
-        privacy=specs.JobPrivacy(target_epsilon=0.5),
-        length=specs.Length(steps=200),
-    )
-    with service.client() as client:
-        job = client.jobs.submit(typed)
-        seen = []
-        for event in job.stream():
-            seen.append(event.seq)
-            if event.type == "attempt_started":
-                service.kill_api()
-        assert seen == list(range(1, len(seen) + 1)) and job.status == "succeeded"
-        assert [each.seq for each in job.events()] == seen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -29,6 +30,7 @@ def spellings(secret: bytes) -> Iterator[bytes]:
     for encode in (base64.b64encode, base64.urlsafe_b64encode, base64.b32encode):
         yield encode(secret).rstrip(b"=")
     yield repr(secret)[2:-1].encode()
+    yield json.dumps(repr(secret)[2:-1])[1:-1].encode()  # in a line that is JSON
 
 
 def test_no_log_holds_a_secret(served: Callable[[str], Service], tmp_path: Path) -> None:
@@ -104,11 +106,12 @@ def _derived(settings: Settings, job: str) -> Iterator[bytes]:
 def _check_worker_log(job: str, log: Path) -> None:
     """Lines on an attempt name its job and number; how it ended is said, and no task "succeeded" without a job."""
 
-    def lines() -> list[str]:
-        return [line for line in log.read_text().splitlines() if f" {job}/1 " in line]
+    def said() -> list[str]:
+        lines = map(json.loads, log.read_text().splitlines())
+        return [line["message"] for line in lines if (line.get("job"), line.get("attempt")) == (job, "1")]
 
-    assert any(line.endswith("starts") for line in lines())
-    until(lambda: any(line.endswith("succeeded (its process ended: exit code 0)") for line in lines()))
+    assert any(message.endswith("starts") for message in said())
+    until(lambda: any(message.endswith("succeeded (its process ended: exit code 0)") for message in said()))
     assert "scrimp.run_job[" not in log.read_text()
 
 

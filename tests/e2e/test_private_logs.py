@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +62,9 @@ def text_spec(name: str) -> dict[str, Any]:
     return csv_spec(name) | {"features": {"kind": "hashed_text", "column": "text", "buckets": 256}}
 
 
-def test_a_planted_record_leaves_no_trace(observed: Service, tmp_path: Path) -> None:
-    service = observed
+def test_a_planted_record_leaves_no_trace(served: Callable[[str], Service], tmp_path: Path) -> None:
+    """In a service that other tests use as well: each line that they logged is JSON, too."""
+    service = served("sqlite")
     with service.client() as client:
         dataset = client.create_dataset(text_spec("planted"), write_texts(tmp_path / "planted.csv")).id
         job = client.submit(job_of(dataset)).id
@@ -71,7 +73,9 @@ def test_a_planted_record_leaves_no_trace(observed: Service, tmp_path: Path) -> 
         predicted = client.predict(job, [f"good {WORD} {ADDRESS} {NUMBER}"])
     assert len(predicted) == 1
     go_wrong(service, dataset, job, tmp_path)
-    until(lambda: any("succeeded" in each["message"] for each in lines_of(service)["worker"]))
+    until(
+        lambda: any("succeeded" in each["message"] and each.get("job") == job for each in lines_of(service)["worker"])
+    )
     found = lines_of(service)
     assert {"api", "relay", "worker"} <= set(found)
     texts = {path: path.read_text().lower() for path in [*(service.home / "logs").iterdir(), service.output]}

@@ -22,7 +22,7 @@ from scrimp import recompute
 from scrimp.signatures import is_authentic
 from tests.by_night import but
 from tests.conftest import BACKINGS
-from tests.e2e.conftest import SERVED_ON_POSTGRES, Service, csv_spec, job_of, seed_of, until, write_csv
+from tests.e2e.conftest import SERVED_ON_POSTGRES, Service, all_gone, csv_spec, job_of, seed_of, until, write_csv
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scrimp" / "recompute.py"
 
@@ -304,7 +304,9 @@ def test_after_a_kill_a_replay_that_differs_gets_fresh_noise_and_is_charged(serv
     dataset = register(service, "differs", tmp_path)
     job = submit(service, job_of(dataset, length={"steps": KILLED_STEPS}))
     until(lambda: service.get(f"/v1/jobs/{job}")["progress"]["step"] > 500)  # three blocks and more
+    secret, family = (service.home / "admin.key").read_text(), service.descendants()
     service.kill()
+    until(lambda: all_gone(family), 20)
     with sqlite3.connect(service.home / "scrimp.db") as database:
         recorded = (
             "SELECT last_step FROM blocks WHERE job_id = ? AND digest IS NOT NULL ORDER BY last_step LIMIT 1 OFFSET 2"
@@ -314,6 +316,7 @@ def test_after_a_kill_a_replay_that_differs_gets_fresh_noise_and_is_charged(serv
         database.execute(changed, ("0" * 64, job, differs_at))
     database.close()
     service.start()
+    assert (service.home / "admin.key").read_text() == secret
     ended = finished(service, job)
     assert ended["status"] == "succeeded", ended
     events = service.get(f"/v1/jobs/{job}/events")["items"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,8 @@ from tests.e2e.conftest import Service, csv_spec, job_of, seed_of, until, write_
 WHOLE = {"claim", "attempt", "prepare", "train"}  # spans of work on private data
 
 
-def test_a_job_is_one_trace(observed: Service, collector: Collector, tmp_path: Path) -> None:
-    service = observed
+def test_a_job_is_one_trace(served: Callable[[str], Service], collector: Collector, tmp_path: Path) -> None:
+    service = served("sqlite")
     with service.client() as client:
         dataset = client.create_dataset(csv_spec("traced"), write_csv(tmp_path / "d.csv", seed=seed_of("traced"))).id
         job = client.submit(job_of(dataset)).id

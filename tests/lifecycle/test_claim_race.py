@@ -13,11 +13,12 @@ from app.lifecycle.claims import Claim
 from app.lifecycle.sweeper import expire_all_leases, reap_expired
 from app.settings import Settings
 from tests import processes
+from tests.by_night import but
 from tests.factories import AT_ONCE, add_dataset
 from tests.lifecycle.conftest import Submit, balances, job_row
 from tests.lifecycle.contender import contend
 
-PROCESSES, JOBS = 4, 50
+PROCESSES = 4
 
 
 class Race:
@@ -45,10 +46,13 @@ class Race:
         return claims
 
 
-def test_of_processes_that_claim_a_job_at_once_one_gets_it(db: Database, settings: Settings, submit: Submit) -> None:
+@pytest.mark.parametrize("jobs_at_once", but([16, 50], lambda each: each == 16))
+def test_of_processes_that_claim_a_job_at_once_one_gets_it(
+    db: Database, settings: Settings, submit: Submit, jobs_at_once: int
+) -> None:
     dataset = add_dataset(db)
     cheap: dict[str, Any] = {"privacy": {"target_epsilon": 0.1}, "evaluation": None}
-    jobs = [submit(dataset, **cheap) for _ in range(JOBS)]
+    jobs = [submit(dataset, **cheap) for _ in range(jobs_at_once)]
     race = Race(db, settings.effective_database_url, jobs, rounds=2)
     first = race.round()
     assert {held.attempt for held in first} == {1}
@@ -58,7 +62,7 @@ def test_of_processes_that_claim_a_job_at_once_one_gets_it(db: Database, setting
     late = [AttemptLog(db, held, lease_s=60.0, max_attempts=3, cadence=AT_ONCE) for held in first]
     assert late[0].start_block(1, 50)
     expire_all_leases(db)
-    assert reap_expired(db, 3) == JOBS
+    assert reap_expired(db, 3) == jobs_at_once
     assert {held.attempt for held in race.round()} == {2}
     before = balances(db, jobs[0])
     for log in late:

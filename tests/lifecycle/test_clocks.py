@@ -97,11 +97,11 @@ def test_sqlite_counts_the_time_that_the_machine_sleeps(
 def test_takebacks_alone_fail_no_job(db: Database, submit: Submit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claims, "LONGEST_BACKOFF_S", 0.0)
     job_id = submit()
-    for _ in range(60):
+    for _ in range(12):  # four times as often as it may fail
         claimed(db, job_id).start_block(1, 2)
         expire_all_leases(db)
         assert reap_expired(db, 3) == 1
-    assert (job_row(db, job_id).status, job_row(db, job_id).attempt) == ("queued", 60)
+    assert (job_row(db, job_id).status, job_row(db, job_id).attempt) == ("queued", 12)
 
 
 def test_a_job_that_is_taken_back_again_waits_before_it_runs_again(db: Database, submit: Submit) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +51,17 @@ def start(asked: dict[str, Any], **more: Any) -> dict[str, Any]:
     return made
 
 
-def mean(x: np.ndarray, *, salt: str = "a", asked: dict[str, Any] | None = None, public: bool = False) -> Tensor:
+def mean(x: np.ndarray, *, asked: dict[str, Any] | None = None, public: bool = False) -> Tensor:
+    return means(x, ["a"], asked=asked, public=public)[0]
+
+
+def means(x: np.ndarray, salts: list[str], *, asked: dict[str, Any] | None = None, public: bool = False) -> Tensor:
+    """The mean as it is released under each salt, of one sum: a pass over the records takes 20 ms."""
     (centering,) = plan_of(start(asked or job(), public=public)).before
     some = records(x, np.zeros(len(x), dtype=np.int64))
-    return centering.release(some, Noise(bytes.fromhex(key(salt, "release")), 0), data_public=public).tensors["mean"]
+    some.clipped_sum = cache(some.clipped_sum)  # type: ignore[method-assign]
+    noises = [Noise(bytes.fromhex(key(salt, "release")), 0) for salt in salts]
+    return torch.stack([centering.release(some, noise, data_public=public).tensors["mean"] for noise in noises])
 
 
 def clipped(x: np.ndarray, bound: float) -> DenseRecords:
@@ -98,7 +106,7 @@ def test_the_sum_does_not_depend_on_the_order_and_what_is_not_finite_adds_nothin
 def test_the_noise_is_what_was_charged() -> None:
     x, _ = dense(80, 5)
     exact = clipped(x, 2.0).clipped_sum(2.0) / 80
-    off = torch.stack([mean(x, salt=f"{salt}") - exact for salt in range(120)]) * 80 / (2.0 / 0.5)
+    off = (means(x, [f"{salt}" for salt in range(120)]) - exact) * 80 / (2.0 / 0.5)
     assert abs(float(off.mean())) < 0.15 and float(off.std()) == pytest.approx(1.0, abs=0.09)
     assert torch.equal(mean(x), mean(x)), "the same key, the same noise"
     public = mean(x, asked=job(privacy=None), public=True)

@@ -179,6 +179,7 @@ def test_another_message_than_the_awaited_one_is_a_protocol_failure(supervisor: 
         assert isinstance(last, Failed) and last.code == "protocol" and status.result(30) == 1
 
 
+@pytest.mark.nightly  # by day a fork dies with its worker, and with its fork server: test_fork_server.py
 def test_a_child_dies_with_its_parent(supervisor: Supervisor, tmp_path: Path) -> None:
     """The parent is killed; its end of the socket stays open here, so that only the death signal can end the child."""
     ours, theirs = socket.socketpair()

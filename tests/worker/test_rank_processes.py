@@ -113,6 +113,7 @@ def test_a_lost_rank_ends_the_attempt_and_fewer_go_on(tmp_path: Path, rank: int)
     assert [each.numerics.threads for each in straight.of(Ready) + killed.of(Ready)] == [3, 3, 3]
 
 
+@pytest.mark.nightly  # by day a lost rank, above; sharded in threads: tests/worker/test_shards.py
 def test_a_lost_rank_of_a_sharded_job_leaves_its_numbers_to_the_others(tmp_path: Path) -> None:
     """No state is stored: the next attempt repeats the steps, and each rank makes the state of what it owns then."""
     adam = {"optimizer": {"kind": "dp_adambc", "learning_rate": 0.1}}
