@@ -5,10 +5,10 @@ No product is made twice as large as needed. The method for a parameter depends 
     one position        ‖l‖²‖r‖², and one product over all records for the sum
     ghost               Gram matrices over positions, if they cost less than the gradients themselves
     formed              the gradients of a few records at a time, kept if small, else formed a second time
-    groups              one position, and float32 may add some records at a time (docs/privacy.md)
+    groups              one position or formed, and float32 may add some records at a time (docs/privacy.md)
 
-Formed gradients may have any precision: the same numbers are measured and added. Gram matrices, norms and sums are in
-float64.
+Formed gradients may have any precision: the same numbers are measured and added. Gram matrices, norms and other sums
+are in float64.
 """
 
 from __future__ import annotations
@@ -19,17 +19,19 @@ import torch
 from torch import Tensor
 
 from app.errors import PrivacyError
-from app.privacy.numerics import NORM_FLOOR
+from app.privacy.numerics import NORM_FLOOR, Arithmetic
 from worker.clipping.scratch import Scratch
 from worker.clipping.terms import BLOCK, ROUNDING32, Merged, Outer, Term
 from worker.data.norms import ROUNDING
 from worker.data.placed import chunk_bytes
+from worker.native.steps import STEPS
 
 CHUNK_BYTES = 2**23  # of float64 temporaries, so that they stay in the cache
 WIDE_BYTES = 2**19  # of float64 copies of formed gradients: in a core's own cache
 KEEP_BYTES = 2**26  # formed gradients up to this size are kept until the clip factors are known
 MEMORY_COST = 64  # cost of two passes over a formed gradient's numbers, in multiplications; measured
 TILE = 2**18  # numbers of a group's product that are added to the total while the cache has them
+LANES = 32  # sums of squares side by side, as in steps.c
 LONGEST = 2.0**60  # a longer input or gradient counts as not finite where float32 adds: no product can overflow
 SMALL = 2**15  # up to this many numbers, formed gradients are mostly kept and not formed again
 
@@ -43,8 +45,8 @@ class ParameterAccumulator:
         divisor: float64, in the parameter's shape. Gradients are divided by it elementwise before they are measured.
         scratch: the engine's scratch memory.
         name: the parameter's name, for its share of that memory.
-        group: how many records float32 may add; None: sums are in float64. They are where a record has more than one
-            position, too.
+        group: how many records float32 may add; None: sums are in float64. They are for products over positions, too.
+        arithmetic: see Numerics.
     """
 
     def __init__(
@@ -55,19 +57,32 @@ class ParameterAccumulator:
         scratch: Scratch | None = None,
         name: str = "",
         group: int | None = None,
+        arithmetic: Arithmetic = 2,
     ) -> None:
         self._scratch, self._name = scratch or Scratch(), name
         self._merged, self._shape, self._divisor = Merged.of(terms), shape, divisor
         self._kept: list[Tensor] | None = None
         self._factored = self._can_stay_factored()
-        outer = self._merged.outer if self._factored and self._merged.rows is None and divisor is None else None
-        narrow = outer is not None and outer.positions == 1 and outer.left.dtype == torch.float32
-        self._group = group if narrow else None
+        self._arithmetic = arithmetic
+        self._group = group if self._narrow() and divisor is None else None
+
+    def _narrow(self) -> bool:
+        """True if the gradients are float32, and formed or of one position. Depends on sizes only."""
+        merged = self._merged
+        if not self._factored:
+            return self._arithmetic > 1 and merged.dtype == torch.float32
+        outer = merged.outer if merged.rows is None else None
+        return outer is not None and outer.positions == 1 and outer.left.dtype == torch.float32
 
     @property
     def in_groups(self) -> bool:
-        """True if float32 adds some records at a time: `add_groups` then replaces `add_to`."""
+        """True if float32 adds some records at a time: `add_groups` or `add_formed` then replaces `add_to`."""
         return self._group is not None
+
+    @property
+    def formed(self) -> bool:
+        """True if gradients are formed."""
+        return not self._factored
 
     @property
     def positions(self) -> int:
@@ -120,6 +135,19 @@ class ParameterAccumulator:
             for of, by in zip(columns.split(group), right.split(group), strict=True):
                 add(row, torch.mm(of.mT, by, out=part))
 
+    def add_formed(self, add: Callable[[Tensor, Tensor, int], None], factors: Tensor) -> None:
+        """Hands out the formed gradients, float32 (rows, numbers), with their factors and how many float32 may add.
+
+        Args:
+            factors: see add_to.
+        """
+        if self._group is None or self._factored:
+            raise PrivacyError("this parameter's sums are in float64")
+        narrow = factors.float()
+        for number, at in enumerate(self._slices()):
+            kept = self._kept[number] if self._kept is not None else self._formed(self._merged.take(at))
+            add(kept.flatten(1), narrow[at], self._group)
+
     def _add_chunk(self, total: Tensor, chunk: Merged, factors: Tensor, kept: Tensor | None, keep: int) -> None:
         """total = keep · total + the chunk's sum; with keep = 0 the old content may be anything."""
         if not self._factored:
@@ -147,7 +175,8 @@ class ParameterAccumulator:
                 kept.append(gradients)
             if self._divisor is not None:
                 gradients = gradients.double() / self._divisor
-            return _sum_of_squares(gradients.flatten(1))
+            squares, slack = self._sum_of_squares(gradients.flatten(1))
+            return (squares if self._group is None else _not_too_long(squares)), slack
         outer, rows = chunk.outer, chunk.rows
         if rows is None:
             if outer is None:
@@ -169,14 +198,23 @@ class ParameterAccumulator:
         """‖l ⊗ r‖² = ‖l‖²‖r‖²; with a divisor (l²)ᵀ (1/D²) (r²)."""
         left, right = outer.left[:, 0], outer.right[:, 0]
         if self._divisor is None:
-            (one, less), (two, lesser) = _sum_of_squares(left), _sum_of_squares(right)
+            (one, less), (two, lesser) = self._sum_of_squares(left), self._sum_of_squares(right)
             if self._group is not None:
-                one, two = (each.masked_fill(each > LONGEST**2, torch.inf) for each in (one, two))
+                one, two = _not_too_long(one), _not_too_long(two)
             return one * two, (one + less) * (two + lesser) * (1 + 4 * ROUNDING) - one * two
         left, right = left.double(), right.double()
         inverse = self._divisor.view(left.shape[1], -1).square().reciprocal()
         squares = ((left.square() @ inverse) * right.square()).sum(dim=1)
         return squares, (left.shape[1] + right.shape[1] + 8) * ROUNDING * squares
+
+    def _sum_of_squares(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
+        """Each row's sum of squares of (n, m), float64 (n,), and a bound on its rounding."""
+        if numbers.dtype != torch.float32 or self._arithmetic == 1:
+            return _sum_of_squares(numbers)
+        squares = torch.empty(len(numbers), dtype=torch.float64, device=numbers.device)
+        if STEPS is None or not STEPS.squares(squares, numbers):
+            squares = by_lanes(numbers)
+        return squares, (numbers.shape[1] + 8) * ROUNDING * squares
 
     def _formed(self, chunk: Merged, number: int = 0) -> Tensor:
         """The chunk's gradients, in memory reserved for this parameter and chunk."""
@@ -234,6 +272,23 @@ def at_least(squares: Tensor, slack: Tensor, scale: Tensor, positions: int) -> t
         return squares, slack
     floor = scale.square() * (NORM_FLOOR**2 / positions)
     return squares, torch.maximum(slack, floor - squares)
+
+
+def by_lanes(numbers: Tensor) -> Tensor:
+    """Each row's sum of squares of float32 (n, m), float64 (n,): LANES sums side by side, as steps.c adds them."""
+    if numbers.device.type != "cpu":
+        return numbers.double().square().sum(dim=1)
+    lanes = torch.zeros(len(numbers), LANES, dtype=torch.float64)
+    for part in numbers.split(LANES, dim=1):
+        lanes[:, : part.shape[1]] += part.double().square()
+    total = torch.zeros(len(numbers), dtype=torch.float64)
+    for lane in lanes.unbind(dim=1):
+        total += lane
+    return total
+
+
+def _not_too_long(squares: Tensor) -> Tensor:
+    return squares.masked_fill(squares > LONGEST**2, torch.inf)
 
 
 def _sum_of_squares(numbers: Tensor) -> tuple[Tensor, Tensor]:

@@ -225,6 +225,11 @@ class Merged:
         """The device of its tensors."""
         return next(each.tensors[0].device for each in (self.outer, self.rows, self.dense) if each is not None)
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """The precision of formed gradients."""
+        return next(each.tensors[-1].dtype for each in (self.outer, self.rows, self.dense) if each is not None)
+
     def take(self, at: slice) -> Merged:
         """The terms of these records."""
         return Merged(

@@ -61,6 +61,10 @@ class Steps:
         self._narrow.argtypes, self._narrow.restype = self._widen.argtypes, None
         self._from_grid.argtypes, self._from_grid.restype = [ctypes.c_int, POINTER, COUNT, NUMBER], None
         self._descend.argtypes, self._descend.restype = [ctypes.c_int, POINTER, POINTER, COUNT, NUMBER, NUMBER], None
+        self._squares, self._add_formed = opened.scrimp_squares, opened.scrimp_add_formed
+        self._squares.argtypes, self._squares.restype = [ctypes.c_int, *[POINTER] * 2, COUNT, COUNT], None
+        self._add_formed.argtypes = [ctypes.c_int, *[POINTER] * 3, *[COUNT] * 3, NUMBER]
+        self._add_formed.restype = COUNT
         self._adam.argtypes, self._adam.restype = [ctypes.c_int, *[POINTER] * 4, COUNT, POINTER], None
 
     @classmethod
@@ -122,6 +126,35 @@ class Steps:
             return False
         self._descend(self.path, theta.data_ptr(), direction.data_ptr(), theta.numel(), shrink, rate)
         return True
+
+    def squares(self, out: Tensor, numbers: Tensor) -> bool:
+        """out[i] = ‖numbers[i]‖², float64 (n,) of float32 (n, m): LANES sums side by side."""
+        fit = _flat(out, torch.float64) and _flat(numbers, torch.float32) and out.shape == numbers.shape[:1]
+        if not (fit and numbers.numel()):
+            return False
+        self._squares(self.path, out.data_ptr(), numbers.data_ptr(), *numbers.shape)
+        return True
+
+    def add_formed(self, totals: Tensor, gradients: Tensor, factors: Tensor, group: int, inverse: float) -> bool | None:
+        """totals += Σ over groups of nearest(inverse · Σ_i factors_i gradients_i), in int64 from float32 sums.
+
+        Args:
+            totals: (m,).
+            gradients: float32 (n, m).
+            factors: float32 (n,); a row with factor 0 adds 0, whatever it is.
+            group: the rows that float32 adds, one after the other.
+            inverse: see add_on_grid.
+
+        Returns:
+            see add_on_grid.
+        """
+        fit = _flat(totals, torch.int64) and _flat(gradients, torch.float32) and _flat(factors, torch.float32)
+        if not (fit and gradients.shape == (len(factors), len(totals))):
+            return None
+        sizes = (len(factors), group, len(totals))
+        return not self._add_formed(
+            self.path, totals.data_ptr(), gradients.data_ptr(), factors.data_ptr(), *sizes, inverse
+        )
 
     def adam(self, gradient: Tensor, theta: Tensor, m: Tensor, v: Tensor, by: AdamStep) -> bool:
         """One update of θ, m and v, float64 (n,) each, in place."""
