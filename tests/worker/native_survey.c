@@ -9,13 +9,19 @@ double survey_worst(int path, int64_t first, int64_t last);
 __attribute__((target("avx2,fma"))) static void first_avx2(const int64_t *words, float *z, int count) {
     first_tier(AVX2, words, z, count);
 }
-#else
-static void first_avx2(const int64_t *words, float *z, int count) { first_tier(PLAIN, words, z, count); }
+__attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma"))) static void first_avx512(const int64_t *words,
+                                                                                               float *z, int count) {
+    first_tier(AVX512, words, z, count);
+}
 #endif
 
 void survey_first(int path, const int64_t *words, float *z, int count) {
+#if defined(__x86_64__)
     if (path == AVX2) first_avx2(words, z, count);
-    else first_tier(PLAIN, words, z, count);
+    if (path == AVX512) first_avx512(words, z, count);
+    if (path != PLAIN) return;
+#endif
+    first_tier(PLAIN, words, z, count);
 }
 
 /* NaN where the table ends. */

@@ -16,7 +16,7 @@ from worker.clipping.totals import Grid, GridTotals
 from worker.native.library import PATHS
 from worker.native.steps import Steps
 from worker.noise.gaussian import NoisedGradient
-from worker.optimizers import dp_adam
+from worker.optimizers import descent, dp_adam
 from worker.optimizers.base import State, StepInfo
 from worker.optimizers.descent import Descent
 from worker.optimizers.dp_adam import DpAdam
@@ -55,6 +55,21 @@ def test_widened_numbers(steps: Steps, shape: tuple[int, ...], monkeypatch: pyte
     assert steps.widen(torch.empty(shape, dtype=torch.float64), numbers, factors), "it does this one"
     assert all(same(one, other) for one, other in zip(made[True], made[False], strict=True))
     assert all(bool(torch.isfinite(each).all()) for each in made[True])
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 7), (48, 33), (17, 1024)])
+def test_scaled_numbers_in_float32(steps: Steps, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Factors below and above what float32 holds; a row with factor 0 is 0, whatever it was."""
+    numbers = wild(*shape)
+    factors = 10.0 ** torch.linspace(-60.0, 60.0, shape[0], dtype=torch.float64)
+    factors[0] = 0.0
+    made = []
+    for compiled in (steps, None):
+        monkeypatch.setattr(scratch, "STEPS", compiled)
+        made.append(Scratch().narrowed("a", numbers, factors))
+    assert steps.narrow(torch.empty(shape), numbers, factors), "it does this one"
+    assert torch.equal(made[0].view(torch.int32), made[1].view(torch.int32))
+    assert not bool(made[0][0].any())
 
 
 @pytest.mark.parametrize("size", [1, 31, 1024, 1025, 70_001])
@@ -111,6 +126,30 @@ def test_a_sum_that_is_not_finite_breaks_the_total(
     assert bool(made.finish()["w"].isnan().all())
 
 
+@pytest.mark.parametrize("unit", [2.0**-40, 3.0 * 2.0**-7, math.nan])
+def test_totals_become_floats(steps: Steps, unit: float) -> None:
+    """Integers beyond what a float holds are rounded to the even neighbour, as torch rounds."""
+    generator = torch.Generator().manual_seed(0)
+    cells = torch.randint(-(2**62), 2**62, (1009,), generator=generator)
+    cells[:6] = torch.tensor([0, 1, -1, 2**53 + 1, 2**53 + 3, -(2**62)])
+    expected = cells.double() * unit
+    assert steps.from_grid(cells, unit)
+    assert same(cells, expected)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.01])
+@pytest.mark.parametrize("size", [1, 31, 1025])
+def test_descent(steps: Steps, size: int, decay: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    direction, found = wild(size, dtype=torch.float64).nan_to_num(), []
+    for compiled in (steps, None):
+        monkeypatch.setattr(descent, "STEPS", compiled)
+        parameters = torch.linspace(-2.0, 2.0, size, dtype=torch.float64)
+        Descent(0.1, weight_decay=decay).move(parameters, direction, 1)
+        found.append(parameters)
+    assert steps.descend(parameters, direction, 1.0, 0.0), "it does this one"
+    assert same(*found)
+
+
 @pytest.mark.parametrize("coupled", [False, True])
 @pytest.mark.parametrize("decay", [0.0, 0.01])
 @pytest.mark.parametrize("shapes", [[(3,)], [(7, 11), (5,)], [(300, 301)]])
@@ -145,3 +184,8 @@ def test_it_leaves_to_torch_what_it_cannot_read(steps: Steps) -> None:
     assert not steps.widen(wide, narrow, torch.ones(3, dtype=torch.float64))
     assert not steps.widen(wide.to("meta"), narrow.to("meta"), None)
     assert steps.add_on_grid(torch.zeros(4, dtype=torch.int64), torch.zeros(3, dtype=torch.float64), 1.0) is None
+    assert not steps.narrow(wide, narrow, torch.ones(4, dtype=torch.float64))
+    assert not steps.narrow(narrow, narrow, torch.ones(4))
+    assert not steps.from_grid(wide, 1.0)
+    assert not steps.descend(wide, narrow, 1.0, 1.0)
+    assert not steps.descend(wide, wide[:2], 1.0, 1.0)

@@ -130,11 +130,8 @@ class ParameterAccumulator:
         if outer is None or group is None:
             raise PrivacyError("this parameter's sums are in float64")
         left, right = outer.left[:, 0], outer.right[:, 0]
-        scaled = self._scratch.scaled(
-            "left", left, factors
-        )  # in float64: the factor alone may be too small for float32
-        left = self._scratch.empty("narrow", left.shape, torch.float32, left.device).copy_(scaled)
-        right = torch.nan_to_num(right, out=self._scratch.empty("right", right.shape, right.dtype, right.device))
+        left = self._scratch.narrowed("left", left, factors)
+        right = self._scratch.finite("right", right, torch.float32)
         tile = max(1, TILE // right.shape[1])
         for row in range(0, left.shape[1], tile):
             columns = left[:, row : row + tile]

@@ -35,6 +35,8 @@ class Scratch:
         Only rows with factor 0 contain such values, and 0 · NaN is NaN. The shape is that of `numbers` in every case.
         """
         out = self.empty(name, numbers.shape, dtype, numbers.device)
+        if dtype == numbers.dtype:
+            return torch.nan_to_num(numbers, out=out)
         if STEPS is not None and STEPS.widen(out, numbers, None):
             return out
         return torch.nan_to_num(out.copy_(numbers), out=out)
@@ -47,3 +49,10 @@ class Scratch:
         out.copy_(numbers)  # `mul` of two types would copy them to new memory
         out.mul_(factors.view(-1, *(1,) * (numbers.dim() - 1)))
         return torch.nan_to_num(out, out=out)
+
+    def narrowed(self, name: str, numbers: Tensor, factors: Tensor) -> Tensor:
+        """As `scaled`, and then rounded to float32: the factor alone may be too small for that type."""
+        out = self.empty(name, numbers.shape, torch.float32, numbers.device)
+        if STEPS is not None and STEPS.narrow(out, numbers, factors):
+            return out
+        return out.copy_(self.scaled(name, numbers, factors))

@@ -210,8 +210,9 @@ class GridTotals:
             count.copy_(self._rest[COUNT].double() / 2.0)
         nan = flat.new_full((), torch.nan, dtype=torch.float64)
         scale = torch.where(self._rest[BROKEN] > 0, nan, self._unit)
-        for part in _pieces(flat):
-            part.view(torch.float64).copy_(part).mul_(scale)
+        if STEPS is None or flat.device.type != "cpu" or not STEPS.from_grid(flat, float(scale)):
+            for part in _pieces(flat):
+                part.view(torch.float64).copy_(part).mul_(scale)
         shapes = self._shapes if self._shards is None else {}
         return {name: part.view(torch.float64).view(shapes.get(name, part.shape)) for name, part in parts.items()}
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from worker.native.build import LIBRARY, digest
 
-PATHS = ("plain", "avx2")
+PATHS = ("plain", "avx2", "avx512")
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Library:
 
     Attributes:
         opened: the library.
-        path: the instructions that it uses: "plain" or "avx2".
+        path: the instructions that it uses: "plain", "avx2" or "avx512".
     """
 
     opened: ctypes.CDLL

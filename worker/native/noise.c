@@ -9,7 +9,7 @@
  *   3. exact, some 2 * 10^-10: the caller's. Tiers 1 and 2 report the positions, with S still in its place.
  *
  * Only IEEE operations decide, without contraction or libm, so every path and compiler computes the same numbers.
- * Paths: AVX2 where the CPU has it, else the compiler's base line.
+ * Paths: AVX-512 or AVX2 where the CPU has it, else the compiler's base line.
  */
 #include <float.h>
 #include <stdint.h>
@@ -33,7 +33,7 @@
 #define BLOCK 256 /* numbers whose Gaussians are made at once */
 #define GROUP 32  /* numbers that are looked through if one of them is in doubt */
 
-enum { PLAIN = 0, AVX2 = 1 };
+enum { PLAIN = 0, AVX2 = 1, AVX512 = 2 };
 
 #ifndef FIRST_ERROR /* tests plant smaller bounds */
 #define FIRST_ERROR 0x1.bp-21
@@ -197,9 +197,9 @@ INLINE float float_of(uint32_t bits) {
     return value;
 }
 
-/* a * b + c, rounded once on the AVX2 path and twice on the plain one. */
+/* a * b + c, rounded twice on the plain path and once on the others. */
 INLINE float multiply_add(int path, float a, float b, float c) {
-    return path == AVX2 ? __builtin_fmaf(a, b, c) : a * b + c;
+    return path == PLAIN ? a * b + c : __builtin_fmaf(a, b, c);
 }
 
 /* Tier 1. z = v * P(-log2(1 - v^2)) with v = 2U - 1 to 31 bits; a NaN in the tails. */
@@ -304,6 +304,11 @@ __attribute__((target("avx2,fma"))) static int64_t release_avx2(const int64_t *w
                                                                int64_t *undecided) {
     return release(AVX2, words, sums, out, count, std, grid, divisor, undecided);
 }
+__attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma"))) static int64_t release_avx512(
+    const int64_t *words, const double *sums, double *out, int64_t count, double std, double grid, double divisor,
+    int64_t *undecided) {
+    return release(AVX512, words, sums, out, count, std, grid, divisor, undecided);
+}
 #endif
 
 /* The best path of this CPU. Asks it directly: not every compiler's library has __builtin_cpu_supports. */
@@ -311,10 +316,12 @@ int scrimp_path(void) {
 #if defined(__x86_64__)
     unsigned a, b, c, d, saved, ignored;
     const unsigned fma = 1u << 12, osxsave = 1u << 27, avx = 1u << 28, avx2 = 1u << 5;
+    const unsigned avx512 = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31; /* F, DQ, BW and VL */
     if (!__get_cpuid(1, &a, &b, &c, &d) || (c & (fma | osxsave | avx)) != (fma | osxsave | avx)) return PLAIN;
     __asm__("xgetbv" : "=a"(saved), "=d"(ignored) : "c"(0));
     if ((saved & 6) != 6) return PLAIN; /* the system keeps the upper halves of registers */
-    if (__get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & avx2)) return AVX2;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(b & avx2)) return PLAIN;
+    return (b & avx512) == avx512 && (saved & 0xe6) == 0xe6 ? AVX512 : AVX2;
 #endif
     return PLAIN;
 }
@@ -329,6 +336,7 @@ int64_t scrimp_release(int path, const int64_t *words, const double *sums, doubl
     if (path == PLAIN) return release(PLAIN, words, sums, out, count, std, grid, divisor, undecided);
 #if defined(__x86_64__)
     if (path == AVX2) return release_avx2(words, sums, out, count, std, grid, divisor, undecided);
+    if (path == AVX512) return release_avx512(words, sums, out, count, std, grid, divisor, undecided);
 #endif
     return -1;
 }

@@ -17,7 +17,7 @@
 #define LANES 32  /* sums of a row's squares, side by side */
 #define TILE 2048 /* numbers of a group's sum: in the first cache */
 
-enum { PLAIN = 0, AVX2 = 1 };
+enum { PLAIN = 0, AVX2 = 1, AVX512 = 2 };
 
 /* factor * number; NaN becomes 0 and an infinity the largest finite number, as torch.nan_to_num does. */
 INLINE void widen(double *out, const float *in, const double *factors, int64_t rows, int64_t width) {
@@ -28,6 +28,17 @@ INLINE void widen(double *out, const float *in, const double *factors, int64_t r
             y = y > DBL_MAX ? DBL_MAX : y;
             y = y < -DBL_MAX ? -DBL_MAX : y;
             out[i * width + j] = y == y ? y : 0.0;
+        }
+    }
+}
+
+/* factor * number in double, rounded to float; 0 for NaN. */
+INLINE void narrow(float *out, const float *in, const double *factors, int64_t rows, int64_t width) {
+    for (int64_t i = 0; i < rows; i++) {
+        const double factor = factors[i];
+        for (int64_t j = 0; j < width; j++) {
+            const double y = (double)in[i * width + j] * factor;
+            out[i * width + j] = (float)(y == y ? y : 0.0);
         }
     }
 }
@@ -158,6 +169,20 @@ INLINE void adam(const double *gradient, double *theta, double *m, double *v, in
     }
 }
 
+/* Multiples of the unit, over the integers themselves. */
+INLINE void from_grid(double *out, int64_t count, double unit) {
+    for (int64_t i = 0; i < count; i++) {
+        int64_t cells;
+        memcpy(&cells, out + i, sizeof cells);
+        out[i] = (double)cells * unit;
+    }
+}
+
+/* theta = theta * shrink - rate * direction */
+INLINE void descend(double *theta, const double *direction, int64_t count, double shrink, double rate) {
+    for (int64_t i = 0; i < count; i++) theta[i] = theta[i] * shrink - rate * direction[i];
+}
+
 #if defined(__x86_64__)
 #define WIDE __attribute__((target("avx2,fma"))) static
 WIDE void widen_avx2(double *out, const float *in, const double *factors, int64_t rows, int64_t width) {
@@ -172,6 +197,14 @@ WIDE int64_t add_narrow_on_grid_avx2(int64_t *totals, const float *sums, int64_t
 WIDE void adam_avx2(const double *gradient, double *theta, double *m, double *v, int64_t count, const Adam *by) {
     adam(gradient, theta, m, v, count, by);
 }
+WIDE void narrow_avx2(float *out, const float *in, const double *factors, int64_t rows, int64_t width) {
+    narrow(out, in, factors, rows, width);
+}
+WIDE void descend_avx2(double *theta, const double *direction, int64_t count, double shrink, double rate) {
+    descend(theta, direction, count, shrink, rate);
+}
+#define WIDER __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma"))) static
+WIDER void from_grid_avx512(double *out, int64_t count, double unit) { from_grid(out, count, unit); }
 WIDE void squares_avx2(double *out, const float *in, int64_t rows, int64_t width) { squares(out, in, rows, width); }
 WIDE void squares_of_rows_avx2(double *out, const int64_t *places, const int64_t *ids, const float *values,
                                int64_t records, int64_t rows, int64_t width) {
@@ -181,7 +214,7 @@ WIDE int64_t add_formed_avx2(int64_t *totals, const float *in, const float *fact
                              int64_t width, double inverse) {
     return add_formed(totals, in, factors, rows, group, width, inverse);
 }
-#define ON(path, name, ...) ((path) == AVX2 ? name##_avx2(__VA_ARGS__) : name(__VA_ARGS__))
+#define ON(path, name, ...) ((path) != PLAIN ? name##_avx2(__VA_ARGS__) : name(__VA_ARGS__))
 #else
 #define ON(path, name, ...) name(__VA_ARGS__)
 #endif
@@ -214,4 +247,23 @@ int64_t scrimp_add_formed(int path, int64_t *totals, const float *in, const floa
 
 void scrimp_adam(int path, const double *gradient, double *theta, double *m, double *v, int64_t count, const Adam *by) {
     ON(path, adam, gradient, theta, m, v, count, by);
+}
+
+void scrimp_narrow(int path, float *out, const float *in, const double *factors, int64_t rows, int64_t width) {
+    ON(path, narrow, out, in, factors, rows, width);
+}
+
+/* AVX2 converts no 64-bit integers. */
+void scrimp_from_grid(int path, double *out, int64_t count, double unit) {
+#if defined(__x86_64__)
+    if (path == AVX512) {
+        from_grid_avx512(out, count, unit);
+        return;
+    }
+#endif
+    from_grid(out, count, unit);
+}
+
+void scrimp_descend(int path, double *theta, const double *direction, int64_t count, double shrink, double rate) {
+    ON(path, descend, theta, direction, count, shrink, rate);
 }

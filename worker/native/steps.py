@@ -7,6 +7,7 @@ library, or the tensors are of another type, on another device, or not contiguou
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from dataclasses import astuple, dataclass
 from typing import Self
 
@@ -52,6 +53,14 @@ class Steps:
         self._widen.argtypes, self._widen.restype = [ctypes.c_int, *[POINTER] * 3, COUNT, COUNT], None
         for each in (self._add, self._add_narrow):
             each.argtypes, each.restype = [ctypes.c_int, POINTER, POINTER, COUNT, NUMBER], COUNT
+        self._narrow, self._from_grid, self._descend = (
+            opened.scrimp_narrow,
+            opened.scrimp_from_grid,
+            opened.scrimp_descend,
+        )
+        self._narrow.argtypes, self._narrow.restype = self._widen.argtypes, None
+        self._from_grid.argtypes, self._from_grid.restype = [ctypes.c_int, POINTER, COUNT, NUMBER], None
+        self._descend.argtypes, self._descend.restype = [ctypes.c_int, POINTER, POINTER, COUNT, NUMBER, NUMBER], None
         self._squares, self._add_formed = opened.scrimp_squares, opened.scrimp_add_formed
         self._squares.argtypes, self._squares.restype = [ctypes.c_int, *[POINTER] * 2, COUNT, COUNT], None
         self._squares_of_rows = opened.scrimp_squares_of_rows
@@ -74,13 +83,22 @@ class Steps:
         Args:
             factors: float64 (n,); None: all 1.
         """
+        return self._by_factors(self._widen, out, numbers, factors, torch.float64)
+
+    def narrow(self, out: Tensor, numbers: Tensor, factors: Tensor) -> bool:
+        """As `widen`, but the result is rounded to float32."""
+        return self._by_factors(self._narrow, out, numbers, factors, torch.float32)
+
+    def _by_factors(
+        self, work: Callable[..., None], out: Tensor, numbers: Tensor, factors: Tensor | None, dtype: torch.dtype
+    ) -> bool:
         rows = len(numbers)
         fit = out.shape == numbers.shape
         fit = fit and (factors is None or (_flat(factors, torch.float64) and factors.shape == (rows,)))
-        if not (fit and rows and _flat(numbers, torch.float32) and _flat(out, torch.float64)):
+        if not (fit and rows and _flat(numbers, torch.float32) and _flat(out, dtype)):
             return False
         by = None if factors is None else factors.data_ptr()
-        self._widen(self.path, out.data_ptr(), numbers.data_ptr(), by, rows, numbers.numel() // rows)
+        work(self.path, out.data_ptr(), numbers.data_ptr(), by, rows, numbers.numel() // rows)
         return True
 
     def add_on_grid(self, totals: Tensor, sums: Tensor, inverse: float) -> bool | None:
@@ -99,6 +117,20 @@ class Steps:
         return not (self._add_narrow if narrow else self._add)(
             self.path, totals.data_ptr(), sums.data_ptr(), len(sums), inverse
         )
+
+    def from_grid(self, totals: Tensor, unit: float) -> bool:
+        """Overwrites int64 (n,) by the float64 `totals · unit`."""
+        if not _flat(totals, torch.int64):
+            return False
+        self._from_grid(self.path, totals.data_ptr(), totals.numel(), unit)
+        return True
+
+    def descend(self, theta: Tensor, direction: Tensor, shrink: float, rate: float) -> bool:
+        """θ = shrink · θ − rate · direction, float64 (n,), in place."""
+        if not (_flat(theta, torch.float64) and _flat(direction, torch.float64) and theta.shape == direction.shape):
+            return False
+        self._descend(self.path, theta.data_ptr(), direction.data_ptr(), theta.numel(), shrink, rate)
+        return True
 
     def squares(self, out: Tensor, numbers: Tensor) -> bool:
         """out[i] = ‖numbers[i]‖², float64 (n,) of float32 (n, m): LANES sums side by side."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from worker.native.steps import STEPS
 from worker.optimizers.schedules import CONSTANT, Schedule
 
 
@@ -40,6 +41,9 @@ class Descent:
     def move(self, parameters: Tensor, direction: Tensor, step: int) -> None:
         """Moves a piece of the parameters along −u, in place."""
         rate = self.rate(step)
-        if not self.coupled and self.weight_decay != 0.0:
-            parameters.mul_(1.0 - rate * self.weight_decay)
+        shrink = 1.0 if self.coupled else 1.0 - rate * self.weight_decay
+        if STEPS is not None and STEPS.descend(parameters, direction, shrink, rate):
+            return
+        if shrink != 1.0:
+            parameters.mul_(shrink)
         parameters.sub_(rate * direction)
