@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 
 from app.contracts.base import Document
 from app.contracts.dataset_spec import Features, Interactions
-from app.contracts.job_spec import JobSpec, LinearModel, MlpModel
+from app.contracts.job_spec import CnnModel, JobSpec, LinearModel, MatrixFactorizationModel, MlpModel
 from app.contracts.model_settings import RecordSizes
 from app.contracts.sampling import Poisson
 
@@ -25,6 +25,7 @@ PassType = Literal["bfloat16", "float32", "float64"]
 SumType = Literal["float32", "float64"]
 TotalType = Literal["float64", "integers"]
 Draw = Literal["coins", "gaps"]
+Arithmetic = Literal[1, 2]
 SelfTest = Literal["passed", "one_record", "public_data"]
 BYTES: dict[PassType, int] = {"bfloat16": 2, "float32": 4, "float64": 8}
 
@@ -44,7 +45,7 @@ UNIT_ROUNDOFF = 2.0**-53
 UNIT_ROUNDOFF32 = 2.0**-24
 # Records that float32 adds before float64 continues: rows of a pass that begin at a multiple of it.
 GROUP = ROW_UNIT
-NETWORK_GROUP = 2 * ROW_UNIT  # a network adds each group's product to all weights of a layer: fewer groups
+DENSE_GROUP = 2 * ROW_UNIT  # of networks with wide linear layers: each group's product is added to all weights
 SLACK_FLOOR = 2.0**-40  # the rounding of the factors themselves, with margin
 # Sums of integers are exact. As floats, multiplied by their unit, they err by at most n·2⁻⁵³ of the sensitivity: less
 # than this for n < 2²⁵. The noise of scores and means grows by this factor.
@@ -64,7 +65,8 @@ class Numerics(Document):
     Attributes:
         passes: the type of forward and backward passes.
         sums: the type of sums over records. float32: `group` records of a randomly ordered batch are added in float32,
-            and the groups in float64 or as integers. Norms are in float64.
+            and the groups in float64 or as integers. So a network adds formed gradients and those of one position; the
+            others are added in float64. Norms are in float64.
         group: how many records float32 adds; all of the smaller rest of a pass.
         totals: how the sums of passes are added. "integers": each is rounded to a multiple of `grid_unit`, and the
             multiples are added exactly, so neither their order nor the number of processes changes a bit. "float64" is
@@ -80,6 +82,8 @@ class Numerics(Document):
         filling: the expected share of padding among a step's rows.
         draw: how Poisson batches are drawn from the sampler's key. "coins" is that of jobs stored before there was a
             choice: they continue as they began, so a replay draws the same batches.
+        arithmetic: in which order norms and sums are computed. 1 is that of jobs stored before there was a choice: a
+            replay repeats their bits.
     """
 
     passes: PassType
@@ -92,10 +96,11 @@ class Numerics(Document):
     filling: Annotated[float, Field(ge=0.0, le=1.0)]
     draw: Draw = "coins"
     totals: TotalType = "float64"
+    arithmetic: Arithmetic = 1
 
     @model_validator(mode="after")
     def _pays(self) -> Numerics:
-        if self.sums == "float32" and (self.rows_per_pass % GROUP or self.positions > 1):
+        if self.sums == "float32" and self.arithmetic == 1 and (self.rows_per_pass % GROUP or self.positions > 1):
             raise ValueError(f"float32 sums need passes of whole groups of {GROUP} records with one position each")
         if self.sensitivity_slack < sensitivity_slack(
             self.records_bound, self.rows_per_pass, self.positions, self.sums, self.group
@@ -142,7 +147,7 @@ class Numerics(Document):
 
     @property
     def _in_groups(self) -> bool:
-        return self.sums == "float32" and self.group > GROUP
+        return self.sums == "float32" and (self.group > GROUP or self.arithmetic > 1)
 
 
 class NumericsReport(Document):
@@ -205,7 +210,7 @@ def numerics_of(spec: JobSpec, sizes: PublicSizes, features: Features) -> Numeri
     trained = spec.audit.trained if spec.audit is not None else 0
     bound = (records_bound(sizes.records) + trained) * per_unit
     sums: SumType = "float32" if _sums_in_float32(spec, sizes, passes, rows, bound) else "float64"
-    group = NETWORK_GROUP if sums == "float32" and isinstance(spec.model, MlpModel) else GROUP
+    group = DENSE_GROUP if sums == "float32" and isinstance(spec.model, MlpModel | CnnModel) else GROUP
     return Numerics(
         passes=passes,
         sums=sums,
@@ -217,6 +222,7 @@ def numerics_of(spec: JobSpec, sizes: PublicSizes, features: Features) -> Numeri
         filling=max(0.0, 1.0 - expected * per_unit / computed),
         draw="gaps",
         totals="float64" if spec.privacy is None else "integers",
+        arithmetic=2,
     )
 
 
@@ -241,17 +247,18 @@ def pass_type(spec: JobSpec, sizes: PublicSizes) -> PassType:
 def _sums_in_float32(spec: JobSpec, sizes: PublicSizes, passes: PassType, rows: int, bound: int) -> bool:
     """Returns True if sums over records may be in float32 (elsewhere they save nothing, decision 19).
 
-    So they are in float32 passes of whole groups of a linear model, or of a private network of linear layers, with one
-    record per unit and one view of it.
+    So they are in float32 passes of a linear model, of whole groups, or of a private network, with one record per unit
+    and one view of it.
     """
     model = spec.model
     width = 4 * (model.inputs(sizes.features) if isinstance(model, LinearModel) else sizes.features)
     if spec.sampling.takes_all and not in_memory(bound, width):
         return False  # a secret order of all records would take memory for each, and read the disk out of order
-    linear = isinstance(model, LinearModel) or (isinstance(model, MlpModel) and spec.privacy is not None)
-    linear = linear and (spec.clipping is None or spec.clipping.engine == "bookkeeping")
     one = sizes.records_per_unit == 1 and spec.views == 1
-    return linear and passes == "float32" and rows % GROUP == 0 and one
+    own = spec.clipping is None or spec.clipping.engine == "bookkeeping"
+    if isinstance(model, MatrixFactorizationModel) or not (own and one and passes == "float32"):
+        return False
+    return rows % GROUP == 0 if isinstance(model, LinearModel) else spec.privacy is not None
 
 
 def records_bound(records: int) -> int:
@@ -295,7 +302,8 @@ def sensitivity_slack(records: int, rows: int, positions: int, sums: SumType = "
 
     In float32, groups of g records are added in float32, and groups in float64. In a random order one more record
     changes two groups (docs/privacy.md). Four group sums err by at most γ′ g C each, γ′ = γ of g + 4 float32 roundings,
-    and float64 adds P/48 + n/P sums: 1 + 4 g γ′ + 2 n u (P/48 + n/P + 3) + 2⁻⁴⁰.
+    and float64 adds P/48 + n/P sums: 1 + 4 g γ′ + 2 n u (P/48 + n/P + 3) + 2⁻⁴⁰. With more positions some parameters
+    are added in float64: both bounds are paid.
 
     Args:
         records: n, the public bound on the number of summed records.
@@ -306,8 +314,9 @@ def sensitivity_slack(records: int, rows: int, positions: int, sums: SumType = "
     """
     if sums == "float32":
         terms = (group + 4) * UNIT_ROUNDOFF32
-        added = UNIT_ROUNDOFF * (rows / GROUP + records / rows + 3.0)
-        return 1.0 + 4.0 * group * terms / (1.0 - terms) + 2.0 * records * added * 1.01 + SLACK_FLOOR
+        added = UNIT_ROUNDOFF * (max(1.0, rows / GROUP) + records / rows + 3.0)
+        wide = 0.0 if positions == 1 else sensitivity_slack(records, rows, positions) - 1.0
+        return 1.0 + 4.0 * group * terms / (1.0 - terms) + 2.0 * records * added * 1.01 + SLACK_FLOOR + wide
     ratio = 1.0 if positions == 1 else math.sqrt(positions) / NORM_FLOOR
     terms = rows * positions + 8
     gamma = terms * UNIT_ROUNDOFF / (1.0 - terms * UNIT_ROUNDOFF)

@@ -22,7 +22,7 @@ from app.jobs.plans import DatasetFacts
 from app.jobs.pricing import PricingService
 from app.jobs.rows import new_job
 from app.keys.service import Caller
-from app.privacy.numerics import Numerics
+from app.privacy.numerics import Numerics, sensitivity_slack
 from tests.factories import dataset_spec
 from tests.hpo.conftest import PlainPricing
 from tests.jobs.stored_cases import CASES, job_of
@@ -37,6 +37,7 @@ SINCE = [
     ("quote", ', "group": (48|96)'),
     ("quote", ', "totals": "(integers|float64)"'),
     ("quote", ', "resolved": null'),
+    ("quote", ', "arithmetic": 2'),
 ]
 # Of Hugging Face models.
 SINCE_FOR_TEXTS = [("spec", ', "chat": false'), ("spec", ', "image": null'), ("spec", ', "patches": null')]
@@ -70,13 +71,16 @@ def facts_of(changes: dict[str, Any]) -> DatasetFacts:
 def stored(name: str) -> dict[str, str]:
     """The columns of a job's row, as text: also the order of members is the same.
 
-    A linear model's quote is that of a job in float64, which was the type of all of them.
+    A linear model's quote is that of a job in float64, which was the type of all of them; a network's, with sums in it.
     """
     spec = JobSpec.model_validate(job_of(name))
     wide = spec.model_copy(update={"runtime": spec.runtime.model_copy(update={"dtype": "float64"})})
     row, of_wide = (columns_of(each, facts_of(CASES[name][1])) for each in (spec, wide))
     if isinstance(spec.model, LinearModel):
         row["quote"] = of_wide["quote"]
+    elif (narrow := row["quote"]["numerics"])["sums"] == "float32":
+        sizes = (narrow["records_bound"], narrow["rows_per_pass"], narrow["positions"])
+        narrow |= {"sums": "float64", "sensitivity_slack": sensitivity_slack(*sizes)}
     if row["study"] is not None:
         row["study"]["seed"] = "drawn"
     columns = {column: json.dumps(row[column]) for column in ("spec", "mechanism", "quote", "study")}

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from app.contracts.job_spec import MlpModel
 from app.errors import PrivacyError
-from app.privacy.numerics import GROUP, NETWORK_GROUP, records_bound, sensitivity_slack
-from worker.clipping import scratch, totals
+from app.privacy.numerics import DENSE_GROUP, GROUP, records_bound, sensitivity_slack
+from worker.clipping import accumulators, scratch, totals
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.engine import Clip
 from worker.clipping.linear import LONGEST, LinearClipping
@@ -213,10 +213,10 @@ def test_what_float32_cannot_hold_is_left_out_or_summed_in_float64() -> None:
 
 # --- Networks of linear layers: groups of 96 ---
 
-NETWORK = Network(5, 3, MlpModel(hidden=[7, 6], activation="relu"), torch.float32, 2 * NETWORK_GROUP + GROUP)
+NETWORK = Network(5, 3, MlpModel(hidden=[7, 6], activation="relu"), torch.float32, 2 * DENSE_GROUP + GROUP)
 
 
-def network_engine(group: int | None = NETWORK_GROUP, **changes: Any) -> Bookkeeping[Any]:
+def network_engine(group: int | None = DENSE_GROUP, **changes: Any) -> Bookkeeping[Any]:
     """Passes of two groups and a half."""
     how = {"rows": NETWORK.rows_per_pass, "kind": "flat", "max_grad_norm": 1.0, "group": group} | changes
     return Bookkeeping(NETWORK.module(), NETWORK.record_losses, **how)
@@ -235,7 +235,7 @@ def test_one_record_changes_a_network_s_sum_by_at_most_c(kind: str, norm: float)
     largest = 0.0
     for how in ({"grid": grid}, {}):
         engine = network_engine(max_grad_norm=norm, **how)
-        for n in (1, NETWORK_GROUP, rows, 300):
+        for n in (1, DENSE_GROUP, rows, 300):
             everyone = DenseRecords(*nasty(kind, n + 1, generator))
             order = list(range(n))
             for place in {0, n // 2, n}:
@@ -244,7 +244,7 @@ def test_one_record_changes_a_network_s_sum_by_at_most_c(kind: str, norm: float)
                     for at in (order, with_one_more(order, n, place))
                 )
                 largest = max(largest, float((one - two).norm()) / norm)
-    assert largest <= sensitivity_slack(400, rows, 1, "float32", NETWORK_GROUP)
+    assert largest <= sensitivity_slack(400, rows, 1, "float32", DENSE_GROUP)
     assert kind == "broken" or norm > 1.0 or largest > 0.3
 
 
@@ -272,7 +272,7 @@ def test_a_network_takes_float64_where_float32_does_not_hold() -> None:
         network_engine().private_sum(parameters, DenseRecords(*nasty("plain", 3, generator)))
     divisors = {name: torch.full(value.shape, 1e-3).double() for name, value in parameters.items()}
     for clip in (Clip(2.0**-50), Clip(2.0**70), Clip(1.0, divisors)):
-        narrow, wide = (network_engine(group).private_sum(parameters, batch, clip) for group in (NETWORK_GROUP, None))
+        narrow, wide = (network_engine(group).private_sum(parameters, batch, clip) for group in (DENSE_GROUP, None))
         assert torch.equal(flat(narrow), flat(wide))
 
 
@@ -280,7 +280,7 @@ def test_a_network_s_sums_have_the_same_bits_without_the_library(monkeypatch: py
     batch = shuffled(DenseRecords(*nasty("scales", 300, np.random.default_rng(5))), np.arange(300))
     found = []
     for steps in (STEPS, None):
-        for module in (scratch, totals):
+        for module in (scratch, totals, accumulators):
             monkeypatch.setattr(module, "STEPS", steps)
         found.append(flat(network_engine(grid=Grid(400, NETWORK.rows_per_pass)).private_sum(NETWORK.init(KEY), batch)))
     assert torch.equal(found[0].view(torch.int64), found[1].view(torch.int64))

@@ -5,10 +5,10 @@ No product is made twice as large as needed. The method for a parameter depends 
     one position        ‖l‖²‖r‖², and one product over all records for the sum
     ghost               Gram matrices over positions, if they cost less than the gradients themselves
     formed              the gradients of a few records at a time, kept if small, else formed a second time
-    groups              one position, and float32 may add some records at a time (docs/privacy.md)
+    groups              one position or formed, and float32 may add some records at a time (docs/privacy.md)
 
-Formed gradients may have any precision: the same numbers are measured and added. Gram matrices, norms and sums are in
-float64.
+Formed gradients may have any precision: the same numbers are measured and added. Gram matrices, norms and other sums
+are in float64.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from app.errors import PrivacyError
-from app.privacy.numerics import NORM_FLOOR
+from app.privacy.numerics import NORM_FLOOR, Arithmetic
+from worker.clipping.lengths import squared_lengths
 from worker.clipping.scratch import Scratch
 from worker.clipping.terms import BLOCK, ROUNDING32, Merged, Outer, Term
 from worker.data.norms import ROUNDING
@@ -43,8 +44,8 @@ class ParameterAccumulator:
         divisor: float64, in the parameter's shape. Gradients are divided by it elementwise before they are measured.
         scratch: the engine's scratch memory.
         name: the parameter's name, for its share of that memory.
-        group: how many records float32 may add; None: sums are in float64. They are where a record has more than one
-            position, too.
+        group: how many records float32 may add; None: sums are in float64. They are for products over positions, too.
+        arithmetic: see Numerics.
     """
 
     def __init__(
@@ -55,19 +56,32 @@ class ParameterAccumulator:
         scratch: Scratch | None = None,
         name: str = "",
         group: int | None = None,
+        arithmetic: Arithmetic = 2,
     ) -> None:
         self._scratch, self._name = scratch or Scratch(), name
         self._merged, self._shape, self._divisor = Merged.of(terms), shape, divisor
         self._kept: list[Tensor] | None = None
         self._factored = self._can_stay_factored()
-        outer = self._merged.outer if self._factored and self._merged.rows is None and divisor is None else None
-        narrow = outer is not None and outer.positions == 1 and outer.left.dtype == torch.float32
-        self._group = group if narrow else None
+        self._arithmetic = arithmetic
+        self._group = group if self._narrow() and divisor is None else None
+
+    def _narrow(self) -> bool:
+        """True if the gradients are float32, and formed or of one position. Depends on sizes only."""
+        merged = self._merged
+        if not self._factored:
+            return self._arithmetic > 1 and merged.dtype == torch.float32
+        outer = merged.outer if merged.rows is None else None
+        return outer is not None and outer.positions == 1 and outer.left.dtype == torch.float32
 
     @property
     def in_groups(self) -> bool:
-        """True if float32 adds some records at a time: `add_groups` then replaces `add_to`."""
+        """True if float32 adds some records at a time: `add_groups` or `add_formed` then replaces `add_to`."""
         return self._group is not None
+
+    @property
+    def formed(self) -> bool:
+        """True if gradients are formed."""
+        return not self._factored
 
     @property
     def positions(self) -> int:
@@ -123,6 +137,19 @@ class ParameterAccumulator:
             for of, by in zip(columns.split(group), right.split(group), strict=True):
                 add(row, torch.mm(of.mT, by, out=part))
 
+    def add_formed(self, add: Callable[[Tensor, Tensor, int], None], factors: Tensor) -> None:
+        """Hands out the formed gradients, float32 (rows, numbers), with their factors and how many float32 may add.
+
+        Args:
+            factors: see add_to.
+        """
+        if self._group is None or self._factored:
+            raise PrivacyError("this parameter's sums are in float64")
+        narrow = factors.float()
+        for number, at in enumerate(self._slices()):
+            kept = self._kept[number] if self._kept is not None else self._formed(self._merged.take(at))
+            add(kept.flatten(1), narrow[at], self._group)
+
     def _add_chunk(self, total: Tensor, chunk: Merged, factors: Tensor, kept: Tensor | None, keep: int) -> None:
         """total = keep · total + the chunk's sum; with keep = 0 the old content may be anything."""
         if not self._factored:
@@ -150,7 +177,8 @@ class ParameterAccumulator:
                 kept.append(gradients)
             if self._divisor is not None:
                 gradients = gradients.double() / self._divisor
-            return _sum_of_squares(gradients.flatten(1))
+            squares, slack = self._sum_of_squares(gradients.flatten(1))
+            return (squares if self._group is None else _not_too_long(squares)), slack
         outer, rows = chunk.outer, chunk.rows
         if rows is None:
             if outer is None:
@@ -159,7 +187,7 @@ class ParameterAccumulator:
                 return self._one_position(outer)
             found = outer.squares()
             return at_least(found.squares, found.slack, found.scale, outer.positions)
-        squares, slack, scale = (rows if self._divisor is None else rows.over(self._divisor)).squares()
+        squares, slack, scale = (rows if self._divisor is None else rows.over(self._divisor)).squares(self._arithmetic)
         positions = rows.ids.shape[1]
         if outer is not None:  # (a + b)² = a² + b² + 2ab
             own = outer.squares()
@@ -172,14 +200,21 @@ class ParameterAccumulator:
         """‖l ⊗ r‖² = ‖l‖²‖r‖²; with a divisor (l²)ᵀ (1/D²) (r²)."""
         left, right = outer.left[:, 0], outer.right[:, 0]
         if self._divisor is None:
-            (one, less), (two, lesser) = _sum_of_squares(left), _sum_of_squares(right)
+            (one, less), (two, lesser) = self._sum_of_squares(left), self._sum_of_squares(right)
             if self._group is not None:
-                one, two = (each.masked_fill(each > LONGEST**2, torch.inf) for each in (one, two))
+                one, two = _not_too_long(one), _not_too_long(two)
             return one * two, (one + less) * (two + lesser) * (1 + 4 * ROUNDING) - one * two
         left, right = left.double(), right.double()
         inverse = self._divisor.view(left.shape[1], -1).square().reciprocal()
         squares = ((left.square() @ inverse) * right.square()).sum(dim=1)
         return squares, (left.shape[1] + right.shape[1] + 8) * ROUNDING * squares
+
+    def _sum_of_squares(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
+        """Each row's sum of squares of (n, m), float64 (n,), and a bound on its rounding."""
+        if numbers.dtype != torch.float32 or self._arithmetic == 1:
+            return _sum_of_squares(numbers)
+        squares = squared_lengths(numbers)
+        return squares, (numbers.shape[1] + 8) * ROUNDING * squares
 
     def _formed(self, chunk: Merged, number: int = 0) -> Tensor:
         """The chunk's gradients, in memory reserved for this parameter and chunk."""
@@ -237,6 +272,10 @@ def at_least(squares: Tensor, slack: Tensor, scale: Tensor, positions: int) -> t
         return squares, slack
     floor = scale.square() * (NORM_FLOOR**2 / positions)
     return squares, torch.maximum(slack, floor - squares)
+
+
+def _not_too_long(squares: Tensor) -> Tensor:
+    return squares.masked_fill(squares > LONGEST**2, torch.inf)
 
 
 def _sum_of_squares(numbers: Tensor) -> tuple[Tensor, Tensor]:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from app.errors import PrivacyError
+from app.privacy.numerics import Arithmetic
 from worker.clipping.accumulators import ParameterAccumulator
 from worker.clipping.engine import LARGEST_NORM, SMALLEST_NORM, Clip, ClippingKind, clip_factors, half_count, traced
 from worker.clipping.examined import ROWS as EXAMPLES
@@ -111,8 +112,9 @@ class Bookkeeping(Generic[B]):
         positions: the most rows of one product over records that may belong to one record. The sensitivity slack pays
             for the rounding of this many (app.privacy.numerics). None: no limit.
         grid: adds passes as integers, over all ranks. None: in float64, in one process.
-        group: how many records float32 may add at a time, where a record has one position. The order of the records
-            must then be random. None: sums are in float64.
+        group: how many records float32 may add at a time, where gradients are formed or a record has one position. The
+            order of the records must then be random. None: sums are in float64.
+        arithmetic: see Numerics.
         views: of each record, over which its gradient is averaged before the clip. They are further positions of the
             record. None: the record itself.
 
@@ -138,10 +140,12 @@ class Bookkeeping(Generic[B]):
         examples: Examples[B] | None = None,
         grid: Grid | None = None,
         group: int | None = None,
+        arithmetic: Arithmetic = 2,
         views: Views | None = None,
     ) -> None:
         refuse_mixing(module)
-        self._grid, self._masks, self._group, self._views = grid, masks_of(module), group, views
+        self._grid, self._masks, self._views = grid, masks_of(module), views
+        self._group, self._arithmetic = group, arithmetic
         self._module, self._losses, self._rows, self._dtype = module, averaged(losses, views), rows, dtype
         self._kind: ClippingKind = kind
         self._clip, self._records_per_unit, self._positions = Clip(max_grad_norm), records_per_unit, positions
@@ -245,7 +249,13 @@ class Bookkeeping(Generic[B]):
         group = self._group if SMALLEST_NORM <= clip.max_grad_norm <= LARGEST_NORM else None
         accumulators = {
             name: ParameterAccumulator(
-                terms.pop(id(parameter)), parameter.shape, divisors.get(name), self._scratch, name, group
+                terms.pop(id(parameter)),
+                parameter.shape,
+                divisors.get(name),
+                self._scratch,
+                name,
+                group,
+                self._arithmetic,
             )
             for name, parameter in self._trainable.items()
             if id(parameter) in terms
@@ -370,6 +380,9 @@ def add_clipped(
         factors = {name: each * weights for name, each in found.items()}
         for name, of_parameter in factors.items():
             accumulator = accumulators.pop(name)
+            if accumulator.in_groups and accumulator.formed:
+                accumulator.add_formed(partial(totals.add_formed, name), of_parameter)
+                continue
             if accumulator.in_groups:
                 accumulator.add_groups(partial(totals.add_rows, name), of_parameter)
                 continue

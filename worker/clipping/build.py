@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from app.contracts.job_spec import Clipping, LinearModel
 from app.errors import PrivacyError
 from app.privacy.mechanism import TrainingMechanism
-from app.privacy.numerics import GROUP, SumType
+from app.privacy.numerics import GROUP, Arithmetic, SumType
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.engine import ClippingKind, GradientEngine
 from worker.clipping.linear import LinearClipping, LinearGradient
@@ -34,6 +34,7 @@ def build_engine(
     positions: int | None = None,
     sums: SumType = "float64",
     group: int = GROUP,
+    arithmetic: Arithmetic = 2,
     grid: Grid | None = None,
     over: Floats = ONE_PROCESS,
     views: Views | None = None,
@@ -47,6 +48,7 @@ def build_engine(
         positions: see Bookkeeping.
         sums: the type of sums over records.
         group: how many records a network adds in float32, if sums are. A linear model adds as many as GROUP says.
+        arithmetic: see Numerics.
         grid: how passes are added, if as integers.
         over: the ranks, on public data where nothing is clipped.
         views: of each record, over which its gradient is averaged; None: the record itself.
@@ -68,7 +70,7 @@ def build_engine(
     network = _module_model(model)
     module = network.module()
     narrow = group if sums == "float32" else None
-    engine = _reference() if opacus else partial(Bookkeeping[Any], group=narrow)
+    engine = _reference() if opacus else partial(Bookkeeping[Any], group=narrow, arithmetic=arithmetic)
     if opacus and isinstance(model, Linear):
         module = next(module.children())  # its tensors have the linear model's names
     return engine(

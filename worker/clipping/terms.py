@@ -17,6 +17,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from app.privacy.numerics import Arithmetic
+from worker.clipping.lengths import squared_lengths_of_rows
 from worker.clipping.scratch import Scratch
 from worker.data.norms import ROUNDING, TINY
 
@@ -130,11 +132,13 @@ class Rows:
         """The same gradients divided elementwise by a (rows, q) tensor."""
         return Rows(self.ids, self.values / divisor[self.ids], self.rows)
 
-    def squares(self) -> Bounded:
+    def squares(self, arithmetic: Arithmetic = 2) -> Bounded:
         """‖g_i‖² = Σ_{t,u} [id_t = id_u] ⟨v_t, v_u⟩."""
         values = self.values.double()
         scale = torch.linalg.vector_norm(values, dim=2).sum(dim=1)
-        if self.ids.shape[1] == 1:
+        if arithmetic > 1 and self.values.dtype == torch.float32:
+            squares = squared_lengths_of_rows(self.ids, self.values)
+        elif self.ids.shape[1] == 1:
             squares = values.square().sum(dim=(1, 2))
         else:
             same = self.ids[:, :, None] == self.ids[:, None, :]
@@ -224,6 +228,11 @@ class Merged:
     def device(self) -> torch.device:
         """The device of its tensors."""
         return next(each.tensors[0].device for each in (self.outer, self.rows, self.dense) if each is not None)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The precision of formed gradients."""
+        return next(each.tensors[-1].dtype for each in (self.outer, self.rows, self.dense) if each is not None)
 
     def take(self, at: slice) -> Merged:
         """The terms of these records."""

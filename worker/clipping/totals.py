@@ -78,6 +78,15 @@ class Totals(Protocol):
         """Adds a group's sum to rows of one parameter, a matrix, from row `first` on: float32 (rows, q), undivided."""
         ...
 
+    def add_formed(self, name: str, gradients: Tensor, factors: Tensor, group: int) -> None:
+        """Adds Σ_i factors_i g_i for one parameter: `group` records at a time in float32.
+
+        Args:
+            gradients: float32 (n, numbers), undivided.
+            factors: float32 (n,). A record with factor 0 adds nothing, whatever its numbers are.
+        """
+        ...
+
     def finish(self, count: Tensor | None = None) -> Parameters:
         """Σ over all passes of all ranks, float64, divided by the clip's divisors; of what this rank owns, if the grid
         is sharded.
@@ -108,6 +117,11 @@ class FloatTotals:
     def add_rows(self, name: str, first: int, of_group: Tensor) -> None:
         """See Totals.add_rows."""
         self._sums[name].view(-1, of_group.shape[1])[first : first + len(of_group)] += of_group
+
+    def add_formed(self, name: str, gradients: Tensor, factors: Tensor, group: int) -> None:
+        """See Totals.add_formed."""
+        for of, by in zip(gradients.split(group), factors.split(group), strict=True):
+            self._sums[name].view(-1).add_(in_float32(of, by))
 
     def finish(self, count: Tensor | None = None) -> Parameters:
         """See Totals.finish."""
@@ -145,6 +159,16 @@ class GridTotals:
         """See Totals.add_rows."""
         start = first * of_group.shape[1]
         self._add(self._parts[name][start : start + of_group.numel()], of_group.reshape(-1))
+
+    def add_formed(self, name: str, gradients: Tensor, factors: Tensor, group: int) -> None:
+        """See Totals.add_formed."""
+        totals, inverse = self._parts[name], 1.0 / self._unit
+        finite = None if STEPS is None else STEPS.add_formed(totals, gradients, factors, group, inverse)
+        if finite is not None:
+            self._broken |= not finite
+            return
+        for of, by in zip(gradients.split(group), factors.split(group), strict=True):
+            self._add(totals, in_float32(of, by))
 
     def _add(self, totals: Tensor, sums: Tensor) -> None:
         """Adds sums, rounded to the grid; overwrites them if they are in float64."""
@@ -190,6 +214,16 @@ class GridTotals:
             part.view(torch.float64).copy_(part).mul_(scale)
         shapes = self._shapes if self._shards is None else {}
         return {name: part.view(torch.float64).view(shapes.get(name, part.shape)) for name, part in parts.items()}
+
+
+def in_float32(gradients: Tensor, factors: Tensor) -> Tensor:
+    """Σ_i factors_i g_i in float32, (m,): row by row on a processor, as steps.c does."""
+    if gradients.device.type != "cpu":
+        return torch.mv(torch.nan_to_num(gradients).mT, factors)
+    total = torch.zeros_like(gradients[0])
+    for row, factor in zip(gradients, factors, strict=True):
+        total += torch.where(factor != 0, row * factor, 0.0)
+    return total
 
 
 def begin_pass(

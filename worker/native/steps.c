@@ -1,4 +1,4 @@
-/* Elementwise parts of a step, in one pass over the numbers instead of several: widening, totals, Adam's update.
+/* Parts of a step, in one pass over the numbers instead of several: widening, lengths, totals, Adam's update.
  *
  * Each function computes the bits of the torch operations that it replaces (worker/native/steps.py): IEEE operations in
  * the same order, each rounded once, without contraction. No path through it depends on a number.
@@ -14,6 +14,8 @@
 #define INLINE static inline __attribute__((always_inline))
 #define WHOLE 0x1.8p+52 /* added to a number below 2^51, it leaves the nearest integer in the lowest bits */
 #define BLOCK 1024
+#define LANES 32  /* sums of a row's squares, side by side */
+#define TILE 2048 /* numbers of a group's sum: in the first cache */
 
 enum { PLAIN = 0, AVX2 = 1 };
 
@@ -54,6 +56,86 @@ INLINE void widen(double *out, const float *in, const double *factors, int64_t r
 ADD_ON_GRID(add_on_grid, double)
 ADD_ON_GRID(add_narrow_on_grid, float)
 
+/* Each row's sum of squares: LANES sums side by side, then lane by lane. A float's square is exact in double. */
+INLINE void squares(double *out, const float *in, int64_t rows, int64_t width) {
+    for (int64_t i = 0; i < rows; i++) {
+        const float *row = in + i * width;
+        const int64_t whole = width / LANES * LANES;
+        double lanes[LANES] = {0.0}, sum = 0.0;
+        for (int64_t j = 0; j < whole; j += LANES)
+            for (int64_t k = 0; k < LANES; k++) lanes[k] += (double)row[j + k] * (double)row[j + k];
+        for (int64_t k = 0; k < width - whole; k++) lanes[k] += (double)row[whole + k] * (double)row[whole + k];
+        for (int64_t k = 0; k < LANES; k++) sum += lanes[k];
+        out[i] = sum;
+    }
+}
+
+/* The squared length of a record's sums of rows with equal ids, whose places are in the order of ids:
+ * sum over t of <v_t, v_t + 2 c>, where c is the sum of the rows before t with its id. */
+INLINE void squares_of_rows(double *out, const int64_t *places, const int64_t *ids, const float *values, int64_t records,
+                            int64_t rows, int64_t width) {
+    for (int64_t i = 0; i < records; i++, places += rows, ids += rows, values += rows * width) {
+        double lanes[LANES] = {0.0}, sum = 0.0;
+        for (int64_t start = 0; start < width; start += TILE / 4) {
+            const int64_t count = width - start < TILE / 4 ? width - start : TILE / 4;
+            double before[TILE / 4] = {0.0}, found[TILE / 4] = {0.0};
+            for (int64_t t = 0; t < rows; t++) {
+                const float *row = values + places[t] * width + start;
+                const double same = t > 0 && ids[t] == ids[t - 1] ? 1.0 : 0.0;
+                for (int64_t j = 0; j < count; j++) {
+                    const double v = (double)row[j], c = same * before[j];
+                    found[j] += v * (v + (c + c));
+                    before[j] = v + c;
+                }
+            }
+            for (int64_t j = 0; j < count; j++) lanes[j % LANES] += found[j];
+        }
+        for (int64_t k = 0; k < LANES; k++) sum += lanes[k];
+        out[i] = sum;
+    }
+}
+
+/* factor * number; 0 where the mask is 0, whatever the number is. */
+INLINE float masked(float factor, uint32_t mask, float number) {
+    float product = factor * number;
+    uint32_t bits;
+    memcpy(&bits, &product, sizeof bits);
+    bits &= mask;
+    memcpy(&product, &bits, sizeof bits);
+    return product;
+}
+
+/* totals += nearest(sum * inverse) for each group's sum of factor * row in float, row by row. 0: all sums are finite. */
+INLINE int64_t add_formed(int64_t *totals, const float *in, const float *factors, int64_t rows, int64_t group,
+                          int64_t width, double inverse) {
+    int64_t found = 0;
+    for (int64_t start = 0; start < width; start += TILE) {
+        const int64_t count = width - start < TILE ? width - start : TILE;
+        for (int64_t first = 0; first < rows; first += group) {
+            const int64_t end = rows - first < group ? rows : first + group;
+            float sum[TILE];
+            int64_t i = first;
+            memset(sum, 0, sizeof(float) * (size_t)count);
+            for (; i + 4 <= end; i += 4) {
+                const float *a = in + i * width + start, *b = a + width, *c = b + width, *d = c + width;
+                const float *f = factors + i;
+                const uint32_t m[4] = {-(uint32_t)(f[0] != 0), -(uint32_t)(f[1] != 0), -(uint32_t)(f[2] != 0),
+                                       -(uint32_t)(f[3] != 0)};
+                for (int64_t j = 0; j < count; j++)
+                    sum[j] = (((sum[j] + masked(f[0], m[0], a[j])) + masked(f[1], m[1], b[j])) +
+                              masked(f[2], m[2], c[j])) + masked(f[3], m[3], d[j]);
+            }
+            for (; i < end; i++) {
+                const float *a = in + i * width + start, f = factors[i];
+                const uint32_t m = -(uint32_t)(f != 0);
+                for (int64_t j = 0; j < count; j++) sum[j] += masked(f, m, a[j]);
+            }
+            found |= add_narrow_on_grid(totals + start, sum, count, inverse);
+        }
+    }
+    return found;
+}
+
 /* Public numbers of one update by Adam. */
 typedef struct {
     double coupled;         /* weight decay that is added to the gradient; 0: none */
@@ -90,6 +172,15 @@ WIDE int64_t add_narrow_on_grid_avx2(int64_t *totals, const float *sums, int64_t
 WIDE void adam_avx2(const double *gradient, double *theta, double *m, double *v, int64_t count, const Adam *by) {
     adam(gradient, theta, m, v, count, by);
 }
+WIDE void squares_avx2(double *out, const float *in, int64_t rows, int64_t width) { squares(out, in, rows, width); }
+WIDE void squares_of_rows_avx2(double *out, const int64_t *places, const int64_t *ids, const float *values,
+                               int64_t records, int64_t rows, int64_t width) {
+    squares_of_rows(out, places, ids, values, records, rows, width);
+}
+WIDE int64_t add_formed_avx2(int64_t *totals, const float *in, const float *factors, int64_t rows, int64_t group,
+                             int64_t width, double inverse) {
+    return add_formed(totals, in, factors, rows, group, width, inverse);
+}
 #define ON(path, name, ...) ((path) == AVX2 ? name##_avx2(__VA_ARGS__) : name(__VA_ARGS__))
 #else
 #define ON(path, name, ...) name(__VA_ARGS__)
@@ -105,6 +196,20 @@ int64_t scrimp_add_on_grid(int path, int64_t *totals, const double *sums, int64_
 
 int64_t scrimp_add_narrow_on_grid(int path, int64_t *totals, const float *sums, int64_t count, double inverse) {
     return ON(path, add_narrow_on_grid, totals, sums, count, inverse);
+}
+
+void scrimp_squares(int path, double *out, const float *in, int64_t rows, int64_t width) {
+    ON(path, squares, out, in, rows, width);
+}
+
+void scrimp_squares_of_rows(int path, double *out, const int64_t *places, const int64_t *ids, const float *values,
+                            int64_t records, int64_t rows, int64_t width) {
+    ON(path, squares_of_rows, out, places, ids, values, records, rows, width);
+}
+
+int64_t scrimp_add_formed(int path, int64_t *totals, const float *in, const float *factors, int64_t rows, int64_t group,
+                          int64_t width, double inverse) {
+    return ON(path, add_formed, totals, in, factors, rows, group, width, inverse);
 }
 
 void scrimp_adam(int path, const double *gradient, double *theta, double *m, double *v, int64_t count, const Adam *by) {

@@ -52,6 +52,15 @@ class Steps:
         self._widen.argtypes, self._widen.restype = [ctypes.c_int, *[POINTER] * 3, COUNT, COUNT], None
         for each in (self._add, self._add_narrow):
             each.argtypes, each.restype = [ctypes.c_int, POINTER, POINTER, COUNT, NUMBER], COUNT
+        self._squares, self._add_formed = opened.scrimp_squares, opened.scrimp_add_formed
+        self._squares.argtypes, self._squares.restype = [ctypes.c_int, *[POINTER] * 2, COUNT, COUNT], None
+        self._squares_of_rows = opened.scrimp_squares_of_rows
+        self._squares_of_rows.argtypes, self._squares_of_rows.restype = (
+            [ctypes.c_int, *[POINTER] * 4, *[COUNT] * 3],
+            None,
+        )
+        self._add_formed.argtypes = [ctypes.c_int, *[POINTER] * 3, *[COUNT] * 3, NUMBER]
+        self._add_formed.restype = COUNT
         self._adam.argtypes, self._adam.restype = [ctypes.c_int, *[POINTER] * 4, COUNT, POINTER], None
 
     @classmethod
@@ -89,6 +98,52 @@ class Steps:
             return None
         return not (self._add_narrow if narrow else self._add)(
             self.path, totals.data_ptr(), sums.data_ptr(), len(sums), inverse
+        )
+
+    def squares(self, out: Tensor, numbers: Tensor) -> bool:
+        """out[i] = ‖numbers[i]‖², float64 (n,) of float32 (n, m): LANES sums side by side."""
+        fit = _flat(out, torch.float64) and _flat(numbers, torch.float32) and out.shape == numbers.shape[:1]
+        if not (fit and numbers.numel()):
+            return False
+        self._squares(self.path, out.data_ptr(), numbers.data_ptr(), *numbers.shape)
+        return True
+
+    def squares_of_rows(self, out: Tensor, places: Tensor, ids: Tensor, values: Tensor) -> bool:
+        """out[i] = Σ_t ⟨v_t, v_t + 2 Σ of the v_s before it with its id⟩, over a record's rows in the order of ids.
+
+        Args:
+            out: float64 (n,).
+            places: int64 (n, T), the rows' places in that order.
+            ids: int64 (n, T), sorted.
+            values: float32 (n, T, q), in the rows' own order.
+        """
+        fit = _flat(out, torch.float64) and _flat(values, torch.float32) and values.shape[:2] == ids.shape
+        fit = fit and _flat(places, torch.int64) and _flat(ids, torch.int64) and places.shape == ids.shape
+        if not (fit and values.numel() and len(out) == len(ids)):
+            return False
+        tensors = (out, places, ids, values)
+        self._squares_of_rows(self.path, *(each.data_ptr() for each in tensors), *values.shape)
+        return True
+
+    def add_formed(self, totals: Tensor, gradients: Tensor, factors: Tensor, group: int, inverse: float) -> bool | None:
+        """totals += Σ over groups of nearest(inverse · Σ_i factors_i gradients_i), in int64 from float32 sums.
+
+        Args:
+            totals: (m,).
+            gradients: float32 (n, m).
+            factors: float32 (n,); a row with factor 0 adds 0, whatever it is.
+            group: the rows that float32 adds, one after the other.
+            inverse: see add_on_grid.
+
+        Returns:
+            see add_on_grid.
+        """
+        fit = _flat(totals, torch.int64) and _flat(gradients, torch.float32) and _flat(factors, torch.float32)
+        if not (fit and gradients.shape == (len(factors), len(totals))):
+            return None
+        sizes = (len(factors), group, len(totals))
+        return not self._add_formed(
+            self.path, totals.data_ptr(), gradients.data_ptr(), factors.data_ptr(), *sizes, inverse
         )
 
     def adam(self, gradient: Tensor, theta: Tensor, m: Tensor, v: Tensor, by: AdamStep) -> bool:

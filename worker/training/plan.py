@@ -397,6 +397,7 @@ def _engine(
         positions=numerics.positions,
         sums=numerics.sums,
         group=numerics.group,
+        arithmetic=numerics.arithmetic,
         grid=grid,
         over=over,
         views=views,

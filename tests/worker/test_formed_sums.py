@@ -1,0 +1,266 @@
+"""Formed gradients in float32: their lengths, and their sums by groups of a random order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from app.privacy.numerics import GROUP, Arithmetic, sensitivity_slack
+from tests.worker.test_float32_sums import nasty, with_one_more
+from worker.clipping import lengths, scratch, totals
+from worker.clipping.accumulators import LONGEST, ParameterAccumulator
+from worker.clipping.bookkeeping import Bookkeeping
+from worker.clipping.engine import Clip
+from worker.clipping.lengths import squared_lengths, squared_lengths_of_rows
+from worker.clipping.terms import Dense, Outer, Rows
+from worker.clipping.totals import Grid, GridTotals, in_float32
+from worker.data.records import DenseRecords
+from worker.native.steps import STEPS
+from worker.noise.order import shuffled
+
+ROWS, POSITIONS, WIDTH, OUTPUTS = 2 * GROUP + 16, 30, 3, 4
+
+
+# --- Lengths ---
+
+
+def numbers_of(kind: str, n: int, width: int) -> Tensor:
+    generator = torch.Generator().manual_seed(n * 10_007 + width)
+    found = torch.randn(n, width, generator=generator)
+    if kind == "scales":
+        found *= 10.0 ** torch.randint(-44, 38, (n, width), generator=generator)
+    if kind == "broken":
+        found[::2, ::3], found[1::2, ::5] = torch.nan, torch.inf
+    return found
+
+
+def both_ways(of: Callable[[], Tensor], monkeypatch: pytest.MonkeyPatch) -> tuple[Tensor, Tensor]:
+    """Compiled, and by torch."""
+    found = of()
+    monkeypatch.setattr(lengths, "STEPS", None)
+    return found, of()
+
+
+@pytest.mark.parametrize("kind", ["plain", "scales", "broken"])
+@pytest.mark.parametrize("width", [1, 31, 32, 33, 64, 1000, 4097])
+def test_lengths_have_the_same_bits_without_the_library(kind: str, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = numbers_of(kind, 7, width)
+    one, two = both_ways(lambda: squared_lengths(numbers), monkeypatch)
+    assert torch.equal(torch.isnan(one), torch.isnan(two))
+    assert torch.equal(one.nan_to_num().view(torch.int64), two.nan_to_num().view(torch.int64))
+
+
+@pytest.mark.parametrize("kind", ["plain", "scales", "broken"])
+@pytest.mark.parametrize(("places", "width"), [(1, 1), (5, 31), (50, 64), (3, 513), (9, 1100)])
+def test_lengths_of_rows_have_the_same_bits_without_the_library(
+    kind: str, places: int, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = numbers_of(kind, 6 * places, width).view(6, places, width)
+    ids = torch.randint(0, 4, (6, places), generator=torch.Generator().manual_seed(places))
+    one, two = both_ways(lambda: squared_lengths_of_rows(ids, values), monkeypatch)
+    assert torch.equal(torch.isnan(one), torch.isnan(two))
+    assert torch.equal(one.nan_to_num().view(torch.int64), two.nan_to_num().view(torch.int64))
+
+
+@given(st.integers(1, 12), st.integers(1, 40), st.integers(0, 2**31), st.sampled_from(["same", "few", "cancelling"]))
+def test_a_bound_of_rows_holds(places: int, width: int, seed: int, kind: str) -> None:
+    """Against fractions: one id for all, few ids, and rows that cancel."""
+    generator = np.random.default_rng(seed)
+    ids = torch.from_numpy(generator.integers(0, 1 if kind == "same" else 3, (1, places)))
+    values = generator.normal(size=(1, places, width)) * 10.0 ** generator.integers(-12, 12, (1, places, 1))
+    if kind == "cancelling":
+        values = np.broadcast_to(values[:, :1], values.shape) * np.where(np.arange(places) % 2, 1, -1)[None, :, None]
+    term = Rows(ids, torch.from_numpy(values.astype(np.float32)), 3)
+    found = term.squares()
+    exact = Fraction(0)
+    for row in range(3):
+        mine = term.values[0][ids[0] == row].numpy()
+        exact += sum((sum(map(Fraction, column.tolist()), Fraction(0)) ** 2 for column in mine.T), Fraction(0))
+    assert abs(Fraction(float(found.squares[0])) - exact) <= Fraction(float(found.slack[0]))
+    old = term.squares(1)
+    assert float(abs(old.squares - found.squares)) <= float(old.slack + found.slack)
+
+
+@given(st.integers(1, 200), st.integers(0, 2**31), st.booleans())
+def test_a_length_s_bound_holds(width: int, seed: int, huge: bool) -> None:
+    """Against fractions: huge numbers beside tiny ones, and numbers of one size."""
+    generator = np.random.default_rng(seed)
+    spread = generator.integers(-40, 38, width) if huge else 0
+    numbers = (generator.normal(size=width) * 10.0**spread).astype(np.float32)
+    own = ParameterAccumulator([Dense(torch.from_numpy(numbers)[None])], torch.Size([width]))
+    squares, slack = (Fraction(float(each[0])) for each in own.squares())
+    exact = sum((Fraction(float(each)) ** 2 for each in numbers), Fraction(0))
+    assert exact <= squares + slack <= exact * (1 + Fraction(1, 10**9))
+
+
+def test_jobs_stored_before_measure_by_blocks() -> None:
+    numbers = numbers_of("plain", 5, 1000)
+    old, new = (
+        ParameterAccumulator([Dense(numbers)], torch.Size([1000]), group=GROUP, arithmetic=each).squares()
+        for each in (1, 2)
+    )
+    blocks = torch.linalg.vector_norm(numbers[:, :768].unflatten(1, (-1, 256)), dim=2).double().square().sum(dim=1)
+    blocks = blocks + numbers[:, 768:].double().square().sum(dim=1)
+    assert torch.equal(old[0], blocks) and not torch.equal(new[0], blocks)
+    assert float(old[1].max()) > 1e5 * float(new[1].max())
+
+
+# --- Sums of groups ---
+
+
+def added(gradients: Tensor, factors: Tensor, group: int) -> Tensor:
+    sums = GridTotals({"w": torch.zeros(gradients.shape[1])}, Clip(1.0), Grid(1000, 200))
+    sums.add_formed("w", gradients, factors, group)
+    return sums.finish()["w"]
+
+
+@pytest.mark.parametrize("rows", [1, 3, 48, 49, 96, 115, 200])
+@pytest.mark.parametrize("width", [1, 64, 2047, 2049])
+def test_groups_are_added_row_by_row(rows: int, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the last group is smaller, and rows with factor 0 are not finite."""
+    gradients = numbers_of("plain", rows, width) / width**0.5
+    factors = torch.rand(rows, generator=torch.Generator().manual_seed(rows))
+    gradients[::4], factors[::4] = torch.nan, 0.0
+    gradients[2::4, 0], factors[2::4] = -torch.inf, 0.0
+    unit = GridTotals({"w": torch.zeros(1)}, Clip(1.0), Grid(1000, 200))._unit
+    wanted = np.zeros(width)
+    for first in range(0, rows, GROUP):
+        total = np.zeros(width, dtype=np.float32)
+        for row, factor in zip(gradients[first : first + GROUP], factors[first : first + GROUP], strict=True):
+            if factor:
+                total = total + row.numpy() * np.float32(factor)
+        wanted += np.round(total.astype(np.float64) / unit) * unit
+    for steps in (STEPS, None):
+        monkeypatch.setattr(totals, "STEPS", steps)
+        assert np.array_equal(added(gradients, factors, GROUP).numpy(), wanted)
+
+
+@pytest.mark.parametrize("library", [True, False])
+def test_a_row_that_counts_must_be_finite(library: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sum that is not finite makes the whole total so, which no release accepts."""
+    monkeypatch.setattr(totals, "STEPS", STEPS if library else None)
+    gradients = torch.ones(50, 70)
+    gradients[49, 69] = torch.inf
+    assert torch.isnan(added(gradients, torch.ones(50), GROUP)).all()
+
+
+@given(st.integers(1, GROUP), st.integers(0, 2**31))
+def test_a_group_errs_by_at_most_what_is_paid(rows: int, seed: int) -> None:
+    """Against fractions: cancelling, huge beside tiny, each of length at most 1 after its factor."""
+    generator = np.random.default_rng(seed)
+    gradients = generator.choice([-1.0, 1.0], (rows, 4)) * generator.random((rows, 4)) ** 20
+    scales = 10.0 ** generator.integers(-15, 15, (rows, 1))
+    gradients = torch.from_numpy((gradients * scales).astype(np.float32))
+    factors = (1.0 / gradients.double().norm(dim=1)).float()
+    exact = [
+        sum((Fraction(float(f)) * Fraction(float(g)) for f, g in zip(factors, column, strict=True)), Fraction(0))
+        for column in gradients.T
+    ]
+    found = in_float32(gradients, factors)
+    error = sum((Fraction(float(a)) - b) ** 2 for a, b in zip(found, exact, strict=True))
+    assert error <= (Fraction(sensitivity_slack(1, GROUP, 1, "float32") - 1) / 4) ** 2
+
+
+# --- The engine ---
+
+
+class Positions(nn.Module):
+    """A record's numbers as positions, through one layer that sees all of them and one that sees their sum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.each, self.last = nn.Linear(WIDTH, OUTPUTS), nn.Linear(OUTPUTS, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        places = x.repeat(1, POSITIONS)[:, : POSITIONS * WIDTH].unflatten(1, (POSITIONS, WIDTH))
+        found: Tensor = self.last(torch.tanh(self.each(places)).sum(dim=1))
+        return found
+
+
+def losses(module: nn.Module, batch: Any) -> Tensor:
+    found = nn.functional.cross_entropy(module(batch.dense(torch.float32)), batch.labels, reduction="none")
+    return torch.where(torch.isfinite(batch.private_norms), found, 0.0)
+
+
+def engine(
+    group: int | None = GROUP, arithmetic: Arithmetic = 2, **changes: Any
+) -> tuple[Bookkeeping[Any], dict[str, Tensor]]:
+    torch.manual_seed(3)
+    module = Positions()
+    parameters = {name: 3.0 * value.detach().double() for name, value in module.named_parameters()}
+    how = {"rows": ROWS, "kind": "flat", "max_grad_norm": 1.0, "group": group, "arithmetic": arithmetic} | changes
+    return Bookkeeping(module, losses, **how), parameters
+
+
+def flat(tensors: dict[str, Tensor]) -> Tensor:
+    return torch.cat([each.flatten() for each in tensors.values()])
+
+
+def test_the_layer_over_positions_is_formed() -> None:
+    g, x = torch.ones(ROWS, POSITIONS, OUTPUTS), torch.ones(ROWS, POSITIONS, WIDTH)
+    formed, factored = (
+        ParameterAccumulator([Outer(g[:, :t], x[:, :t])], torch.Size([OUTPUTS, WIDTH]), group=GROUP)
+        for t in (POSITIONS, 2)
+    )
+    assert formed.in_groups and formed.formed
+    assert not factored.in_groups and not factored.formed  # products over positions: float64
+
+
+@pytest.mark.parametrize("kind", ["plain", "scales", "cancelling", "ties", "broken"])
+@pytest.mark.parametrize("norm", [1.0, 1e-6, 1e6])
+def test_one_record_changes_the_sum_by_at_most_c(kind: str, norm: float) -> None:
+    generator = np.random.default_rng(7)
+    largest = 0.0
+    for how in ({"grid": Grid(400, ROWS)}, {}):
+        own, parameters = engine(max_grad_norm=norm, **how)
+        for n in (1, GROUP, ROWS, 250):
+            everyone = DenseRecords(*nasty(kind, n + 1, generator))
+            order = list(range(n))
+            for place in {0, n // 2, n}:
+                one, two = (
+                    flat(own.private_sum(parameters, shuffled(everyone, np.array(at))))
+                    for at in (order, with_one_more(order, n, place))
+                )
+                largest = max(largest, float((one - two).norm()) / norm)
+    assert largest <= sensitivity_slack(400, ROWS, POSITIONS, "float32")
+    assert kind == "broken" or norm > 1.0 or largest > 0.3
+
+
+def test_float32_sums_are_those_of_float64_and_need_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = nasty("plain", 250, np.random.default_rng(1))
+    x[0] = 1e38
+    batch = shuffled(DenseRecords(x, y), np.arange(250))
+    wide, parameters = engine(None)
+    exact, found = wide.private_sum(parameters, batch), []
+    for steps in (STEPS, None):
+        for module in (scratch, totals, lengths):
+            monkeypatch.setattr(module, "STEPS", steps)
+        found.append(engine(grid=Grid(400, ROWS))[0].private_sum(parameters, batch))
+    assert torch.equal(flat(found[0]), flat(found[1]))
+    for name, value in exact.items():
+        torch.testing.assert_close(found[0][name], value, rtol=0.0, atol=250 * 2.0**-21)
+        assert not torch.equal(found[0][name], value)
+
+
+def test_a_gradient_that_float32_cannot_hold_counts_as_not_finite() -> None:
+    gradients = torch.ones(2, 4)
+    gradients[0] = LONGEST
+    short, long = ParameterAccumulator([Dense(gradients)], torch.Size([4]), group=GROUP).squares()[0].tolist()[::-1]
+    assert short == 4.0 and long == float("inf")
+    assert torch.isfinite(ParameterAccumulator([Dense(gradients)], torch.Size([4])).squares()[0]).all()
+
+
+def test_jobs_stored_before_add_formed_gradients_in_float64() -> None:
+    batch = shuffled(DenseRecords(*nasty("plain", 250, np.random.default_rng(1))), np.arange(250))
+    (before, parameters), (wide, _) = engine(GROUP, 1), engine(None, 1)
+    one, two = before.private_sum(parameters, batch), wide.private_sum(parameters, batch)
+    assert torch.equal(one["each.weight"], two["each.weight"]) and torch.equal(one["last.bias"], two["last.bias"])
+    assert not torch.equal(one["last.weight"], two["last.weight"])  # one position: float32 then, too
