@@ -179,3 +179,11 @@ def test_formed_gradients_have_the_same_bits_in_chunks_and_without_the_library(
     monkeypatch.setattr(rules, "PATCHES_BYTES", bytes_of)
     monkeypatch.setattr(rules, "IMAGES", None)
     assert all(same(one, other) for one, other in zip(gradients(), wanted, strict=True))
+
+
+@pytest.mark.parametrize("places", [16, 196, 1024])
+def test_narrow_patches_are_multiplied_from_the_other_side_with_the_same_bits(places: int) -> None:
+    g, patches = made(12, places, 32), made(12, 27, places).mT
+    out = torch.empty(12, 32, 27)
+    rules._blockwise(out, g, patches, 1)
+    assert same(out, torch.bmm(g.mT, patches))
