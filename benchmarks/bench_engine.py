@@ -45,7 +45,7 @@ from worker.clipping.totals import Grid  # noqa: E402
 from worker.data.passes import Cuttable, filled  # noqa: E402
 from worker.models.initial import keyed_normals  # noqa: E402
 from worker.models.networks import Network  # noqa: E402
-from worker.models.pooling import MaxPool2x2  # noqa: E402
+from worker.models.pooling import AvgPool2x2, MaxPool2x2  # noqa: E402
 from worker.models.recommenders import TransformerRec  # noqa: E402
 from worker.noise.gaussian import GaussianRelease  # noqa: E402
 from worker.optimizers.base import StepInfo  # noqa: E402
@@ -166,10 +166,10 @@ def network(spec: MlpModel | CnnModel, features: int, n: int) -> Task:
     def usual() -> nn.Module:
         """With torch's own pooling."""
         layers = cast(nn.Sequential, model.module())
-        return nn.Sequential(*(nn.MaxPool2d(2, 1) if isinstance(each, MaxPool2x2) else each for each in layers))
+        theirs = {MaxPool2x2: nn.MaxPool2d(2, 1), AvgPool2x2: nn.AvgPool2d(2)}
+        return nn.Sequential(*(theirs.get(type(each), each) for each in layers))
 
-    differs = isinstance(spec, CnnModel) and spec.preset == "conv2"
-    usually = (of_classes, usual) if differs else (None, None)
+    usually = (of_classes, usual) if isinstance(spec, CnnModel) else (None, None)
     return Task(model.module, of_classes, batch, spec.model_dump(), sizes, *usually)
 
 

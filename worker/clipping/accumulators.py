@@ -30,6 +30,7 @@ CHUNK_BYTES = 2**23  # of float64 temporaries, so that they stay in the cache
 WIDE_BYTES = 2**19  # of float64 copies of formed gradients: in a core's own cache
 KEEP_BYTES = 2**26  # formed gradients up to this size are kept until the clip factors are known
 MEMORY_COST = 64  # cost of two passes over a formed gradient's numbers, in multiplications; measured
+NARROW_COST = 16  # that of gradients that are kept, and added in float32
 TILE = 2**18  # numbers of a group's product that are added to the total while the cache has them
 LONGEST = 2.0**60  # a longer input or gradient counts as not finite where float32 adds: no product can overflow
 SMALL = 2**15  # up to this many numbers, formed gradients are mostly kept and not formed again
@@ -63,7 +64,7 @@ class ParameterAccumulator:
         self._merged, self._shape, self._divisor = Merged.of(terms), shape, divisor
         self._kept: list[Tensor] | None = None
         self._measured: tuple[Tensor, Tensor] | None = None
-        self._factored = self._can_stay_factored()
+        self._factored = self._can_stay_factored(narrow=arithmetic > 1 and group is not None)
         self._arithmetic = arithmetic
         self._group = group if self._narrow() and divisor is None else None
         self._chunks = tuple(self._slices())
@@ -220,8 +221,12 @@ class ParameterAccumulator:
         squares = squared_lengths(numbers)
         return squares, (numbers.shape[1] + 8) * ROUNDING * squares
 
-    def _can_stay_factored(self) -> bool:
-        """Returns True if Gram matrices and one product cost less than formed gradients. Depends on sizes only."""
+    def _can_stay_factored(self, *, narrow: bool) -> bool:
+        """Returns True if Gram matrices and one product cost less than formed gradients. Depends on sizes only.
+
+        Args:
+            narrow: float32 adds formed gradients.
+        """
         merged = self._merged
         if merged.dense is not None:
             return False
@@ -235,8 +240,9 @@ class ParameterAccumulator:
         wide = 1 if merged.outer.left.dtype == torch.float64 else 2  # float64 products take twice as long
         ghost = positions**2 * (p + q) + wide * positions * p * q
         # Never uses the number of records: one more must not change how the others' norms are bounded.
-        formed = positions if p * q <= SMALL and merged.rows is None else 2 * positions
-        return ghost <= (formed + MEMORY_COST) * p * q
+        small = p * q <= SMALL and merged.rows is None
+        formed = positions if small else 2 * positions
+        return ghost <= (formed + (NARROW_COST if narrow and small else MEMORY_COST)) * p * q
 
     def _keeps(self) -> bool:
         size = len(self._merged) * self._shape.numel() * 8

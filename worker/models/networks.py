@@ -17,7 +17,7 @@ from worker.data.records import FeatureRecords
 from worker.models.base import Parameters
 from worker.models.dropout import Dropout, Masks
 from worker.models.modules import ModuleModel
-from worker.models.pooling import MaxPool2x2
+from worker.models.pooling import AvgPool2x2, MaxPool2x2
 from worker.models.residual import wide_residual
 
 
@@ -135,7 +135,7 @@ def _cnn(spec: CnnModel, features: int, outputs: int) -> list[nn.Module]:
         return [*layers, *wide_residual(channels, (tall, wide), outputs, act, standardized=spec.weight_standardization)]
     for inputs, made in ((channels, 32), (32, 64), (64, 64), (64, 128)):
         layers += [nn.Conv2d(inputs, made, 3, padding=1), act()]
-        layers.append(nn.AvgPool2d(2) if made < 128 else nn.AvgPool2d((tall, wide)))
+        layers.append(AvgPool2x2() if made < 128 else nn.AvgPool2d((tall, wide)))
     return [*layers, nn.Flatten(), nn.Linear(128, outputs)]
 
 

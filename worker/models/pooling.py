@@ -1,6 +1,7 @@
-"""Max-pooling over windows of 2 × 2 at every place, by vectorized operations over whole tensors.
+"""Pooling over windows of 2 × 2, by compiled parts or by vectorized operations over whole tensors.
 
-torch's own kernel visits one window at a time on the CPU: it took two thirds of a `conv2` step.
+torch's own kernels visit one window at a time on the CPU: maxima took two thirds of a `conv2` step, and means a fifth
+of a `conv5` step.
 """
 
 from __future__ import annotations
@@ -9,6 +10,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+
+from worker.native.images import IMAGES
 
 
 class MaxPool2x2(nn.Module):
@@ -20,7 +24,7 @@ class MaxPool2x2(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, c, h − 1, w − 1) for x (n, c, h, w)."""
-        pooled: Tensor = _Pooled.apply(x)  # type: ignore[no-untyped-call]
+        pooled: Tensor = _Largest.apply(x)  # type: ignore[no-untyped-call]
         return pooled
 
     def __repr__(self) -> str:
@@ -28,7 +32,44 @@ class MaxPool2x2(nn.Module):
         return "MaxPool2d(2, stride=1)"
 
 
-class _Pooled(torch.autograd.Function):
+class AvgPool2x2(nn.Module):
+    """nn.AvgPool2d(2): the same values and gradients.
+
+    >>> AvgPool2x2()(torch.tensor([[[[1.0, 2.0], [4.0, 5.0]]]]))
+    tensor([[[[3.]]]])
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, c, ⌊h / 2⌋, ⌊w / 2⌋) for x (n, c, h, w)."""
+        pooled: Tensor = _Mean.apply(x)  # type: ignore[no-untyped-call]
+        return pooled
+
+    def __repr__(self) -> str:
+        """The torch layer with the same values: model cards print it."""
+        return repr(nn.AvgPool2d(2))
+
+
+class _Mean(torch.autograd.Function):
+    """The four numbers of a window are added in their order in memory, and their sum is divided by 4."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.shape = x.shape
+        pooled = IMAGES.average(x.contiguous()) if IMAGES is not None else None
+        return F.avg_pool2d(x, 2).contiguous() if pooled is None else pooled
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        g = gradients[0].contiguous()
+        back = IMAGES.average_back(g, ctx.shape) if IMAGES is not None else None
+        if back is not None:
+            return back
+        of_shape = g.new_empty(ctx.shape)
+        found: Tensor = torch.ops.aten.avg_pool2d_backward(g, of_shape, [2, 2], [2, 2], [0, 0], False, True, None)
+        return found
+
+
+class _Largest(torch.autograd.Function):
     """The maximum of each number and its right neighbour, then of these and the row below.
 
     Both work on the flat tensor: rows and records touch there, but what crosses their edges is cut off or zero.
@@ -36,21 +77,28 @@ class _Pooled(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        width, flat = x.shape[-1], x.reshape(-1)
+        x = x.contiguous()
+        ctx.save_for_backward(x)
+        pooled = IMAGES.maximum(x) if IMAGES is not None else None
+        if pooled is not None:
+            return pooled
+        width, flat = x.shape[-1], x.view(-1)
         pairs = torch.maximum(flat[:-1], flat[1:])
         squares = torch.empty_like(flat)
         torch.maximum(pairs[:-width], pairs[width:], out=squares[: -width - 1])
-        ctx.save_for_backward(flat, pairs)
-        ctx.shape = x.shape
         return squares.view(x.shape)[..., :-1, :-1].contiguous()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        (flat, pairs), width, g = ctx.saved_tensors, ctx.shape[-1], gradients[0]
-        wide = g.new_zeros(ctx.shape)
+        (x,), g = ctx.saved_tensors, gradients[0]
+        back = IMAGES.maximum_back(g.contiguous(), x) if IMAGES is not None else None
+        if back is not None:
+            return back
+        flat, width = x.view(-1), x.shape[-1]
+        wide = g.new_zeros(x.shape)
         wide[..., :-1, :-1] = g
-        upper = _first(wide.view(-1), pairs, width)
-        return _first(upper, flat, 1).view(ctx.shape)
+        upper = _first(wide.view(-1), torch.maximum(flat[:-1], flat[1:]), width)
+        return _first(upper, flat, 1).view(x.shape)
 
 
 def _first(g: Tensor, compared: Tensor, step: int) -> Tensor:
