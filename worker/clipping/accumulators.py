@@ -4,7 +4,7 @@ No product is made twice as large as needed. The method for a parameter depends 
 
     one position        ‖l‖²‖r‖², and one product over all records for the sum
     ghost               Gram matrices over positions, if they cost less than the gradients themselves
-    formed              the gradients of a few records at a time, kept if small, else formed a second time
+    formed              the gradients of a few records at a time, kept if there is room, else formed a second time
     groups              one position or formed, and float32 may add some records at a time (docs/privacy.md)
 
 Formed gradients may have any precision: the same numbers are measured and added. Gram matrices, norms and other sums
@@ -21,6 +21,7 @@ from torch import Tensor
 from app.errors import PrivacyError
 from app.privacy.numerics import NORM_FLOOR, Arithmetic
 from worker.clipping.lengths import squared_lengths
+from worker.clipping.methods import ROOM_BYTES, can_stay_factored, kept_bytes
 from worker.clipping.scratch import Scratch
 from worker.clipping.terms import BLOCK, ROUNDING32, Merged, Outer, Term
 from worker.data.norms import ROUNDING
@@ -28,15 +29,15 @@ from worker.data.placed import chunk_bytes
 
 CHUNK_BYTES = 2**23  # of float64 temporaries, so that they stay in the cache
 WIDE_BYTES = 2**19  # of float64 copies of formed gradients: in a core's own cache
-KEEP_BYTES = 2**26  # formed gradients up to this size are kept until the clip factors are known
-MEMORY_COST = 64  # cost of two passes over a formed gradient's numbers, in multiplications; measured
 TILE = 2**18  # numbers of a group's product that are added to the total while the cache has them
 LONGEST = 2.0**60  # a longer input or gradient counts as not finite where float32 adds: no product can overflow
-SMALL = 2**15  # up to this many numbers, formed gradients are mostly kept and not formed again
 
 
 class ParameterAccumulator:
     """The accumulator of one parameter in one physical batch.
+
+    Attributes:
+        kept_bytes: the size of the formed gradients that it keeps.
 
     Args:
         terms: the terms of all uses of the parameter, each over all n records.
@@ -46,6 +47,7 @@ class ParameterAccumulator:
         name: the parameter's name, for its share of that memory.
         group: how many records float32 may add; None: sums are in float64. They are for products over positions, too.
         arithmetic: see Numerics.
+        room: bytes of the pass's formed gradients that may be kept.
     """
 
     def __init__(
@@ -57,12 +59,14 @@ class ParameterAccumulator:
         name: str = "",
         group: int | None = None,
         arithmetic: Arithmetic = 2,
+        room: int = ROOM_BYTES,
     ) -> None:
         self._scratch, self._name = scratch or Scratch(), name
         self._merged, self._shape, self._divisor = Merged.of(terms), shape, divisor
         self._kept: list[Tensor] | None = None
-        self._factored = self._can_stay_factored()
+        self._factored = can_stay_factored(self._merged, divided=divisor is not None, arithmetic=arithmetic)
         self._arithmetic = arithmetic
+        self.kept_bytes = 0 if self._factored else kept_bytes(self._merged, shape.numel(), room, arithmetic)
         self._group = group if self._narrow() and divisor is None else None
 
     def _narrow(self) -> bool:
@@ -90,7 +94,7 @@ class ParameterAccumulator:
 
     def squares(self) -> tuple[Tensor, Tensor]:
         """‖g_i‖², and a bound on what rounding took from it, float64 (n,) each."""
-        kept: list[Tensor] | None = [] if self._keeps() else None
+        kept: list[Tensor] | None = [] if self.kept_bytes else None
         parts = [self._chunk_squares(self._merged.take(at), kept) for at in self._slices()]
         self._kept = kept
         return torch.cat([squares for squares, _ in parts]), torch.cat([slack for _, slack in parts])
@@ -219,28 +223,6 @@ class ParameterAccumulator:
     def _formed(self, chunk: Merged, number: int = 0) -> Tensor:
         """The chunk's gradients, in memory reserved for this parameter and chunk."""
         return chunk.formed(self._shape, self._scratch, f"{self._name}/{number}")
-
-    def _can_stay_factored(self) -> bool:
-        """Returns True if Gram matrices and one product cost less than formed gradients. Depends on sizes only."""
-        merged = self._merged
-        if merged.dense is not None:
-            return False
-        if merged.outer is None:
-            return True
-        positions, (p, q) = merged.outer.positions, (merged.outer.left.shape[2], merged.outer.right.shape[2])
-        if positions == 1 and merged.rows is None:
-            return True
-        if self._divisor is not None:
-            return False
-        wide = 1 if merged.outer.left.dtype == torch.float64 else 2  # float64 products take twice as long
-        ghost = positions**2 * (p + q) + wide * positions * p * q
-        # Never uses the number of records: one more must not change how the others' norms are bounded.
-        formed = positions if p * q <= SMALL and merged.rows is None else 2 * positions
-        return ghost <= (formed + MEMORY_COST) * p * q
-
-    def _keeps(self) -> bool:
-        size = len(self._merged) * self._shape.numel() * 8
-        return not self._factored and self._merged.dense is None and size <= 2 * KEEP_BYTES
 
     def _rows(self) -> int:
         """Records of one chunk: the float64 copies of their factors, or their formed gradients, fit in the cache."""

@@ -25,6 +25,7 @@ from worker.clipping.accumulators import ParameterAccumulator
 from worker.clipping.engine import LARGEST_NORM, SMALLEST_NORM, Clip, ClippingKind, clip_factors, half_count, traced
 from worker.clipping.examined import ROWS as EXAMPLES
 from worker.clipping.examined import Examples, UnfitLayerError, autograd_of, examine
+from worker.clipping.methods import ROOM_BYTES
 from worker.clipping.own import OwnParameters
 from worker.clipping.rules import Found, Rule, has_rule, rule_of, shift
 from worker.clipping.scratch import Scratch
@@ -247,8 +248,12 @@ class Bookkeeping(Generic[B]):
         """
         divisors = clip.divisors or {}
         group = self._group if SMALLEST_NORM <= clip.max_grad_norm <= LARGEST_NORM else None
-        accumulators = {
-            name: ParameterAccumulator(
+        accumulators: dict[str, ParameterAccumulator] = {}
+        room = ROOM_BYTES
+        for name, parameter in self._trainable.items():
+            if id(parameter) not in terms:
+                continue
+            accumulators[name] = made = ParameterAccumulator(
                 terms.pop(id(parameter)),
                 parameter.shape,
                 divisors.get(name),
@@ -256,10 +261,9 @@ class Bookkeeping(Generic[B]):
                 name,
                 group,
                 self._arithmetic,
+                room,
             )
-            for name, parameter in self._trainable.items()
-            if id(parameter) in terms
-        }
+            room -= made.kept_bytes
         most = max((accumulator.positions for accumulator in accumulators.values()), default=0)
         if self._positions is not None and most > self._positions:
             raise PrivacyError(
