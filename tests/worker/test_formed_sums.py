@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from app.errors import PrivacyError
 from app.privacy.numerics import GROUP, Arithmetic, sensitivity_slack
 from tests.worker.test_float32_sums import nasty, with_one_more
 from worker.clipping import lengths, scratch, totals
@@ -264,3 +265,31 @@ def test_jobs_stored_before_add_formed_gradients_in_float64() -> None:
     one, two = before.private_sum(parameters, batch), wide.private_sum(parameters, batch)
     assert torch.equal(one["each.weight"], two["each.weight"]) and torch.equal(one["last.bias"], two["last.bias"])
     assert not torch.equal(one["last.weight"], two["last.weight"])  # one position: float32 then, too
+
+
+def test_what_the_backward_pass_measures_has_the_bits_of_what_is_measured_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A parameter's only term is measured where it is made; kept terms are measured once all are known."""
+    batch = shuffled(DenseRecords(*nasty("plain", 250, np.random.default_rng(1))), np.arange(250))
+    at_once, parameters = engine(grid=Grid(400, ROWS))
+    found, run = at_once.private_sum(parameters, batch), Bookkeeping._run
+
+    def without(self: Bookkeeping[Any], piece: Any, rows: int | None = None, clip: Clip | None = None) -> Any:
+        losses, opened = run(self, piece, rows)
+        assert len(opened.terms) == 4 and not opened.measured
+        return losses, opened
+
+    monkeypatch.setattr(Bookkeeping, "_run", without)
+    after, _ = engine(grid=Grid(400, ROWS))
+    assert torch.equal(flat(found), flat(after.private_sum(parameters, batch)))
+
+
+def test_a_parameter_with_more_terms_than_uses_is_refused() -> None:
+    """It would have been measured without its other terms."""
+    own, parameters = engine(grid=Grid(400, ROWS))
+    batch = shuffled(DenseRecords(*nasty("plain", 3, np.random.default_rng(1))), np.arange(3))
+    write = own._write_down
+    own._write_down = lambda opened, found: write(opened, [*found, *found])  # type: ignore[method-assign]
+    with pytest.raises(PrivacyError, match="more often"):
+        own.private_sum(parameters, batch)

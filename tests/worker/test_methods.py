@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -83,16 +85,16 @@ class Layers(nn.Module):
 
 
 def test_parameters_share_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In their order; the sums are the same to the bit, and an older job's accumulators do not share."""
+    """In the order in which the backward pass reaches them; the sums are the same to the bit, and an older job's accumulators do not share."""
     torch.manual_seed(0)
     module, batch = Layers(4), Tensors(torch.randn(5, 30, 4), torch.zeros(5))
     each = 6 * 16 * 4
     kept: list[int] = []
 
     class Watched(ParameterAccumulator):
-        def squares(self) -> tuple[Tensor, Tensor]:
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
             kept.append(self.kept_bytes)
-            return super().squares()
 
     monkeypatch.setattr("worker.clipping.bookkeeping.ParameterAccumulator", Watched)
     parameters = {name: value.detach().double() for name, value in module.named_parameters()}

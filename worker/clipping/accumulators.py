@@ -36,18 +36,18 @@ LONGEST = 2.0**60  # a longer input or gradient counts as not finite where float
 class ParameterAccumulator:
     """The accumulator of one parameter in one physical batch.
 
-    Attributes:
-        kept_bytes: the size of the formed gradients that it keeps.
-
     Args:
         terms: the terms of all uses of the parameter, each over all n records.
         shape: the parameter's.
         divisor: float64, in the parameter's shape. Gradients are divided by it elementwise before they are measured.
         scratch: the engine's scratch memory.
-        name: the parameter's name, for its share of that memory.
         group: how many records float32 may add; None: sums are in float64. They are for products over positions, too.
         arithmetic: see Numerics.
         room: bytes of the pass's formed gradients that may be kept.
+
+    Attributes:
+        positions: how many rows of the products over records belong to one record, over all uses of the parameter.
+        kept_bytes: the size of the formed gradients that it keeps.
     """
 
     def __init__(
@@ -56,18 +56,20 @@ class ParameterAccumulator:
         shape: torch.Size,
         divisor: Tensor | None = None,
         scratch: Scratch | None = None,
-        name: str = "",
         group: int | None = None,
         arithmetic: Arithmetic = 2,
         room: int = ROOM_BYTES,
     ) -> None:
-        self._scratch, self._name = scratch or Scratch(), name
+        self._scratch = scratch or Scratch()
         self._merged, self._shape, self._divisor = Merged.of(terms), shape, divisor
         self._kept: list[Tensor] | None = None
+        self._measured: tuple[Tensor, Tensor] | None = None
         self._factored = can_stay_factored(self._merged, divided=divisor is not None, arithmetic=arithmetic)
         self._arithmetic = arithmetic
         self.kept_bytes = 0 if self._factored else kept_bytes(self._merged, shape.numel(), room, arithmetic)
         self._group = group if self._narrow() and divisor is None else None
+        self._chunks = tuple(self._slices())
+        self.positions = self._merged.positions
 
     def _narrow(self) -> bool:
         """True if the gradients are float32, and formed or of one position. Depends on sizes only."""
@@ -87,17 +89,18 @@ class ParameterAccumulator:
         """True if gradients are formed."""
         return not self._factored
 
-    @property
-    def positions(self) -> int:
-        """How many rows of the products over records belong to one record, over all uses of the parameter."""
-        return self._merged.positions
-
     def squares(self) -> tuple[Tensor, Tensor]:
-        """‖g_i‖², and a bound on what rounding took from it, float64 (n,) each."""
-        kept: list[Tensor] | None = [] if self.kept_bytes else None
-        parts = [self._chunk_squares(self._merged.take(at), kept) for at in self._slices()]
-        self._kept = kept
-        return torch.cat([squares for squares, _ in parts]), torch.cat([slack for _, slack in parts])
+        """‖g_i‖², and a bound on what rounding took from it, float64 (n,) each.
+
+        Computed once. Lets the terms go if it keeps the gradients.
+        """
+        if self._measured is None:
+            kept: list[Tensor] | None = [] if self.kept_bytes else None
+            parts = [self._chunk_squares(self._merged.take(at), kept) for at in self._chunks]
+            self._measured = torch.cat([squares for squares, _ in parts]), torch.cat([slack for _, slack in parts])
+            if kept is not None:
+                self._kept, self._merged = kept, Merged(None, None, None)
+        return self._measured
 
     def add_to(self, total: Tensor, factors: Tensor, *, first: bool = False) -> None:
         """total += Σ_i factors_i g_i, in the precision of `total`.
@@ -112,7 +115,7 @@ class ParameterAccumulator:
         """
         # Sums the pass by itself and adds it once: rounding into a large total then grows only with the passes.
         own = total if first else self._scratch.empty("sum", total.shape, total.dtype, total.device)
-        for number, at in enumerate(self._slices()):
+        for number, at in enumerate(self._chunks):
             kept = self._kept[number] if self._kept is not None else None
             self._add_chunk(own, self._merged.take(at), factors[at], kept, 0 if number == 0 else 1)
         if own is not total:
@@ -150,14 +153,16 @@ class ParameterAccumulator:
         if self._group is None or self._factored:
             raise PrivacyError("this parameter's sums are in float64")
         narrow = factors.float()
-        for number, at in enumerate(self._slices()):
-            kept = self._kept[number] if self._kept is not None else self._formed(self._merged.take(at))
+        for number, at in enumerate(self._chunks):
+            kept = self._kept[number] if self._kept is not None else self._merged.take(at).formed(self._shape)
             add(kept.flatten(1), narrow[at], self._group)
 
     def _add_chunk(self, total: Tensor, chunk: Merged, factors: Tensor, kept: Tensor | None, keep: int) -> None:
         """total = keep · total + the chunk's sum; with keep = 0 the old content may be anything."""
         if not self._factored:
-            self._add_formed(total.view(-1), (self._formed(chunk) if kept is None else kept).flatten(1), factors, keep)
+            self._add_formed(
+                total.view(-1), (chunk.formed(self._shape) if kept is None else kept).flatten(1), factors, keep
+            )
             return
         if chunk.outer is not None:
             chunk.outer.add_to(total.view(chunk.outer.left.shape[2], -1), factors, self._scratch, keep)
@@ -176,7 +181,7 @@ class ParameterAccumulator:
 
     def _chunk_squares(self, chunk: Merged, kept: list[Tensor] | None) -> tuple[Tensor, Tensor]:
         if not self._factored:
-            gradients = self._formed(chunk, 0 if kept is None else len(kept))
+            gradients = chunk.formed(self._shape)
             if kept is not None:
                 kept.append(gradients)
             if self._divisor is not None:
@@ -219,10 +224,6 @@ class ParameterAccumulator:
             return _sum_of_squares(numbers)
         squares = squared_lengths(numbers)
         return squares, (numbers.shape[1] + 8) * ROUNDING * squares
-
-    def _formed(self, chunk: Merged, number: int = 0) -> Tensor:
-        """The chunk's gradients, in memory reserved for this parameter and chunk."""
-        return chunk.formed(self._shape, self._scratch, f"{self._name}/{number}")
 
     def _rows(self) -> int:
         """Records of one chunk: the float64 copies of their factors, or their formed gradients, fit in the cache."""

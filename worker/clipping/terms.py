@@ -80,11 +80,9 @@ class Outer:
         under += _tiny(self.right) * self.right.shape[2] * sums[0].square()
         return Bounded(squares, slack + under, scale + under.sqrt())
 
-    def dense(self, scratch: Scratch, name: str) -> Tensor:
-        """The gradients (n, p, q), in the precision of the factors."""
-        left, right = self.left, self.right
-        out = scratch.empty(name, (len(left), left.shape[2], right.shape[2]), left.dtype, left.device)
-        return torch.bmm(left.mT, right, out=out)
+    def dense(self) -> Tensor:
+        """The gradients (n, p, q), in the precision of the factors. New memory: what the backward pass let go of."""
+        return torch.bmm(self.left.mT, self.right)
 
     def add_to(self, total: Tensor, factors: Tensor, scratch: Scratch, keep: int = 1) -> None:
         """total (p, q) = keep · total + Σ_i factors_i g_i, by one product over records and positions.
@@ -242,10 +240,10 @@ class Merged:
             self.dense.take(at) if self.dense else None,
         )
 
-    def formed(self, shape: torch.Size, scratch: Scratch, name: str) -> Tensor:
+    def formed(self, shape: torch.Size) -> Tensor:
         """The gradients themselves, (n, *shape), in the precision of the pass that made them."""
         if self.outer is not None:
-            gradients = self.outer.dense(scratch, name)
+            gradients = self.outer.dense()
         elif self.rows is not None:
             values = self.rows.values
             gradients = values.new_zeros(len(self), self.rows.rows, values.shape[2])
