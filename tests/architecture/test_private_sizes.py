@@ -49,7 +49,7 @@ ALLOWED = {
 # Sizes of models, of passes of P rows, of lists of layers, parts and declared columns.
 PUBLIC = {
     "worker/clipping/bookkeeping.py: _tap",
-    "worker/clipping/accumulators.py: _keeps",
+    "worker/clipping/methods.py: kept_bytes",
     "worker/clipping/accumulators.py: _rows",
     "worker/clipping/bookkeeping.py: _attach",
     "worker/clipping/own.py: called",

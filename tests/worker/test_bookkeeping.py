@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from app.errors import PrivacyError
+from app.privacy.numerics import Arithmetic
 from tests.worker.layers import CASES, TOKENS, WIDTH, Batch, Scale, Tensors, losses, one_at_a_time, take
-from worker.clipping import accumulators
+from worker.clipping import accumulators, methods
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.engine import Clip
 from worker.models.positions import Positions
@@ -46,18 +47,22 @@ def test_the_sum_is_that_of_gradients_clipped_one_at_a_time(name: str, kind: str
 
 
 STRATEGIES = {
-    "ghost": {"MEMORY_COST": 10**9},
-    "formed and kept": {"MEMORY_COST": -(10**9)},
-    "formed twice": {"MEMORY_COST": -(10**9), "KEEP_BYTES": 0},
-    "in small chunks": {"CHUNK_BYTES": 1500, "KEEP_BYTES": 0},
+    "ghost": {"MEMORY_COST": {2: 10**9}},
+    "formed and kept": {"MEMORY_COST": {2: -(10**9)}},
+    "formed twice": {"MEMORY_COST": {2: -(10**9)}, "FEW_BYTES": 0, "LARGER": 0},
+    "in small chunks": {"CHUNK_BYTES": 1500, "FEW_BYTES": 0, "LARGER": 0},
 }
+
+
+def force(monkeypatch: pytest.MonkeyPatch, strategy: str) -> None:
+    for setting, value in STRATEGIES[strategy].items():
+        monkeypatch.setattr(methods if hasattr(methods, setting) else accumulators, setting, value)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("name", ["linear over positions", "tied", "tied, last", "called twice, shared by three"])
 def test_every_way_to_a_norm_gives_the_same_sum(name: str, strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for setting, value in STRATEGIES[strategy].items():
-        monkeypatch.setattr(accumulators, setting, value)
+    force(monkeypatch, strategy)
     case = CASES[name]
     module, batch = case.module(), case.batch(9)
     wanted = one_at_a_time(module, batch, "flat", 0.3)
@@ -108,8 +113,7 @@ def test_no_record_gives_zeros() -> None:
 def test_a_record_that_is_not_finite_contributes_nothing(
     broken: float, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for setting, value in STRATEGIES[strategy].items():
-        monkeypatch.setattr(accumulators, setting, value)
+    force(monkeypatch, strategy)
     for name in ("linear over positions", "conv2d", "layer norm, no bias", "no rule"):
         case = CASES[name]
         module, batch = case.module(), case.batch(5)
@@ -229,8 +233,7 @@ def test_a_tied_norm_that_cancels_is_not_underestimated(
     dtype: torch.dtype, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """AᵀP ≈ −QᵀH: both parts of the tied gradient are large and their sum is small; C is far below both."""
-    for setting, value in STRATEGIES[strategy].items():
-        monkeypatch.setattr(accumulators, setting, value)
+    force(monkeypatch, strategy)
     for seed, gap in itertools.product(range(3), (1e-1, 1e-3, 1e-6, 0.0)):
         module, batch = Cancelling(seed, gap).to(dtype), (torch.zeros(2, 1, dtype=torch.int64), torch.zeros(2, 1))
         parameters = {name: p.detach().double() for name, p in module.named_parameters()}
@@ -260,8 +263,7 @@ class Cancelling(nn.Module):
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_bounds_of_rounding_cost_little(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In float32 a record that is clipped still weighs nearly C."""
-    for setting, value in STRATEGIES[strategy].items():
-        monkeypatch.setattr(accumulators, setting, value)
+    force(monkeypatch, strategy)
     for name in ("tied", "linear over positions", "conv2d", "mlp"):
         module, batch = CASES[name].module().float(), CASES[name].batch(1)
         batch = (batch[0].float() if batch[0].is_floating_point() else batch[0], batch[1])
@@ -316,10 +318,14 @@ def test_random_architectures(made: tuple[nn.Module, Batch], kind: str, C: float
         assert_close(engine(module, kind, C).private_sum(parameters, Tensors(*batch)), wanted)
 
 
-def test_how_others_are_bounded_does_not_depend_on_one_record_more(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("arithmetic", [1, 2])
+def test_how_others_are_bounded_does_not_depend_on_one_record_more(
+    arithmetic: Arithmetic, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Gradients that cancel over positions: the two ways to a norm bound them differently, so that a batch must not go
     from one way to the other because a record came."""
-    monkeypatch.setattr(accumulators, "KEEP_BYTES", 2**20)  # as many bytes as 64 of these records need
+    for name, value in {"KEEP_BYTES": 2**20, "FEW_BYTES": 2**20, "LARGER": 0}.items():  # 64 of these records' bytes
+        monkeypatch.setattr(methods, name, value)
     positions, width = 40, 64
     torch.manual_seed(0)
     module = nn.Linear(width, width, bias=False)
@@ -329,7 +335,7 @@ def test_how_others_are_bounded_does_not_depend_on_one_record_more(monkeypatch: 
     def of(model: nn.Module, batch: Any) -> Tensor:
         return (model(batch[0]) * weights).sum(dim=(1, 2))
 
-    clipped: Bookkeeping[Any] = Bookkeeping(module, of, rows=96, kind="flat", max_grad_norm=1.0)
+    clipped: Bookkeeping[Any] = Bookkeeping(module, of, rows=96, kind="flat", max_grad_norm=1.0, arithmetic=arithmetic)
     parameters = {"weight": torch.zeros(width, width, dtype=torch.float64)}
     one, two = (clipped.private_sum(parameters, Tensors(x.expand(n, -1, -1)))["weight"] for n in (64, 65))
     assert float((one - two).norm()) <= 1 + 1e-6

@@ -4,7 +4,7 @@ No product is made twice as large as needed. The method for a parameter depends 
 
     one position        ‖l‖²‖r‖², and one product over all records for the sum
     ghost               Gram matrices over positions, if they cost less than the gradients themselves
-    formed              the gradients of a few records at a time, kept if small, else formed a second time
+    formed              the gradients of a few records at a time, kept if there is room, else formed a second time
     groups              one position or formed, and float32 may add some records at a time (docs/privacy.md)
 
 Formed gradients may have any precision: the same numbers are measured and added. Gram matrices, norms and other sums
@@ -21,6 +21,7 @@ from torch import Tensor
 from app.errors import PrivacyError
 from app.privacy.numerics import NORM_FLOOR, Arithmetic
 from worker.clipping.lengths import squared_lengths
+from worker.clipping.methods import ROOM_BYTES, can_stay_factored, kept_bytes
 from worker.clipping.scratch import Scratch
 from worker.clipping.terms import BLOCK, ROUNDING32, Merged, Outer, Term
 from worker.data.norms import ROUNDING
@@ -28,12 +29,8 @@ from worker.data.placed import chunk_bytes
 
 CHUNK_BYTES = 2**23  # of float64 temporaries, so that they stay in the cache
 WIDE_BYTES = 2**19  # of float64 copies of formed gradients: in a core's own cache
-KEEP_BYTES = 2**26  # formed gradients up to this size are kept until the clip factors are known
-MEMORY_COST = 64  # cost of two passes over a formed gradient's numbers, in multiplications; measured
-NARROW_COST = 16  # that of gradients that are kept, and added in float32
 TILE = 2**18  # numbers of a group's product that are added to the total while the cache has them
 LONGEST = 2.0**60  # a longer input or gradient counts as not finite where float32 adds: no product can overflow
-SMALL = 2**15  # up to this many numbers, formed gradients are mostly kept and not formed again
 
 
 class ParameterAccumulator:
@@ -46,9 +43,11 @@ class ParameterAccumulator:
         scratch: the engine's scratch memory.
         group: how many records float32 may add; None: sums are in float64. They are for products over positions, too.
         arithmetic: see Numerics.
+        room: bytes of the pass's formed gradients that may be kept.
 
     Attributes:
         positions: how many rows of the products over records belong to one record, over all uses of the parameter.
+        kept_bytes: the size of the formed gradients that it keeps.
     """
 
     def __init__(
@@ -59,13 +58,15 @@ class ParameterAccumulator:
         scratch: Scratch | None = None,
         group: int | None = None,
         arithmetic: Arithmetic = 2,
+        room: int = ROOM_BYTES,
     ) -> None:
         self._scratch = scratch or Scratch()
         self._merged, self._shape, self._divisor = Merged.of(terms), shape, divisor
         self._kept: list[Tensor] | None = None
         self._measured: tuple[Tensor, Tensor] | None = None
-        self._factored = self._can_stay_factored(narrow=arithmetic > 1 and group is not None)
+        self._factored = can_stay_factored(self._merged, divided=divisor is not None, arithmetic=arithmetic)
         self._arithmetic = arithmetic
+        self.kept_bytes = 0 if self._factored else kept_bytes(self._merged, shape.numel(), room, arithmetic)
         self._group = group if self._narrow() and divisor is None else None
         self._chunks = tuple(self._slices())
         self.positions = self._merged.positions
@@ -94,7 +95,7 @@ class ParameterAccumulator:
         Computed once. Lets the terms go if it keeps the gradients.
         """
         if self._measured is None:
-            kept: list[Tensor] | None = [] if self._keeps() else None
+            kept: list[Tensor] | None = [] if self.kept_bytes else None
             parts = [self._chunk_squares(self._merged.take(at), kept) for at in self._chunks]
             self._measured = torch.cat([squares for squares, _ in parts]), torch.cat([slack for _, slack in parts])
             if kept is not None:
@@ -220,33 +221,6 @@ class ParameterAccumulator:
             return _sum_of_squares(numbers)
         squares = squared_lengths(numbers)
         return squares, (numbers.shape[1] + 8) * ROUNDING * squares
-
-    def _can_stay_factored(self, *, narrow: bool) -> bool:
-        """Returns True if Gram matrices and one product cost less than formed gradients. Depends on sizes only.
-
-        Args:
-            narrow: float32 adds formed gradients.
-        """
-        merged = self._merged
-        if merged.dense is not None:
-            return False
-        if merged.outer is None:
-            return True
-        positions, (p, q) = merged.outer.positions, (merged.outer.left.shape[2], merged.outer.right.shape[2])
-        if positions == 1 and merged.rows is None:
-            return True
-        if self._divisor is not None:
-            return False
-        wide = 1 if merged.outer.left.dtype == torch.float64 else 2  # float64 products take twice as long
-        ghost = positions**2 * (p + q) + wide * positions * p * q
-        # Never uses the number of records: one more must not change how the others' norms are bounded.
-        small = p * q <= SMALL and merged.rows is None
-        formed = positions if small else 2 * positions
-        return ghost <= (formed + (NARROW_COST if narrow and small else MEMORY_COST)) * p * q
-
-    def _keeps(self) -> bool:
-        size = len(self._merged) * self._shape.numel() * 8
-        return not self._factored and self._merged.dense is None and size <= 2 * KEEP_BYTES
 
     def _rows(self) -> int:
         """Records of one chunk: the float64 copies of their factors, or their formed gradients, fit in the cache."""

@@ -26,6 +26,7 @@ from worker.clipping.accumulators import ParameterAccumulator
 from worker.clipping.engine import LARGEST_NORM, SMALLEST_NORM, Clip, ClippingKind, clip_factors, half_count, traced
 from worker.clipping.examined import ROWS as EXAMPLES
 from worker.clipping.examined import Examples, UnfitLayerError, autograd_of, examine
+from worker.clipping.methods import ROOM_BYTES
 from worker.clipping.own import OwnParameters
 from worker.clipping.rules import Found, Rule, has_rule, rule_of, shift
 from worker.clipping.scratch import Scratch
@@ -60,6 +61,7 @@ class _Pass:
     uses: Counter[int] = field(default_factory=Counter)  # of each parameter in the forward pass, by id
     measured: dict[int, ParameterAccumulator] = field(default_factory=dict)
     terms: dict[int, list[Term]] = field(default_factory=dict)
+    room: int = field(default_factory=lambda: ROOM_BYTES)  # bytes for formed gradients that are kept
     lengths: set[int] = field(default_factory=set)  # dimension 1 of what layers got
 
     @property
@@ -251,7 +253,7 @@ class Bookkeeping(Generic[B]):
             if at in opened.measured:
                 accumulators[name] = opened.measured.pop(at)
             elif at in opened.terms:
-                accumulators[name] = self._accumulator(at, opened.terms.pop(at), clip)
+                accumulators[name] = self._accumulator(opened, at, opened.terms.pop(at), clip)
         most = max((accumulator.positions for accumulator in accumulators.values()), default=0)
         if self._positions is not None and most > self._positions:
             raise PrivacyError(
@@ -259,12 +261,14 @@ class Bookkeeping(Generic[B]):
             )
         return accumulators
 
-    def _accumulator(self, at: int, terms: list[Term], clip: Clip) -> ParameterAccumulator:
+    def _accumulator(self, opened: _Pass, at: int, terms: list[Term], clip: Clip) -> ParameterAccumulator:
         """Of the parameter with this id."""
         name, divisors = self._names[at], clip.divisors or {}
         group = self._group if SMALLEST_NORM <= clip.max_grad_norm <= LARGEST_NORM else None
         shape, divisor = self._trainable[name].shape, divisors.get(name)
-        return ParameterAccumulator(terms, shape, divisor, self._scratch, group, self._arithmetic)
+        made = ParameterAccumulator(terms, shape, divisor, self._scratch, group, self._arithmetic, opened.room)
+        opened.room -= made.kept_bytes
+        return made
 
     def _write_down(self, opened: _Pass, found: Found) -> None:
         """Keeps a layer's terms. A parameter's only term is measured at once: its formed gradients replace it.
@@ -282,7 +286,7 @@ class Bookkeeping(Generic[B]):
             if opened.clip is None or opened.uses[at] != 1:
                 opened.terms.setdefault(at, []).append(of_records)
                 continue
-            opened.measured[at] = self._accumulator(at, [of_records], opened.clip)
+            opened.measured[at] = self._accumulator(opened, at, [of_records], opened.clip)
             opened.measured[at].squares()
 
     def _run(self, piece: B, rows: int | None = None, clip: Clip | None = None) -> tuple[Tensor, _Pass]:

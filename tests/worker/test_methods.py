@@ -1,0 +1,113 @@
+"""Which way a parameter takes: the public sizes at which it changes, and what jobs stored before take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from app.privacy.numerics import Arithmetic
+from tests.worker.layers import Batch, Tensors
+from worker.clipping import methods
+from worker.clipping.accumulators import ParameterAccumulator
+from worker.clipping.bookkeeping import Bookkeeping
+from worker.clipping.methods import can_stay_factored, kept_bytes
+from worker.clipping.terms import Dense, Merged, Outer, Rows
+
+ITEMS, DIM, LENGTH, ROWS = 3417, 64, 50, 96  # a recommender's output layer, and a pass
+
+
+def merged(
+    positions: int, p: int, q: int, *, n: int = 1, dtype: torch.dtype = torch.float32, tied: bool = False
+) -> Merged:
+    """Terms of these sizes, without their memory."""
+    numbers = torch.zeros((), dtype=dtype)
+    outer = Outer(numbers.expand(n, positions, p), numbers.expand(n, positions, q))
+    rows = Rows(torch.zeros((), dtype=torch.int64).expand(n, positions), numbers.expand(n, positions, q), p)
+    return Merged(outer, rows if tied else None, None)
+
+
+@pytest.mark.parametrize(
+    ("arithmetic", "positions", "p", "q", "factored"),
+    [
+        (1, LENGTH, ITEMS, DIM, True),
+        (2, LENGTH, ITEMS, DIM, False),  # the sum in float64 takes as long as forming twice, and more
+        (2, 12, ITEMS, DIM, True),
+        (2, 25, ITEMS, DIM, False),
+        (1, LENGTH, DIM, DIM, False),
+        (2, LENGTH, DIM, DIM, False),
+        (1, 128, 768, 768, True),
+        (2, 128, 768, 768, False),
+        (1, 1, ITEMS, DIM, True),
+        (2, 1, ITEMS, DIM, True),
+    ],
+)
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_cheaper_way_is_taken(
+    arithmetic: Arithmetic, positions: int, p: int, q: int, factored: bool, tied: bool
+) -> None:
+    assert can_stay_factored(merged(positions, p, q, tied=tied), divided=False, arithmetic=arithmetic) is factored
+
+
+def test_what_is_neither_a_product_nor_a_choice() -> None:
+    assert not can_stay_factored(Merged(None, None, Dense(torch.ones(1, 3))), divided=False, arithmetic=2)
+    assert can_stay_factored(Merged(None, merged(3, 4, 5, tied=True).rows, None), divided=True, arithmetic=2)
+    assert not can_stay_factored(merged(2, 4, 5), divided=True, arithmetic=2)
+    wide = merged(LENGTH, ITEMS, DIM, dtype=torch.float64)  # float64 throughout: no product takes longer
+    assert can_stay_factored(wide, divided=False, arithmetic=2)
+
+
+def test_formed_gradients_are_kept_where_there_is_room() -> None:
+    numbers, room = ITEMS * DIM, methods.ROOM_BYTES
+    size = ROWS * numbers * 4
+    of_pass = merged(LENGTH, ITEMS, DIM, n=ROWS)
+    assert kept_bytes(of_pass, numbers, room, 2) == size == kept_bytes(of_pass, numbers, size, 2)
+    assert kept_bytes(of_pass, numbers, size - 1, 2) == 0
+    assert kept_bytes(merged(12, ITEMS, DIM, n=ROWS), numbers, room, 2) == 0  # more than twice its factors
+    assert kept_bytes(merged(12, DIM, DIM, n=ROWS), DIM * DIM, room, 2) == ROWS * DIM * DIM * 4  # but few
+    assert kept_bytes(Merged(None, None, Dense(torch.ones(2, 3))), 3, room, 2) == 0  # it is there already
+    assert kept_bytes(of_pass, numbers, room, 1) == 0 and kept_bytes(of_pass.take(slice(0, 48)), numbers, 0, 1) > 0
+
+
+class Layers(nn.Module):
+    """Layers over positions."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.each = nn.ModuleList(nn.Linear(4, 4, bias=False) for _ in range(count))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.each:
+            x = torch.tanh(layer(x))
+        return x.sum(dim=(1, 2))
+
+
+def test_parameters_share_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the order in which the backward pass reaches them; the sums are the same to the bit, and an older job's accumulators do not share."""
+    torch.manual_seed(0)
+    module, batch = Layers(4), Tensors(torch.randn(5, 30, 4), torch.zeros(5))
+    each = 6 * 16 * 4
+    kept: list[int] = []
+
+    class Watched(ParameterAccumulator):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            kept.append(self.kept_bytes)
+
+    monkeypatch.setattr("worker.clipping.bookkeeping.ParameterAccumulator", Watched)
+    parameters = {name: value.detach().double() for name, value in module.named_parameters()}
+    rooms: list[tuple[Arithmetic, int, list[int]]]
+    rooms = [(2, 4 * each, [each] * 4), (2, 2 * each, [each] * 2 + [0] * 2), (1, 0, [2 * each] * 4)]
+    found = []
+    for arithmetic, room, wanted in rooms:
+        monkeypatch.setattr("worker.clipping.bookkeeping.ROOM_BYTES", room)
+        kept.clear()
+        own = Layers(4)
+        clipped: Bookkeeping[Batch] = Bookkeeping(
+            own, lambda m, batch: m(batch[0]), rows=6, kind="flat", max_grad_norm=1.0, arithmetic=arithmetic
+        )
+        found.append(clipped.private_sum(parameters, batch))
+        assert kept == wanted
+    assert all(torch.equal(found[0][name], found[1][name]) for name in parameters)

@@ -1,0 +1,63 @@
+"""Which way an accumulator takes: public sizes, and the arithmetic that is stored with the job, decide.
+
+The numbers of operations are compared. Products in float64 take longer than in float32, by WIDE_COST; measuring and
+adding a formed gradient costs as much as MEMORY_COST multiplications for each of its numbers. All are measured.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from app.privacy.numerics import Arithmetic
+from worker.clipping.terms import Merged
+
+WIDE_COST: dict[Arithmetic, int] = {1: 2, 2: 4}
+MEMORY_COST: dict[Arithmetic, int] = {1: 64, 2: 32}
+SMALL_COST: dict[Arithmetic, int] = {1: 64, 2: 16}  # of those that are mostly kept
+KEEP_BYTES = 2**26  # formed gradients up to this size are kept until the clip factors are known: by arithmetic 1
+ROOM_BYTES = 2**27  # all that are kept of a pass
+FEW_BYTES = 2**23  # so many of a parameter are kept in any case
+LARGER = 2  # others are kept if they are at most so many times as large as their factors, which the pass holds anyway
+SMALL = 2**15  # up to this many numbers, formed gradients are mostly kept and not formed again
+
+
+def can_stay_factored(merged: Merged, *, divided: bool, arithmetic: Arithmetic) -> bool:
+    """Returns True if Gram matrices and one product cost less than formed gradients. Depends on sizes only.
+
+    Never uses the number of records: one more must not change how the others' norms are bounded.
+
+    Args:
+        divided: gradients are divided before they are measured.
+    """
+    outer = merged.outer
+    if merged.dense is not None:
+        return False
+    if outer is None:
+        return True
+    positions, (p, q) = outer.positions, (outer.left.shape[2], outer.right.shape[2])
+    if positions == 1 and merged.rows is None:
+        return True
+    if divided:
+        return False
+    wide = 1 if outer.left.dtype == torch.float64 else WIDE_COST[arithmetic]
+    ghost = positions**2 * (p + q) + wide * positions * p * q
+    small = p * q <= SMALL and merged.rows is None
+    formed = positions + SMALL_COST[arithmetic] if small else 2 * positions + MEMORY_COST[arithmetic]
+    return ghost <= formed * p * q
+
+
+def kept_bytes(merged: Merged, numbers: int, room: int, arithmetic: Arithmetic) -> int:
+    """Returns how much memory the pass's formed gradients are kept in; 0 if they are formed again.
+
+    Args:
+        numbers: of one gradient.
+        room: bytes that the pass's other parameters leave.
+    """
+    if merged.dense is not None:
+        return 0
+    if arithmetic == 1:
+        size = len(merged) * numbers * 8
+        return size if size <= 2 * KEEP_BYTES else 0
+    size = len(merged) * numbers * merged.dtype.itemsize
+    factors = sum(each[0].numel() for each in merged.outer.tensors) if merged.outer else 0
+    return size if size <= room and (size <= FEW_BYTES or numbers <= LARGER * factors) else 0
