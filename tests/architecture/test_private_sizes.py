@@ -53,6 +53,7 @@ PUBLIC = {
     "worker/clipping/accumulators.py: _rows",
     "worker/clipping/bookkeeping.py: _attach",
     "worker/clipping/own.py: called",
+    "worker/clipping/residuals.py: _clipped",
     "worker/clipping/rules.py: _learned_positions",
     "worker/clipping/rules.py: rule_of",
     "worker/clipping/scratch.py: empty",

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from app.contracts.dataset_spec import Features, Task
 from app.contracts.extractor import ImageInput
+from app.privacy.numerics import Arithmetic
 from tests.worker.extractor import write_extractor, write_image_extractor
 from tests.worker.support import Supervisor, dense, plan_of, records, run_thread, spec, start_of, stored_part
 from tests.worker.test_preconditioned import dp2
@@ -166,8 +167,8 @@ def test_one_dense_row_among_empty_ones_is_found(monkeypatch: pytest.MonkeyPatch
     plan = plan_of(start_of(spec(model={"kind": "linear"}), SHAPE | {"sparse": True, "features": 400}))
     apply = SparseRecords.apply
 
-    def by_entries(self: SparseRecords, weight: Tensor) -> Tensor:
-        return apply(self, weight) * (1.0 + 2.0**-50 if np.diff(self._matrix.indptr).max() > 100 else 1.0)
+    def by_entries(self: SparseRecords, weight: Tensor, arithmetic: Arithmetic) -> Tensor:
+        return apply(self, weight, arithmetic) * (1.0 + 2.0**-50 if np.diff(self._matrix.indptr).max() > 100 else 1.0)
 
     monkeypatch.setattr(SparseRecords, "apply", by_entries)
     assert set(self_test.failures(plan)) == {"one is dense"}

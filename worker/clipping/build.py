@@ -60,11 +60,11 @@ def build_engine(
         raise PrivacyError("ratings have one view")
     opacus = clipping is not None and clipping.engine == "opacus"
     if training is None:
-        return unclipped_engine(model, sums, over, views)
+        return unclipped_engine(model, sums, over, views, arithmetic)
     kind: ClippingKind = "flat" if training.clipping == "adaptive" else training.clipping
     norm, of_unit = training.max_grad_norm, training.records_per_unit
     if isinstance(model, Linear) and not opacus:
-        return LinearClipping(model, kind, norm, of_unit, sums, grid, views)
+        return LinearClipping(model, kind, norm, of_unit, sums, grid, views, arithmetic)
     if isinstance(model, MatrixFactorization):
         return RatingClipping(model, kind, norm, grid)
     network = _module_model(model)
@@ -94,11 +94,15 @@ def _reference() -> type[OpacusClipping[Any]]:
 
 
 def unclipped_engine(
-    model: Model, sums: SumType = "float64", over: Floats = ONE_PROCESS, views: Views | None = None
+    model: Model,
+    sums: SumType = "float64",
+    over: Floats = ONE_PROCESS,
+    views: Views | None = None,
+    arithmetic: Arithmetic = 2,
 ) -> GradientEngine:
     """The engine for public data: sums gradients without clipping."""
     if isinstance(model, Linear):
-        return LinearGradient(model, sums, over, views)
+        return LinearGradient(model, sums, over, views, arithmetic)
     if isinstance(model, MatrixFactorization):
         return RatingGradient(model, over)
     network = _module_model(model)

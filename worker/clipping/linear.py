@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from app.errors import PrivacyError
-from app.privacy.numerics import SumType
+from app.privacy.numerics import Arithmetic, SumType
 from worker.clipping.accumulators import at_least
 from worker.clipping.engine import LARGEST_NORM, SMALLEST_NORM, Clip, ClippingKind, clip_factors, half_count, traced
+from worker.clipping.residuals import Query, clipped_residuals
 from worker.clipping.totals import ONE_PROCESS, Floats, FloatTotals, Grid, Totals, begin_pass, totals_for
 from worker.data.norms import ROUNDING, norm_bound, product_bound, root_bound
 from worker.data.passes import Batch, Pass
@@ -43,6 +44,7 @@ class LinearClipping:
         grid: adds passes as integers, over all ranks. None: in float64, in one process.
         views: of hashed words; see Bookkeeping. A record's gradient is Σ_v residual_v ⊗ (x_v, 1) / K, and its norm
             comes from the Gram matrices of its residuals and its words.
+        arithmetic: see Numerics. From 2 on, passes on a processor are compiled: clipped_residuals.
     """
 
     model: Linear
@@ -52,6 +54,7 @@ class LinearClipping:
     sums: SumType = "float64"
     grid: Grid | None = None
     views: Views | None = None
+    arithmetic: Arithmetic = 2
 
     def private_sum(
         self, parameters: Parameters, records: Batch[FeatureRecords], clip: Clip | None = None
@@ -70,7 +73,13 @@ class LinearClipping:
         """See GradientEngine.trace."""
         by = clip or Clip(self.max_grad_norm)
 
+        query = self._query(by, device_of(parameters))
+
         def numbers(piece: FeatureRecords) -> list[Tensor]:
+            if query is not None:
+                outputs = self.model.pass_outputs(parameters, piece, self.arithmetic)
+                found, norms = clipped_residuals(outputs, piece.labels, piece.private_norms, len(piece), query)
+                return [outputs.mT, found.mT, norms]
             seen = _seen(piece, self.views)
             outputs, residuals = _residuals(self.model, parameters, seen, self.views)
             shown = [each.mT.unflatten(0, (-1, rows_of(self.views))).flatten(1) for each in (outputs, residuals)]
@@ -92,11 +101,22 @@ class LinearClipping:
         if self.sums == "float32" and not records.in_random_order:
             raise PrivacyError("sums in float32 need the records in a secret random order")
 
-        def clipped(residuals: Tensor, of: Pass[FeatureRecords]) -> Tensor:
+        query, norm = self._query(by, device_of(parameters)), by.max_grad_norm / self.records_per_unit
+
+        def factors_of(norms: Tensor, of: Pass[FeatureRecords]) -> Tensor:
+            return clip_factors(norms, self.kind, norm) * of.weights(len(norms), norms.device)
+
+        def clipped(of: Pass[FeatureRecords]) -> Tensor:
             """The residuals, scaled to clip residual ⊗ (x, 1); 0 for padding rows and non-finite gradients."""
-            norms = self._norms(residuals, of.records, by)
-            weights = of.weights(len(norms), norms.device)
-            factors = clip_factors(norms, self.kind, by.max_grad_norm / self.records_per_unit) * weights
+            if query is not None:
+                outputs = self.model.pass_outputs(parameters, of.records, self.arithmetic)
+                labels, lengths = of.records.labels, of.records.private_norms
+                found, norms = clipped_residuals(outputs, labels, lengths, of.count, query)
+                if count is not None:
+                    count.add_(half_count(factors_of(norms, of)))
+                return found
+            residuals = _residuals(self.model, parameters, of.records, self.views)[1]
+            factors = factors_of(self._norms(residuals, of.records, by), of)
             if count is not None:
                 count.add_(half_count(factors))
             factors = factors.repeat_interleave(rows_of(self.views))
@@ -104,9 +124,16 @@ class LinearClipping:
             return torch.where(factors > 0.0, residuals * factors, 0.0)
 
         totals = totals_for(self.grid, parameters, by)
-        own = _Passes(self.model, parameters, records, self.grid, self.views)
+        own = _Passes(self.model, parameters, records, self.grid, self.views, self.arithmetic)
         own.add_to(totals, clipped, _sum_type(self.sums, by))
         return totals.finish(count)
+
+    def _query(self, by: Clip, device: torch.device) -> Query | None:
+        """How a pass is clipped; None where residuals are taken as in arithmetic 1: of views, divided, or on a GPU."""
+        if self.arithmetic == 1 or self.views is not None or by.divisors is not None or device.type != "cpu":
+            return None
+        longest = LONGEST if self.sums == "float32" else torch.inf
+        return Query(self.kind, by.max_grad_norm / self.records_per_unit, self.model.bias, longest)
 
     def _norms(self, residuals: Tensor, records: FeatureRecords, by: Clip) -> Tensor:
         if self.views is not None:
@@ -143,18 +170,27 @@ class LinearGradient:
     sums: SumType = "float64"
     over: Floats = ONE_PROCESS
     views: Views | None = None
+    arithmetic: Arithmetic = 2
 
     def private_sum(
         self, parameters: Parameters, records: Batch[FeatureRecords], clip: Clip | None = None
     ) -> Parameters:
         """See GradientEngine.private_sum; nothing is clipped."""
 
-        def weighted(residuals: Tensor, of: Pass[FeatureRecords]) -> Tensor:
+        compiled = self.arithmetic > 1 and self.views is None and device_of(parameters).type == "cpu"
+
+        def weighted(of: Pass[FeatureRecords]) -> Tensor:
+            if compiled:
+                outputs = self.model.pass_outputs(parameters, of.records, self.arithmetic)
+                return clipped_residuals(
+                    outputs, of.records.labels, of.records.private_norms, of.count, Query(kind=None)
+                )[0]
+            residuals = _residuals(self.model, parameters, of.records, self.views)[1]
             each = rows_of(self.views)
             return residuals * of.weights(len(residuals.mT) // each, residuals.device).repeat_interleave(each)
 
         totals = FloatTotals(parameters, clip or Clip(1.0), self.over)
-        own = _Passes(self.model, parameters, records, self.over, self.views)
+        own = _Passes(self.model, parameters, records, self.over, self.views, self.arithmetic)
         own.add_to(totals, weighted, getattr(torch, self.sums))
         return totals.finish()
 
@@ -205,16 +241,15 @@ class _Passes:
     records: Batch[FeatureRecords]
     over: Grid | Floats | None
     views: Views | None
+    arithmetic: Arithmetic
 
-    def add_to(
-        self, totals: Totals, scaled: Callable[[Tensor, Pass[FeatureRecords]], Tensor], sums: torch.dtype
-    ) -> None:
+    def add_to(self, totals: Totals, scaled: Callable[[Pass[FeatureRecords]], Tensor], sums: torch.dtype) -> None:
         """Adds all passes, in their order."""
         model, rows = self.model, self.model.rows_per_pass
         for number, each in enumerate(passes_on(device_of(self.parameters), self.records, rows, model.dtype)):
             begin_pass((), number, rows, self.over, self.views)
             seen = replace(each, records=_seen(each.records, self.views))
-            coefficients = scaled(_residuals(model, self.parameters, seen.records, self.views)[1], seen)
-            totals.add("weight", seen.records.adjoint(coefficients.to(sums)))
+            coefficients = scaled(seen)
+            totals.add("weight", seen.records.adjoint(coefficients.to(sums), self.arithmetic))
             if model.bias:
                 totals.add("bias", coefficients.sum(dim=1))

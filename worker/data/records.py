@@ -17,10 +17,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from app.privacy.numerics import GROUP
+from app.privacy.numerics import GROUP, Arithmetic
+from worker.data.entries import Entries, by_column
 from worker.data.norms import norm_bound, root_bound
 from worker.data.passes import Batch, Cuttable, Prepared, filled
 from worker.data.placed import moved
+from worker.native.linear import LINEAR
 
 CHUNK_BYTES = 2**24  # of float64 features that are summed together before the first step
 CHECKED_BYTES = 2**19  # of float64 features whose norms are computed together, in the cache
@@ -55,14 +57,18 @@ class FeatureRecords(Records, Protocol):
 
     private_norms: Tensor
 
-    def apply(self, weight: Tensor) -> Tensor:
+    def apply(self, weight: Tensor, arithmetic: Arithmetic = 1) -> Tensor:
         """W Xᵀ: (K, n) in the features' type, for a weight (K, d)."""
         ...
 
-    def adjoint(self, coefficients: Tensor) -> Tensor:
+    def adjoint(self, coefficients: Tensor, arithmetic: Arithmetic = 1) -> Tensor:
         """Σ_i c_i ⊗ x_i: float64 (K, d), for coefficients (K, n). Deterministic on one machine.
 
         Coefficients in float32 let float32 add GROUP rows of a pass at a time, and float64 the groups.
+
+        Args:
+            arithmetic: see Numerics. From 2 on, products of sparse rows on a processor, and sums of groups, add in
+                their order.
         """
         ...
 
@@ -112,16 +118,17 @@ class DenseRecords(Cuttable["DenseRecords"]):
     def _centred(self, features: Tensor) -> Tensor:
         return features if self._mean is None else features - self._mean
 
-    def apply(self, weight: Tensor) -> Tensor:
+    def apply(self, weight: Tensor, arithmetic: Arithmetic = 1) -> Tensor:
         """See FeatureRecords.apply."""
         return (self._features @ weight.to(self._features.dtype).T).T  # twice as fast as W Xᵀ
 
-    def adjoint(self, coefficients: Tensor) -> Tensor:
+    def adjoint(self, coefficients: Tensor, arithmetic: Arithmetic = 1) -> Tensor:
         """See FeatureRecords.adjoint."""
         if coefficients.dtype == torch.float64:
             return coefficients @ self._features.double()
         grouped = coefficients.unflatten(1, (-1, GROUP)).transpose(0, 1)  # (groups, K, GROUP)
-        return torch.bmm(grouped, self._features.unflatten(0, (-1, GROUP))).sum(dim=0, dtype=torch.float64)
+        groups = torch.bmm(grouped, self._features.unflatten(0, (-1, GROUP)))
+        return added(groups) if arithmetic > 1 else groups.sum(dim=0, dtype=torch.float64)
 
     def weighted_squares(self, weights: Tensor) -> Tensor:
         """See FeatureRecords.weighted_squares."""
@@ -194,6 +201,9 @@ class SparseRecords(Cuttable["SparseRecords"]):
     def __init__(self, features: Any, labels: Tensor) -> None:
         matrix = features.astype(np.float64)  # a copy
         matrix.sum_duplicates()  # a column twice in one row would make ‖x‖ larger than the norm of its entries
+        narrow = features.dtype == np.float32
+        if narrow:  # a sum of two entries is one of these numbers, too
+            matrix.data = matrix.data.astype(np.float32).astype(np.float64)
         rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
         broken = np.zeros(matrix.shape[0], dtype=bool)
         broken[rows[~np.isfinite(matrix.data)]] = True
@@ -201,10 +211,13 @@ class SparseRecords(Cuttable["SparseRecords"]):
         squares = np.bincount(rows, weights=matrix.data**2, minlength=matrix.shape[0])
         # Without any entry NumPy forgets the weights, and counts in integers.
         norms = root_bound(torch.from_numpy(squares.astype(np.float64)), matrix.shape[1])
-        self._fill(matrix, labels, norms.masked_fill_(torch.from_numpy(broken), torch.inf))
+        self._fill(matrix, labels, norms.masked_fill_(torch.from_numpy(broken), torch.inf), narrow=narrow)
 
-    def _fill(self, matrix: Any, labels: Tensor, norms: Tensor) -> SparseRecords:
-        self._matrix = matrix
+    def _fill(self, matrix: Any, labels: Tensor, norms: Tensor, *, narrow: bool = False) -> SparseRecords:
+        """`narrow`: the features are numbers of float32."""
+        self._matrix, self._narrow, self._keeps = matrix, narrow, False
+        self._rows: Entries | None = None
+        self._columns: Entries | None = None
         self._forward: Tensor | None = None
         self._backward: Tensor | None = None
         self._squares: Tensor | None = None
@@ -215,15 +228,22 @@ class SparseRecords(Cuttable["SparseRecords"]):
     def __len__(self) -> int:
         return len(self.labels)
 
-    def apply(self, weight: Tensor) -> Tensor:
+    def apply(self, weight: Tensor, arithmetic: Arithmetic = 1) -> Tensor:
         """See FeatureRecords.apply."""
+        if arithmetic > 1 and self._on_cpu:
+            return self._entries().product(by_column(weight))
         return (self._csr() @ weight.T.contiguous()).T
 
-    def adjoint(self, coefficients: Tensor) -> Tensor:
+    def adjoint(self, coefficients: Tensor, arithmetic: Arithmetic = 1) -> Tensor:
         """See FeatureRecords.adjoint."""
+        table = coefficients.T.contiguous()
+        if arithmetic > 1 and self._on_cpu:
+            return self._transposed().product(table) if self._keeps else self._entries().scattered(table)
+        if self._keeps and self._backward is None:
+            self._backward = _torch_csr(self._matrix.T.tocsr())
         if self._backward is not None:
-            return (self._backward @ coefficients.T.contiguous()).T
-        return torch.from_numpy(self._matrix.T @ coefficients.numpy().T).T
+            return (self._backward @ table).T
+        return torch.from_numpy(self._matrix.T @ table.numpy()).T
 
     def weighted_squares(self, weights: Tensor) -> Tensor:
         """See FeatureRecords.weighted_squares."""
@@ -238,7 +258,7 @@ class SparseRecords(Cuttable["SparseRecords"]):
     def select(self, indices: NDArray[np.int64]) -> SparseRecords:
         """See Records.select."""
         at = moved(torch.from_numpy(indices), self.labels.device)
-        return self._like(self._matrix[indices], self.labels[at], self.private_norms[at])
+        return self._like(self._matrix[indices], self.labels[at], self.private_norms[at], narrow=self._narrow)
 
     def piece(self, start: int, rows: int, dtype: torch.dtype) -> SparseRecords:
         """Padding rows have no entries."""
@@ -247,12 +267,27 @@ class SparseRecords(Cuttable["SparseRecords"]):
         part = slice(int(ends[0]), int(ends[-1]))
         entries = (self._matrix.data[part], self._matrix.indices[part], ends - ends[0])
         matrix = scipy.sparse.csr_matrix(entries, shape=(rows, self._matrix.shape[1]))
-        return self._like(matrix, filled(self.labels, start, rows), filled(self.private_norms, start, rows))
+        labels, norms = filled(self.labels, start, rows), filled(self.private_norms, start, rows)
+        return self._like(matrix, labels, norms, narrow=self._narrow)
 
     def _kept(self, piece: SparseRecords) -> SparseRecords:
-        """Adds Xᵀ as CSR: its product is faster and uses all cores, but making it costs more than one step."""
-        piece._backward = _torch_csr(piece._matrix.T.tocsr())
+        """Keeps Xᵀ: its product is faster and uses all cores, but making it costs more than one step."""
+        piece._keeps = True
         return piece
+
+    def _entries(self) -> Entries:
+        if self._rows is None:  # a copy pays for many steps only
+            self._rows = Entries.of(self._matrix, narrow=self._narrow and self._keeps)
+        return self._rows
+
+    def _transposed(self) -> Entries:
+        if self._columns is None:
+            self._columns = Entries.of(self._matrix.T.tocsr(), narrow=self._narrow)
+        return self._columns
+
+    @property
+    def _on_cpu(self) -> bool:
+        return self.labels.device.type == "cpu"
 
     def dropped(self, seeds: NDArray[np.uint64], each: int, rate: float) -> SparseRecords:
         """Every record `each` times, one after the other, without the words that its seeds drop.
@@ -277,7 +312,7 @@ class SparseRecords(Cuttable["SparseRecords"]):
         broken = torch.isinf(self.private_norms.cpu()).repeat_interleave(each)
         norms = root_bound(torch.from_numpy(lengths), made.shape[1]).masked_fill_(broken, torch.inf)
         found = self._like(made, self.labels.cpu().repeat_interleave(each), norms)
-        return found if self.labels.device.type == "cpu" else found.as_csr(self.labels.device)
+        return found if self._on_cpu else found.as_csr(self.labels.device)
 
     def grams(self, each: int) -> Tensor:
         """⟨x_u, x_v⟩ among each `each` rows, which are views of one record: float64 (n / each, each, each).
@@ -300,7 +335,8 @@ class SparseRecords(Cuttable["SparseRecords"]):
 
     def as_csr(self, device: torch.device) -> SparseRecords:
         """The same records with all three products as torch's, on a device."""
-        made = self._like(self._matrix, moved(self.labels, device), moved(self.private_norms, device))
+        labels, norms = moved(self.labels, device), moved(self.private_norms, device)
+        made = self._like(self._matrix, labels, norms, narrow=self._narrow)
         made._forward = moved(self._csr(), device)
         made._backward = moved(_torch_csr(self._matrix.T.tocsr()), device)
         made._squares = moved(_torch_csr(self._matrix.power(2)), device)
@@ -319,8 +355,17 @@ class SparseRecords(Cuttable["SparseRecords"]):
         return self._forward
 
     @staticmethod
-    def _like(matrix: Any, labels: Tensor, norms: Tensor) -> SparseRecords:
-        return SparseRecords.__new__(SparseRecords)._fill(matrix, labels, norms)
+    def _like(matrix: Any, labels: Tensor, norms: Tensor, *, narrow: bool = False) -> SparseRecords:
+        return SparseRecords.__new__(SparseRecords)._fill(matrix, labels, norms, narrow=narrow)
+
+
+def added(groups: Tensor) -> Tensor:
+    """Σ_g groups[g], float64 (…) of float32 (g, …), group by group."""
+    total = torch.zeros(groups.shape[1:], dtype=torch.float64, device=groups.device)
+    if LINEAR is None or not LINEAR.add_groups(total, groups):
+        for each in groups.unbind(0):
+            total += each
+    return total
 
 
 def clipped_sum(records: Cuttable[DenseRecords], features: int, max_norm: float) -> Tensor:

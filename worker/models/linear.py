@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from app.privacy.numerics import ROW_UNIT
+from app.privacy.numerics import ROW_UNIT, Arithmetic
 from worker.data.placed import CPU
 from worker.data.records import FeatureRecords
 from worker.models.base import Model, Parameters
@@ -57,9 +57,9 @@ class Linear(Model):
         """See Model.numbers."""
         return self.outputs * (self.features + self.bias)
 
-    def pass_outputs(self, parameters: Parameters, records: FeatureRecords) -> Tensor:
-        """The outputs for one pass's records: (K, P) in the pass's type."""
-        outputs = records.apply(parameters["weight"])
+    def pass_outputs(self, parameters: Parameters, records: FeatureRecords, arithmetic: Arithmetic = 1) -> Tensor:
+        """The outputs for one pass's records: (K, P) in the pass's type. `arithmetic`: see FeatureRecords.adjoint."""
+        outputs = records.apply(parameters["weight"], arithmetic)
         return outputs + parameters["bias"].to(outputs.dtype)[:, None] if self.bias else outputs
 
     def evaluator(self, parameters: Parameters) -> Callable[[FeatureRecords], Tensor]:

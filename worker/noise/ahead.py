@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cache
+from collections.abc import Sequence
+from concurrent.futures import Future
 
 import torch
 from torch import Tensor
 
 from worker.data.shards import Span
+from worker.native.threads import pool
 from worker.noise.generator import CHUNK, GaussianGenerator, checked_size, gaussians
 
 WORD_CHUNK = 4 * CHUNK  # a word takes a tenth of a Gaussian's time
@@ -62,7 +62,7 @@ class StepNoise:
     def begin(self) -> None:
         """Starts another thread, if there is more than one chunk to make."""
         if not self._is_small:
-            self._helpers.append(_pool(1).submit(self._work))
+            self._helpers.append(pool(1).submit(self._work))
 
     def take(self) -> list[Tensor]:
         """The Gaussians, float64 (size,) each, on the device; or the words, int64 (size,) each. Call once."""
@@ -70,7 +70,7 @@ class StepNoise:
             self._work()
         threads = torch.get_num_threads()
         more = min(threads - len(self._helpers), len(self._chunks))
-        self._helpers += [_pool(threads).submit(self._work) for _ in range(more)]
+        self._helpers += [pool(threads).submit(self._work) for _ in range(more)]
         for helper in self._helpers:
             helper.result()
         if self._helpers:
@@ -99,25 +99,6 @@ class StepNoise:
             self._generator.fill_bits(bits, step, span.tensor, span.first + start)
             if self._on_cpu:
                 gaussians(bits, out)
-
-
-def on_threads(work: Callable[[int], None], pieces: Sequence[int]) -> None:
-    """Does the work of each piece, in any order, on as many threads as torch uses."""
-    threads = min(torch.get_num_threads(), len(pieces))
-    if threads <= 1:
-        for piece in pieces:
-            work(piece)
-        return
-    before = torch.get_num_threads()
-    for _ in _pool(before).map(work, pieces):
-        pass
-    torch.set_num_threads(before)  # new threads start with this number, which a helper thread changed
-
-
-@cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    """Threads whose operations stay on them: MKL would spread each erf⁻¹ over cores that the gradient needs."""
-    return ThreadPoolExecutor(threads, thread_name_prefix="noise", initializer=torch.set_num_threads, initargs=(1,))
 
 
 def _on_cpu(device: torch.device) -> bool:

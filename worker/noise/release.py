@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from app.errors import PrivacyError
+from worker.native.threads import on_threads
 from worker.noise import native
-from worker.noise.ahead import on_threads
 from worker.noise.generator import CHUNK, KeyedStream, checked_size, gaussians
 from worker.noise.rounding import add_noise, grid, settle_at
 

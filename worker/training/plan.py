@@ -199,7 +199,8 @@ class Plan:
 
     def side(self, public: Records) -> PublicSide:
         """Side information from public records."""
-        return PublicSide(public, unclipped_engine(self.model), self._public_batch_size)
+        engine = unclipped_engine(self.model, arithmetic=self.numerics.arithmetic)
+        return PublicSide(public, engine, self._public_batch_size)
 
     def norms(self, step: int) -> tuple[float, ...]:
         """The clipping norm of each query in a step; ones on public data, where nothing is clipped."""

@@ -1,0 +1,302 @@
+"""The compiled parts of a linear model's step have the bits of their definitions, on every path of the CPU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from fractions import Fraction
+from functools import partial
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+from torch import Tensor
+
+from app.privacy.numerics import GROUP, SumType
+from tests.worker.native import opened
+from worker.clipping import residuals
+from worker.clipping.engine import Clip, ClippingKind, clip_factors
+from worker.clipping.linear import LinearClipping, LinearGradient
+from worker.clipping.residuals import LOWEST, Query, clipped_residuals, exponential
+from worker.clipping.totals import Grid
+from worker.data import entries as entries_of
+from worker.data import records as records_of
+from worker.data.entries import Entries, by_column
+from worker.data.norms import norm_bound, product_bound
+from worker.data.records import DenseRecords, SparseRecords, added
+from worker.models.base import Parameters
+from worker.models.linear import Linear
+from worker.native.library import PATHS
+from worker.native.linear import LinearSteps
+
+ODD = [math.nan, math.inf, -math.inf, 0.0, -0.0, 1e-300, -1e300, 5e-324]
+WIDTH, ROWS = 37, 2 * GROUP
+
+
+@pytest.fixture(scope="module", params=PATHS)
+def steps(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LinearSteps:
+    return LinearSteps(opened(tmp_path_factory.mktemp("linear"), request.param))
+
+
+@pytest.fixture
+def both(steps: LinearSteps, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Calls something with the compiled parts and without them."""
+
+    def found(call: Any) -> tuple[Any, Any]:
+        made = []
+        for each in (steps, None):
+            for module in (residuals, entries_of, records_of):
+                monkeypatch.setattr(module, "LINEAR", each)
+            made.append(call())
+        return made[0], made[1]
+
+    threads = torch.get_num_threads()
+    yield found
+    torch.set_num_threads(threads)
+
+
+def same(one: Tensor, other: Tensor) -> bool:
+    """To the bit, but any NaN is like another."""
+    ok = (one.view(torch.int64) == other.view(torch.int64)) | (one.isnan() & other.isnan())
+    return one.shape == other.shape and bool(ok.all())
+
+
+def numbers(*shape: int, odd: bool = False, dtype: torch.dtype = torch.float64) -> Tensor:
+    generator = torch.Generator().manual_seed(math.prod(shape))
+    made = torch.randn(shape, generator=generator, dtype=torch.float64) * 3.0
+    if odd:
+        made.view(-1)[:: max(1, made.numel() // 29)] = 0.0
+        made.view(-1)[: len(ODD)] = torch.tensor(ODD, dtype=torch.float64)[: made.numel()]
+    return made.to(dtype)
+
+
+def matrix(rows: int = ROWS, seed: int = 0) -> Any:
+    """Rows of 0 to 30 entries in columns that come in any order, one of them in most rows; numbers of float32."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(0, 30, rows)
+    columns = [np.unique(np.append(rng.permutation(WIDTH)[:size], 5))[::-1] for size in sizes]
+    columns[rows // 2] = columns[rows // 2][:0]
+    ends = np.append(0, np.cumsum([len(each) for each in columns]))
+    values = rng.normal(size=ends[-1]).astype(np.float32)
+    return scipy.sparse.csr_matrix((values, np.concatenate(columns), ends), shape=(rows, WIDTH))
+
+
+# --- Products ---
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("outputs", [1, 2, 3, 7, 10])
+@pytest.mark.parametrize("narrow", [True, False])
+def test_products_of_sparse_rows(both: Any, narrow: bool, outputs: int, threads: int) -> None:
+    torch.set_num_threads(threads)
+    of = matrix().astype(np.float64)
+    rows, columns = Entries.of(of, narrow=narrow), Entries.of(of.T.tocsr(), narrow=narrow)
+    table, back = numbers(WIDTH, outputs, odd=True), numbers(ROWS, outputs, odd=True)
+    assert rows.columns.itemsize == (2 if narrow else 4)
+    forward, backward, scattered = (
+        both(call)
+        for call in (lambda: rows.product(table), lambda: columns.product(back), lambda: rows.scattered(back))
+    )
+    assert all(same(*each) for each in (forward, backward, scattered))
+    assert same(backward[0], scattered[0]), "rows and columns add in one order"
+    table, back = numbers(WIDTH, outputs), numbers(ROWS, outputs)
+    torch.testing.assert_close(rows.product(table), torch.from_numpy((of @ table.numpy()).T))
+    torch.testing.assert_close(rows.scattered(back), torch.from_numpy((of.T @ back.numpy()).T))
+
+
+def test_a_product_adds_entry_by_entry(both: Any) -> None:
+    of, table = matrix().astype(np.float64), numbers(WIDTH, 2)
+    expected = torch.zeros(2, ROWS, dtype=torch.float64)
+    for row in range(ROWS):
+        for at in range(of.indptr[row], of.indptr[row + 1]):
+            expected[:, row] += table[of.indices[at]] * of.data[at]
+    assert same(both(lambda: Entries.of(of, narrow=True).product(table))[0], expected)
+
+
+def test_sizes_beyond_two_bytes_keep_four(both: Any) -> None:
+    of = scipy.sparse.csr_matrix(([1.5, 2.0], [70_000, 3], [0, 1, 2]), shape=(2, 70_001))
+    made = Entries.of(of, narrow=True)
+    assert made.columns.dtype == np.int32
+    table = numbers(70_001, 2)
+    one, other = both(lambda: made.product(table))
+    assert same(one, other)
+    assert torch.equal(one, torch.stack([1.5 * table[70_000], 2.0 * table[3]], dim=1))
+
+
+def test_a_table_by_column() -> None:
+    weight = numbers(3, 11)
+    table = by_column(weight)
+    assert torch.equal(table, weight.T)
+    assert table.is_contiguous()
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 3), (47, 10, 77), (3, 1, 1025)])
+def test_groups_are_added_in_their_order(both: Any, shape: tuple[int, ...]) -> None:
+    groups = numbers(*shape, odd=True, dtype=torch.float32)
+    one, other = both(lambda: added(groups))
+    assert same(one, other)
+    torch.testing.assert_close(one, groups.sum(dim=0, dtype=torch.float64), equal_nan=True)
+
+
+# --- Residuals ---
+
+
+def case(outputs: int, dtype: torch.dtype, rows: int, odd: bool) -> tuple[Tensor, Tensor, Tensor]:
+    f = numbers(rows, outputs, odd=odd, dtype=dtype).T
+    labels = torch.arange(rows) % outputs if outputs > 1 else numbers(rows)
+    lengths = numbers(rows).abs()
+    lengths[rows // 2 :: 7], lengths[rows // 3], lengths[0] = math.inf, 0.0, 1e20
+    return f, labels, lengths
+
+
+@pytest.mark.parametrize("kind", [None, "flat", "automatic"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("outputs", [1, 2, 3, 10])
+def test_residuals(both: Any, outputs: int, dtype: torch.dtype, kind: ClippingKind | None) -> None:
+    for rows, odd, bias in [(ROWS, True, True), (ROWS, False, False), (1, False, True), (129, True, False)]:
+        f, labels, lengths = case(outputs, dtype, rows, odd)
+        query, count = Query(kind, 0.7, bias, 2.0**60), rows - rows // 5
+        for of in (f, f.contiguous()):
+            (one, norms), (other, others) = both(partial(clipped_residuals, of, labels, lengths, count, query))
+            assert same(one.contiguous(), other.contiguous())
+            assert same(norms, others)
+            assert one.stride() == other.stride() == (1, outputs)
+            assert not one[:, count:].nan_to_num().any(), "padding adds nothing"
+
+
+def test_residuals_are_torchs(both: Any) -> None:
+    f, labels, lengths = case(10, torch.float64, ROWS, odd=False)
+    expected = torch.softmax(f, dim=0).scatter_add_(0, labels[None], torch.full((1, ROWS), -1.0, dtype=torch.float64))
+    plain, _ = both(lambda: clipped_residuals(f, labels, lengths, ROWS, Query(None)))[0]
+    torch.testing.assert_close(plain, expected, rtol=1e-13, atol=1e-15)
+    clipped, norms = both(lambda: clipped_residuals(f, labels, lengths, ROWS, Query("flat", 0.5)))[0]
+    bounds = product_bound(norm_bound(expected, dim=0), lengths)
+    torch.testing.assert_close(norms, bounds, rtol=1e-13, atol=0.0)
+    factors = clip_factors(bounds, "flat", 0.5)
+    torch.testing.assert_close(clipped, torch.where(factors > 0.0, expected * factors, 0.0), rtol=1e-12, atol=1e-15)
+
+
+def test_a_norm_is_never_too_small(both: Any) -> None:
+    """‖scaled residual ⊗ (x, 1)‖ ≤ C in exact arithmetic."""
+    for outputs in (1, 2, 10):
+        f, labels, lengths = case(outputs, torch.float64, ROWS, odd=False)
+        lengths[lengths.isinf()] = 2.5
+        C, query = Fraction(1, 8), Query("flat", 0.125, bias=True)
+        found, _ = both(partial(clipped_residuals, f, labels, lengths, ROWS, query))[0]
+        for row, length in zip(found.T.tolist(), lengths.tolist(), strict=True):
+            squares = sum(Fraction(each) ** 2 for each in row) * (Fraction(length) ** 2 + 1)
+            assert squares <= C**2 * (1 + Fraction(2) ** -40)
+
+
+def test_a_row_does_not_depend_on_its_place(both: Any) -> None:
+    f, labels, lengths = case(3, torch.float64, ROWS, odd=True)
+    order = torch.randperm(ROWS, generator=torch.Generator().manual_seed(1))
+    query = Query("flat", 0.7)
+    for one, norms in both(lambda: clipped_residuals(f, labels, lengths, ROWS, query)):
+        again, moved = clipped_residuals(f[:, order], labels[order], lengths[order], ROWS, query)
+        assert same(one[:, order].contiguous(), again.contiguous())
+        assert same(norms[order], moved)
+
+
+def test_the_exponential_is_within_a_few_roundings() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = -torch.rand(3000, generator=generator, dtype=torch.float64) * 710.0
+    x[:1000] /= 710.0
+    edges = torch.tensor([0.0, -0.0, LOWEST, -709.0, -math.log(2) / 2, -1e-320, -math.inf], dtype=torch.float64)
+    x = torch.cat([x, edges])
+    with mpmath.workprec(120):
+        for at, value in zip(x.tolist(), exponential(x).tolist(), strict=True):
+            exact = mpmath.exp(max(at, LOWEST))
+            assert abs(value - exact) <= exact * 2.0**-51
+    assert bool(exponential(torch.tensor([math.nan], dtype=torch.float64)).isnan())
+
+
+def test_a_label_that_is_no_class_is_refused(steps: LinearSteps, both: Any) -> None:
+    f, labels, lengths = case(3, torch.float64, ROWS, odd=False)
+    for wrong in (-1, 3):
+        labels[4] = wrong
+        with pytest.raises(IndexError):
+            both(lambda: clipped_residuals(f, labels, lengths, ROWS, Query("flat")))
+
+
+# --- The engine ---
+
+
+def records(sparse: bool) -> Any:
+    labels = torch.arange(130) % 3
+    return SparseRecords(matrix(130), labels) if sparse else DenseRecords(numbers(130, WIDTH).float(), labels)
+
+
+def engine(sparse: bool) -> LinearClipping:
+    model = Linear(WIDTH, 3, bias=True, rows_per_pass=ROWS, dtype=torch.float64 if sparse else torch.float32)
+    sums: SumType = "float64" if sparse else "float32"
+    return LinearClipping(model, "flat", 0.5, sums=sums, grid=Grid(500, ROWS))
+
+
+def parameters() -> Parameters:
+    return {"weight": numbers(3, WIDTH), "bias": numbers(3)}
+
+
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("sparse", [True, False])
+def test_a_query_has_the_same_bits_without_the_library(both: Any, sparse: bool, kept: bool) -> None:
+    of, made = records(sparse), engine(sparse)
+    of.in_random_order = True
+
+    def query() -> tuple[Parameters, Tensor]:
+        batch: Any = of.prepared(ROWS, made.model.dtype) if kept else of
+        return made.private_sum_and_count(parameters(), batch)
+
+    (one, count), (other, counted) = both(query)
+    assert all(same(one[name], other[name]) for name in one)
+    assert torch.equal(count, counted)
+
+
+def test_kept_passes_have_the_same_bits() -> None:
+    of, made = records(True), engine(True)
+    one, other = (made.private_sum(parameters(), batch) for batch in (of, of.prepared(ROWS, torch.float64)))
+    assert all(same(one[name], other[name]) for name in one)
+
+
+def test_jobs_of_the_first_arithmetic_keep_theirs() -> None:
+    """Torch's softmax, and the products of its sparse matrices and of SciPy's."""
+    of, weight = records(True), numbers(3, WIDTH)
+    made = LinearClipping(Linear(WIDTH, 3, rows_per_pass=ROWS), "flat", 0.5, arithmetic=1)
+    expected = torch.zeros(3, WIDTH, dtype=torch.float64)
+    for each in of.passes(ROWS, torch.float64):
+        x = each.records.dense(torch.float64).to_sparse_csr()
+        f = (x @ weight.T.contiguous()).T
+        r = torch.softmax(f.T.contiguous(), dim=1)
+        r = r.scatter_add_(1, each.records.labels[:, None], torch.full((ROWS, 1), -1.0, dtype=torch.float64)).T
+        norms = product_bound(norm_bound(r, dim=0), each.records.private_norms)
+        factors = clip_factors(norms, "flat", 0.5) * each.weights(ROWS)
+        scaled = torch.where(factors > 0.0, r * factors, 0.0)
+        part = torch.from_numpy(each.records._matrix.T @ scaled.numpy().T).T
+        expected += part
+    assert same(made.private_sum({"weight": weight}, of)["weight"], expected)
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+def test_without_noise_steps_are_those_of_torchs_sgd(sparse: bool) -> None:
+    of = records(sparse)
+    model = Linear(WIDTH, 3, rows_per_pass=ROWS)
+    ours = {"weight": torch.zeros(3, WIDTH, dtype=torch.float64)}
+    layer = torch.nn.Linear(WIDTH, 3, bias=False, dtype=torch.float64)
+    torch.nn.init.zeros_(layer.weight)
+    optimizer, gradient = torch.optim.SGD(layer.parameters(), lr=0.05), LinearGradient(model)
+    for _ in range(20):
+        ours["weight"] -= 0.05 * gradient.private_sum(ours, of)["weight"] / len(of)
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(layer(of.dense(torch.float64)), of.labels).backward()
+        optimizer.step()
+    torch.testing.assert_close(ours["weight"], layer.weight.detach(), rtol=1e-10, atol=1e-12)
+
+
+def test_divided_gradients_and_counts_take_the_other_path() -> None:
+    of, made = records(True), engine(True)
+    ones = Clip(0.5, {name: torch.ones_like(each) for name, each in parameters().items()})
+    one, other = (made.private_sum(parameters(), of, clip) for clip in (Clip(0.5), ones))
+    assert all(torch.allclose(one[name], other[name], rtol=1e-9, atol=1e-9) for name in one)
