@@ -49,8 +49,9 @@ ALLOWED = {
 # Sizes of models, of passes of P rows, of lists of layers, parts and declared columns.
 PUBLIC = {
     "worker/clipping/bookkeeping.py: _tap",
-    "worker/clipping/accumulators.py: _keeps",
+    "worker/clipping/accumulators.py: _fits",
     "worker/clipping/accumulators.py: _rows",
+    "worker/clipping/accumulators.py: squares",
     "worker/clipping/bookkeeping.py: _attach",
     "worker/clipping/own.py: called",
     "worker/clipping/rules.py: _learned_positions",
@@ -59,6 +60,8 @@ PUBLIC = {
     "worker/clipping/terms.py: _joined_outer",
     "worker/clipping/terms.py: _joined_rows",
     "worker/clipping/terms.py: of",
+    "worker/clipping/terms.py: take",
+    "worker/data/flat.py: spanning",
     "worker/data/joined.py: join",
     "worker/data/records.py: _torch_csr",
     "worker/models/hf/images.py: _numbers",

@@ -13,7 +13,8 @@ are in float64.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -29,7 +30,9 @@ from worker.native.steps import STEPS
 CHUNK_BYTES = 2**23  # of float64 temporaries, so that they stay in the cache
 WIDE_BYTES = 2**19  # of float64 copies of formed gradients: in a core's own cache
 KEEP_BYTES = 2**26  # formed gradients up to this size are kept until the clip factors are known
-MEMORY_COST = 64  # cost of two passes over a formed gradient's numbers, in multiplications; measured
+# Cost of two passes over a formed gradient's numbers, in multiplications; measured: of arithmetic 1; of arithmetic 2,
+# where gradients stay in the cache, and where they do not.
+MEMORY_COST, CACHED_COST, READ_COST = 64, 12, 32
 TILE = 2**18  # numbers of a group's product that are added to the total while the cache has them
 LANES = 32  # sums of squares side by side, as in steps.c
 LONGEST = 2.0**60  # a longer input or gradient counts as not finite where float32 adds: no product can overflow
@@ -62,9 +65,10 @@ class ParameterAccumulator:
         self._scratch, self._name = scratch or Scratch(), name
         self._merged, self._shape, self._divisor = Merged.of(terms), shape, divisor
         self._kept: list[Tensor] | None = None
-        self._factored = self._can_stay_factored()
         self._arithmetic = arithmetic
+        self._factored = self._can_stay_factored()
         self._group = group if self._narrow() and divisor is None else None
+        self._slices = self._cut()
 
     def _narrow(self) -> bool:
         """True if the gradients are float32, and formed or of one position. Depends on sizes only."""
@@ -92,8 +96,10 @@ class ParameterAccumulator:
     def squares(self) -> tuple[Tensor, Tensor]:
         """‖g_i‖², and a bound on what rounding took from it, float64 (n,) each."""
         kept: list[Tensor] | None = [] if self._keeps() else None
-        parts = [self._chunk_squares(self._merged.take(at), kept) for at in self._slices()]
+        parts = [self._chunk_squares(self._merged.take(at), kept) for at in self._slices]
         self._kept = kept
+        if len(parts) == 1:
+            return parts[0]
         return torch.cat([squares for squares, _ in parts]), torch.cat([slack for _, slack in parts])
 
     def add_to(self, total: Tensor, factors: Tensor, *, first: bool = False) -> None:
@@ -109,7 +115,7 @@ class ParameterAccumulator:
         """
         # Sums the pass by itself and adds it once: rounding into a large total then grows only with the passes.
         own = total if first else self._scratch.empty("sum", total.shape, total.dtype, total.device)
-        for number, at in enumerate(self._slices()):
+        for number, at in enumerate(self._slices):
             kept = self._kept[number] if self._kept is not None else None
             self._add_chunk(own, self._merged.take(at), factors[at], kept, 0 if number == 0 else 1)
         if own is not total:
@@ -147,7 +153,7 @@ class ParameterAccumulator:
         if self._group is None or self._factored:
             raise PrivacyError("this parameter's sums are in float64")
         narrow = factors.float()
-        for number, at in enumerate(self._slices()):
+        for number, at in enumerate(self._slices):
             kept = self._kept[number] if self._kept is not None else self._formed(self._merged.take(at))
             add(kept.flatten(1), narrow[at], self._group)
 
@@ -214,7 +220,7 @@ class ParameterAccumulator:
         """Each row's sum of squares of (n, m), float64 (n,), and a bound on its rounding."""
         if numbers.dtype != torch.float32 or self._arithmetic == 1:
             return _sum_of_squares(numbers)
-        squares = torch.empty(len(numbers), dtype=torch.float64, device=numbers.device)
+        squares = torch.empty(numbers.shape[0], dtype=torch.float64, device=numbers.device)
         if STEPS is None or not STEPS.squares(squares, numbers):
             squares = by_lanes(numbers)
         return squares, (numbers.shape[1] + 8) * ROUNDING * squares
@@ -237,13 +243,20 @@ class ParameterAccumulator:
             return False
         wide = 1 if merged.outer.left.dtype == torch.float64 else 2  # float64 products take twice as long
         ghost = positions**2 * (p + q) + wide * positions * p * q
-        # Never uses the number of records: one more must not change how the others' norms are bounded.
-        formed = positions if p * q <= SMALL and merged.rows is None else 2 * positions
-        return ghost <= (formed + MEMORY_COST) * p * q
+        # Uses no number of records but P, which all passes have: one more must not change how norms are bounded.
+        if self._arithmetic == 1:
+            formed = (positions if p * q <= SMALL and merged.rows is None else 2 * positions) + MEMORY_COST
+        else:
+            formed = (1 if self._fits else 2) * positions + (CACHED_COST if p * q <= SMALL else READ_COST)
+        return ghost <= formed * p * q
+
+    @property
+    def _fits(self) -> bool:
+        """True if formed gradients may be kept until the clip factors are known."""
+        return len(self._merged) * self._shape.numel() * 8 <= 2 * KEEP_BYTES
 
     def _keeps(self) -> bool:
-        size = len(self._merged) * self._shape.numel() * 8
-        return not self._factored and self._merged.dense is None and size <= 2 * KEEP_BYTES
+        return not self._factored and self._merged.dense is None and self._fits
 
     def _rows(self) -> int:
         """Records of one chunk: the float64 copies of their factors, or their formed gradients, fit in the cache."""
@@ -252,14 +265,15 @@ class ParameterAccumulator:
         if self._factored:
             factors = [merged.outer.left, merged.outer.right] if merged.outer else []
             factors += [merged.rows.values] if merged.rows else []
-            numbers = sum(each[0].numel() for each in factors)
+            numbers = sum(each.shape[1] * each.shape[2] for each in factors)
         return even_rows(len(merged), chunk_bytes(merged.device, CHUNK_BYTES) // (8 * max(1, numbers)))
 
-    def _slices(self) -> Iterator[slice]:
+    def _cut(self) -> list[slice]:
         rows = self._rows()
-        return (slice(at, at + rows) for at in range(0, len(self._merged), rows))
+        return [slice(at, at + rows) for at in range(0, len(self._merged), rows)]
 
 
+@lru_cache(maxsize=4096)
 def even_rows(rows: int, most: int) -> int:
     """The largest divisor of P, a pass's rows, that is at most `most`. All chunks then have the same shape."""
     return next(each for each in range(max(1, min(rows, most)), 0, -1) if rows % each == 0)
