@@ -31,6 +31,7 @@ BYTES: dict[PassType, int] = {"bfloat16": 2, "float32": 4, "float64": 8}
 
 ROW_UNIT = 48  # 16 for rows and 12 for columns: whole tiles of the products, so a row's position does not matter
 FEW_ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24)  # where 48 records of a large language model exceed PASS_BYTES
+SMALL_ROWS = (8, 16)  # a network's pass, where a step has fewer records than 48: parts of tiles that pass the self-test
 PASS_BYTES = 2**28  # a network's pass: larger passes leave the caches and are slower
 CACHE_BYTES = 2**24  # a linear model's pass: both of its products find the features in the cache
 MOST_ROWS = 4080  # a network's pass: more rows are no faster
@@ -205,7 +206,8 @@ def numerics_of(spec: JobSpec, sizes: PublicSizes, features: Features) -> Numeri
     per_unit = sizes.records_per_unit
     largest = _largest(spec)
     made, spread = (expected, spread) if largest is None else (float(largest), 0.0)
-    rows = _cheapest_rows(cap, made * per_unit, spread * per_unit, _pass_overhead(spec, sizes))
+    small = () if spec.model.shallow else SMALL_ROWS
+    rows = _cheapest_rows(cap, made * per_unit, spread * per_unit, _pass_overhead(spec, sizes), small)
     computed = _expected_passes(rows, made * per_unit, spread * per_unit) * rows
     trained = spec.audit.trained if spec.audit is not None else 0
     bound = (records_bound(sizes.records) + trained) * per_unit
@@ -374,9 +376,17 @@ def _pass_overhead(spec: JobSpec, sizes: PublicSizes) -> int:
 
 
 @lru_cache(maxsize=1024)  # tens of milliseconds, and a study's trials and a form's quotes ask alike
-def _cheapest_rows(cap: int, expected: float, spread: float, overhead: int) -> int:
-    """Returns the P up to the cap with the least expected cost of passes, padding and their overhead included."""
-    allowed = range(ROW_UNIT, cap + 1, ROW_UNIT) if cap >= ROW_UNIT else [each for each in FEW_ROWS if each <= cap]
+def _cheapest_rows(cap: int, expected: float, spread: float, overhead: int, small: tuple[int, ...]) -> int:
+    """Returns the P up to the cap with the least expected cost of passes, padding and their overhead included.
+
+    Args:
+        small: further P, for steps that mostly are one such pass.
+    """
+    allowed: list[int]
+    if cap >= ROW_UNIT:
+        allowed = [*(each for each in small if expected + spread <= each), *range(ROW_UNIT, cap + 1, ROW_UNIT)]
+    else:
+        allowed = [each for each in FEW_ROWS if each <= cap]
     return min(allowed, key=lambda rows: _expected_passes(rows, expected, spread) * (rows + overhead))
 
 

@@ -80,6 +80,15 @@ def test_a_physical_batch_is_bounded_by_what_fits() -> None:
     assert numerics(model=MLP, runtime={"physical_batch_size": 10**9}).rows_per_pass <= 4080
 
 
+@pytest.mark.parametrize(("batch", "rows"), [(1, 8), (4, 8), (5, 8), (6, 16), (12, 16), (14, 48), (47, 48)])
+def test_a_network_s_small_steps_are_one_small_pass(batch: int, rows: int) -> None:
+    assert numerics(batch, model=MLP).rows_per_pass == rows
+    assert numerics(batch, model={"kind": "cnn", "preset": "conv5"}, features=3072).rows_per_pass == rows
+    assert numerics(batch, model={"kind": "linear"}).rows_per_pass == 48
+    asked = numerics(batch, model=MLP, runtime={"physical_batch_size": 7})
+    assert asked.rows_per_pass == min(48, rows)
+
+
 def test_a_large_language_model_gets_few_rows() -> None:
     model = {"kind": "hf", "path": "m", "max_length": 128, "architecture": "llama", "vocabulary": 49_152}
     assert numerics(64, model=model | {"pass_numbers": 84_000_000}).rows_per_pass == 1

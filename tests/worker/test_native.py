@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from worker.noise import native
 from worker.noise.gaussian import GaussianRelease
 from worker.noise.generator import KeyedStream, gaussians
 from worker.noise.native import Native
-from worker.noise.release import PIECE, Address, noised_mean
+from worker.noise.release import PIECE, Address, noised_mean, noised_means
 from worker.noise.rounding import add_noise, grid
 
 KEY = bytes(range(32))
@@ -268,3 +269,33 @@ def test_only_a_library_of_these_sources_is_opened(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(libraries, "digest", lambda: "0" * 64)
         assert libraries.load(made) is None
+
+
+def test_tensors_that_lie_one_after_another_are_noised_at_once(
+    library: Native, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bits are those of each alone; undecided numbers belong to their own tensor's stream."""
+    monkeypatch.setattr(native, "NATIVE", library)
+    calls: list[int] = []
+
+    def counted(self: Native, words: Tensor, *others: Any) -> NDArray[np.int64]:
+        calls.append(len(words))
+        return release(self, words, *others)
+
+    release = Native.release
+    monkeypatch.setattr(Native, "release", counted)
+    sizes = [7, 1, PIECE + 1001, 12]
+    flat = torch.randn(sum(sizes), generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    addresses = [Address(Ended(KEY), 3, 4 + at, 2 * (at == 3)) for at in range(len(sizes))]
+    words = [
+        torch.from_numpy(each.stream.words(3, each.tensor, 0, each.first, size))
+        for each, size in zip(addresses, sizes, strict=True)
+    ]
+    sums = list(flat.split(sizes))
+    alone = [noised_mean(s, w.clone(), 2.0, 11, at) for s, w, at in zip(sums, words, addresses, strict=True)]
+    calls.clear()
+    found = noised_means(sums, torch.cat(words).split(sizes), 2.0, 11, addresses)
+    assert len(calls) == 2  # pieces, not tensors
+    assert all(torch.equal(a, b) for a, b in zip(found, alone, strict=True))
+    apart = noised_means([each.clone() for each in sums], [each.clone() for each in words], 2.0, 11, addresses)
+    assert all(torch.equal(a, b) for a, b in zip(apart, alone, strict=True))

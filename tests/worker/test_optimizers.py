@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.worker.optimizing import OPTIMIZERS, copies, gradients, info, parameters, run, same
+from worker.data.flat import spanning
 from worker.noise.gaussian import NoisedGradient
 from worker.optimizers import pieces
 from worker.optimizers.base import Optimizer, StepInfo
@@ -65,10 +66,10 @@ def test_contract_pieces_change_no_bit(optimizer: Optimizer, joined: int, monkey
 def test_neighbours_by_chance_are_not_one_tensor() -> None:
     whole = torch.zeros(6)
     views = [whole[:2], whole[2:6].view(2, 2)]
-    assert pieces.spanning(views) is not None
-    assert pieces.spanning([whole[:2], whole[3:]]) is None
-    assert pieces.spanning([whole[:2], torch.zeros(4)]) is None
-    assert pieces.spanning([whole.view(2, 3)[:, :2], whole[4:]]) is None
+    assert spanning(views) is not None
+    assert spanning([whole[:2], whole[3:]]) is None
+    assert spanning([whole[:2], torch.zeros(4)]) is None
+    assert spanning([whole.view(2, 3)[:, :2], whole[4:]]) is None
 
 
 def test_contract_resumes_from_every_step(optimizer: Optimizer) -> None:

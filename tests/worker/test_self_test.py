@@ -127,6 +127,21 @@ def test_models_of_dense_features_pass(model: dict[str, Any]) -> None:
         assert self_test.holds(plan_of(start_of(spec(model=model), sparse)))
 
 
+@pytest.mark.parametrize(("batch", "rows"), [(4, 8), (12, 16)])
+def test_passes_of_small_steps_pass(batch: int, rows: int) -> None:
+    """Fewer rows than whole tiles of the products."""
+    small = {"sampling": {"kind": "poisson", "expected_batch_size": batch}}
+    images = SHAPE | {"features": 784, "records_train": 5000}
+    plans = [
+        plan_of(start_of(spec(model={"kind": "mlp", "hidden": [33, 7, 129], "activation": "relu"}, **small), images)),
+        plan_of(start_of(spec(model={"kind": "cnn", "preset": "conv2"}, **small), images)),
+        sequences_plan({"kind": "transformer_rec", "dim": 48, "heads": 2, "max_length": 13}, **small),
+        sequences_plan({"kind": "gru_rec", "dim": 40, "max_length": 8}, **small),
+    ]
+    for plan in plans:
+        assert plan.numerics.rows_per_pass == rows and self_test.holds(plan)
+
+
 @pytest.mark.parametrize("kernel", [by_place, by_number, by_values])
 def test_kernels_that_round_by_neighbours_are_found(
     kernel: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch
@@ -191,9 +206,9 @@ def test_passes_that_are_full_or_empty_are_tried(
     assert set(self_test.failures(plan)) == {part}
 
 
-def sequences_plan(model: dict[str, Any]) -> Plan:
-    shape = SHAPE | {"features": 30, "outputs": 1}
-    asked = Supervisor(start_of(spec(model=model, evaluation=None), shape)).message()
+def sequences_plan(model: dict[str, Any], **changes: Any) -> Plan:
+    shape = SHAPE | {"features": 30, "outputs": 1, "records_train": 5000 if changes else 80}
+    asked = Supervisor(start_of(spec(model=model, evaluation=None, **changes), shape)).message()
     items = {"kind": "interactions", "layout": "inter", "items": {"kind": "numbered", "count": 30}}
     return build_plan(
         asked.spec,

@@ -13,7 +13,8 @@ are in float64.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -97,7 +98,8 @@ class ParameterAccumulator:
         if self._measured is None:
             kept: list[Tensor] | None = [] if self.kept_bytes else None
             parts = [self._chunk_squares(self._merged.take(at), kept) for at in self._chunks]
-            self._measured = torch.cat([squares for squares, _ in parts]), torch.cat([slack for _, slack in parts])
+            squares, slack = zip(*parts, strict=True)
+            self._measured = parts[0] if len(parts) == 1 else (torch.cat(squares), torch.cat(slack))
             if kept is not None:
                 self._kept, self._merged = kept, Merged(None, None, None)
         return self._measured
@@ -229,14 +231,15 @@ class ParameterAccumulator:
         if self._factored:
             factors = [merged.outer.left, merged.outer.right] if merged.outer else []
             factors += [merged.rows.values] if merged.rows else []
-            numbers = sum(each[0].numel() for each in factors)
+            numbers = sum(each.shape[1] * each.shape[2] for each in factors)
         return even_rows(len(merged), chunk_bytes(merged.device, CHUNK_BYTES) // (8 * max(1, numbers)))
 
-    def _slices(self) -> Iterator[slice]:
+    def _cut(self) -> list[slice]:
         rows = self._rows()
-        return (slice(at, at + rows) for at in range(0, len(self._merged), rows))
+        return [slice(at, at + rows) for at in range(0, len(self._merged), rows)]
 
 
+@lru_cache(maxsize=4096)
 def even_rows(rows: int, most: int) -> int:
     """The largest divisor of P, a pass's rows, that is at most `most`. All chunks then have the same shape."""
     return next(each for each in range(max(1, min(rows, most)), 0, -1) if rows % each == 0)

@@ -385,8 +385,7 @@ def fill_in(trainable: Mapping[str, nn.Parameter], parameters: Parameters) -> No
     if set(parameters) != set(trainable):
         raise PrivacyError("the parameters' names differ from the model's")
     with torch.no_grad():
-        for name, value in parameters.items():
-            trainable[name].copy_(value)
+        torch._foreach_copy_([trainable[name] for name in parameters], list(parameters.values()))
 
 
 def add_clipped(
@@ -407,7 +406,8 @@ def add_clipped(
     """
     with torch.no_grad():
         found = group_factors(accumulators, trainable, kind, max_grad_norm)
-        factors = {name: each * weights for name, each in found.items()}
+        weighted = {id(each): each * weights for each in found.values()}  # a group's parameters share their factors
+        factors = {name: weighted[id(each)] for name, each in found.items()}
         for name, of_parameter in factors.items():
             accumulator = accumulators.pop(name)
             if accumulator.in_groups and accumulator.formed:
@@ -491,5 +491,5 @@ def _layers(trainable: Iterable[str]) -> dict[str, list[str]]:
 
 def _norm_bound(bounded: list[tuple[Tensor, Tensor]]) -> Tensor:
     """√(Σ squares + the rounding bound), never too small. Sums of squares that cancel are clamped at 0."""
-    squares = torch.stack([squares.clamp(min=0.0) + slack for squares, slack in bounded]).sum(dim=0)
-    return root_bound(squares, len(bounded))
+    squares, slack = (torch.stack(each) for each in zip(*bounded, strict=True))
+    return root_bound(squares.clamp_(min=0.0).add_(slack).sum(dim=0), len(bounded))

@@ -16,7 +16,7 @@ from worker.noise.ahead import StepNoise
 from worker.noise.correlated import correlated_mean
 from worker.noise.generator import TENSORS, GaussianGenerator
 from worker.noise.on_device import add_noise_flat
-from worker.noise.release import Address, noised_in_place, noised_mean, takes_words
+from worker.noise.release import Address, noised_in_place, noised_means, takes_words
 from worker.noise.rounding import add_noise
 
 # Created only in this module. Functions of it and of public numbers are post-processing and cost nothing.
@@ -153,18 +153,14 @@ class GaussianRelease:
             raise PrivacyError("a private sum has one word of noise for each number that this rank owns")
         noise = self._begun(spans, device, step)
         addresses = [Address(self._generator.stream, step, span.tensor, span.first) for span in spans]
-        named = zip(private_sum.items(), addresses, strict=True)
         if noise is None and takes_words(device) and sum(span.count for span in spans) > LOOK_AHEAD:
+            named = zip(private_sum.items(), addresses, strict=True)
             return NoisedGradient({n: noised_in_place(value, std, self._divisor, at) for (n, value), at in named})
         noise = noise or self._noise(spans, device, step)
         if device.type != "cpu" and shards is None:
             return self._on_device(private_sum, noise, std)
-        return NoisedGradient(
-            {
-                name: noised_mean(value, each, std, self._divisor, at)
-                for ((name, value), at), each in zip(named, noise.take(), strict=True)
-            }
-        )
+        made = noised_means(list(private_sum.values()), noise.take(), std, self._divisor, addresses)
+        return NoisedGradient(dict(zip(private_sum, made, strict=True)))
 
     def _on_device(self, private_sum: dict[str, Tensor], noise: StepNoise, std: float) -> NoisedGradient:
         """The same release on a GPU, of one flat array: it waits for the GPU once."""

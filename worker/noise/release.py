@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from app.errors import PrivacyError
+from worker.data.flat import spanning
 from worker.native.threads import on_threads
 from worker.noise import native
 from worker.noise.generator import CHUNK, KeyedStream, checked_size, gaussians
@@ -55,12 +59,27 @@ def noised_mean(
     if flat.dtype != torch.float64 or not len(flat) == noise.numel() == target.numel():
         raise PrivacyError("a private sum is float64 and has one word of noise for each number")
     if noise.dtype == torch.int64 and takes_words(flat.device):
-        _compiled(flat, noise.view(-1), target, std, divisor, address)
+        _compiled(flat, noise.view(-1), target, std, divisor, [address])
     else:
         z = gaussians(noise >> SHIFT) if noise.dtype == torch.int64 else noise
         at = (address.stream, address.step, address.tensor, address.first)
         torch.div(add_noise(flat, z, std, *at), divisor, out=target)
     return target.view(private_sum.shape)
+
+
+def noised_means(
+    private_sums: Sequence[Tensor], noise: Sequence[Tensor], std: float, divisor: int, addresses: Sequence[Address]
+) -> list[Tensor]:
+    """`noised_mean` of several tensors, at once where the sums lie one after another, and so do the words."""
+    flat, words = spanning(private_sums), spanning(noise)
+    at_once = flat is not None and words is not None and words.dtype == torch.int64 and takes_words(flat.device)
+    if flat is None or words is None or not at_once or flat.dtype != torch.float64 or len(flat) != len(words):
+        each = zip(private_sums, noise, addresses, strict=True)
+        return [noised_mean(value, of, std, divisor, address) for value, of, address in each]
+    sizes = [value.numel() for value in private_sums]
+    target = words.view(torch.float64)
+    _compiled(flat, words, target, std, divisor, addresses, sizes)
+    return [part.view(value.shape) for part, value in zip(target.split(sizes), private_sums, strict=True)]
 
 
 def noised_in_place(private_sum: Tensor, std: float, divisor: int, address: Address) -> Tensor:
@@ -79,20 +98,36 @@ def noised_in_place(private_sum: Tensor, std: float, divisor: int, address: Addr
         part, at = flat[start : start + PIECE], replace(address, first=address.first + start)
         words = torch.empty(len(part), dtype=torch.int64)
         at.stream.fill(words.numpy(), at.step, at.tensor, 0, at.first)
-        _compiled(part, words, part, std, divisor, at)
+        _compiled(part, words, part, std, divisor, [at])
 
     on_threads(work, range(0, len(flat), PIECE))
     return flat.view(private_sum.shape)
 
 
-def _compiled(flat: Tensor, words: Tensor, out: Tensor, std: float, divisor: int, address: Address) -> None:
+def _compiled(
+    flat: Tensor,
+    words: Tensor,
+    out: Tensor,
+    std: float,
+    divisor: int,
+    addresses: Sequence[Address],
+    sizes: Sequence[int] | None = None,
+) -> None:
+    """Writes R / L of tensors that lie one after another.
+
+    Args:
+        sizes: theirs; None: there is one.
+    """
     library = native.NATIVE
     if library is None:
         raise PrivacyError("there is no compiled noise step")
+    ends = list(accumulate(sizes or [len(flat)]))
     for start in range(0, len(flat), PIECE):
         part = slice(start, start + PIECE)
         target = out[part]
         for index in library.release(words[part], flat[part], target, std, grid(std), float(divisor)).tolist():
-            position = address.first + start + index
+            which = bisect_right(ends, start + index)
+            address, begin = addresses[which], ends[which - 1] if which else 0
+            position = address.first + start + index - begin
             exact = settle_at(float(target[index]), std, address.stream, address.step, address.tensor, position)
             target[index] = exact / divisor

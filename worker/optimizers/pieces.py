@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from worker.data.flat import spanning
+
 PIECE = 2**15  # numbers for each thread of a processor; a GPU takes all numbers at once
 JOINED = 2**20  # gradients of up to this many numbers are joined first: many small tensors cost more than a copy
 
@@ -91,19 +93,3 @@ def _wholes(read: list[list[Tensor]], changed: list[list[Tensor]]) -> Iterator[t
 
 def _joined(group: list[Tensor]) -> Tensor:
     return torch.cat([each.reshape(-1) for each in group])
-
-
-def spanning(group: Sequence[Tensor]) -> Tensor | None:
-    """The flat tensor of consecutive contiguous views; None if they are not."""
-    first = group[0]
-    address, numbers = first.data_ptr(), 0
-    for each in group:
-        if not each.is_contiguous() or each.dtype != first.dtype or each.device != first.device:
-            return None
-        if each.data_ptr() != address + numbers * first.element_size():
-            return None
-        numbers += each.numel()
-    storage = first.untyped_storage().nbytes() // first.element_size()
-    if first.storage_offset() + numbers > storage:
-        return None  # neighbours by chance, each with memory of its own
-    return first.as_strided((numbers,), (1,))

@@ -17,11 +17,12 @@ import torch
 from torch import Tensor
 
 from app.errors import PrivacyError
+from worker.data.flat import spanning
 from worker.data.shards import InPieces, Shards
 from worker.models.base import Parameters
 from worker.noise.gaussian import NoisedGradient
 from worker.optimizers.base import Observing, Optimizer, Preconditioned, State, StepInfo
-from worker.optimizers.pieces import flattened, spanning
+from worker.optimizers.pieces import flattened
 
 PIECE = 2**20  # numbers of a state that are exchanged together
 
