@@ -85,7 +85,10 @@ class Layers(nn.Module):
 
 
 def test_parameters_share_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the order in which the backward pass reaches them; the sums are the same to the bit, and an older job's accumulators do not share."""
+    """In the order in which the backward pass reaches them; the sums are the same to the bit.
+
+    An older job's accumulators do not share.
+    """
     torch.manual_seed(0)
     module, batch = Layers(4), Tensors(torch.randn(5, 30, 4), torch.zeros(5))
     each = 6 * 16 * 4

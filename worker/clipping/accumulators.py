@@ -69,7 +69,7 @@ class ParameterAccumulator:
         self._arithmetic = arithmetic
         self.kept_bytes = 0 if self._factored else kept_bytes(self._merged, shape.numel(), room, arithmetic)
         self._group = group if self._narrow() and divisor is None else None
-        self._chunks = tuple(self._slices())
+        self._chunks = self._cut()
         self.positions = self._merged.positions
 
     def _narrow(self) -> bool:
