@@ -119,7 +119,8 @@ class ParameterAccumulator:
         own = total if first else self._scratch.empty("sum", total.shape, total.dtype, total.device)
         for number, at in enumerate(self._chunks):
             kept = self._kept[number] if self._kept is not None else None
-            self._add_chunk(own, self._merged.take(at), factors[at], kept, 0 if number == 0 else 1)
+            chunk = self._merged.take(at) if kept is None else self._merged
+            self._add_chunk(own, chunk, factors[at], kept, 0 if number == 0 else 1)
         if own is not total:
             total += own
 
