@@ -13,7 +13,7 @@ from app.errors import PrivacyError
 from tests.worker.support import Supervisor, dense, key, keys_of, records, run_direct, spec, start_of
 from worker.data.shards import Span
 from worker.noise import ahead, gaussian, native
-from worker.noise.ahead import StepNoise
+from worker.noise.ahead import WORD_CHUNK, StepNoise
 from worker.noise.gaussian import GaussianRelease
 from worker.noise.generator import CHUNK, STEPS, GaussianGenerator
 
@@ -103,6 +103,16 @@ def test_what_is_no_more_than_a_chunk_wakes_no_other_thread() -> None:
         z = noise.take()
         assert bool(noise._helpers) == (size > CHUNK)
         assert torch.equal(z[1], GaussianGenerator(KEY).noise(1, 1, 10))
+
+
+def test_one_thread_makes_all_words_itself(threads: None) -> None:
+    made = []
+    for count in (1, 2):
+        torch.set_num_threads(count)
+        noise = StepNoise(GaussianGenerator(KEY), 1, (Span(0, 0, 2 * WORD_CHUNK + 1), Span(1, 0, 10)), words=True)
+        made.append(noise.take())
+        assert bool(noise._helpers) == (count > 1)
+    assert all(torch.equal(one, other) for one, other in zip(*made, strict=True))
 
 
 def test_the_other_threads_leave_the_number_of_threads_alone(threads: None) -> None:

@@ -21,9 +21,9 @@ class StepNoise:
 
     `begin` starts one thread on the chunks. `take` makes the rest with as many threads as torch uses, and waits. Each
     chunk is a function of its address alone, so the numbers do not depend on the threads. `take` makes up to one chunk
-    itself: waking another thread would take longer. The object belongs to one generator, hence to one key, and to one
-    step: it is made after the step has begun, serves no other step, and is dropped with it. Memory: the step's noise
-    itself, whose buffers become the noised gradient.
+    itself, and all words if torch uses one thread and `begin` started none: waking another would take longer. The
+    object belongs to one generator, hence to one key, and to one step: it is made after the step has begun, serves no
+    other step, and is dropped with it. Memory: the step's noise itself, whose buffers become the noised gradient.
 
     Args:
         generator: of the segment that the step belongs to.
@@ -66,9 +66,9 @@ class StepNoise:
 
     def take(self) -> list[Tensor]:
         """The Gaussians, float64 (size,) each, on the device; or the words, int64 (size,) each. Call once."""
-        if self._is_small:
-            self._work()
         threads = torch.get_num_threads()
+        if self._is_small or (self._words and threads == 1 and not self._helpers):
+            self._work()
         more = min(threads - len(self._helpers), len(self._chunks))
         self._helpers += [pool(threads).submit(self._work) for _ in range(more)]
         for helper in self._helpers:
