@@ -135,8 +135,8 @@ class Numerics(Document):
         if self.totals == "float64":
             return self
         rows = self.rows_per_pass
-        # In float32 one more record changes two groups, and each is rounded to the grid: at least two.
-        added = grid_slack(self.records_bound, min(rows, self.records_bound) if self._in_groups else rows, numbers)
+        # In float32 one more record changes two groups, and each is rounded to the grid: at least two, of P's unit.
+        added = grid_slack(max(self.records_bound, rows) if self._in_groups else self.records_bound, rows, numbers)
         if added > MOST_GRID_SLACK:
             wide = self._of_wide_sums() if self._in_groups else self
             return wide.model_copy(update={"totals": "float64"})

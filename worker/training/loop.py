@@ -249,7 +249,8 @@ class Training:
         """Discards the differing state: goes back to the last one that matched, under fresh keys."""
         matched_step = self._matched_step
         self._replay = self._replay.resalted(self._link.mismatch(matched_step), matched_step)
-        if matched_step <= 0:  # the first state is made and recorded again
+        if matched_step <= 0:  # the first state is made and recorded again, and so is a full batch's order
+            self._use(self._given)
             return self._close_block(self._initial())
         matched, self._matched = self._matched, None  # the next step changes it
         if matched is None:
@@ -324,7 +325,7 @@ class Training:
 
     def _use(self, train: Records) -> None:
         """Sets the training records; if every step takes them all, in one secret order."""
-        plan = self._plan
+        plan, self._given = self._plan, train
         order = plan.order(self._replay.initial_keys) if plan.sampling == "full_batch" else None
         train = train if order is None else shuffled(train, order.of(WHOLE_DATA, len(train)))
         self._train: Records = train

@@ -1,0 +1,88 @@
+"""One record more in a secret order moves a network's sum in float32 by at most what is paid, at a gain of 30."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from app.contracts.cnn import ImageSize
+from app.contracts.job_spec import CnnModel, GruRecModel, LstmRecModel, MlpModel, TransformerRecModel
+from app.privacy.numerics import DENSE_GROUP, GROUP, grid_slack, sensitivity_slack
+from tests.bound.worst import C, Case, flat, network, next_items
+from worker.clipping.bookkeeping import Bookkeeping
+from worker.clipping.engine import ClippingKind
+from worker.clipping.totals import Grid
+from worker.models.modules import ModuleModel
+from worker.noise.order import shuffled
+from worker.training.self_test import random_parameters, random_records
+
+SMALL: dict[str, Any] = {"dim": 16, "max_length": 12}
+IMAGE = ImageSize(height=8, width=8, channels=2)
+CASES = {
+    "mlp": (network(MlpModel(hidden=[33, 7, 30])), DENSE_GROUP),
+    "cnn": (network(CnnModel(preset="conv5", image=IMAGE), IMAGE.numbers, positions=64), DENSE_GROUP),
+    "transformer": (next_items(TransformerRecModel(**SMALL, blocks=2)), GROUP),
+    "transformer, last": (
+        next_items(TransformerRecModel(**SMALL, heads=2, blocks=2, loss_positions="last", tied=False)),
+        GROUP,
+    ),
+    "gru": (next_items(GruRecModel(**SMALL)), GROUP),
+    "lstm": (next_items(LstmRecModel(**SMALL)), GROUP),
+}
+# Whole groups; a group and a smaller one; less than a group.
+ROWS = (GROUP, 2 * GROUP + GROUP, 24)
+
+
+def one_more(n: int, place: int) -> NDArray[np.int64]:
+    """0 … n − 1 with n at this place, whose record goes to the end: the insertion step of a shuffle."""
+    order = np.append(np.arange(n), n)
+    order[[place, n]] = order[[n, place]]
+    return order
+
+
+def worst_of_groups(case: Case, group: int, rows: int, kind: ClippingKind) -> tuple[float, float]:
+    """max ‖S − S′‖ / C, and what is paid."""
+    model = cast(ModuleModel, replace(cast(Any, case.model), rows_per_pass=rows))
+    generator = torch.Generator().manual_seed(1)
+    parameters = random_parameters(model, generator)
+    everyone = random_records(model, 3 * GROUP, generator)
+    engine = Bookkeeping(
+        model.module(),
+        model.record_losses,
+        rows=rows,
+        kind=kind,
+        max_grad_norm=C,
+        positions=case.positions,
+        group=group,
+        grid=Grid(4 * GROUP, rows),
+    )
+    largest = 0.0
+    for n in (1, GROUP - 1, GROUP, GROUP + 13):
+        before = flat(engine.private_sum(parameters, shuffled(everyone, np.arange(n))))
+        for place in {0, n // 2, n}:
+            after = flat(engine.private_sum(parameters, shuffled(everyone, one_more(n, place))))
+            largest = max(largest, float((after - before).norm()) / C)
+    numbers = sum(each.numel() for each in parameters.values())
+    paid = sensitivity_slack(4 * GROUP, rows, case.positions, "float32", group)
+    return largest, paid + grid_slack(4 * GROUP, rows, numbers)
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("name", CASES)
+def test_one_record_more_in_a_secret_order(name: str, rows: int) -> None:
+    case, group = CASES[name]
+    moved, paid = worst_of_groups(case, group, rows, "flat")
+    assert 0.01 < moved <= paid
+
+
+@pytest.mark.parametrize("kind", ["per_layer", "automatic"])
+@pytest.mark.parametrize("name", ["cnn", "transformer, last"])
+def test_one_record_more_clipped_otherwise(name: str, kind: ClippingKind) -> None:
+    case, group = CASES[name]
+    moved, paid = worst_of_groups(case, group, GROUP, kind)
+    assert 0.01 < moved <= paid

@@ -1,0 +1,83 @@
+"""Every kind of network, under every sampling, gets its records in the order that its sums in float32 ask for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.worker.support import DirectLink, Supervisor, spec, start_of
+from worker.telemetry import Telemetry
+from worker.training.loop import Training
+from worker.training.plan import Plan, build_plan
+from worker.training.replay import Replay
+from worker.training.self_test import random_records
+
+SAMPLINGS: dict[str, dict[str, Any]] = {
+    "full_batch": {"kind": "full_batch"},
+    "poisson": {"kind": "poisson", "expected_batch_size": 10},
+    "truncated": {"kind": "poisson", "expected_batch_size": 10, "largest_batch": 12},
+    "cyclic": {"kind": "cyclic", "batches": 3},
+}
+ITEMS = {"kind": "interactions", "layout": "inter", "items": {"kind": "numbered", "count": 30}}
+IMAGE = {"height": 8, "width": 8, "channels": 2}
+SMALL = {"dim": 8, "max_length": 6}
+MODELS: dict[str, dict[str, Any]] = {
+    "mlp": {"kind": "mlp", "hidden": [7], "dropout": 0.2},
+    "cnn": {"kind": "cnn", "preset": "conv5", "image": IMAGE},
+    **{kind: {"kind": kind} | SMALL for kind in ("transformer_rec", "gru_rec", "lstm_rec")},
+    **{f"hf/{kind}": {"kind": "hf", "path": kind, "max_length": 8, "tuning": "lora"} for kind in ("gpt2", "roberta")},
+}
+
+
+def plan_of(asked: Any, root: Path) -> Plan:
+    return build_plan(
+        asked.spec,
+        asked.mechanism,
+        asked.shape,
+        asked.task,
+        asked.features,
+        steps=asked.steps,
+        data_public=False,
+        holdout_public=False,
+        models_root=root,
+    )
+
+
+def start_for(name: str, **changes: Any) -> dict[str, Any]:
+    model = MODELS[name]
+    shape = {"records_train": 60, "records_holdout": 20, "features": 128, "outputs": 3, "sparse": False}
+    more: dict[str, Any] = {}
+    if name.endswith("_rec"):
+        shape |= {"features": 30, "outputs": 1}
+        more = {"task": {"kind": "next_item"}, "features": ITEMS}
+    if name.startswith("hf/"):
+        shape |= {"features": 8, "outputs": 1 if name.endswith("gpt2") else 3}
+        more = {"features": {"kind": "text", "column": "text"}}
+        if name.endswith("gpt2"):
+            more["task"] = {"kind": "language_model"}
+    found = start_of(spec(model=model, evaluation=None, length={"steps": 10}, **changes), shape) | more
+    if name.endswith("_rec"):
+        found["mechanism"]["unit"] = "user"
+    return found
+
+
+@pytest.mark.parametrize("sampled", SAMPLINGS)
+@pytest.mark.parametrize("name", MODELS)
+def test_a_job_runs_and_replays(name: str, sampled: str, models_root: Path) -> None:
+    asked: dict[str, Any] = {"sampling": SAMPLINGS[sampled]}
+    digests = []
+    for _ in range(2):
+        record = Supervisor(start_for(name, **asked))
+        start, link = record.message(), DirectLink(record)
+        plan = plan_of(start, models_root)
+        assert plan.numerics.sums == "float32" and plan.numerics.arithmetic == 2
+        train = random_records(plan.model, 60, torch.Generator().manual_seed(4))
+        telemetry = Telemetry(link, start.mechanism, data_public=False, holdout_public=False, released=start.released)
+        replay = Replay(start.steps, start.segments, start.allowed_steps, plan.block_end)
+        out = Training(plan, train, None, holdout_public=False, replay=replay, link=link, telemetry=telemetry).run()
+        assert out.steps == 10
+        digests.append(record.digests())
+    assert digests[0] == digests[1]
