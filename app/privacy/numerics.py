@@ -103,9 +103,7 @@ class Numerics(Document):
     def _pays(self) -> Numerics:
         if self.sums == "float32" and self.arithmetic == 1 and (self.rows_per_pass % GROUP or self.positions > 1):
             raise ValueError(f"float32 sums need passes of whole groups of {GROUP} records with one position each")
-        if self.sensitivity_slack < sensitivity_slack(
-            self.records_bound, self.rows_per_pass, self.positions, self.sums, self.group
-        ):
+        if self.sensitivity_slack < self._of(self.rows_per_pass, self.sums):
             raise ValueError("`sensitivity_slack` must cover the rounding of sums")
         return self
 
@@ -120,9 +118,7 @@ class Numerics(Document):
         """Returns the same numerics with passes of fewer rows. It sums more passes, so the slack grows. Passes that are
         not whole groups have float64 sums."""
         sums: SumType = self.sums if rows % GROUP == 0 else "float64"
-        slack = max(
-            self.sensitivity_slack, sensitivity_slack(self.records_bound, rows, self.positions, sums, self.group)
-        )
+        slack = max(self.sensitivity_slack, self._of(rows, sums))
         return self.model_copy(update={"rows_per_pass": rows, "sums": sums, "sensitivity_slack": slack})
 
     def of_numbers(self, numbers: int) -> Numerics:
@@ -141,6 +137,13 @@ class Numerics(Document):
             wide = self._of_wide_sums() if self._in_groups else self
             return wide.model_copy(update={"totals": "float64"})
         return self.model_copy(update={"sensitivity_slack": self.sensitivity_slack + added})
+
+    def _of(self, rows: int, sums: SumType) -> float:
+        """The slack of passes of so many rows."""
+        sizes = (self.records_bound, rows, self.positions)
+        if self.arithmetic == 1:  # stored before float64 sums beside float32 ones were paid for
+            return sensitivity_slack(*sizes, sums, self.group)
+        return paid_slack(*sizes, sums, self.group)
 
     def _of_wide_sums(self) -> Numerics:
         slack = max(self.sensitivity_slack, sensitivity_slack(self.records_bound, self.rows_per_pass, self.positions))
@@ -211,7 +214,8 @@ def numerics_of(spec: JobSpec, sizes: PublicSizes, features: Features) -> Numeri
     computed = _expected_passes(rows, made * per_unit, spread * per_unit) * rows
     trained = spec.audit.trained if spec.audit is not None else 0
     bound = (records_bound(sizes.records) + trained) * per_unit
-    sums: SumType = "float32" if _sums_in_float32(spec, sizes, passes, rows, bound) else "float64"
+    narrow = _sums_in_float32(spec, sizes, passes, rows, bound, sequences=isinstance(features, Interactions))
+    sums: SumType = "float32" if narrow else "float64"
     group = DENSE_GROUP if sums == "float32" and isinstance(spec.model, MlpModel | CnnModel) else GROUP
     return Numerics(
         passes=passes,
@@ -220,7 +224,7 @@ def numerics_of(spec: JobSpec, sizes: PublicSizes, features: Features) -> Numeri
         rows_per_pass=rows,
         positions=positions,
         records_bound=bound,
-        sensitivity_slack=sensitivity_slack(bound, rows, positions, sums, group),
+        sensitivity_slack=paid_slack(bound, rows, positions, sums, group),
         filling=max(0.0, 1.0 - expected * per_unit / computed),
         draw="gaps",
         totals="float64" if spec.privacy is None else "integers",
@@ -246,15 +250,17 @@ def pass_type(spec: JobSpec, sizes: PublicSizes) -> PassType:
     return "float32" if spec.runtime.dtype == "auto" else spec.runtime.dtype
 
 
-def _sums_in_float32(spec: JobSpec, sizes: PublicSizes, passes: PassType, rows: int, bound: int) -> bool:
+def _sums_in_float32(
+    spec: JobSpec, sizes: PublicSizes, passes: PassType, rows: int, bound: int, *, sequences: bool
+) -> bool:
     """Returns True if sums over records may be in float32 (elsewhere they save nothing, decision 19).
 
     So they are in float32 passes of a linear model, of whole groups, or of a private network, with one record per unit
     and one view of it.
     """
     model = spec.model
-    width = 4 * (model.inputs(sizes.features) if isinstance(model, LinearModel) else sizes.features)
-    if spec.sampling.takes_all and not in_memory(bound, width):
+    width = model.inputs(sizes.features) if isinstance(model, LinearModel) else sizes.features
+    if spec.sampling.takes_all and not in_memory(bound, record_bytes(width, sparse=sequences, rating=False)):
         return False  # a secret order of all records would take memory for each, and read the disk out of order
     one = sizes.records_per_unit == 1 and spec.views == 1
     own = spec.clipping is None or spec.clipping.engine == "bookkeeping"
@@ -324,6 +330,12 @@ def sensitivity_slack(records: int, rows: int, positions: int, sums: SumType = "
     gamma = terms * UNIT_ROUNDOFF / (1.0 - terms * UNIT_ROUNDOFF)
     added = UNIT_ROUNDOFF * (records / rows + 2.0)
     return 1.0 + 2.0 * records * (gamma * ratio + added) * 1.01 + SLACK_FLOOR
+
+
+def paid_slack(records: int, rows: int, positions: int, sums: SumType = "float64", group: int = GROUP) -> float:
+    """The slack of a job whose sums are of this type: divided gradients, and those of a C that float32 cannot hold, are
+    added in float64 in any case. See sensitivity_slack."""
+    return max(sensitivity_slack(records, rows, positions, sums, group), sensitivity_slack(records, rows, positions))
 
 
 def grid_unit(records: int, rows: int, max_grad_norm: float) -> float:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from app.contracts.dataset_spec import Features, Task
 from app.contracts.job_spec import JobSpec
-from app.privacy.numerics import PublicSizes, numerics_of, sensitivity_slack
+from app.privacy.numerics import Numerics, PublicSizes, numerics_of, paid_slack, sensitivity_slack
 from tests.worker.support import Supervisor, spec, start_of
 from tests.worker.test_loop import SHAPE, attempt, same, tamper
 from worker.training.plan import build_plan
@@ -57,4 +57,8 @@ def test_full_batches_have_a_secret_order_exactly_where_they_are_in_memory(items
 @pytest.mark.parametrize("records", [10**4, 10**6, 2 * 10**8])
 def test_sums_that_fall_back_to_float64_are_paid_for(records: int, rows: int, group: int) -> None:
     """Those of divided gradients, and of a C beyond float32's range: a job in float32 has them, too."""
-    assert sensitivity_slack(records, rows, 1, "float32", group) >= sensitivity_slack(records, rows, 1)
+    assert paid_slack(records, rows, 1, "float32", group) >= sensitivity_slack(records, rows, 1)
+    paid = {"records_bound": records, "rows_per_pass": rows, "positions": 1, "passes": "float32", "filling": 0.0}
+    paid |= {"sums": "float32", "group": group, "arithmetic": 2}
+    with pytest.raises(ValidationError, match="must cover"):
+        Numerics.model_validate(paid | {"sensitivity_slack": paid_slack(records, rows, 1, "float32", group) - 1e-12})
