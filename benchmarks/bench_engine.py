@@ -43,6 +43,7 @@ from benchmarks.memory import peak_mib  # noqa: E402
 from worker.clipping.bookkeeping import Bookkeeping  # noqa: E402
 from worker.clipping.totals import Grid  # noqa: E402
 from worker.data.passes import Cuttable, filled  # noqa: E402
+from worker.models.activations import Tanh  # noqa: E402
 from worker.models.initial import keyed_normals  # noqa: E402
 from worker.models.networks import Network  # noqa: E402
 from worker.models.pooling import AvgPool2x2, MaxPool2x2  # noqa: E402
@@ -158,15 +159,15 @@ def transformer(
 
 
 def network(spec: MlpModel | CnnModel, features: int, n: int) -> Task:
-    model = Network(features, 10, spec)
+    model = Network(features, 10, spec, arithmetic=2)
     generator = torch.Generator().manual_seed(0)
     batch = (torch.rand(n, features, generator=generator), torch.randint(0, 10, (n,), generator=generator))
     sizes = PublicSizes(60_000, 1, features, 10, sparse=False)
 
     def usual() -> nn.Module:
-        """With torch's own pooling."""
+        """With torch's own pooling and tanh."""
         layers = cast(nn.Sequential, model.module())
-        theirs = {MaxPool2x2: nn.MaxPool2d(2, 1), AvgPool2x2: nn.AvgPool2d(2)}
+        theirs = {MaxPool2x2: nn.MaxPool2d(2, 1), AvgPool2x2: nn.AvgPool2d(2), Tanh: nn.Tanh()}
         return nn.Sequential(*(theirs.get(type(each), each) for each in layers))
 
     usually = (of_classes, usual) if isinstance(spec, CnnModel) else (None, None)

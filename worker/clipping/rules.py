@@ -20,7 +20,7 @@ from worker.models.item_loss import ItemLoss
 from worker.models.positions import Positions
 from worker.models.residual import StandardizedConv2d
 from worker.models.rms import ShiftedRMSNorm
-from worker.native.images import IMAGES, Kernel
+from worker.native.layers import LAYERS, Kernel
 
 WIDE_KERNEL = 4  # numbers in a line of the kernel
 PATCHES_BYTES = 2**20  # of patches at a time: in a core's own cache, and no memory of all records' patches
@@ -122,7 +122,7 @@ def _conv1d(module: nn.Conv1d, x: Tensor, g: Tensor) -> Found:
 
 
 def _seen(module: nn.Conv2d, x: Tensor) -> tuple[Tensor, Kernel]:
-    """Images, and the kernel that passes over them. They are padded where the kernel cannot pad with zeros itself."""
+    """Layers, and the kernel that passes over them. They are padded where the kernel cannot pad with zeros itself."""
     padding: Any = module.padding
     if isinstance(padding, str) or module.padding_mode != "zeros":
         x, padding = _padded(module, x), (0, 0)
@@ -137,7 +137,7 @@ def _padded(module: nn.Conv1d | nn.Conv2d, x: Tensor) -> Tensor:
 
 def _patches(images: Tensor, kernel: Kernel) -> Tensor:
     """What the kernel sees at each of its L places: (n, L, C·k) from images (n, C, h, w)."""
-    made = IMAGES.patches(images.contiguous(), kernel) if IMAGES is not None else None
+    made = LAYERS.patches(images.contiguous(), kernel) if LAYERS is not None else None
     if kernel.by_places:
         return _copied_patches(images, kernel) if made is None else made
     return (F.unfold(images, kernel.size, kernel.dilation, kernel.padding, kernel.stride) if made is None else made).mT
