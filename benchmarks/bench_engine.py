@@ -19,7 +19,7 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]
@@ -166,9 +166,8 @@ def network(spec: MlpModel | CnnModel, features: int, n: int) -> Task:
 
     def usual() -> nn.Module:
         """With torch's own pooling and tanh."""
-        layers = cast(nn.Sequential, model.module())
         theirs = {MaxPool2x2: nn.MaxPool2d(2, 1), AvgPool2x2: nn.AvgPool2d(2), Tanh: nn.Tanh()}
-        return nn.Sequential(*(theirs.get(type(each), each) for each in layers))
+        return nn.Sequential(*(theirs.get(type(each), each) for each in model.module().children()))
 
     usually = (of_classes, usual) if isinstance(spec, CnnModel) else (None, None)
     return Task(model.module, of_classes, batch, spec.model_dump(), sizes, *usually)

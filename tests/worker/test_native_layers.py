@@ -160,6 +160,7 @@ def test_it_does_float32_alone(layers: Layers) -> None:
         (lambda: nn.Conv2d(4, 8, 3, padding="same", padding_mode="reflect", groups=2), (4, 16, 16)),
         (lambda: nn.Conv2d(2, 3, (2, 5), dilation=(2, 1)), (2, 9, 30)),
         (lambda: nn.Conv1d(3, 2, 3, padding=1), (3, 40)),
+        (lambda: nn.Conv2d(64, 64, 3, padding=1), (64, 8, 8)),
     ],
 )
 @pytest.mark.parametrize("bytes_of", [1, 2**12, 2**30])

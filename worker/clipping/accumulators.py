@@ -240,12 +240,10 @@ class ParameterAccumulator:
             return True
         if self._divisor is not None:
             return False
-        wide = 1 if merged.outer.left.dtype == torch.float64 else 2  # float64 products take twice as long
-        ghost = positions**2 * (p + q) + wide * positions * p * q
         # Never uses the number of records: one more must not change how the others' norms are bounded.
         small = p * q <= SMALL and merged.rows is None
-        formed = positions if small else 2 * positions
-        return ghost <= (formed + (NARROW_COST if narrow and small else MEMORY_COST)) * p * q
+        cost = NARROW_COST if narrow and small else MEMORY_COST
+        return gram_is_cheaper(positions, p, q, merged.outer.left.dtype, kept=small, cost=cost)
 
     def _keeps(self) -> bool:
         size = len(self._merged) * self._shape.numel() * 8
@@ -269,6 +267,19 @@ class ParameterAccumulator:
 def even_rows(rows: int, most: int) -> int:
     """The largest divisor of P, a pass's rows, that is at most `most`. All chunks then have the same shape."""
     return next(each for each in range(max(1, min(rows, most)), 0, -1) if rows % each == 0)
+
+
+def gram_is_cheaper(positions: int, p: int, q: int, dtype: torch.dtype, *, kept: bool, cost: int = MEMORY_COST) -> bool:
+    """Returns True if Gram matrices and a float64 product cost less than p × q gradients, formed once or twice.
+
+    Args:
+        dtype: of the factors.
+        kept: gradients are formed once.
+        cost: of two passes over a gradient's numbers.
+    """
+    wide = 1 if dtype == torch.float64 else 2  # float64 products take twice as long
+    gram = positions**2 * (p + q) + wide * positions * p * q
+    return gram <= ((positions if kept else 2 * positions) + cost) * p * q
 
 
 def at_least(squares: Tensor, slack: Tensor, scale: Tensor, positions: int) -> tuple[Tensor, Tensor]:

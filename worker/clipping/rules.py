@@ -6,6 +6,7 @@ Dimension 0 of every input and output counts records. For each trainable paramet
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from worker.clipping.accumulators import even_rows
+from worker.clipping.accumulators import SMALL, even_rows, gram_is_cheaper
 from worker.clipping.terms import Dense, Outer, Rows, Term
 from worker.data.placed import chunk_bytes
 from worker.models.item_loss import ItemLoss
@@ -156,11 +157,12 @@ def _copied_patches(images: Tensor, kernel: Kernel) -> Tensor:
 def _convolution(module: nn.Conv1d | nn.Conv2d, x: Tensor, kernel: Kernel, g: Tensor) -> Found:
     """A linear layer with one position for each of the L patches (n, L, C·k); g is (n, L, p).
 
-    If a gradient is smaller than a record's patches, it is formed, for some records at a time.
+    If a gradient is smaller than a record's patches, or has to be formed, it is formed, for some records at a time.
     """
-    if module.groups == 1 and g.shape[1] <= g.shape[2]:
+    (places, p), q = g.shape[1:], x.shape[1] // module.groups * math.prod(kernel.size)
+    if module.groups == 1 and places <= p and gram_is_cheaper(places, p, q, g.dtype, kept=p * q <= SMALL):
         return _trainable([(module.weight, Outer(g, _patches(x, kernel))), (module.bias, _bias(g))])
-    formed = x.new_empty(len(x), g.shape[2], module.weight[0].numel())
+    formed = x.new_empty(len(x), p, q)
     for out, each, images in _chunks(module, formed, g, x):
         _blockwise(out, each, _patches(images, kernel), module.groups)
     return _trainable([(module.weight, Dense(formed)), (module.bias, _bias(g))])
