@@ -19,7 +19,7 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]
@@ -43,6 +43,7 @@ from benchmarks.memory import peak_mib  # noqa: E402
 from worker.clipping.bookkeeping import Bookkeeping  # noqa: E402
 from worker.clipping.totals import Grid  # noqa: E402
 from worker.data.passes import Cuttable, filled  # noqa: E402
+from worker.models.activations import Tanh  # noqa: E402
 from worker.models.initial import keyed_normals  # noqa: E402
 from worker.models.networks import Network  # noqa: E402
 from worker.models.pooling import AvgPool2x2, MaxPool2x2  # noqa: E402
@@ -158,16 +159,15 @@ def transformer(
 
 
 def network(spec: MlpModel | CnnModel, features: int, n: int) -> Task:
-    model = Network(features, 10, spec)
+    model = Network(features, 10, spec, arithmetic=2)
     generator = torch.Generator().manual_seed(0)
     batch = (torch.rand(n, features, generator=generator), torch.randint(0, 10, (n,), generator=generator))
     sizes = PublicSizes(60_000, 1, features, 10, sparse=False)
 
     def usual() -> nn.Module:
-        """With torch's own pooling."""
-        layers = cast(nn.Sequential, model.module())
-        theirs = {MaxPool2x2: nn.MaxPool2d(2, 1), AvgPool2x2: nn.AvgPool2d(2)}
-        return nn.Sequential(*(theirs.get(type(each), each) for each in layers))
+        """With torch's own pooling and tanh."""
+        theirs = {MaxPool2x2: nn.MaxPool2d(2, 1), AvgPool2x2: nn.AvgPool2d(2), Tanh: nn.Tanh()}
+        return nn.Sequential(*(theirs.get(type(each), each) for each in model.module().children()))
 
     usually = (of_classes, usual) if isinstance(spec, CnnModel) else (None, None)
     return Task(model.module, of_classes, batch, spec.model_dump(), sizes, *usually)

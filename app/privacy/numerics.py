@@ -83,8 +83,8 @@ class Numerics(Document):
         filling: the expected share of padding among a step's rows.
         draw: how Poisson batches are drawn from the sampler's key. "coins" is that of jobs stored before there was a
             choice: they continue as they began, so a replay draws the same batches.
-        arithmetic: in which order norms and sums are computed. 1 is that of jobs stored before there was a choice: a
-            replay repeats their bits.
+        arithmetic: in which order norms and sums are computed, and which tanh networks take. 1 is that of jobs stored
+            before there was a choice: a replay repeats their bits.
     """
 
     passes: PassType

@@ -6,6 +6,7 @@ Dimension 0 of every input and output counts records. For each trainable paramet
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -14,13 +15,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from worker.clipping.accumulators import even_rows
+from worker.clipping.methods import gram_is_cheaper
 from worker.clipping.terms import Dense, Outer, Rows, Term
 from worker.data.placed import chunk_bytes
 from worker.models.item_loss import ItemLoss
 from worker.models.positions import Positions
 from worker.models.residual import StandardizedConv2d
 from worker.models.rms import ShiftedRMSNorm
-from worker.native.images import IMAGES, Kernel
+from worker.native.layers import LAYERS, Kernel
 
 WIDE_KERNEL = 4  # numbers in a line of the kernel
 PATCHES_BYTES = 2**20  # of patches at a time: in a core's own cache, and no memory of all records' patches
@@ -122,7 +124,7 @@ def _conv1d(module: nn.Conv1d, x: Tensor, g: Tensor) -> Found:
 
 
 def _seen(module: nn.Conv2d, x: Tensor) -> tuple[Tensor, Kernel]:
-    """Images, and the kernel that passes over them. They are padded where the kernel cannot pad with zeros itself."""
+    """Layers, and the kernel that passes over them. They are padded where the kernel cannot pad with zeros itself."""
     padding: Any = module.padding
     if isinstance(padding, str) or module.padding_mode != "zeros":
         x, padding = _padded(module, x), (0, 0)
@@ -137,7 +139,7 @@ def _padded(module: nn.Conv1d | nn.Conv2d, x: Tensor) -> Tensor:
 
 def _patches(images: Tensor, kernel: Kernel) -> Tensor:
     """What the kernel sees at each of its L places: (n, L, C·k) from images (n, C, h, w)."""
-    made = IMAGES.patches(images.contiguous(), kernel) if IMAGES is not None else None
+    made = LAYERS.patches(images.contiguous(), kernel) if LAYERS is not None else None
     if kernel.by_places:
         return _copied_patches(images, kernel) if made is None else made
     return (F.unfold(images, kernel.size, kernel.dilation, kernel.padding, kernel.stride) if made is None else made).mT
@@ -156,11 +158,12 @@ def _copied_patches(images: Tensor, kernel: Kernel) -> Tensor:
 def _convolution(module: nn.Conv1d | nn.Conv2d, x: Tensor, kernel: Kernel, g: Tensor) -> Found:
     """A linear layer with one position for each of the L patches (n, L, C·k); g is (n, L, p).
 
-    If a gradient is smaller than a record's patches, it is formed, for some records at a time.
+    If a gradient is smaller than a record's patches, or has to be formed, it is formed, for some records at a time.
     """
-    if module.groups == 1 and g.shape[1] <= g.shape[2]:
+    (places, p), q = g.shape[1:], x.shape[1] // module.groups * math.prod(kernel.size)
+    if module.groups == 1 and places <= p and gram_is_cheaper(places, p, q, g.dtype):
         return _trainable([(module.weight, Outer(g, _patches(x, kernel))), (module.bias, _bias(g))])
-    formed = x.new_empty(len(x), g.shape[2], module.weight[0].numel())
+    formed = x.new_empty(len(x), p, q)
     for out, each, images in _chunks(module, formed, g, x):
         _blockwise(out, each, _patches(images, kernel), module.groups)
     return _trainable([(module.weight, Dense(formed)), (module.bias, _bias(g))])

@@ -29,7 +29,7 @@ from app.contracts.job_spec import (
 )
 from app.contracts.job_spec import Model as Requested
 from app.errors import PrivacyError
-from app.privacy.numerics import PassType
+from app.privacy.numerics import Arithmetic, PassType
 from worker.data.placed import CPU
 from worker.messages import Shape
 from worker.models.base import Model
@@ -51,6 +51,7 @@ def build_model(
     rows: int,
     models_root: Path | None = None,
     device: torch.device = CPU,
+    arithmetic: Arithmetic = 1,
 ) -> Model:
     """The model that a job trains on data of a public shape.
 
@@ -60,6 +61,7 @@ def build_model(
         rows: the number of records of each.
         models_root: the folder of Hugging Face models.
         device: of its passes.
+        arithmetic: of its passes.
 
     Raises:
         PrivacyError: admission let an unsuitable model through.
@@ -83,7 +85,7 @@ def build_model(
         case MlpModel() | CnnModel() as asked:
             if shape.sparse:
                 raise PrivacyError("this kind of model needs dense features")
-            made = Network(shape.features, shape.outputs, asked, dtype, rows, device)
+            made = Network(shape.features, shape.outputs, asked, dtype, rows, device, arithmetic)
         case _:
             assert_never(requested)
     return made

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from worker.native.images import IMAGES
+from worker.native.layers import LAYERS
 
 
 class MaxPool2x2(nn.Module):
@@ -55,13 +55,13 @@ class _Mean(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         ctx.shape = x.shape
-        pooled = IMAGES.average(x.contiguous()) if IMAGES is not None else None
+        pooled = LAYERS.average(x.contiguous()) if LAYERS is not None else None
         return F.avg_pool2d(x, 2).contiguous() if pooled is None else pooled
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         g = gradients[0].contiguous()
-        back = IMAGES.average_back(g, ctx.shape) if IMAGES is not None else None
+        back = LAYERS.average_back(g, ctx.shape) if LAYERS is not None else None
         if back is not None:
             return back
         of_shape = g.new_empty(ctx.shape)
@@ -79,7 +79,7 @@ class _Largest(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor) -> Tensor:
         x = x.contiguous()
         ctx.save_for_backward(x)
-        pooled = IMAGES.maximum(x) if IMAGES is not None else None
+        pooled = LAYERS.maximum(x) if LAYERS is not None else None
         if pooled is not None:
             return pooled
         width, flat = x.shape[-1], x.view(-1)
@@ -91,7 +91,7 @@ class _Largest(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         (x,), g = ctx.saved_tensors, gradients[0]
-        back = IMAGES.maximum_back(g.contiguous(), x) if IMAGES is not None else None
+        back = LAYERS.maximum_back(g.contiguous(), x) if LAYERS is not None else None
         if back is not None:
             return back
         flat, width = x.view(-1), x.shape[-1]

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
-SOURCES = tuple(FOLDER / name for name in ("images.c", "linear.c", "noise.c", "steps.c"))
+SOURCES = tuple(FOLDER / name for name in ("layers.c", "linear.c", "noise.c", "steps.c"))
 LIBRARY = FOLDER / "libscrimp.so"
 GLIBC = "2.17"  # the oldest that ziglang builds for: manylinux2014
 # No contraction: the bounds in noise.c are of operations that round one by one.

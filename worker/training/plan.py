@@ -347,7 +347,8 @@ def build_plan(
         if steps != mechanism.training.steps:
             raise PrivacyError("the job's steps and its stored mechanism disagree")
     numerics = _of_rows(numerics or numerics_of(spec, shape.public_sizes(mechanism), features), rows)
-    model = build_model(spec.model, shape, task, features, numerics.passes, numerics.rows_per_pass, models_root, device)
+    by = (numerics.passes, numerics.rows_per_pass, models_root, device, numerics.arithmetic)
+    model = build_model(spec.model, shape, task, features, *by)
     training = mechanism.training if mechanism else None
     views = Views.of_job(spec.augmentation, spec.model)
     numerics, engine = _engine(spec, model, training, numerics, ranks, views)

@@ -1,7 +1,8 @@
-/* Images: what a convolution's kernel sees at each of its places, and 2 x 2 pooling.
+/* Layers of networks: what a convolution's kernel sees at each of its places, 2 x 2 pooling, and tanh.
  *
- * Patches are copies. Poolings do the operations of worker/models/pooling.py in the same order, each rounded once,
- * without contraction. So the numbers are torch's; the sign of a zero may differ. No path depends on a number.
+ * Patches are copies. The others do the operations of worker/models/pooling.py and activations.py in the same order,
+ * each rounded once, without contraction. So the numbers are torch's; the sign of a zero may differ. No path depends on
+ * a number.
  */
 #include <float.h>
 #include <stdint.h>
@@ -157,6 +158,25 @@ INLINE void maximum_back(float *out, const float *g, const float *in, float *spa
     }
 }
 
+/* A ratio of polynomials: worker/models/activations.py. */
+INLINE void tangent(float *restrict out, const float *restrict in, int64_t count) {
+    for (int64_t i = 0; i < count; i++) {
+        const float x = in[i], high = x > 7.90531110763549805f ? 7.90531110763549805f : x;
+        const float y = high < -7.90531110763549805f ? -7.90531110763549805f : high, s = y * y;
+        float p = s * -2.76076847742355e-16f + 2.00018790482477e-13f;
+        p = p * s + -8.60467152213735e-11f;
+        p = p * s + 5.12229709037114e-08f;
+        p = p * s + 1.48572235717979e-05f;
+        p = p * s + 6.37261928875436e-04f;
+        p = p * s + 4.89352455891786e-03f;
+        float q = s * 1.19825839466702e-06f + 1.18534705686654e-04f;
+        q = q * s + 2.26843463243900e-03f;
+        q = q * s + 4.89352518554385e-03f;
+        const float ratio = p * y / q;
+        out[i] = __builtin_fabsf(x) < 0.0004f ? x : ratio;
+    }
+}
+
 #if defined(__x86_64__)
 #define WIDE __attribute__((target("avx2,fma"))) static
 WIDE void patches_avx2(float *out, const float *in, float *padded, const Patches *by) { patches(out, in, padded, by); }
@@ -173,6 +193,7 @@ WIDE void maximum_back_avx2(float *out, const float *g, const float *in, float *
                             int64_t width) {
     maximum_back(out, g, in, spare, planes, height, width);
 }
+WIDE void tangent_avx2(float *out, const float *in, int64_t count) { tangent(out, in, count); }
 #define ON(path, name, ...) ((path) == AVX2 ? name##_avx2(__VA_ARGS__) : name(__VA_ARGS__))
 #else
 #define ON(path, name, ...) name(__VA_ARGS__)
@@ -199,3 +220,5 @@ void scrimp_maximum_back(int path, float *out, const float *g, const float *in, 
                          int64_t height, int64_t width) {
     ON(path, maximum_back, out, g, in, spare, planes, height, width);
 }
+
+void scrimp_tanh(int path, float *out, const float *in, int64_t count) { ON(path, tangent, out, in, count); }

@@ -1,4 +1,4 @@
-"""The compiled parts for images have the numbers of torch, on every path of the CPU."""
+"""The compiled parts of layers have the numbers of torch, on every path of the CPU."""
 
 from __future__ import annotations
 
@@ -13,21 +13,24 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from app.contracts.job_spec import CnnModel, MlpModel
 from tests.worker.native import opened
 from worker.clipping import rules
 from worker.clipping.rules import rule_of
 from worker.clipping.terms import Dense, Merged
-from worker.models import pooling
+from worker.models import activations, pooling
+from worker.models.activations import Tanh
+from worker.models.networks import Network
 from worker.models.pooling import AvgPool2x2, MaxPool2x2
-from worker.native.images import IMAGES, Images, Kernel
+from worker.native.layers import LAYERS, Kernel, Layers
 from worker.native.library import PATHS
 
 SIZES = [(1, 1, 2, 2), (3, 2, 5, 4), (2, 3, 14, 14), (2, 1, 33, 17), (4, 2, 3, 40), (2, 2, 8, 9)]
 
 
 @pytest.fixture(scope="module", params=PATHS)
-def images(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Images:
-    return Images(opened(tmp_path_factory.mktemp("images"), request.param))
+def layers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Layers:
+    return Layers(opened(tmp_path_factory.mktemp("layers"), request.param))
 
 
 def made(*shape: int, ties: bool = False) -> Tensor:
@@ -58,22 +61,22 @@ def test_patches_of_all_shapes(
     stride: tuple[int, int],
     image: tuple[int, int],
 ) -> None:
-    if IMAGES is None:
+    if LAYERS is None:
         pytest.skip("there is no library")
     kernel, x = Kernel(size, dilation, padding, stride), made(*many, *image)
-    found = IMAGES.patches(x, kernel)
+    found = LAYERS.patches(x, kernel)
     if min(kernel.places(image)) < 1:
         assert found is None
         return
     wanted = F.unfold(x, size, dilation, padding, stride)
-    by_places = IMAGES.patches(x, replace(kernel, by_places=True))
+    by_places = LAYERS.patches(x, replace(kernel, by_places=True))
     assert same(found, wanted) and by_places is not None and same(by_places.mT.contiguous(), wanted)
     assert same(rules._copied_patches(x, kernel).mT.contiguous(), wanted)
 
 
 @pytest.mark.parametrize("odd", [None, math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("image", [(28, 28, 8, 2, 3), (13, 13, 4, 2, 0), (8, 8, 3, 1, 1), (6, 7, 1, 1, 0)])
-def test_patches_on_each_path(images: Images, image: tuple[int, int, int, int, int], odd: float | None) -> None:
+def test_patches_on_each_path(layers: Layers, image: tuple[int, int, int, int, int], odd: float | None) -> None:
     tall, wide, size, stride, padding = image
     x = made(3, 2, tall, wide)
     if odd is not None:
@@ -81,7 +84,7 @@ def test_patches_on_each_path(images: Images, image: tuple[int, int, int, int, i
     kernel = Kernel((size, size), (1, 1), (padding, padding), (stride, stride))
     wanted = F.unfold(x, size, 1, padding, stride)
     for by_places in (False, True):
-        found = images.patches(x, replace(kernel, by_places=by_places))
+        found = layers.patches(x, replace(kernel, by_places=by_places))
         assert found is not None and same(found.mT.contiguous() if by_places else found, wanted)
 
 
@@ -91,7 +94,7 @@ def test_patches_on_each_path(images: Images, image: tuple[int, int, int, int, i
     ("ours", "torchs"), [(AvgPool2x2, lambda: nn.AvgPool2d(2)), (MaxPool2x2, lambda: nn.MaxPool2d(2, 1))]
 )
 def test_pooling(
-    images: Images,
+    layers: Layers,
     shape: tuple[int, ...],
     kind: str,
     ours: type[nn.Module],
@@ -102,8 +105,8 @@ def test_pooling(
     x, found = made(*shape, ties=kind == "ties"), []
     if kind == "not finite":
         x.view(-1)[:3] = torch.tensor([math.nan, math.inf, -math.inf])
-    for compiled in (images, None):
-        monkeypatch.setattr(pooling, "IMAGES", compiled)
+    for compiled in (layers, None):
+        monkeypatch.setattr(pooling, "LAYERS", compiled)
         leaf = x.clone().requires_grad_()
         pooled = ours()(leaf)
         g = made(*pooled.shape) if kind == "numbers" else made(*pooled.shape).mul(4.0).round()
@@ -122,13 +125,13 @@ def test_pooling(
 
 @pytest.mark.parametrize("shape", SIZES)
 def test_gradients_that_are_not_finite_stay_so_and_reach_no_other_record(
-    images: Images, shape: tuple[int, ...]
+    layers: Layers, shape: tuple[int, ...]
 ) -> None:
     x = made(3, *shape[1:])
     means, maxima = made(3, shape[1], shape[2] // 2, shape[3] // 2), made(3, shape[1], shape[2] - 1, shape[3] - 1)
 
     def back(of_means: bool, g: Tensor) -> Tensor:
-        found = images.average_back(g, x.shape) if of_means else images.maximum_back(g, x)
+        found = layers.average_back(g, x.shape) if of_means else layers.maximum_back(g, x)
         assert found is not None
         return found
 
@@ -140,12 +143,13 @@ def test_gradients_that_are_not_finite_stay_so_and_reach_no_other_record(
             assert torch.equal(found[[0, 2]], clean[[0, 2]]) and not bool(torch.isfinite(found[1]).all())
 
 
-def test_it_does_float32_alone(images: Images) -> None:
+def test_it_does_float32_alone(layers: Layers) -> None:
     x, kernel = made(2, 3, 8, 8), Kernel((3, 3), (1, 1), (1, 1), (1, 1))
     for other in (x.double(), x.to(memory_format=torch.channels_last), x[:, :, ::2]):
-        assert images.patches(other, kernel) is None
-        assert images.average(other) is None and images.maximum(other) is None
-    assert images.maximum(x[:, :, :1].contiguous()) is None, "no window"
+        assert layers.patches(other, kernel) is None
+        assert layers.average(other) is None and layers.maximum(other) is None
+        assert layers.tanh(other) is None
+    assert layers.maximum(x[:, :, :1].contiguous()) is None, "no window"
 
 
 @pytest.mark.parametrize(
@@ -156,6 +160,7 @@ def test_it_does_float32_alone(images: Images) -> None:
         (lambda: nn.Conv2d(4, 8, 3, padding="same", padding_mode="reflect", groups=2), (4, 16, 16)),
         (lambda: nn.Conv2d(2, 3, (2, 5), dilation=(2, 1)), (2, 9, 30)),
         (lambda: nn.Conv1d(3, 2, 3, padding=1), (3, 40)),
+        (lambda: nn.Conv2d(64, 64, 3, padding=1), (64, 8, 8)),
     ],
 )
 @pytest.mark.parametrize("bytes_of", [1, 2**12, 2**30])
@@ -177,7 +182,7 @@ def test_formed_gradients_have_the_same_bits_in_chunks_and_without_the_library(
     wanted = gradients()
     assert all(isinstance(term, Dense) for _, term in rule(module, x, g)), "this one is formed"
     monkeypatch.setattr(rules, "PATCHES_BYTES", bytes_of)
-    monkeypatch.setattr(rules, "IMAGES", None)
+    monkeypatch.setattr(rules, "LAYERS", None)
     assert all(same(one, other) for one, other in zip(gradients(), wanted, strict=True))
 
 
@@ -187,3 +192,41 @@ def test_narrow_patches_are_multiplied_from_the_other_side_with_the_same_bits(pl
     out = torch.empty(12, 32, 27)
     rules._blockwise(out, g, patches, 1)
     assert same(out, torch.bmm(g.mT, patches))
+
+
+EVERY = torch.arange(0, 2**32, 2_039, dtype=torch.int64).to(torch.int32).view(torch.float32)  # of all signs and sizes
+
+
+def test_tanh_has_the_bits_of_torchs_operations(layers: Layers) -> None:
+    found = layers.tanh(EVERY)
+    assert found is not None and same(found, activations._by_torch(EVERY))
+    assert bool((found.isnan() == EVERY.isnan()).all())
+
+
+def test_tanh_errs_little_and_stays_within_one() -> None:
+    x = torch.cat([EVERY[~EVERY.isnan()], torch.linspace(-9.0, 9.0, 1_000_001), torch.tensor([math.inf, -math.inf])])
+    found, exact = Tanh()(x), x.double().tanh()
+    assert float((found - exact).abs().max()) <= 4.1e-7
+    small = x.abs() < 1e-3
+    assert float(((found - exact).abs() / exact.abs().clamp(min=1e-37))[small].max()) <= 3e-7
+    assert float(found.abs().max()) == 1.0 and same(Tanh()(-x), -found)
+
+
+def test_tanhs_gradient_and_other_types() -> None:
+    x = made(40, 7)
+    leaf, wanted = x.clone().requires_grad_(), x.double().requires_grad_()
+    Tanh()(leaf).backward(made(40, 7))
+    wanted.tanh().backward(made(40, 7).double())
+    assert leaf.grad is not None and wanted.grad is not None
+    assert float((leaf.grad - wanted.grad).abs().max()) < 5e-6
+    for dtype in (torch.float64, torch.bfloat16):
+        assert torch.equal(Tanh()(x.to(dtype)), x.to(dtype).tanh())
+
+
+@pytest.mark.parametrize("spec", [CnnModel(preset="conv5"), MlpModel(hidden=[3])])
+def test_jobs_that_were_stored_before_keep_torchs_tanh(spec: CnnModel | MlpModel) -> None:
+    def kinds(network: Network) -> set[type[nn.Module]]:
+        return {type(each) for each in network.module().modules() if isinstance(each, nn.Tanh)}
+
+    assert kinds(Network(3072, 2, spec)) == kinds(Network(3072, 2, spec, arithmetic=1)) == {nn.Tanh}
+    assert kinds(Network(3072, 2, spec, arithmetic=2)) == {Tanh}

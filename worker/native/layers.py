@@ -1,4 +1,4 @@
-"""The compiled parts for images: patches of convolutions, and pooling over windows of 2 × 2.
+"""The compiled parts of networks' layers: patches of convolutions, pooling over windows of 2 × 2, tanh.
 
 As in worker.native.steps, each answers whether it did the work. Where it did not, the caller does it by torch, with the
 same numbers.
@@ -45,7 +45,7 @@ class Kernel:
         return tall, wide
 
 
-class Images:
+class Layers:
     """The compiled parts of one library."""
 
     def __init__(self, library: Library) -> None:
@@ -64,6 +64,8 @@ class Images:
             (self._maximum_back, 4),
         ):
             function.argtypes, function.restype = [ctypes.c_int, *[POINTER] * pointers, *shape], None
+        self._tanh = opened.scrimp_tanh
+        self._tanh.argtypes, self._tanh.restype = [ctypes.c_int, *[POINTER] * 2, COUNT], None
         self._patches.argtypes, self._patches.restype = [ctypes.c_int, *[POINTER] * 4], None
 
     @classmethod
@@ -121,13 +123,25 @@ class Images:
         self._maximum_back(self.path, out.data_ptr(), g.data_ptr(), x.data_ptr(), spare.data_ptr(), *_planes(x))
         return out
 
+    def tanh(self, x: Tensor) -> Tensor | None:
+        """See worker.models.activations."""
+        if not _plain(x):
+            return None
+        out = torch.empty_like(x)
+        self._tanh(self.path, out.data_ptr(), x.data_ptr(), x.numel())
+        return out
+
 
 def _planes(x: Tensor) -> tuple[int, int, int]:
     return x.shape[0] * x.shape[1], x.shape[2], x.shape[3]
 
 
 def _fit(x: Tensor) -> bool:
-    return x.dtype == torch.float32 and x.dim() == 4 and x.is_contiguous() and x.device.type == "cpu"
+    return x.dim() == 4 and _plain(x)
 
 
-IMAGES = Images.installed()
+def _plain(x: Tensor) -> bool:
+    return x.dtype == torch.float32 and x.is_contiguous() and x.device.type == "cpu"
+
+
+LAYERS = Layers.installed()
