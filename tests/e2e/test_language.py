@@ -104,27 +104,20 @@ def test_a_mixture_of_experts_is_refused_at_no_cost(service: Service, tmp_path: 
 
 
 @ON_SQLITE
-def test_texts_from_post_to_adapters_and_classifiers(service: Service, tmp_path: Path) -> None:
+def test_texts_from_post_to_adapters(service: Service, tmp_path: Path) -> None:
     from peft import PeftModel
-    from transformers import GPT2LMHeadModel, PreTrainedTokenizerFast, RobertaForSequenceClassification
+    from transformers import GPT2LMHeadModel
 
-    for kind in ("gpt2", "roberta"):
-        write(service.models / "tiny" / kind, kind)
+    write(service.models / "tiny" / "gpt2", "gpt2")
     with service.client() as client:
         client.create_dataset(spec("counting", {"kind": "language_model"}), texts(tmp_path / "a", labelled=False))
-        labels = {"kind": "classification", "label": "even", "classes": ["no", "yes"]}
-        client.create_dataset(spec("starts", labels), texts(tmp_path / "b", labelled=True))
-    jobs = [
-        submit(service, job("counting", {"path": "tiny/gpt2", "tuning": "lora"}, loss_bound=10.0, by_frequency=True)),
-        submit(service, job("starts", {"path": "tiny/roberta", "tuning": "head"})),
-    ]
-    adapters, classifier = (finished(service, each) for each in jobs)
-    assert adapters["status"] == "succeeded" == classifier["status"], (adapters["failure"], classifier["failure"])
+    wanted = job("counting", {"path": "tiny/gpt2", "tuning": "lora"}, loss_bound=10.0, by_frequency=True)
+    adapters = finished(service, submit(service, wanted))
+    assert adapters["status"] == "succeeded", adapters["failure"]
     loss = adapters["metrics"]["loss"]
     assert loss["released_by"] == "noisy_sum" and loss["std"] > 0 and 0 < loss["value"] < 10
     assert adapters["metrics"]["loss:rank-0-31"]["released_by"] == "post_processing", "of the one release"
-    assert classifier["metrics"]["accuracy"]["released_by"] == "noisy_count"
-    certificate = until(lambda: service.get(f"/v1/jobs/{jobs[0]}/certificate").get("certificate"))
+    certificate = until(lambda: service.get(f"/v1/jobs/{adapters['id']}/certificate").get("certificate"))
     assert certificate["epsilon"]["unit"] == "example" and 7.9 < certificate["epsilon"]["value"] <= 8.0
     assert certificate["mechanism"]["releases"][0]["ranks"] == VOCABULARY
     (weights,) = (each for each in adapters["artifacts"] if each["name"] == "adapter_model.safetensors")
@@ -134,19 +127,34 @@ def test_texts_from_post_to_adapters_and_classifiers(service: Service, tmp_path:
         adapted = PeftModel.from_pretrained(base, str(delivered(service, adapters, tmp_path / "lora")))
     trained = [value for name, value in adapted.named_parameters() if "lora_B" in name]
     assert len(trained) == 2 and all(value.abs().max() > 0 for value in trained), "an adapter in each block"
-    loaded = RobertaForSequenceClassification.from_pretrained(delivered(service, classifier, tmp_path / "head"))
-    assert loaded.config.id2label == {0: "no", 1: "yes"} and loaded.classifier.out_proj.bias.abs().max() > 0
     names = {each["name"] for each in adapters["artifacts"]}
     assert names == {"README.md", "adapter_config.json", "adapter_model.safetensors", "model.json"}
+    with service.client() as client:
+        said = client.predict(adapters["id"], ["w4 w6 w8", ""], top=3)
+        (service.models / "tiny" / "gpt2" / "tokenizer.json").write_text("{}")
+        with pytest.raises(PredictionFailed, match="has changed since"):
+            client.predict(adapters["id"], ["w4"])
+    assert [each["tokens"] for each in said] == [3, 0] and all(each["token"] in WORDS for each in said[0]["next"])
+
+
+@pytest.mark.nightly  # by day adapters, above, and classifiers in tests/hf: test_files.py, test_predicting.py
+@ON_SQLITE
+def test_texts_from_post_to_classifiers(service: Service, tmp_path: Path) -> None:
+    from transformers import PreTrainedTokenizerFast, RobertaForSequenceClassification
+
+    write(service.models / "tiny" / "roberta", "roberta")
+    with service.client() as client:
+        labels = {"kind": "classification", "label": "even", "classes": ["no", "yes"]}
+        client.create_dataset(spec("starts", labels), texts(tmp_path / "b", labelled=True))
+    classifier = finished(service, submit(service, job("starts", {"path": "tiny/roberta", "tuning": "head"})))
+    assert classifier["status"] == "succeeded", classifier["failure"]
+    assert classifier["metrics"]["accuracy"]["released_by"] == "noisy_count"
+    loaded = RobertaForSequenceClassification.from_pretrained(delivered(service, classifier, tmp_path / "head"))
+    assert loaded.config.id2label == {0: "no", 1: "yes"} and loaded.classifier.out_proj.bias.abs().max() > 0
     names = {each["name"] for each in classifier["artifacts"]}
     assert names == {"README.md", "config.json", "model.json", "model.safetensors", "tokenizer.json"}
     with service.client() as client:
-        said = client.predict(jobs[0], ["w4 w6 w8", ""], top=3)
-        (asked,) = client.predict(jobs[1], ["w4 w6 w8"])
-        (service.models / "tiny" / "gpt2" / "tokenizer.json").write_text("{}")
-        with pytest.raises(PredictionFailed, match="has changed since"):
-            client.predict(jobs[0], ["w4"])
-    assert [each["tokens"] for each in said] == [3, 0] and all(each["token"] in WORDS for each in said[0]["next"])
+        (asked,) = client.predict(classifier["id"], ["w4 w6 w8"])
     tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "head" / "tokenizer.json"))
     inputs = tokenizer("w4 w6 w8", return_tensors="pt", return_token_type_ids=False)
     shares = torch.softmax(loaded.eval()(**inputs).logits[0].detach(), dim=0)
