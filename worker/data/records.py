@@ -360,8 +360,10 @@ class SparseRecords(Cuttable["SparseRecords"]):
 
 
 def added(groups: Tensor) -> Tensor:
-    """Σ_g groups[g], float64 (…) of float32 (g, …), group by group."""
-    total = torch.zeros(groups.shape[1:], dtype=torch.float64, device=groups.device)
+    """Σ_g groups[g], float64 (…) of float32 (g, …), group by group on a processor."""
+    if groups.device.type != "cpu":
+        return groups.sum(dim=0, dtype=torch.float64)
+    total = torch.zeros(groups.shape[1:], dtype=torch.float64)
     if LINEAR is None or not LINEAR.add_groups(total, groups):
         for each in groups.unbind(0):
             total += each
