@@ -125,6 +125,8 @@ def as_admitted(model: Linear, records: Records) -> tuple[Linear, Prepared[Any],
     made = replace(model, rows_per_pass=found.rows_per_pass, dtype=getattr(torch, found.passes))
     if found.sums == "float32":
         records = shuffled(records, RandomOrder(key("order")).of(WHOLE_DATA, len(records)))
+    if isinstance(records, SparseRecords):
+        records = records.even()  # of words that are present or not, as the data set declares
     return made, records.prepared(made.rows_per_pass, made.dtype), found
 
 
