@@ -17,6 +17,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from app.privacy.numerics import Arithmetic
+from worker.clipping.lengths import squared_lengths_of_rows
 from worker.clipping.scratch import Scratch
 from worker.data.norms import ROUNDING, TINY
 
@@ -78,11 +80,9 @@ class Outer:
         under += _tiny(self.right) * self.right.shape[2] * sums[0].square()
         return Bounded(squares, slack + under, scale + under.sqrt())
 
-    def dense(self, scratch: Scratch, name: str) -> Tensor:
-        """The gradients (n, p, q), in the precision of the factors."""
-        left, right = self.left, self.right
-        out = scratch.empty(name, (len(left), left.shape[2], right.shape[2]), left.dtype, left.device)
-        return torch.bmm(left.mT, right, out=out)
+    def dense(self) -> Tensor:
+        """The gradients (n, p, q), in the precision of the factors. New memory: what the backward pass let go of."""
+        return torch.bmm(self.left.mT, self.right)
 
     def add_to(self, total: Tensor, factors: Tensor, scratch: Scratch, keep: int = 1) -> None:
         """total (p, q) = keep · total + Σ_i factors_i g_i, by one product over records and positions.
@@ -130,11 +130,13 @@ class Rows:
         """The same gradients divided elementwise by a (rows, q) tensor."""
         return Rows(self.ids, self.values / divisor[self.ids], self.rows)
 
-    def squares(self) -> Bounded:
+    def squares(self, arithmetic: Arithmetic = 2) -> Bounded:
         """‖g_i‖² = Σ_{t,u} [id_t = id_u] ⟨v_t, v_u⟩."""
         values = self.values.double()
         scale = torch.linalg.vector_norm(values, dim=2).sum(dim=1)
-        if self.ids.shape[1] == 1:
+        if arithmetic > 1 and self.values.dtype == torch.float32:
+            squares = squared_lengths_of_rows(self.ids, self.values)
+        elif self.ids.shape[1] == 1:
             squares = values.square().sum(dim=(1, 2))
         else:
             same = self.ids[:, :, None] == self.ids[:, None, :]
@@ -238,10 +240,10 @@ class Merged:
             self.dense.take(at) if self.dense else None,
         )
 
-    def formed(self, shape: torch.Size, scratch: Scratch, name: str) -> Tensor:
+    def formed(self, shape: torch.Size) -> Tensor:
         """The gradients themselves, (n, *shape), in the precision of the pass that made them."""
         if self.outer is not None:
-            gradients = self.outer.dense(scratch, name)
+            gradients = self.outer.dense()
         elif self.rows is not None:
             values = self.rows.values
             gradients = values.new_zeros(len(self), self.rows.rows, values.shape[2])
