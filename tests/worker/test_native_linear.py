@@ -15,7 +15,10 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
+from app.contracts.dataset_spec import HashedText
+from app.contracts.job_spec import JobSpec
 from app.formats.damage import DataDamagedError
+from app.formats.hashing import hashed
 from app.privacy.numerics import GROUP, SumType
 from tests.worker.native import opened
 from worker.clipping import residuals
@@ -32,6 +35,7 @@ from worker.models.base import Parameters
 from worker.models.linear import Linear
 from worker.native.library import PATHS
 from worker.native.linear import LinearSteps
+from worker.training.plan import _even_words
 
 ODD = [math.nan, math.inf, -math.inf, 0.0, -0.0, 1e-300, -1e300, 5e-324]
 WIDTH, ROWS = 37, 2 * GROUP
@@ -137,6 +141,25 @@ def test_records_with_two_values_are_no_presence() -> None:
     assert all(same(one[name], other[name]) for name in one)
     with pytest.raises(DataDamagedError):
         SparseRecords(matrix(), labels).even()
+
+
+@pytest.mark.parametrize("binary", [True, False])
+def test_a_data_set_declares_whether_words_are_present_or_counted(binary: bool) -> None:
+    job = {
+        "dataset": "ds_1",
+        "optimizer": {"kind": "dp_sgd", "learning_rate": 1.0},
+        "privacy": {"target_epsilon": 1.0},
+        "length": {"steps": 1},
+        "model": {"kind": "linear"},
+    }
+    assert _even_words(JobSpec.model_validate(job), HashedText(column="text", binary=binary)) == binary
+    found = hashed(["one two two", "", "three"], HashedText(column="text", binary=binary))
+    of = SparseRecords(scipy.sparse.csr_matrix((found.data, found.indices, found.indptr), found.shape), torch.zeros(3))
+    if binary:
+        assert len(of.even()) == 3
+    else:
+        with pytest.raises(DataDamagedError):
+            of.even()
 
 
 def test_a_product_adds_every_fourth_entry(both: Any) -> None:

@@ -85,8 +85,8 @@ class LinearSteps:
         *,
         even: bool,
     ) -> None:
-        """out[k, i] = Σ over row i's entries of value · table[column, k], for the rows of `part`: in SUMS sums, and these
-        by pairs.
+        """out[k, i] = Σ over row i's entries of value · table[column, k], for the rows of `part`: in SUMS sums, which
+        are added by pairs.
 
         Args:
             out: float64 (K, n).

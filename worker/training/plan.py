@@ -374,7 +374,7 @@ def build_plan(
 
 
 def _even_words(spec: JobSpec, features: Features) -> bool:
-    """Whether records are hashed words that are declared as present or not."""
+    """Returns True if records are hashed words that are declared as present or not."""
     extractor = spec.model.extractor if isinstance(spec.model, LinearModel) else None
     words = features if extractor is None else extractor.words
     return isinstance(words, HashedText | Words) and words.binary
