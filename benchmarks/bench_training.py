@@ -12,7 +12,6 @@ import argparse
 import csv
 import hashlib
 import math
-import os
 import platform
 import statistics
 import sys
@@ -22,21 +21,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as in an attempt: no thread burns a core that others need
-
-import numpy as np
-import scipy.sparse
-import torch
-
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
+
+from benchmarks.environment import as_in_an_attempt  # noqa: E402
+
+if __name__ == "__main__":
+    as_in_an_attempt()
+
+import numpy as np  # noqa: E402
+import scipy.sparse  # noqa: E402
+import torch  # noqa: E402
 
 from app.contracts.dataset_spec import HashedText, Tensor  # noqa: E402
 from app.contracts.job_spec import JobSpec  # noqa: E402
 from app.formats.hashing import hashed  # noqa: E402
 from app.privacy.gdp import mu_from_epsilon  # noqa: E402
-from app.privacy.numerics import Numerics, PublicSizes, SumType, numerics_of  # noqa: E402
+from app.privacy.numerics import Numerics, PublicSizes, numerics_of  # noqa: E402
 from worker.clipping.linear import LinearClipping, LinearGradient  # noqa: E402
+from worker.clipping.totals import Grid  # noqa: E402
 from worker.data.passes import Prepared  # noqa: E402
 from worker.data.records import DenseRecords, Records, SparseRecords  # noqa: E402
 from worker.models.linear import Linear  # noqa: E402
@@ -116,36 +119,51 @@ def numerics(model: Linear, records: Records) -> Numerics:
     return numerics_of(JobSpec.model_validate(job), sizes, Tensor(kind="tensor", array="x"))
 
 
-def as_admitted(model: Linear, records: Records) -> tuple[Linear, Prepared[Any], SumType]:
-    """Returns the model in its job's type, the passes as an attempt keeps them, and the type of sums."""
+def as_admitted(model: Linear, records: Records) -> tuple[Linear, Prepared[Any], Numerics]:
+    """Returns the model in its job's type, the passes as an attempt keeps them, and the job's numerics."""
     found = numerics(model, records)
     made = replace(model, rows_per_pass=found.rows_per_pass, dtype=getattr(torch, found.passes))
     if found.sums == "float32":
         records = shuffled(records, RandomOrder(key("order")).of(WHOLE_DATA, len(records)))
-    return made, records.prepared(made.rows_per_pass, made.dtype), found.sums
+    if isinstance(records, SparseRecords):
+        records = records.even()  # of words that are present or not, as the data set declares
+    return made, records.prepared(made.rows_per_pass, made.dtype), found
 
 
 class Plain:
-    """Full-batch steps in plain torch, float32: softmax regression by SGD with momentum, without privacy."""
+    """Full-batch steps in plain torch, float32: softmax regression by SGD with momentum, without privacy.
+
+    Dense features go through `torch.nn.Linear` and autograd: on some processors a product with a transposed view takes
+    eight times as long. Sparse features and their transpose are CSR matrices, which are made once.
+    """
 
     def __init__(self, records: Records, model: Linear) -> None:
-        self.y = records.labels
+        self.y, self.layer = records.labels, torch.nn.Linear(model.features, model.outputs, bias=False)
+        torch.nn.init.zeros_(self.layer.weight)
         if isinstance(records, SparseRecords):
             matrix = records._matrix.astype(np.float32)
             self.x, self.transposed = csr(matrix), csr(matrix.T.tocsr())
+            self.weight = torch.zeros(model.features, model.outputs)
+            self.gradient, of = self.sparse, self.weight
         else:
             self.x = records.dense(torch.float32)
-            self.transposed = self.x.T
-        self.weight = torch.zeros(model.features, model.outputs)
-        self.optimizer = torch.optim.SGD([self.weight], lr=1.0, momentum=0.9)
+            self.gradient, of = self.dense, self.layer.weight
+        self.optimizer = torch.optim.SGD([of], lr=1.0, momentum=0.9)
         self.times: dict[str, list[float]] = {part: [] for part in PARTS}
+
+    def sparse(self) -> None:
+        outputs = (self.x @ self.weight).requires_grad_()
+        torch.nn.functional.cross_entropy(outputs, self.y).backward()
+        self.weight.grad = self.transposed @ outputs.grad
+
+    def dense(self) -> None:
+        self.optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(self.layer(self.x), self.y).backward()
 
     def run(self, steps: int) -> None:
         for _ in range(steps):
             began, processor = time.perf_counter(), time.process_time()
-            outputs = (self.x @ self.weight).requires_grad_()
-            torch.nn.functional.cross_entropy(outputs, self.y).backward()
-            self.weight.grad = self.transposed @ outputs.grad
+            self.gradient()
             summed = time.perf_counter()
             self.optimizer.step()
             ended = time.perf_counter()
@@ -170,9 +188,12 @@ class Steps:
     """Full-batch steps of one configuration; `private` selects clipping and noise, all else is the same."""
 
     def __init__(self, records: Records, model: Linear, *, private: bool, ahead: bool = True) -> None:
-        self.model, self.batch, sums = as_admitted(model, records)
+        self.model, self.batch, found = as_admitted(model, records)
+        grid = Grid(found.records_bound, found.rows_per_pass)
         self.engine = (
-            LinearClipping(self.model, "flat", 1.0, sums=sums) if private else LinearGradient(self.model, sums)
+            LinearClipping(self.model, "flat", 1.0, sums=found.sums, grid=grid)
+            if private
+            else LinearGradient(self.model, found.sums)
         )
         n = len(records)
         noise = {"noise_multiplier": 10.0, "max_grad_norm": 1.0, "expected_batch_size": n}
@@ -258,8 +279,8 @@ def accuracy(
 def accuracy_without_privacy(train: Records, holdout: Records, setting: tuple[int, float]) -> tuple[float, float]:
     """Returns the same of a run without clipping and noise."""
     steps, rate = setting
-    model, batch, sums = as_admitted(Linear(BUCKETS, 2), train)
-    engine, optimizer = LinearGradient(model, sums), DpSgd(Descent(rate), momentum=0.9)
+    model, batch, found = as_admitted(Linear(BUCKETS, 2), train)
+    engine, optimizer = LinearGradient(model, found.sums), DpSgd(Descent(rate), momentum=0.9)
     release = PublicRelease(len(train))
     parameters = model.init()
     state = optimizer.init(parameters)
@@ -324,8 +345,9 @@ Machine: {machine}.
 
 Sparse data: {what}, hashed to {buckets:,} buckets, two classes, a fifth held out. Dense data: synthetic, ten classes.
 Steps of the service have the types of a job as submitted: float64 for sparse features; for dense ones float32 passes,
-with sums in float32 by groups of 48 records (decision 19). Medians over steps; the kinds of steps take turns. Processor
-time is the total of all threads; it says more than the clock if the machine is busy."""
+with sums in float32 by groups of 48 records (decision 19); totals are integers. Plain steps of dense features are
+autograd's of `torch.nn.Linear`; of sparse ones, products of CSR matrices. Medians over steps; the kinds of steps take
+turns. Processor time is the total of all threads; it says more than the clock if the machine is busy."""
 
 
 def main() -> None:

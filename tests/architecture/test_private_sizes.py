@@ -27,6 +27,7 @@ ALLOWED = {
     "worker/data/parts.py: check": "stored parts against their own columns: a broken file ends the attempt",
     "worker/data/parts.py: _declared": "likewise",
     "worker/data/parts.py: _within": "likewise",
+    "worker/data/records.py: even": "likewise",
     "worker/data/units.py: __init__": "a user with more records than were charged for ends the attempt",
     "worker/data/mapped.py: _those": "which records of a pass there are: their weights, and nothing else",
     "worker/data/passes.py: passes": "how many of a pass's rows are records: their weights, and nothing else",

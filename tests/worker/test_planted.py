@@ -78,7 +78,7 @@ FORMS: dict[str, tuple[Any, dict[str, Any], dict[str, Any], dict[str, Any]]] = {
         words,
         shape(4096, sparse=True),
         {"optimizer": SGD | {"learning_rate": 2.0}, "clipping": {"kind": "flat", "max_grad_norm": 0.5}},
-        {"features": {"kind": "hashed_text", "column": "text", "buckets": 4096}},
+        {"features": {"kind": "hashed_text", "column": "text", "buckets": 4096, "binary": False}},
     ),
     "sequences": (
         sequences,

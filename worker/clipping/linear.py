@@ -133,7 +133,7 @@ class LinearClipping:
         if self.arithmetic == 1 or self.views is not None or by.divisors is not None or device.type != "cpu":
             return None
         longest = LONGEST if self.sums == "float32" else torch.inf
-        return Query(self.kind, by.max_grad_norm / self.records_per_unit, self.model.bias, longest)
+        return Query(self.kind, by.max_grad_norm / self.records_per_unit, bool(self.model.bias), longest)
 
     def _norms(self, residuals: Tensor, records: FeatureRecords, by: Clip) -> Tensor:
         if self.views is not None:

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from app.formats.damage import DataDamagedError
 from app.privacy.numerics import GROUP, Arithmetic
 from worker.data.entries import Entries, by_column
 from worker.data.norms import norm_bound, root_bound
@@ -67,8 +68,8 @@ class FeatureRecords(Records, Protocol):
         Coefficients in float32 let float32 add GROUP rows of a pass at a time, and float64 the groups.
 
         Args:
-            arithmetic: see Numerics. From 2 on, products of sparse rows on a processor, and sums of groups, add in
-                their order.
+            arithmetic: see Numerics. From 2 on, products of sparse rows, and sums of groups, on a processor add in an
+                order that is ours (worker.data.entries).
         """
         ...
 
@@ -211,11 +212,14 @@ class SparseRecords(Cuttable["SparseRecords"]):
         squares = np.bincount(rows, weights=matrix.data**2, minlength=matrix.shape[0])
         # Without any entry NumPy forgets the weights, and counts in integers.
         norms = root_bound(torch.from_numpy(squares.astype(np.float64)), matrix.shape[1])
-        self._fill(matrix, labels, norms.masked_fill_(torch.from_numpy(broken), torch.inf), narrow=narrow)
+        self._fill(matrix, labels, norms.masked_fill_(torch.from_numpy(broken), torch.inf))
+        self._narrow = narrow
 
-    def _fill(self, matrix: Any, labels: Tensor, norms: Tensor, *, narrow: bool = False) -> SparseRecords:
-        """`narrow`: the features are numbers of float32."""
-        self._matrix, self._narrow, self._keeps = matrix, narrow, False
+    def _fill(self, matrix: Any, labels: Tensor, norms: Tensor) -> SparseRecords:
+        self._matrix = matrix
+        self._narrow = False  # the features are numbers of float32
+        self._even = False  # all features of a record that are not 0 are one number
+        self._keeps = False
         self._rows: Entries | None = None
         self._columns: Entries | None = None
         self._forward: Tensor | None = None
@@ -238,7 +242,8 @@ class SparseRecords(Cuttable["SparseRecords"]):
         """See FeatureRecords.adjoint."""
         table = coefficients.T.contiguous()
         if arithmetic > 1 and self._on_cpu:
-            return self._transposed().product(table) if self._keeps else self._entries().scattered(table)
+            rows = self._entries()
+            return self._transposed(rows).product(rows.scaled(table)) if self._keeps else rows.scattered(table)
         if self._keeps and self._backward is None:
             self._backward = _torch_csr(self._matrix.T.tocsr())
         if self._backward is not None:
@@ -258,7 +263,7 @@ class SparseRecords(Cuttable["SparseRecords"]):
     def select(self, indices: NDArray[np.int64]) -> SparseRecords:
         """See Records.select."""
         at = moved(torch.from_numpy(indices), self.labels.device)
-        return self._like(self._matrix[indices], self.labels[at], self.private_norms[at], narrow=self._narrow)
+        return self._like(self._matrix[indices], self.labels[at], self.private_norms[at])
 
     def piece(self, start: int, rows: int, dtype: torch.dtype) -> SparseRecords:
         """Padding rows have no entries."""
@@ -268,7 +273,20 @@ class SparseRecords(Cuttable["SparseRecords"]):
         entries = (self._matrix.data[part], self._matrix.indices[part], ends - ends[0])
         matrix = scipy.sparse.csr_matrix(entries, shape=(rows, self._matrix.shape[1]))
         labels, norms = filled(self.labels, start, rows), filled(self.private_norms, start, rows)
-        return self._like(matrix, labels, norms, narrow=self._narrow)
+        return self._like(matrix, labels, norms)
+
+    def even(self) -> SparseRecords:
+        """The same records, whose kept passes hold each record's value once: 2 bytes a feature and not 6.
+
+        Raises:
+            DataDamagedError: a record has two values, which hashed presence of words never has.
+        """
+        data, ends = self._matrix.data, self._matrix.indptr
+        if (data != np.repeat(np.append(data, 0.0)[ends[:-1]], np.diff(ends))).any():
+            raise DataDamagedError("a stored record of hashed words has two values: its words were declared as present")
+        made = self._like(self._matrix, self.labels, self.private_norms)
+        made._even, made.in_random_order = True, self.in_random_order
+        return made
 
     def _kept(self, piece: SparseRecords) -> SparseRecords:
         """Keeps Xᵀ: its product is faster and uses all cores, but making it costs more than one step."""
@@ -277,12 +295,12 @@ class SparseRecords(Cuttable["SparseRecords"]):
 
     def _entries(self) -> Entries:
         if self._rows is None:  # a copy pays for many steps only
-            self._rows = Entries.of(self._matrix, narrow=self._narrow and self._keeps)
+            self._rows = Entries.of(self._matrix, narrow=self._narrow and self._keeps, even=self._even)
         return self._rows
 
-    def _transposed(self) -> Entries:
+    def _transposed(self, rows: Entries) -> Entries:
         if self._columns is None:
-            self._columns = Entries.of(self._matrix.T.tocsr(), narrow=self._narrow)
+            self._columns = rows.transposed(self._matrix, narrow=self._narrow)
         return self._columns
 
     @property
@@ -311,7 +329,7 @@ class SparseRecords(Cuttable["SparseRecords"]):
         lengths = np.bincount(rows[kept], weights=made.data**2, minlength=len(seeds)).astype(np.float64)
         broken = torch.isinf(self.private_norms.cpu()).repeat_interleave(each)
         norms = root_bound(torch.from_numpy(lengths), made.shape[1]).masked_fill_(broken, torch.inf)
-        found = self._like(made, self.labels.cpu().repeat_interleave(each), norms)
+        found = SparseRecords.__new__(SparseRecords)._fill(made, self.labels.cpu().repeat_interleave(each), norms)
         return found if self._on_cpu else found.as_csr(self.labels.device)
 
     def grams(self, each: int) -> Tensor:
@@ -336,7 +354,7 @@ class SparseRecords(Cuttable["SparseRecords"]):
     def as_csr(self, device: torch.device) -> SparseRecords:
         """The same records with all three products as torch's, on a device."""
         labels, norms = moved(self.labels, device), moved(self.private_norms, device)
-        made = self._like(self._matrix, labels, norms, narrow=self._narrow)
+        made = self._like(self._matrix, labels, norms)
         made._forward = moved(self._csr(), device)
         made._backward = moved(_torch_csr(self._matrix.T.tocsr()), device)
         made._squares = moved(_torch_csr(self._matrix.power(2)), device)
@@ -354,14 +372,17 @@ class SparseRecords(Cuttable["SparseRecords"]):
             self._forward = _torch_csr(self._matrix)
         return self._forward
 
-    @staticmethod
-    def _like(matrix: Any, labels: Tensor, norms: Tensor, *, narrow: bool = False) -> SparseRecords:
-        return SparseRecords.__new__(SparseRecords)._fill(matrix, labels, norms, narrow=narrow)
+    def _like(self, matrix: Any, labels: Tensor, norms: Tensor) -> SparseRecords:
+        made = SparseRecords.__new__(SparseRecords)._fill(matrix, labels, norms)
+        made._narrow, made._even = self._narrow, self._even
+        return made
 
 
 def added(groups: Tensor) -> Tensor:
-    """Σ_g groups[g], float64 (…) of float32 (g, …), group by group."""
-    total = torch.zeros(groups.shape[1:], dtype=torch.float64, device=groups.device)
+    """Σ_g groups[g], float64 (…) of float32 (g, …), group by group on a processor."""
+    if groups.device.type != "cpu":
+        return groups.sum(dim=0, dtype=torch.float64)
+    total = torch.zeros(groups.shape[1:], dtype=torch.float64)
     if LINEAR is None or not LINEAR.add_groups(total, groups):
         for each in groups.unbind(0):
             total += each

@@ -26,17 +26,32 @@ typedef double quad __attribute__((vector_size(32), aligned(8), may_alias));
 
 /* --- Sparse rows --- */
 
-/* out[k][i] = sum over row i's entries of value * table[column][k], entry by entry, for `lanes` outputs at a time. */
-#define ROW_PRODUCTS(type, lanes)                                                                                      \
+#define ENTRY(type, e, value) *(const type *)(table + (int64_t)columns[e] * outputs + k) * (double)values[value]
+
+/* out[k][i] = sum over row i's entries of value * table[column][k], for `lanes` outputs at a time: every fourth entry
+ * goes to one of four sums, which hide each other's latency. */
+#define ROW_PRODUCTS(type, lanes, of)                                                                                  \
     for (; outputs - k >= lanes; k += lanes)                                                                           \
         for (int64_t i = first; i < last; i++) {                                                                       \
+            const int64_t end = ends[i + 1];                                                                           \
+            int64_t e = ends[i];                                                                                       \
             double each[lanes];                                                                                        \
-            type sum = {0};                                                                                            \
-            for (int64_t e = ends[i]; e < ends[i + 1]; e++)                                                            \
-                sum += *(const type *)(table + (int64_t)columns[e] * outputs + k) * (double)values[e];                 \
-            memcpy(each, &sum, sizeof each);                                                                           \
+            type a = {0}, b = {0}, c = {0}, d = {0};                                                                   \
+            for (; e + 4 <= end; e += 4) {                                                                             \
+                a += ENTRY(type, e, of(e));                                                                            \
+                b += ENTRY(type, e + 1, of(e + 1));                                                                    \
+                c += ENTRY(type, e + 2, of(e + 2));                                                                    \
+                d += ENTRY(type, e + 3, of(e + 3));                                                                    \
+            }                                                                                                          \
+            if (e < end) a += ENTRY(type, e, of(e));                                                                   \
+            if (e + 1 < end) b += ENTRY(type, e + 1, of(e + 1));                                                       \
+            if (e + 2 < end) c += ENTRY(type, e + 2, of(e + 2));                                                       \
+            a = (a + b) + (c + d);                                                                                     \
+            memcpy(each, &a, sizeof each);                                                                             \
             for (int64_t q = 0; q < lanes; q++) out[(k + q) * rows + i] = each[q];                                     \
         }
+#define OF_ENTRY(e) (e)
+#define OF_ROW(e) i /* one value for all entries of a row */
 
 /* out[column][k] += value * table[i][k], row by row and entry by entry, for `lanes` outputs at a time. */
 #define COLUMN_SUMS(type, lanes)                                                                                       \
@@ -47,16 +62,17 @@ typedef double quad __attribute__((vector_size(32), aligned(8), may_alias));
                 *(type *)(out + (int64_t)columns[e] * outputs + k) += row * (double)values[e];                         \
         }
 
-#define SPARSE(kind, index, number)                                                                                    \
+#define PRODUCT(kind, index, number, value)                                                                            \
     INLINE void product_##kind(double *out, int64_t rows, const int64_t *ends, const index *columns,                   \
                                const number *values, const double *table, int64_t outputs, int64_t first,              \
                                int64_t last) {                                                                         \
         int64_t k = 0;                                                                                                 \
         last = last < rows ? last : rows;                                                                              \
-        ROW_PRODUCTS(quad, 4)                                                                                          \
-        ROW_PRODUCTS(pair, 2)                                                                                          \
-        ROW_PRODUCTS(single, 1)                                                                                        \
-    }                                                                                                                  \
+        ROW_PRODUCTS(quad, 4, value)                                                                                   \
+        ROW_PRODUCTS(pair, 2, value)                                                                                   \
+        ROW_PRODUCTS(single, 1, value)                                                                                 \
+    }
+#define SCATTER(kind, index, number)                                                                                   \
     INLINE void scatter_##kind(double *out, int64_t rows, const int64_t *ends, const index *columns,                   \
                                const number *values, const double *table, int64_t outputs) {                           \
         int64_t k = 0;                                                                                                 \
@@ -64,8 +80,11 @@ typedef double quad __attribute__((vector_size(32), aligned(8), may_alias));
         COLUMN_SUMS(pair, 2)                                                                                           \
         COLUMN_SUMS(single, 1)                                                                                         \
     }
-SPARSE(narrow, uint16_t, float)
-SPARSE(wide, int32_t, double)
+PRODUCT(narrow, uint16_t, float, OF_ENTRY)
+PRODUCT(wide, int32_t, double, OF_ENTRY)
+PRODUCT(even, uint16_t, float, OF_ROW)
+SCATTER(narrow, uint16_t, float)
+SCATTER(wide, int32_t, double)
 
 /* --- Groups --- */
 
@@ -217,15 +236,19 @@ INLINE int64_t clip(double *out, double *norms, const Outputs *in, const int64_t
 
 #if defined(__x86_64__)
 #define WIDE __attribute__((target("avx2,fma"))) static
-#define SPARSE_PATHS(kind, index, number)                                                                              \
+#define PRODUCT_PATH(kind, index, number)                                                                              \
     WIDE void product_##kind##_avx2(PRODUCT_ARGUMENTS(index, number), int64_t first, int64_t last) {                   \
         product_##kind(out, rows, ends, columns, values, table, outputs, first, last);                                 \
-    }                                                                                                                  \
+    }
+#define SCATTER_PATH(kind, index, number)                                                                              \
     WIDE void scatter_##kind##_avx2(PRODUCT_ARGUMENTS(index, number)) {                                                \
         scatter_##kind(out, rows, ends, columns, values, table, outputs);                                              \
     }
-SPARSE_PATHS(narrow, uint16_t, float)
-SPARSE_PATHS(wide, int32_t, double)
+PRODUCT_PATH(narrow, uint16_t, float)
+PRODUCT_PATH(wide, int32_t, double)
+PRODUCT_PATH(even, uint16_t, float)
+SCATTER_PATH(narrow, uint16_t, float)
+SCATTER_PATH(wide, int32_t, double)
 WIDE void add_groups_avx2(double *out, const float *in, int64_t groups, int64_t count) {
     add_groups(out, in, groups, count);
 }
@@ -235,15 +258,19 @@ WIDE int64_t clip_avx2(CLIP_ARGUMENTS) { return clip(CLIP_NAMES); }
 #define ON(path, name, ...) name(__VA_ARGS__)
 #endif
 
-#define SPARSE_CALLS(kind, index, number)                                                                              \
+#define PRODUCT_CALL(kind, index, number)                                                                              \
     void scrimp_product_##kind(int path, PRODUCT_ARGUMENTS(index, number), int64_t first, int64_t last) {              \
         ON(path, product_##kind, out, rows, ends, columns, values, table, outputs, first, last);                       \
-    }                                                                                                                  \
+    }
+#define SCATTER_CALL(kind, index, number)                                                                              \
     void scrimp_scatter_##kind(int path, PRODUCT_ARGUMENTS(index, number)) {                                           \
         ON(path, scatter_##kind, out, rows, ends, columns, values, table, outputs);                                    \
     }
-SPARSE_CALLS(narrow, uint16_t, float)
-SPARSE_CALLS(wide, int32_t, double)
+PRODUCT_CALL(narrow, uint16_t, float)
+PRODUCT_CALL(wide, int32_t, double)
+PRODUCT_CALL(even, uint16_t, float)
+SCATTER_CALL(narrow, uint16_t, float)
+SCATTER_CALL(wide, int32_t, double)
 
 void scrimp_add_groups(int path, double *out, const float *in, int64_t groups, int64_t count) {
     ON(path, add_groups, out, in, groups, count);

@@ -19,7 +19,9 @@ from worker.native.library import INSTALLED, Library
 
 POINTER, COUNT, NUMBER = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 ROWS = 64  # as in linear.c
+SUMS = 4  # of a row's entries, side by side; as in linear.c
 KINDS = {(np.dtype(np.uint16), np.dtype(np.float32)): "narrow", (np.dtype(np.int32), np.dtype(np.float64)): "wide"}
+EVEN = "even"
 
 
 @dataclass(frozen=True)
@@ -51,11 +53,12 @@ class LinearSteps:
         self.path, opened = library.number, library.opened
         entries: list[Any] = [ctypes.c_int, POINTER, COUNT, *[POINTER] * 4, COUNT]
         self._products, self._scatters = {}, {}
-        for kind in KINDS.values():
-            product, scatter = opened[f"scrimp_product_{kind}"], opened[f"scrimp_scatter_{kind}"]
+        for kind in (*KINDS.values(), EVEN):
+            product = self._products[kind] = opened[f"scrimp_product_{kind}"]
             product.argtypes, product.restype = [*entries, COUNT, COUNT], None
+        for kind in KINDS.values():
+            scatter = self._scatters[kind] = opened[f"scrimp_scatter_{kind}"]
             scatter.argtypes, scatter.restype = entries, None
-            self._products[kind], self._scatters[kind] = product, scatter
         self._groups, self._clip = opened.scrimp_add_groups, opened.scrimp_clip
         self._groups.argtypes, self._groups.restype = [ctypes.c_int, POINTER, POINTER, COUNT, COUNT], None
         pass_sizes = [COUNT, COUNT, COUNT]
@@ -79,15 +82,19 @@ class LinearSteps:
         values: NDArray[Any],
         table: Tensor,
         part: slice,
+        *,
+        even: bool,
     ) -> None:
-        """out[k, i] = Σ over row i's entries of value · table[column, k], entry by entry, for the rows of `part`.
+        """out[k, i] = Σ over row i's entries of value · table[column, k], for the rows of `part`: in SUMS sums, which
+        are added by pairs.
 
         Args:
             out: float64 (K, n).
             ends, columns, values: the rows, of types that it `takes`; rows end where the next one begins.
             table: float64 (columns, K).
+            even: `values` has one for all entries of a row; columns take two bytes.
         """
-        call = self._products[KINDS[columns.dtype, values.dtype]]
+        call = self._products[EVEN if even else KINDS[columns.dtype, values.dtype]]
         call(*self._arguments(out, out.shape[1], ends, columns, values, table), part.start, part.stop)
 
     def scatter(

@@ -16,7 +16,7 @@ from worker.data.mapped import MappedRecords
 from worker.data.passes import Batch, Filled
 from worker.data.placed import CPU, placed, prepared_on
 from worker.data.ranks import RanksError, own_rows
-from worker.data.records import Records
+from worker.data.records import Records, SparseRecords
 from worker.data.shards import Shards
 from worker.data.units import Users
 from worker.messages import Resalt, WarningCode
@@ -334,6 +334,8 @@ class Training:
         self._passes_of_everything = self._passes(len(own))
         self._everything: Batch[Any] = plan.resident(own)
         if plan.keeps_passes and not isinstance(train, MappedRecords):
+            if plan.even_words and isinstance(self._everything, SparseRecords):
+                self._everything = self._everything.even()
             self._everything = prepared_on(plan.device, self._everything, plan.numerics.rows_per_pass, plan.model.dtype)
 
     def _own_part(self, train: Records) -> Records:

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from app.contracts.base import AccountName
-from app.contracts.dataset_spec import Features, Task
+from app.contracts.dataset_spec import Features, HashedText, Task
+from app.contracts.extractor import Words
 from app.contracts.job_spec import JobSpec, LinearModel
 from app.contracts.optimizers import PublicSideSettings
 from app.contracts.sampling import Cyclic
@@ -68,6 +69,7 @@ class Plan:
         device: of passes, sums, noise, parameters and optimizer state.
         ranks: the processes that share the attempt's passes.
         views: of each record in a step; None: the record itself.
+        even_words: records are hashed words that are declared as present or not: one value in each record.
     """
 
     spec: JobSpec
@@ -84,6 +86,7 @@ class Plan:
     device: torch.device = CPU
     ranks: Ranks = ALONE
     views: Views | None = None
+    even_words: bool = False
 
     @property
     def sampling(self) -> Literal["full_batch", "poisson", "cyclic"]:
@@ -367,7 +370,15 @@ def build_plan(
         device=device,
         ranks=ranks,
         views=views,
+        even_words=numerics.arithmetic > 1 and _even_words(spec, features),
     )
+
+
+def _even_words(spec: JobSpec, features: Features) -> bool:
+    """Returns True if records are hashed words that are declared as present or not."""
+    extractor = spec.model.extractor if isinstance(spec.model, LinearModel) else None
+    words = features if extractor is None else extractor.words
+    return isinstance(words, HashedText | Words) and words.binary
 
 
 def _of_rows(numerics: Numerics, rows: int | None) -> Numerics:
