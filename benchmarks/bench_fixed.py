@@ -112,17 +112,17 @@ Made by `python benchmarks/bench_fixed.py`.
 
 Machine: {machine}.
 
-Jobs with Poisson batches of {batch} expected records, run by the service's own loop with P as admission chooses it. Plain
-torch: autograd and SGD on {batch} records of the same module, in float32. Milliseconds of processor time of one thread;
-steps take turns; the least of {rounds} rounds, and in one column the difference of medians. Steps without records are
-left out. The aim is {aim:.0f} ms beyond plain torch.
+Jobs with Poisson batches of {batch} expected records, run by the service's own loop with P as admission chooses it.
+Plain torch: autograd and SGD on {batch} records of the same module, in float32. Milliseconds of processor time of one
+thread; steps take turns; the least of {rounds} rounds, and in one column the difference of medians. Steps without
+records are left out. The aim is {aim:.0f} ms beyond plain torch.
 
 | | P | tensors | numbers | plain | private | beyond it | of medians | met |
 |---|---|---|---|---|---|---|---|---|
 {rows}
 
-The parts of a private step, each the least of {rounds} steps: "passes" is forward and backward, which plain torch has as
-well. Noise that another thread makes meanwhile counts in whatever part runs then.
+The parts of a private step, each the least of {rounds} steps: "passes" is forward and backward, which plain torch has
+as well. Noise that another thread makes meanwhile counts in whatever part runs then.
 
 | | {parts} |
 |---|{lines}

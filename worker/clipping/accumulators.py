@@ -253,7 +253,8 @@ class ParameterAccumulator:
     @property
     def _fits(self) -> bool:
         """True if formed gradients may be kept until the clip factors are known."""
-        return len(self._merged) * self._shape.numel() * 8 <= 2 * KEEP_BYTES
+        each = 8 if self._arithmetic == 1 else self._merged.dtype.itemsize
+        return len(self._merged) * self._shape.numel() * each <= 2 * KEEP_BYTES
 
     def _keeps(self) -> bool:
         return not self._factored and self._merged.dense is None and self._fits
