@@ -51,7 +51,6 @@ PUBLIC = {
     "worker/clipping/bookkeeping.py: _tap",
     "worker/clipping/accumulators.py: _fits",
     "worker/clipping/accumulators.py: _rows",
-    "worker/clipping/accumulators.py: squares",
     "worker/clipping/bookkeeping.py: _attach",
     "worker/clipping/own.py: called",
     "worker/clipping/rules.py: _learned_positions",

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from app.contracts.job_spec import MlpModel
 from app.errors import PrivacyError
 from app.privacy.numerics import DENSE_GROUP, GROUP, records_bound, sensitivity_slack
-from worker.clipping import accumulators, scratch, totals
+from worker.clipping import lengths, scratch, totals
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.engine import Clip
 from worker.clipping.linear import LONGEST, LinearClipping
@@ -280,7 +280,7 @@ def test_a_network_s_sums_have_the_same_bits_without_the_library(monkeypatch: py
     batch = shuffled(DenseRecords(*nasty("scales", 300, np.random.default_rng(5))), np.arange(300))
     found = []
     for steps in (STEPS, None):
-        for module in (scratch, totals, accumulators):
+        for module in (scratch, totals, lengths):
             monkeypatch.setattr(module, "STEPS", steps)
         found.append(flat(network_engine(grid=Grid(400, NETWORK.rows_per_pass)).private_sum(NETWORK.init(KEY), batch)))
     assert torch.equal(found[0].view(torch.int64), found[1].view(torch.int64))

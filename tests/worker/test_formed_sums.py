@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -12,20 +13,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from app.errors import PrivacyError
 from app.privacy.numerics import GROUP, Arithmetic, sensitivity_slack
 from tests.worker.test_float32_sums import nasty, with_one_more
-from worker.clipping import accumulators, scratch, totals
-from worker.clipping.accumulators import LONGEST, ParameterAccumulator, by_lanes
+from worker.clipping import lengths, scratch, totals
+from worker.clipping.accumulators import LONGEST, ParameterAccumulator
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.engine import Clip
-from worker.clipping.terms import Dense, Outer
+from worker.clipping.lengths import squared_lengths, squared_lengths_of_rows
+from worker.clipping.terms import Dense, Outer, Rows
 from worker.clipping.totals import Grid, GridTotals, in_float32
 from worker.data.records import DenseRecords
 from worker.native.steps import STEPS
 from worker.noise.order import shuffled
 
 ROWS, POSITIONS, WIDTH, OUTPUTS = 2 * GROUP + 16, 30, 3, 4
-compiled = pytest.mark.skipif(STEPS is None, reason="there is no compiled library")
 
 
 # --- Lengths ---
@@ -41,15 +43,51 @@ def numbers_of(kind: str, n: int, width: int) -> Tensor:
     return found
 
 
-@compiled
+def both_ways(of: Callable[[], Tensor], monkeypatch: pytest.MonkeyPatch) -> tuple[Tensor, Tensor]:
+    """Compiled, and by torch."""
+    found = of()
+    monkeypatch.setattr(lengths, "STEPS", None)
+    return found, of()
+
+
 @pytest.mark.parametrize("kind", ["plain", "scales", "broken"])
 @pytest.mark.parametrize("width", [1, 31, 32, 33, 64, 1000, 4097])
-def test_lengths_have_the_same_bits_without_the_library(kind: str, width: int) -> None:
-    numbers, out = numbers_of(kind, 7, width), torch.empty(7, dtype=torch.float64)
-    assert STEPS is not None and STEPS.squares(out, numbers)
-    other = by_lanes(numbers)
-    assert torch.equal(torch.isnan(out), torch.isnan(other))
-    assert torch.equal(out.nan_to_num().view(torch.int64), other.nan_to_num().view(torch.int64))
+def test_lengths_have_the_same_bits_without_the_library(kind: str, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = numbers_of(kind, 7, width)
+    one, two = both_ways(lambda: squared_lengths(numbers), monkeypatch)
+    assert torch.equal(torch.isnan(one), torch.isnan(two))
+    assert torch.equal(one.nan_to_num().view(torch.int64), two.nan_to_num().view(torch.int64))
+
+
+@pytest.mark.parametrize("kind", ["plain", "scales", "broken"])
+@pytest.mark.parametrize(("places", "width"), [(1, 1), (5, 31), (50, 64), (3, 513), (9, 1100)])
+def test_lengths_of_rows_have_the_same_bits_without_the_library(
+    kind: str, places: int, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = numbers_of(kind, 6 * places, width).view(6, places, width)
+    ids = torch.randint(0, 4, (6, places), generator=torch.Generator().manual_seed(places))
+    one, two = both_ways(lambda: squared_lengths_of_rows(ids, values), monkeypatch)
+    assert torch.equal(torch.isnan(one), torch.isnan(two))
+    assert torch.equal(one.nan_to_num().view(torch.int64), two.nan_to_num().view(torch.int64))
+
+
+@given(st.integers(1, 12), st.integers(1, 40), st.integers(0, 2**31), st.sampled_from(["same", "few", "cancelling"]))
+def test_a_bound_of_rows_holds(places: int, width: int, seed: int, kind: str) -> None:
+    """Against fractions: one id for all, few ids, and rows that cancel."""
+    generator = np.random.default_rng(seed)
+    ids = torch.from_numpy(generator.integers(0, 1 if kind == "same" else 3, (1, places)))
+    values = generator.normal(size=(1, places, width)) * 10.0 ** generator.integers(-12, 12, (1, places, 1))
+    if kind == "cancelling":
+        values = np.broadcast_to(values[:, :1], values.shape) * np.where(np.arange(places) % 2, 1, -1)[None, :, None]
+    term = Rows(ids, torch.from_numpy(values.astype(np.float32)), 3)
+    found = term.squares()
+    exact = Fraction(0)
+    for row in range(3):
+        mine = term.values[0][ids[0] == row].numpy()
+        exact += sum((sum(map(Fraction, column.tolist()), Fraction(0)) ** 2 for column in mine.T), Fraction(0))
+    assert abs(Fraction(float(found.squares[0])) - exact) <= Fraction(float(found.slack[0]))
+    old = term.squares(1)
+    assert float(abs(old.squares - found.squares)) <= float(old.slack + found.slack)
 
 
 @given(st.integers(1, 200), st.integers(0, 2**31), st.booleans())
@@ -204,7 +242,7 @@ def test_float32_sums_are_those_of_float64_and_need_no_library(monkeypatch: pyte
     wide, parameters = engine(None)
     exact, found = wide.private_sum(parameters, batch), []
     for steps in (STEPS, None):
-        for module in (scratch, totals, accumulators):
+        for module in (scratch, totals, lengths):
             monkeypatch.setattr(module, "STEPS", steps)
         found.append(engine(grid=Grid(400, ROWS))[0].private_sum(parameters, batch))
     assert torch.equal(flat(found[0]), flat(found[1]))
@@ -260,3 +298,31 @@ def test_arithmetic_2_forms_products_over_positions_more_often(
         total = torch.zeros(shape, dtype=torch.float64)
         of.add_to(total, factors)
         torch.testing.assert_close(total, torch.einsum("n,npq->pq", factors, exact), rtol=1e-4, atol=1e-4)
+
+
+def test_what_the_backward_pass_measures_has_the_bits_of_what_is_measured_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A parameter's only term is measured where it is made; kept terms are measured once all are known."""
+    batch = shuffled(DenseRecords(*nasty("plain", 250, np.random.default_rng(1))), np.arange(250))
+    at_once, parameters = engine(grid=Grid(400, ROWS))
+    found, run = at_once.private_sum(parameters, batch), Bookkeeping._run
+
+    def without(self: Bookkeeping[Any], piece: Any, rows: int | None = None, clip: Clip | None = None) -> Any:
+        losses, opened = run(self, piece, rows)
+        assert len(opened.terms) == 4 and not opened.measured
+        return losses, opened
+
+    monkeypatch.setattr(Bookkeeping, "_run", without)
+    after, _ = engine(grid=Grid(400, ROWS))
+    assert torch.equal(flat(found), flat(after.private_sum(parameters, batch)))
+
+
+def test_a_parameter_with_more_terms_than_uses_is_refused() -> None:
+    """It would have been measured without its other terms."""
+    own, parameters = engine(grid=Grid(400, ROWS))
+    batch = shuffled(DenseRecords(*nasty("plain", 3, np.random.default_rng(1))), np.arange(3))
+    write = own._write_down
+    own._write_down = lambda opened, found: write(opened, [*found, *found])  # type: ignore[method-assign]
+    with pytest.raises(PrivacyError, match="more often"):
+        own.private_sum(parameters, batch)

@@ -21,11 +21,11 @@ from torch import Tensor
 
 from app.errors import PrivacyError
 from app.privacy.numerics import NORM_FLOOR, Arithmetic
+from worker.clipping.lengths import squared_lengths
 from worker.clipping.scratch import Scratch
 from worker.clipping.terms import BLOCK, ROUNDING32, Merged, Outer, Term
 from worker.data.norms import ROUNDING
 from worker.data.placed import chunk_bytes
-from worker.native.steps import STEPS
 
 CHUNK_BYTES = 2**23  # of float64 temporaries, so that they stay in the cache
 WIDE_BYTES = 2**19  # of float64 copies of formed gradients: in a core's own cache
@@ -34,7 +34,6 @@ KEEP_BYTES = 2**26  # formed gradients up to this size are kept until the clip f
 # where gradients stay in the cache, and where they do not.
 MEMORY_COST, CACHED_COST, READ_COST = 64, 12, 32
 TILE = 2**18  # numbers of a group's product that are added to the total while the cache has them
-LANES = 32  # sums of squares side by side, as in steps.c
 LONGEST = 2.0**60  # a longer input or gradient counts as not finite where float32 adds: no product can overflow
 SMALL = 2**15  # up to this many numbers, formed gradients are mostly kept and not formed again
 
@@ -47,9 +46,11 @@ class ParameterAccumulator:
         shape: the parameter's.
         divisor: float64, in the parameter's shape. Gradients are divided by it elementwise before they are measured.
         scratch: the engine's scratch memory.
-        name: the parameter's name, for its share of that memory.
         group: how many records float32 may add; None: sums are in float64. They are for products over positions, too.
         arithmetic: see Numerics.
+
+    Attributes:
+        positions: how many rows of the products over records belong to one record, over all uses of the parameter.
     """
 
     def __init__(
@@ -58,17 +59,18 @@ class ParameterAccumulator:
         shape: torch.Size,
         divisor: Tensor | None = None,
         scratch: Scratch | None = None,
-        name: str = "",
         group: int | None = None,
         arithmetic: Arithmetic = 2,
     ) -> None:
-        self._scratch, self._name = scratch or Scratch(), name
+        self._scratch = scratch or Scratch()
         self._merged, self._shape, self._divisor = Merged.of(terms), shape, divisor
         self._kept: list[Tensor] | None = None
+        self._measured: tuple[Tensor, Tensor] | None = None
         self._arithmetic = arithmetic
         self._factored = self._can_stay_factored()
         self._group = group if self._narrow() and divisor is None else None
-        self._slices = self._cut()
+        self._chunks = self._cut()
+        self.positions = self._merged.positions
 
     def _narrow(self) -> bool:
         """True if the gradients are float32, and formed or of one position. Depends on sizes only."""
@@ -88,19 +90,18 @@ class ParameterAccumulator:
         """True if gradients are formed."""
         return not self._factored
 
-    @property
-    def positions(self) -> int:
-        """How many rows of the products over records belong to one record, over all uses of the parameter."""
-        return self._merged.positions
-
     def squares(self) -> tuple[Tensor, Tensor]:
-        """‖g_i‖², and a bound on what rounding took from it, float64 (n,) each."""
-        kept: list[Tensor] | None = [] if self._keeps() else None
-        parts = [self._chunk_squares(self._merged.take(at), kept) for at in self._slices]
-        self._kept = kept
-        if len(parts) == 1:
-            return parts[0]
-        return torch.cat([squares for squares, _ in parts]), torch.cat([slack for _, slack in parts])
+        """‖g_i‖², and a bound on what rounding took from it, float64 (n,) each.
+
+        Computed once. Lets the terms go if it keeps the gradients.
+        """
+        if self._measured is None:
+            kept: list[Tensor] | None = [] if self._keeps() else None
+            parts = [self._chunk_squares(self._merged.take(at), kept) for at in self._chunks]
+            self._measured = torch.cat([squares for squares, _ in parts]), torch.cat([slack for _, slack in parts])
+            if kept is not None:
+                self._kept, self._merged = kept, Merged(None, None, None)
+        return self._measured
 
     def add_to(self, total: Tensor, factors: Tensor, *, first: bool = False) -> None:
         """total += Σ_i factors_i g_i, in the precision of `total`.
@@ -115,7 +116,7 @@ class ParameterAccumulator:
         """
         # Sums the pass by itself and adds it once: rounding into a large total then grows only with the passes.
         own = total if first else self._scratch.empty("sum", total.shape, total.dtype, total.device)
-        for number, at in enumerate(self._slices):
+        for number, at in enumerate(self._chunks):
             kept = self._kept[number] if self._kept is not None else None
             self._add_chunk(own, self._merged.take(at), factors[at], kept, 0 if number == 0 else 1)
         if own is not total:
@@ -153,14 +154,16 @@ class ParameterAccumulator:
         if self._group is None or self._factored:
             raise PrivacyError("this parameter's sums are in float64")
         narrow = factors.float()
-        for number, at in enumerate(self._slices):
-            kept = self._kept[number] if self._kept is not None else self._formed(self._merged.take(at))
+        for number, at in enumerate(self._chunks):
+            kept = self._kept[number] if self._kept is not None else self._merged.take(at).formed(self._shape)
             add(kept.flatten(1), narrow[at], self._group)
 
     def _add_chunk(self, total: Tensor, chunk: Merged, factors: Tensor, kept: Tensor | None, keep: int) -> None:
         """total = keep · total + the chunk's sum; with keep = 0 the old content may be anything."""
         if not self._factored:
-            self._add_formed(total.view(-1), (self._formed(chunk) if kept is None else kept).flatten(1), factors, keep)
+            self._add_formed(
+                total.view(-1), (chunk.formed(self._shape) if kept is None else kept).flatten(1), factors, keep
+            )
             return
         if chunk.outer is not None:
             chunk.outer.add_to(total.view(chunk.outer.left.shape[2], -1), factors, self._scratch, keep)
@@ -179,7 +182,7 @@ class ParameterAccumulator:
 
     def _chunk_squares(self, chunk: Merged, kept: list[Tensor] | None) -> tuple[Tensor, Tensor]:
         if not self._factored:
-            gradients = self._formed(chunk, 0 if kept is None else len(kept))
+            gradients = chunk.formed(self._shape)
             if kept is not None:
                 kept.append(gradients)
             if self._divisor is not None:
@@ -194,7 +197,7 @@ class ParameterAccumulator:
                 return self._one_position(outer)
             found = outer.squares()
             return at_least(found.squares, found.slack, found.scale, outer.positions)
-        squares, slack, scale = (rows if self._divisor is None else rows.over(self._divisor)).squares()
+        squares, slack, scale = (rows if self._divisor is None else rows.over(self._divisor)).squares(self._arithmetic)
         positions = rows.ids.shape[1]
         if outer is not None:  # (a + b)² = a² + b² + 2ab
             own = outer.squares()
@@ -220,14 +223,8 @@ class ParameterAccumulator:
         """Each row's sum of squares of (n, m), float64 (n,), and a bound on its rounding."""
         if numbers.dtype != torch.float32 or self._arithmetic == 1:
             return _sum_of_squares(numbers)
-        squares = torch.empty(numbers.shape[0], dtype=torch.float64, device=numbers.device)
-        if STEPS is None or not STEPS.squares(squares, numbers):
-            squares = by_lanes(numbers)
+        squares = squared_lengths(numbers)
         return squares, (numbers.shape[1] + 8) * ROUNDING * squares
-
-    def _formed(self, chunk: Merged, number: int = 0) -> Tensor:
-        """The chunk's gradients, in memory reserved for this parameter and chunk."""
-        return chunk.formed(self._shape, self._scratch, f"{self._name}/{number}")
 
     def _can_stay_factored(self) -> bool:
         """Returns True if Gram matrices and one product cost less than formed gradients. Depends on sizes only."""
@@ -290,19 +287,6 @@ def at_least(squares: Tensor, slack: Tensor, scale: Tensor, positions: int) -> t
         return squares, slack
     floor = scale.square() * (NORM_FLOOR**2 / positions)
     return squares, torch.maximum(slack, floor - squares)
-
-
-def by_lanes(numbers: Tensor) -> Tensor:
-    """Each row's sum of squares of float32 (n, m), float64 (n,): LANES sums side by side, as steps.c adds them."""
-    if numbers.device.type != "cpu":
-        return numbers.double().square().sum(dim=1)
-    lanes = torch.zeros(len(numbers), LANES, dtype=torch.float64)
-    for part in numbers.split(LANES, dim=1):
-        lanes[:, : part.shape[1]] += part.double().square()
-    total = torch.zeros(len(numbers), dtype=torch.float64)
-    for lane in lanes.unbind(dim=1):
-        total += lane
-    return total
 
 
 def _not_too_long(squares: Tensor) -> Tensor:

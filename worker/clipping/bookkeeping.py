@@ -11,6 +11,7 @@ Source: Bu et al. 2023, "Differentially private optimization on large model at s
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -55,7 +56,9 @@ class _Pass:
 
     records: int
     each: int  # rows of a record: its views
-    wanted: frozenset[int]  # the trainable parameters, by id
+    clip: Clip | None  # measures what it can in the backward pass, where it is in the cache; None: keeps all terms
+    uses: Counter[int] = field(default_factory=Counter)  # of each parameter in the forward pass, by id
+    measured: dict[int, ParameterAccumulator] = field(default_factory=dict)
     terms: dict[int, list[Term]] = field(default_factory=dict)
     lengths: set[int] = field(default_factory=set)  # dimension 1 of what layers got
 
@@ -175,7 +178,7 @@ class Bookkeeping(Generic[B]):
         (each,) = passes_on(self._device, records, rows, self._dtype)
         losses, opened = self._run(each.records, rows)
         with torch.no_grad():
-            for name, accumulator in self._accumulators(opened.terms, self._clip).items():
+            for name, accumulator in self._accumulators(opened, self._clip).items():
                 accumulator.add_to(total[name], each.weights(rows, self._device))
         return losses.detach().double(), total
 
@@ -215,7 +218,7 @@ class Bookkeeping(Generic[B]):
         norm = clip.max_grad_norm / self._records_per_unit
         for number, each in enumerate(passes_on(device, records, self._rows, self._dtype)):
             begin_pass(self._masks, number, self._rows, self._grid, self._views)
-            accumulators = self._accumulators(self._run(each.records)[1].terms, clip)
+            accumulators = self._accumulators(self._run(each.records, clip=clip)[1], clip)
             weights = each.weights(self._rows, device)
             add_clipped(totals, count, accumulators, self._trainable, self._kind, norm, weights, self._scratch)
         return totals.finish(count), count
@@ -232,35 +235,24 @@ class Bookkeeping(Generic[B]):
         losses, opened = self._run(piece)
         tensors = [each for terms in opened.terms.values() for term in terms for each in term.tensors]
         kept = [each.clone() for each in tensors]  # accumulators use scratch memory
-        norms = [
-            part for accumulator in self._accumulators(opened.terms, clip).values() for part in accumulator.squares()
-        ]
+        norms = [part for accumulator in self._accumulators(opened, clip).values() for part in accumulator.squares()]
         return [losses.detach(), *kept, *norms]
 
     def _zeros(self, parameters: Parameters) -> Parameters:
         return {name: torch.zeros_like(value, dtype=torch.float64) for name, value in parameters.items()}
 
-    def _accumulators(self, terms: dict[int, list[Term]], clip: Clip) -> dict[str, ParameterAccumulator]:
+    def _accumulators(self, opened: _Pass, clip: Clip) -> dict[str, ParameterAccumulator]:
         """The accumulators of the parameters that have a gradient; consumes the terms.
 
         Raises:
             PrivacyError: a record has more positions than the slack pays for. Depends on public shapes only.
         """
-        divisors = clip.divisors or {}
-        group = self._group if SMALLEST_NORM <= clip.max_grad_norm <= LARGEST_NORM else None
-        accumulators = {
-            name: ParameterAccumulator(
-                terms.pop(id(parameter)),
-                parameter.shape,
-                divisors.get(name),
-                self._scratch,
-                name,
-                group,
-                self._arithmetic,
-            )
-            for name, parameter in self._trainable.items()
-            if id(parameter) in terms
-        }
+        accumulators = {}
+        for at, name in self._names.items():
+            if at in opened.measured:
+                accumulators[name] = opened.measured.pop(at)
+            elif at in opened.terms:
+                accumulators[name] = self._accumulator(at, opened.terms.pop(at), clip)
         most = max((accumulator.positions for accumulator in accumulators.values()), default=0)
         if self._positions is not None and most > self._positions:
             raise PrivacyError(
@@ -268,9 +260,35 @@ class Bookkeeping(Generic[B]):
             )
         return accumulators
 
-    def _run(self, piece: B, rows: int | None = None) -> tuple[Tensor, _Pass]:
+    def _accumulator(self, at: int, terms: list[Term], clip: Clip) -> ParameterAccumulator:
+        """Of the parameter with this id."""
+        name, divisors = self._names[at], clip.divisors or {}
+        group = self._group if SMALLEST_NORM <= clip.max_grad_norm <= LARGEST_NORM else None
+        shape, divisor = self._trainable[name].shape, divisors.get(name)
+        return ParameterAccumulator(terms, shape, divisor, self._scratch, group, self._arithmetic)
+
+    def _write_down(self, opened: _Pass, found: Found) -> None:
+        """Keeps a layer's terms. A parameter's only term is measured at once: its formed gradients replace it.
+
+        Raises:
+            PrivacyError: a parameter has more terms than it was used in the forward pass.
+        """
+        for parameter, term in found:
+            at = id(parameter)
+            if at not in self._names:  # frozen parameters have no terms
+                continue
+            of_records = term if opened.each == 1 else term.of_views(opened.each)
+            if at in opened.measured:
+                raise PrivacyError("a parameter was used more often than the forward pass showed")
+            if opened.clip is None or opened.uses[at] != 1:
+                opened.terms.setdefault(at, []).append(of_records)
+                continue
+            opened.measured[at] = self._accumulator(at, [of_records], opened.clip)
+            opened.measured[at].squares()
+
+    def _run(self, piece: B, rows: int | None = None, clip: Clip | None = None) -> tuple[Tensor, _Pass]:
         """One forward and one backward pass over P rows, or `rows`: returns each row's loss, and the layers' terms."""
-        self._open = opened = _Pass(rows or self._rows, rows_of(self._views), self._wanted)
+        self._open = opened = _Pass(rows or self._rows, rows_of(self._views), clip)
         try:
             with torch.enable_grad():
                 losses = self._losses(self._module, piece)
@@ -289,10 +307,10 @@ class Bookkeeping(Generic[B]):
             self._open = None
 
     def _attach(self) -> None:
-        self._wanted = frozenset(id(p) for p in self._trainable.values())
+        self._names = {id(p): name for name, p in self._trainable.items()}
         fallbacks = []
         for name, module in self._module.named_modules():
-            own = [p for p in module.parameters(recurse=False) if id(p) in self._wanted]
+            own = [p for p in module.parameters(recurse=False) if id(p) in self._names]
             if not own:
                 continue
             _refuse_unruled(name, module)
@@ -300,7 +318,7 @@ class Bookkeeping(Generic[B]):
             alone = rule is None
             if rule is None and any(True for _ in module.children()):
                 direct = module.named_parameters(recurse=False)
-                rule = OwnParameters([each for each, p in direct if id(p) in self._wanted])
+                rule = OwnParameters([each for each, p in direct if id(p) in self._names])
             elif rule is None:
                 from worker.clipping.opacus_layers import opacus_rule  # noqa: PLC0415 - slow, and rarely needed
 
@@ -309,18 +327,26 @@ class Bookkeeping(Generic[B]):
                 except PrivacyError as error:
                     raise UnfitLayerError(_shown(name, module), str(error)) from None
                 fallbacks.append(_shown(name, module))
-            module.register_forward_hook(partial(self._tap, rule, alone), with_kwargs=True)
+            module.register_forward_hook(partial(self._tap, rule, alone, [id(p) for p in own]), with_kwargs=True)
         self.fallbacks = tuple(fallbacks)
         for parameter in self._trainable.values():
             parameter.requires_grad_(False)
 
     def _tap(
-        self, rule: Rule, alone: bool, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Any
+        self,
+        rule: Rule,
+        alone: bool,
+        own: Sequence[int],
+        module: nn.Module,
+        inputs: tuple[Any, ...],
+        named: dict[str, Any],
+        output: Any,
     ) -> Any:
-        """`alone`: the rule knows the first input only."""
+        """Args: alone: the rule knows the first input only. own: the module's parameters, by id."""
         opened = self._open
         if opened is None:
             return output  # a forward pass outside the engine
+        opened.uses.update(own)
         given = [each for each in (*inputs, *named.values()) if isinstance(each, Tensor)]
         if not given or (len(given) > 1 and (alone or any(each.requires_grad for each in given[1:]))):
             raise PrivacyError(
@@ -341,7 +367,7 @@ class Bookkeeping(Generic[B]):
         def note(held: tuple[Tensor, ...], gradient: Tensor) -> None:
             self._open = None  # what a rule computes again is not part of the pass
             try:  # without gradients, as every backward pass that makes no graph
-                _write_down(opened, found(module, *held, gradient))
+                self._write_down(opened, found(module, *held, gradient))
             finally:
                 self._open = opened
 
@@ -459,13 +485,6 @@ def _layers(trainable: Iterable[str]) -> dict[str, list[str]]:
     for name in trainable:
         layers.setdefault(name.rpartition(".")[0], []).append(name)
     return layers
-
-
-def _write_down(opened: _Pass, found: Found) -> None:
-    for parameter, term in found:
-        if id(parameter) in opened.wanted:  # frozen parameters have no terms
-            of_records = term if opened.each == 1 else term.of_views(opened.each)
-            opened.terms.setdefault(id(parameter), []).append(of_records)
 
 
 def _norm_bound(bounded: list[tuple[Tensor, Tensor]]) -> Tensor:

@@ -18,6 +18,8 @@ import torch
 from torch import Tensor
 
 from app.errors import PrivacyError
+from app.privacy.numerics import Arithmetic
+from worker.clipping.lengths import squared_lengths_of_rows
 from worker.clipping.scratch import Scratch
 from worker.data.norms import ROUNDING, TINY
 
@@ -79,11 +81,9 @@ class Outer:
         under += _tiny(self.right) * self.right.shape[2] * sums[0].square()
         return Bounded(squares, slack + under, scale + under.sqrt())
 
-    def dense(self, scratch: Scratch, name: str) -> Tensor:
-        """The gradients (n, p, q), in the precision of the factors."""
-        left, right = self.left, self.right
-        out = scratch.empty(name, (left.shape[0], left.shape[2], right.shape[2]), left.dtype, left.device)
-        return torch.bmm(left.mT, right, out=out)
+    def dense(self) -> Tensor:
+        """The gradients (n, p, q), in the precision of the factors. New memory: what the backward pass let go of."""
+        return torch.bmm(self.left.mT, self.right)
 
     def add_to(self, total: Tensor, factors: Tensor, scratch: Scratch, keep: int = 1) -> None:
         """total (p, q) = keep · total + Σ_i factors_i g_i, by one product over records and positions.
@@ -131,11 +131,13 @@ class Rows:
         """The same gradients divided elementwise by a (rows, q) tensor."""
         return Rows(self.ids, self.values / divisor[self.ids], self.rows)
 
-    def squares(self) -> Bounded:
+    def squares(self, arithmetic: Arithmetic = 2) -> Bounded:
         """‖g_i‖² = Σ_{t,u} [id_t = id_u] ⟨v_t, v_u⟩."""
         values = self.values.double()
         scale = torch.linalg.vector_norm(values, dim=2).sum(dim=1)
-        if self.ids.shape[1] == 1:
+        if arithmetic > 1 and self.values.dtype == torch.float32:
+            squares = squared_lengths_of_rows(self.ids, self.values)
+        elif self.ids.shape[1] == 1:
             squares = values.square().sum(dim=(1, 2))
         else:
             same = self.ids[:, :, None] == self.ids[:, None, :]
@@ -213,7 +215,7 @@ class Merged:
         return cls(outer, row, Dense(torch.stack(dense).sum(dim=0) if len(dense) > 1 else dense[0]) if dense else None)
 
     def __len__(self) -> int:
-        return self._any.tensors[0].shape[0]
+        return next((each.tensors[0].shape[0] for each in (self.outer, self.rows, self.dense) if each is not None), 0)
 
     @property
     def positions(self) -> int:
@@ -240,7 +242,7 @@ class Merged:
 
     def take(self, at: slice) -> Merged:
         """The terms of these records."""
-        if at == slice(0, len(self)):
+        if not self or at == slice(0, len(self)):
             return self
         return Merged(
             self.outer.take(at) if self.outer else None,
@@ -248,10 +250,10 @@ class Merged:
             self.dense.take(at) if self.dense else None,
         )
 
-    def formed(self, shape: torch.Size, scratch: Scratch, name: str) -> Tensor:
+    def formed(self, shape: torch.Size) -> Tensor:
         """The gradients themselves, (n, *shape), in the precision of the pass that made them."""
         if self.outer is not None:
-            gradients = self.outer.dense(scratch, name)
+            gradients = self.outer.dense()
         elif self.rows is not None:
             values = self.rows.values
             gradients = values.new_zeros(len(self), self.rows.rows, values.shape[2])

@@ -70,6 +70,31 @@ INLINE void squares(double *out, const float *in, int64_t rows, int64_t width) {
     }
 }
 
+/* The squared length of a record's sums of rows with equal ids, whose places are in the order of ids:
+ * sum over t of <v_t, v_t + 2 c>, where c is the sum of the rows before t with its id. */
+INLINE void squares_of_rows(double *out, const int64_t *places, const int64_t *ids, const float *values, int64_t records,
+                            int64_t rows, int64_t width) {
+    for (int64_t i = 0; i < records; i++, places += rows, ids += rows, values += rows * width) {
+        double lanes[LANES] = {0.0}, sum = 0.0;
+        for (int64_t start = 0; start < width; start += TILE / 4) {
+            const int64_t count = width - start < TILE / 4 ? width - start : TILE / 4;
+            double before[TILE / 4] = {0.0}, found[TILE / 4] = {0.0};
+            for (int64_t t = 0; t < rows; t++) {
+                const float *row = values + places[t] * width + start;
+                const double same = t > 0 && ids[t] == ids[t - 1] ? 1.0 : 0.0;
+                for (int64_t j = 0; j < count; j++) {
+                    const double v = (double)row[j], c = same * before[j];
+                    found[j] += v * (v + (c + c));
+                    before[j] = v + c;
+                }
+            }
+            for (int64_t j = 0; j < count; j++) lanes[j % LANES] += found[j];
+        }
+        for (int64_t k = 0; k < LANES; k++) sum += lanes[k];
+        out[i] = sum;
+    }
+}
+
 /* factor * number; 0 where the mask is 0, whatever the number is. */
 INLINE float masked(float factor, uint32_t mask, float number) {
     float product = factor * number;
@@ -148,6 +173,10 @@ WIDE void adam_avx2(const double *gradient, double *theta, double *m, double *v,
     adam(gradient, theta, m, v, count, by);
 }
 WIDE void squares_avx2(double *out, const float *in, int64_t rows, int64_t width) { squares(out, in, rows, width); }
+WIDE void squares_of_rows_avx2(double *out, const int64_t *places, const int64_t *ids, const float *values,
+                               int64_t records, int64_t rows, int64_t width) {
+    squares_of_rows(out, places, ids, values, records, rows, width);
+}
 WIDE int64_t add_formed_avx2(int64_t *totals, const float *in, const float *factors, int64_t rows, int64_t group,
                              int64_t width, double inverse) {
     return add_formed(totals, in, factors, rows, group, width, inverse);
@@ -171,6 +200,11 @@ int64_t scrimp_add_narrow_on_grid(int path, int64_t *totals, const float *sums, 
 
 void scrimp_squares(int path, double *out, const float *in, int64_t rows, int64_t width) {
     ON(path, squares, out, in, rows, width);
+}
+
+void scrimp_squares_of_rows(int path, double *out, const int64_t *places, const int64_t *ids, const float *values,
+                            int64_t records, int64_t rows, int64_t width) {
+    ON(path, squares_of_rows, out, places, ids, values, records, rows, width);
 }
 
 int64_t scrimp_add_formed(int path, int64_t *totals, const float *in, const float *factors, int64_t rows, int64_t group,

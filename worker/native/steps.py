@@ -54,6 +54,11 @@ class Steps:
             each.argtypes, each.restype = [ctypes.c_int, POINTER, POINTER, COUNT, NUMBER], COUNT
         self._squares, self._add_formed = opened.scrimp_squares, opened.scrimp_add_formed
         self._squares.argtypes, self._squares.restype = [ctypes.c_int, *[POINTER] * 2, COUNT, COUNT], None
+        self._squares_of_rows = opened.scrimp_squares_of_rows
+        self._squares_of_rows.argtypes, self._squares_of_rows.restype = (
+            [ctypes.c_int, *[POINTER] * 4, *[COUNT] * 3],
+            None,
+        )
         self._add_formed.argtypes = [ctypes.c_int, *[POINTER] * 3, *[COUNT] * 3, NUMBER]
         self._add_formed.restype = COUNT
         self._adam.argtypes, self._adam.restype = [ctypes.c_int, *[POINTER] * 4, COUNT, POINTER], None
@@ -101,6 +106,23 @@ class Steps:
         if not (fit and numbers.numel()):
             return False
         self._squares(self.path, out.data_ptr(), numbers.data_ptr(), *numbers.shape)
+        return True
+
+    def squares_of_rows(self, out: Tensor, places: Tensor, ids: Tensor, values: Tensor) -> bool:
+        """out[i] = Σ_t ⟨v_t, v_t + 2 Σ of the v_s before it with its id⟩, over a record's rows in the order of ids.
+
+        Args:
+            out: float64 (n,).
+            places: int64 (n, T), the rows' places in that order.
+            ids: int64 (n, T), sorted.
+            values: float32 (n, T, q), in the rows' own order.
+        """
+        fit = _flat(out, torch.float64) and _flat(values, torch.float32) and values.shape[:2] == ids.shape
+        fit = fit and _flat(places, torch.int64) and _flat(ids, torch.int64) and places.shape == ids.shape
+        if not (fit and values.numel() and len(out) == len(ids)):
+            return False
+        tensors = (out, places, ids, values)
+        self._squares_of_rows(self.path, *(each.data_ptr() for each in tensors), *values.shape)
         return True
 
     def add_formed(self, totals: Tensor, gradients: Tensor, factors: Tensor, group: int, inverse: float) -> bool | None:

@@ -1,0 +1,70 @@
+"""Squared lengths of float32 gradients, in float64: compiled, or by torch with the same bits.
+
+A float32's square is exact in float64. LANES sums are added side by side, and then one after the other.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from worker.native.steps import STEPS
+
+LANES = 32  # as in steps.c
+
+
+def squared_lengths(numbers: Tensor) -> Tensor:
+    """Each row's sum of squares of float32 (n, m), float64 (n,). Errs by at most (m + 8) · 2⁻⁵³ of itself.
+
+    >>> squared_lengths(torch.tensor([[3.0, 4.0]]))
+    tensor([25.], dtype=torch.float64)
+    """
+    squares = torch.empty(len(numbers), dtype=torch.float64, device=numbers.device)
+    if STEPS is not None and STEPS.squares(squares, numbers):
+        return squares
+    if numbers.device.type != "cpu":
+        return numbers.double().square().sum(dim=1)
+    lanes = squares.new_zeros(len(numbers), LANES)
+    for part in numbers.split(LANES, dim=1):
+        lanes[:, : part.shape[1]] += part.double().square()
+    return _added_up(lanes)
+
+
+def squared_lengths_of_rows(ids: Tensor, values: Tensor) -> Tensor:
+    """Σ_{t,u} [id_t = id_u] ⟨v_t, v_u⟩ for each record, float64 (n,): T additions of rows in place of T² products.
+
+    With c_t the sum of the rows before t that have its id, it is Σ_t ⟨v_t, v_t + 2 c_t⟩. Rows are taken in the order of
+    ids. Errs by at most (q + T² + 8) · 2⁻⁵³ of (Σ_t ‖v_t‖)².
+
+    Args:
+        ids: int64 (n, T).
+        values: float32 (n, T, q).
+
+    >>> squared_lengths_of_rows(torch.tensor([[0, 2, 0]]), torch.ones(1, 3, 2))
+    tensor([10.], dtype=torch.float64)
+    """
+    if values.device.type != "cpu":
+        wide = values.double()
+        return torch.bmm(wide, wide.mT).mul_(ids[:, :, None] == ids[:, None, :]).sum(dim=(1, 2))
+    ids, places = torch.sort(ids, dim=1, stable=True)
+    squares = torch.empty(len(ids), dtype=torch.float64)
+    if STEPS is not None and STEPS.squares_of_rows(squares, places, ids, values):
+        return squares
+    found = torch.zeros(len(ids), values.shape[2], dtype=torch.float64)
+    before = found.clone()
+    for t in range(ids.shape[1]):
+        v = values[torch.arange(len(ids)), places[:, t]].double()
+        c = before * (ids[:, t] == ids[:, t - 1] if t else torch.zeros(len(ids)))[:, None]
+        found += v * (v + (c + c))
+        before = v + c
+    lanes = squares.new_zeros(len(ids), LANES)
+    for part in found.split(LANES, dim=1):
+        lanes[:, : part.shape[1]] += part
+    return _added_up(lanes)
+
+
+def _added_up(lanes: Tensor) -> Tensor:
+    total = lanes.new_zeros(len(lanes))
+    for lane in lanes.unbind(dim=1):
+        total += lane
+    return total
