@@ -267,6 +267,39 @@ def test_jobs_stored_before_add_formed_gradients_in_float64() -> None:
     assert not torch.equal(one["last.weight"], two["last.weight"])  # one position: float32 then, too
 
 
+# --- Formed, or Gram matrices ---
+
+
+@pytest.mark.parametrize(
+    ("rows", "positions", "shape", "formed"),
+    [
+        (8, 20, (64, 64), (False, True)),  # reading is cheap where gradients stay in the cache
+        (4, 32, (8, 96), (True, True)),
+        (2, 64, (128, 512), (False, True)),
+        (8, 4, (256, 512), (False, False)),  # few positions: Gram matrices are small
+    ],
+)
+def test_arithmetic_2_forms_products_over_positions_more_often(
+    rows: int, positions: int, shape: tuple[int, int], formed: tuple[bool, bool]
+) -> None:
+    """Either way the lengths and the sum are those of autograd's gradients."""
+    generator = torch.Generator().manual_seed(positions)
+    left, right = (torch.randn(rows, positions, width, generator=generator) for width in shape)
+    factors = torch.rand(rows, generator=generator, dtype=torch.float64)
+    exact = torch.bmm(left.double().mT, right.double())
+    arithmetics: tuple[Arithmetic, Arithmetic] = (1, 2)
+    for arithmetic, is_formed in zip(arithmetics, formed, strict=True):
+        of = ParameterAccumulator([Outer(left, right)], torch.Size(shape), group=GROUP, arithmetic=arithmetic)
+        assert of.formed == is_formed
+        squares, slack = of.squares()
+        wanted = exact.square().sum(dim=(1, 2))
+        assert bool((squares + slack >= wanted * (1 - 1e-5)).all())
+        torch.testing.assert_close(squares, wanted, rtol=1e-4, atol=0.0)
+        total = torch.zeros(shape, dtype=torch.float64)
+        of.add_to(total, factors)
+        torch.testing.assert_close(total, torch.einsum("n,npq->pq", factors, exact), rtol=1e-4, atol=1e-4)
+
+
 def test_what_the_backward_pass_measures_has_the_bits_of_what_is_measured_after_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

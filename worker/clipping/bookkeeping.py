@@ -89,14 +89,15 @@ class _Tap(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (gradient,) = gradients
         try:
             held = ctx.saved_tensors
         except RuntimeError as error:
             if "modified by an inplace operation" not in str(error):
                 raise
             raise PrivacyError("a layer's input was changed in place after the layer used it") from None
-        ctx.note(held, gradients[0])
-        return (None if ctx.first else gradients[0]), None, None, *(None for _ in held)
+        ctx.note(held, gradient)
+        return (None if ctx.first else gradient, None, None) + (None,) * len(held)
 
 
 class Bookkeeping(Generic[B]):
@@ -351,14 +352,16 @@ class Bookkeeping(Generic[B]):
             return output  # a forward pass outside the engine
         opened.uses.update(own)
         given = [each for each in (*inputs, *named.values()) if isinstance(each, Tensor)]
-        kind = type(module).__name__
-        if not given or (alone and len(given) > 1) or any(each.requires_grad for each in given[1:]):
-            raise PrivacyError(f"{kind} needs exactly one tensor as its input: combine tensors outside of the layer")
+        if not given or (len(given) > 1 and (alone or any(each.requires_grad for each in given[1:]))):
+            raise PrivacyError(
+                f"{type(module).__name__} needs exactly one tensor as its input: combine tensors outside of the layer"
+            )
         x = given[0].detach()
-        if not isinstance(output, Tensor) or len(x) != opened.rows or len(output) != opened.rows:
-            raise PrivacyError(f"dimension 0 of {kind} does not count records")
-        if x.dim() > 2 or (x.dim() == 2 and not x.is_floating_point()):
-            opened.lengths.add(x.shape[1])
+        shape, rows = x.shape, opened.rows
+        if not isinstance(output, Tensor) or not shape or shape[0] != rows or output.shape[:1] != (rows,):
+            raise PrivacyError(f"dimension 0 of {type(module).__name__} does not count records")
+        if len(shape) > 2 or (len(shape) == 2 and not x.is_floating_point()):
+            opened.lengths.add(shape[1])
         noted = module.noted() if isinstance(module, ItemLoss) else (x,)
         found = rule.called(inputs, named) if isinstance(rule, OwnParameters) else rule
         first = not output.requires_grad
@@ -367,9 +370,8 @@ class Bookkeeping(Generic[B]):
 
         def note(held: tuple[Tensor, ...], gradient: Tensor) -> None:
             self._open = None  # what a rule computes again is not part of the pass
-            try:
-                with torch.no_grad():
-                    self._write_down(opened, found(module, *held, gradient.detach()))
+            try:  # without gradients, as every backward pass that makes no graph
+                self._write_down(opened, found(module, *held, gradient))
             finally:
                 self._open = opened
 

@@ -70,13 +70,17 @@ def shift(module: Any, g: Tensor) -> Found:
 
 def _linear(module: nn.Linear, x: Tensor, g: Tensor) -> Found:
     outer = Outer(_positions(g), _positions(x))
-    return _trainable([(module.weight, outer), (module.bias, _bias(outer.left))])
+    return _with_bias(module, outer, outer.left)
 
 
 def _transposed_linear(module: Any, x: Tensor, g: Tensor) -> Found:
     """Hugging Face's Conv1D: y = x W + b, with W (inputs, outputs)."""
     outer = Outer(_positions(x), _positions(g))
-    return _trainable([(module.weight, outer), (module.bias, _bias(outer.right))])
+    return _with_bias(module, outer, outer.right)
+
+
+def _with_bias(module: Any, outer: Outer, g: Tensor) -> Found:
+    return [(module.weight, outer)] if module.bias is None else [(module.weight, outer), (module.bias, _bias(g))]
 
 
 def _embedding(module: nn.Embedding, ids: Tensor, g: Tensor) -> Found:
@@ -241,7 +245,7 @@ RULES: dict[type[nn.Module], Rule] = {
 
 def _positions(x: Tensor) -> Tensor:
     """(n, …, d) as (n, T, d); one vector per record is one position."""
-    return x.reshape(len(x), -1, x.shape[-1])
+    return x if x.dim() == 3 else x.reshape(x.shape[0], -1, x.shape[-1])
 
 
 def _bias(g: Tensor) -> Dense:

@@ -215,7 +215,7 @@ class Merged:
         return cls(outer, row, Dense(torch.stack(dense).sum(dim=0) if len(dense) > 1 else dense[0]) if dense else None)
 
     def __len__(self) -> int:
-        return self._any.tensors[0].shape[0]
+        return next((each.tensors[0].shape[0] for each in (self.outer, self.rows, self.dense) if each is not None), 0)
 
     @property
     def positions(self) -> int:
@@ -242,7 +242,7 @@ class Merged:
 
     def take(self, at: slice) -> Merged:
         """The terms of these records."""
-        if at == slice(0, len(self)):
+        if not self or at == slice(0, len(self)):
             return self
         return Merged(
             self.outer.take(at) if self.outer else None,
