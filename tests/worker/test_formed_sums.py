@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from app.errors import PrivacyError
 from app.privacy.numerics import GROUP, Arithmetic, sensitivity_slack
 from tests.worker.test_float32_sums import nasty, with_one_more
-from worker.clipping import lengths, scratch, totals
+from worker.clipping import lengths, methods, scratch, totals
 from worker.clipping.accumulators import LONGEST, ParameterAccumulator
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.engine import Clip
@@ -206,18 +206,32 @@ def flat(tensors: dict[str, Tensor]) -> Tensor:
 
 
 def test_the_layer_over_positions_is_formed() -> None:
-    g, x = torch.ones(ROWS, POSITIONS, OUTPUTS), torch.ones(ROWS, POSITIONS, WIDTH)
     formed, factored = (
-        ParameterAccumulator([Outer(g[:, :t], x[:, :t])], torch.Size([OUTPUTS, WIDTH]), group=GROUP)
-        for t in (POSITIONS, 2)
+        ParameterAccumulator([Outer(torch.ones(2, t, p), torch.ones(2, t, q))], torch.Size([p, q]), group=GROUP)
+        for t, p, q in ((POSITIONS, OUTPUTS, WIDTH), (2, 256, 256))
     )
     assert formed.in_groups and formed.formed
     assert not factored.in_groups and not factored.formed  # products over positions: float64
 
 
+WAYS: dict[str, dict[str, Any]] = {
+    "formed": {},
+    "products over positions": {"MEMORY_COST": {2: (10**9, 10**9)}},
+    "formed twice": {"FEW_BYTES": 0, "LARGER": 0},
+}
+
+
 @pytest.mark.parametrize("kind", ["plain", "scales", "cancelling", "ties", "broken"])
-@pytest.mark.parametrize("norm", [1.0, 1e-6, 1e6])
-def test_one_record_changes_the_sum_by_at_most_c(kind: str, norm: float) -> None:
+@pytest.mark.parametrize(
+    ("norm", "way"),
+    [(1.0, "formed"), (1e-6, "formed"), (1e6, "formed"), (1.0, "products over positions"), (1.0, "formed twice")],
+)
+def test_one_record_changes_the_sum_by_at_most_c(
+    kind: str, norm: float, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where some parameters are added in float32 and others, over positions, in float64."""
+    for name, value in WAYS[way].items():
+        monkeypatch.setattr(methods, name, value)
     generator = np.random.default_rng(7)
     largest = 0.0
     for how in ({"grid": Grid(400, ROWS)}, {}):

@@ -33,13 +33,19 @@ def merged(
     ("arithmetic", "positions", "p", "q", "factored"),
     [
         (1, LENGTH, ITEMS, DIM, True),
-        (2, LENGTH, ITEMS, DIM, False),  # the sum in float64 takes as long as forming twice, and more
-        (2, 12, ITEMS, DIM, True),
-        (2, 25, ITEMS, DIM, False),
+        (2, LENGTH, ITEMS, DIM, False),  # its sum in float64 takes longer than forming twice
+        (2, 8, ITEMS, DIM, True),
+        (2, 12, ITEMS, DIM, False),
         (1, LENGTH, DIM, DIM, False),
         (2, LENGTH, DIM, DIM, False),
         (1, 128, 768, 768, True),
         (2, 128, 768, 768, False),
+        (2, 64, 768, 768, True),
+        (2, 128, 768, 3072, True),  # wide layers: float64 takes twice the time, and no more
+        (2, 128, 50_257, 768, True),
+        (2, 16, 512, 2304, True),
+        (2, 16, 128, 576, True),
+        (2, 25, 128, 576, False),
         (1, 1, ITEMS, DIM, True),
         (2, 1, ITEMS, DIM, True),
     ],
@@ -85,10 +91,7 @@ class Layers(nn.Module):
 
 
 def test_parameters_share_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the order in which the backward pass reaches them; the sums are the same to the bit.
-
-    An older job's accumulators do not share.
-    """
+    """In the order of the backward pass. The sums keep their bits; accumulators of older jobs do not share."""
     torch.manual_seed(0)
     module, batch = Layers(4), Tensors(torch.randn(5, 30, 4), torch.zeros(5))
     each = 6 * 16 * 4

@@ -154,14 +154,21 @@ class ParameterAccumulator:
             raise PrivacyError("this parameter's sums are in float64")
         narrow = factors.float()
         for number, at in enumerate(self._chunks):
-            kept = self._kept[number] if self._kept is not None else self._merged.take(at).formed(self._shape)
+            kept = (
+                self._kept[number]
+                if self._kept is not None
+                else self._merged.take(at).formed(self._shape, self._scratch)
+            )
             add(kept.flatten(1), narrow[at], self._group)
 
     def _add_chunk(self, total: Tensor, chunk: Merged, factors: Tensor, kept: Tensor | None, keep: int) -> None:
         """total = keep · total + the chunk's sum; with keep = 0 the old content may be anything."""
         if not self._factored:
             self._add_formed(
-                total.view(-1), (chunk.formed(self._shape) if kept is None else kept).flatten(1), factors, keep
+                total.view(-1),
+                (chunk.formed(self._shape, self._scratch) if kept is None else kept).flatten(1),
+                factors,
+                keep,
             )
             return
         if chunk.outer is not None:
@@ -181,7 +188,7 @@ class ParameterAccumulator:
 
     def _chunk_squares(self, chunk: Merged, kept: list[Tensor] | None) -> tuple[Tensor, Tensor]:
         if not self._factored:
-            gradients = chunk.formed(self._shape)
+            gradients = chunk.formed(self._shape, self._scratch if kept is None else None)
             if kept is not None:
                 kept.append(gradients)
             if self._divisor is not None:

@@ -1,7 +1,8 @@
 """Which way an accumulator takes: public sizes, and the arithmetic that is stored with the job, decide.
 
-The numbers of operations are compared. Products in float64 take longer than in float32, by WIDE_COST; measuring and
-adding a formed gradient costs as much as MEMORY_COST multiplications for each of its numbers. All are measured.
+Costs are compared in float32 multiplications. A product in float64 costs twice as many, and its factors' float64 copies
+WIDENING for each number. Measuring and adding a formed gradient costs MEMORY_COST for each number: of gradients that
+fit in a core's cache, and of others. All were measured.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ import torch
 from app.privacy.numerics import Arithmetic
 from worker.clipping.terms import Merged
 
-WIDE_COST: dict[Arithmetic, int] = {1: 2, 2: 4}
-MEMORY_COST: dict[Arithmetic, int] = {1: 64, 2: 32}
-SMALL_COST: dict[Arithmetic, int] = {1: 64, 2: 16}  # of those that are mostly kept
+WIDENING: dict[Arithmetic, int] = {1: 0, 2: 120}
+MEMORY_COST: dict[Arithmetic, tuple[int, int]] = {1: (64, 64), 2: (24, 64)}
+CACHED = 2**18  # numbers of a gradient that a core's cache holds
 KEEP_BYTES = 2**26  # formed gradients up to this size are kept until the clip factors are known: by arithmetic 1
 ROOM_BYTES = 2**27  # all that are kept of a pass
-FEW_BYTES = 2**23  # so many of a parameter are kept in any case
+FEW_BYTES = 2**24  # so many of a parameter are kept in any case
 LARGER = 2  # others are kept if they are at most so many times as large as their factors, which the pass holds anyway
 SMALL = 2**15  # up to this many numbers, formed gradients are mostly kept and not formed again
 
@@ -39,11 +40,25 @@ def can_stay_factored(merged: Merged, *, divided: bool, arithmetic: Arithmetic) 
         return True
     if divided:
         return False
-    wide = 1 if outer.left.dtype == torch.float64 else WIDE_COST[arithmetic]
-    ghost = positions**2 * (p + q) + wide * positions * p * q
-    small = p * q <= SMALL and merged.rows is None
-    formed = positions + SMALL_COST[arithmetic] if small else 2 * positions + MEMORY_COST[arithmetic]
-    return ghost <= formed * p * q
+    return gram_is_cheaper(positions, p, q, outer.left.dtype, arithmetic, alone=merged.rows is None)
+
+
+def gram_is_cheaper(
+    positions: int, p: int, q: int, dtype: torch.dtype, arithmetic: Arithmetic = 1, *, alone: bool = True
+) -> bool:
+    """Returns True if Gram matrices and a float64 product cost less than p × q gradients, formed once or twice.
+
+    Where that is false for arithmetic 1, it is false for 2, too.
+
+    Args:
+        dtype: of the factors.
+        alone: the parameter has no rows of an embedding.
+    """
+    wide = dtype == torch.float64
+    gram = positions**2 * (p + q) + (1 if wide else 2) * positions * p * q
+    gram += 0 if wide else WIDENING[arithmetic] * positions * (p + q)
+    formed = positions if p * q <= SMALL and alone else 2 * positions
+    return gram <= (formed + MEMORY_COST[arithmetic][p * q > CACHED]) * p * q
 
 
 def kept_bytes(merged: Merged, numbers: int, room: int, arithmetic: Arithmetic) -> int:

@@ -81,9 +81,17 @@ class Outer:
         under += _tiny(self.right) * self.right.shape[2] * sums[0].square()
         return Bounded(squares, slack + under, scale + under.sqrt())
 
-    def dense(self) -> Tensor:
-        """The gradients (n, p, q), in the precision of the factors. New memory: what the backward pass let go of."""
-        return torch.bmm(self.left.mT, self.right)
+    def dense(self, scratch: Scratch | None = None) -> Tensor:
+        """The gradients (n, p, q), in the precision of the factors.
+
+        In new memory: what the backward pass let go of. Those that are not kept take scratch memory, as small results
+        between them would break the heap up.
+        """
+        left, right = self.left.mT, self.right
+        if scratch is None:
+            return torch.bmm(left, right)
+        shape = (len(left), left.shape[1], right.shape[2])
+        return torch.bmm(left, right, out=scratch.empty("gradients", shape, left.dtype, left.device))
 
     def add_to(self, total: Tensor, factors: Tensor, scratch: Scratch, keep: int = 1) -> None:
         """total (p, q) = keep · total + Σ_i factors_i g_i, by one product over records and positions.
@@ -250,10 +258,14 @@ class Merged:
             self.dense.take(at) if self.dense else None,
         )
 
-    def formed(self, shape: torch.Size) -> Tensor:
-        """The gradients themselves, (n, *shape), in the precision of the pass that made them."""
+    def formed(self, shape: torch.Size, scratch: Scratch | None = None) -> Tensor:
+        """The gradients themselves, (n, *shape), in the precision of the pass that made them.
+
+        Args:
+            scratch: for gradients that are not kept.
+        """
         if self.outer is not None:
-            gradients = self.outer.dense()
+            gradients = self.outer.dense(scratch)
         elif self.rows is not None:
             values = self.rows.values
             gradients = values.new_zeros(len(self), self.rows.rows, values.shape[2])
