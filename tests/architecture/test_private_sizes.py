@@ -52,6 +52,7 @@ PUBLIC = {
     "worker/clipping/bookkeeping.py: _tap",
     "worker/clipping/methods.py: kept_bytes",
     "worker/clipping/accumulators.py: _rows",
+    "worker/clipping/accumulators.py: squares",
     "worker/clipping/bookkeeping.py: _attach",
     "worker/clipping/own.py: called",
     "worker/clipping/residuals.py: _clipped",
