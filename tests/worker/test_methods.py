@@ -55,7 +55,9 @@ def merged(
 def test_the_cheaper_way_is_taken(
     arithmetic: Arithmetic, positions: int, p: int, q: int, factored: bool, tied: bool
 ) -> None:
-    assert can_stay_factored(merged(positions, p, q, tied=tied), divided=False, arithmetic=arithmetic) is factored
+    assert (
+        can_stay_factored(merged(positions, p, q, n=ROWS, tied=tied), divided=False, arithmetic=arithmetic) is factored
+    )
 
 
 def test_what_is_neither_a_product_nor_a_choice() -> None:
@@ -72,7 +74,7 @@ def test_formed_gradients_are_kept_where_there_is_room() -> None:
     of_pass = merged(LENGTH, ITEMS, DIM, n=ROWS)
     assert kept_bytes(of_pass, numbers, room, 2) == size == kept_bytes(of_pass, numbers, size, 2)
     assert kept_bytes(of_pass, numbers, size - 1, 2) == 0
-    assert kept_bytes(merged(12, ITEMS, DIM, n=ROWS), numbers, room, 2) == 0  # more than twice its factors
+    assert kept_bytes(merged(12, ITEMS, DIM, n=ROWS), numbers, room, 2) == 0  # more than four times its factors
     assert kept_bytes(merged(12, DIM, DIM, n=ROWS), DIM * DIM, room, 2) == ROWS * DIM * DIM * 4  # but few
     assert kept_bytes(Merged(None, None, Dense(torch.ones(2, 3))), 3, room, 2) == 0  # it is there already
     assert kept_bytes(of_pass, numbers, room, 1) == 0 and kept_bytes(of_pass.take(slice(0, 48)), numbers, 0, 1) > 0

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from worker.clipping.accumulators import even_rows
-from worker.clipping.methods import gram_is_cheaper
+from worker.clipping.methods import SMALL, gram_is_cheaper
 from worker.clipping.terms import Dense, Outer, Rows, Term
 from worker.data.placed import chunk_bytes
 from worker.models.item_loss import ItemLoss
@@ -165,7 +165,7 @@ def _convolution(module: nn.Conv1d | nn.Conv2d, x: Tensor, kernel: Kernel, g: Te
     If a gradient is smaller than a record's patches, or has to be formed, it is formed, for some records at a time.
     """
     (places, p), q = g.shape[1:], x.shape[1] // module.groups * math.prod(kernel.size)
-    if module.groups == 1 and places <= p and gram_is_cheaper(places, p, q, g.dtype):
+    if module.groups == 1 and places <= p and gram_is_cheaper(places, p, q, g.dtype, kept=p * q <= SMALL):
         return _trainable([(module.weight, Outer(g, _patches(x, kernel))), (module.bias, _bias(g))])
     formed = x.new_empty(len(x), p, q)
     for out, each, images in _chunks(module, formed, g, x):
