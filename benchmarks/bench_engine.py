@@ -412,8 +412,8 @@ Machine: {machine}.
 Medians over {rounds} rounds in which the kinds of step take turns; ratios within rounds. Times are processor times:
 they say more than the clock where others use the machine too.
 
-Transformer: M=3417 items, T=50, d=64, one head, two blocks, B=256. float32 passes; norms in float64, or in float32 by
-blocks with a bound on their rounding added; sums over records in float64. Noise as in the service, keyed and
+Transformer: M=3417 items, T=50, d=64, one head, two blocks, B=256. float32 passes; norms in float64; formed gradients
+and those of one position added in float32 by groups, the others in float64. Noise as in the service, keyed and
 correctly rounded, but not made ahead on another thread. The non-private step and Opacus use torch's own loss and
 pooling. The last column compares with a non-private step that uses our loss layer and our pooling. Memory: the peak of
 two steps minus what the process held before them.

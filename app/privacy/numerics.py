@@ -408,6 +408,6 @@ def _expected_passes(rows: int, expected: float, spread: float) -> float:
     first = max(0, math.floor((expected - 6.0 * spread) / rows))
     last = max(first, math.ceil((expected + 6.0 * spread) / rows))
     if last - first > 64:  # with this many passes the last one's end is practically uniform
-        return expected / rows + 0.5
+        return max(1.0, expected / rows + 0.5)
     tails = (math.erfc((at * rows - expected) / (spread * math.sqrt(2.0))) / 2.0 for at in range(first, last + 1))
     return max(1.0, first + sum(tails))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
@@ -69,6 +69,7 @@ def test_the_expected_filling_is_what_draws_need() -> None:
 
 
 @given(st.integers(1, 3000), st.floats(1.0, 1e5), st.floats(0.0, 300.0))
+@example(3, 1.0, 32.0)  # a spread far above the mean
 def test_expected_passes_are_at_least_what_the_mean_needs(rows: int, expected: float, spread: float) -> None:
     found = _expected_passes(rows, expected, spread)
     assert max(1.0, expected / rows) - 1e-9 <= found <= expected / rows + 1.0 + spread / rows

@@ -216,7 +216,7 @@ def test_the_layer_over_positions_is_formed() -> None:
 
 WAYS: dict[str, dict[str, Any]] = {
     "formed": {},
-    "products over positions": {"MEMORY_COST": {2: (10**9, 10**9)}},
+    "products over positions": {"MEMORY_COST": dict.fromkeys((1, 2), (10**9,) * 3)},
     "formed twice": {"FEW_BYTES": 0, "LARGER": 0},
 }
 

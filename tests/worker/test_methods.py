@@ -14,6 +14,7 @@ from worker.clipping import methods
 from worker.clipping.accumulators import ParameterAccumulator
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.methods import can_stay_factored, kept_bytes
+from worker.clipping.scratch import Scratch
 from worker.clipping.terms import Dense, Merged, Outer, Rows
 
 ITEMS, DIM, LENGTH, ROWS = 3417, 64, 50, 96  # a recommender's output layer, and a pass
@@ -54,7 +55,9 @@ def merged(
 def test_the_cheaper_way_is_taken(
     arithmetic: Arithmetic, positions: int, p: int, q: int, factored: bool, tied: bool
 ) -> None:
-    assert can_stay_factored(merged(positions, p, q, tied=tied), divided=False, arithmetic=arithmetic) is factored
+    assert (
+        can_stay_factored(merged(positions, p, q, n=ROWS, tied=tied), divided=False, arithmetic=arithmetic) is factored
+    )
 
 
 def test_what_is_neither_a_product_nor_a_choice() -> None:
@@ -71,7 +74,7 @@ def test_formed_gradients_are_kept_where_there_is_room() -> None:
     of_pass = merged(LENGTH, ITEMS, DIM, n=ROWS)
     assert kept_bytes(of_pass, numbers, room, 2) == size == kept_bytes(of_pass, numbers, size, 2)
     assert kept_bytes(of_pass, numbers, size - 1, 2) == 0
-    assert kept_bytes(merged(12, ITEMS, DIM, n=ROWS), numbers, room, 2) == 0  # more than twice its factors
+    assert kept_bytes(merged(12, ITEMS, DIM, n=ROWS), numbers, room, 2) == 0  # more than four times its factors
     assert kept_bytes(merged(12, DIM, DIM, n=ROWS), DIM * DIM, room, 2) == ROWS * DIM * DIM * 4  # but few
     assert kept_bytes(Merged(None, None, Dense(torch.ones(2, 3))), 3, room, 2) == 0  # it is there already
     assert kept_bytes(of_pass, numbers, room, 1) == 0 and kept_bytes(of_pass.take(slice(0, 48)), numbers, 0, 1) > 0
@@ -117,3 +120,16 @@ def test_parameters_share_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
         found.append(clipped.private_sum(parameters, batch))
         assert kept == wanted
     assert all(torch.equal(found[0][name], found[1][name]) for name in parameters)
+
+
+@pytest.mark.parametrize(("p", "q"), [(7, 2), (16, 2), (100, 3)])
+@pytest.mark.parametrize("keep", [0, 1])
+def test_a_tall_product_is_that_of_its_transpose(p: int, q: int, keep: int) -> None:
+    """Old content counts only if it is kept."""
+    torch.manual_seed(p)
+    term, factors = Outer(torch.randn(5, 3, p), torch.randn(5, 3, q)), torch.rand(5, dtype=torch.float64)
+    wanted = torch.einsum("n,ntp,ntq->pq", factors, term.left.double(), term.right.double())
+    for arithmetic in (1, 2):
+        total = torch.full((p, q), 1.0 if keep else torch.nan, dtype=torch.float64)
+        term.add_to(total, factors, Scratch(), keep, arithmetic)  # type: ignore[arg-type]
+        torch.testing.assert_close(total, wanted + keep, rtol=1e-12, atol=1e-12)

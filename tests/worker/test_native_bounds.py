@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from tests.worker.native import SURVEY, built
 from worker.native import library
-from worker.native.build import FOLDER, SOURCES
+from worker.native.build import FOLDER
 from worker.native.library import PATHS
 
-TEXT = SOURCES[0].read_text()
+TEXT = (FOLDER / "noise.c").read_text()
 TABLE = [(int(tail, 16), float.fromhex(scale)) for tail, scale in re.findall(r"\{0x([0-9a-f]{16})u, (0x[^}]+)\}", TEXT)]
 BOTTOM = np.int64(-(2**63))
 END = 2**31 - 2**20  # tier 1 takes high halves below this

@@ -172,7 +172,8 @@ class ParameterAccumulator:
             )
             return
         if chunk.outer is not None:
-            chunk.outer.add_to(total.view(chunk.outer.left.shape[2], -1), factors, self._scratch, keep)
+            upright = total.view(chunk.outer.left.shape[2], -1)
+            chunk.outer.add_to(upright, factors, self._scratch, keep, self._arithmetic)
             keep = 1
         if chunk.rows is not None:
             chunk.rows.add_to(total if keep else total.zero_(), factors, self._scratch)

@@ -2,7 +2,7 @@
 
 Costs are compared in float32 multiplications. A product in float64 costs twice as many, and its factors' float64 copies
 WIDENING for each number. Measuring and adding a formed gradient costs MEMORY_COST for each number: of gradients that
-fit in a core's cache, and of others. All were measured.
+fit in a core's cache, of others that are kept, and of others that are formed twice. All were measured.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from app.privacy.numerics import Arithmetic
 from worker.clipping.terms import Merged
 
 WIDENING: dict[Arithmetic, int] = {1: 0, 2: 120}
-MEMORY_COST: dict[Arithmetic, tuple[int, int]] = {1: (64, 64), 2: (24, 64)}
+MEMORY_COST: dict[Arithmetic, tuple[int, int, int]] = {1: (64, 64, 64), 2: (24, 32, 64)}
 CACHED = 2**18  # numbers of a gradient that a core's cache holds
 KEEP_BYTES = 2**26  # formed gradients up to this size are kept until the clip factors are known: by arithmetic 1
-ROOM_BYTES = 2**27  # all that are kept of a pass
+ROOM_BYTES = 2**28  # all that are kept of a pass
 FEW_BYTES = 2**24  # so many of a parameter are kept in any case
-LARGER = 2  # others are kept if they are at most so many times as large as their factors, which the pass holds anyway
+LARGER = 4  # others are kept if they are at most so many times as large as their factors, which the pass holds anyway
 SMALL = 2**15  # up to this many numbers, formed gradients are mostly kept and not formed again
 
 
 def can_stay_factored(merged: Merged, *, divided: bool, arithmetic: Arithmetic) -> bool:
     """Returns True if Gram matrices and one product cost less than formed gradients. Depends on sizes only.
 
-    Never uses the number of records: one more must not change how the others' norms are bounded.
+    Uses no number of records but P, which all passes have: one more must not change how the others' norms are bounded.
 
     Args:
         divided: gradients are divided before they are measured.
@@ -40,11 +40,14 @@ def can_stay_factored(merged: Merged, *, divided: bool, arithmetic: Arithmetic) 
         return True
     if divided:
         return False
-    return gram_is_cheaper(positions, p, q, outer.left.dtype, arithmetic, alone=merged.rows is None)
+    arithmetic = 1 if outer.left.dtype == torch.float64 else arithmetic  # no product is cheaper then
+    kept = p * q <= SMALL and merged.rows is None
+    kept = kept or (arithmetic > 1 and kept_bytes(merged, p * q, ROOM_BYTES, arithmetic) > 0)
+    return gram_is_cheaper(positions, p, q, outer.left.dtype, arithmetic, kept=kept)
 
 
 def gram_is_cheaper(
-    positions: int, p: int, q: int, dtype: torch.dtype, arithmetic: Arithmetic = 1, *, alone: bool = True
+    positions: int, p: int, q: int, dtype: torch.dtype, arithmetic: Arithmetic = 1, *, kept: bool = False
 ) -> bool:
     """Returns True if Gram matrices and a float64 product cost less than p × q gradients, formed once or twice.
 
@@ -52,13 +55,14 @@ def gram_is_cheaper(
 
     Args:
         dtype: of the factors.
-        alone: the parameter has no rows of an embedding.
+        kept: gradients are formed once.
     """
     wide = dtype == torch.float64
     gram = positions**2 * (p + q) + (1 if wide else 2) * positions * p * q
     gram += 0 if wide else WIDENING[arithmetic] * positions * (p + q)
-    formed = positions if p * q <= SMALL and alone else 2 * positions
-    return gram <= (formed + MEMORY_COST[arithmetic][p * q > CACHED]) * p * q
+    cached, read, again = MEMORY_COST[arithmetic]
+    cost = cached if p * q <= CACHED else read if kept else again
+    return gram <= ((1 if kept else 2) * positions + cost) * p * q
 
 
 def kept_bytes(merged: Merged, numbers: int, room: int, arithmetic: Arithmetic) -> int:

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from app.privacy.numerics import Arithmetic
 from worker.clipping.accumulators import even_rows
-from worker.clipping.methods import gram_is_cheaper
+from worker.clipping.methods import SMALL, gram_is_cheaper
 from worker.clipping.terms import Dense, Outer, Rows, Term
 from worker.data.placed import chunk_bytes
 from worker.models.item_loss import ItemLoss
@@ -171,7 +171,8 @@ def _convolution(module: nn.Conv1d | nn.Conv2d, x: Tensor, kernel: Kernel, g: Te
     In arithmetic 1 what has to be formed is formed of all views and uses at once: adding theirs has other bits.
     """
     (places, p), q = g.shape[1:], x.shape[1] // module.groups * math.prod(kernel.size)
-    if module.groups == 1 and places <= p and (arithmetic == 1 or gram_is_cheaper(places, p, q, g.dtype)):
+    cheaper = gram_is_cheaper(places, p, q, g.dtype, kept=p * q <= SMALL)
+    if module.groups == 1 and places <= p and (arithmetic == 1 or cheaper):
         return _trainable([(module.weight, Outer(g, _patches(x, kernel))), (module.bias, _bias(g))])
     formed = x.new_empty(len(x), p, q)
     for out, each, images in _chunks(module, formed, g, x):
