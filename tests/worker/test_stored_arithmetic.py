@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
-from app.privacy.numerics import GROUP, Numerics, grid_unit, sensitivity_slack
+from app.privacy.numerics import GROUP, Arithmetic, Numerics, grid_unit, sensitivity_slack
 from tests.worker.support import dense, plan_of, records, spec, start_of
 from worker.clipping.accumulators import ParameterAccumulator
-from worker.clipping.terms import Rows
+from worker.clipping.rules import rule_of
+from worker.clipping.terms import Dense, Outer, Rows
 from worker.noise.order import shuffled
 
 SHAPE = {"records_train": 80, "records_holdout": 20, "features": 300, "outputs": 3, "sparse": False}
@@ -34,6 +36,17 @@ def test_rows_of_jobs_stored_before_are_measured_by_pairs() -> None:
     term = Rows(torch.randint(0, 3, (50, 9), generator=generator), torch.randn(50, 9, 17, generator=generator), 3)
     found = [ParameterAccumulator([term], torch.Size([3, 17]), arithmetic=each).squares()[0] for each in (1, 2)]
     assert torch.equal(found[0], term.squares(1).squares) and not torch.equal(found[0], found[1])
+
+
+@pytest.mark.parametrize("layer", [nn.Conv2d(64, 64, 3, padding=1), nn.Conv1d(64, 64, 9, padding=4)])
+def test_convolutions_of_jobs_stored_before_are_formed_of_all_views_at_once(layer: nn.Module) -> None:
+    """And of all uses: one product has other bits than the sum of theirs. conv5 with views has such a layer."""
+    x = torch.randn(2, 64, *([8, 8] if isinstance(layer, nn.Conv2d) else [64]))
+    kinds: dict[Arithmetic, type[Outer | Dense]] = {1: Outer, 2: Dense}
+    for arithmetic, kind in kinds.items():
+        rule = rule_of(layer, list(layer.parameters()), arithmetic)
+        assert rule is not None
+        assert type(rule(layer, x, torch.randn_like(x))[0][1]) is kind
 
 
 def test_a_slack_in_float32_pays_for_what_stays_in_float64() -> None:

@@ -29,7 +29,9 @@ from tests.worker.support import (
 from tests.worker.test_center import CENTER, FAR, SHAPE, job, start
 from worker.attempt.means import read_mean
 from worker.attempt.policy import policy_of
+from worker.data.records import Records
 from worker.messages import Failed, Finished, Part, Start
+from worker.training.loop import Training
 from worker.training.plan import Plan, build_plan
 
 
@@ -80,6 +82,24 @@ def test_a_replay_that_differs_in_the_first_block_releases_no_second_mean(tmp_pa
     supervisor.hold = 40
     again = run_thread(supervisor)
     assert isinstance(again.last, Finished) and supervisor.resalts == 1
+
+
+def test_a_job_that_began_anew_has_the_order_of_a_process_that_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records are ordered as they are given, and again when they are centred."""
+    supervisor, _ = trial(tmp_path, "one", later(first_of(tmp_path)))
+    supervisor.segments[0]["recorded"][0]["digest"] = "0" * 64
+    supervisor.hold, orders, use = 40, [], Training._use
+
+    def watched(self: Training, train: Records) -> None:
+        use(self, train)
+        orders.append(self._train.labels.clone())
+
+    monkeypatch.setattr(Training, "_use", watched)
+    assert isinstance(run_thread(supervisor).last, Finished) and supervisor.resalts == 1
+    assert isinstance(run_thread(supervisor).last, Finished) and supervisor.resalts == 1
+    assert len(orders) == 6 and all(torch.equal(*each) for each in zip(orders[2:4], orders[4:], strict=True))
 
 
 def given() -> torch.Tensor:

@@ -318,7 +318,7 @@ class Bookkeeping(Generic[B]):
             if not own:
                 continue
             _refuse_unruled(name, module)
-            rule = rule_of(module, own)
+            rule = rule_of(module, own, self._arithmetic)
             alone = rule is None
             if rule is None and any(True for _ in module.children()):
                 direct = module.named_parameters(recurse=False)

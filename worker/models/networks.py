@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +30,7 @@ class Network(ModuleModel):
         features: d.
         outputs: K; 1 means regression.
         spec: what the job requested.
-        arithmetic: see Numerics. With 2, passes take the faster tanh.
+        arithmetic: see Numerics. With 2, passes take the faster tanh and means.
     """
 
     features: int
@@ -95,7 +95,7 @@ class Network(ModuleModel):
         act = Tanh if fast else _ACTIVATIONS[self.spec.activation]
         if isinstance(self.spec, MlpModel):
             return _mlp(self.spec, self.features, self.outputs, act)
-        return _cnn(self.spec, self.outputs, act)
+        return _cnn(self.spec, self.outputs, act, AvgPool2x2 if self.arithmetic > 1 else partial(nn.AvgPool2d, 2))
 
 
 class Scaled(nn.Module):
@@ -122,11 +122,15 @@ def _mlp(spec: MlpModel, features: int, outputs: int, act: type[nn.Module]) -> l
     return [*layers, nn.Linear(features, outputs)]
 
 
-def _cnn(spec: CnnModel, outputs: int, act: type[nn.Module]) -> list[nn.Module]:
+def _cnn(spec: CnnModel, outputs: int, act: type[nn.Module], means: Callable[[], nn.Module]) -> list[nn.Module]:
     """conv2: two convolutions (the MNIST model of TensorFlow Privacy's and Opacus' tutorials).
 
     conv5: four convolutions and a linear layer (the CIFAR-10 model of Opacus' examples).
     wrn16_4: worker.models.residual.
+
+    Args:
+        means: over windows of 2 × 2. torch's keep the order of memory of images with channels last, and so convolutions
+            behind them have other bits than behind ours.
     """
     size = spec.size
     last, channels, (tall, wide) = spec.channels == "last", size.channels, behind(spec.preset, size)
@@ -143,7 +147,7 @@ def _cnn(spec: CnnModel, outputs: int, act: type[nn.Module]) -> list[nn.Module]:
         return [*layers, *wide_residual(channels, (tall, wide), outputs, act, standardized=spec.weight_standardization)]
     for inputs, made in ((channels, 32), (32, 64), (64, 64), (64, 128)):
         layers += [nn.Conv2d(inputs, made, 3, padding=1), act()]
-        layers.append(AvgPool2x2() if made < 128 else nn.AvgPool2d((tall, wide)))
+        layers.append(means() if made < 128 else nn.AvgPool2d((tall, wide)))
     return [*layers, nn.Flatten(), nn.Linear(128, outputs)]
 
 

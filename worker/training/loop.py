@@ -27,7 +27,7 @@ from worker.noise.order import WHOLE_DATA, shuffled
 from worker.optimizers.base import Observing, Optimizer, Preconditioned, State, StepInfo
 from worker.optimizers.pieces import flattened
 from worker.optimizers.sharded import Sharded, sharded
-from worker.statistics.base import Noise
+from worker.statistics.base import Noise, Prepare
 from worker.telemetry import Telemetry, state_digest
 from worker.training.canaries import Canaries, model_of
 from worker.training.plan import Plan
@@ -123,7 +123,9 @@ class Training:
         if not plan.public and len(train) + beside > plan.numerics.records_bound:
             raise PrivacyError("the data set has more than twice its declared number of records: register it again")
         self._prepared = False  # the statistics before the first step are released, and the records prepared by them
+        self._prepares: list[Prepare] = []  # by these, one after the other
         self._handed_out: Parameters = {}
+        self._given = train
         self._use(train)
         self._groups = plan.scores.groups_in(plan.model, train, holdout)
         self._matched: Position | None = None
@@ -249,8 +251,10 @@ class Training:
         """Discards the differing state: goes back to the last one that matched, under fresh keys."""
         matched_step = self._matched_step
         self._replay = self._replay.resalted(self._link.mismatch(matched_step), matched_step)
-        if matched_step <= 0:  # the first state is made and recorded again, and so is a full batch's order
+        if matched_step <= 0:  # the first state is made and recorded again, and so are a full batch's orders
             self._use(self._given)
+            for prepare in self._prepares:
+                self._use(prepare(self._train))
             return self._close_block(self._initial())
         matched, self._matched = self._matched, None  # the next step changes it
         if matched is None:
@@ -319,13 +323,14 @@ class Training:
             self._handed_out |= released.tensors
             if released.prepare is not None:
                 self._holdout = None if self._holdout is None else released.prepare(self._holdout)
+                self._prepares.append(released.prepare)
                 self._use(released.prepare(self._train))
                 if self._canaries is not None:
                     self._canaries.prepare(released.prepare)
 
     def _use(self, train: Records) -> None:
         """Sets the training records; if every step takes them all, in one secret order."""
-        plan, self._given = self._plan, train
+        plan = self._plan
         order = plan.order(self._replay.initial_keys) if plan.sampling == "full_batch" else None
         train = train if order is None else shuffled(train, order.of(WHOLE_DATA, len(train)))
         self._train: Records = train
