@@ -103,7 +103,7 @@ class Numerics(Document):
     def _pays(self) -> Numerics:
         if self.sums == "float32" and self.arithmetic == 1 and (self.rows_per_pass % GROUP or self.positions > 1):
             raise ValueError(f"float32 sums need passes of whole groups of {GROUP} records with one position each")
-        if self.sensitivity_slack < self._of(self.rows_per_pass, self.sums):
+        if self.sensitivity_slack < self._slack_of(self.rows_per_pass, self.sums):
             raise ValueError("`sensitivity_slack` must cover the rounding of sums")
         return self
 
@@ -118,7 +118,7 @@ class Numerics(Document):
         """Returns the same numerics with passes of fewer rows. It sums more passes, so the slack grows. Passes that are
         not whole groups have float64 sums."""
         sums: SumType = self.sums if rows % GROUP == 0 else "float64"
-        slack = max(self.sensitivity_slack, self._of(rows, sums))
+        slack = max(self.sensitivity_slack, self._slack_of(rows, sums))
         return self.model_copy(update={"rows_per_pass": rows, "sums": sums, "sensitivity_slack": slack})
 
     def of_numbers(self, numbers: int) -> Numerics:
@@ -138,7 +138,7 @@ class Numerics(Document):
             return wide.model_copy(update={"totals": "float64"})
         return self.model_copy(update={"sensitivity_slack": self.sensitivity_slack + added})
 
-    def _of(self, rows: int, sums: SumType) -> float:
+    def _slack_of(self, rows: int, sums: SumType) -> float:
         """The slack of passes of so many rows."""
         sizes = (self.records_bound, rows, self.positions)
         if self.arithmetic == 1:  # stored before float64 sums beside float32 ones were paid for

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from tests.worker.support import DirectLink, Supervisor, spec, start_of
+from tests.worker.support import DirectLink, Supervisor, plan_of, spec, start_of
 from worker.telemetry import Telemetry
 from worker.training.loop import Training
-from worker.training.plan import Plan, build_plan
 from worker.training.replay import Replay
 from worker.training.self_test import random_records
 
@@ -30,20 +29,6 @@ MODELS: dict[str, dict[str, Any]] = {
     **{kind: {"kind": kind} | SMALL for kind in ("transformer_rec", "gru_rec", "lstm_rec")},
     **{f"hf/{kind}": {"kind": "hf", "path": kind, "max_length": 8, "tuning": "lora"} for kind in ("gpt2", "roberta")},
 }
-
-
-def plan_of(asked: Any, root: Path) -> Plan:
-    return build_plan(
-        asked.spec,
-        asked.mechanism,
-        asked.shape,
-        asked.task,
-        asked.features,
-        steps=asked.steps,
-        data_public=False,
-        holdout_public=False,
-        models_root=root,
-    )
 
 
 def start_for(name: str, **changes: Any) -> dict[str, Any]:
@@ -72,7 +57,7 @@ def test_a_job_runs_and_replays(name: str, sampled: str, models_root: Path) -> N
     for _ in range(2):
         record = Supervisor(start_for(name, **asked))
         start, link = record.message(), DirectLink(record)
-        plan = plan_of(start, models_root)
+        plan = plan_of(record.start, models_root=models_root)
         assert plan.numerics.sums == "float32" and plan.numerics.arithmetic == 2
         train = random_records(plan.model, 60, torch.Generator().manual_seed(4))
         telemetry = Telemetry(link, start.mechanism, data_public=False, holdout_public=False, released=start.released)

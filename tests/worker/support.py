@@ -276,7 +276,9 @@ def parts_of(parts: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {name: part | more if name == "public" else [part | more] for name, part in parts.items()}
 
 
-def plan_of(start: dict[str, Any], ranks: Ranks = ALONE) -> Plan:
+def plan_of(
+    start: dict[str, Any], ranks: Ranks = ALONE, *, rows: int | None = None, models_root: Path | None = None
+) -> Plan:
     message = Start.model_validate(start | {"segments": [{"from_step": 1, **keys_of("x")}], "allowed_steps": 0})
     return build_plan(
         JobSpec.model_validate(start["spec"]),
@@ -288,7 +290,9 @@ def plan_of(start: dict[str, Any], ranks: Ranks = ALONE) -> Plan:
         data_public=start["data_public"],
         holdout_public=start["holdout_public"],
         holdout_account=message.holdout_account,
+        models_root=models_root,
         numerics=message.numerics,
+        rows=rows,
         ranks=ranks,
     )
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from app.errors import PrivacyError
 from app.privacy.numerics import GROUP, Arithmetic, sensitivity_slack
-from tests.worker.test_float32_sums import nasty, with_one_more
+from tests.worker.test_float32_sums import flat, largest_change, nasty
 from worker.clipping import lengths, methods, scratch, totals
 from worker.clipping.accumulators import LONGEST, ParameterAccumulator
 from worker.clipping.bookkeeping import Bookkeeping
@@ -201,10 +201,6 @@ def engine(
     return Bookkeeping(module, losses, **how), parameters
 
 
-def flat(tensors: dict[str, Tensor]) -> Tensor:
-    return torch.cat([each.flatten() for each in tensors.values()])
-
-
 def test_the_layer_over_positions_is_formed() -> None:
     formed, factored = (
         ParameterAccumulator([Outer(torch.ones(2, t, p), torch.ones(2, t, q))], torch.Size([p, q]), group=GROUP)
@@ -237,14 +233,7 @@ def test_one_record_changes_the_sum_by_at_most_c(
     for how in ({"grid": Grid(400, ROWS)}, {}):
         own, parameters = engine(max_grad_norm=norm, **how)
         for n in (1, GROUP, ROWS, 250):
-            everyone = DenseRecords(*nasty(kind, n + 1, generator))
-            order = list(range(n))
-            for place in {0, n // 2, n}:
-                one, two = (
-                    flat(own.private_sum(parameters, shuffled(everyone, np.array(at))))
-                    for at in (order, with_one_more(order, n, place))
-                )
-                largest = max(largest, float((one - two).norm()) / norm)
+            largest = max(largest, largest_change(own, parameters, nasty(kind, n + 1, generator)) / norm)
     assert largest <= sensitivity_slack(400, ROWS, POSITIONS, "float32")
     assert kind == "broken" or norm > 1.0 or largest > 0.3
 

@@ -91,25 +91,10 @@ def start(**changes: Any) -> dict[str, Any]:
     return start_of(spec(model=MLP, **changes), SHAPE)
 
 
-def one_record_plan(of: dict[str, Any]) -> Plan:
-    asked = Supervisor(of).message()
-    return build_plan(
-        asked.spec,
-        asked.mechanism,
-        asked.shape,
-        asked.task,
-        asked.features,
-        steps=asked.steps,
-        data_public=False,
-        holdout_public=False,
-        rows=1,
-    )
-
-
 @pytest.mark.parametrize("engine", ["bookkeeping", "opacus"])
 def test_honest_kernels_pass(engine: str) -> None:
     plan = plan_of(start(clipping={"engine": engine}))
-    assert self_test.holds(plan) and self_test.holds(one_record_plan(start(clipping={"engine": engine})))
+    assert self_test.holds(plan) and self_test.holds(plan_of(start(clipping={"engine": engine}), rows=1))
 
 
 @pytest.mark.parametrize(
@@ -148,7 +133,7 @@ def test_kernels_that_round_by_neighbours_are_found(
 ) -> None:
     monkeypatch.setattr(torch.nn.functional, "linear", kernel)
     assert not self_test.holds(plan_of(start()))
-    plan = one_record_plan(start())
+    plan = plan_of(start(), rows=1)
     assert self_test.holds(plan) or kernel is by_values  # the large record is rounded otherwise, which is its own
     assert plan.numerics.rows_per_pass == 1 and plan.model.rows_per_pass == 1
 
@@ -174,7 +159,7 @@ def test_each_part_finds_what_no_other_finds(
 def test_what_does_not_repeat_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.nn.functional, "linear", by_chance())
     assert not self_test.holds(plan_of(start()))
-    assert "again" in set(self_test.failures(one_record_plan(start())))
+    assert "again" in set(self_test.failures(plan_of(start(), rows=1)))
 
 
 def test_one_dense_row_among_empty_ones_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

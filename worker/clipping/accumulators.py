@@ -118,9 +118,11 @@ class ParameterAccumulator:
         # Sums the pass by itself and adds it once: rounding into a large total then grows only with the passes.
         own = total if first else self._scratch.empty("sum", total.shape, total.dtype, total.device)
         for number, at in enumerate(self._chunks):
-            kept = self._kept[number] if self._kept is not None else None
-            chunk = self._merged.take(at) if kept is None else self._merged
-            self._add_chunk(own, chunk, factors[at], kept, 0 if number == 0 else 1)
+            keep = 0 if number == 0 else 1
+            if self._factored:
+                self._add_products(own, self._merged.take(at), factors[at], keep)
+            else:
+                self._add_formed(own.view(-1), self._gradients(number), factors[at], keep)
         if own is not total:
             total += own
 
@@ -154,23 +156,16 @@ class ParameterAccumulator:
             raise PrivacyError("this parameter's sums are in float64")
         narrow = factors.float()
         for number, at in enumerate(self._chunks):
-            kept = (
-                self._kept[number]
-                if self._kept is not None
-                else self._merged.take(at).formed(self._shape, self._scratch)
-            )
-            add(kept.flatten(1), narrow[at], self._group)
+            add(self._gradients(number), narrow[at], self._group)
 
-    def _add_chunk(self, total: Tensor, chunk: Merged, factors: Tensor, kept: Tensor | None, keep: int) -> None:
+    def _gradients(self, number: int) -> Tensor:
+        """A chunk's formed gradients, (rows, numbers): kept, or formed again."""
+        if self._kept is not None:
+            return self._kept[number].flatten(1)
+        return self._merged.take(self._chunks[number]).formed(self._shape, self._scratch).flatten(1)
+
+    def _add_products(self, total: Tensor, chunk: Merged, factors: Tensor, keep: int) -> None:
         """total = keep · total + the chunk's sum; with keep = 0 the old content may be anything."""
-        if not self._factored:
-            self._add_formed(
-                total.view(-1),
-                (chunk.formed(self._shape, self._scratch) if kept is None else kept).flatten(1),
-                factors,
-                keep,
-            )
-            return
         if chunk.outer is not None:
             upright = total.view(chunk.outer.left.shape[2], -1)
             chunk.outer.add_to(upright, factors, self._scratch, keep, self._arithmetic)

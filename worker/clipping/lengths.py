@@ -5,6 +5,8 @@ A float32's square is exact in float64. LANES sums are added side by side, and t
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
@@ -24,10 +26,7 @@ def squared_lengths(numbers: Tensor) -> Tensor:
         return squares
     if numbers.device.type != "cpu":
         return numbers.double().square().sum(dim=1)
-    lanes = squares.new_zeros(len(numbers), LANES)
-    for part in numbers.split(LANES, dim=1):
-        lanes[:, : part.shape[1]] += part.double().square()
-    return _added_up(lanes)
+    return _by_lanes(part.double().square() for part in numbers.split(LANES, dim=1))
 
 
 def squared_lengths_of_rows(ids: Tensor, values: Tensor) -> Tensor:
@@ -57,14 +56,22 @@ def squared_lengths_of_rows(ids: Tensor, values: Tensor) -> Tensor:
         c = before * (ids[:, t] == ids[:, t - 1] if t else torch.zeros(len(ids)))[:, None]
         found += v * (v + (c + c))
         before = v + c
-    lanes = squares.new_zeros(len(ids), LANES)
-    for part in found.split(LANES, dim=1):
-        lanes[:, : part.shape[1]] += part
-    return _added_up(lanes)
+    return _by_lanes(found.split(LANES, dim=1))
 
 
-def _added_up(lanes: Tensor) -> Tensor:
-    total = lanes.new_zeros(len(lanes))
-    for lane in lanes.unbind(dim=1):
-        total += lane
+def one_by_one(parts: Iterable[Tensor]) -> Tensor:
+    """The sum of tensors of one shape, in their order."""
+    first, *others = parts
+    total = torch.zeros_like(first) + first
+    for each in others:
+        total += each
     return total
+
+
+def _by_lanes(parts: Iterable[Tensor]) -> Tensor:
+    """Σ over float64 (n, LANES), the last of which may be narrower: lane by lane, and then the lanes."""
+    first, *others = parts
+    lanes = first.new_zeros(len(first), LANES)
+    for part in (first, *others):
+        lanes[:, : part.shape[1]] += part
+    return one_by_one(lanes.unbind(dim=1))

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from worker.clipping.engine import AUTOMATIC_GAMMA, ClippingKind, clip_factors
+from worker.clipping.lengths import one_by_one
 from worker.data.norms import ROUNDING, TINY, product_bound
 from worker.native.linear import LINEAR, ClipNumbers
 
@@ -76,7 +77,7 @@ def _clipped(outputs: Tensor, labels: Tensor, lengths: Tensor, count: int, query
     lengths = lengths.masked_fill(lengths > query.longest, torch.inf)
     if query.bias:
         lengths = _root_bound(lengths * lengths + 1.0, 2)
-    norms = product_bound(_root_bound(_added([each * each for each in residuals]), len(residuals)), lengths)
+    norms = product_bound(_root_bound(one_by_one(each * each for each in residuals), len(residuals)), lengths)
     factors = clip_factors(norms, query.kind, query.norm) * weights
     # A factor 0 is not enough: 0 · NaN is NaN.
     return torch.where(factors > 0.0, residuals * factors, 0.0), norms
@@ -87,7 +88,7 @@ def _of_classes(f: Tensor, labels: Tensor) -> Tensor:
     for each in f[1:]:
         most = torch.where(each > most, each, most)
     powers = exponential(f - most)
-    shares = powers / _added(list(powers))
+    shares = powers / one_by_one(powers)
     return shares.scatter_add_(0, labels[None], torch.full_like(most, -1.0)[None])
 
 
@@ -102,14 +103,6 @@ def exponential(x: Tensor) -> Tensor:
         total = total * rest + coefficient
     power = ((shifted.view(torch.int64) - SHIFT_BITS + 1023) << 52).view(torch.float64)
     return total * power
-
-
-def _added(parts: list[Tensor]) -> Tensor:
-    """The sum, one by one."""
-    total = torch.zeros_like(parts[0])
-    for each in parts:
-        total = total + each
-    return total
 
 
 def _root_bound(square_sums: Tensor, terms: int) -> Tensor:
