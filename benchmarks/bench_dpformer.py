@@ -42,6 +42,7 @@ from benchmarks import bench_engine, dpformer_step, long_tail  # noqa: E402
 from benchmarks.bench_engine import Private, Standard, Step, Task, opacus_ghost, opacus_hooks, plain  # noqa: E402
 from benchmarks.dpformer_step import HALF, HOOKS, KINDS, LOSS, PLAIN, Sizes  # noqa: E402
 from benchmarks.memory import peak_mib, resident_mib  # noqa: E402
+from scrimp_server.inline import slots_for  # noqa: E402
 from worker.data.sequences import SequenceRecords  # noqa: E402
 from worker.models.re_attention import Errors  # noqa: E402
 from worker.models.recommenders import TransformerRec  # noqa: E402
@@ -69,7 +70,7 @@ def task(kind: str, sizes: Sizes, data: SequenceRecords) -> Task:
     errors = _errors(dpformer_step.MODES.get(kind, "off"), sizes, data)
     ours = partial(TransformerRec, *shape, tied=not half, positions="all", errors=errors)
     spec = {"kind": "transformer_rec", "dim": shape[1], "max_length": sizes.positions, "tied": not half}
-    public = PublicSizes(len(data), 1, sizes.items, 1, sparse=False)
+    public = PublicSizes(len(data), 1, sizes.items, 1, sparse=False, slots=slots_for(len(data)).train)
     usual = partial(Standard, *shape, tied=not half, positions="all")
     return Task(ours, TransformerRec.record_losses, batch, spec, public, Standard.record_losses, usual)
 

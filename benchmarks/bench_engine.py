@@ -30,6 +30,7 @@ from benchmarks.environment import as_in_an_attempt  # noqa: E402
 if __name__ == "__main__" and "--torch-allocation" not in sys.argv:
     as_in_an_attempt()
 
+import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from pydantic import TypeAdapter  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
@@ -40,9 +41,12 @@ from app.contracts.job_spec import CnnModel, JobSpec, MlpModel  # noqa: E402
 from app.privacy.numerics import Numerics, PublicSizes, numerics_of  # noqa: E402
 from benchmarks import engine_growth  # noqa: E402
 from benchmarks.memory import peak_mib  # noqa: E402
+from scrimp_server.inline import slots_for  # noqa: E402
+from tests.worker.layers import Tensors  # noqa: E402
 from worker.clipping.bookkeeping import Bookkeeping  # noqa: E402
 from worker.clipping.totals import Grid  # noqa: E402
-from worker.data.passes import Cuttable, filled  # noqa: E402
+from worker.data.passes import EMPTY  # noqa: E402
+from worker.data.slots import Slotted  # noqa: E402
 from worker.models.activations import Tanh  # noqa: E402
 from worker.models.initial import keyed_normals  # noqa: E402
 from worker.models.networks import Network  # noqa: E402
@@ -82,18 +86,10 @@ class Standard(TransformerRec):
         return self.output(super().forward(ids))
 
 
-class Drawn(Cuttable[Batch]):
-    """A drawn batch of tensors."""
-
-    def __init__(self, *tensors: Tensor) -> None:
-        self._tensors, self.in_random_order = tensors, True
-
-    def __len__(self) -> int:
-        return len(self._tensors[0])
-
-    def piece(self, start: int, rows: int, dtype: torch.dtype) -> Batch:
-        inputs, targets = (filled(each, start, rows) for each in self._tensors)
-        return inputs, targets
+def drawn(task: Task) -> Slotted[Batch]:
+    """A task's batch in the rows of its step; the others are empty."""
+    count, rows = len(task.batch[0]), task.numerics.rows_per_step or 0
+    return Slotted(Tensors(*task.batch), np.append(np.arange(count), np.full(rows - count, EMPTY)))
 
 
 def shipped(model: dict[str, Any], sizes: PublicSizes, batch: int) -> Numerics:
@@ -152,17 +148,17 @@ def transformer(
         TransformerRec.record_losses,
         batch,
         spec,
-        PublicSizes(6040, 1, items - 1, 1, sparse=False),
+        PublicSizes(6040, 1, items - 1, 1, sparse=False, slots=slots_for(6040).train),
         Standard.record_losses,
         lambda: Standard(*sizes, tied=tied, positions=positions),
     )
 
 
 def network(spec: MlpModel | CnnModel, features: int, n: int) -> Task:
-    model = Network(features, 10, spec, arithmetic=2)
+    model = Network(features, 10, spec)
     generator = torch.Generator().manual_seed(0)
     batch = (torch.rand(n, features, generator=generator), torch.randint(0, 10, (n,), generator=generator))
-    sizes = PublicSizes(60_000, 1, features, 10, sparse=False)
+    sizes = PublicSizes(60_000, 1, features, 10, sparse=False, slots=slots_for(60_000).train)
 
     def usual() -> nn.Module:
         """With torch's own pooling and tanh."""
@@ -219,12 +215,12 @@ class Private:
         self.parameters = flattened({name: p.detach().double() for name, p in module.named_parameters()})
         self.optimizer = DpSgd(Descent(0.01))
         numerics = task.numerics
-        rows, grid = numerics.rows_per_pass, Grid(numerics.records_bound, numerics.rows_per_pass)
+        rows, grid = numerics.rows_per_pass, Grid(len(drawn(task)), numerics.rows_per_pass)
         group = numerics.group if numerics.sums == "float32" else None
         self.engine: Bookkeeping[Any] = Bookkeeping(
             module, task.losses, rows=rows, kind="flat", max_grad_norm=1.0, grid=grid, group=group
         )
-        self.batch, self.number, self.noises = Drawn(*task.batch), 0, list[float]()
+        self.batch, self.number, self.noises = drawn(task), 0, list[float]()
         self.release = GaussianRelease(
             KEY,
             noise_multiplier=1.0,

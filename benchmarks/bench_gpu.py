@@ -32,7 +32,7 @@ from app.contracts.hf import HfModel  # noqa: E402
 from app.contracts.job_spec import CnnModel, MlpModel, ReAttention, TransformerRecModel  # noqa: E402
 from app.formats import model_folder  # noqa: E402
 from benchmarks import bench_engine as engine  # noqa: E402
-from benchmarks.bench_engine import Batch, Drawn, Step, Task  # noqa: E402
+from benchmarks.bench_engine import Batch, Step, Task, drawn  # noqa: E402
 from tests.hf import tiny  # noqa: E402
 from worker.clipping.bookkeeping import Bookkeeping  # noqa: E402
 from worker.data.sequences import SequenceRecords  # noqa: E402
@@ -60,7 +60,7 @@ class Shipped:
         self.engine = Bookkeeping[Any](
             module, task.losses, rows=len(task.batch[0]), kind="flat", max_grad_norm=1.0, dtype=torch.float32
         )
-        self.batch, self.number = Drawn(*task.batch), 0
+        self.batch, self.number = drawn(task), 0
         self.release = GaussianRelease(
             engine.KEY, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=len(task.batch[0])
         )

@@ -75,7 +75,7 @@ def opacus(job: Job, records: int) -> Step:
     sgd = torch.optim.SGD(trained, lr=0.01)
     optimizer = DPOptimizer(sgd, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=records)
     drawn: Any = job._train
-    batch = drawn.select(np.arange(records)).piece(0, records, model.dtype)
+    batch = drawn.piece(np.arange(records), model.dtype)
 
     def step() -> None:
         optimizer.zero_grad(set_to_none=True)

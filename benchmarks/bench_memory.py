@@ -28,10 +28,12 @@ from pydantic import TypeAdapter  # noqa: E402
 from app.catalogue.model_folders import resolved  # noqa: E402
 from app.contracts.dataset_spec import Features  # noqa: E402
 from app.contracts.job_spec import JobSpec  # noqa: E402
+from app.contracts.slots import PartSlots  # noqa: E402
 from app.formats.part_files import save_part  # noqa: E402
 from app.formats.stored import Csr, Pairs, Sequences, StoredPart, Texts  # noqa: E402
 from app.jobs.memory import estimate  # noqa: E402
 from app.privacy.numerics import PublicSizes, numerics_of  # noqa: E402
+from app.privacy.slots import unstated_slots  # noqa: E402
 from tests.hf.tiny import write  # noqa: E402
 from tests.worker.support import Supervisor, forks, spec, start_of  # noqa: E402
 from worker.channel import Channel  # noqa: E402
@@ -259,7 +261,9 @@ def measured(folder: Path, case: Case) -> tuple[float, float, int]:
     supervisor = Supervisor(start | {"processes": wanted})
     peaks = attempt(supervisor)
     asked, known = JobSpec.model_validate(job), TypeAdapter(Features).validate_python(features)
-    sizes = PublicSizes(case.records, 1, shape["features"], shape["outputs"], shape["sparse"])
+    slots = unstated_slots(case.records)  # as `start_of` has them
+    places = PartSlots(units=slots, rows=slots)
+    sizes = PublicSizes(case.records, 1, shape["features"], shape["outputs"], shape["sparse"], places)
     numerics = numerics_of(asked, sizes, known)
     found = estimate(asked, sizes, known.rows, numerics)
     return found.process_bytes / MIB, peaks, numerics.rows_per_pass

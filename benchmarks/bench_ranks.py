@@ -36,8 +36,9 @@ from worker.clipping.engine import GradientEngine  # noqa: E402
 from worker.clipping.linear import LinearClipping  # noqa: E402
 from worker.clipping.totals import Grid  # noqa: E402
 from worker.data.passes import Prepared  # noqa: E402
-from worker.data.ranks import ALONE, Ranks, own_rows  # noqa: E402
+from worker.data.ranks import ALONE, Ranks  # noqa: E402
 from worker.data.records import DenseRecords  # noqa: E402
+from worker.data.slots import Slotted  # noqa: E402
 from worker.models.base import Model  # noqa: E402
 from worker.models.linear import Linear  # noqa: E402
 from worker.models.networks import Network  # noqa: E402
@@ -69,16 +70,14 @@ def records(n: int, features: int, classes: int, rows: int, ranks: Ranks) -> Pre
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(n, features, generator=generator)
     y = torch.randint(0, classes, (n,), generator=generator)
-    own = DenseRecords(x, y).select(own_rows(n, rows, ranks))
-    own.in_random_order = True
-    return own.prepared(rows, torch.float32)
+    return Slotted(DenseRecords(x, y), np.arange(n)).own(rows, ranks).prepared(rows, torch.float32, CPU)
 
 
 def linear(ranks: Ranks) -> Made:
     """A linear probe: 60,000 records of 784 features, full batch."""
     n, rows = 60_000, 5_328
     model = Linear(784, 10, rows_per_pass=rows, dtype=torch.float32)
-    engine = LinearClipping(model, "flat", 1.0, 1, "float32", Grid(2 * n + 64, rows, ranks))
+    engine = LinearClipping(model, "flat", 1.0, 1, "float32", Grid(n, rows, ranks))
     return engine, model, records(n, 784, 10, rows, ranks), n
 
 
@@ -93,7 +92,7 @@ def mlp(ranks: Ranks) -> Made:
         kind="flat",
         max_grad_norm=1.0,
         dtype=torch.float32,
-        grid=Grid(2 * n + 64, rows, ranks),
+        grid=Grid(n, rows, ranks),
     )
     return engine, model, records(n, 784, 10, rows, ranks), n
 

@@ -25,6 +25,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]
 
+import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
 from app.contracts.job_spec import MlpModel  # noqa: E402
@@ -32,9 +33,10 @@ from app.processes import ATTEMPT_ENVIRONMENT  # noqa: E402
 from worker.attempt.gloo import GlooRanks  # noqa: E402
 from worker.clipping.bookkeeping import Bookkeeping  # noqa: E402
 from worker.clipping.totals import Grid  # noqa: E402
-from worker.data.ranks import ALONE, Ranks, own_rows  # noqa: E402
+from worker.data.ranks import ALONE, Ranks  # noqa: E402
 from worker.data.records import DenseRecords  # noqa: E402
 from worker.data.shards import Shards  # noqa: E402
+from worker.data.slots import Slotted  # noqa: E402
 from worker.models.networks import Network  # noqa: E402
 from worker.noise.gaussian import GaussianRelease  # noqa: E402
 from worker.optimizers.base import Optimizer, StepInfo  # noqa: E402
@@ -67,16 +69,14 @@ own weights in float32 (4), and what a pass holds.
 """
 
 
-def records(ranks: Ranks) -> DenseRecords:
+def records(ranks: Ranks) -> Slotted[DenseRecords]:
     """This rank's share of random records, which are the same in every rank."""
     generator = torch.Generator().manual_seed(1)
     x, y = (
         torch.randn(RECORDS, FEATURES, generator=generator),
         torch.randint(0, CLASSES, (RECORDS,), generator=generator),
     )
-    own = DenseRecords(x, y).select(own_rows(RECORDS, ROWS, ranks))
-    own.in_random_order = True
-    return own
+    return Slotted(DenseRecords(x, y), np.arange(RECORDS)).own(ROWS, ranks)
 
 
 def one_rank(rank: int, size: int, meeting: Path, *, shard: bool) -> dict[str, object]:
@@ -90,7 +90,7 @@ def one_rank(rank: int, size: int, meeting: Path, *, shard: bool) -> dict[str, o
     shards = Shards.of(parameters, ranks) if shard else None
     inner = DpAdam(Descent(1e-3))
     optimizer: Optimizer = inner if shards is None else Sharded(inner, shards)
-    grid = Grid(2 * RECORDS + 64, ROWS, ranks, shard)
+    grid = Grid(RECORDS, ROWS, ranks, shard)
     engine = Bookkeeping[DenseRecords](
         network.module(),
         network.record_losses,

@@ -38,13 +38,15 @@ from app.contracts.job_spec import JobSpec  # noqa: E402
 from app.formats.hashing import hashed  # noqa: E402
 from app.privacy.gdp import mu_from_epsilon  # noqa: E402
 from app.privacy.numerics import Numerics, PublicSizes, numerics_of  # noqa: E402
+from scrimp_server.inline import slots_for  # noqa: E402
 from worker.clipping.linear import LinearClipping, LinearGradient  # noqa: E402
 from worker.clipping.totals import Grid  # noqa: E402
 from worker.data.passes import Prepared  # noqa: E402
 from worker.data.records import DenseRecords, Records, SparseRecords  # noqa: E402
+from worker.data.slots import Slotted  # noqa: E402
 from worker.models.linear import Linear  # noqa: E402
 from worker.noise.gaussian import GaussianRelease, NoisedGradient, PublicRelease  # noqa: E402
-from worker.noise.order import WHOLE_DATA, RandomOrder, shuffled  # noqa: E402
+from worker.noise.order import WHOLE_DATA, RandomOrder  # noqa: E402
 from worker.optimizers.base import StepInfo  # noqa: E402
 from worker.optimizers.descent import Descent  # noqa: E402
 from worker.optimizers.dp_sgd import DpSgd  # noqa: E402
@@ -115,7 +117,8 @@ def numerics(model: Linear, records: Records) -> Numerics:
         "privacy": {"target_epsilon": 1.0},
         "length": {"steps": 1},
     }
-    sizes = PublicSizes(len(records), 1, model.features, model.outputs, isinstance(records, SparseRecords))
+    slots, sparse = slots_for(len(records)).train, isinstance(records, SparseRecords)
+    sizes = PublicSizes(len(records), 1, model.features, model.outputs, sparse, slots)
     return numerics_of(JobSpec.model_validate(job), sizes, Tensor(kind="tensor", array="x"))
 
 
@@ -123,11 +126,11 @@ def as_admitted(model: Linear, records: Records) -> tuple[Linear, Prepared[Any],
     """Returns the model in its job's type, the passes as an attempt keeps them, and the job's numerics."""
     found = numerics(model, records)
     made = replace(model, rows_per_pass=found.rows_per_pass, dtype=getattr(torch, found.passes))
-    if found.sums == "float32":
-        records = shuffled(records, RandomOrder(key("order")).of(WHOLE_DATA, len(records)))
     if isinstance(records, SparseRecords):
         records = records.even()  # of words that are present or not, as the data set declares
-    return made, records.prepared(made.rows_per_pass, made.dtype), found
+    slots = slots_for(len(records)).train.rows
+    rows = Slotted.injected(records, RandomOrder(key("order")).of(WHOLE_DATA, slots), slots)
+    return made, rows.prepared(made.rows_per_pass, made.dtype, torch.device("cpu")), found
 
 
 class Plain:
@@ -189,7 +192,7 @@ class Steps:
 
     def __init__(self, records: Records, model: Linear, *, private: bool, ahead: bool = True) -> None:
         self.model, self.batch, found = as_admitted(model, records)
-        grid = Grid(found.records_bound, found.rows_per_pass)
+        grid = Grid(slots_for(len(records)).train.rows, found.rows_per_pass)
         self.engine = (
             LinearClipping(self.model, "flat", 1.0, sums=found.sums, grid=grid)
             if private

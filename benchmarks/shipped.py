@@ -96,7 +96,7 @@ def plain(job: Job, batch: int, losses: Callable[[nn.Module, Any], Tensor] | Non
             if name in values:
                 parameter.copy_(values[name])
     drawn: Any = job._train
-    records = drawn.select(np.arange(batch)).piece(0, batch, model.dtype)
+    records = drawn.piece(np.arange(batch), model.dtype)
     optimizer = torch.optim.SGD([each for each in module.parameters() if each.requires_grad], lr=0.01)
 
     def step() -> None:

@@ -12,20 +12,20 @@ from pathlib import Path
 from app.privacy import calibration, pld
 from app.privacy.events import Truncation, noisy_sums
 from app.privacy.filters import RdpFilter
-from app.privacy.numerics import records_bound
+from app.privacy.slots import default_slots
 
 REPORT = Path(__file__).resolve().parent / "reports" / "truncated.md"
 DELTA, TARGET, ORDER = 1e-5, 3.0, 8.0
 PLANS = ((10_000, 256, 2_000), (60_000, 600, 3_000), (1_000_000, 1_024, 10_000))  # declared records, L, T
-FACTORS = (2.0, 2.2, 2.4, 2.6, 3.0, 4.0)
+FACTORS = (1.1, 1.2, 1.4, 1.6, 2.0, 3.0)
 
 TEXT = """# The price of a largest batch
 
 `python -m benchmarks.truncated`. Poisson batches, target ε = {target:g} at δ = {delta:g}. L is the expected batch, B
 the largest one. w is the chance that one more unit finds the batch full at the most units that registration admits,
-twice the declared ones and 64: so B must lie above 2 L. "Padding" is the expected share of padding in B rows. σ is
-the noise multiplier that meets the target; "plain" has no largest batch. The charge is that of an `rdp` filter at
-order {order:g}, relative to plain batches at the plain σ.
+the slots: 1.05 times the declared ones and 64. So B must lie well above 1.05 L. "Padding" is the expected share of
+empty rows in B. σ is the noise multiplier that meets the target; "plain" has no largest batch. The charge is that of
+an `rdp` filter at order {order:g}, relative to plain batches at the plain σ.
 
 | declared records, L, T | B / L | w | ε at the plain σ | σ / plain σ | charge at the plain σ | padding |
 |---|---|---|---|---|---|---|
@@ -47,7 +47,7 @@ def rows() -> list[str]:
         sigma = calibration.calibrate(TARGET, DELTA, "poisson", rate, steps).noise_multiplier
         charge = RdpFilter(ORDER).charge_event(noisy_sums(rate, sigma, steps))
         for factor in FACTORS:
-            truncation = Truncation(records=records_bound(records), largest_batch=round(factor * batch))
+            truncation = Truncation(records=default_slots(records), largest_batch=round(factor * batch))
             event = noisy_sums(rate, sigma, steps, truncation)
             priced = calibration.calibrate(TARGET, DELTA, "poisson", rate, steps, truncation=truncation)
             found.append(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +60,7 @@ class Blocks:
         records: int,
         file: Path | None = None,
         *,
+        slots: Mapping[str, int] | None = None,
         path: str | None = None,
         upload: str | None = None,
         wait: bool = True,
@@ -69,6 +71,8 @@ class Blocks:
         Args:
             label: names the block in jobs.
             records: the declared, public number of its units.
+            slots: at most so many units and records of each part: `train`, `holdout`, `train_rows`, `holdout_rows`;
+                those left out have defaults.
             file: sent with the request; or `path` under the service's data root or `s3://bucket/key`, or the id of an
                 `upload` (`Client.upload`).
             wait: for a large file, which the service reads in the background; otherwise its `state` is "reading".
@@ -78,7 +82,8 @@ class Blocks:
             Conflict: `duplicate-content`: it shares units with another block; only you are told.
         """
         spec: dict[str, Any] = {"label": label, "records": records}
-        spec |= {name: value for name, value in (("path", path), ("upload", upload)) if value is not None}
+        others = (("slots", slots), ("path", path), ("upload", upload))
+        spec |= {name: value for name, value in others if value is not None}
         address = f"{dataset_path(dataset)}/blocks"
         if file is None:
             sent = self._client.json("POST", address, json=spec, timeout=600.0)

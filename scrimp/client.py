@@ -145,10 +145,10 @@ class Client(Administration):
         return Dataset.model_validate(self.json("POST", f"{dataset_path(dataset)}/retire"))
 
     def redeclare_dataset(self, dataset: str, changes: Mapping[str, Any]) -> RedeclaredDataset:
-        """Declares records, classes, scale or ranges anew; jobs keep the version that they were priced with.
+        """Declares records, slots, classes, scale or ranges anew; jobs keep the version that they were priced with.
 
         Args:
-            changes: `records`, `classes`, `scale`, `ranges`; with `dry_run` nothing changes.
+            changes: `records`, `slots`, `classes`, `scale`, `ranges`; with `dry_run` nothing changes.
         """
         return RedeclaredDataset.model_validate(
             self.json("POST", f"{dataset_path(dataset)}/declarations", json=document(changes))

@@ -277,6 +277,8 @@ def _spec(file: Path, format: str, task: dict[str, Any], features: dict[str, Any
 def _always(count: int) -> list[str]:
     return [
         f"`privacy.records`: the file has {count}; it is rounded, as an exact number becomes public once declared",
+        "`privacy.slots`: at most so many records of each part, by default 5 % more than declared and 64; choose them "
+        "from what you expect to be true of the data",
         "`privacy.filter`: `gdp` admits full-batch jobs only, with an exact ε; declare `rdp` for mini-batches",
         "`privacy.cap.epsilon`: the most that all jobs together may spend",
     ]

@@ -143,11 +143,32 @@ class Verification(Resource):
     problem: str | None = None
 
 
+class PartSlots(Resource):
+    """At most so many units, and records, are registered of a part."""
+
+    units: int
+    rows: int
+
+    def __str__(self) -> str:
+        return f"{self.units:,}" + ("" if self.rows == self.units else f" ({self.rows:,} records)")
+
+
+class Slots(Resource):
+    """The public numbers of places that a data set's parts have. `holdout`: None without a private hold-out."""
+
+    train: PartSlots
+    holdout: PartSlots | None = None
+
+    def __str__(self) -> str:
+        return f"{self.train} to train on" + ("" if self.holdout is None else f", {self.holdout} held out")
+
+
 class Shape(Resource):
-    """A data set's public sizes."""
+    """A data set's public sizes. `slots`: None for public data, and for data registered before there were slots."""
 
     records_train: int = 0
     records_holdout: int = 0
+    slots: Slots | None = None
 
 
 class Read(Resource):
@@ -204,7 +225,8 @@ class Dataset(Resource):
     def _repr_html_(self) -> str:
         sizes = f"{self.shape.records_train:,} to train on, {self.shape.records_holdout:,} held out"
         budget = "public: no privacy is claimed for it" if self.ledger is None else self.ledger._repr_html_()
-        facts_of = facts([("data set", f"{self.name} ({self.id})"), ("state", self.state), ("records", sizes)])
+        slots = [] if self.shape.slots is None else [("slots", str(self.shape.slots))]
+        facts_of = facts([("data set", f"{self.name} ({self.id})"), ("state", self.state), ("records", sizes), *slots])
         return facts_of + budget
 
 
@@ -217,18 +239,23 @@ class RegisteredDataset(Dataset):
 
 class RedeclaredDataset(RegisteredDataset):
     """A data set with its new declaration. `suggested_records` is a rounded count: an exact one becomes public. Without
-    counts where the data set's own block is gone."""
+    counts where the data set's own block is gone. `slots`: of the new declaration; `default_slots`: without declared
+    ones."""
 
     suggested_records: int | None = None
+    slots: Slots | None = None
+    default_slots: Slots | None = None
 
 
 class CheckedDataset(Resource):
-    """What a registration would answer; nothing was stored. `suggested_records` is a rounded count to declare."""
+    """What a registration would answer; nothing was stored. `suggested_records` is a rounded count to declare, and
+    `suggested_slots` have a margin over what the file holds."""
 
     name: str
     shape: dict[str, Any]
     read: Read
     suggested_records: int
+    suggested_slots: Slots | None = None
     warnings: list[str] = []
 
 

@@ -73,6 +73,13 @@ class Memory(Resource):
     process_bytes: int
 
 
+class Numerics(Resource):
+    """How many rows each step computes, records and empty ones; null for jobs that earlier releases priced."""
+
+    rows_per_pass: int
+    rows_per_step: int | None = None
+
+
 class Quote(Resource):
     """A price, before it is paid. `epsilon` is null on public data."""
 
@@ -93,6 +100,7 @@ class Quote(Resource):
     estimated_duration_s: float | None = None
     start: Start | None = None
     memory: Memory | None = None
+    numerics: Numerics | None = None
     warnings: list[str] = []
     resolved: Rate | None = None
 

@@ -244,17 +244,18 @@ def check_agreement(body: Json) -> list[str]:
 
 
 def check_truncation(training: Json) -> list[str]:
-    """The chance of a full batch must be taken at the most units that registration admits, 2 N + 64 of N = L/q declared
-    ones: with fewer, the price would be too small."""
+    """The chance of a full batch must be taken at all slots, the most units that registration admits. A certificate
+    does not state them, but there are at least as many as the N = L/q declared units: with fewer, the price would be
+    too small."""
     cut = training.get("truncation")
     if not cut:
         return []
     if training["sampling"] != "poisson" or not 0.0 < training["sample_rate"] < 1.0:
         return ["a largest batch is named where batches are no Poisson samples"]
-    least = 2 * round(training["expected_batch_size"] / training["sample_rate"]) + 64
+    least = round(training["expected_batch_size"] / training["sample_rate"])
     print(f"truncated  at most {cut['largest_batch']} of {cut['records']} units, at least {least}")
     if cut["records"] < least:
-        return [f"batches are cut of {cut['records']} units, but registration admits {least}"]
+        return [f"batches are cut of {cut['records']} units, but {least} are declared"]
     return []
 
 

@@ -19,6 +19,7 @@ import torch
 from app.catalogue import model_folders
 from app.contracts.dataset_spec import DatasetSpec
 from app.contracts.job_spec import JobSpec
+from app.contracts.slots import PartSlots, Slots
 from app.jobs import rates
 from app.jobs.planning import plan
 from app.jobs.plans import DatasetFacts
@@ -27,6 +28,7 @@ from app.privacy.mechanism import MechanismConfig
 from app.privacy.plans import PlanRequest
 from app.privacy.prices import Price
 from app.privacy.pricing import price
+from app.privacy.slots import default_slots
 from worker.data.placed import CPU
 from worker.data.records import Records
 from worker.messages import Digest, MetricValue, Resalt, Segment, Shape
@@ -90,6 +92,7 @@ class Data:
             features=self.features_count,
             outputs=self.outputs,
             sparse=self.sparse,
+            slots=slots_for(len(self.train)),
         )
 
     def facts(self, id_: str = "ds_0", records: Records | None = None) -> DatasetFacts:
@@ -106,7 +109,14 @@ class Data:
             filter=None,
             order=None,
             cap_delta=None,
+            stated_slots=slots_for(len(train)),
         )
+
+
+def slots_for(records: int) -> Slots:
+    """Returns the places that a data set with so many declared records has unless its owner says otherwise."""
+    places = default_slots(records)
+    return Slots(train=PartSlots(units=places, rows=places))
 
 
 @dataclass

@@ -1,7 +1,8 @@
 """The messages between an attempt's process and its supervisor: one JSON document a line, over a socket pair.
 
     supervisor → child                          child → supervisor
-    start   the whole job, once                 ready      the data are loaded and checked
+    start   the whole job, once                 verdict    the self-test's verdict; the answer is written
+                                                ready      the data are loaded and checked
     written the digest is recorded              digest     the state at step 0 and at the end of every block;
                                                            the answer is written or stop
     go      the block is recorded in advance    block      about to start these steps; the answer is go or stop
@@ -29,10 +30,12 @@ from app.contracts.devices import Kind
 from app.contracts.job_spec import JobSpec
 from app.contracts.metrics import METRICS
 from app.contracts.runtime import MOST_PROCESSES
+from app.contracts.slots import Slots
 from app.contracts.stored import Shape as StoredShape
 from app.errors import WorkerError
 from app.privacy.mechanism import MechanismConfig
-from app.privacy.numerics import Numerics, NumericsReport, PublicSizes
+from app.privacy.numerics import Numerics, NumericsReport, PublicSizes, SelfTest
+from app.privacy.slots import slots_of
 
 KeyHex = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$"), Field(repr=False)]
 Sha256Hex = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
@@ -49,6 +52,7 @@ FailureCode = Literal[
     "model-missing",
     "model-unfit",
     "numerics",
+    "superseded",
     "device",
     "internal",
 ]
@@ -62,6 +66,7 @@ FAILURE_TEXTS: dict[FailureCode, str] = {
     "model-unfit": "A part of the model has no exact per-record gradients here; this attempt read no record.",
     "extractor-missing": "The extractor is missing from this worker's models root, or differs from the admitted one.",
     "numerics": "On this worker a record's results depend on other records; this attempt computed nothing private.",
+    "superseded": "An earlier release admitted this job with an arithmetic that is gone: submit the job again.",
     "device": "The worker's GPU cannot be used; another attempt follows.",
     "internal": "The attempt failed.",
 }
@@ -72,7 +77,7 @@ WarningCode = Literal[
     "evaluation-skipped",  # a score was not measured again: it was charged only once
     "parameters-not-finite",
     "metric-not-finite",  # an exact score on public data is not finite
-    "one-record-passes",  # the self-test found that products depend on neighbouring records
+    "one-record-passes",  # the self-test found an operation that may mix records
 ]
 
 
@@ -90,20 +95,18 @@ class Shape(Document):
     features: Annotated[int, Field(ge=1)]
     outputs: Annotated[int, Field(ge=1)]
     sparse: bool
+    slots: Slots | None = None  # of private data; None where their number of records is public
 
     @classmethod
     def of(cls, stored: StoredShape) -> Shape:
-        """The stored sizes, checked.
-
-        Raises:
-            ValidationError: no job can run with them.
-        """
+        """The stored sizes, checked. Raises ValidationError if no job can run with them."""
         return cls.model_validate(stored, from_attributes=True)
 
     def public_sizes(self, mechanism: MechanismConfig | None) -> PublicSizes:
         """The public sizes that determine the numerics."""
         per_unit = mechanism.training.records_per_unit if mechanism else 1
-        return PublicSizes(self.records_train, per_unit, self.features, self.outputs, self.sparse)
+        slots = slots_of(self.slots, self.records_train, self.records_holdout, per_unit).train
+        return PublicSizes(self.records_train, per_unit, self.features, self.outputs, self.sparse, slots)
 
 
 class SealedBy(Document):
@@ -245,14 +248,12 @@ class Start(Document):
         segments: the salts in use, oldest first, with the blocks recorded under each.
         released: the metrics recorded so far, by any attempt.
         claim: what the model's card says about its privacy; null where none is claimed.
-        score_only: the job is a trial of a study. Only its score leaves, and a mean that it hands on: no other
-            release and no norm.
+        score_only: of a study's trial. Only its score leaves, and a mean that it hands on: no other release, no norm.
         keeps_weights: the job's model is published.
         mean: the file of the mean that the study's first trial released; the job centres by it and releases none.
         hands_mean_on: the job is that first trial; its mean is an artifact, for the study's other trials.
         allowed_steps: how many further steps may still be charged.
-        self_tested: an earlier attempt on the same data set, with the same model, shapes and types, passed the
-            self-test on this worker since its fork server started.
+        self_tested: this machine keeps the verdict of such a self-test (worker.attempt.verdicts).
         extractor_dir: the extractor's folder, if the job uses one.
         models_root: the folder of Hugging Face models, if the job uses one.
         output_dir: an existing folder of this attempt's own for its artifacts. Nothing in it is published before
@@ -323,7 +324,7 @@ class Go(Document):
 
 
 class Written(Document):
-    """The digest is recorded. The block's results may leave now; after a crash, a replay reaches the same state."""
+    """The digest, or verdict, is recorded. A block's results may leave now: a replay reaches the same state."""
 
     kind: Literal["written"] = "written"
 
@@ -349,6 +350,14 @@ class Alive(Document):
     """The data are still loading, which takes hours with an extractor. Sent on a timer, whatever has been loaded."""
 
     kind: Literal["alive"] = "alive"
+
+
+class Verdict(Document):
+    """The self-test's verdict, before any part is opened (worker.attempt.verdicts). `fitted_rows`: as in `ready`."""
+
+    kind: Literal["verdict"] = "verdict"
+    self_test: SelfTest
+    fitted_rows: Annotated[int, Field(ge=1)] | None = None
 
 
 class Ready(Document):
@@ -484,7 +493,8 @@ class Failed(Document):
 
 
 ToChild = Start | Predict | Go | Written | Stop | Resalt
-ToSupervisor = Alive | Ready | BlockStart | Digest | Mismatch | MetricValue | Finished | Predicted | Stopped | Failed
+Steps = Ready | BlockStart | Digest | Mismatch | MetricValue
+ToSupervisor = Alive | Verdict | Steps | Finished | Predicted | Stopped | Failed
 
 TO_CHILD: TypeAdapter[ToChild] = TypeAdapter(Annotated[ToChild, Field(discriminator="kind")])
 TO_SUPERVISOR: TypeAdapter[ToSupervisor] = TypeAdapter(Annotated[ToSupervisor, Field(discriminator="kind")])

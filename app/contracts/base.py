@@ -25,6 +25,11 @@ Steps = Annotated[int, Field(strict=True, ge=1, le=10_000_000)]
 NO_NUL = r"^[^\x00]*$"
 
 
+def is_none(value: object) -> bool:
+    """Leaves a member out where it is unset, as the rows before it were written."""
+    return value is None
+
+
 class Document(BaseModel):
     """A JSON document of the REST contract. Refuses unknown members, NaN and ∞. Instances never change."""
 

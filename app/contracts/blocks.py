@@ -6,8 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, field_validator
 
-from app.contracts.base import Document
+from app.contracts.base import Document, is_none
 from app.contracts.dataset_spec import UploadId
+from app.contracts.slots import DeclaredSlots
 
 FIRST, ALL = "first", "all"  # the block that a data set was registered with; all that can pay
 UNITS = "units"  # the file of the digests of a data set's units, and the folder of published ones
@@ -19,11 +20,13 @@ Chosen = Annotated[list[Label], Field(min_length=1, max_length=MOST_BLOCKS)]
 class BlockSpec(Document):
     """The declaration of a block; everything else is its data set's. All of it is public.
 
-    `records` counts units, as at a registration. None of them may be in another block of the data set.
+    `records` counts units, as at a registration. None of them may be in another block of the data set. `slots`: the
+    block's own, as at a registration.
     """
 
     label: Label
     records: Annotated[int, Field(strict=True, ge=1, le=10**12)]
+    slots: DeclaredSlots | None = Field(default=None, exclude_if=is_none)
     path: Annotated[str, StringConstraints(min_length=1, max_length=4000)] | None = None
     upload: UploadId | None = None
 

@@ -8,10 +8,11 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from app.contracts import filters
-from app.contracts.base import DeltaValue, Document, EpsilonValue, Unit
+from app.contracts.base import DeltaValue, Document, EpsilonValue, Unit, is_none
 from app.contracts.declared_ids import Ids
 from app.contracts.feature_settings import ColumnName, FeatureSettings, TypicalLength
 from app.contracts.filters import FilterName
+from app.contracts.slots import DeclaredSlots
 from app.contracts.table import CsvDialect, TableFeatures
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
@@ -19,17 +20,6 @@ ScaleEnd = Annotated[float, Field(ge=-1e6, le=1e6)]
 ClassLabel = (
     Annotated[int, Field(ge=-(2**53), le=2**53)] | Annotated[str, StringConstraints(min_length=1, max_length=200)]
 )
-
-
-def rounded(count: int) -> int:
-    """Rounds a count to tens, or to two digits: the number of records to suggest to an owner, as an exact one becomes
-    public.
-
-    >>> rounded(24_873), rounded(943), rounded(64)
-    (25000, 940, 60)
-    """
-    unit: int = 10 ** max(1, len(str(count)) - 2)
-    return max(unit, (count + unit // 2) // unit * unit)
 
 
 LIKELY_GUESS = 6.0  # the loss of a guess among 400 tokens: hardly any model's losses fit under a lower bound
@@ -352,6 +342,8 @@ class DatasetPrivacy(Document):
     `filter` decides for ever which jobs the ledger admits: `gdp` full-batch jobs only, and its ε is exact; `rdp` also
     Poisson-sampled jobs (mini-batches), and its ε is an upper bound. Choose `gdp` for linear models, ratings and
     studies, and `rdp` for networks and language models (docs/data.md has a table).
+
+    `slots`: at most this many units are registered. Choose them before counting the data.
     """
 
     sensitivity: Literal["private", "public"]
@@ -363,6 +355,7 @@ class DatasetPrivacy(Document):
     filter: FilterName = "rdp"
     order: Annotated[float, Field(gt=1.0, le=1024.0)] | None = None
     typical_job: TypicalJob | None = None
+    slots: DeclaredSlots | None = Field(default=None, exclude_if=is_none)
 
     @model_validator(mode="after")
     def _private_declares(self) -> DatasetPrivacy:
@@ -373,6 +366,8 @@ class DatasetPrivacy(Document):
             raise ValueError("a private data set must declare its public `records` and a `cap`")
         if self.sensitivity == "public" and self.cap is not None:
             raise ValueError("a public data set has no cap: leave `cap` out, or declare the data private")
+        if self.sensitivity == "public" and self.slots is not None:
+            raise ValueError("a public data set has no slots, as its number of records is public: leave `slots` out")
         if not filters.rule_of(self.filter).has_order and (self.order is not None or self.typical_job is not None):
             ordered = " or ".join(f"`{name}`" for name in filters.FILTERS if filters.rule_of(name).has_order)
             raise ValueError(f"`order` and `typical_job` are for the {ordered} filter only")

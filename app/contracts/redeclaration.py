@@ -1,6 +1,7 @@
 """What an owner may declare anew about a data set that jobs have used: public numbers that no earlier charge rests on.
 
     records    the public count: rates, divisors and sizes of later jobs
+    slots      at most this many units and records of each part: rows of later jobs
     classes    further classes, after the declared ones: stored labels are places in that list
     scale      a wider scale of ratings
     ranges     of a table's columns: cells are stored as read, and scaled when a job uses them
@@ -20,15 +21,17 @@ from pydantic import Field, ValidationError, model_validator
 from app.contracts.base import Document
 from app.contracts.dataset_spec import ClassificationTask, ClassLabel, DatasetSpec, Features, RatingTask, ScaleEnd
 from app.contracts.feature_settings import ColumnName
+from app.contracts.slots import DeclaredSlots
 from app.contracts.table import CategoryColumn, RangeEnd, TableFeatures
 from app.errors import InvalidRequest
 
 
 class Redeclaration(Document):
     """The members to declare anew; those left out stay. `dry_run` changes nothing and tells its owner what it would
-    say."""
+    say. `slots` replaces all of them: a number that it leaves out has its default, which `records` alone moves too."""
 
     records: Annotated[int, Field(strict=True, ge=1, le=10**12)] | None = None
+    slots: DeclaredSlots | None = None
     classes: Annotated[list[ClassLabel], Field(min_length=2, max_length=10_000)] | None = None
     scale: tuple[ScaleEnd, ScaleEnd] | None = None
     ranges: (
@@ -38,11 +41,17 @@ class Redeclaration(Document):
 
     @model_validator(mode="after")
     def _asks(self) -> Redeclaration:
-        if not self.dry_run and all(each is None for each in (self.records, self.classes, self.scale, self.ranges)):
+        members = (self.records, self.slots, self.classes, self.scale, self.ranges)
+        if not self.dry_run and all(each is None for each in members):
             raise ValueError(
-                "name what to declare anew: `records`, `classes`, `scale` or `ranges`; all else stays for ever"
+                "name what to declare anew: `records`, `slots`, `classes`, `scale` or `ranges`; all else stays for ever"
             )
         return self
+
+    @property
+    def counts(self) -> bool:
+        """True if it concerns how many units there are, or may be."""
+        return self.records is not None or self.slots is not None
 
 
 def amended(spec: DatasetSpec, asked: Redeclaration) -> DatasetSpec:
@@ -56,6 +65,11 @@ def amended(spec: DatasetSpec, asked: Redeclaration) -> DatasetSpec:
         if privacy.sensitivity == "public":
             raise InvalidRequest.at("/records", "public data have their actual number of records: leave `records` out")
         privacy = privacy.model_copy(update={"records": asked.records})
+    if asked.slots is not None:
+        if privacy.sensitivity == "public":
+            raise InvalidRequest.at("/slots", "public data have no slots: their number of records is public")
+        stated = asked.slots if asked.slots != DeclaredSlots() else None
+        privacy = privacy.model_copy(update={"slots": stated})
     if asked.classes is not None:
         if not isinstance(task, ClassificationTask):
             raise InvalidRequest.at("/classes", f"the task is {task.kind}: it has no classes")

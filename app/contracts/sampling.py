@@ -33,10 +33,9 @@ class FullBatch(Document):
 class Poisson(Document):
     """Each record takes part in a step independently, with probability expected_batch_size / records.
 
-    `largest_batch` truncates: of a larger draw so many records are chosen, uniformly. Each step then computes the same
-    number of passes; docs/privacy.md says what still varies. A record may now take another's place and change the sum
-    by 2 C. The price counts that with the chance of a larger draw at the most records that registration admits: twice
-    the declared ones and 64.
+    A step computes as many rows as no draw exceeds, or `largest_batch` records' where that is given: of a larger draw
+    so many are chosen, uniformly. A record may then take another's place and change the sum by 2 C. The price counts
+    that with the chance of a larger draw of all slots.
     """
 
     is_sampled: ClassVar[bool] = True

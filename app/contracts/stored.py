@@ -7,14 +7,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from app.contracts.base import Document
+from app.contracts.base import Document, is_none
+from app.contracts.slots import Slots
 
 Role = Literal["pilot", "candidate", "final"]
-
-
-def is_none(value: object) -> bool:
-    """Leaves a member out where it is unset, as the rows before it were written."""
-    return value is None
 
 
 class Failure(Document):
@@ -49,13 +45,15 @@ class TrialPoint(Document):
 
 
 class Shape(Document):
-    """A data set's public sizes, for planning jobs. `outputs`: the number of classes, or 1 for regression."""
+    """A data set's public sizes, for planning jobs. `outputs`: the number of classes, or 1 for regression. `slots`: of
+    a private data set; None for one that was registered before there were slots (app.privacy.slots.slots_of)."""
 
     records_train: int
     records_holdout: int
     features: int
     outputs: int
     sparse: bool
+    slots: Slots | None = Field(default=None, exclude_if=is_none)
 
 
 class StoredFile(Document):

@@ -103,7 +103,7 @@ def examine(
     """Compares what was read with the data set and all its blocks. Returns the heads recorded outside the database.
 
     Raises:
-        InvalidRequest: it has far more records than declared, or records of another width.
+        InvalidRequest: it has more records than slots, or records of another width.
         Conflict: `duplicate-content`: the file has units of another block; told to the owner alone. `ledger-behind`: a
             ledger is behind its record, or the database has lost a data set of this owner.
         Unavailable: the units of a block cannot be read.

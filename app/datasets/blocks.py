@@ -19,8 +19,9 @@ from sqlalchemy.orm import Session
 from app.contracts.blocks import MOST_BLOCKS, UNITS, BlockSpec
 from app.contracts.dataset_spec import DatasetSpec, LastItemHoldout, PublicHoldout
 from app.contracts.stored import Shape
-from app.datasets import service, storage, unit_files
+from app.datasets import storage, unit_files
 from app.datasets.service import Block, Content
+from app.datasets.sizes import ON_TOP, check_fits, declared_slots
 from app.db.engine import Database
 from app.db.models import Account, Dataset, DatasetReading
 from app.errors import Conflict, InvalidRequest, NotFound, Unavailable
@@ -82,14 +83,15 @@ def _growing(session: Session, row: Dataset) -> Growing:
 
 
 def declaration(to: Growing, asked: BlockSpec) -> DatasetSpec:
-    """The declaration of a block: its data set's, with its own number of records and its own file.
+    """The declaration of a block: its data set's, with its own number of records, slots and file.
 
     Raises:
-        InvalidRequest: the hold-out would leave one side without a record.
+        InvalidRequest: as `declared_slots`.
     """
-    service.split_sizes(to.spec, asked.records, "/records")
-    privacy = to.spec.privacy.model_copy(update={"records": asked.records})
-    return to.spec.model_copy(update={"privacy": privacy, "path": asked.path, "upload": asked.upload})
+    privacy = to.spec.privacy.model_copy(update={"records": asked.records, "slots": asked.slots})
+    spec = to.spec.model_copy(update={"privacy": privacy, "path": asked.path, "upload": asked.upload})
+    declared_slots(spec, ON_TOP)
+    return spec
 
 
 def family(session: Session, dataset_id: str) -> list[Dataset]:
@@ -116,16 +118,15 @@ def labelled(session: Session, dataset_id: str, label: str) -> Dataset:
 
 
 def check_count(spec: DatasetSpec, content: Content) -> None:
-    """Refuses a block with more than twice the declared records: jobs on several blocks pay for sums that round up to
-    their bounds, and only bounds without a constant add up.
+    """Refuses a block with more records than its slots, which those of several blocks add up to.
 
     Raises:
-        InvalidRequest: at `/records`; told to the owner alone.
+        InvalidRequest: as `check_fits`; told to the owner alone.
     """
-    declared, found = spec.privacy.records, content.parsed.counts.train
-    if declared is None or found > 2 * service.split_sizes(spec, declared, "/records")[0]:
-        detail = f"the file holds more than twice as many as declared: {found} to train on; declare more"
-        raise InvalidRequest.at("/records", detail)
+    slots = declared_slots(spec, ON_TOP)
+    if slots is None:
+        raise TypeError("blocks of private data have slots")
+    check_fits(spec, slots, content.parsed.stored, ON_TOP)
 
 
 def check_width(to: Growing, content: Content) -> None:

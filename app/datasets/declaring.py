@@ -1,7 +1,7 @@
 """A new version of a data set's declaration. Jobs keep the version that they were priced with (app.db.declared).
 
 The stored records, the split and the account never change. A count is checked against the stored records as at the
-registration: sums are paid for up to `records_bound` records. Only the owner learns the outcome.
+registration: it fits the slots. Only the owner learns the outcome.
 
 The declaration of a data set that has grown is that of all its blocks, but for `records`, which counts its own block's.
 It outlives that block: where `first` is gone, all but `records` may still change, and nothing is counted.
@@ -16,16 +16,17 @@ from sqlalchemy.orm import Session
 
 from app import parts
 from app.audit import record as audit
-from app.contracts.dataset_spec import DatasetSpec, PublicHoldout, SplitHoldout, rounded
+from app.contracts.dataset_spec import DatasetSpec, PublicHoldout, SplitHoldout
 from app.contracts.redeclaration import Redeclaration, amended
+from app.contracts.slots import Slots, rounded
 from app.contracts.stored import Counts, PartFiles, Shape, StoredFile
 from app.datasets.parsing import Parsers
 from app.datasets.repository import check_there
-from app.datasets.service import split_sizes
+from app.datasets.sizes import ON_TOP, check_fits, declared_slots, default_slots_of, slots_warnings, split_sizes
 from app.db.engine import Database
 from app.db.models import Account, Dataset, Declaration
 from app.errors import Conflict, InvalidRequest, Unavailable
-from app.formats.asked import Recounted, RecountRequest, SealedPart
+from app.formats.asked import PartCounts, RecountRequest, SealedPart
 from app.formats.damage import DataDamagedError
 from app.grants import service as grants
 from app.ids import now
@@ -34,7 +35,6 @@ from app.ledger import accounts, behind
 from app.ledger.blocks import family_of
 from app.ledger.heads import Heads
 from app.parts import Parts
-from app.privacy.numerics import records_bound
 from app.seals import Seals
 from app.settings import Settings
 
@@ -43,11 +43,18 @@ DEVIATION = 0.1  # as at a registration
 
 @dataclass(frozen=True)
 class Redeclared:
-    """A data set under its new declaration, with counts for the owner alone; None where its records are gone."""
+    """A data set under its new declaration, with counts for the owner alone; None where its records are gone.
+
+    Attributes:
+        slots: of the new declaration; None of public data, and of one that was registered before there were slots.
+        default_slots: those that it would have if none were declared.
+    """
 
     dataset: Dataset
     account: Account | None
     counts: Counts | None
+    slots: Slots | None
+    default_slots: Slots | None
     warnings: list[str]
 
 
@@ -77,17 +84,19 @@ def redeclare(
     with db.read() as session:
         behind.require_current(session, recorded, dataset_id)
     wanted = amended(spec, asked)
-    if wanted == spec and not asked.dry_run:
+    if wanted == spec and not (asked.dry_run or (asked.counts and shape.slots is None)):
         raise InvalidRequest.at("", "this is what is declared already: nothing would change")
     counts, warnings = None, list[str]()
     if is_there:
         kept = parts.of(settings)
-        counts = counts_of(wanted, _units(parsers, kept, Seals(settings), stored))
+        held = _counted(parsers, kept, Seals(settings), stored)
         kept.release(dataset_id)  # jobs run elsewhere, in most services: then this machine needs no copy
-        sizes, warnings = sizes_of(wanted, shape, counts), warnings_of(wanted, counts)
-    elif asked.records is not None:
-        detail = "the block `first`, whose records this counts, was retired or deleted: leave `records` out"
-        raise InvalidRequest.at("/records", detail)
+        counts, sizes = counts_of(wanted, held), sizes_of(wanted, shape, held if asked.counts else None)
+        warnings = [*warnings_of(wanted, counts), *slots_warnings(wanted, sizes)]
+    elif asked.counts:
+        member = "slots" if asked.records is None else "records"
+        detail = f"the block `first`, whose records this counts, was retired or deleted: leave `{member}` out"
+        raise InvalidRequest.at(f"/{member}", detail)
     else:
         sizes = shape.model_copy(update={"outputs": wanted.task.outputs})
     with db.write() as session:
@@ -103,11 +112,11 @@ def redeclare(
             audit.record(session, "dataset.redeclared", row.id)
         session.flush()
         account = session.get(Account, dataset_id)
-        return Redeclared(row, account, counts, warnings)
+        return Redeclared(row, account, counts, sizes.slots, default_slots_of(wanted), warnings)
 
 
-def _units(parsers: Parsers, kept: Parts, seals: Seals, stored: PartFiles) -> Recounted:
-    """The private count of each stored part.
+def _counted(parsers: Parsers, kept: Parts, seals: Seals, stored: PartFiles) -> PartCounts:
+    """The private counts of each stored part.
 
     Raises:
         Unavailable: a part cannot be read.
@@ -129,29 +138,31 @@ def _units(parsers: Parsers, kept: Parts, seals: Seals, stored: PartFiles) -> Re
         raise unreadable from None
 
 
-def counts_of(spec: DatasetSpec, units: Recounted) -> Counts:
+def counts_of(spec: DatasetSpec, stored: PartCounts) -> Counts:
     """The private counts, as a registration answers them."""
-    train, holdout = units.train, units.holdout or 0
+    train, holdout = stored.train.units, stored.holdout.units if stored.holdout else 0
     whole = train + holdout if isinstance(spec.holdout, SplitHoldout) else train
     return Counts(records=whole, dropped=0, units=whole, train=train, holdout=holdout)
 
 
-def sizes_of(spec: DatasetSpec, shape: Shape, counts: Counts) -> Shape:
+def sizes_of(spec: DatasetSpec, shape: Shape, stored: PartCounts | None) -> Shape:
     """The public sizes of a declaration; the widths of records stay.
 
+    Args:
+        stored: what is checked; None: neither the declared number nor slots change.
+
     Raises:
-        InvalidRequest: far more records are stored than declared: jobs would sum more than they pay for.
+        InvalidRequest: more records are stored than there are slots, or as `declared_slots`.
     """
     changed = shape.model_copy(update={"outputs": spec.task.outputs})
-    if spec.privacy.sensitivity == "public" or spec.privacy.records is None:
+    slots = None if stored is None else declared_slots(spec, ON_TOP)
+    if stored is None or slots is None or spec.privacy.records is None:
         return changed
     train, holdout = split_sizes(spec, spec.privacy.records, "/records")
-    if counts.train > records_bound(train):
-        detail = f"more than twice as many are stored: {counts.train} instead of {train} to train on; declare more"
-        raise InvalidRequest.at("/records", detail)
+    check_fits(spec, slots, stored, ON_TOP)
     if isinstance(spec.holdout, PublicHoldout):
         holdout = shape.records_holdout
-    return changed.model_copy(update={"records_train": train, "records_holdout": holdout})
+    return changed.model_copy(update={"records_train": train, "records_holdout": holdout, "slots": slots})
 
 
 def warnings_of(spec: DatasetSpec, counts: Counts) -> list[str]:

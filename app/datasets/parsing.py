@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from app.contracts.base import Document
-from app.formats.asked import ParsedFiles, ParseRequest, Recounted, RecountRequest
+from app.formats.asked import ParsedFiles, ParseRequest, PartCounts, RecountRequest
 from app.sandbox import Watch, busy, run_limited
 from app.settings import Settings
 
@@ -54,13 +54,13 @@ class Parsers:
         """
         return ParsedFiles.model_validate(self._run(PARSER, request, watch))
 
-    def recount(self, request: RecountRequest) -> Recounted:
+    def recount(self, request: RecountRequest) -> PartCounts:
         """Runs app.formats.recount.recount under the same limits.
 
         Raises:
             DataDamagedError, LimitError: as above.
         """
-        return Recounted.model_validate(self._run(RECOUNTER, request))
+        return PartCounts.model_validate(self._run(RECOUNTER, request))
 
     def _run(self, target: str, request: Document, watch: Watch | None = None) -> object:
         if not self._free.acquire(timeout=self._settings.parse_wait_s):

@@ -173,7 +173,9 @@ class Reader:
     def _append(self, claimed: Claimed, block: service.Block, work: Path, watch: Watch) -> None:
         """Reads a block under its data set's declaration as it is now."""
         to = blocks.still_growing(self.db, block.parent_id)
-        asked = BlockSpec(label=block.label, records=claimed.spec.privacy.records or 0)
+        asked = BlockSpec(
+            label=block.label, records=claimed.spec.privacy.records or 0, slots=claimed.spec.privacy.slots
+        )
         new = service.New(claimed.id, claimed.owner_key, blocks.declaration(to, asked), block)
         content = service.read(self.settings, self._parsers, new.spec, work, watch)
         with service.published(self.settings, new.dataset_id, content, work) as made:

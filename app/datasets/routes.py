@@ -8,8 +8,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Header, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from app.contracts.dataset_spec import DatasetSpec, rounded
+from app.contracts.dataset_spec import DatasetSpec
 from app.contracts.redeclaration import Redeclaration
+from app.contracts.slots import rounded
 from app.datasets import declaring, readings, repository, resumable, service, sources, storage, stream
 from app.datasets.parsing import Parsers
 from app.datasets.receiving import document_of, received
@@ -117,7 +118,7 @@ async def check_dataset(
 ) -> CheckedDataset:
     """Checks a data set against its declaration, as a registration does, and stores nothing.
 
-    Answers how many records were read and dropped, with warnings, and suggests a rounded number of records to declare.
+    Answers how many records were read and dropped, with warnings, and suggests a rounded number of records and slots.
     """
     with storage.staging(settings.storage_root) as folder:
         arrived = await received(request, folder, db, settings, caller, _spec)
@@ -199,10 +200,11 @@ def show_reading(
 def redeclare_dataset(
     dataset_id: str, body: Redeclaration, db: Db, settings: ServiceSettings, parsers: Parsing, caller: CurrentKey
 ) -> RedeclaredDataset:
-    """Declares a data set's records, classes, scale or ranges anew. Jobs keep the version that they were priced with.
+    """Declares a data set's records, slots, classes, scale or ranges anew. Jobs keep the version that they were priced
+    with.
 
-    Unit, relation, filter, order and split never change. An exact number of records becomes public: the answer suggests
-    a rounded one. `dry_run` answers the same and changes nothing.
+    Fewer slots than stored records are refused. Unit, relation, filter, order and split never change. An exact number
+    of records becomes public: the answer suggests a rounded one. `dry_run` answers the same and changes nothing.
     """
     made = declaring.redeclare(db, settings, parsers, caller, dataset_id, body)
     with db.read() as session:
@@ -214,6 +216,8 @@ def redeclare_dataset(
         read=Read.of(made.counts) if made.counts else None,
         warnings=made.warnings,
         suggested_records=rounded(made.counts.units) if made.counts else None,
+        slots=made.slots,
+        default_slots=made.default_slots,
     )
 
 
@@ -265,6 +269,7 @@ def _check(
         shape=Shape.model_validate(found.shape, from_attributes=True),
         read=Read.of(found.counts),
         suggested_records=rounded(found.counts.units),
+        suggested_slots=found.suggested_slots,
         warnings=found.warnings,
     )
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, StringConstraints
 
 from app.contracts.base import Document
+from app.contracts.slots import Slots
 from app.contracts.stored import Counts, ReadingOutcome
 from app.datasets.resumable import Upload
 from app.db.models import Dataset, DatasetReading
@@ -46,13 +47,18 @@ class UploadView(BaseModel):
 
 
 class Shape(BaseModel):
-    """Public sizes: jobs are planned with them. On private data they come from the declared count and fraction."""
+    """Public sizes: jobs are planned with them. On private data they come from the declared count and fraction.
+
+    `slots`: at most so many units, and records, of each part are registered. It is null for public data, and for data
+    registered before there were slots: their jobs compute twice the declared number and 64.
+    """
 
     records_train: int
     records_holdout: int
     features: int
     outputs: int
     sparse: bool
+    slots: Slots | None = None
 
 
 class Read(BaseModel):
@@ -222,18 +228,22 @@ class RegisteredDataset(DatasetView):
 class RedeclaredDataset(DatasetView):
     """The response to the owner who declares anew: an exact count becomes public, and `suggested_records` is a rounded
     one. With `dry_run`, the data set as it stays. `read` and `suggested_records` are null where the data set has grown
-    and its own block is gone."""
+    and its own block is gone. `slots` are those of the new version; `default_slots` it would have without declared
+    ones. Both are public numbers."""
 
     read: Read | None
     warnings: list[str]
     suggested_records: int | None
+    slots: Slots | None
+    default_slots: Slots | None
 
 
 class CheckedDataset(BaseModel):
     """What a registration would answer. Nothing is stored.
 
     `privacy` holds the resolved cap and order; `shape` the public sizes that jobs would be planned with. An exact count
-    of records becomes public once it is declared; `suggested_records` is a rounded one.
+    of records becomes public once it is declared; `suggested_records` is a rounded one. `suggested_slots` have a margin
+    over what the file holds (null for public data); better ones are known without it.
     """
 
     name: str
@@ -241,6 +251,7 @@ class CheckedDataset(BaseModel):
     shape: Shape
     read: Read
     suggested_records: int
+    suggested_slots: Slots | None
     warnings: list[str]
 
 

@@ -25,10 +25,12 @@ from app import parts
 from app.audit import record as audit
 from app.contracts import filters
 from app.contracts.blocks import UNITS
-from app.contracts.dataset_spec import DatasetPrivacy, DatasetSpec, LastItemHoldout, PublicHoldout, SplitHoldout
+from app.contracts.dataset_spec import DatasetPrivacy, DatasetSpec, PublicHoldout, SplitHoldout
+from app.contracts.slots import Slots
 from app.contracts.stored import Counts, Shape
 from app.datasets import duplicates, hashes, quota, repository, storage, unit_files
 from app.datasets.parsing import Parsers
+from app.datasets.sizes import ON_TOP, REGISTRATION, check_fits, declared_slots, split_sizes, suggested_slots
 from app.db.engine import Database
 from app.db.models import Account, Dataset, DatasetContent
 from app.errors import Conflict, InvalidRequest, ServiceError, Unavailable
@@ -40,7 +42,6 @@ from app.ledger import accounts
 from app.ledger.heads import Heads
 from app.parts import Published
 from app.privacy.derive import default_delta
-from app.privacy.numerics import records_bound
 from app.privacy.plans import OrderRequest
 from app.sandbox import Watch
 from app.seals import Seals
@@ -175,11 +176,13 @@ class Checked:
     Attributes:
         spec: the declaration with its defaults filled in.
         shape: the public sizes that jobs would be planned with.
+        suggested_slots: by the file; None for public data.
     """
 
     spec: DatasetSpec
     shape: Shape
     counts: Counts
+    suggested_slots: Slots | None
     warnings: list[str]
 
 
@@ -210,7 +213,8 @@ def check(
             duplicates.check(session, Heads.of(settings), caller.id, spec, parsed.contents)
         except Conflict as error:
             warnings.append(f"a registration would be refused: {error.message}")
-    return Checked(spec, _shape(spec, parsed), parsed.counts, warnings)
+    suggested = suggested_slots(spec, parsed.stored, parsed.squares)
+    return Checked(spec, _shape(spec, parsed), parsed.counts, suggested, warnings)
 
 
 @dataclass(frozen=True)
@@ -260,10 +264,12 @@ def resolved(spec: DatasetSpec, pricing: OrderChooser) -> DatasetSpec:
     """The declaration with its defaults filled in: the cap's δ, the filter's order. Paths and uploads are dropped.
 
     Raises:
-        InvalidRequest: the cap has no budget under the filter, or the hold-out leaves one side without a record.
+        InvalidRequest: the cap has no budget under the filter, the hold-out leaves one side without a record, or as
+            `declared_slots`.
     """
     plain = spec.model_copy(update=dict.fromkeys(("path", "holdout_path", "upload", "holdout_upload")))
     privacy = spec.privacy
+    declared_slots(spec)
     if privacy.records is not None:
         split_sizes(spec, privacy.records)
     if privacy.cap is None or privacy.records is None:
@@ -342,23 +348,6 @@ def _order(
     )
 
 
-def split_sizes(spec: DatasetSpec, records: int, pointer: str = "/holdout/fraction") -> tuple[int, int]:
-    """The public sizes of training part and hold-out, from the declared count: the split's actual sizes are private.
-
-    Raises:
-        InvalidRequest: one side is left without a record; at `pointer`.
-    """
-    if isinstance(spec.holdout, LastItemHoldout):
-        return records, records  # the same users
-    if not isinstance(spec.holdout, SplitHoldout):
-        return records, 0
-    train = round(records * (1 - spec.holdout.fraction))
-    if not 0 < train < records:
-        detail = f"a split of {records} records leaves {train} for training and {records - train} held out"
-        raise InvalidRequest.at(pointer, detail)
-    return train, records - train
-
-
 def _insert(
     session: Session, heads: Heads, new: New, content: Content, made: Published
 ) -> tuple[Dataset, Account | None]:
@@ -379,7 +368,7 @@ def _insert(
         owner_key=new.owner_key,
         sensitivity=spec.privacy.sensitivity,
         spec=spec.model_dump(mode="json"),
-        shape=_shape(spec, parsed),
+        shape=_shape(spec, parsed, REGISTRATION if new.block is None else ON_TOP),
         parts=made.rows,
         content_sha256=parsed.content_sha256,
         content_hmac=shown_hmac(chain[0], dataset_id, of_file),
@@ -408,36 +397,29 @@ def _open_account(session: Session, new: New) -> Account | None:
     )
 
 
-def _shape(spec: DatasetSpec, parsed: ParsedFiles) -> Shape:
-    """The public sizes. Private data: from the declaration. Public data, and a public hold-out: the actual sizes."""
-    counts = parsed.counts
-    if spec.privacy.sensitivity == "private" and spec.privacy.records is not None:
-        train, holdout = split_sizes(spec, spec.privacy.records)
-        holdout = counts.holdout if _wants_holdout_file(spec) else holdout
-        _check_count(spec.privacy.records, train, counts.train)
-    else:
-        train, holdout = counts.train, counts.holdout
+def _shape(spec: DatasetSpec, parsed: ParsedFiles, at: str = REGISTRATION) -> Shape:
+    """The public sizes. Private data: from the declaration. Public data, and a public hold-out: the actual sizes.
+
+    Args:
+        at: as `declared_slots` takes it.
+
+    Raises:
+        InvalidRequest: the file has more records than slots.
+    """
+    counts, slots = parsed.counts, declared_slots(spec, at)
+    train, holdout = counts.train, counts.holdout
+    if slots is not None and spec.privacy.records is not None:
+        train, declared = split_sizes(spec, spec.privacy.records)
+        holdout = holdout if _wants_holdout_file(spec) else declared
+        check_fits(spec, slots, parsed.stored, at)
     return Shape(
         records_train=train,
         records_holdout=holdout,
         features=parsed.features,
         outputs=parsed.outputs,
         sparse=parsed.sparse,
+        slots=slots,
     )
-
-
-def _check_count(declared: int, train: int, found: int) -> None:
-    """Refuses a file with far more records than declared: jobs pay for sums that round up to that bound. Only the owner
-    sees the answer.
-
-    Args:
-        declared: the declared number of the whole set.
-        train: the training part's size by the declared number.
-        found: units of the training part.
-    """
-    if found > records_bound(train):
-        detail = f"the file holds more than twice as many: {found} instead of {train} to train on; declare more"
-        raise InvalidRequest.at("/privacy/records", f"you declared {declared}, but {detail}")
 
 
 def _warnings(spec: DatasetSpec) -> list[str]:

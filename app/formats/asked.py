@@ -7,9 +7,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from app.contracts.base import Document
+from app.contracts.base import Document, is_none
 from app.contracts.dataset_spec import DatasetSpec
-from app.contracts.stored import Counts, is_none
+from app.contracts.stored import Counts
 
 
 class ContentKeys(Document):
@@ -80,6 +80,20 @@ class ContentHash(Document):
     hmac: str
 
 
+class PartCount(Document):
+    """The protected units of a part, and its records. Private."""
+
+    units: int
+    rows: int
+
+
+class PartCounts(Document):
+    """What each part holds. Private: for the owner alone. `holdout`: null without one."""
+
+    train: PartCount
+    holdout: PartCount | None
+
+
 class ParsedFiles(Document):
     """What was read.
 
@@ -87,6 +101,9 @@ class ParsedFiles(Document):
         parts, features, outputs, sparse: public.
         contents: keyed, for the service.
         units_sha256: of the file with the units' digests; null for public data.
+        stored: what each part holds. Private.
+        squares: Σ (class size)² over classes that a split's hash puts on one side: of units, which are equal records;
+            and of records, where they are those of one user. 0 without a split. Private.
         content_sha256, counts, warnings: functions of private data, for the owner alone.
     """
 
@@ -97,6 +114,8 @@ class ParsedFiles(Document):
     contents: tuple[ContentHash, ...]
     content_sha256: str
     units_sha256: str | None
+    stored: PartCounts
+    squares: PartCount
     counts: Counts
     warnings: tuple[str, ...]
 
@@ -115,14 +134,7 @@ class SealedPart(Document):
 
 
 class RecountRequest(Document):
-    """The stored parts whose units are counted."""
+    """The stored parts whose units and records are counted."""
 
     train: SealedPart
     holdout: SealedPart | None
-
-
-class Recounted(Document):
-    """The protected units of each part. Private: for the owner alone. `holdout`: null without one."""
-
-    train: int
-    holdout: int | None

@@ -94,6 +94,16 @@ def records_hmac(content: NDArray[np.uint64], keys: Keys) -> str:
     return found.hexdigest()
 
 
+def squared_classes(content: NDArray[np.uint64]) -> int:
+    """Σ (class size)² over classes of equal digests (n, 2), which a split puts on one side. Private.
+
+    Digests are told apart by their first word.
+    """
+    words = np.sort(content[:, 0])
+    starts = np.flatnonzero(np.concatenate(([True], words[1:] != words[:-1])))
+    return int(np.sum(np.diff(np.append(starts, len(words))) ** 2))
+
+
 def common(some: NDArray[np.uint64], others: NDArray[np.uint64]) -> int:
     """How many of some digests (n, 2) are among others."""
     one, other = (np.ascontiguousarray(words).view(PAIR)[:, 0] for words in (some, others))

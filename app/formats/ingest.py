@@ -45,16 +45,19 @@ class Parts:
 
     Attributes:
         written: each part's file, by the part's name.
-        units: each part's protected units. Private.
+        units, rows: each part's protected units, and its records. Private.
         all_units: those of the whole file.
         over: records of users who had too many.
+        row_squares: Σ (records of a user)² over the kept ones; None where a record is a unit.
     """
 
     layout: Layout
     written: dict[str, WrittenFile]
     units: dict[str, int]
+    rows: dict[str, int]
     all_units: int
     over: int = 0
+    row_squares: int | None = None
 
 
 class Split:
@@ -101,7 +104,8 @@ class Split:
         written = {name: WrittenFile(file=self._path(name).name, sha256=self._writers[name].close()) for name in rows}
         counted = self._layout.users and not self._last_item
         units = {name: len(self._users[name]) for name in rows} if counted else rows
-        return Parts(self._layout, written, units, rows["holdout"] if self._last_item else sum(units.values()))
+        all_units = rows["holdout"] if self._last_item else sum(units.values())
+        return Parts(self._layout, written, units, rows, all_units)
 
     def abandon(self) -> None:
         """Closes what is open, after an error."""
@@ -174,7 +178,8 @@ class Bounded:
             start = end
         remove_part(self.folder / SPOOL)
         parts = self.split.close()
-        return replace(parts, over=int(np.count_nonzero(~stays)))
+        squares = int(np.sum(np.bincount(numbers[stays]) ** 2))
+        return replace(parts, over=int(np.count_nonzero(~stays)), row_squares=squares)
 
     def abandon(self) -> None:
         """Closes what is open, after an error."""

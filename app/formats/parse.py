@@ -26,14 +26,14 @@ from app.contracts.dataset_spec import (
     HashedText,
     LastItemHoldout,
     SplitHoldout,
-    rounded,
 )
+from app.contracts.slots import rounded
 from app.contracts.stored import Counts
 from app.contracts.table import TableFeatures
 from app.disk import is_full
 from app.errors import InvalidRequest, StorageFull
 from app.formats import digests, interactions, units
-from app.formats.asked import ContentHash, ParsedFiles, ParseRequest, SealKey, WrittenParts
+from app.formats.asked import ContentHash, ParsedFiles, ParseRequest, PartCount, PartCounts, SealKey, WrittenParts
 from app.formats.columns import Classes, chunks
 from app.formats.digests import Keys
 from app.formats.foreign import what_else
@@ -138,6 +138,7 @@ def _parse(asked: ParseRequest) -> ParsedFiles:
         parts = parts | extra.parts.written
         _check_widths(data, extra)
     counted = data.parts.units | (extra.parts.units if extra is not None else {})
+    rows = data.parts.rows | (extra.parts.rows if extra is not None else {})
     return ParsedFiles(
         parts=WrittenParts(train=parts.get("train"), holdout=parts.get("holdout")),
         features=spec.features.numbers(data.parts.layout.features),
@@ -146,6 +147,11 @@ def _parse(asked: ParseRequest) -> ParsedFiles:
         contents=contents,
         content_sha256=file_sha256,
         units_sha256=_save_units(spec, data, to),
+        stored=PartCounts(
+            train=PartCount(units=counted["train"], rows=rows["train"]),
+            holdout=PartCount(units=counted["holdout"], rows=rows["holdout"]) if "holdout" in rows else None,
+        ),
+        squares=_squares(spec, data),
         counts=_counts(data, extra, counted),
         warnings=_warnings(spec, data, extra, counted),
     )
@@ -266,6 +272,17 @@ def _counts(data: Parsed, extra: Parsed | None, counted: dict[str, int]) -> Coun
         train=counted.get("train", 0),
         holdout=counted.get("holdout", 0),
     )
+
+
+def _squares(spec: DatasetSpec, data: Parsed) -> PartCount:
+    """Σ (class size)² over classes that a split's hash puts on one side: equal records, or a user's. 0 without one."""
+    if not isinstance(spec.holdout, SplitHoldout):
+        return PartCount(units=0, rows=0)
+    by_user = data.parts.row_squares
+    if by_user is not None:
+        return PartCount(units=data.parts.all_units, rows=by_user)
+    classes = digests.squared_classes(data.content)
+    return PartCount(units=classes, rows=classes)
 
 
 def _contents(part: Literal["data", "holdout"], file_hmac: str, parsed: Parsed, keys: Keys) -> tuple[ContentHash, ...]:

@@ -59,10 +59,14 @@ def load_part(path: Path | str, sha256: str, key: bytes | None = None) -> Stored
     return _from_npz(Path(path), sha256, key) if found is None else found.whole()
 
 
-def units_of(path: Path | str, sha256: str, key: bytes | None = None) -> int:
-    """The number of a part's protected units, without loading it where its index tells. Raises like `load_part`."""
-    found = open_part(path, sha256, key)
-    return _from_npz(Path(path), sha256, key).units if found is None else found.units
+def count_of(path: Path | str, sha256: str, key: bytes | None = None) -> tuple[int, int]:
+    """The numbers of a part's protected units and of its records, without loading it where its index tells. Raises
+    like `load_part`."""
+    part = open_part(path, sha256, key)
+    if part is not None:
+        return part.units, len(part)
+    old = _from_npz(Path(path), sha256, key)
+    return old.units, len(old.y)
 
 
 def rename_part(path: Path, to: Path) -> None:

@@ -52,9 +52,7 @@ class MemoryEstimate(Document):
 
 def of_plan(planned: Plan) -> MemoryEstimate:
     """The memory of a planned job; of a study, of its final trial."""
-    facts = planned.facts
-    sizes = PublicSizes(facts.records_train, facts.records_per_unit, facts.features, facts.outputs, facts.is_sparse)
-    return estimate(planned.spec, sizes, facts.rows, planned.numerics)
+    return estimate(planned.spec, planned.facts.sizes, planned.facts.rows, planned.numerics)
 
 
 def estimate(spec: JobSpec, sizes: PublicSizes, rows: tuple[int, int], numerics: Numerics) -> MemoryEstimate:
@@ -102,17 +100,17 @@ def _module_bytes(spec: JobSpec, trained: int, numerics: Numerics) -> int:
 
 
 def _records_bytes(spec: JobSpec, sizes: PublicSizes, numerics: Numerics) -> int:
-    """The records' own bytes, once more in a secret order, and once more as passes that are kept."""
+    """The records' own bytes, once more as passes that are kept."""
     model = spec.model
     sparse = model.is_sparse(sizes.sparse) if isinstance(model, LinearModel) else sizes.sparse
     features = model.inputs(sizes.features) if isinstance(model, LinearModel) else sizes.features
     each = record_bytes(features, sparse=sparse, rating=isinstance(model, MatrixFactorizationModel))
-    if not in_memory(numerics.records_bound, each):
+    if not in_memory(sizes.slots.rows, each):
         return 0
     copies = 1
     if spec.sampling.takes_all:
         width = features * BYTES[numerics.passes]
-        copies += (numerics.sums == "float32") + (sparse or numerics.records_bound * width <= KEPT_BYTES)
+        copies += sparse or sizes.slots.rows * width <= KEPT_BYTES
     return copies * sizes.records * sizes.records_per_unit * each
 
 

@@ -25,7 +25,7 @@ from app.jobs import auditing, augmenting
 from app.jobs.plans import DatasetFacts, Plan
 from app.privacy import derive
 from app.privacy.mechanism import MIN_POISSON_BLOCK_STEPS
-from app.privacy.numerics import PublicSizes, numerics_of, records_bound
+from app.privacy.numerics import numerics_of
 from app.privacy.releases import READABLE
 
 
@@ -46,7 +46,7 @@ def plan(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None = None) -
     if isinstance(spec.sampling, Cyclic) and spec.sampling.batches > records:
         detail = f"there are only {records} records: ask for at most as many batches"
         raise InvalidRequest.at("/sampling/batches", detail)
-    _check_largest_batch(spec, records)
+    _check_largest_batch(spec, records, facts.slots.train.units)
     auditing.check(spec, facts)
     _check_privacy(spec, facts)
     _check_processes(spec)
@@ -63,19 +63,18 @@ def plan(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None = None) -
         least = f"a Poisson-sampled job needs at least {MIN_POISSON_BLOCK_STEPS}, to hide single steps' times"
         raise InvalidRequest.at("/length", f"that is {steps} steps: {least}")
     _check_evaluation(spec, facts, steps)
-    sizes = PublicSizes(records, facts.records_per_unit, facts.features, facts.outputs, facts.is_sparse)
-    numerics = numerics_of(spec, sizes, facts.spec.features)
+    numerics = numerics_of(spec, facts.sizes, facts.spec.features)
     pricing, rate = derive.plan_request(spec, facts.public), derive.rate_of(spec, records)
     return Plan(spec, facts, steps, batch, rate, pricing, numerics, _warnings(spec, facts))
 
 
-def _check_largest_batch(spec: JobSpec, records: int) -> None:
+def _check_largest_batch(spec: JobSpec, records: int, slots: int) -> None:
     most = spec.sampling.largest_batch if isinstance(spec.sampling, Poisson) else None
     if most is None:
         return
-    where, bound = "/sampling/largest_batch", records_bound(records)
-    if most > bound:
-        detail = f"no batch is larger than {bound}, the most records that registration admits: use at most that many"
+    where = "/sampling/largest_batch"
+    if most > slots:
+        detail = f"no batch is larger than {slots}, the slots of the training part: use at most that many"
         raise InvalidRequest.at(where, detail)
     if spec.sampling.rate(records) >= 1.0:
         detail = (

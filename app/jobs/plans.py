@@ -10,14 +10,16 @@ from app.contracts.dataset_spec import DatasetSpec, LastItemHoldout, SplitHoldou
 from app.contracts.filters import FilterName
 from app.contracts.hpo import Strategy
 from app.contracts.job_spec import Evaluation, JobSpec
+from app.contracts.slots import PartSlots, Slots
 from app.hpo.rates import Resolved
 from app.hpo.space import Bounds
 from app.hpo.strategies import Slot
 from app.privacy.derive import ANY_FILTER, PublicFacts
-from app.privacy.numerics import Numerics
+from app.privacy.numerics import Numerics, PublicSizes
 from app.privacy.plans import FilterChoice, PlanRequest, StudyRequest
 from app.privacy.prices import Units
 from app.privacy.releases import NoisyScore, ScoreNoise
+from app.privacy.slots import added, default_slots, slots_of
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,7 @@ class BlockFacts:
 
     Attributes:
         left: what the caller's key may still hold on it.
+        slots: the places of its parts.
     """
 
     id: str
@@ -33,6 +36,7 @@ class BlockFacts:
     records_train: int
     records_holdout: int
     left: Units
+    slots: Slots
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,7 @@ class DatasetFacts:
 
     Attributes:
         blocks: those that a job reads, in the order of their ids; none for a data set that is its only block.
+        stated_slots: the places of its parts; None: those that its registration admitted before there were slots.
     """
 
     id: str
@@ -55,6 +60,18 @@ class DatasetFacts:
     cap_delta: float | None
     declaration: int = 1  # the version of the declaration that all this comes from
     blocks: tuple[BlockFacts, ...] = ()
+    stated_slots: Slots | None = None
+
+    @property
+    def slots(self) -> Slots:
+        """The places of its parts."""
+        return slots_of(self.stated_slots, self.records_train, self.records_holdout, self.records_per_unit)
+
+    @property
+    def sizes(self) -> PublicSizes:
+        """The sizes that numerics depend on."""
+        sizes = (self.features, self.outputs, self.is_sparse)
+        return PublicSizes(self.records_train, self.records_per_unit, *sizes, self.slots.train)
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -69,13 +86,17 @@ class DatasetFacts:
             blocks=chosen,
             records_train=sum(each.records_train for each in chosen),
             records_holdout=sum(each.records_holdout for each in chosen),
+            stated_slots=added(each.slots for each in chosen),
         )
 
     def with_records(self, records: int) -> DatasetFacts:
         """The same data set with another number of training records; a hold-out that is split off grows alike."""
         split = isinstance(self.spec.holdout, SplitHoldout | LastItemHoldout)
         holdout = round(self.records_holdout * records / self.records_train) if split else self.records_holdout
-        return replace(self, records_train=records, records_holdout=holdout)
+        slots = default_slots(records)
+        train = PartSlots(units=slots, rows=self.records_per_unit * slots)
+        stated = Slots(train=train, holdout=self.slots.holdout)
+        return replace(self, records_train=records, records_holdout=holdout, stated_slots=stated)
 
     @property
     def rows(self) -> tuple[int, int]:
@@ -124,6 +145,7 @@ class DatasetFacts:
             holdout_is_private=self.holdout_is_private,
             holdout_account=self.holdout_account,
             delta=self.cap_delta,
+            slots=self.slots.train.units,
             filter=FilterChoice(kind=self.filter, order=self.order) if self.filter else ANY_FILTER,
         )
 

@@ -55,6 +55,7 @@ from app.ledger import budgets
 from app.ledger.accounts import remaining_of
 from app.ledger.blocks import label_of
 from app.privacy.prices import Units
+from app.privacy.slots import slots_of
 
 JobOrder = Literal["newest", "oldest", "name"]
 PARTS = ("attempts", "metrics", "artifacts", "settlements")  # a job's details
@@ -144,6 +145,7 @@ def facts_of(dataset: Dataset | Row[Any], account: Row[Any] | None) -> DatasetFa
         order=account.filter_order if account else None,
         cap_delta=account.cap_delta if account else None,
         declaration=dataset.declaration,
+        stated_slots=dataset.shape.slots,
     )
 
 
@@ -192,12 +194,14 @@ def blocks_of(
         rows = rows.where(func.coalesce(Dataset.label, FIRST).in_(labels))
     found = [(block, account) for block, account in session.execute(rows)]
     own = budgets.of_key_on(session, [block.id for block, _ in found], key_id)
+    per_unit = DatasetSpec.model_validate(dataset.spec).privacy.max_records_per_user or 1
     return [
         BlockFacts(
             id=block.id,
             label=label_of(block),
             records_train=block.shape.records_train,
             records_holdout=block.shape.records_holdout,
+            slots=slots_of(block.shape.slots, block.shape.records_train, block.shape.records_holdout, per_unit),
             left=Units.model_validate(budgets.with_own(remaining_of(account), own.get(block.id))),
         )
         for block, account in found

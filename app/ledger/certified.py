@@ -6,9 +6,9 @@ from typing import Literal, Self
 
 from pydantic import ConfigDict, Field
 
-from app.contracts.base import AccountantName, Document, Epsilon, Relation, Unit
+from app.contracts.base import AccountantName, Document, Epsilon, Relation, Unit, is_none
 from app.contracts.hpo import Strategy
-from app.contracts.stored import Role, is_none
+from app.contracts.stored import Role
 from app.hpo.rates import Resolved
 from app.hpo.stored import StoredDecision
 from app.ledger.memos import Balances

@@ -10,9 +10,9 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field
 
-from app.contracts.base import Document
+from app.contracts.base import Document, is_none
 from app.contracts.devices import Kind
-from app.contracts.stored import Failure, Role, TrialPoint, is_none
+from app.contracts.stored import Failure, Role, TrialPoint
 from app.privacy.numerics import NumericsReport
 from app.privacy.prices import Charge, Units
 

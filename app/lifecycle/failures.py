@@ -26,6 +26,7 @@ TOLD = {
     "model-unfit": "the check of the model's layers on random records, before any record is read",
     "storage": "the model's file could not be written: its size is public",
     "time-limit": "a requested or configured limit, checked at whole seconds: the job's times show it already",
+    "superseded": "the job's stored numerics are of an earlier release: read before any record",
     "numerics": "the self-test, on random inputs, before any record is read",
 }
 INTERNAL = Failure(code="internal", message="The attempt failed. The operator's logs name the cause.")

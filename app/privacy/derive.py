@@ -27,7 +27,6 @@ from app.errors import InvalidRequest, PrivacyError
 from app.privacy.correlated import CorrelatedMechanism
 from app.privacy.events import Truncation
 from app.privacy.mechanism import DelayedMechanism, MechanismConfig
-from app.privacy.numerics import records_bound
 from app.privacy.plans import FilterChoice, PlanRequest, TrainingPlan
 from app.privacy.releases import BEFORE, SCORE, BeforeFirstStep, NoisyCount, NoisyMean, NoisySum
 
@@ -46,6 +45,7 @@ class PublicFacts:
         classification: True if the task is classification.
         holdout_is_private: True if scores on the hold-out are noisy sums.
         holdout_account: the account that pays for these scores.
+        slots: N, at most this many units are registered to train on.
         delta: default δ for jobs: the cap's δ; if None, a power of ten chosen by the number of records.
         filter: the filter of the ledger that pays.
     """
@@ -57,6 +57,7 @@ class PublicFacts:
     classification: bool
     holdout_is_private: bool
     holdout_account: AccountName
+    slots: int
     delta: float | None
     filter: FilterChoice = ANY_FILTER
 
@@ -98,9 +99,9 @@ def plan_request(spec: JobSpec, facts: PublicFacts) -> PlanRequest | None:
 
 
 def _truncation(spec: JobSpec, facts: PublicFacts) -> Truncation | None:
-    """Returns the bound on batches, and that on units which registration enforces."""
+    """Returns the bound on batches, and the units that registration admits."""
     most = spec.sampling.largest_batch if isinstance(spec.sampling, Poisson) else None
-    return None if most is None else Truncation(records=records_bound(facts.records_train), largest_batch=most)
+    return None if most is None else Truncation(records=facts.slots, largest_batch=most)
 
 
 def check_agreement(spec: JobSpec, facts: PublicFacts, stored: MechanismConfig, *, mean_given: bool = False) -> None:

@@ -328,7 +328,8 @@ DATASET_VIEW: dict[str, Any] = {
     "owner": KEY,
     "access": "train",
     "max_epsilon_per_job": None,
-    "shape": {"records_train": 20000, "records_holdout": 5000, "features": 1, "outputs": 2, "sparse": False},
+    "shape": {"records_train": 20000, "records_holdout": 5000, "features": 1, "outputs": 2, "sparse": False}
+    | {"slots": {"train": {"units": 21444, "rows": 21444}, "holdout": {"units": 5694, "rows": 5694}}},
     "content_hmac": SHA,
     "content_sha256": None,
     "ledger": {**LEDGER, "comparison": None},

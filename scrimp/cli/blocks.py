@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -27,16 +28,31 @@ def add(
     path: Annotated[
         str | None, typer.Option(help="Instead: a file under the service's data root, or s3://bucket/key.")
     ] = None,
+    slots: Annotated[
+        str | None, typer.Option(help='At most so many of each part, as JSON: \'{"train": 6000, "holdout": 1600}\'.')
+    ] = None,
     wait: Annotated[bool, typer.Option(help="Wait until the service has read a large file.")] = True,
 ) -> None:
     """Append a block: data with the data set's declaration, and with records (users) that no other block has. Files
     above 64 MiB are sent in pieces: run it again to resume."""
     if (file is None) == (path is None):
         raise ScrimpError("give the data as --file or as --path")
+    try:
+        places = None if slots is None else json.loads(slots)
+    except ValueError as error:
+        raise typer.BadParameter(f"--slots is not JSON: {error}") from None
     named, sent, _ = large.sent(session.client, {}, file, None)
     with large.reading() as progress:
         made = session.client.blocks.add(
-            dataset, label, records, sent, path=path, upload=named.get("upload"), wait=wait, progress=progress
+            dataset,
+            label,
+            records,
+            sent,
+            slots=places,
+            path=path,
+            upload=named.get("upload"),
+            wait=wait,
+            progress=progress,
         )
     _print(session, [made])
 

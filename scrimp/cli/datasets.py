@@ -108,12 +108,36 @@ def retire(session: Session, dataset: Annotated[str, typer.Argument(help="Name o
 def declare(
     session: Session,
     dataset: Annotated[str, typer.Argument(help="Name or id.")],
-    changes: Annotated[Path | None, typer.Argument(help="JSON with `records`, `classes`, `scale` or `ranges`.")] = None,
+    changes: Annotated[
+        Path | None, typer.Argument(help="JSON with `records`, `slots`, `classes`, `scale` or `ranges`.")
+    ] = None,
     records: Annotated[int | None, typer.Option(min=1, help="A rounded number of records.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; say what it would say.")] = False,
 ) -> None:
-    """Declare records, classes, scale or ranges anew. Jobs keep the version that they were priced with."""
+    """Declare records, slots, classes, scale or ranges anew. Jobs keep the version that they were priced with."""
     asked = read_json(changes) if changes is not None else {}
     asked |= {"records": records} if records is not None else {}
     found = session.client.redeclare_dataset(dataset, asked | {"dry_run": dry_run})
     session.result(found, lambda: show_reading.redeclared(session.console, found))
+
+
+@command(app, "slots")
+def slots(
+    session: Session,
+    dataset: Annotated[str, typer.Argument(help="Name or id.")],
+    train: Annotated[int | None, typer.Option(min=1, help="At most so many units to train on.")] = None,
+    holdout: Annotated[int | None, typer.Option(min=1, help="At most so many units held out.")] = None,
+    train_rows: Annotated[int | None, typer.Option(min=1, help="At most so many records of these users.")] = None,
+    holdout_rows: Annotated[int | None, typer.Option(min=1, help="The same of those held out.")] = None,
+    default: Annotated[bool, typer.Option("--default", help="Return to the default of all others.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; say what it would say.")] = False,
+) -> None:
+    """Show how many places a data set has for records, and its default; or declare them for later jobs."""
+    named = {"train": train, "holdout": holdout, "train_rows": train_rows, "holdout_rows": holdout_rows}
+    stated = {name: number for name, number in named.items() if number is not None}
+    before = session.client.dataset(dataset)
+    changed = default or bool(stated)
+    present = {} if default else (before.model_extra or {})["privacy"].get("slots") or {}
+    changes = {"slots": present | stated, "dry_run": dry_run} if changed else {"dry_run": True}
+    found = session.client.redeclare_dataset(dataset, changes)
+    session.result(found, lambda: show_reading.slots(session.console, before, found, changed=changed, dry_run=dry_run))

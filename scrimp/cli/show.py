@@ -230,6 +230,9 @@ def datasets(console: Console, found: Iterable[Dataset]) -> None:
     table(console, ("id", "name", "budget spent", "filter"), rows)
 
 
+UNSTATED_SLOTS = "not stated: jobs compute twice the declared number and 64 (`scrimp datasets slots`)"
+
+
 def dataset(console: Console, found: Dataset) -> None:
     """Prints one data set and its budget."""
     console.print(Text.assemble((found.name, "bold"), f"  {found.id}"))
@@ -238,6 +241,10 @@ def dataset(console: Console, found: Dataset) -> None:
     if found.access is not None:
         bound = "" if found.max_epsilon_per_job is None else f", at most ε = {found.max_epsilon_per_job:g} for one job"
         shown.append(("your access", found.access + bound))
+    if found.shape.slots is not None:
+        shown.append(("slots", str(found.shape.slots)))
+    elif found.ledger is not None:
+        shown.append(("slots", UNSTATED_SLOTS))
     facts(console, shown)
     if found.state == "reading" and found.reading is not None:
         console.print(
@@ -263,6 +270,9 @@ def quote(console: Console, found: Quote) -> None:
         ),
         ("expected batch size", f"{found.expected_batch_size} (sample rate {found.sample_rate:.4g})"),
     ]
+    if found.numerics is not None and found.numerics.rows_per_step is not None:
+        rows, size = found.numerics.rows_per_step, found.numerics.rows_per_pass
+        pairs.append(("rows per step", f"{rows}, empty ones too, in {-(-rows // size)} passes of {size}"))
     if found.resolved is not None:
         pairs.append(("learning rate", f"{found.resolved.learning_rate:g}: {found.resolved.because}"))
     if found.comparison and found.epsilon:

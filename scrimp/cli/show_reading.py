@@ -8,7 +8,12 @@ from rich.console import Console
 from rich.text import Text
 
 from scrimp.cli import show
-from scrimp.models import CheckedDataset, Read, RedeclaredDataset, RegisteredDataset
+from scrimp.models import CheckedDataset, Dataset, Read, RedeclaredDataset, RegisteredDataset
+
+CHOOSE = (
+    "Choose the number from what you expect to be true of the data, before you count them; twice the declared number "
+    "hides how many there are within a factor of two"
+)
 
 
 def registered(console: Console, found: RegisteredDataset) -> None:
@@ -25,16 +30,39 @@ def checked(console: Console, found: CheckedDataset) -> None:
     sizes = f"{found.shape['records_train']:,} to train on, {found.shape['records_holdout']:,} held out"
     suggested = f"{found.suggested_records:,} (rounded: an exact number becomes public once it is declared)"
     shown = [("read", _read(found.read)), ("public sizes", sizes), ("`records` to declare", suggested)]
+    if found.suggested_slots is not None:
+        shown.append(("`slots` to declare", f"{found.suggested_slots} (shown to you alone). {CHOOSE}"))
     show.facts(console, shown)
+    warnings(console, found.warnings)
+
+
+def slots(console: Console, before: Dataset, found: RedeclaredDataset, *, changed: bool, dry_run: bool) -> None:
+    """Prints a data set's slots, and those that it would have by default.
+
+    Args:
+        before: the data set as it was.
+        changed: slots were declared.
+        dry_run: nothing was stored.
+    """
+    present = found.shape.slots or before.shape.slots
+    console.print(Text.assemble((found.name, "bold"), f"  declaration {found.declaration}"))
+    if found.default_slots is None:
+        console.print("public: its number of records is public, and it has no slots")
+        return
+    shown = [("slots", show.UNSTATED_SLOTS if present is None else str(present))]
+    if changed and dry_run:
+        shown.append(("they would be", str(found.slots)))
+    shown.append(("by default", str(found.default_slots)))
+    show.facts(console, shown)
+    console.print(Text(CHOOSE, style="dim"))
     warnings(console, found.warnings)
 
 
 def redeclared(console: Console, found: RedeclaredDataset) -> None:
     """Prints a data set's declaration after a change, and what its records say about it."""
-    extra = found.model_extra or {}
-    sizes = f"{extra['shape']['records_train']:,} to train on, {extra['shape']['records_holdout']:,} held out"
+    sizes = f"{found.shape.records_train:,} to train on, {found.shape.records_holdout:,} held out"
     console.print(Text.assemble((found.name, "bold"), f"  declaration {found.declaration}"))
-    shown = [("public sizes", sizes)]
+    shown = [("public sizes", sizes), *([] if found.slots is None else [("slots", str(found.slots))])]
     if found.read is not None and found.suggested_records is not None:
         suggested = f"{found.suggested_records:,} (rounded: an exact number becomes public once it is declared)"
         shown = [("stored", _read(found.read)), *shown, ("`records` to declare", suggested)]

@@ -70,6 +70,21 @@ class CsvDialect(Spec):
     decimal: Literal[".", ","] = "."
 
 
+class DeclaredSlots(Spec):
+    """At most this many units, and records, of each part; public. A number left out has its default (docs/data.md,
+    "Slots"): 5 % more than declared, 64, and the spread of a split.
+
+    `train` and `holdout` count what `records` counts. `train_rows` and `holdout_rows` count records where a unit is a
+    user with up to k of them; the default is k times the units. A file with more is refused, and its owner alone is
+    told.
+    """
+
+    train: Annotated[int, Field(ge=1, le=9007199254740991)] | None = None
+    holdout: Annotated[int, Field(ge=1, le=9007199254740991)] | None = None
+    train_rows: Annotated[int, Field(ge=1, le=9007199254740991)] | None = None
+    holdout_rows: Annotated[int, Field(ge=1, le=9007199254740991)] | None = None
+
+
 class TypicalJob(Spec):
     """The typical job: the order of an `rdp` filter is chosen so that most jobs like it fit the cap."""
 
@@ -88,6 +103,8 @@ class DatasetPrivacy(Spec):
     `filter` decides for ever which jobs the ledger admits: `gdp` full-batch jobs only, and its ε is exact; `rdp` also
     Poisson-sampled jobs (mini-batches), and its ε is an upper bound. Choose `gdp` for linear models, ratings and
     studies, and `rdp` for networks and language models (docs/data.md has a table).
+
+    `slots`: at most this many units are registered. Choose them before counting the data.
     """
 
     sensitivity: Literal["private", "public"]
@@ -99,6 +116,7 @@ class DatasetPrivacy(Spec):
     filter: Literal["rdp", "gdp"] = "rdp"
     order: Annotated[float, Field(gt=1.0, le=1024.0)] | None = None
     typical_job: TypicalJob | None = None
+    slots: DeclaredSlots | None = None
 
 
 class HashedText(Spec):

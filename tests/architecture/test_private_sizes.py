@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("worker/data", "worker/training", "worker/clipping", "worker/metrics", "worker/models", "worker/statistics")
 SIZES = {"numel", "nnz", "size", "nbytes", "element_size", "all", "any", "item", "count_nonzero"}
-ATTRIBUTES = {"nnz", "nbytes", "count"}  # `count`: of a pass, how many of its rows are records
+ATTRIBUTES = {"nnz", "nbytes", "present"}  # `present`: of a pass, which of its rows are records
 VALUES = {"all", "any", "item"}  # of tensors: a condition may not ask for them, but what they are is no size
 ARITHMETIC = {"int", "float", "bool", "abs", "round", "sum", "min", "max", "divmod", "ceil", "floor", "gcd", "isqrt"}
 CHOOSERS = {"min", "max"}
@@ -29,17 +29,22 @@ ALLOWED = {
     "worker/data/parts.py: _within": "likewise",
     "worker/data/records.py: even": "likewise",
     "worker/data/units.py: __init__": "a user with more records than were charged for ends the attempt",
-    "worker/data/mapped.py: _those": "which records of a pass there are: their weights, and nothing else",
-    "worker/data/passes.py: passes": "how many of a pass's rows are records: their weights, and nothing else",
+    "worker/data/passes.py: taken": "no record at all: what is read for empty rows is masked either way",
+    "worker/data/passes.py: gathered_array": "likewise",
+    "worker/data/slots.py: injected": "more drawn records than rows: as the price says, a uniform part of them stays",
+    "worker/training/loop.py: _in_rows": "likewise",
     "worker/data/sequences.py: padded": "no item at all: what is picked is masked either way",
     "worker/training/loop.py: __init__": "more records than a data set may have end the attempt",
-    "worker/data/passes.py: weights": "which of a pass's rows are records: their weights, and nothing else",
+    "worker/training/loop.py: _whole": "likewise",
     "worker/models/hf/tokens.py: answered": "of one record alone: what is read of it is its own",
     "worker/models/hf/tokens.py: _ended": "likewise",
     "worker/models/hf/tokens.py: followed": "likewise",
+    "worker/training/operations.py: name_of": "types and layouts, of random records",
+    "worker/training/operations.py: _reduces_all": "a parameter that is named `all`",
     "worker/training/self_test.py: random_parameters": "of random weights",
     "worker/training/self_test.py: _same": "of random records",
     "worker/training/self_test.py: extractor_failures": "of random records",
+    "worker/training/planted.py: add_to": "of canaries, which are public",
     "worker/training/planted.py: left": "of canaries, which are public, under released parameters",
     "worker/training/planted.py: _losses": "likewise",
     "worker/metrics/scores.py: public_scores": "of public records",
@@ -65,7 +70,10 @@ PUBLIC = {
     "worker/clipping/terms.py: take",
     "worker/data/flat.py: spanning",
     "worker/data/joined.py: join",
+    "worker/data/passes.py: _padded",
+    "worker/data/passes.py: passes_of",
     "worker/data/records.py: _torch_csr",
+    "worker/data/records.py: adjoint",
     "worker/models/hf/images.py: _numbers",
     "worker/models/hf/loading.py: remembers",
     "worker/models/hf/norms.py: plain_norms",
@@ -146,6 +154,8 @@ def holds_a_size(value: ast.expr, tainted: set[str]) -> bool:
             pass
         case ast.Compare(left=left, comparators=others):
             parts = [left, *others]
+        case ast.Call(func=ast.Attribute(value=summand), args=parts) if _name(value) in ARITHMETIC:
+            parts = [summand, *parts]
         case ast.Call(args=parts) if _name(value) in ARITHMETIC:
             pass
         case _:
@@ -254,7 +264,8 @@ WRONG = {
     "declared": "n: int = len(x)\n    return x.double() if n > 9 else x",
     "added up": "total = 0\n    for part in x:\n        total += len(part)\n    return x.double() if total > 9 else x",
     "a walrus": "return x.double() if (n := len(x)) and n > 9 else x",
-    "what a pass holds": "used = x.count\n    return x.records[:used] if used < 48 else x.records",
+    "which rows of a pass are records": "used = x.present\n    return x.records if used.all() else x.records[used]",
+    "how many they are": "used = x.present.sum()\n    return x.records if used < 48 else x.records.double()",
     "entries": "return np.int32 if x.nnz < 2**31 else np.int64",
     "a lambda": "return map(lambda each: each.double() if len(each) > 9 else each, x)",
     "a name from outside": "n = len(x)\n    def inner(y):\n        return y.double() if n > 9 else y\n    return inner",

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from app.contracts.augmentation import Augmentation, Crop, DropWords, Erase, Flip
@@ -30,7 +31,9 @@ from app.privacy.numerics import sensitivity_slack
 from app.privacy.releases import SCORE, NoisyScore
 from worker.clipping.build import build_engine
 from worker.clipping.engine import Clip, GradientEngine
+from worker.data.passes import EMPTY, Batch
 from worker.data.records import Records
+from worker.data.slots import Slotted
 from worker.metrics.scores import _private_sums, _ranked
 from worker.models.base import Model, Parameters
 from worker.models.linear import Linear
@@ -175,20 +178,31 @@ def drawn(case: Case) -> tuple[Parameters, Records]:
     return parameters, random_records(case.model, (MOST + 1) * case.per_unit, generator, sparse=case.sparse)
 
 
-def neighbours(records: Records, n: int, per_unit: int = 1) -> list[Records]:
-    """The first n units without the last, and without the first."""
-    everyone = np.arange(n * per_unit).reshape(n, per_unit)
-    return [records.select(np.delete(everyone, at, axis=0).flatten()) for at in sorted({n - 1, 0})]
+def slotted(records: Records, units: NDArray[np.int64], per_unit: int = 1) -> Slotted[Any]:
+    """These units in rows of their own, which are the same whoever else is there; the other rows are empty."""
+    rows = np.random.default_rng(0).permutation(len(records))
+    numbers = (per_unit * units[:, None] + np.arange(per_unit)).flatten()
+    occupants = np.full(len(records), EMPTY)
+    occupants[rows[numbers]] = numbers
+    return Slotted(records, occupants)
+
+
+def neighbours(records: Records, n: int, per_unit: int = 1) -> Iterator[tuple[Slotted[Any], Slotted[Any]]]:
+    """The first n units, with and without the last one, and with and without the first one."""
+    everyone = np.arange(n)
+    whole = slotted(records, everyone, per_unit)
+    for at in sorted({n - 1, 0}):
+        yield whole, slotted(records, np.delete(everyone, at), per_unit)
 
 
 def moves(
-    of: Callable[[Records], Tensor], records: Records, numbers: tuple[int, ...], per_unit: int = 1
+    of: Callable[[Batch[Any]], Tensor], records: Records, numbers: tuple[int, ...], per_unit: int = 1
 ) -> Iterator[Tensor]:
     """f(D) − f(D′) for neighbours of these numbers of units."""
     for n in numbers:
-        whole = of(records.select(np.arange(n * per_unit)))
-        for fewer in neighbours(records, n, per_unit):
-            yield whole - of(fewer)
+        pairs = list(neighbours(records, n, per_unit))
+        whole = of(pairs[0][0])
+        yield from (whole - of(fewer) for _, fewer in pairs)
 
 
 def largest_change(
@@ -197,7 +211,7 @@ def largest_change(
     """max ‖S − S′‖ / C over pairs of neighbours."""
     clip = Clip(C, _divisors(parameters)) if case.divided else None
 
-    def summed(some: Records) -> Tensor:
+    def summed(some: Batch[Any]) -> Tensor:
         return flat(engine.private_sum(parameters, some, clip))
 
     with stilled(case.views):
@@ -221,7 +235,7 @@ def scores(case: Case, what: str) -> bool:
     return what == "loss" or case.model.classification
 
 
-def sums_of(release: NoisyScore, model: Model, parameters: Parameters, records: Records) -> Tensor:
+def sums_of(release: NoisyScore, model: Model, parameters: Parameters, records: Batch[Any]) -> Tensor:
     """A score's sums, before their noise."""
     return torch.tensor(_private_sums(release, model, parameters, records), dtype=torch.float64)
 
@@ -231,7 +245,7 @@ def worst_score(case: Case, what: str, numbers: tuple[int, ...] | None = None) -
     release = SCORE.validate_python({"account": "holdout", "noise_mu": 0.5, "records": 34} | SCORES[what])
     parameters, records = drawn(case)
 
-    def summed(some: Records) -> Tensor:
+    def summed(some: Batch[Any]) -> Tensor:
         return sums_of(release, case.model, parameters, some)
 
     return max(float(each.norm()) / release.sensitivity for each in moves(summed, records, numbers or case.numbers))
@@ -241,8 +255,10 @@ def worst_ranking(case: Case, numbers: tuple[int, ...] | None = None) -> float:
     """How far one user moves NDCG's and HIT's sums."""
     parameters, records = drawn(case)
 
-    def ranked(some: Records) -> Tensor:
-        found = _ranked(Ranking(k=200), case.model, parameters, some)
-        return torch.tensor([float(each.sum()) for each in found], dtype=torch.float64)
+    def ranked(some: Batch[Any]) -> Tensor:
+        sums = torch.zeros(2, dtype=torch.float64)
+        for gains, hits, of in _ranked(Ranking(k=200), case.model, parameters, some):
+            sums += torch.stack([gains[of.present].sum(), hits[of.present].sum()])
+        return sums
 
     return max(float(each.abs().max()) for each in moves(ranked, records, numbers or case.numbers))

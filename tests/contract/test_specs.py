@@ -10,8 +10,8 @@ from pydantic import BaseModel, ValidationError
 
 import scrimp
 from app.contracts.dataset_spec import DatasetSpec
-from app.contracts.dataset_spec import rounded as rounded_there
 from app.contracts.job_spec import JobSpec
+from app.contracts.slots import rounded as rounded_there
 from scrimp import specs
 from scrimp.declare import rounded
 from scripts import write_specs

@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import select
 
-from app.db.models import LedgerEntry
+from app.contracts.slots import PartSlots, Slots
+from app.db.models import Dataset, LedgerEntry
 from app.ledger import accounts
 from tests.dashboard.conftest import Browser
 from tests.dashboard.scene import XSS, Everything, Scene
@@ -51,6 +52,24 @@ def test_records_of_a_user_and_the_version_of_a_declaration_are_told(
     text = browser.get(f"/dashboard/datasets/{dataset}").text
     assert "at most 8 records of each, by <code>patient</code>" in text
     assert "<dt>Declaration</dt><dd>version 3" in text
+
+
+def test_slots_are_told_and_those_that_are_not_stated(scene: Scene, visit: Callable[[], Browser]) -> None:
+    bounded = USERS | {"user_column": "patient", "max_records_per_user": 8}
+    dataset = add_dataset(scene.db, owner=scene.owner.id, name="stays", privacy=bounded)
+    browser = visit()
+    browser.sign_in(scene.owner)
+
+    def told() -> str:
+        text = browser.get(f"/dashboard/datasets/{dataset}").text
+        return " ".join(text.split("<dt>Slots</dt>")[1].split("</dd>")[0].split())
+
+    assert "twice the declared number and 64" in told() and "scrimp datasets slots stays" in told()
+    with scene.db.write() as session:
+        row = session.get_one(Dataset, dataset)
+        slots = Slots(train=PartSlots(units=300, rows=900), holdout=PartSlots(units=100, rows=100))
+        row.shape = row.shape.model_copy(update={"slots": slots})
+    assert "300 training (900 records), 100 hold-out" in told()
 
 
 def test_each_cap_has_its_reason(scene: Scene, visit: Callable[[], Browser]) -> None:

@@ -223,7 +223,7 @@ def test_a_data_set_of_an_earlier_version_does_not_grow(api: Api) -> None:
         ({"label": "A/B"}, "/label"),
         ({"records": 0}, "/records"),
         ({"records": 1}, "/records"),  # a split would leave one side empty
-        ({"records": 12}, "/records"),  # more than twice as many as declared: no constant is allowed here
+        ({"slots": {"train": 59, "holdout": 12}, "records": 80}, "/slots/train"),  # fewer than are declared
         ({"epsilon": 9.0}, "/epsilon"),
         ({"path": "x.csv"}, "/path"),
     ],

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
-from app.contracts.dataset_spec import rounded
+from app.contracts.slots import rounded
 from app.db.models import AuditEntry, Base
 from tests.datasets.conftest import CSV, Api, private, spec
 

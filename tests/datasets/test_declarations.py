@@ -21,7 +21,6 @@ from app.jobs import service as jobs
 from app.lifecycle import studies
 from app.privacy.derive import check_agreement
 from app.privacy.mechanism import MechanismConfig
-from app.privacy.numerics import records_bound
 from tests.datasets.conftest import CSV, PUBLIC, Api, private, spec
 from tests.datasets.test_refusals import REORDERED
 from tests.datasets.test_retire import submit
@@ -137,18 +136,6 @@ def test_two_at_once(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(declaring.behind, "read_recorded", first)
     assert declare(api, made["id"], records=50).json()["type"] == "/problems/wrong-state"
     assert api.get(f"/v1/datasets/{made['id']}").json()["privacy"]["records"] == 70
-
-
-def test_jobs_sum_no_more_records_than_they_pay_for(api: Api) -> None:
-    """The slack of sums, and the width of their integers, cover records_bound(train)."""
-    many = "a,b,y\n" + "".join(f"{i},{i % 7},{i % 2}\n" for i in range(300))
-    made = api.upload(spec(**private(records=300)), many).json()
-    train = made["read"]["train"]
-    least = next(n for n in range(10, 300) if records_bound(round(n * 0.8)) >= train)
-    refused = declare(api, made["id"], records=least - 2)
-    assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, "/records")
-    assert declare(api, made["id"], records=least + 2).status_code == 201
-    assert api.get(f"/v1/datasets/{made['id']}").json()["declaration"] == 2
 
 
 def test_an_exact_count_becomes_public(api: Api) -> None:

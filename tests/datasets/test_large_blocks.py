@@ -102,6 +102,16 @@ def test_a_large_block_that_shares_a_record_is_refused_to_its_owner_alone(api: A
     assert reader.run_once() and listed(api, dataset, "analyst")[1]["label"] == "two", "its label was free"
 
 
+def test_a_large_block_has_the_slots_that_it_was_sent_with(api: Api, reader: Reader) -> None:
+    dataset = ready(api, reader)
+    found = appended(api, dataset, rows(range(60, 120)), slots={"train": 300})
+    few = appended(api, dataset, rows(range(120, 180)), "three", records=20, slots={"train": 20, "holdout": 200})
+    assert reader.run_once() and reader.run_once()
+    assert api.get(f"/v1/datasets/{found['id']}").json()["shape"]["slots"]["train"]["units"] == 300
+    refused = api.get(f"/v1/datasets/{few['id']}").json()["reading"]["problem"]["errors"]
+    assert [each["pointer"] for each in refused] == ["/slots/train"]
+
+
 def test_a_block_by_upload_and_by_path(api: Api, reader: Reader) -> None:
     dataset = ready(api, reader)
     path = f"/v1/datasets/{dataset}/blocks"

@@ -174,7 +174,8 @@ def test_a_folder_of_images_under_the_root(make_api: MakeApi, tmp_path: Path) ->
     folder(root / "packed", sorted(GOOD))  # writes root/images too
     api = make_api(data_root=root)
     made = api.by_path(images_spec("folder") | {"path": "images"}).json()
-    assert made["shape"] == {"records_train": 5, "records_holdout": 0, "features": 24, "outputs": 2, "sparse": False}
+    sizes = {"records_train": 5, "records_holdout": 0, "features": 24, "outputs": 2, "sparse": False}
+    assert made["shape"] == sizes | {"slots": None}, "they are public"
     packed = api.by_path(images_spec("packed") | {"path": "packed"}).json()
     assert packed["content_sha256"] == made["content_sha256"]
     later = make_api(data_root=root, read_at_once_bytes=10)

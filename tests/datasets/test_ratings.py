@@ -26,7 +26,9 @@ def test_ratings_are_registered(api: Api) -> None:
     response = api.upload(spec(), TABLE)
     assert response.status_code == 201, response.text
     made = response.json()
-    assert made["shape"] == {"records_train": 48, "records_holdout": 12, "features": 24, "outputs": 1, "sparse": True}
+    slots = {"train": {"units": 134, "rows": 134}, "holdout": {"units": 96, "rows": 96}}
+    sizes = {"records_train": 48, "records_holdout": 12, "features": 24, "outputs": 1, "sparse": True}
+    assert made["shape"] == sizes | {"slots": slots}
     assert made["features"]["unknown"] == "refuse" and made["task"]["user"] == "user_id"
     assert made["read"]["records"] == 60 and made["read"]["dropped"] == 0
     again = api.upload(spec(name="again"), TABLE.replace("\t", ",").encode())

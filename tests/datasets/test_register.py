@@ -26,7 +26,9 @@ def test_a_private_data_set_is_registered(api: Api) -> None:
     made = response.json()
     assert response.headers["Location"] == f"/v1/datasets/{made['id']}"
     assert made["id"].startswith("ds_") and made["owner"] == api.key_ids["owner"]
-    assert made["shape"] == {"records_train": 48, "records_holdout": 12, "features": 2, "outputs": 2, "sparse": False}
+    slots = {"train": {"units": 134, "rows": 134}, "holdout": {"units": 96, "rows": 96}}
+    sizes = {"records_train": 48, "records_holdout": 12, "features": 2, "outputs": 2, "sparse": False}
+    assert made["shape"] == sizes | {"slots": slots}
     assert made["content_sha256"] == hashlib.sha256(CSV.encode()).hexdigest()
     held = made["read"]["holdout"]
     assert (

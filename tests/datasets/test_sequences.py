@@ -45,7 +45,9 @@ def test_a_user_is_a_record(api: Api) -> None:
     assert response.status_code == 201, response.text
     made = response.json()
     assert made["read"]["records"] == 50 and made["privacy"]["unit"] == "user"
-    assert made["shape"] == {"records_train": 40, "records_holdout": 10, "features": 12, "outputs": 1, "sparse": True}
+    slots = {"train": {"units": 123, "rows": 123}, "holdout": {"units": 92, "rows": 92}}
+    sizes = {"records_train": 40, "records_holdout": 10, "features": 12, "outputs": 1, "sparse": True}
+    assert made["shape"] == sizes | {"slots": slots}
     lines = TABLE.splitlines(keepends=True)
     mixed = lines[0] + "".join(reversed(lines[1:]))
     assert api.upload(spec(name="again"), mixed).json()["type"] == "/problems/duplicate-content"

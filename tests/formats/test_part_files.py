@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from app.formats import merkle
 from app.formats.damage import DataDamagedError
 from app.formats.layout import Index, Layout, index_path
-from app.formats.part_files import load_part, open_part, remove_part, rename_part, save_part, units_of
+from app.formats.part_files import count_of, load_part, open_part, remove_part, rename_part, save_part
 from app.formats.part_reader import PartFile
 from app.formats.part_writer import PartWriter
 from app.formats.pieces import chosen, cut, joined
@@ -79,7 +79,7 @@ def test_parts_of_before_are_read_for_ever(name: str) -> None:
         "empty": StoredPart(np.zeros((0, 4), dtype=np.float32), np.zeros(0, dtype=np.int64)),
     }
     assert equal(part, expected[name])
-    assert units_of(OLD / f"{name}.npz", known) == expected[name].units
+    assert count_of(OLD / f"{name}.npz", known) == (expected[name].units, len(expected[name].y))
     with pytest.raises(DataDamagedError):
         load_part(OLD / f"{name}.npz", "0" * 64)
 
@@ -90,7 +90,7 @@ def test_what_is_written_is_read(tmp_path: Path, kind: str, n: int) -> None:
     part, path = part_of(kind, n), tmp_path / "p"
     sha256 = save_part(path, part)
     assert equal(load_part(path, sha256), part)
-    assert units_of(path, sha256) == part.units
+    assert count_of(path, sha256) == (part.units, len(part.y))
     assert all(each.stat().st_mode & 0o777 == 0o600 for each in (path, index_path(path)))
     file = PartFile(path, sha256)
     assert len(file) == n

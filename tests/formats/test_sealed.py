@@ -20,7 +20,7 @@ from app.formats.blobs import open_blob
 from app.formats.damage import DataDamagedError
 from app.formats.layout import index_path
 from app.formats.parse import parse
-from app.formats.part_files import load_part, open_part, save_part, units_of
+from app.formats.part_files import count_of, load_part, open_part, save_part
 from app.formats.part_reader import PartFile
 from app.formats.pieces import joined
 from app.formats.sealed import (
@@ -201,7 +201,7 @@ def test_a_sealed_part_is_read_like_a_plain_one(tmp_path: Path, kind: str, n: in
     sha256 = save_part(tmp_path / "plain", part)
     assert save_part(tmp_path / "sealed", part, KEY) == sha256, "its hash is its content's"
     assert equal(load_part(tmp_path / "sealed", sha256, KEY.key), part)
-    assert units_of(tmp_path / "sealed", sha256, KEY.key) == part.units
+    assert count_of(tmp_path / "sealed", sha256, KEY.key) == (part.units, len(part.y))
     plain, found = open_part(tmp_path / "plain", sha256), open_part(tmp_path / "sealed", sha256, KEY.key)
     assert plain is not None and found is not None
     rng = np.random.default_rng(2)

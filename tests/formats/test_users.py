@@ -67,6 +67,16 @@ def test_at_most_k_records_of_a_user_are_kept(tmp_path: Path, format: str) -> No
     assert answer["features"] == 2
 
 
+def test_rows_of_each_part_are_counted_beside_its_users(tmp_path: Path) -> None:
+    rows, sizes = rows_of(SIZES), [min(n, 3) for n in SIZES.values()]
+    answer, parts = parsed(
+        tmp_path, of_users(holdout={"kind": "split", "fraction": 0.3}), write(tmp_path / "d", "csv", rows)
+    )
+    held = {name: {"units": part.units, "rows": len(part.y)} for name, part in parts.items()}
+    assert answer["stored"] == held and sum(each["rows"] for each in held.values()) == sum(sizes)
+    assert answer["squares"] == {"units": 40, "rows": sum(n * n for n in sizes)}
+
+
 @pytest.mark.parametrize("holdout", [None, {"kind": "split", "fraction": 0.3}])
 def test_a_user_who_comes_or_goes_or_changes_moves_nobody_else(tmp_path: Path, holdout: dict[str, Any] | None) -> None:
     rows = rows_of(SIZES)

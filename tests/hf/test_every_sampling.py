@@ -58,7 +58,7 @@ def test_a_job_runs_and_replays(name: str, sampled: str, models_root: Path) -> N
         record = Supervisor(start_for(name, **asked))
         start, link = record.message(), DirectLink(record)
         plan = plan_of(record.start, models_root=models_root)
-        assert plan.numerics.sums == "float32" and plan.numerics.arithmetic == 2
+        assert plan.numerics.sums == "float32" and plan.numerics.arithmetic == 3
         train = random_records(plan.model, 60, torch.Generator().manual_seed(4))
         telemetry = Telemetry(link, start.mechanism, data_public=False, holdout_public=False, released=start.released)
         replay = Replay(start.steps, start.segments, start.allowed_steps, plan.block_end)

@@ -30,7 +30,11 @@ def planted(m: HfTuning) -> PlantedRecords:
     form = form_of(m, m.spec, Text(kind="text", column="text"), sparse=False)
     engine = build_engine(m, Clipping(), training(C))
     plan: Any = SimpleNamespace(
-        model=m, engine=engine, ranks=ALONE, numerics=SimpleNamespace(rows_per_pass=m.rows_per_pass)
+        model=m,
+        engine=engine,
+        ranks=ALONE,
+        sample_rate=1.0,
+        numerics=SimpleNamespace(rows_per_pass=m.rows_per_pass),
     )
     return PlantedRecords(plan, form.records(Draws("job_1", CANARIES)), coins("job_1", CANARIES), 1)
 

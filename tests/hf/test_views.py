@@ -60,7 +60,7 @@ def mean_gradient(model: HfTuning, parameters: Parameters, batch: Any, views: Vi
         for name, value in parameters.items():
             own[name].copy_(value)
     views.begin_pass(place)
-    seen = views.of(batch.piece(place, 1, torch.float64))
+    seen = views.of(batch.piece(np.array([place]), torch.float64))
     total = {name: torch.zeros_like(value) for name, value in parameters.items()}
     for view in range(views.each):
         loss = model.record_losses(module, seen.select(np.array([view]))).sum()

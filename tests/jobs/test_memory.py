@@ -10,6 +10,7 @@ import torch
 from app.catalogue.optimizers import CATALOGUE
 from app.contracts import optimizers as specs
 from app.contracts.dataset_spec import Tensor
+from app.contracts.slots import PartSlots
 from app.db.engine import Database
 from app.errors import InvalidRequest
 from app.jobs.memory import MemoryEstimate, check, estimate, least_bytes, warning
@@ -76,7 +77,7 @@ def test_momentum_is_kept(momentum: dict[str, Any]) -> None:
 
 def estimated(**changes: Any) -> MemoryEstimate:
     asked = spec_of(model=MLP | {"hidden": [1000, 1000]}, **changes)
-    sizes = PublicSizes(400, 1, 784, 10, False)
+    sizes = PublicSizes(400, 1, 784, 10, False, PartSlots(units=484, rows=484))
     return estimate(asked, sizes, (0, 0), numerics_of(asked, sizes, Tensor(array="x")))
 
 
@@ -95,7 +96,7 @@ def test_the_estimate_holds_what_a_process_does() -> None:
 
 def test_a_pass_holds_all_views_of_its_records() -> None:
     """The same room for a pass, with fewer records in it."""
-    sizes, found = PublicSizes(60_000, 1, 3072, 10, False), []
+    sizes, found = PublicSizes(60_000, 1, 3072, 10, False, PartSlots(units=63_064, rows=63_064)), []
     for views in (1, 4):
         augmentation = {"views": views, "transforms": [{"kind": "flip"}]}
         asked = spec_of(model={"kind": "cnn", "preset": "conv5"}, augmentation=augmentation)

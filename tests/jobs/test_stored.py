@@ -15,14 +15,14 @@ import pytest
 
 from app.catalogue.models import resolved
 from app.contracts.dataset_spec import DatasetSpec
-from app.contracts.job_spec import JobSpec, LinearModel
+from app.contracts.job_spec import JobSpec
 from app.hpo.stored import StoredStudy
 from app.jobs import priced
 from app.jobs.plans import DatasetFacts
 from app.jobs.pricing import PricingService
 from app.jobs.rows import new_job
 from app.keys.service import Caller
-from app.privacy.numerics import Numerics, sensitivity_slack
+from app.privacy.numerics import PLACES, Numerics
 from tests.factories import dataset_spec
 from tests.hpo.conftest import PlainPricing
 from tests.jobs.stored_cases import CASES, job_of
@@ -33,16 +33,13 @@ SINCE = [
     ("spec", ', "threads": "auto"'),
     ("spec", ', "shard": "none"'),
     ("spec", ', "averaging": null'),
-    ("quote", ', "draw": "gaps"'),
-    ("quote", ', "group": (48|96)'),
-    ("quote", ', "totals": "(integers|float64)"'),
     ("quote", ', "resolved": null'),
-    ("quote", ', "arithmetic": 2'),
 ]
 # Of Hugging Face models.
 SINCE_FOR_TEXTS = [("spec", ', "chat": false'), ("spec", ', "image": null'), ("spec", ', "patches": null')]
 OTHERWISE = {"scaling"}  # a study with a mean, which one trial releases since
 CALIBRATED = re.compile(r"-?\d+\.\d+(?:e-?\d+)?|\b\d{6,}\b")  # fractions, and amounts in a filter's units
+NUMERICS = re.compile(r', "numerics": \{[^}]*\}')  # a job runs in those of the release that admitted it, or not at all
 STORED = Path(__file__).with_name("stored_v1.json")
 
 
@@ -69,18 +66,8 @@ def facts_of(changes: dict[str, Any]) -> DatasetFacts:
 
 
 def stored(name: str) -> dict[str, str]:
-    """The columns of a job's row, as text: also the order of members is the same.
-
-    A linear model's quote is that of a job in float64, which was the type of all of them; a network's, with sums in it.
-    """
-    spec = JobSpec.model_validate(job_of(name))
-    wide = spec.model_copy(update={"runtime": spec.runtime.model_copy(update={"dtype": "float64"})})
-    row, of_wide = (columns_of(each, facts_of(CASES[name][1])) for each in (spec, wide))
-    if isinstance(spec.model, LinearModel):
-        row["quote"] = of_wide["quote"]
-    elif (narrow := row["quote"]["numerics"])["sums"] == "float32":
-        sizes = (narrow["records_bound"], narrow["rows_per_pass"], narrow["positions"])
-        narrow |= {"sums": "float64", "sensitivity_slack": sensitivity_slack(*sizes)}
+    """The columns of a job's row, as text: also the order of members is the same."""
+    row = columns_of(JobSpec.model_validate(job_of(name)), facts_of(CASES[name][1]))
     if row["study"] is not None:
         row["study"]["seed"] = "drawn"
     columns = {column: json.dumps(row[column]) for column in ("spec", "mechanism", "quote", "study")}
@@ -108,6 +95,9 @@ def test_stored_documents_are_those_of_version_1(name: str) -> None:
         now[column], found = re.subn(member, "", now[column])
         assert found == 1
     then = stored_then(name)
+    for quote in (now, then):
+        quote["quote"], found = NUMERICS.subn("", quote["quote"])
+        assert found == 1
     for column in then.keys() | now.keys():
         assert CALIBRATED.sub("#", now[column]) == CALIBRATED.sub("#", then[column]), column
         numbers, known = ([float(each) for each in CALIBRATED.findall(text[column])] for text in (now, then))
@@ -130,4 +120,5 @@ def test_a_study_has_one_mean_since() -> None:
 def test_a_quote_of_version_1_is_read_as_it_was_meant() -> None:
     quote = json.loads(stored_then(next(iter(CASES)))["quote"])
     numerics = Numerics.model_validate(quote["numerics"])
-    assert (numerics.draw, numerics.totals, numerics.group) == ("coins", "float64", 48)
+    assert (numerics.arithmetic, numerics.totals, numerics.group, numerics.draw) == (1, "float64", 48, None)
+    assert numerics.rows_per_step is None and numerics.arithmetic != PLACES, "no release since runs it"

@@ -35,6 +35,7 @@ from worker.attempt.auditor import Choose, missed, replay
 from worker.attempt.devices import Divided
 from worker.attempt.fork_server import ForkServer
 from worker.attempt.supervisor import run_attempt
+from worker.attempt.verdicts import FILE
 
 STEPS = 30
 Submit = Callable[[str], str]
@@ -91,6 +92,10 @@ def job(settings: Settings, db: Database, fork_server: ForkServer, submit: Submi
     run_attempt(claimed(db, job_id), settings, fork_server)
     assert job_row(db, job_id).status == "succeeded"
     return job_id
+
+
+def test_the_verdict_of_its_self_test_is_kept(job: str, settings: Settings) -> None:
+    assert [len(each) for each in (settings.home / FILE).read_text().split()] == [64]
 
 
 def state(db: Database) -> list[Any]:

@@ -177,16 +177,11 @@ def test_a_part_that_is_sealed_while_an_attempt_begins_costs_an_attempt_alone(
     class Late(ForkServer):
         def __init__(self) -> None:
             """Starts no server of its own."""
+            self.device = None
 
         def start(self, channel: int) -> Any:
             assert resealing.seal(sealed) > 0
             return fork_server.start(channel)
-
-        def has_passed(self, key: str) -> bool:
-            return fork_server.has_passed(key)
-
-        def note_passed(self, key: str) -> None:
-            fork_server.note_passed(key)
 
     run_attempt(claimed(db, job_id), sealed, Late())
     assert job_row(db, job_id).status == "queued"

@@ -1,30 +1,29 @@
-"""Shapes and types of passes: public, cheap to fill up, and the slack that sums over records are paid for with."""
+"""Shapes and types of passes: public, cheap to fill up, and the slack that sums over rows are paid for with."""
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from app.contracts.dataset_spec import Features
 from app.contracts.job_spec import JobSpec
+from app.contracts.slots import PartSlots
 from app.privacy.numerics import (
-    FEW_ROWS,
-    IN_MEMORY_BYTES,
+    NETWORK_ROWS,
     Numerics,
     PublicSizes,
-    _expected_passes,
-    in_memory,
+    grid_unit,
+    most_rows,
     numerics_of,
-    records_bound,
     sensitivity_slack,
 )
+from app.privacy.slots import default_slots, rows_of_step
 
 TENSOR = TypeAdapter(Features).validate_python({"kind": "tensor", "array": "x"})
 ITEMS: Any = TypeAdapter(Features).validate_python(
@@ -39,12 +38,19 @@ JOB: dict[str, Any] = {
 }
 
 
+def sizes_of(**changes: Any) -> PublicSizes:
+    """Public sizes of a data set with the slots that its registration states by default."""
+    known = {"records": 20_000, "records_per_unit": 1, "features": 784, "outputs": 10, "sparse": False} | changes
+    units = default_slots(known["records"])
+    return PublicSizes(**known, slots=PartSlots(units=units, rows=known["records_per_unit"] * units))
+
+
 def numerics(
     batch: int | None = None, records: int = 20_000, features: int = 784, of: Any = TENSOR, **changes: Any
 ) -> Numerics:
     sampling = {"kind": "poisson", "expected_batch_size": batch} if batch else {"kind": "full_batch"}
     spec = JobSpec.model_validate(JOB | {"sampling": sampling} | changes)
-    return numerics_of(spec, PublicSizes(records, 1, features, 10, sparse=False), of)
+    return numerics_of(spec, sizes_of(records=records, features=features), of)
 
 
 MLP = {"kind": "mlp", "hidden": [512, 256]}
@@ -52,48 +58,65 @@ MLP = {"kind": "mlp", "hidden": [512, 256]}
 
 @pytest.mark.parametrize("batch", [48, 64, 256, 512, 1000, 4096, None])
 @pytest.mark.parametrize("model", [MLP, {"kind": "linear"}, {"kind": "cnn", "preset": "conv2"}])
-def test_rows_are_whole_units_and_filling_costs_little(batch: int | None, model: dict[str, Any]) -> None:
+def test_rows_are_whole_tiles_and_the_last_pass_fills_up_cheaply(batch: int | None, model: dict[str, Any]) -> None:
     found = numerics(batch, model=model)
-    assert found.rows_per_pass % 48 == 0
-    assert found.filling < (0.5 if (batch or 20_000) < 100 else 0.2 if (batch or 20_000) < 500 else 0.13)
+    assert found.rows_per_step is not None
+    assert found.rows_per_pass % (48 if model["kind"] == "linear" else 16) == 0
+    computed = -(-found.rows_per_step // found.rows_per_pass) * found.rows_per_pass
+    assert found.rows_per_step <= computed <= found.rows_per_step * (1.25 if (batch or 20_000) < 100 else 1.03)
+
+
+@pytest.mark.parametrize(("batch", "wanted"), [(64, 0.6), (256, 0.41), (1000, 0.27), (4096, 0.16), (None, 0.06)])
+def test_empty_rows_are_the_margin_and_what_no_draw_exceeds(batch: int | None, wanted: float) -> None:
+    assert numerics(batch, model=MLP).filling == pytest.approx(wanted, abs=0.01)
 
 
 def test_the_expected_filling_is_what_draws_need() -> None:
     generator = np.random.default_rng(0)
     for batch in (64, 512, 3000):
         found = numerics(batch, model=MLP)
+        assert found.rows_per_step is not None
         rows = found.rows_per_pass
         drawn = generator.binomial(20_000, batch / 20_000, 20_000)
-        computed = np.maximum(1, np.ceil(drawn / rows)) * rows
-        assert found.filling == pytest.approx(1 - drawn.mean() / computed.mean(), abs=0.01)
+        assert drawn.max() < found.rows_per_step
+        computed = -(-found.rows_per_step // rows) * rows
+        assert found.filling == pytest.approx(1 - drawn.mean() / computed, abs=0.01)
 
 
-@given(st.integers(1, 3000), st.floats(1.0, 1e5), st.floats(0.0, 300.0))
-@example(3, 1.0, 32.0)  # a spread far above the mean
-def test_expected_passes_are_at_least_what_the_mean_needs(rows: int, expected: float, spread: float) -> None:
-    found = _expected_passes(rows, expected, spread)
-    assert max(1.0, expected / rows) - 1e-9 <= found <= expected / rows + 1.0 + spread / rows
+def test_a_step_has_the_rows_of_its_kind_of_batches() -> None:
+    """R of a Poisson draw; all slots; a cycle's share of them; without privacy what a step takes."""
+    slots = default_slots(20_000)
+    assert slots == 21_064
+    assert numerics().rows_per_step == slots
+    assert numerics(sampling={"kind": "cyclic", "batches": 10}).rows_per_step == -(-slots // 10)
+    assert numerics(256).rows_per_step == rows_of_step(PartSlots(units=slots, rows=slots), 256 / 20_000)
+    largest = {"kind": "poisson", "expected_batch_size": 256, "largest_batch": 300}
+    assert numerics(sampling=largest).rows_per_step == 300
+    assert numerics(256, privacy=None).rows_per_step == 256
+    spec = JobSpec.model_validate(JOB | {"sampling": largest})
+    assert numerics_of(spec, sizes_of(records_per_unit=3), TENSOR).rows_per_step == 900
 
 
 def test_a_physical_batch_is_bounded_by_what_fits() -> None:
-    assert numerics(512, model=MLP, runtime={"physical_batch_size": 7}).rows_per_pass == 48
-    assert numerics(512, model=MLP, runtime={"physical_batch_size": 100}).rows_per_pass in (48, 96, 144)
+    assert numerics(512, model=MLP, runtime={"physical_batch_size": 7}).rows_per_pass == 6
+    assert numerics(512, model=MLP, runtime={"physical_batch_size": 100}).rows_per_pass == 96
     assert numerics(model=MLP, runtime={"physical_batch_size": 10**9}).rows_per_pass <= 4080
 
 
-@pytest.mark.parametrize(("batch", "rows"), [(1, 8), (4, 8), (5, 8), (6, 16), (12, 16), (14, 48), (47, 48)])
-def test_a_network_s_small_steps_are_one_small_pass(batch: int, rows: int) -> None:
+@pytest.mark.parametrize(("batch", "rows"), [(1, 12), (4, 48), (6, 48), (12, 64), (14, 64), (47, 128)])
+def test_a_network_s_small_steps_are_few_small_passes(batch: int, rows: int) -> None:
+    """Those of R = 21, 35, 41, 58, 62 and 127 rows: the least rows, with eight more for each pass. Of conv5 64 fit."""
     assert numerics(batch, model=MLP).rows_per_pass == rows
-    assert numerics(batch, model={"kind": "cnn", "preset": "conv5"}, features=3072).rows_per_pass == rows
-    assert numerics(batch, model={"kind": "linear"}).rows_per_pass == 48
+    assert numerics(batch, model={"kind": "cnn", "preset": "conv5"}, features=3072).rows_per_pass == min(64, rows)
+    assert numerics(batch, model={"kind": "linear"}).rows_per_pass in (48, 96, 144)
     asked = numerics(batch, model=MLP, runtime={"physical_batch_size": 7})
-    assert asked.rows_per_pass == min(48, rows)
+    assert asked.rows_per_pass in (4, 6)
 
 
 def test_a_large_language_model_gets_few_rows() -> None:
     model = {"kind": "hf", "path": "m", "max_length": 128, "architecture": "llama", "vocabulary": 49_152}
     assert numerics(64, model=model | {"pass_numbers": 84_000_000}).rows_per_pass == 1
-    assert numerics(64, model=model | {"pass_numbers": 5_000_000}).rows_per_pass in FEW_ROWS
+    assert numerics(64, model=model | {"pass_numbers": 5_000_000}).rows_per_pass in NETWORK_ROWS
     few = numerics(64, model=model | {"pass_numbers": 5_000_000}, runtime={"physical_batch_size": 4})
     assert few.rows_per_pass in (1, 2, 3, 4)
 
@@ -122,109 +145,92 @@ def test_types_of_passes(model: dict[str, Any], dtype: str, wanted: str) -> None
         ({"model": MLP, "privacy": None}, {}, "float64"),
         ({"model": {"kind": "cnn", "preset": "conv2"}}, {}, "float32"),
         ({"model": {"kind": "cnn", "preset": "conv2"}, "privacy": None}, {}, "float64"),
-        ({"model": {"kind": "cnn", "preset": "conv2"}}, {"records_per_unit": 2}, "float64"),
-        ({}, {"records_per_unit": 2}, "float64"),
+        ({"model": {"kind": "cnn", "preset": "conv2"}}, {"records_per_unit": 2}, "float32"),
+        ({}, {"records_per_unit": 2}, "float32"),
         ({}, {"sparse": True}, "float64"),
-        ({}, {"features": 10**7}, "float64"),  # a pass holds less than a group
+        ({}, {"features": 10**7}, "float32"),  # a pass of one row is a group
     ],
 )
 def test_types_of_sums(changes: dict[str, Any], sizes: dict[str, Any], wanted: str) -> None:
-    known = PublicSizes(
-        **({"records": 20_000, "records_per_unit": 1, "features": 784, "outputs": 10, "sparse": False} | sizes)
-    )
-    found = numerics_of(JobSpec.model_validate(JOB | changes), known, TENSOR)
-    assert found.sums == wanted
-    assert found.of_one_record().sums == "float64"
-    if wanted == "float64":
-        with pytest.raises(ValidationError, match=r"slack|groups"):
-            Numerics.model_validate(found.model_dump() | {"sums": "float32", "arithmetic": 1})
+    found = numerics_of(JobSpec.model_validate(JOB | changes), sizes_of(**sizes), TENSOR)
+    assert found.sums == found.of_rows(1).sums == wanted
 
 
-def test_jobs_stored_before_keep_their_arithmetic() -> None:
-    """They had float32 sums of one position alone, in passes of whole groups."""
-    found = numerics(256, 6040, 3416, ITEMS, model={"kind": "transformer_rec", "max_length": 50})
-    assert (found.arithmetic, found.sums, found.group) == (2, "float32", 48)
-    before = found.model_dump(exclude={"arithmetic"})
-    with pytest.raises(ValidationError, match="one position"):
-        Numerics.model_validate(before)
-    assert Numerics.model_validate(before | {"sums": "float64"}).arithmetic == 1
+def test_documents_of_earlier_releases_are_read() -> None:
+    """This release runs none of them: their records would have no places."""
+    before = numerics(256).model_dump(exclude={"arithmetic", "rows_per_step"}) | {"records_bound": 40_064}
+    assert Numerics.model_validate(before).arithmetic == 1
+    assert Numerics.model_validate(before | {"arithmetic": 2, "draw": "gaps"}).arithmetic == 2
+    with pytest.raises(ValidationError, match="rows_per_step"):
+        Numerics.model_validate(before | {"arithmetic": 3})
 
 
-def test_slack_is_small_and_grows_with_what_is_summed() -> None:
+def test_slack_is_small_and_does_not_grow_with_the_records() -> None:
     wide = {"runtime": {"dtype": "float64"}, "model": {"kind": "linear"}}
     assert numerics(**wide).sensitivity_slack < 1 + 1e-7
-    assert 1 + 5e-4 < numerics(model={"kind": "linear"}).sensitivity_slack < 1 + 6e-4
-    assert 1 + 2.2e-3 < numerics(model=MLP).sensitivity_slack < 1 + 2.4e-3  # groups of 96
-    assert sensitivity_slack(2 * 10**7, 4080, 1, "float32") < 1.03
+    linear, dense = 2 * 48 * 52 * 2.0**-24, 2 * 96 * 100 * 2.0**-24  # a group in float32 on either side
+    assert numerics(model={"kind": "linear"}).sensitivity_slack == pytest.approx(1 + linear, abs=1e-7)
+    assert numerics(model=MLP).sensitivity_slack == pytest.approx(1 + dense, abs=1e-6)
     recommender = {"kind": "transformer_rec", "max_length": 50}
-    one = numerics(256, 6040, 3416, ITEMS, model=recommender).sensitivity_slack
-    assert 1 + 5e-4 < one < 1 + 7e-4  # groups of 48, and float64 for products over positions
-    assert one > sensitivity_slack(12_144, 288, 1, "float32")
-    assert one < numerics(256, 10**6, 3416, ITEMS, model=recommender).sensitivity_slack < 1.02
-    assert sensitivity_slack(2 * 10**7, 2592, 1) < 1.001
+    one = numerics(256, 6040, 3416, ITEMS, model=recommender)  # groups of 48, and float64 for products over positions
+    assert one.positions == 100 and one.sensitivity_slack == pytest.approx(1 + linear, abs=1e-7)
+    assert one.sensitivity_slack > sensitivity_slack(431, one.rows_per_pass, 1, 48)
+    assert numerics(256, 10**6, 3416, ITEMS, model=recommender).sensitivity_slack < one.sensitivity_slack + 1e-12
+    assert sensitivity_slack(2 * 10**9, 4080, 1, 48) - sensitivity_slack(2000, 4080, 1, 48) < 1e-6
+    assert sensitivity_slack(2 * 10**7, 2592, 1) < 1 + 1e-8
 
 
 @given(st.integers(1, 200), st.integers(1, 9), st.integers(0, 2**32 - 1))
 def test_slack_covers_the_worst_order_of_additions(records: int, rows: int, seed: int) -> None:
-    """Sums of numbers of any signs, added within passes and then pass by pass, against fractions."""
+    """Numbers of any signs, added within passes; passes exactly, as integers are. One row is emptied. In fractions."""
     generator = np.random.default_rng(seed)
     values = generator.choice([-1.0, 1.0], records) * generator.random(records) ** 20
 
-    def computed(some: np.ndarray) -> float:
-        total = 0.0
-        for at in range(0, len(some), rows):
-            part = 0.0
-            for each in some[at : at + rows]:
-                part += float(each)
-            total += part
-        return total
+    def added(some: np.ndarray) -> Fraction:
+        part = 0.0
+        for each in some:
+            part += float(each)
+        return Fraction(part)
 
-    exact = sum(map(Fraction, values.tolist()), Fraction(0))
+    def computed(some: np.ndarray) -> Fraction:
+        return Fraction(float(sum((added(some[at : at + rows]) for at in range(0, len(some), rows)), Fraction(0))))
+
     slack = Fraction(sensitivity_slack(records, rows, 1)) - 1
-    assert abs(Fraction(computed(values)) - exact) <= slack / 2
-    fewer = np.delete(values, records // 2)
-    assert abs(Fraction(computed(values)) - Fraction(computed(fewer))) <= 1 + slack
+    exact = sum(map(Fraction, values[:rows].tolist()), Fraction(0))
+    assert abs(added(values[:rows]) - exact) <= slack / 2
+    fewer = values.copy()
+    fewer[records // 2] = 0.0
+    assert abs(computed(values) - computed(fewer)) <= 1 + slack
 
 
-def test_numerics_that_promise_too_little_are_refused() -> None:
-    found = numerics(model=MLP)
-    with pytest.raises(ValidationError):
-        Numerics.model_validate(found.model_dump() | {"sensitivity_slack": 1.0})
-    one = found.of_one_record()
-    assert one.rows_per_pass == 1 and Numerics.model_validate(one.model_dump()) == one
-
-
-@pytest.mark.parametrize(("rows", "sums"), [(480, "float32"), (48, "float32"), (24, "float64")])
-def test_fewer_rows_where_a_pass_does_not_fit(rows: int, sums: str) -> None:
-    """The slack covers more passes; passes that are not whole groups add in float64."""
+@pytest.mark.parametrize("rows", [480, 48, 24, 1])
+def test_fewer_rows_where_a_pass_does_not_fit(rows: int) -> None:
+    """Their sums round less: the slack covers them."""
     found = numerics(model={"kind": "linear"})
     fewer = found.of_rows(rows)
-    assert found.sums == "float32" and (fewer.rows_per_pass, fewer.sums) == (rows, sums)
-    assert fewer.sensitivity_slack >= found.sensitivity_slack and Numerics.model_validate(fewer.model_dump()) == fewer
+    assert fewer == found.model_copy(update={"rows_per_pass": rows})
+    assert found.sensitivity_slack >= sensitivity_slack(21_064, rows, 1, 48)
+    with pytest.raises(ValueError, match="at most"):
+        found.of_rows(found.rows_per_pass + 1)
 
 
-def test_a_part_holds_at_most_twice_what_is_declared() -> None:
-    assert records_bound(100) == 264 and math.isclose(records_bound(10**6) / 10**6, 2.0, rel_tol=1e-3)
+@pytest.mark.parametrize("records_per_unit", [1, 3])
+def test_a_private_job_s_grid_is_paid_for(records_per_unit: int) -> None:
+    """k groups on either side, each off by at most half a unit in each of p numbers; a unit of C = 1 may double."""
+    spec, sizes = JobSpec.model_validate(JOB), sizes_of(records_per_unit=records_per_unit)
+    found = numerics_of(spec, sizes, TENSOR)
+    most = most_rows(spec, sizes)
+    assert most == sizes.slots.rows == records_per_unit * 21_064
+    paid = found.of_numbers(10**6, most, records_per_unit).sensitivity_slack - found.sensitivity_slack
+    assert paid == pytest.approx(records_per_unit * 10**3 * 2 * grid_unit(most, found.rows_per_pass, 1.0), rel=1e-6)
+    public = numerics_of(JobSpec.model_validate(JOB | {"privacy": None}), sizes, TENSOR)
+    assert public.totals == "float64" and public.of_numbers(10**6, most, records_per_unit) == public
 
 
-def test_a_network_s_groups_are_not_added_to_float64_totals() -> None:
-    """Each of N/96 additions to a running total rounds by up to u N C. At such sizes no slack has paid for that."""
-    records = 10**8
-    found = numerics(480, records, model=MLP)
-    assert found.sums == "float32" and found.group == 96
-    small, large = found.of_numbers(1000), found.of_numbers(10**7)
-    assert (small.sums, small.totals) == ("float32", "integers")
-    assert (large.sums, large.totals) == ("float64", "float64")
-    bound, rows = found.records_bound, found.rows_per_pass
-    assert large.sensitivity_slack >= max(found.sensitivity_slack, sensitivity_slack(bound, rows, 1))
-
-
-@pytest.mark.parametrize("model", [MLP, {"kind": "linear"}])
-def test_canaries_count_where_a_full_batch_s_order_must_fit_in_memory(model: dict[str, Any]) -> None:
-    """An attempt decides by the whole bound if records stay on disk; there no order of all of them is drawn."""
-    records = (IN_MEMORY_BYTES // (4 * 784) - 64) // 2
-    plain = numerics(None, records, model=model)
-    audited = numerics(None, records, model=model, audit={"canaries": 1000, "kind": "records"})
-    for each in (plain, audited):
-        assert (each.sums == "float32") == in_memory(each.records_bound, 4 * 784)
-    assert (plain.sums, audited.sums) == ("float32", "float64")
+def test_canaries_count_in_what_sums_round() -> None:
+    """They have passes of their own, and their total is added to the records': that rounds both once more."""
+    audit = {"audit": {"canaries": 1000, "kind": "records"}}
+    for changes, rows in (({}, 21_064), ({"sampling": {"kind": "poisson", "expected_batch_size": 256}}, 432)):
+        plain, audited = (JobSpec.model_validate(JOB | changes | more) for more in ({}, audit))
+        assert most_rows(plain, sizes_of()) == rows
+        assert audited.audit is not None and most_rows(audited, sizes_of()) == 2 * rows + audited.audit.trained

@@ -39,7 +39,7 @@ ADAPTIVE = POISSON.model_copy(
 
 TRUNCATED = POISSON.model_copy(
     update={
-        "training": POISSON.training.model_copy(update={"truncation": Truncation(records=20_064, largest_batch=560)}),
+        "training": POISSON.training.model_copy(update={"truncation": Truncation(records=10_564, largest_batch=560)}),
     }
 )
 
@@ -114,8 +114,8 @@ def test_an_honest_certificate_holds(asked: PlanRequest, recompute: Callable[...
 def test_a_chance_of_full_batches_at_too_few_records_does_not_hold(
     recompute: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Everything printed agrees, also ε: but registration admits one record more than the price knows."""
-    few = TRUNCATED.training.model_copy(update={"truncation": Truncation(records=20_063, largest_batch=560)})
+    """Everything printed agrees, also ε: but one record more is declared than the price knows."""
+    few = TRUNCATED.training.model_copy(update={"truncation": Truncation(records=9999, largest_batch=560)})
     assert recompute(signed(body_of(TRUNCATED.model_copy(update={"training": few})))) == 1
     assert capsys.readouterr().out.count("FAULT") == 1
 

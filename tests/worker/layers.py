@@ -6,11 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from worker.data.passes import Cuttable, filled
+from worker.data.passes import Cuttable, gathered
 from worker.models.positions import Positions
 
 Batch = tuple[Tensor, Tensor]
@@ -26,8 +28,13 @@ class Tensors(Cuttable[Batch]):
     def __len__(self) -> int:
         return len(self._tensors[0])
 
-    def piece(self, start: int, rows: int, dtype: torch.dtype) -> Any:
-        return tuple(filled(each, start, rows) for each in self._tensors)
+    def piece(self, places: NDArray[np.int64], dtype: torch.dtype) -> Any:
+        return tuple(gathered(each, places) for each in self._tensors)
+
+
+def memory_cost(cost: int) -> dict[str, int]:
+    """Settings of worker.clipping.methods that have gradients formed (low) or never (high)."""
+    return dict.fromkeys(("CACHED_COST", "READ_COST", "AGAIN_COST"), cost)
 
 
 def losses(module: nn.Module, batch: Batch) -> Tensor:

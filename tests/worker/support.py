@@ -22,12 +22,16 @@ from app.formats.part_files import save_part
 from app.formats.stored import Csr, StoredPart
 from app.privacy.derive import delayed_of
 from app.privacy.mechanism import MechanismConfig
+from app.privacy.slots import unstated_slots
 from worker.attempt.child import serve
 from worker.attempt.failures import StopRequested
 from worker.attempt.fork_server import ForkServer, Process
 from worker.channel import Channel
+from worker.data.passes import Prepared
+from worker.data.placed import CPU
 from worker.data.ranks import ALONE, Ranks
 from worker.data.records import DenseRecords, Records, SparseRecords
+from worker.data.slots import Slotted
 from worker.messages import (
     TO_CHILD,
     TO_SUPERVISOR,
@@ -41,6 +45,7 @@ from worker.messages import (
     Start,
     Stop,
     Stopped,
+    Verdict,
     Written,
 )
 from worker.noise.keys import Purpose
@@ -73,6 +78,11 @@ def dense(n: int, d: int, classes: int = 2, seed: int = 0) -> tuple[np.ndarray, 
 def records(x: np.ndarray, y: np.ndarray, *, sparse: bool = False) -> Records:
     labels = torch.from_numpy(y)
     return SparseRecords(scipy.sparse.csr_matrix(x), labels) if sparse else DenseRecords(torch.from_numpy(x), labels)
+
+
+def prepared(batch: Records, rows: int, dtype: torch.dtype = torch.float64) -> Prepared[Any]:
+    """Passes of all these records, as a full batch keeps them."""
+    return Slotted(batch, np.arange(len(batch))).prepared(rows, dtype, CPU)
 
 
 def spec(**changes: Any) -> dict[str, Any]:
@@ -120,8 +130,8 @@ def mechanism(job: dict[str, Any], shape: dict[str, Any], *, holdout_public: boo
         "delayed": delayed_of(parsed.optimizer),
     }
     if parsed.sampling.kind == "poisson" and parsed.sampling.largest_batch is not None:
-        bound = 2 * shape["records_train"] + 64
-        training["truncation"] = {"records": bound, "largest_batch": parsed.sampling.largest_batch}
+        slots = unstated_slots(shape["records_train"])
+        training["truncation"] = {"records": slots, "largest_batch": parsed.sampling.largest_batch}
     if parsed.sampling.kind == "cyclic":
         training["cycle"] = parsed.sampling.batches
     if parsed.noise is not None:
@@ -160,6 +170,8 @@ class Supervisor:
     def answer(self, message: Any) -> Any:
         """What the real supervisor writes down and replies; None where nothing is replied."""
         self.seen.append(message)
+        if isinstance(message, Verdict):
+            return Written()
         if isinstance(message, BlockStart):
             return self._block(message)
         if isinstance(message, Digest):

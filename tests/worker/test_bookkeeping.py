@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from app.errors import PrivacyError
-from app.privacy.numerics import Arithmetic
-from tests.worker.layers import CASES, TOKENS, WIDTH, Batch, Scale, Tensors, losses, one_at_a_time, take
+from tests.worker.layers import CASES, TOKENS, WIDTH, Batch, Scale, Tensors, losses, memory_cost, one_at_a_time, take
 from worker.clipping import accumulators, methods
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.engine import Clip
@@ -47,9 +46,9 @@ def test_the_sum_is_that_of_gradients_clipped_one_at_a_time(name: str, kind: str
 
 
 STRATEGIES = {
-    "ghost": {"MEMORY_COST": dict.fromkeys((1, 2), (10**9,) * 3)},
-    "formed and kept": {"MEMORY_COST": dict.fromkeys((1, 2), (-(10**9),) * 3)},
-    "formed twice": {"MEMORY_COST": dict.fromkeys((1, 2), (-(10**9),) * 3), "FEW_BYTES": 0, "LARGER": 0},
+    "ghost": memory_cost(10**9),
+    "formed and kept": memory_cost(-(10**9)),
+    "formed twice": memory_cost(-(10**9)) | {"FEW_BYTES": 0, "LARGER": 0},
     "in small chunks": {"CHUNK_BYTES": 1500, "FEW_BYTES": 0, "LARGER": 0},
 }
 
@@ -318,13 +317,10 @@ def test_random_architectures(made: tuple[nn.Module, Batch], kind: str, C: float
         assert_close(engine(module, kind, C).private_sum(parameters, Tensors(*batch)), wanted)
 
 
-@pytest.mark.parametrize("arithmetic", [1, 2])
-def test_how_others_are_bounded_does_not_depend_on_one_record_more(
-    arithmetic: Arithmetic, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_how_others_are_bounded_does_not_depend_on_one_record_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gradients that cancel over positions: the two ways to a norm bound them differently, so that a batch must not go
     from one way to the other because a record came."""
-    for name, value in {"KEEP_BYTES": 2**20, "FEW_BYTES": 2**20, "LARGER": 0}.items():  # 64 of these records' bytes
+    for name, value in {"FEW_BYTES": 2**20, "LARGER": 0}.items():  # 64 of these records' bytes
         monkeypatch.setattr(methods, name, value)
     positions, width = 40, 64
     torch.manual_seed(0)
@@ -335,7 +331,7 @@ def test_how_others_are_bounded_does_not_depend_on_one_record_more(
     def of(model: nn.Module, batch: Any) -> Tensor:
         return (model(batch[0]) * weights).sum(dim=(1, 2))
 
-    clipped: Bookkeeping[Any] = Bookkeeping(module, of, rows=96, kind="flat", max_grad_norm=1.0, arithmetic=arithmetic)
+    clipped: Bookkeeping[Any] = Bookkeeping(module, of, rows=96, kind="flat", max_grad_norm=1.0)
     parameters = {"weight": torch.zeros(width, width, dtype=torch.float64)}
     one, two = (clipped.private_sum(parameters, Tensors(x.expand(n, -1, -1)))["weight"] for n in (64, 65))
     assert float((one - two).norm()) <= 1 + 1e-6

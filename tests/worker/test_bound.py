@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from app.contracts.extractor import ImageInput
@@ -40,7 +41,8 @@ from tests.by_night import but
 from tests.worker.extractor import write_extractor, write_image_extractor
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.data.parts import records_of
-from worker.data.passes import Cuttable, filled
+from worker.data.passes import EMPTY, Cuttable, gathered
+from worker.data.slots import Slotted
 from worker.extractors.features import extracted
 from worker.models.linear import Linear
 from worker.training.self_test import random_parameters, random_records
@@ -93,8 +95,8 @@ def test_the_reference_engine() -> None:
     assert largest_change(case, engine_of(case.model, name="opacus"), parameters, records, FEW) <= 1.0 + 1e-6
 
 
-@pytest.mark.parametrize("rows", [48, 96, 144])
-def test_any_whole_number_of_units_of_rows(rows: int) -> None:
+@pytest.mark.parametrize("rows", [7, 33, 48, 96, 144])
+def test_any_number_of_rows(rows: int) -> None:
     case = CASES["deep tanh, odd widths"]
     model = replace(case.model, rows_per_pass=rows)  # type: ignore[type-var]
     parameters, records = drawn(case)
@@ -127,8 +129,8 @@ class Coefficients(Cuttable["Coefficients"]):
     def __len__(self) -> int:
         return len(self.values)
 
-    def piece(self, start: int, rows: int, dtype: torch.dtype) -> Coefficients:
-        return Coefficients(filled(self.values, start, rows))
+    def piece(self, places: NDArray[np.int64], dtype: torch.dtype) -> Coefficients:
+        return Coefficients(gathered(self.values, places))
 
 
 class Single(nn.Module):
@@ -240,7 +242,9 @@ def test_one_record_changes_a_sum_behind_an_extractor_by_at_most_c(kind: str, tm
         model = Linear(8 if image is None else 1280, 3, bias=True)
         if not parameters:
             parameters.update(random_parameters(model, torch.Generator().manual_seed(1)))
-        return flat(engine_of(model).private_sum(parameters, made))
+        occupants = np.full(5, EMPTY)
+        occupants[at] = np.arange(len(at))
+        return flat(engine_of(model).private_sum(parameters, Slotted(made, occupants)))
 
     for n in (2, 3, 5):
         whole, everyone = summed(list(range(n))), list(range(n))

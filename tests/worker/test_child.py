@@ -43,6 +43,7 @@ from worker.messages import (
     Ready,
     Stop,
     Stopped,
+    Verdict,
     Written,
 )
 
@@ -75,7 +76,7 @@ def test_a_whole_attempt(supervisor: Supervisor) -> None:
         assert hashlib.sha256(Path(artifact.path).read_bytes()).hexdigest() == artifact.sha256
     assert load_file(ended.last.artifacts[0].path)["weight"].shape == (3, 5)
     order = [type(each) for each in supervisor.seen]
-    assert order[:3] == [Ready, Digest, BlockStart] and order[-1] is Finished
+    assert order[:4] == [Verdict, Ready, Digest, BlockStart] and order[-1] is Finished
     assert [each.step for each in supervisor.of(MetricValue)] == [5, 10] and supervisor.started == 10
 
 
@@ -137,7 +138,7 @@ def test_public_data_without_privacy(tmp_path: Path) -> None:
 
 def _until_first_block(channel: Channel) -> None:
     while not isinstance(message := channel.receive(), BlockStart):
-        if isinstance(message, Digest):
+        if isinstance(message, Digest | Verdict):
             channel.send(Written())
 
 
@@ -295,7 +296,8 @@ def test_what_the_child_sends_names_no_private_number(supervisor: Supervisor) ->
     run_thread(supervisor)
     members = {each.kind: set(json.loads(each.model_dump_json())) - {"kind"} for each in supervisor.seen}
     assert members == {
-        # The size of passes that fits was found with random public records.
+        # The size of passes that fits was found with random public records, and so was the verdict.
+        "verdict": {"self_test", "fitted_rows"},
         "ready": {"device", "processes", "fallbacks", "numerics", "fitted_rows"},
         "digest": {"step", "digest"},
         "block": {"first_step", "last_step"},

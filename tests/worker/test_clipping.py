@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.worker.support import dense, records
+from tests.worker.support import dense, prepared, records
 from worker.clipping.engine import Clip, clip_factors
 from worker.clipping.linear import LinearClipping, LinearGradient
 from worker.data.norms import norm_bound
@@ -65,8 +65,8 @@ def summed(
     model: Linear, parameters: Parameters, batch: Records, kind: Any, C: float, split: int | None = None
 ) -> list[Tensor]:
     rows = split or model.rows_per_pass
-    prepared = batch.prepared(rows, torch.float64)
-    return list(LinearClipping(replace(model, rows_per_pass=rows), kind, C).private_sum(parameters, prepared).values())
+    passes = prepared(batch, rows)
+    return list(LinearClipping(replace(model, rows_per_pass=rows), kind, C).private_sum(parameters, passes).values())
 
 
 def assert_close(got: list[Tensor], wanted: list[Tensor], rtol: float = 1e-10) -> None:
@@ -180,7 +180,7 @@ def test_no_records_give_zeros(sparse: bool) -> None:
     x, y = dense(5, 6, 3)
     model = Linear(6, 3, bias=True)
     empty = records(x, y, sparse=sparse).select(np.empty(0, dtype=np.int64))
-    for batch in (empty, records(x[:0], y[:0], sparse=sparse).prepared(48, torch.float64)):
+    for batch in (empty, prepared(records(x[:0], y[:0], sparse=sparse), 48)):
         total = LinearClipping(model, "flat", 1.0).private_sum(randomized(model), batch)
         assert all(bool((each == 0).all()) for each in total.values())
 

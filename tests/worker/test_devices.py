@@ -204,11 +204,11 @@ def test_passes_that_do_not_fit_are_made_smaller_before_the_first_private_pass(
 ) -> None:
     tried = small_memory(monkeypatch, 48)
     supervisor = supervised(tmp_path)
-    assert isinstance(run_thread(supervisor).last, Finished) and tried == [96, 48]
+    assert isinstance(run_thread(supervisor).last, Finished) and tried == [224, 96, 48]
     (ready,) = supervisor.of(Ready)
     assert ready.fitted_rows == ready.numerics.rows_per_pass == 48
     again = supervised(tmp_path, fitted_rows=48, begun=True)
-    assert isinstance(run_thread(again).last, Finished) and tried == [96, 48, 48]
+    assert isinstance(run_thread(again).last, Finished) and tried == [224, 96, 48, 48]
     first, second = ([each.digest for each in of.seen if each.kind == "digest"] for of in (supervisor, again))
     assert first == second, "the replay computes in the same passes"
 
@@ -248,4 +248,4 @@ def test_what_never_fits_ends_the_attempt(tmp_path: Path, monkeypatch: pytest.Mo
     tried = small_memory(monkeypatch, 0)
     ended = run_thread(supervised(tmp_path))
     assert isinstance(ended.last, Failed) and ended.last.code == "out-of-memory"
-    assert tried == [96, 48, 24, 12, 6, 3, 1]
+    assert tried == [224, 96, 48, 24, 12, 6, 3, 1]

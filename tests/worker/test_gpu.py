@@ -13,19 +13,19 @@ import torch
 
 from app.contracts.job_spec import TransformerRecModel
 from app.privacy.numerics import GROUP, sensitivity_slack
-from tests.bound.worst import CASES, engine_of, neighbours
+from tests.bound.worst import CASES, engine_of, slotted
 from tests.worker.support import Supervisor, dense, run_child, run_thread, spec, start_of, stored_part
-from tests.worker.test_float32_sums import with_one_more
 from worker.attempt.devices import found
 from worker.clipping.engine import Clip
 from worker.clipping.linear import LinearClipping
+from worker.data.passes import EMPTY
 from worker.data.placed import placed, resident
+from worker.data.slots import Slotted
 from worker.messages import Digest, Finished, Ready
 from worker.models.linear import Linear
 from worker.models.next_item import NextItem
 from worker.noise.gaussian import GaussianRelease
 from worker.noise.generator import gaussians
-from worker.noise.order import shuffled
 from worker.noise.rounding import TOLERANCE
 from worker.optimizers.base import StepInfo
 from worker.optimizers.descent import Descent
@@ -98,29 +98,29 @@ def test_one_unit_changes_a_clipped_sum_by_at_most_c(name: str) -> None:
     records = random_records(model, 34, generator, sparse=case.sparse)
     engine = engine_of(model, positions=case.positions)
     for n in (1, 2, 4, 17, 33):
-        whole = engine.private_sum(parameters, neighbours(records, n + 1)[0])
-        fewer = engine.private_sum(parameters, neighbours(records, n)[0])
+        whole, fewer = (engine.private_sum(parameters, slotted(records, np.arange(each))) for each in (n + 1, n))
         change = torch.cat([(whole[each] - fewer[each]).flatten() for each in whole]).norm()
         assert float(change) <= 0.5 * case.slack
 
 
 @pytest.mark.parametrize("where", ["resident", "copied"])
 def test_one_record_changes_a_sum_in_float32_by_at_most_c(where: str) -> None:
-    """With the GPU's products of groups; one more record takes a random place of the secret order."""
+    """With the GPU's products of groups; one more record takes a row of its own."""
     model = Linear(33, 5, bias=True, rows_per_pass=2 * GROUP, dtype=torch.float32, device=GPU)
     generator = torch.Generator().manual_seed(1)
     parameters = placed(random_parameters(model, generator), GPU)
     records = random_records(model, 200, generator)
     engine = LinearClipping(model, "flat", 0.5, sums="float32")
-    slack = sensitivity_slack(200, 2 * GROUP, 1, "float32")
+    slack = sensitivity_slack(200, 2 * GROUP, 1, GROUP)
 
-    def total(order: list[int]) -> torch.Tensor:
-        batch = resident(shuffled(records, np.array(order)), 0 if where == "resident" else 2**62, GPU)
+    kept = resident(records, 0 if where == "resident" else 2**62, GPU)
+
+    def total(n: int, occupant: int) -> torch.Tensor:
+        batch = Slotted(kept, np.insert(np.arange(n), n // 2, occupant))
         return torch.cat([each.flatten() for each in engine.private_sum(parameters, batch).values()])
 
     for n in (1, GROUP - 1, GROUP, 2 * GROUP, 199):
-        order = list(range(n))
-        change = total(with_one_more(order, n, n // 2)) - total(order)
+        change = total(n, n) - total(n, EMPTY)
         assert float(change.norm()) <= 0.5 * slack
 
 

@@ -12,14 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.errors import PrivacyError
+from app.privacy.slots import unstated_slots
 from tests.worker.support import Supervisor, dense, key, keys_of, plan_of, records, run_direct, spec, start_of
 from worker.attempt.failures import StopRequested
 from worker.clipping.linear import LinearClipping
+from worker.data.slots import Slotted
 from worker.messages import BlockStart, Digest, Keys, MetricValue, Mismatch
 from worker.models.linear import Linear
 from worker.noise.gaussian import GaussianRelease
 from worker.noise.generator import GaussianGenerator
-from worker.noise.order import WHOLE_DATA, shuffled
+from worker.noise.order import WHOLE_DATA
 from worker.optimizers.base import StepInfo
 from worker.optimizers.descent import Descent
 from worker.optimizers.dp_sgd import DpSgd
@@ -53,24 +55,25 @@ def rounded(sums: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("sampling", [{"kind": "full_batch"}, POISSON])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_loop_is_sample_clip_noise_update(sampling: dict[str, Any], dtype: Any) -> None:
-    """Written out by hand: same batches, same noise, the public divisor, momentum and the free step.
-
-    Sums in float32 take each batch in a random order, the whole training part in one order for all steps.
-    """
+    """Written out by hand: same batches in the same rows, same noise, the public divisor, momentum, the free step."""
     record = supervisor(sampling=sampling, runtime={"dtype": dtype})
     got = attempt(record)
     plan, keys = plan_of(record.start), Keys.model_validate(keys_of("s0"))
-    sampler, order, slack = plan.sampler(keys, 80), plan.order(keys), plan.numerics.sensitivity_slack
-    assert (order is None) == (dtype == "float64")
+    slots, order, slack = unstated_slots(80), plan.order(keys), plan.numerics.sensitivity_slack
+    sampler = plan.sampler(keys, slots)
+    assert order is not None
     model = Linear(3, 2, dtype=getattr(torch, dtype))
     engine, noise = LinearClipping(model, "flat", 1.0, sums=dtype), GaussianGenerator(bytes.fromhex(keys.noise_key))
     divisor = 16 if sampling["kind"] == "poisson" else 80
     w, b = model.init()["weight"], torch.zeros(2, 3, dtype=torch.float64)
     for step in range(1, 11):
-        indices = sampler.draw(step)
-        batch = TRAIN if indices is None else TRAIN.select(indices)
-        if order is not None:
-            batch = shuffled(batch, order.of(WHOLE_DATA if indices is None else step, len(batch)))
+        drawn = sampler.draw(step)
+        numbers = np.arange(80) if drawn is None else drawn[drawn < 80]
+        rows = slots if drawn is None else plan.numerics.rows_per_step
+        places = order.of(WHOLE_DATA if drawn is None else step, rows)[: len(numbers)]
+        occupants = np.full(rows, -1)
+        occupants[places] = numbers
+        batch = Slotted(TRAIN, occupants)
         total = engine.private_sum({"weight": w}, batch)["weight"]
         b = 0.9 * b + rounded(total + slack * noise.noise(step, 0, 6).reshape(2, 3)) / divisor
         w = w - 0.5 * b

@@ -22,7 +22,9 @@ from app.formats.part_files import load_part, save_part
 from app.formats.part_reader import PartFile
 from app.formats.stored import Csr, Pairs, Sequences, StoredPart
 from app.formats.tables import scaled
-from app.privacy.numerics import in_memory, records_bound
+from app.privacy import numerics
+from app.privacy.numerics import in_memory
+from app.privacy.slots import unstated_slots
 from tests.by_night import but
 from tests.worker.support import (
     Supervisor,
@@ -37,15 +39,15 @@ from tests.worker.support import (
 )
 from worker.attempt import prepare
 from worker.data.joined import join
-from worker.data.mapped import MappedDense, MappedRecords, MappedSequences
+from worker.data.mapped import MappedDense, MappedRecords
 from worker.data.parts import open_stored, records_of, users_of
-from worker.data.records import DenseRecords
-from worker.data.sequences import SequenceRecords
+from worker.data.records import DenseRecords, clipped_sum
+from worker.data.sequences import SequenceRecords, item_counts
 from worker.messages import Failed, Finished, Part, Shape
 
 OLD = Path(__file__).parents[1] / "formats" / "old_parts"
 N = 1500
-LARGE = 3_000_000  # declared records: with these the parts stay on disk, however many there are
+LARGE = 1_130_000  # declared records: with these the parts stay on disk, however many there are
 
 
 def stored(kind: str, seed: int = 0) -> tuple[StoredPart, dict[str, Any]]:
@@ -104,7 +106,9 @@ def test_passes_from_disk_are_those_from_memory(tmp_path: Path, kind: str, rows:
         assert len(one) == len(other)
         for dtype in (torch.float32, torch.float64):
             passes = list(zip(one.passes(rows, dtype), other.passes(rows, dtype), strict=True))
-            assert all(a.count == b.count and bits(a.records) == bits(b.records) for a, b in passes[-40:])
+            assert all(
+                torch.equal(a.present, b.present) and bits(a.records) == bits(b.records) for a, b in passes[-40:]
+            )
     assert torch.equal(mapped.select(drawn).labels, loaded.select(drawn).labels)
     assert len(list(mapped.select(np.empty(0, dtype=np.int64)).passes(rows, torch.float64))) == 0
 
@@ -116,19 +120,19 @@ def test_a_norm_does_not_depend_on_the_records_that_it_is_computed_with(features
     mean = torch.linspace(-1, 1, features, dtype=torch.float64)
     for m in (None, mean):
         whole = DenseRecords(x, torch.zeros(200), m).private_norms
-        assert torch.equal(DenseRecords(x, torch.zeros(200), m, rows=rows).private_norms, whole)
+        pieces = [DenseRecords(each, torch.zeros(len(each)), m).private_norms for each in x.split(rows)]
+        assert torch.equal(torch.cat(pieces), whole)
 
 
 def test_what_precedes_the_first_step_is_the_same(tmp_path: Path) -> None:
     mapped, loaded = both(tmp_path, "dense")
     assert isinstance(mapped, MappedDense)
-    assert torch.equal(mapped.clipped_sum(3.0), loaded.clipped_sum(3.0))
+    assert torch.equal(clipped_sum(mapped, 60, 3.0), clipped_sum(loaded, 60, 3.0))
     mean = torch.linspace(-1, 1, 60, dtype=torch.float64)
     pairs = zip(mapped.less(mean).passes(96, torch.float32), loaded.less(mean).passes(96, torch.float32), strict=True)
     assert all(bits(one.records) == bits(other.records) for one, other in pairs)
     sequences, in_memory_too = both(tmp_path, "sequences")
-    assert isinstance(sequences, MappedSequences)
-    assert torch.equal(sequences.item_counts(60, 5), in_memory_too.item_counts(60, 5))
+    assert torch.equal(item_counts(sequences, 60, 5), item_counts(in_memory_too, 60, 5))
 
 
 def test_a_tables_cells_become_the_same_features(tmp_path: Path) -> None:
@@ -148,7 +152,7 @@ def test_a_tables_cells_become_the_same_features(tmp_path: Path) -> None:
     pairs = zip(mapped.passes(96, torch.float64), loaded.passes(96, torch.float64), strict=True)
     assert all(bits(one.records) == bits(other.records) for one, other in pairs)
     assert isinstance(mapped, MappedDense) and isinstance(loaded, DenseRecords)
-    assert torch.equal(mapped.clipped_sum(1.0), loaded.clipped_sum(1.0))
+    assert torch.equal(clipped_sum(mapped, features.width, 1.0), clipped_sum(loaded, features.width, 1.0))
 
 
 POISSON = {
@@ -203,7 +207,7 @@ def large(folder: Path, job: dict[str, Any], declared: int = LARGE) -> Superviso
     return Supervisor(start_of(job, shape, parts=parts, output_dir=folder / "out"))
 
 
-@pytest.mark.parametrize("changes", [{}, {"sampling": {"kind": "poisson", "expected_batch_size": 300_000}}])
+@pytest.mark.parametrize("changes", [{}, {"sampling": {"kind": "poisson", "expected_batch_size": 113_000}}])
 def test_an_attempt_reads_from_disk_inside_its_sandbox(tmp_path: Path, changes: dict[str, Any]) -> None:
     supervisor = large(tmp_path, spec(**changes, length={"steps": 12}))
     plan = plan_of(supervisor.start)
@@ -264,13 +268,13 @@ def test_the_next_pass_is_announced_while_one_computes(
     drawn = np.random.default_rng(1).permutation(N)[:100]
     made = iter(mapped.select(drawn).passes(48, torch.float64))
     wanted = iter(loaded.select(drawn).passes(48, torch.float64))
-    for passes in (2, 3, 4):  # announced once this pass is there; after the last, none
+    for passes in (2, 3, 3):  # announced once this pass is there; after the last, none
         assert bits(next(made).records) == bits(next(wanted).records)
         assert [each.tolist() for each in told] == [drawn[48 * k : 48 * k + 48].tolist() for k in range(passes)]
     part = join([open_stored(named, shape) for named, shape in [saved(tmp_path / "again", kind)] * 2])
     told.clear()
     next(iter(records_of(part).select(np.array([N + 3, 5, N + 1])).passes(48, torch.float64)))
-    assert [each.tolist() for each in told] == [[5], [3, 1], [], []], "each part its own"
+    assert [each.tolist() for each in told] == [[5], [3, 1]], "each part its own"
 
 
 def test_data_that_may_outgrow_the_cache_are_announced_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,13 +288,13 @@ def test_data_that_may_outgrow_the_cache_are_announced_again(tmp_path: Path, mon
         advise(descriptor, start, length, advice)
 
     monkeypatch.setattr(ahead.os, "posix_fadvise", counted)
-    changes: dict[str, Any] = {"sampling": {"kind": "poisson", "expected_batch_size": 300_000}}
-    job = spec(**changes, length={"steps": 12}, evaluation=None)
-    bound = records_bound(LARGE) * 4 * 60
+    monkeypatch.setattr(numerics, "IN_MEMORY_BYTES", 0)
+    job = spec(sampling={"kind": "poisson", "expected_batch_size": 40}, length={"steps": 12}, evaluation=None)
+    bound = unstated_slots(400) * 4 * 60
     for name, cache in (("fits", bound), ("does not", bound - 1)):
         monkeypatch.setattr(prepare, "cacheable_bytes", lambda cache=cache: cache)
         (tmp_path / name).mkdir()
-        supervisor = large(tmp_path / name, job)
+        supervisor = large(tmp_path / name, job, 400)
         announced.clear()
         assert isinstance(run_thread(supervisor).last, Finished)
         digests.append(supervisor.digests())
@@ -299,23 +303,23 @@ def test_data_that_may_outgrow_the_cache_are_announced_again(tmp_path: Path, mon
 
 
 def test_public_sizes_decide_what_stays_on_disk() -> None:
-    assert in_memory(records_bound(700_000), 400) is False and in_memory(records_bound(300_000), 400) is True
+    assert in_memory(1_400_064, 400) is False and in_memory(600_064, 400) is True
     full = plan_of(start_of(spec(), SHAPE | {"records_train": LARGE}))
-    assert full.numerics.sums == "float32"
     sampled = plan_of(start_of(spec(**POISSON), SHAPE | {"records_train": LARGE}))
-    assert (full.in_memory, sampled.in_memory) == (True, True), "five features: 120 MB"
+    assert (full.in_memory, sampled.in_memory) == (True, True), "five features: 45 MB"
     on_disk = plan_of(start_of(spec(), SHAPE | {"records_train": LARGE, "sparse": True}))
     for plan, whole in ((full, True), (on_disk, False)):
-        for fewer in (plan.numerics.of_one_record(), plan.numerics.of_rows(48)):
+        for fewer in (plan.numerics.of_rows(1), plan.numerics.of_rows(48)):
             assert replace(plan, numerics=fewer).in_memory is whole, "an attempt with smaller passes decides the same"
-    wide = SHAPE | {"records_train": LARGE, "features": 60}
-    assert plan_of(start_of(spec(), wide)).numerics.sums == "float64", "no secret order of all records is needed"
-    assert plan_of(start_of(spec(**POISSON), wide)).numerics.sums == "float32"
+    wide = plan_of(start_of(spec(), SHAPE | {"records_train": LARGE, "features": 60}))
+    assert (wide.in_memory, wide.numerics.sums) == (False, "float32")
 
 
-@pytest.mark.parametrize("declared", [9, LARGE * 20], ids=["in memory", "on disk"])
+@pytest.mark.parametrize("memory", [2**29, 0], ids=["in memory", "on disk"])
 @pytest.mark.parametrize("sampling", [{"kind": "full_batch"}, {"kind": "poisson", "expected_batch_size": 6}])
-def test_an_npz_part_of_before_trains_to_the_same_bits(tmp_path: Path, declared: int, sampling: dict[str, Any]) -> None:
+def test_an_npz_part_of_before_trains_to_the_same_bits(
+    tmp_path: Path, memory: int, sampling: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The part was written by the release before Arrow. Its attempt, and one on the same records in Arrow, agree."""
     old = OLD / "dense.npz"
     sha256 = json.loads((OLD / "sha256.json").read_text())["dense"]
@@ -324,14 +328,15 @@ def test_an_npz_part_of_before_trains_to_the_same_bits(tmp_path: Path, declared:
         {"path": str(old), "sha256": sha256},
         {"path": str(again), "sha256": save_part(again, load_part(old, sha256))},
     ]
-    shape = {"records_train": declared, "records_holdout": 0, "features": 4, "outputs": 3, "sparse": False}
+    monkeypatch.setattr(numerics, "IN_MEMORY_BYTES", memory)
+    shape = {"records_train": 9, "records_holdout": 0, "features": 4, "outputs": 3, "sparse": False}
     digests = []
     for number, part in enumerate(parts):
         out = tmp_path / str(number)
         out.mkdir()
         job = spec(evaluation=None, sampling=sampling, length={"steps": 20})
         supervisor = Supervisor(start_of(job, shape, parts={"train": part}, output_dir=out))
-        assert plan_of(supervisor.start).in_memory is (declared == 9)
+        assert plan_of(supervisor.start).in_memory is (memory > 0)
         ended = run_thread(supervisor)
         assert isinstance(ended.last, Finished)
         digests.append(supervisor.digests())

@@ -25,11 +25,12 @@ from tests.worker.support import key
 from worker.clipping.build import unclipped_engine
 from worker.clipping.engine import Clip, CountingEngine
 from worker.clipping.linear import LinearClipping, LinearGradient
-from worker.data.placed import passes_on, placed, prepared_on
+from worker.data.placed import passes_on, placed
+from worker.data.slots import Slotted
 from worker.models.base import Model, Parameters
 from worker.models.linear import Linear
 from worker.models.modules import ModuleModel
-from worker.noise.order import RandomOrder, shuffled
+from worker.noise.order import RandomOrder
 from worker.optimizers.base import Observing, Preconditioned, StepInfo
 from worker.optimizers.pieces import flattened
 from worker.training.self_test import random_records
@@ -126,12 +127,12 @@ def test_clipped_sums(name: str, kind: str) -> None:
 
 @pytest.mark.parametrize("features", [33, 784])
 def test_sums_in_float32(features: int) -> None:
-    """Float32 adds groups of 48 records in a random order, in passes copied to the device and in passes kept there."""
+    """Float32 adds groups of 48 rows, in passes copied to the device and in passes kept there."""
     model = Linear(features, 5, bias=True, rows_per_pass=2 * GROUP, dtype=torch.float32, device=META)
     parameters, records = drawn(model)
-    batch = shuffled(records, RandomOrder(KEY).of(1, len(records)))
+    batch = Slotted(records, RandomOrder(KEY).of(1, len(records)))
     engine = LinearClipping(model, "flat", 0.5, sums="float32")
-    for each in (batch, prepared_on(META, batch, model.rows_per_pass, model.dtype)):
+    for each in (batch, batch.prepared(model.rows_per_pass, model.dtype, META)):
         total, count = engine.private_sum_and_count(parameters, each)
         shapes(total, parameters)
         assert count.device == META

@@ -1,4 +1,4 @@
-"""Which way a parameter takes: the public sizes at which it changes, and what jobs stored before take."""
+"""Which way a parameter takes: the public sizes at which it changes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from app.privacy.numerics import Arithmetic
 from tests.worker.layers import Batch, Tensors
 from worker.clipping import methods
 from worker.clipping.accumulators import ParameterAccumulator
@@ -31,53 +30,44 @@ def merged(
 
 
 @pytest.mark.parametrize(
-    ("arithmetic", "positions", "p", "q", "factored"),
+    ("positions", "p", "q", "factored"),
     [
-        (1, LENGTH, ITEMS, DIM, True),
-        (2, LENGTH, ITEMS, DIM, False),  # its sum in float64 takes longer than forming twice
-        (2, 8, ITEMS, DIM, True),
-        (2, 12, ITEMS, DIM, False),
-        (1, LENGTH, DIM, DIM, False),
-        (2, LENGTH, DIM, DIM, False),
-        (1, 128, 768, 768, True),
-        (2, 128, 768, 768, False),
-        (2, 64, 768, 768, True),
-        (2, 128, 768, 3072, True),  # wide layers: float64 takes twice the time, and no more
-        (2, 128, 50_257, 768, True),
-        (2, 16, 512, 2304, True),
-        (2, 16, 128, 576, True),
-        (2, 25, 128, 576, False),
-        (1, 1, ITEMS, DIM, True),
-        (2, 1, ITEMS, DIM, True),
+        (LENGTH, ITEMS, DIM, False),  # its sum in float64 takes longer than forming twice
+        (8, ITEMS, DIM, True),
+        (12, ITEMS, DIM, False),
+        (LENGTH, DIM, DIM, False),
+        (128, 768, 768, False),
+        (64, 768, 768, True),
+        (128, 768, 3072, True),  # wide layers: float64 takes twice the time, and no more
+        (128, 50_257, 768, True),
+        (16, 512, 2304, True),
+        (16, 128, 576, True),
+        (25, 128, 576, False),
+        (1, ITEMS, DIM, True),
     ],
 )
 @pytest.mark.parametrize("tied", [False, True])
-def test_the_cheaper_way_is_taken(
-    arithmetic: Arithmetic, positions: int, p: int, q: int, factored: bool, tied: bool
-) -> None:
-    assert (
-        can_stay_factored(merged(positions, p, q, n=ROWS, tied=tied), divided=False, arithmetic=arithmetic) is factored
-    )
+def test_the_cheaper_way_is_taken(positions: int, p: int, q: int, factored: bool, tied: bool) -> None:
+    assert can_stay_factored(merged(positions, p, q, n=ROWS, tied=tied), divided=False) is factored
 
 
 def test_what_is_neither_a_product_nor_a_choice() -> None:
-    assert not can_stay_factored(Merged(None, None, Dense(torch.ones(1, 3))), divided=False, arithmetic=2)
-    assert can_stay_factored(Merged(None, merged(3, 4, 5, tied=True).rows, None), divided=True, arithmetic=2)
-    assert not can_stay_factored(merged(2, 4, 5), divided=True, arithmetic=2)
+    assert not can_stay_factored(Merged(None, None, Dense(torch.ones(1, 3))), divided=False)
+    assert can_stay_factored(Merged(None, merged(3, 4, 5, tied=True).rows, None), divided=True)
+    assert not can_stay_factored(merged(2, 4, 5), divided=True)
     wide = merged(LENGTH, ITEMS, DIM, dtype=torch.float64)  # float64 throughout: no product takes longer
-    assert can_stay_factored(wide, divided=False, arithmetic=2)
+    assert can_stay_factored(wide, divided=False)
 
 
 def test_formed_gradients_are_kept_where_there_is_room() -> None:
     numbers, room = ITEMS * DIM, methods.ROOM_BYTES
     size = ROWS * numbers * 4
     of_pass = merged(LENGTH, ITEMS, DIM, n=ROWS)
-    assert kept_bytes(of_pass, numbers, room, 2) == size == kept_bytes(of_pass, numbers, size, 2)
-    assert kept_bytes(of_pass, numbers, size - 1, 2) == 0
-    assert kept_bytes(merged(12, ITEMS, DIM, n=ROWS), numbers, room, 2) == 0  # more than four times its factors
-    assert kept_bytes(merged(12, DIM, DIM, n=ROWS), DIM * DIM, room, 2) == ROWS * DIM * DIM * 4  # but few
-    assert kept_bytes(Merged(None, None, Dense(torch.ones(2, 3))), 3, room, 2) == 0  # it is there already
-    assert kept_bytes(of_pass, numbers, room, 1) == 0 and kept_bytes(of_pass.take(slice(0, 48)), numbers, 0, 1) > 0
+    assert kept_bytes(of_pass, numbers, room) == size == kept_bytes(of_pass, numbers, size)
+    assert kept_bytes(of_pass, numbers, size - 1) == 0
+    assert kept_bytes(merged(12, ITEMS, DIM, n=ROWS), numbers, room) == 0  # more than four times its factors
+    assert kept_bytes(merged(12, DIM, DIM, n=ROWS), DIM * DIM, room) == ROWS * DIM * DIM * 4  # but few
+    assert kept_bytes(Merged(None, None, Dense(torch.ones(2, 3))), 3, room) == 0  # it is there already
 
 
 class Layers(nn.Module):
@@ -94,7 +84,7 @@ class Layers(nn.Module):
 
 
 def test_parameters_share_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the order of the backward pass. The sums keep their bits; accumulators of older jobs do not share."""
+    """In the order of the backward pass. The sums keep their bits."""
     torch.manual_seed(0)
     module, batch = Layers(4), Tensors(torch.randn(5, 30, 4), torch.zeros(5))
     each = 6 * 16 * 4
@@ -107,15 +97,13 @@ def test_parameters_share_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("worker.clipping.bookkeeping.ParameterAccumulator", Watched)
     parameters = {name: value.detach().double() for name, value in module.named_parameters()}
-    rooms: list[tuple[Arithmetic, int, list[int]]]
-    rooms = [(2, 4 * each, [each] * 4), (2, 2 * each, [each] * 2 + [0] * 2), (1, 0, [2 * each] * 4)]
     found = []
-    for arithmetic, room, wanted in rooms:
+    for room, wanted in ((4 * each, [each] * 4), (2 * each, [each] * 2 + [0] * 2)):
         monkeypatch.setattr("worker.clipping.bookkeeping.ROOM_BYTES", room)
         kept.clear()
         own = Layers(4)
         clipped: Bookkeeping[Batch] = Bookkeeping(
-            own, lambda m, batch: m(batch[0]), rows=6, kind="flat", max_grad_norm=1.0, arithmetic=arithmetic
+            own, lambda m, batch: m(batch[0]), rows=6, kind="flat", max_grad_norm=1.0
         )
         found.append(clipped.private_sum(parameters, batch))
         assert kept == wanted
@@ -129,7 +117,6 @@ def test_a_tall_product_is_that_of_its_transpose(p: int, q: int, keep: int) -> N
     torch.manual_seed(p)
     term, factors = Outer(torch.randn(5, 3, p), torch.randn(5, 3, q)), torch.rand(5, dtype=torch.float64)
     wanted = torch.einsum("n,ntp,ntq->pq", factors, term.left.double(), term.right.double())
-    for arithmetic in (1, 2):
-        total = torch.full((p, q), 1.0 if keep else torch.nan, dtype=torch.float64)
-        term.add_to(total, factors, Scratch(), keep, arithmetic)  # type: ignore[arg-type]
-        torch.testing.assert_close(total, wanted + keep, rtol=1e-12, atol=1e-12)
+    total = torch.full((p, q), 1.0 if keep else torch.nan, dtype=torch.float64)
+    term.add_to(total, factors, Scratch(), keep)
+    torch.testing.assert_close(total, wanted + keep, rtol=1e-12, atol=1e-12)

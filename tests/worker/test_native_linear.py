@@ -21,6 +21,7 @@ from app.formats.damage import DataDamagedError
 from app.formats.hashing import hashed
 from app.privacy.numerics import GROUP, SumType
 from tests.worker.native import opened
+from tests.worker.support import prepared
 from worker.clipping import residuals
 from worker.clipping.engine import Clip, ClippingKind, clip_factors
 from worker.clipping.linear import LinearClipping, LinearGradient
@@ -134,8 +135,8 @@ def test_rows_of_one_value_have_the_bits_of_any(both: Any, outputs: int) -> None
 
 def test_records_with_two_values_are_no_presence() -> None:
     labels = torch.arange(ROWS) % 3
-    kept: Any = SparseRecords(even_matrix(), labels).even().prepared(ROWS, torch.float64)
-    plain: Any = SparseRecords(even_matrix(), labels).prepared(ROWS, torch.float64)
+    kept: Any = prepared(SparseRecords(even_matrix(), labels).even(), ROWS)
+    plain: Any = prepared(SparseRecords(even_matrix(), labels), ROWS)
     made = engine(True)
     one, other = (made.private_sum(parameters(), each) for each in (kept, plain))
     assert all(same(one[name], other[name]) for name in one)
@@ -201,6 +202,8 @@ def test_groups_are_added_in_their_order(both: Any, shape: tuple[int, ...]) -> N
 
 # --- Residuals ---
 
+EVERYONE = torch.ones(ROWS, dtype=torch.bool)
+
 
 def case(outputs: int, dtype: torch.dtype, rows: int, odd: bool) -> tuple[Tensor, Tensor, Tensor]:
     f = numbers(rows, outputs, odd=odd, dtype=dtype).T
@@ -216,21 +219,21 @@ def case(outputs: int, dtype: torch.dtype, rows: int, odd: bool) -> tuple[Tensor
 def test_residuals(both: Any, outputs: int, dtype: torch.dtype, kind: ClippingKind | None) -> None:
     for rows, odd, bias in [(ROWS, True, True), (ROWS, False, False), (1, False, True), (129, True, False)]:
         f, labels, lengths = case(outputs, dtype, rows, odd)
-        query, count = Query(kind, 0.7, bias, 2.0**60), rows - rows // 5
+        query, present = Query(kind, 0.7, bias, 2.0**60), torch.arange(rows) % 5 != 3
         for of in (f, f.contiguous()):
-            (one, norms), (other, others) = both(partial(clipped_residuals, of, labels, lengths, count, query))
+            (one, norms), (other, others) = both(partial(clipped_residuals, of, labels, lengths, present, query))
             assert same(one.contiguous(), other.contiguous())
             assert same(norms, others)
             assert one.stride() == other.stride() == (1, outputs)
-            assert not one[:, count:].nan_to_num().any(), "padding adds nothing"
+            assert not one[:, ~present].nan_to_num().any(), "empty rows add nothing"
 
 
 def test_residuals_are_torchs(both: Any) -> None:
     f, labels, lengths = case(10, torch.float64, ROWS, odd=False)
     expected = torch.softmax(f, dim=0).scatter_add_(0, labels[None], torch.full((1, ROWS), -1.0, dtype=torch.float64))
-    plain, _ = both(lambda: clipped_residuals(f, labels, lengths, ROWS, Query(None)))[0]
+    plain, _ = both(lambda: clipped_residuals(f, labels, lengths, EVERYONE, Query(None)))[0]
     torch.testing.assert_close(plain, expected, rtol=1e-13, atol=1e-15)
-    clipped, norms = both(lambda: clipped_residuals(f, labels, lengths, ROWS, Query("flat", 0.5)))[0]
+    clipped, norms = both(lambda: clipped_residuals(f, labels, lengths, EVERYONE, Query("flat", 0.5)))[0]
     bounds = product_bound(norm_bound(expected, dim=0), lengths)
     torch.testing.assert_close(norms, bounds, rtol=1e-13, atol=0.0)
     factors = clip_factors(bounds, "flat", 0.5)
@@ -243,7 +246,7 @@ def test_a_norm_is_never_too_small(both: Any) -> None:
         f, labels, lengths = case(outputs, torch.float64, ROWS, odd=False)
         lengths[lengths.isinf()] = 2.5
         C, query = Fraction(1, 8), Query("flat", 0.125, bias=True)
-        found, _ = both(partial(clipped_residuals, f, labels, lengths, ROWS, query))[0]
+        found, _ = both(partial(clipped_residuals, f, labels, lengths, EVERYONE, query))[0]
         for row, length in zip(found.T.tolist(), lengths.tolist(), strict=True):
             squares = sum(Fraction(each) ** 2 for each in row) * (Fraction(length) ** 2 + 1)
             assert squares <= C**2 * (1 + Fraction(2) ** -40)
@@ -253,8 +256,8 @@ def test_a_row_does_not_depend_on_its_place(both: Any) -> None:
     f, labels, lengths = case(3, torch.float64, ROWS, odd=True)
     order = torch.randperm(ROWS, generator=torch.Generator().manual_seed(1))
     query = Query("flat", 0.7)
-    for one, norms in both(lambda: clipped_residuals(f, labels, lengths, ROWS, query)):
-        again, moved = clipped_residuals(f[:, order], labels[order], lengths[order], ROWS, query)
+    for one, norms in both(lambda: clipped_residuals(f, labels, lengths, EVERYONE, query)):
+        again, moved = clipped_residuals(f[:, order], labels[order], lengths[order], EVERYONE, query)
         assert same(one[:, order].contiguous(), again.contiguous())
         assert same(norms[order], moved)
 
@@ -277,7 +280,7 @@ def test_a_label_that_is_no_class_is_refused(steps: LinearSteps, both: Any) -> N
     for wrong in (-1, 3):
         labels[4] = wrong
         with pytest.raises(IndexError):
-            both(lambda: clipped_residuals(f, labels, lengths, ROWS, Query("flat")))
+            both(lambda: clipped_residuals(f, labels, lengths, EVERYONE, Query("flat")))
 
 
 # --- The engine ---
@@ -302,10 +305,9 @@ def parameters() -> Parameters:
 @pytest.mark.parametrize("sparse", [True, False])
 def test_a_query_has_the_same_bits_without_the_library(both: Any, sparse: bool, kept: bool) -> None:
     of, made = records(sparse), engine(sparse)
-    of.in_random_order = True
 
     def query() -> tuple[Parameters, Tensor]:
-        batch: Any = of.prepared(ROWS, made.model.dtype) if kept else of
+        batch: Any = prepared(of, ROWS, made.model.dtype) if kept else of
         return made.private_sum_and_count(parameters(), batch)
 
     (one, count), (other, counted) = both(query)
@@ -315,27 +317,9 @@ def test_a_query_has_the_same_bits_without_the_library(both: Any, sparse: bool, 
 
 def test_kept_passes_have_the_same_sum_up_to_rounding() -> None:
     of, made = records(True), engine(True)
-    one, other = (made.private_sum(parameters(), batch) for batch in (of, of.prepared(ROWS, torch.float64)))
+    one, other = (made.private_sum(parameters(), batch) for batch in (of, prepared(of, ROWS)))
     for name in one:
         torch.testing.assert_close(one[name], other[name], rtol=1e-12, atol=1e-14)
-
-
-def test_jobs_of_the_first_arithmetic_keep_theirs() -> None:
-    """Torch's softmax, and the products of its sparse matrices and of SciPy's."""
-    of, weight = records(True), numbers(3, WIDTH)
-    made = LinearClipping(Linear(WIDTH, 3, rows_per_pass=ROWS), "flat", 0.5, arithmetic=1)
-    expected = torch.zeros(3, WIDTH, dtype=torch.float64)
-    for each in of.passes(ROWS, torch.float64):
-        x = each.records.dense(torch.float64).to_sparse_csr()
-        f = (x @ weight.T.contiguous()).T
-        r = torch.softmax(f.T.contiguous(), dim=1)
-        r = r.scatter_add_(1, each.records.labels[:, None], torch.full((ROWS, 1), -1.0, dtype=torch.float64)).T
-        norms = product_bound(norm_bound(r, dim=0), each.records.private_norms)
-        factors = clip_factors(norms, "flat", 0.5) * each.weights(ROWS)
-        scaled = torch.where(factors > 0.0, r * factors, 0.0)
-        part = torch.from_numpy(each.records._matrix.T @ scaled.numpy().T).T
-        expected += part
-    assert same(made.private_sum({"weight": weight}, of)["weight"], expected)
 
 
 @pytest.mark.parametrize("sparse", [True, False])

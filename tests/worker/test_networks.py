@@ -99,7 +99,7 @@ def test_the_plan_builds_the_engine_that_was_asked_for() -> None:
     assert isinstance(of(model=MLP, clipping={"engine": "opacus"}), OpacusClipping)
     linear = of(clipping={"kind": "per_layer"})
     model = Linear(5, 3, rows_per_pass=linear.model.rows_per_pass, dtype=torch.float32)
-    assert linear == LinearClipping(model, "per_layer", 1.0, sums="float32", grid=Grid(224, 96))
+    assert linear == LinearClipping(model, "per_layer", 1.0, sums="float32", grid=Grid(224, 240))
     public = plan_of(start_of(spec(model=MLP, privacy=None), SHAPE, public=True))
     assert isinstance(public.engine, PlainGradient)
     with pytest.raises(PrivacyError):

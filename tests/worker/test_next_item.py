@@ -75,7 +75,7 @@ def test_windows_are_the_last_items_and_their_successors() -> None:
     assert targets.tolist() == [[0, 0, 0], [0, 0, 0], [3, 0, 0], [7, 8, 9]]
     assert some.select(np.array([3, 2])).windows(1)[1].tolist() == [[9], [3]]
     pieces = list(some.passes(3, torch.float32))
-    assert [(len(each.records), each.count) for each in pieces] == [(3, 3), (3, 1)]
+    assert [(len(each.records), int(each.present.sum())) for each in pieces] == [(3, 3), (3, 1)]
     assert pieces[1].records.windows(2)[1].tolist() == [[8, 9], [0, 0], [0, 0]]
     assert not list(some.select(np.array([], dtype=np.int64)).passes(3, torch.float32))
 

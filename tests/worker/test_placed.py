@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from tests.worker.support import dense, records
-from worker.data.placed import chunk_bytes, moved, passes_on, prepared_on
+from worker.data.passes import EMPTY, moved
+from worker.data.placed import chunk_bytes, passes_on
 from worker.data.ratings import RatingRecords, add_rows
 from worker.data.records import DenseRecords, SparseRecords
 from worker.data.sequences import SequenceRecords
-from worker.noise.order import shuffled
+from worker.data.slots import Slotted
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 
@@ -48,28 +49,20 @@ def test_passes_are_moved_whole(kind: str) -> None:
     }[kind]()
     here = list(passes_on(CPU, made, 48, torch.float32))
     there = list(passes_on(META, made, 48, torch.float32))
-    assert [each.count for each in here] == [each.count for each in there] == [48, 2]
+    assert [int(each.present.sum()) for each in here] == [48, 2] and [len(each.present) for each in there] == [48, 48]
     for each in there:
         assert all(tensor.device == META for tensor in each.records.tensors)
-        assert each.weights(48, META).shape == (48,)
-    kept = prepared_on(META, made, 48, torch.float32)
+        assert each.weights.shape == (48,) and each.present.device == META
+    kept = Slotted(made, np.arange(50)).prepared(48, torch.float32, META)
     assert [each.records.labels.device for each in kept.passes(48, torch.float32)] == [META, META]
     resident = made.to(META)
     assert resident.labels.device == META and len(resident) == 50
     assert resident.select(np.array([3, 1])).labels.shape == (2,)
 
 
-def test_kept_passes_know_that_their_order_is_random() -> None:
-    x, y = dense(50, 4, 3)
-    made = DenseRecords(torch.from_numpy(x), torch.from_numpy(y))
-    for known in (False, True):
-        batch = shuffled(made, np.arange(50)) if known else made
-        assert prepared_on(META, batch, 48, torch.float32).in_random_order == known
-
-
 def test_windows_are_on_the_records_device() -> None:
     made = SequenceRecords(np.arange(6, dtype=np.int32), np.array([0, 2]), np.array([2, 6])).to(META)
-    for records_of in (made, made.select(np.array([1])), made.piece(0, 4, torch.float32)):
+    for records_of in (made, made.select(np.array([1])), made.piece(np.array([0, 1, EMPTY, EMPTY]), torch.float32)):
         assert all(each.device == META for each in records_of.windows(3))
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from app.contracts.slots import PartSlots
 from app.errors import PrivacyError
-from app.privacy.numerics import Numerics
+from app.privacy.slots import rows_of_step
 from tests.worker.support import Supervisor, dense, keys_of, mechanism, plan_of, records, run_direct, spec, start_of
 from worker.clipping.linear import LinearClipping, LinearGradient
 from worker.clipping.totals import Grid
@@ -21,6 +21,7 @@ from worker.noise.gaussian import GaussianRelease, PublicRelease
 from worker.noise.sampling import FullBatch, PoissonSampler
 from worker.optimizers.descent import Descent
 from worker.optimizers.dp_sgd import DpSgd
+from worker.training.plan import SupersededError
 
 SHAPE = {"records_train": 80, "records_holdout": 20, "features": 3, "outputs": 2, "sparse": False}
 KEYS = Keys.model_validate(keys_of("s0"))
@@ -30,10 +31,10 @@ POISSON = {"kind": "poisson", "expected_batch_size": 16}
 def test_full_batch_takes_its_numbers_from_the_mechanism() -> None:
     plan = plan_of(start_of(spec(clipping={"kind": "automatic", "max_grad_norm": 0.5}), SHAPE))
     assert (plan.steps, plan.sampling, plan.sample_rate, plan.expected_batch_size) == (10, "full_batch", 1.0, 80)
-    # 96 rows hold the 80 declared records, and what a split may well add to them.
-    model = Linear(3, 2, rows_per_pass=96, dtype=torch.float32)
-    assert plan.engine == LinearClipping(model, "automatic", 0.5, sums="float32", grid=Grid(224, 96))
-    assert plan.numerics.records_bound == 224 and 1.0 < plan.numerics.sensitivity_slack < 1.0006
+    # One pass of 240 rows holds the 224 slots of a part that was registered with 80 records.
+    model = Linear(3, 2, rows_per_pass=240, dtype=torch.float32)
+    assert plan.engine == LinearClipping(model, "automatic", 0.5, sums="float32", grid=Grid(224, 240))
+    assert plan.numerics.rows_per_step == 224 and 1.0 < plan.numerics.sensitivity_slack < 1.0006
     assert plan.optimizer == DpSgd(Descent(0.5), momentum=0.9, free_step=True)
     assert isinstance(plan.sampler(KEYS, 79), FullBatch)
     assert isinstance(plan.gradient_release(KEYS), GaussianRelease)
@@ -44,22 +45,25 @@ def test_poisson_takes_its_numbers_from_the_mechanism() -> None:
     plan = plan_of(start_of(spec(sampling=POISSON, runtime={"physical_batch_size": 4}), SHAPE))
     assert (plan.sampling, plan.sample_rate, plan.expected_batch_size) == ("poisson", 0.2, 16)
     assert isinstance(plan.sampler(KEYS, 81), PoissonSampler)
-    assert plan.numerics.rows_per_pass == plan.model.rows_per_pass == 48  # the least
+    assert plan.numerics.rows_per_pass == plan.model.rows_per_pass == 4
+    assert plan.numerics.rows_per_step == rows_of_step(PartSlots(units=224, rows=224), 0.2)
 
 
-@pytest.mark.parametrize("stored", [True, False])
-def test_a_job_draws_its_batches_as_it_began(stored: bool) -> None:
-    """Numerics that were stored before there was a choice name no draw: such a job's replay tosses the older coins."""
-    begun = plan_of(start_of(spec(sampling=POISSON, runtime={"physical_batch_size": 4}), SHAPE))
-    numerics = begun.numerics.model_dump(mode="json")
-    assert numerics["draw"] == "gaps"
-    if stored:
-        del numerics["draw"]
-    plan = replace(begun, numerics=Numerics.model_validate(numerics))
-    drawn, key = plan.sampler(KEYS, 5000).draw(3), bytes.fromhex(KEYS.sampler_key)
-    expected = PoissonSampler(key, plan.sample_rate, 5000, "coins" if stored else "gaps").draw(3)
-    assert drawn is not None and drawn.tolist() == expected.tolist()
-    assert plan.numerics.of_one_record().draw == plan.numerics.draw
+@pytest.mark.parametrize("arithmetic", [None, 1, 2])
+def test_a_private_job_that_an_earlier_release_admitted_is_superseded(arithmetic: int | None) -> None:
+    """Its records would have no places. Without privacy it runs: nothing is claimed of its sums."""
+    for public in (False, True):
+        asked = spec(privacy=None) if public else spec()
+        start = start_of(asked, SHAPE, public=public)
+        numerics = plan_of(start).numerics.model_dump(mode="json", exclude={"arithmetic", "rows_per_step"})
+        if arithmetic is not None:
+            numerics |= {"arithmetic": arithmetic, "records_bound": 224, "draw": "gaps"}
+        if public:
+            assert plan_of(start | {"numerics": numerics}).mechanism is None
+            continue
+        with pytest.raises(SupersededError) as caught:
+            plan_of(start | {"numerics": numerics})
+        assert caught.value.code == "superseded"
 
 
 def test_public_data_get_a_plan_without_noise() -> None:
@@ -152,22 +156,23 @@ def test_seeds_make_public_runs_repeatable_whatever_the_salt() -> None:
 
 @pytest.mark.parametrize("sampling", [{"kind": "full_batch"}, {"kind": "poisson", "expected_batch_size": 128}])
 def test_neighbouring_data_sets_have_one_plan(sampling: dict[str, Any]) -> None:
-    """n = 999, 1000, 1001 private records: same divisor, steps, blocks. Only what a record adds differs."""
+    """n = 999, 1000, 1001 private records: same divisor, steps, blocks, passes. Only what a record adds differs."""
     shape = SHAPE | {"records_train": 1000}
     x, y = dense(1001, 3)
     start = start_of(spec(sampling=sampling, evaluation=None), shape)
-    blocks, movements = [], []
+    blocks, movements, passes = [], [], set()
     for n in (999, 1000, 1001):
         supervisor = Supervisor(start)
         outcome, link = run_direct(supervisor, records(x[:n], y[:n]), None)
         blocks.append(
             ([each.model_dump() for each in supervisor.seen if each.kind == "block"], link.steps, outcome.steps)
         )
+        passes.add(outcome.private_passes)
         plan = plan_of(start)
         release = plan.gradient_release(KEYS)
         assert isinstance(release, GaussianRelease)
         movements.append((release._divisor, plan.sample_rate, plan.steps))
-    assert blocks[0] == blocks[1] == blocks[2]
+    assert blocks[0] == blocks[1] == blocks[2] and len(passes) == 1
     assert len(set(movements)) == 1
 
 

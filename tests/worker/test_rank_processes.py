@@ -90,7 +90,8 @@ def test_ranks_are_processes_of_one_attempt(tmp_path: Path) -> None:
     assert shared.last.artifacts[0].sha256 == whole.last.artifacts[0].sha256
     assert (two.digests(), two.metrics, two.started) == (alone.digests(), alone.metrics, alone.started)
     assert whole.last.ranks == ()
-    assert [(each.pid, each.passes) for each in shared.last.ranks] == [(two.pids[0], 20), (two.pids[1], 10)]
+    # Ten steps of 304 slots: four passes of the first rank, and three of the second.
+    assert [(each.pid, each.passes) for each in shared.last.ranks] == [(two.pids[0], 40), (two.pids[1], 30)]
     assert all(each.max_rss_bytes > 2**26 for each in shared.last.ranks)
     assert two.all_gone()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from app.privacy.releases import NoisySum
 from tests.worker.support import Supervisor, dense, key, plan_of, run_thread, spec, start_of
 from tests.worker.support import records as feature_records
 from tests.worker.test_next_item import ITEMS, LENGTH, SHAPE, features, model, parameters_of, records, stored
+from worker.data.passes import EMPTY, Pass
 from worker.data.sequences import SequenceRecords
+from worker.data.slots import Slotted
 from worker.messages import Finished, MetricValue
 from worker.metrics.scores import noisy_ranking, public_scores
 from worker.models.linear import Linear
@@ -24,6 +27,11 @@ from worker.models.next_item import NextItem
 
 KEY = bytes.fromhex(key("release"))
 KINDS: list[dict[str, Any]] = [{}, {"loss_positions": "last"}, {"kind": "gru_rec"}]
+
+
+def ranks_of(m: NextItem, parameters: Any, some: Any, *, leave_out_seen: bool = False) -> Tensor:
+    found = [ranks[of.present] for ranks, of in m.ranked(parameters, some, leave_out_seen=leave_out_seen)]
+    return torch.cat([torch.zeros(0, dtype=torch.float64), *found])
 
 
 def by_hand(m: NextItem, parameters: Any, some: SequenceRecords, *, leave_out_seen: bool) -> list[float]:
@@ -48,10 +56,10 @@ def test_ranks_are_over_all_items(settings: dict[str, Any], leave_out_seen: bool
     torch.manual_seed(0)
     m, some = model(**settings), records(40)
     parameters = parameters_of(m)
-    ranks = m.ranks(parameters, some, leave_out_seen=leave_out_seen)
+    ranks = ranks_of(m, parameters, some, leave_out_seen=leave_out_seen)
     assert ranks.tolist() == by_hand(m, parameters, some, leave_out_seen=leave_out_seen)
     assert len({*ranks.tolist()}) > 4
-    assert m.ranks(parameters, some.select(np.array([], dtype=np.int64)), leave_out_seen=leave_out_seen).shape == (0,)
+    assert ranks_of(m, parameters, some.select(np.array([], dtype=np.int64))).shape == (0,)
 
 
 @pytest.mark.parametrize("settings", KINDS)
@@ -61,8 +69,8 @@ def test_a_rank_does_not_depend_on_who_else_is_scored(settings: dict[str, Any]) 
     parameters = parameters_of(m)
     rows = parameters["embedding.weight"]
     close = parameters | {"embedding.weight": rows[:1] + 1e-6 * torch.randn_like(rows)}
-    together = m.ranks(close, some, leave_out_seen=False)
-    alone = [m.ranks(close, some.select(np.array([at])), leave_out_seen=False) for at in range(len(some))]
+    together = ranks_of(m, close, some)
+    alone = [ranks_of(m, close, some.select(np.array([at]))) for at in range(len(some))]
     assert together.tolist() == torch.cat(alone).tolist() and len({*together.tolist()}) > 20
 
 
@@ -70,10 +78,10 @@ def test_ties_and_what_is_no_number_rank_last() -> None:
     m, some = model(), records(40).select(np.arange(3, 40))
     alike = {name: torch.zeros_like(value) for name, value in parameters_of(m).items()}
     lengths = some._ends - some._starts
-    ranks = m.ranks(alike, some, leave_out_seen=False)
+    ranks = ranks_of(m, alike, some)
     assert set(ranks[torch.from_numpy(lengths > 1)].tolist()) == {float(ITEMS)}
     broken = {name: value * torch.nan for name, value in alike.items()}
-    assert torch.isinf(m.ranks(broken, some, leave_out_seen=False)).all()
+    assert torch.isinf(ranks_of(m, broken, some)).all()
 
 
 class Ranked:
@@ -84,8 +92,8 @@ class Ranked:
     def __init__(self, ranks: list[float]) -> None:
         self.known = torch.tensor(ranks, dtype=torch.float64)
 
-    def ranks(self, parameters: Any, records: Any, *, leave_out_seen: bool) -> Tensor:
-        return self.known
+    def ranked(self, parameters: Any, records: Any, *, leave_out_seen: bool) -> Iterator[tuple[Tensor, Pass[Any]]]:
+        yield self.known, Pass(None, torch.ones(len(self.known), dtype=torch.bool))
 
 
 def test_hit_and_ndcg() -> None:
@@ -116,13 +124,14 @@ def test_a_user_weighs_at_most_one(removed: int) -> None:
     m, some = model(), records(40)
     parameters = parameters_of(m)
 
-    def sums(of: SequenceRecords) -> np.ndarray:
-        ranks = m.ranks(parameters, of, leave_out_seen=False)
+    def sums(occupants: np.ndarray) -> np.ndarray:
+        ranks = ranks_of(m, parameters, Slotted(some, occupants))
         hits = (ranks <= 5).double()
         gains = hits / torch.log2(ranks + 1)
         return np.array([float(each.sum()) for each in (gains, hits - gains, 1 - hits)])
 
-    change = sums(some) - sums(some.select(np.delete(np.arange(40), removed)))
+    everyone = np.arange(40)
+    change = sums(everyone) - sums(np.where(everyone == removed, EMPTY, everyone))
     assert np.linalg.norm(change) <= 1.0 + 1e-12 and change.min() >= -1e-12 and change.sum() == pytest.approx(1.0)
 
 

@@ -12,9 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-import worker.training.loop
-from app.errors import PrivacyError
-from app.privacy.numerics import MOST_GRID_SLACK, Numerics, grid_slack, grid_unit, sensitivity_slack
+import worker.data.slots
+from app.privacy.numerics import grid_slack, grid_unit, numerics_of
 from tests.worker.gang import together, trained
 from tests.worker.support import Supervisor, dense, keys_of, plan_of, records, spec, start_of
 from tests.worker.test_adaptive import ADAPTIVE
@@ -23,11 +22,11 @@ from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.engine import Clip
 from worker.clipping.totals import FloatTotals, Grid, GridTotals
 from worker.data.ranks import ALONE, Alone, Ranks, RanksError, own_rows
+from worker.data.slots import Slotted
 from worker.messages import Keys
 from worker.models.base import Parameters
 from worker.models.dropout import without_dropout
 from worker.noise.generator import GaussianGenerator
-from worker.noise.order import shuffled
 
 N, FEATURES, STEPS = 230, 5, 12
 SHAPE = {"records_train": N, "records_holdout": 0, "features": FEATURES, "outputs": 2, "sparse": False}
@@ -177,7 +176,7 @@ def test_a_dropped_share_and_noise_on_every_rank_are_found(monkeypatch: pytest.M
         own = own_rows(count, rows, ranks)
         return own[:0] if ranks.rank == 2 else own  # as a sampler that leaves a short share out
 
-    monkeypatch.setattr(worker.training.loop, "own_rows", dropped)
+    monkeypatch.setattr(worker.data.slots, "own_rows", dropped)
     assert not same(faulty(Through), wanted)
 
 
@@ -187,7 +186,7 @@ def private_sums(size: int, wrap: Any = lambda ranks: ranks) -> tuple[Parameters
 
     def work(ranks: Ranks) -> tuple[Parameters, Tensor]:
         plan = plan_of(made, wrap(ranks))
-        own = shuffled(TRAIN, own_rows(N, 48, ranks))
+        own = Slotted(TRAIN, np.arange(N)).own(48, ranks)
         plan.begin_passes(Keys.model_validate(keys_of("s0")), 1)
         parameters = {name: value + 0.1 for name, value in plan.model.init(KEY).items()}
         return plan.engine.private_sum_and_count(parameters, own, Clip(0.3))  # type: ignore[attr-defined, no-any-return]
@@ -242,8 +241,8 @@ def test_totals_are_exact_in_any_order_and_within_the_slack() -> None:
         for _ in range(9)
     ]
 
-    def total(order: list[int]) -> Parameters:
-        made = GridTotals(like, Clip(0.5), Grid(4 * N, 4 * N // 9))
+    def total(order: list[int], *, exact: bool = False) -> Parameters:
+        made = FloatTotals(like, Clip(0.5)) if exact else GridTotals(like, Clip(0.5), Grid(4 * N, 4 * N // 9))
         for at in order:
             for name, value in passes[at].items():
                 made.add(name, value.clone())
@@ -251,12 +250,11 @@ def test_totals_are_exact_in_any_order_and_within_the_slack() -> None:
 
     known, other = total(list(range(9))), total([4, 7, 0, 8, 2, 6, 1, 5, 3])
     assert same(known, other)
-    plain = FloatTotals(like, Clip(0.5))
-    for each in passes:
-        for name, value in each.items():
-            plain.add(name, value)
-    off = math.sqrt(sum(float((known[name] - value).square().sum()) for name, value in plain.finish().items()))
-    assert off <= 0.5 * grid_slack(4 * N, 4 * N // 9, 207)
+    side = 0.5 * 0.5 * grid_slack(4 * N, 4 * N // 9, 207, 1)  # of C, one pass on one of two sides
+    for order in ([4], list(range(9))):
+        found, exact = total(order), total(order, exact=True)
+        off = math.sqrt(sum(float((found[name] - value).square().sum()) for name, value in exact.items()))
+        assert 0.0 < off <= len(order) * side
 
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf])
@@ -298,40 +296,18 @@ def test_shares_are_whole_passes_and_every_record_is_in_one() -> None:
                 assert all(one // 48 == share[at // 48 * 48] // 48 for at, one in enumerate(share))
 
 
-# --- What ranks refuse ---
+# --- What is paid, and what ranks refuse ---
 
 
-def test_float_totals_are_refused_on_several_ranks() -> None:
-    """Those of a private job that was stored before totals were integers."""
+def test_a_private_job_s_totals_are_integers_whose_grid_is_paid_for() -> None:
     made = start_of(spec(evaluation=None), SHAPE)
-    floats = plan_of(made).numerics.model_copy(update={"totals": "float64"}).model_dump()
-    with pytest.raises(PrivacyError, match="integers"):
-        plan_of(made | {"numerics": floats}, At(0, 2))
-    assert plan_of(start_of(spec(evaluation=None), SHAPE)).numerics.totals == "integers"
-    stored = plan_of(start_of(spec(evaluation=None), SHAPE)).numerics.model_dump(exclude={"totals"})
-    assert Numerics.model_validate(stored).totals == "float64"
-
-
-def test_a_grid_that_would_raise_the_noise_gives_way_to_float_totals_and_refuses_several_ranks() -> None:
-    """On either side of the rule, with the same public sizes but the rows of a pass."""
-    made = start_of(spec(evaluation=None), SHAPE)
-    usual, count = plan_of(made).numerics, 10**9
-    numbers = plan_of(made).model.numbers
-    most = next(rows for rows in range(2, 10**6) if grid_slack(count, rows, numbers) <= MOST_GRID_SLACK)
-
-    def asked(rows: int) -> tuple[dict[str, Any], float]:
-        own = sensitivity_slack(count, rows, usual.positions)
-        changes = {"rows_per_pass": rows, "records_bound": count, "sums": "float64", "sensitivity_slack": own}
-        return {**made, "numerics": (usual.model_dump() | changes)}, own
-
-    start, own = asked(most)
-    found = plan_of(start, At(0, 2)).numerics
-    assert found == plan_of(start).numerics and found.totals == "integers"
-    assert own < found.sensitivity_slack == own + grid_slack(count, most, numbers)
-    start, own = asked(most - 1)
-    assert plan_of(start).numerics.totals == "float64" and plan_of(start).numerics.sensitivity_slack == own
-    with pytest.raises(PrivacyError, match="integers"):
-        plan_of(start, At(0, 2))
+    plan, message = plan_of(made), Supervisor(made).message()
+    stored = numerics_of(message.spec, message.shape.public_sizes(message.mechanism), message.features)
+    assert stored.totals == "integers" and stored.rows_per_step == 2 * N + 64
+    paid = stored.sensitivity_slack + grid_slack(2 * N + 64, stored.rows_per_pass, plan.model.numbers, 1)
+    assert plan.numerics == plan_of(made, At(0, 2)).numerics
+    assert plan.numerics.sensitivity_slack == paid > stored.sensitivity_slack
+    assert plan_of(start_of(spec(privacy=None, evaluation=None), SHAPE, public=True)).numerics.totals == "float64"
 
 
 def test_ranks_that_differ_end() -> None:

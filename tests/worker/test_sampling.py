@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 import scipy.stats
@@ -46,9 +44,7 @@ def test_a_draw_replays_and_does_not_depend_on_who_else_is_there(rate: float, mo
 
 def test_known_draws() -> None:
     """Pinned: another draw would give running jobs other batches on replay."""
-    assert PoissonSampler(KEY, 0.3, 30, "coins").draw(1).tolist() == [1, 3, 4, 5, 8, 9, 10, 11, 13, 15, 21, 24, 27]
     assert PoissonSampler(KEY, 0.3, 30).draw(1).tolist() == [1, 3, 4, 5, 8, 9, 10, 11, 13, 15, 21, 24, 27]
-    assert PoissonSampler(KEY, 0.03, 200, "coins").draw(1).tolist() == [5, 9, 65, 176, 196, 197]
     assert PoissonSampler(KEY, 0.03, 200).draw(1).tolist() == [88, 102, 105, 114, 139, 158]
 
 
@@ -105,12 +101,3 @@ def test_the_sampler_and_the_noise_of_a_job_are_independent() -> None:
     noise = GaussianGenerator(derive_key(KEY, "k", b"s" * 16, "noise")).noise(1, 0, 100_000).numpy()
     drawn = PoissonSampler(derive_key(KEY, "k", b"s" * 16, "sampler"), 0.5, 100_000).draw(1)
     assert abs(noise[drawn].mean()) < 5 / len(drawn) ** 0.5
-
-
-@pytest.mark.parametrize("rate", [0.1, 1 / 3, 0.5, 1 - 2.0**-53, 1.0, 2.0**-53])
-def test_the_older_draw_compares_53_bits_with_q(rate: float) -> None:
-    sampler = PoissonSampler(KEY, rate, 1, "coins")
-    for u in {0, 1, int(rate * 2**53) - 1, int(rate * 2**53), 2**53 - 1}:
-        for low in (0, 2**11 - 1):
-            word = ((u - 2**52) << 11) | low
-            assert (word <= sampler._last) is (u < math.floor(rate * 2**53))

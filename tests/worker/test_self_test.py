@@ -17,15 +17,12 @@ from app.contracts.dataset_spec import Features, Task
 from app.contracts.extractor import ImageInput
 from app.privacy.numerics import Arithmetic
 from tests.worker.extractor import write_extractor, write_image_extractor
-from tests.worker.support import Supervisor, dense, plan_of, records, run_thread, spec, start_of, stored_part
+from tests.worker.support import Supervisor, dense, plan_of, run_thread, spec, start_of, stored_part
 from tests.worker.test_preconditioned import dp2
-from worker.attempt import tested
-from worker.attempt.fork_server import ForkServer
 from worker.data.records import DenseRecords, SparseRecords
 from worker.extractors.bert import BertMean
 from worker.extractors.efficientnet import EfficientNet
 from worker.messages import BlockStart, Failed, Finished, Ready
-from worker.noise.order import shuffled
 from worker.training import self_test
 from worker.training.plan import Plan, build_plan
 
@@ -36,15 +33,9 @@ linear = torch.nn.functional.linear
 
 
 def by_place(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Every third row is rounded otherwise."""
+    """Every third row is rounded otherwise, whatever the rows hold."""
     scale = torch.where(torch.arange(len(x)) % 3 == 2, BIT, 1.0).to(x.dtype)
     return linear(x, weight, bias) * scale[:, None]
-
-
-def by_number(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """All rows are rounded otherwise where an even number of them holds anything."""
-    used = int((x.detach() != 0).any(dim=1).sum())
-    return linear(x, weight, bias) * (BIT if used % 2 == 0 else 1.0)
 
 
 def by_values(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -52,25 +43,9 @@ def by_values(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return linear(x, weight, bias) * (BIT if float(x.detach().abs().max()) > 100.0 else 1.0)
 
 
-def by_shape(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """As real kernels do: by how many rows there are, fillings included."""
-    return linear(x, weight, bias) * (BIT if len(x) % 96 else 1.0)
-
-
-def by_few(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """All rows are rounded otherwise where few of them hold anything."""
-    return linear(x, weight, bias) * (BIT if int((x.detach() != 0).any(dim=1).sum()) < 8 else 1.0)
-
-
-def by_length(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """All rows are rounded otherwise where one of them is long."""
-    return linear(x, weight, bias) * (BIT if 100.0 < float(x.detach().abs().max()) < 1e30 else 1.0)
-
-
-def by_infinity(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """All rows are rounded otherwise where one of them overflows."""
-    made = linear(x, weight, bias)
-    return made * (1.0 if bool(torch.isfinite(made).all()) else BIT)
+def by_mean(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """The mean over the batch is taken from each row: listed operations alone."""
+    return linear(x - x.detach().nan_to_num().mean(dim=0), weight, bias)
 
 
 def nothing(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -127,59 +102,66 @@ def test_passes_of_small_steps_pass(batch: int, rows: int) -> None:
         assert plan.numerics.rows_per_pass == rows and self_test.holds(plan)
 
 
-@pytest.mark.parametrize("kernel", [by_place, by_number, by_values])
-def test_kernels_that_round_by_neighbours_are_found(
-    kernel: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.nn.functional, "linear", kernel)
-    assert not self_test.holds(plan_of(start()))
-    plan = plan_of(start(), rows=1)
-    assert self_test.holds(plan) or kernel is by_values  # the large record is rounded otherwise, which is its own
-    assert plan.numerics.rows_per_pass == 1 and plan.model.rows_per_pass == 1
-
-
 @pytest.mark.parametrize(
     ("kernel", "parts"),
     [
         (linear, set()),
-        (by_place, {"order"}),
-        (by_few, {"fewer"}),
-        (by_length, {"neighbours"}),
-        (by_infinity, {"not finite"}),
+        (by_place, set()),
+        (by_values, {"operations", "neighbours"}),
+        (by_mean, {"neighbours"}),
         (nothing, {"says something"}),
     ],
 )
-def test_each_part_finds_what_no_other_finds(
+def test_each_part_finds_what_is_its_own(
     kernel: Callable[..., Tensor], parts: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """What goes by the place alone does no harm: a record's place is secret and random. What a part of the self-test
+    finds alone: see also test_operations.py."""
     monkeypatch.setattr(torch.nn.functional, "linear", kernel)
     assert set(self_test.failures(plan_of(start()))) == parts
+    assert self_test.holds(plan_of(start(), rows=1)) == (kernel is not nothing)
 
 
 def test_what_does_not_repeat_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.nn.functional, "linear", by_chance())
-    assert not self_test.holds(plan_of(start()))
-    assert "again" in set(self_test.failures(plan_of(start(), rows=1)))
+    assert set(self_test.failures(plan_of(start()))) == {"neighbours"}
+    assert set(self_test.failures(plan_of(start(), rows=1))) == {"neighbours"}
 
 
-def test_one_dense_row_among_empty_ones_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As of kernels that share entries out among threads."""
+def test_what_a_pass_leaves_for_the_next_one_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As running statistics do, where each record has its own pass."""
+    before = [torch.zeros(1)]
+
+    def remembering(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        made = linear(x, weight, bias) + 0.01 * before[0]
+        before[0] = made.detach().mean().clamp(-1.0, 1.0)
+        return made
+
+    monkeypatch.setattr(torch.nn.functional, "linear", remembering)
+    assert "neighbours" in set(self_test.failures(plan_of(start(), rows=1)))
+
+
+def test_sparse_rows_that_are_split_by_entries_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As MKL's inspector and cuSPARSE may: the list names them, and one dense row beside few entries shows them."""
     plan = plan_of(start_of(spec(model={"kind": "linear"}), SHAPE | {"sparse": True, "features": 400}))
+    assert set(self_test.failures(plan)) == set()
     apply = SparseRecords.apply
 
     def by_entries(self: SparseRecords, weight: Tensor, arithmetic: Arithmetic) -> Tensor:
         return apply(self, weight, arithmetic) * (1.0 + 2.0**-50 if np.diff(self._matrix.indptr).max() > 100 else 1.0)
 
     monkeypatch.setattr(SparseRecords, "apply", by_entries)
-    assert set(self_test.failures(plan)) == {"one is dense"}
+    assert set(self_test.failures(plan)) == {"neighbours"}
+    monkeypatch.setattr(SparseRecords, "apply", lambda self, weight, arithmetic: apply(self, weight, 1))
+    assert set(self_test.failures(plan)) == {"operations"}
 
 
-@pytest.mark.parametrize(("part", "decides"), [("all full", torch.all), ("all empty", lambda there: ~there.any())])
+@pytest.mark.parametrize("decides", [torch.all, lambda there: ~there.any()])
 @pytest.mark.parametrize("kind", ["gru_rec", "transformer_rec"])
-def test_passes_that_are_full_or_empty_are_tried(
-    kind: str, part: str, decides: Callable[[Tensor], Tensor], monkeypatch: pytest.MonkeyPatch
+def test_a_path_that_is_chosen_by_all_rows_is_found(
+    kind: str, decides: Callable[[Tensor], Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As of attention that takes another path where nothing is masked."""
+    """As attention that takes another path where nothing is masked: no record here shows it, but a number is read."""
     plan = sequences_plan({"kind": kind, "dim": 8, "max_length": 6})
     assert self_test.holds(plan)
     embedding = torch.nn.functional.embedding
@@ -188,7 +170,7 @@ def test_passes_that_are_full_or_empty_are_tried(
         return embedding(ids, *args, **kwargs) + (2.0**-20 if bool(decides(ids != 0)) else 0.0)
 
     monkeypatch.setattr(torch.nn.functional, "embedding", by_lengths)
-    assert set(self_test.failures(plan)) == {part}
+    assert set(self_test.failures(plan)) == {"operations"}
 
 
 def sequences_plan(model: dict[str, Any], **changes: Any) -> Plan:
@@ -213,11 +195,11 @@ def test_norms_of_divided_gradients_are_tested(monkeypatch: pytest.MonkeyPatch) 
     assert self_test.holds(divided)
     squares = DenseRecords.weighted_squares
 
-    def place_by_place(self: DenseRecords, weights: Tensor) -> Tensor:
-        return squares(self, weights) * torch.where(torch.arange(len(self)) % 3 == 2, 1.0 + 2.0**-20, 1.0)
+    def by_longest(self: DenseRecords, weights: Tensor) -> Tensor:
+        return squares(self, weights) * torch.where(self.private_norms.amax(dim=0) > 1e3, 1.0 + 2.0**-20, 1.0)
 
-    monkeypatch.setattr(DenseRecords, "weighted_squares", place_by_place)
-    assert set(self_test.failures(divided)) == {"order"}
+    monkeypatch.setattr(DenseRecords, "weighted_squares", by_longest)
+    assert set(self_test.failures(divided)) == {"neighbours"}
     assert self_test.holds(plan_of(start_of(spec(model={"kind": "linear"}), SHAPE)))
 
 
@@ -280,13 +262,6 @@ class Growing(Sums):
         return [generator.random(size).astype(np.float32) for size in (2, 5, 9)]
 
 
-class Aligned(Sums):
-    """It goes by where the record lies."""
-
-    def __call__(self, record: np.ndarray) -> Tensor:
-        return super().__call__(record) * (1.0 + 2.0**-20 * (record.ctypes.data % 64))
-
-
 class Silent(Sums):
     def __call__(self, record: np.ndarray) -> Tensor:
         return super().__call__(record) * 0.0
@@ -301,11 +276,10 @@ class Alike(Sums):
     ("extractor", "part", "alone"),
     [
         (Counting, "again", False),
-        (Warming, "fewer", False),
-        (Running, "order", False),
+        (Warming, "again", False),
+        (Running, "again", False),
         (Running, "neighbours", False),
-        (Growing, "order", False),
-        (Aligned, "memory", True),
+        (Growing, "neighbours", True),
         (Silent, "says something", True),
         (Alike, "says something", True),
     ],
@@ -322,19 +296,6 @@ def test_extractors_of_texts_and_of_images_pass(tmp_path: Path) -> None:
     self_test.require_repeating(BertMean(tmp_path / "t", write_extractor(tmp_path / "t")))
     image = ImageInput(height=9, width=7, input_scale=1 / 255)
     self_test.require_repeating(EfficientNet(tmp_path / "i", write_image_extractor(tmp_path / "i"), image))
-
-
-def test_a_kernel_that_rounds_by_the_number_of_rows_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Passes have one number of rows, so that it is right to pass: and the bound holds."""
-    monkeypatch.setattr(torch.nn.functional, "linear", by_shape)
-    plan = plan_of(start())
-    assert self_test.holds(plan)
-    x, y = dense(33, 5, 3)
-    parameters = self_test.random_parameters(plan.model, torch.Generator().manual_seed(3))
-    for n in range(1, 34):
-        sums = [plan.engine.private_sum(parameters, shuffled(records(x[:m], y[:m]), np.arange(m))) for m in (n, n - 1)]
-        one, two = (torch.cat([each.flatten() for each in made.values()]) for made in sums)
-        assert float((one - two).norm()) <= plan.numerics.sensitivity_slack
 
 
 def attempt(tmp_path: Any) -> tuple[Supervisor, Any]:
@@ -357,7 +318,7 @@ def test_an_attempt_says_what_it_computes_in(tmp_path: Any) -> None:
 
 
 def test_an_attempt_goes_on_with_one_record_a_pass(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.nn.functional, "linear", by_place)
+    monkeypatch.setattr(torch.nn.functional, "linear", by_values)
     supervisor, ended = attempt(tmp_path)
     assert ended.status == 0 and isinstance(ended.last, Finished)
     assert ended.last.warnings == ("one-record-passes",)
@@ -396,35 +357,6 @@ def test_an_attempt_whose_like_passed_is_not_tested_again(tmp_path: Any, monkeyp
     supervisor = Supervisor(like)
     assert run_thread(supervisor).status == 0
     assert [each.numerics.self_test for each in supervisor.of(Ready)] == ["passed"]
-
-
-def test_what_a_self_test_depends_on_is_in_its_key() -> None:
-    """Another rate or number of steps is the same test; another shape, model or data set is another one."""
-
-    def key(of: dict[str, Any], dataset: str = "ds_1") -> str:
-        return tested.tested_key(Supervisor(of).message(), dataset)
-
-    first = key(start())
-    assert key(start(optimizer={"kind": "dp_sgd", "learning_rate": 0.7})) == first
-    others = [
-        key(start(), "ds_2"),
-        key(start_of(spec(model={"kind": "mlp", "hidden": [16]}), SHAPE)),
-        key(start_of(spec(model=MLP), SHAPE | {"features": 6})),
-        key(start(runtime={"dtype": "float64"})),
-        key(start(clipping={"engine": "opacus"})),
-        key(start(optimizer=dp2("dp2_rmsprop"))),
-        key(start() | {"device": "cuda"}),
-        key(start() | {"fitted_rows": 48}),
-        key(start() | {"threads": 3}),
-        key(start(runtime={"threads": 3})),
-    ]
-    assert first not in others and len(set(others)) == len(others)
-
-
-def test_a_fork_server_remembers() -> None:  # until it is replaced: test_fork_server.py
-    server = ForkServer()
-    server.note_passed("a")
-    assert server.has_passed("a") and not server.has_passed("b")
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import pytest
 import torch
@@ -14,7 +14,8 @@ from app.privacy.releases import BEFORE, NoisyMean
 from scrimp.recompute import expected_tree
 from tests.worker.support import Supervisor, dense, key, records, training_of
 from tests.worker.test_center import FAR, job, start
-from worker.data.records import Records
+from worker.data.passes import Batch
+from worker.data.records import clipped_sum
 from worker.statistics import build
 from worker.statistics.base import Job, Noise, Released, Statistic
 from worker.statistics.center import centered
@@ -45,8 +46,8 @@ class Sum(Statistic):
     def of(cls, job: Job) -> Self | None:
         return None
 
-    def release(self, train: Records, noise: Noise, *, data_public: bool) -> Released:
-        total = train.clipped_sum(self.declared.max_norm)  # type: ignore[attr-defined]
+    def release(self, train: Batch[Any], noise: Noise, *, data_public: bool) -> Released:
+        total = clipped_sum(train, 5, self.declared.max_norm)
         shift = torch.ones(len(total), dtype=torch.float64)
         noised = noise.add(total, self.declared.noise_std)
         return Released(lambda left: centered(left, shift), {self.name: total, f"{self.name} noise": noised - total})

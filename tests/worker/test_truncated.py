@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -10,51 +11,18 @@ import scipy.stats
 import torch
 
 from app.errors import PrivacyError
-from app.privacy.events import Truncation
-from tests.worker.support import Supervisor, dense, plan_of, records, run_direct, spec, start_of
-from worker.data.passes import Filled
-from worker.noise.sampling import PoissonSampler
+from app.privacy.slots import unstated_slots
+from tests.worker.support import Supervisor, dense, keys_of, plan_of, records, run_direct, spec, start_of, training_of
+from worker.data.passes import EMPTY
+from worker.data.slots import Slotted
+from worker.messages import Keys
+from worker.noise.order import RandomOrder
 from worker.training.loop import Training
 
 KEY = bytes(range(32))
 SHAPE = {"records_train": 200, "records_holdout": 0, "features": 3, "outputs": 2, "sparse": False}
 TRAIN = records(*dense(200, 3))
 SAMPLING = {"kind": "poisson", "expected_batch_size": 100}
-
-
-def sampler(most: int, records: int = 200, rate: float = 0.5) -> PoissonSampler:
-    return PoissonSampler(KEY, rate, records, truncation=Truncation(records=464, largest_batch=most))
-
-
-def test_no_batch_is_larger_and_smaller_draws_stay() -> None:
-    plain, cut = PoissonSampler(KEY, 0.5, 200), sampler(100)
-    sizes = set()
-    for step in range(1, 60):
-        whole, kept = plain.draw(step), cut.draw(step)
-        assert len(kept) == min(len(whole), 100) and set(kept) <= set(whole)
-        assert np.array_equal(kept, np.sort(kept)) and np.array_equal(kept, cut.draw(step))
-        assert len(whole) > 100 or np.array_equal(whole, kept)
-        sizes.add(len(whole) > 100)
-    assert sizes == {True, False}
-
-
-def test_each_record_of_a_larger_draw_is_as_likely_to_stay() -> None:
-    plain, cut, stayed, drawn = PoissonSampler(KEY, 0.5, 40), sampler(15, 40), np.zeros(40), np.zeros(40)
-    for step in range(1, 4000):
-        whole = plain.draw(step)
-        if len(whole) == 20:
-            drawn[whole] += 1
-            stayed[cut.draw(step)] += 1
-    expected = drawn * 15 / 20
-    # Records compete for places, so the counts vary a little less than independent ones.
-    assert abs(((stayed - expected) ** 2 / (expected * 0.25)).sum() - 40) < 6 * 80**0.5
-    assert scipy.stats.chisquare(stayed, expected * stayed.sum() / expected.sum()).pvalue > 1e-3
-
-
-def test_more_records_than_the_price_covers_are_refused() -> None:
-    sampler(100, records=464)
-    with pytest.raises(PrivacyError, match="more records"):
-        sampler(100, records=465)
 
 
 def job(**changes: Any) -> Supervisor:
@@ -65,6 +33,40 @@ def job(**changes: Any) -> Supervisor:
         "runtime": {"physical_batch_size": 48},
     }
     return Supervisor(start_of(spec(**(asked | changes)), SHAPE))
+
+
+def test_no_batch_is_larger_and_smaller_draws_stay() -> None:
+    """Empty slots are drawn too, and take no record's row."""
+    record = job()
+    training, plan, keys = training_of(record, TRAIN, None), plan_of(record.start), Keys.model_validate(keys_of("s0"))
+    sampler, sizes = plan.sampler(keys, unstated_slots(200)), set()
+    for step in range(1, 60):
+        whole = sampler.draw(step)
+        assert whole is not None
+        batch, again = (training._sample(step)[0] for _ in range(2))
+        assert isinstance(batch, Slotted) and isinstance(again, Slotted) and len(batch) == 110
+        kept = batch.occupants[batch.occupants != EMPTY]
+        assert len(kept) == min((whole < 200).sum(), 110) and set(kept) <= set(whole)
+        assert np.array_equal(batch.occupants, again.occupants) and len(whole) > 110
+        sizes.add(len(kept) == 110)
+    assert sizes == {True, False}
+
+
+def test_each_record_of_a_larger_draw_is_as_likely_to_stay_in_each_row() -> None:
+    order, found = RandomOrder(KEY), np.zeros((15, 20))
+    for step in range(1, 4001):
+        found[np.arange(15), Slotted.injected(range(20), order.of(step, 20), 15).occupants] += 1  # type: ignore[arg-type]
+    assert scipy.stats.chisquare(found.flatten()).pvalue > 1e-3
+    stayed = found.sum(axis=0)
+    # Records compete for rows, so the counts vary a little less than independent ones.
+    assert abs(((stayed - 3000) ** 2 / 750).sum() - 20) < 6 * 40**0.5
+
+
+def test_more_records_than_the_price_covers_are_refused() -> None:
+    for records_of in (464, 465):
+        train = records(*dense(records_of, 3))
+        with nullcontext() if records_of == 464 else pytest.raises(PrivacyError, match="more records than slots"):
+            training_of(job(), train, None)
 
 
 def attempt(record: Supervisor) -> dict[str, torch.Tensor]:
@@ -84,22 +86,25 @@ def test_every_step_makes_the_same_number_of_passes(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Training, "_sample", watched)
     attempt(job(runtime={"physical_batch_size": 48, "dtype": dtype}))
     assert made == [3] * 20
-    assert plan_of(job().start).passes_of_a_step == 3
+    assert plan_of(job().start).numerics.rows_per_step == 110
 
 
-def test_padding_passes_change_no_bit_of_a_sum() -> None:
-    """A bound that no draw reaches gives the model of plain batches, whatever number of passes is added."""
-    plain = attempt(job(sampling=SAMPLING))
-    loose = attempt(job(sampling=SAMPLING | {"largest_batch": 200}))
-    assert all(torch.equal(plain[name], loose[name]) for name in plain)
-    tight = attempt(job(sampling=SAMPLING | {"largest_batch": 100}))
-    assert not all(torch.equal(plain[name], tight[name]) for name in plain)
+def test_empty_rows_change_a_sum_by_its_rounding_alone() -> None:
+    """A bound that no draw reaches gives the model of plain batches, whatever number of rows is added."""
+
+    def weights(**more: int) -> torch.Tensor:
+        asked = job(sampling=SAMPLING | more, runtime={"physical_batch_size": 48, "dtype": "float64"})
+        return torch.cat([each.flatten() for each in attempt(asked).values()])
+
+    plain = weights()
+    torch.testing.assert_close(weights(largest_batch=200), plain, rtol=1e-9, atol=1e-12)
+    assert not torch.allclose(weights(largest_batch=100), plain, rtol=1e-3)
 
 
-def test_a_pass_of_padding_alone_weighs_nothing() -> None:
-    passes = list(Filled(TRAIN.select(np.arange(50)), 3).passes(48, torch.float64))  # type: ignore[arg-type]
-    assert [each.count for each in passes] == [48, 2, 0]
-    assert float(passes[2].weights(48).sum()) == 0.0 and len(passes[2].records) == 48
+def test_a_pass_of_empty_rows_alone_weighs_nothing() -> None:
+    passes = list(Slotted(TRAIN, np.append(np.arange(50), np.full(94, EMPTY))).passes(48, torch.float64))
+    assert [int(each.present.sum()) for each in passes] == [48, 2, 0]
+    assert float(passes[2].weights.sum()) == 0.0 and len(passes[2].records) == 48
 
 
 def test_a_killed_attempt_goes_on_to_the_same_weights_bit_for_bit() -> None:

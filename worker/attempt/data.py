@@ -19,6 +19,7 @@ from app.formats.sealed import DataKey, header_of
 from app.lifecycle.attempts import ReleasedBefore, StartedBlock
 from app.privacy.mechanism import MechanismConfig
 from app.privacy.quoted import Quoted
+from app.privacy.slots import added, slots_of
 from worker.messages import Claim, Part, Parts, Recorded, Released, ReleasedScore, SealedBy, Shape
 
 
@@ -46,12 +47,17 @@ def shape_of(said: Declared, dataset_id: str, datasets: Sequence[Dataset]) -> Sh
         said: the declaration that the job was priced with; it holds the sizes of the data set's own block.
     """
     shapes = [said.shape if each.id == dataset_id else each.shape for each in datasets]
+    per_unit = said.spec.privacy.max_records_per_user or 1
+    private = said.spec.privacy.sensitivity == "private"
     return Shape(
         records_train=sum(each.records_train for each in shapes),
         records_holdout=sum(each.records_holdout for each in shapes),
         features=said.shape.features,
         outputs=said.shape.outputs,
         sparse=said.shape.sparse,
+        slots=added(slots_of(each.slots, each.records_train, each.records_holdout, per_unit) for each in shapes)
+        if private
+        else None,
     )
 
 

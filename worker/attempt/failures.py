@@ -13,6 +13,7 @@ from worker.extractors.files import ExtractorMissingError
 from worker.messages import FailureCode, ProtocolError
 from worker.models.hf.loading import ModelMissingError
 from worker.training import self_test
+from worker.training.plan import SupersededError
 
 
 class StopRequested(Exception):
@@ -29,6 +30,7 @@ class StorageFailed(Exception):
 
 CODES: dict[type[BaseException], FailureCode] = {
     UnfitLayerError: "model-unfit",  # before its base class
+    SupersededError: "superseded",  # before its base class
     PrivacyError: "privacy-invariant",
     DataDamagedError: "data-damaged",
     ExtractorMissingError: "extractor-missing",

@@ -76,13 +76,15 @@ class ForkServer:
     Args:
         memory_limit_bytes: of each forked process; None: nine tenths of the machine's.
         device: the only GPU that they may see; None or the processor: they see none.
+
+    Attributes:
+        device: the same.
     """
 
     def __init__(self, memory_limit_bytes: int | None = None, device: Device | None = None) -> None:
         self._memory_limit_bytes = memory_limit_bytes or sandbox.default_memory_bytes()
-        self._visible = visible(device or processor())
+        self.device, self._visible = device, visible(device or processor())
         self._lock = threading.Lock()
-        self._passed: set[str] = set()
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
 
@@ -101,16 +103,6 @@ class ForkServer:
                     break
                 self._end()
         raise TransientError("the attempt's process cannot be started")
-
-    def note_passed(self, key: str) -> None:
-        """Remembers that a self-test passed (worker.attempt.tested) while this fork server's process lives."""
-        with self._lock:
-            self._passed.add(key)
-
-    def has_passed(self, key: str) -> bool:
-        """True if the self-test passed in a process of the present fork server."""
-        with self._lock:
-            return key in self._passed
 
     def close(self) -> None:
         """Ends the fork server and its children."""
@@ -151,7 +143,6 @@ class ForkServer:
 
     def _begin(self) -> socket.socket:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._passed.clear()  # a new process may have another library
         with theirs:
             self._process = subprocess.Popen(
                 [

@@ -47,7 +47,7 @@ from worker.attempt.data import Opened, blocks_of, claim_of, parts_of, released_
 from worker.attempt.devices import divided
 from worker.attempt.folders import clear, output_folder
 from worker.attempt.fork_server import ForkServer, Process
-from worker.attempt.tested import tested_key
+from worker.attempt.verdicts import FILE, Hearing, Verdicts
 from worker.attempt.watch import TICK_S, Watch
 from worker.channel import Channel
 from worker.noise.keys import Purpose, derive_key
@@ -65,7 +65,7 @@ WARNINGS = {
     "steps-short": "fewer steps than planned ran: a replay differed and was charged again from the same hold",
     "evaluation-skipped": "an evaluation was skipped: its release was charged to an earlier replay that differed",
     "parameters-not-finite": "the released parameters are not finite: lower the learning rate",
-    "one-record-passes": "products depend on neighbouring records on this machine: each record had its own pass (slow)",
+    "one-record-passes": "an operation may carry numbers from record to record: each had its own pass (slow)",
     "metric-not-finite": "a score could not be computed: the model's outputs are not finite",
 }
 
@@ -173,10 +173,8 @@ class Supervised:
         self.exit, self.ended_by = "no process was started", "unstarted"
         self.watch = Watch(log, settings, self.kill, STOPPING, time_left_s)
         self.told_to_stop = False
-        self.dataset_id = self.tested_key = ""
         self.opened: list[Opened] = []
         self.reads: list[str] = []  # the ids of the data sets whose parts are open
-        self.fitted_rows: int | None = None  # what the key was made for
         self.was_ready, self.phase_began = False, tracing.wall()
 
     def run(self) -> bool:
@@ -215,14 +213,15 @@ class Supervised:
             logger.info("starts")
             if self.watch.ended is not None:  # the watch may have decided before a process existed
                 self.kill()
-            self.tested_key, self.fitted_rows = tested_key(start, self.dataset_id), start.fitted_rows
-            tested = self.fork_server.has_passed(self.tested_key)
-            channel.send(start.model_copy(update={"self_tested": tested}))
+            verdict = Hearing(Verdicts(self.settings.home / FILE), start, self.fork_server.device)
+            channel.send(start.model_copy(update={"self_tested": verdict.known}))
             while True:
                 if self.watch.told_at is not None:
                     return self._stop()
                 if channel.pending(TICK_S):
                     said = channel.receive()
+                    if verdict.hear(said):
+                        self._answer(channel, messages.Written())
                     with self.watch.hearing():
                         ended = self._hear(channel, said)
                     if ended is not None:
@@ -359,13 +358,11 @@ class Supervised:
         return f"{said.message} It is {said.module}." if named else said.message
 
     def _ready(self, said: messages.Ready) -> None:
-        """Records what the attempt computes in, and remembers a self-test that passed in the passes of its key."""
+        """Records what the attempt computes in."""
         self.was_ready = True
         tracing.past("prepare", {"device": said.device}, self.phase_began)
         self.phase_began = tracing.wall()
         self.log.ready(said.device, said.numerics, said.fallbacks, said.fitted_rows, said.processes)
-        if said.numerics.self_test == "passed" and said.fitted_rows == self.fitted_rows:
-            self.fork_server.note_passed(self.tested_key)
 
     def _published(self, file: messages.ArtifactFile) -> Delivered:
         """An artifact's row, after checking the file itself."""
@@ -421,7 +418,7 @@ class Supervised:
         spec = JobSpec.model_validate(job.spec)
         with self.log.db.read() as session:
             read = read_by(session, job)
-            self.dataset_id, self.reads = job.dataset_id, [each.id for each in read]
+            self.reads = [each.id for each in read]
             allowed = max(0, covered_steps(session, job) - job.steps_started)
             said = declared(session, job)
             side, claim = side_of(session, spec), claim_of(session, job)

@@ -20,11 +20,11 @@ import torch
 from torch import Tensor
 
 from app.errors import PrivacyError
-from app.privacy.numerics import NORM_FLOOR, Arithmetic
-from worker.clipping.lengths import squared_lengths
+from app.privacy.numerics import NORM_FLOOR
 from worker.clipping.methods import ROOM_BYTES, can_stay_factored, kept_bytes
 from worker.clipping.scratch import Scratch
 from worker.clipping.terms import BLOCK, ROUNDING32, Merged, Outer, Term
+from worker.data.lengths import squared_lengths
 from worker.data.norms import ROUNDING
 from worker.data.placed import chunk_bytes
 
@@ -43,7 +43,6 @@ class ParameterAccumulator:
         divisor: float64, in the parameter's shape. Gradients are divided by it elementwise before they are measured.
         scratch: the engine's scratch memory.
         group: how many records float32 may add; None: sums are in float64. They are for products over positions, too.
-        arithmetic: see Numerics.
         room: bytes of the pass's formed gradients that may be kept.
 
     Attributes:
@@ -58,16 +57,14 @@ class ParameterAccumulator:
         divisor: Tensor | None = None,
         scratch: Scratch | None = None,
         group: int | None = None,
-        arithmetic: Arithmetic = 2,
         room: int = ROOM_BYTES,
     ) -> None:
         self._scratch = scratch or Scratch()
         self._merged, self._shape, self._divisor = Merged.of(terms), shape, divisor
         self._kept: list[Tensor] | None = None
         self._measured: tuple[Tensor, Tensor] | None = None
-        self._factored = can_stay_factored(self._merged, divided=divisor is not None, arithmetic=arithmetic)
-        self._arithmetic = arithmetic
-        self.kept_bytes = 0 if self._factored else kept_bytes(self._merged, shape.numel(), room, arithmetic)
+        self._factored = can_stay_factored(self._merged, divided=divisor is not None)
+        self.kept_bytes = 0 if self._factored else kept_bytes(self._merged, shape.numel(), room)
         self._group = group if self._narrow() and divisor is None else None
         self._chunks = self._cut()
         self.positions = self._merged.positions
@@ -76,7 +73,7 @@ class ParameterAccumulator:
         """True if the gradients are float32, and formed or of one position. Depends on sizes only."""
         merged = self._merged
         if not self._factored:
-            return self._arithmetic > 1 and merged.dtype == torch.float32
+            return merged.dtype == torch.float32
         outer = merged.outer if merged.rows is None else None
         return outer is not None and outer.positions == 1 and outer.left.dtype == torch.float32
 
@@ -168,7 +165,7 @@ class ParameterAccumulator:
         """total = keep · total + the chunk's sum; with keep = 0 the old content may be anything."""
         if chunk.outer is not None:
             upright = total.view(chunk.outer.left.shape[2], -1)
-            chunk.outer.add_to(upright, factors, self._scratch, keep, self._arithmetic)
+            chunk.outer.add_to(upright, factors, self._scratch, keep)
             keep = 1
         if chunk.rows is not None:
             chunk.rows.add_to(total if keep else total.zero_(), factors, self._scratch)
@@ -199,7 +196,7 @@ class ParameterAccumulator:
                 return self._one_position(outer)
             found = outer.squares()
             return at_least(found.squares, found.slack, found.scale, outer.positions)
-        squares, slack, scale = (rows if self._divisor is None else rows.over(self._divisor)).squares(self._arithmetic)
+        squares, slack, scale = (rows if self._divisor is None else rows.over(self._divisor)).squares()
         positions = rows.ids.shape[1]
         if outer is not None:  # (a + b)² = a² + b² + 2ab
             own = outer.squares()
@@ -223,7 +220,7 @@ class ParameterAccumulator:
 
     def _sum_of_squares(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
         """Each row's sum of squares of (n, m), float64 (n,), and a bound on its rounding."""
-        if numbers.dtype != torch.float32 or self._arithmetic == 1:
+        if numbers.dtype != torch.float32:
             return _sum_of_squares(numbers)
         squares = squared_lengths(numbers)
         return squares, (numbers.shape[1] + 8) * ROUNDING * squares

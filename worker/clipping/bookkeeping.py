@@ -21,7 +21,6 @@ import torch
 from torch import Tensor, nn
 
 from app.errors import PrivacyError
-from app.privacy.numerics import Arithmetic
 from worker.clipping.accumulators import ParameterAccumulator
 from worker.clipping.engine import LARGEST_NORM, SMALLEST_NORM, Clip, ClippingKind, clip_factors, half_count, traced
 from worker.clipping.examined import ROWS as EXAMPLES
@@ -118,9 +117,8 @@ class Bookkeeping(Generic[B]):
         positions: the most rows of one product over records that may belong to one record. The sensitivity slack pays
             for the rounding of this many (app.privacy.numerics). None: no limit.
         grid: adds passes as integers, over all ranks. None: in float64, in one process.
-        group: how many records float32 may add at a time, where gradients are formed or a record has one position. The
-            order of the records must then be random. None: sums are in float64.
-        arithmetic: see Numerics.
+        group: how many rows float32 may add at a time, where gradients are formed or a record has one position. None:
+            sums are in float64.
         views: of each record, over which its gradient is averaged before the clip. They are further positions of the
             record. None: the record itself.
 
@@ -146,12 +144,11 @@ class Bookkeeping(Generic[B]):
         examples: Examples[B] | None = None,
         grid: Grid | None = None,
         group: int | None = None,
-        arithmetic: Arithmetic = 2,
         views: Views | None = None,
     ) -> None:
         refuse_mixing(module)
         self._grid, self._masks, self._views = grid, masks_of(module), views
-        self._group, self._arithmetic = group, arithmetic
+        self._group = group
         self._module, self._losses, self._rows, self._dtype = module, averaged(losses, views), rows, dtype
         self._kind: ClippingKind = kind
         self._clip, self._records_per_unit, self._positions = Clip(max_grad_norm), records_per_unit, positions
@@ -181,7 +178,7 @@ class Bookkeeping(Generic[B]):
         losses, opened = self._run(each.records, rows)
         with torch.no_grad():
             for name, accumulator in self._accumulators(opened, self._clip).items():
-                accumulator.add_to(total[name], each.weights(rows, self._device))
+                accumulator.add_to(total[name], each.weights)
         return losses.detach().double(), total
 
     def by_autograd(self, records: Batch[B], rows: int) -> Parameters:
@@ -205,14 +202,8 @@ class Bookkeeping(Generic[B]):
     def private_sum_and_count(
         self, parameters: Parameters, records: Batch[B], clip: Clip | None = None
     ) -> tuple[Parameters, Tensor]:
-        """See CountingEngine.private_sum_and_count.
-
-        Raises:
-            PrivacyError: sums are in float32, and the records are not in a random order.
-        """
+        """See CountingEngine.private_sum_and_count."""
         clip = clip or self._clip
-        if self._group is not None and not records.in_random_order:
-            raise PrivacyError("sums in float32 need the records in a secret random order")
         totals = totals_for(self._grid, parameters, clip)
         fill_in(self._trainable, parameters)
         device = device_of(parameters)
@@ -221,8 +212,7 @@ class Bookkeeping(Generic[B]):
         for number, each in enumerate(passes_on(device, records, self._rows, self._dtype)):
             begin_pass(self._masks, number, self._rows, self._grid, self._views)
             accumulators = self._accumulators(self._run(each.records, clip=clip)[1], clip)
-            weights = each.weights(self._rows, device)
-            add_clipped(totals, count, accumulators, self._trainable, self._kind, norm, weights, self._scratch)
+            add_clipped(totals, count, accumulators, self._trainable, self._kind, norm, each.weights, self._scratch)
         return totals.finish(count), count
 
     def trace(self, parameters: Parameters, records: Batch[B], clip: Clip | None = None) -> list[Tensor]:
@@ -267,7 +257,7 @@ class Bookkeeping(Generic[B]):
         name, divisors = self._names[at], clip.divisors or {}
         group = self._group if SMALLEST_NORM <= clip.max_grad_norm <= LARGEST_NORM else None
         shape, divisor = self._trainable[name].shape, divisors.get(name)
-        made = ParameterAccumulator(terms, shape, divisor, self._scratch, group, self._arithmetic, opened.room)
+        made = ParameterAccumulator(terms, shape, divisor, self._scratch, group, opened.room)
         opened.room -= made.kept_bytes
         return made
 
@@ -318,7 +308,7 @@ class Bookkeeping(Generic[B]):
             if not own:
                 continue
             _refuse_unruled(name, module)
-            rule = rule_of(module, own, self._arithmetic)
+            rule = rule_of(module, own)
             alone = rule is None
             if rule is None and any(True for _ in module.children()):
                 direct = module.named_parameters(recurse=False)
@@ -403,7 +393,7 @@ def add_clipped(
     """Adds a pass's clipped gradients to the totals, and its records within the norm to the count.
 
     Args:
-        weights: float64 (P,), 0 for a padding row.
+        weights: float64 (P,), 0 for an empty row.
         scratch: the engine's scratch memory.
     """
     with torch.no_grad():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from app.contracts.job_spec import Clipping, LinearModel
 from app.errors import PrivacyError
 from app.privacy.mechanism import TrainingMechanism
-from app.privacy.numerics import GROUP, Arithmetic, SumType
+from app.privacy.numerics import GROUP, SumType
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.engine import ClippingKind, GradientEngine
 from worker.clipping.linear import LinearClipping, LinearGradient
@@ -34,7 +34,6 @@ def build_engine(
     positions: int | None = None,
     sums: SumType = "float64",
     group: int = GROUP,
-    arithmetic: Arithmetic = 2,
     grid: Grid | None = None,
     over: Floats = ONE_PROCESS,
     views: Views | None = None,
@@ -48,7 +47,6 @@ def build_engine(
         positions: see Bookkeeping.
         sums: the type of sums over records.
         group: how many records a network adds in float32, if sums are. A linear model adds as many as GROUP says.
-        arithmetic: see Numerics.
         grid: how passes are added, if as integers.
         over: the ranks, on public data where nothing is clipped.
         views: of each record, over which its gradient is averaged; None: the record itself.
@@ -60,17 +58,17 @@ def build_engine(
         raise PrivacyError("ratings have one view")
     opacus = clipping is not None and clipping.engine == "opacus"
     if training is None:
-        return unclipped_engine(model, sums, over, views, arithmetic)
+        return unclipped_engine(model, sums, over, views)
     kind: ClippingKind = "flat" if training.clipping == "adaptive" else training.clipping
     norm, of_unit = training.max_grad_norm, training.records_per_unit
     if isinstance(model, Linear) and not opacus:
-        return LinearClipping(model, kind, norm, of_unit, sums, grid, views, arithmetic)
+        return LinearClipping(model, kind, norm, of_unit, sums, grid, views)
     if isinstance(model, MatrixFactorization):
         return RatingClipping(model, kind, norm, grid)
     network = _module_model(model)
     module = network.module()
     narrow = group if sums == "float32" else None
-    engine = _reference() if opacus else partial(Bookkeeping[Any], group=narrow, arithmetic=arithmetic)
+    engine = _reference() if opacus else partial(Bookkeeping[Any], group=narrow)
     if opacus and isinstance(model, Linear):
         module = next(module.children())  # its tensors have the linear model's names
     return engine(
@@ -98,11 +96,10 @@ def unclipped_engine(
     sums: SumType = "float64",
     over: Floats = ONE_PROCESS,
     views: Views | None = None,
-    arithmetic: Arithmetic = 2,
 ) -> GradientEngine:
     """The engine for public data: sums gradients without clipping."""
     if isinstance(model, Linear):
-        return LinearGradient(model, sums, over, views, arithmetic)
+        return LinearGradient(model, sums, over, views)
     if isinstance(model, MatrixFactorization):
         return RatingGradient(model, over)
     network = _module_model(model)

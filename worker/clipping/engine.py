@@ -50,15 +50,15 @@ class GradientEngine(Protocol):
     `slack` is app.privacy.numerics.sensitivity_slack, which bounds the rounding of sums; the noise is scaled by it. A
     record whose gradient is not finite contributes zero.
 
-    The engine itself cuts the batch into passes with one public number of rows, and pads the last one. A record's
-    clipped gradient is then a function of that record alone, to the last bit (worker.data.passes).
+    The engine itself cuts the batch's rows into passes of one public number of rows, and pads the last one. Passes and
+    rows without the record have the same bits with it and without (docs/privacy.md).
     """
 
     def private_sum(self, parameters: Parameters, records: Batch[Any], clip: Clip | None = None) -> Parameters:
         """Σ over all records, float64, in the order and shapes of `parameters`. Zeros for an empty batch.
 
         Args:
-            records: any number of the model's records.
+            records: any number of rows, each with one of the model's records or empty.
             clip: this query's clip, if it differs from the engine's own. An engine that does not clip still divides.
         """
         ...
@@ -87,8 +87,9 @@ class CountingEngine(GradientEngine, Protocol):
 
 
 def traced(passes: Iterable[Pass[R]], numbers: Callable[[R], Sequence[Tensor]]) -> list[Tensor]:
-    """`numbers` of each pass's records, (P, …) each, on the processor, over all passes and without padding rows."""
-    found = [[values[: each.count].cpu() for values in numbers(each.records)] for each in passes]
+    """`numbers` of each pass's records, (P, …) each, on the processor, over all passes and without empty rows. For
+    public records: their number shows."""
+    found = [[values[each.present].cpu() for values in numbers(each.records)] for each in passes]
     return [torch.cat(each) for each in zip(*found, strict=True)]
 
 

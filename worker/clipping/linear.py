@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from app.errors import PrivacyError
-from app.privacy.numerics import Arithmetic, SumType
+from app.privacy.numerics import SumType
 from worker.clipping.accumulators import at_least
 from worker.clipping.engine import LARGEST_NORM, SMALLEST_NORM, Clip, ClippingKind, clip_factors, half_count, traced
 from worker.clipping.residuals import Query, clipped_residuals
@@ -40,11 +40,10 @@ class LinearClipping:
         kind: "flat", "automatic", or "per_layer", which equals flat because there is one layer.
         max_grad_norm: C.
         records_per_unit: k.
-        sums: float32 lets float32 add 48 records at a time. The order of the records must then be random.
+        sums: float32 lets float32 add 48 rows at a time.
         grid: adds passes as integers, over all ranks. None: in float64, in one process.
         views: of hashed words; see Bookkeeping. A record's gradient is Σ_v residual_v ⊗ (x_v, 1) / K, and its norm
             comes from the Gram matrices of its residuals and its words.
-        arithmetic: see Numerics. From 2 on, passes on a processor are compiled: clipped_residuals.
     """
 
     model: Linear
@@ -54,7 +53,6 @@ class LinearClipping:
     sums: SumType = "float64"
     grid: Grid | None = None
     views: Views | None = None
-    arithmetic: Arithmetic = 2
 
     def private_sum(
         self, parameters: Parameters, records: Batch[FeatureRecords], clip: Clip | None = None
@@ -77,8 +75,8 @@ class LinearClipping:
 
         def numbers(piece: FeatureRecords) -> list[Tensor]:
             if query is not None:
-                outputs = self.model.pass_outputs(parameters, piece, self.arithmetic)
-                found, norms = clipped_residuals(outputs, piece.labels, piece.private_norms, len(piece), query)
+                outputs, everyone = self.model.pass_outputs(parameters, piece), torch.ones(len(piece), dtype=torch.bool)
+                found, norms = clipped_residuals(outputs, piece.labels, piece.private_norms, everyone, query)
                 return [outputs.mT, found.mT, norms]
             seen = _seen(piece, self.views)
             outputs, residuals = _residuals(self.model, parameters, seen, self.views)
@@ -92,26 +90,19 @@ class LinearClipping:
     def _clipped_sum(
         self, parameters: Parameters, records: Batch[FeatureRecords], clip: Clip | None, count: Tensor | None
     ) -> Parameters:
-        """The sum. Adds the count of the records within C to `count`, if given.
-
-        Raises:
-            PrivacyError: sums are in float32, and the records are not in a random order.
-        """
+        """The sum. Adds the count of the records within C to `count`, if given."""
         by = clip or Clip(self.max_grad_norm)
-        if self.sums == "float32" and not records.in_random_order:
-            raise PrivacyError("sums in float32 need the records in a secret random order")
-
         query, norm = self._query(by, device_of(parameters)), by.max_grad_norm / self.records_per_unit
 
         def factors_of(norms: Tensor, of: Pass[FeatureRecords]) -> Tensor:
-            return clip_factors(norms, self.kind, norm) * of.weights(len(norms), norms.device)
+            return clip_factors(norms, self.kind, norm) * of.weights
 
         def clipped(of: Pass[FeatureRecords]) -> Tensor:
-            """The residuals, scaled to clip residual ⊗ (x, 1); 0 for padding rows and non-finite gradients."""
+            """The residuals, scaled to clip residual ⊗ (x, 1); 0 for empty rows and non-finite gradients."""
             if query is not None:
-                outputs = self.model.pass_outputs(parameters, of.records, self.arithmetic)
+                outputs = self.model.pass_outputs(parameters, of.records)
                 labels, lengths = of.records.labels, of.records.private_norms
-                found, norms = clipped_residuals(outputs, labels, lengths, of.count, query)
+                found, norms = clipped_residuals(outputs, labels, lengths, of.present, query)
                 if count is not None:
                     count.add_(half_count(factors_of(norms, of)))
                 return found
@@ -124,13 +115,13 @@ class LinearClipping:
             return torch.where(factors > 0.0, residuals * factors, 0.0)
 
         totals = totals_for(self.grid, parameters, by)
-        own = _Passes(self.model, parameters, records, self.grid, self.views, self.arithmetic)
+        own = _Passes(self.model, parameters, records, self.grid, self.views)
         own.add_to(totals, clipped, _sum_type(self.sums, by))
         return totals.finish(count)
 
     def _query(self, by: Clip, device: torch.device) -> Query | None:
-        """How a pass is clipped; None where residuals are taken as in arithmetic 1: of views, divided, or on a GPU."""
-        if self.arithmetic == 1 or self.views is not None or by.divisors is not None or device.type != "cpu":
+        """How a pass is clipped; None where torch takes residuals: of views, divided, or on a GPU."""
+        if self.views is not None or by.divisors is not None or device.type != "cpu":
             return None
         longest = LONGEST if self.sums == "float32" else torch.inf
         return Query(self.kind, by.max_grad_norm / self.records_per_unit, bool(self.model.bias), longest)
@@ -170,27 +161,25 @@ class LinearGradient:
     sums: SumType = "float64"
     over: Floats = ONE_PROCESS
     views: Views | None = None
-    arithmetic: Arithmetic = 2
 
     def private_sum(
         self, parameters: Parameters, records: Batch[FeatureRecords], clip: Clip | None = None
     ) -> Parameters:
         """See GradientEngine.private_sum; nothing is clipped."""
 
-        compiled = self.arithmetic > 1 and self.views is None and device_of(parameters).type == "cpu"
+        compiled = self.views is None and device_of(parameters).type == "cpu"
 
         def weighted(of: Pass[FeatureRecords]) -> Tensor:
             if compiled:
-                outputs = self.model.pass_outputs(parameters, of.records, self.arithmetic)
+                outputs = self.model.pass_outputs(parameters, of.records)
                 return clipped_residuals(
-                    outputs, of.records.labels, of.records.private_norms, of.count, Query(kind=None)
+                    outputs, of.records.labels, of.records.private_norms, of.present, Query(kind=None)
                 )[0]
             residuals = _residuals(self.model, parameters, of.records, self.views)[1]
-            each = rows_of(self.views)
-            return residuals * of.weights(len(residuals.mT) // each, residuals.device).repeat_interleave(each)
+            return residuals * of.weights.repeat_interleave(rows_of(self.views))
 
         totals = FloatTotals(parameters, clip or Clip(1.0), self.over)
-        own = _Passes(self.model, parameters, records, self.over, self.views, self.arithmetic)
+        own = _Passes(self.model, parameters, records, self.over, self.views)
         own.add_to(totals, weighted, getattr(torch, self.sums))
         return totals.finish()
 
@@ -241,7 +230,6 @@ class _Passes:
     records: Batch[FeatureRecords]
     over: Grid | Floats | None
     views: Views | None
-    arithmetic: Arithmetic
 
     def add_to(self, totals: Totals, scaled: Callable[[Pass[FeatureRecords]], Tensor], sums: torch.dtype) -> None:
         """Adds all passes, in their order."""
@@ -250,6 +238,6 @@ class _Passes:
             begin_pass((), number, rows, self.over, self.views)
             seen = replace(each, records=_seen(each.records, self.views))
             coefficients = scaled(seen)
-            totals.add("weight", seen.records.adjoint(coefficients.to(sums), self.arithmetic))
+            totals.add("weight", seen.records.adjoint(coefficients.to(sums)))
             if model.bias:
                 totals.add("bias", coefficients.sum(dim=1))

@@ -54,7 +54,7 @@ class RatingClipping:
         for each in passes_on(device, records, self.model.rows_per_pass, torch.float64):
             residuals = _residuals(self.model, parameters, each.records)
             norms = product_bound(residuals.abs(), self._inputs(parameters, each.records, by))
-            factors = clip_factors(norms, self.kind, by.max_grad_norm) * each.weights(len(norms), device)
+            factors = clip_factors(norms, self.kind, by.max_grad_norm) * each.weights
             count += half_count(factors)
             # A factor 0 is not enough: 0 · NaN is NaN.
             _add(totals, parameters, each.records, torch.where(factors > 0.0, residuals * factors, 0.0))
@@ -92,7 +92,7 @@ class RatingGradient:
         totals = FloatTotals(parameters, clip or Clip(1.0), self.over)
         for each in passes_on(device_of(parameters), records, self.model.rows_per_pass, torch.float64):
             residuals = _residuals(self.model, parameters, each.records)
-            _add(totals, parameters, each.records, residuals * each.weights(len(residuals), residuals.device))
+            _add(totals, parameters, each.records, residuals * each.weights)
         return totals.finish()
 
     def trace(self, parameters: Parameters, records: Batch[RatingRecords], clip: Clip | None = None) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""Which way an accumulator takes: public sizes, and the arithmetic that is stored with the job, decide.
+"""Which way an accumulator takes: public sizes decide.
 
 Costs are compared in float32 multiplications. A product in float64 costs twice as many, and its factors' float64 copies
 WIDENING for each number. Measuring and adding a formed gradient costs MEMORY_COST for each number: of gradients that
@@ -9,20 +9,18 @@ from __future__ import annotations
 
 import torch
 
-from app.privacy.numerics import Arithmetic
 from worker.clipping.terms import Merged
 
-WIDENING: dict[Arithmetic, int] = {1: 0, 2: 120}
-MEMORY_COST: dict[Arithmetic, tuple[int, int, int]] = {1: (64, 64, 64), 2: (24, 32, 64)}
+WIDENING = 120
+CACHED_COST, READ_COST, AGAIN_COST = 24, 32, 64
 CACHED = 2**18  # numbers of a gradient that a core's cache holds
-KEEP_BYTES = 2**26  # formed gradients up to this size are kept until the clip factors are known: by arithmetic 1
 ROOM_BYTES = 2**28  # all that are kept of a pass
 FEW_BYTES = 2**24  # so many of a parameter are kept in any case
 LARGER = 4  # others are kept if they are at most so many times as large as their factors, which the pass holds anyway
 SMALL = 2**15  # up to this many numbers, formed gradients are mostly kept and not formed again
 
 
-def can_stay_factored(merged: Merged, *, divided: bool, arithmetic: Arithmetic) -> bool:
+def can_stay_factored(merged: Merged, *, divided: bool) -> bool:
     """Returns True if Gram matrices and one product cost less than formed gradients. Depends on sizes only.
 
     Uses no number of records but P, which all passes have: one more must not change how the others' norms are bounded.
@@ -40,18 +38,14 @@ def can_stay_factored(merged: Merged, *, divided: bool, arithmetic: Arithmetic) 
         return True
     if divided:
         return False
-    arithmetic = 1 if outer.left.dtype == torch.float64 else arithmetic  # no product is cheaper then
+    dtype = outer.left.dtype
     kept = p * q <= SMALL and merged.rows is None
-    kept = kept or (arithmetic > 1 and kept_bytes(merged, p * q, ROOM_BYTES, arithmetic) > 0)
-    return gram_is_cheaper(positions, p, q, outer.left.dtype, arithmetic, kept=kept)
+    kept = kept or (dtype != torch.float64 and kept_bytes(merged, p * q, ROOM_BYTES) > 0)
+    return gram_is_cheaper(positions, p, q, dtype, kept=kept)
 
 
-def gram_is_cheaper(
-    positions: int, p: int, q: int, dtype: torch.dtype, arithmetic: Arithmetic = 1, *, kept: bool = False
-) -> bool:
+def gram_is_cheaper(positions: int, p: int, q: int, dtype: torch.dtype, *, kept: bool = False) -> bool:
     """Returns True if Gram matrices and a float64 product cost less than p × q gradients, formed once or twice.
-
-    Where that is false for arithmetic 1, it is false for 2, too.
 
     Args:
         dtype: of the factors.
@@ -59,13 +53,12 @@ def gram_is_cheaper(
     """
     wide = dtype == torch.float64
     gram = positions**2 * (p + q) + (1 if wide else 2) * positions * p * q
-    gram += 0 if wide else WIDENING[arithmetic] * positions * (p + q)
-    cached, read, again = MEMORY_COST[arithmetic]
-    cost = cached if p * q <= CACHED else read if kept else again
+    gram += 0 if wide else WIDENING * positions * (p + q)
+    cost = AGAIN_COST if wide else CACHED_COST if p * q <= CACHED else READ_COST if kept else AGAIN_COST
     return gram <= ((1 if kept else 2) * positions + cost) * p * q
 
 
-def kept_bytes(merged: Merged, numbers: int, room: int, arithmetic: Arithmetic) -> int:
+def kept_bytes(merged: Merged, numbers: int, room: int) -> int:
     """Returns how much memory the pass's formed gradients are kept in; 0 if they are formed again.
 
     Args:
@@ -74,9 +67,6 @@ def kept_bytes(merged: Merged, numbers: int, room: int, arithmetic: Arithmetic) 
     """
     if merged.dense is not None:
         return 0
-    if arithmetic == 1:
-        size = len(merged) * numbers * 8
-        return size if size <= 2 * KEEP_BYTES else 0
     size = len(merged) * numbers * merged.dtype.itemsize
     factors = sum(each[0].numel() for each in merged.outer.tensors) if merged.outer else 0
     return size if size <= room and (size <= FEW_BYTES or numbers <= LARGER * factors) else 0

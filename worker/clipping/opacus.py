@@ -70,8 +70,7 @@ class OpacusClipping(Generic[B]):
         for number, each in enumerate(passes_on(device_of(parameters), records, self._rows, self._dtype)):
             begin_pass(self._masks, number, self._rows, self._grid, self._views)
             accumulators, _ = self._accumulators(each.records, clip.divisors or {})
-            weights = each.weights(self._rows)
-            add_clipped(totals, count, accumulators, self._trainable, self._kind, norm, weights, self._scratch)
+            add_clipped(totals, count, accumulators, self._trainable, self._kind, norm, each.weights, self._scratch)
         return totals.finish(count), count
 
     def trace(self, parameters: Parameters, records: Batch[B], clip: Clip | None = None) -> list[Tensor]:

@@ -54,7 +54,7 @@ class PlainGradient(Generic[B]):
                 self._trainable[name].copy_(value)
         for number, each in enumerate(passes_on(device_of(parameters), records, self._rows, self._dtype)):
             begin_pass(self._masks, number, self._rows, self._over, self._views)
-            loss = self._losses(self._module, each.records)[: each.count].sum()
+            loss = torch.where(each.present, self._losses(self._module, each.records), 0.0).sum()
             gradients = torch.autograd.grad(loss, list(self._trainable.values()), materialize_grads=True)
             for name, gradient in zip(self._trainable, gradients, strict=True):
                 totals.add(name, gradient)

@@ -9,13 +9,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from worker.clipping.engine import AUTOMATIC_GAMMA, ClippingKind, clip_factors
-from worker.clipping.lengths import one_by_one
-from worker.data.norms import ROUNDING, TINY, product_bound
+from worker.data.lengths import one_by_one
+from worker.data.norms import exact_root_bound, product_bound
 from worker.native.linear import LINEAR, ClipNumbers
 
 TAYLOR = [1.0 / math.factorial(degree) for degree in range(13, -1, -1)]
@@ -43,17 +42,18 @@ class Query:
 
 
 def clipped_residuals(
-    outputs: Tensor, labels: Tensor, lengths: Tensor, count: int, query: Query
+    outputs: Tensor, labels: Tensor, lengths: Tensor, present: Tensor, query: Query
 ) -> tuple[Tensor, Tensor]:
     """The residuals, scaled so that residual ⊗ (x, 1) is clipped; and upper bounds of the norms before.
 
-    A residual is softmax(f) − e_y for K > 1 outputs, and f − y for one. The rows from `count` on are padding and become
-    0, as do gradients that are not finite. Where nothing is clipped, padding alone becomes 0, and norms are 0.
+    A residual is softmax(f) − e_y for K > 1 outputs, and f − y for one. Rows that are not `present` become 0, as do
+    gradients that are not finite. Where nothing is clipped, empty rows alone become 0, and norms are 0.
 
     Args:
         outputs: f, (K, P), float32 or float64.
         labels: (P,).
         lengths: upper bounds of ‖x‖, float64 (P,).
+        present: bool (P,).
 
     Returns:
         float64 (K, P), row after row in memory, and (P,).
@@ -62,22 +62,22 @@ def clipped_residuals(
     norms = torch.zeros(len(out), dtype=torch.float64)
     kind = 0.0 if query.kind is None else 2.0 if query.kind == "automatic" else 1.0
     numbers = ClipNumbers(kind, query.norm, AUTOMATIC_GAMMA, float(query.bias), query.longest)
-    if LINEAR is not None and LINEAR.clip(out, norms, outputs, labels, lengths, count, numbers):
+    if LINEAR is not None and LINEAR.clip(out, norms, outputs, labels, lengths, present, numbers):
         return out.T, norms
-    found, norms = _clipped(outputs, labels, lengths, count, query)
+    found, norms = _clipped(outputs, labels, lengths, present, query)
     return out.copy_(found.T).T, norms
 
 
-def _clipped(outputs: Tensor, labels: Tensor, lengths: Tensor, count: int, query: Query) -> tuple[Tensor, Tensor]:
+def _clipped(outputs: Tensor, labels: Tensor, lengths: Tensor, present: Tensor, query: Query) -> tuple[Tensor, Tensor]:
     f = outputs.double()
     residuals = f - labels if len(f) == 1 else _of_classes(f, labels)
-    weights = (torch.arange(f.shape[1]) < count).double()
+    weights = present.double()
     if query.kind is None:
         return residuals * weights, torch.zeros(f.shape[1], dtype=torch.float64)
     lengths = lengths.masked_fill(lengths > query.longest, torch.inf)
     if query.bias:
-        lengths = _root_bound(lengths * lengths + 1.0, 2)
-    norms = product_bound(_root_bound(one_by_one(each * each for each in residuals), len(residuals)), lengths)
+        lengths = exact_root_bound(lengths * lengths + 1.0, 2)
+    norms = product_bound(exact_root_bound(one_by_one(each * each for each in residuals), len(residuals)), lengths)
     factors = clip_factors(norms, query.kind, query.norm) * weights
     # A factor 0 is not enough: 0 · NaN is NaN.
     return torch.where(factors > 0.0, residuals * factors, 0.0), norms
@@ -103,9 +103,3 @@ def exponential(x: Tensor) -> Tensor:
         total = total * rest + coefficient
     power = ((shifted.view(torch.int64) - SHIFT_BITS + 1023) << 52).view(torch.float64)
     return total * power
-
-
-def _root_bound(square_sums: Tensor, terms: int) -> Tensor:
-    """As root_bound; NumPy's root is rounded correctly on every machine."""
-    roots = torch.from_numpy(np.sqrt((square_sums + TINY).numpy()))
-    return roots.mul_(1.0 + (terms + 8) * ROUNDING)

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from app.privacy.numerics import Arithmetic
 from worker.clipping.accumulators import even_rows
 from worker.clipping.methods import SMALL, gram_is_cheaper
 from worker.clipping.terms import Dense, Outer, Rows, Term
@@ -33,18 +31,15 @@ Found = list[tuple[nn.Parameter, Term]]
 Rule = Callable[..., Found]
 
 
-def rule_of(module: nn.Module, trained: Sequence[nn.Parameter], arithmetic: Arithmetic = 2) -> Rule | None:
+def rule_of(module: nn.Module, trained: Sequence[nn.Parameter]) -> Rule | None:
     """The rule for a module's own parameters; None if there is none.
 
     Args:
         trained: those of its parameters that are not frozen.
-        arithmetic: see Numerics.
     """
     conv1d = type(module).__name__ == "Conv1D" and hasattr(module, "nf")  # transformers.pytorch_utils.Conv1D
     rule = _transposed_linear if conv1d else RULES.get(_kind(module))
     bias_alone = len(trained) == 1 and trained[0] is getattr(module, "bias", None)
-    if arithmetic == 1 and rule in (_conv1d, _conv2d):
-        return partial(rule, arithmetic=arithmetic)
     return shift if bias_alone and rule in (_transposed_linear, _linear, _layer_norm) else rule
 
 
@@ -104,9 +99,9 @@ def _learned_positions(module: Positions, x: Tensor, g: Tensor) -> Found:
     return _trainable([(module.weight, Dense(F.pad(g, (0, 0, 0, unused)) if unused else g))])
 
 
-def _conv2d(module: nn.Conv2d, x: Tensor, g: Tensor, arithmetic: Arithmetic = 2) -> Found:
+def _conv2d(module: nn.Conv2d, x: Tensor, g: Tensor) -> Found:
     x, kernel = _seen(module, x)
-    return _convolution(module, x, kernel, g.flatten(2).mT, arithmetic)
+    return _convolution(module, x, kernel, g.flatten(2).mT)
 
 
 def _standardized_conv2d(module: StandardizedConv2d, x: Tensor, g: Tensor) -> Found:
@@ -126,10 +121,10 @@ def _standardized_conv2d(module: StandardizedConv2d, x: Tensor, g: Tensor) -> Fo
     return _trainable([(module.weight, Dense(formed)), (module.bias, _bias(places))])
 
 
-def _conv1d(module: nn.Conv1d, x: Tensor, g: Tensor, arithmetic: Arithmetic = 2) -> Found:
+def _conv1d(module: nn.Conv1d, x: Tensor, g: Tensor) -> Found:
     """A convolution over images of height 1."""
     kernel = Kernel((1, *module.kernel_size), (1, *module.dilation), (0, 0), (1, *module.stride))
-    return _convolution(module, _padded(module, x)[:, :, None], kernel, g.mT, arithmetic)
+    return _convolution(module, _padded(module, x)[:, :, None], kernel, g.mT)
 
 
 def _seen(module: nn.Conv2d, x: Tensor) -> tuple[Tensor, Kernel]:
@@ -164,15 +159,13 @@ def _copied_patches(images: Tensor, kernel: Kernel) -> Tensor:
     return images.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)  # from (n, C, L₁, L₂, k₁, k₂)
 
 
-def _convolution(module: nn.Conv1d | nn.Conv2d, x: Tensor, kernel: Kernel, g: Tensor, arithmetic: Arithmetic) -> Found:
+def _convolution(module: nn.Conv1d | nn.Conv2d, x: Tensor, kernel: Kernel, g: Tensor) -> Found:
     """A linear layer with one position for each of the L patches (n, L, C·k); g is (n, L, p).
 
     If a gradient is smaller than a record's patches, or has to be formed, it is formed, for some records at a time.
-    In arithmetic 1 what has to be formed is formed of all views and uses at once: adding theirs has other bits.
     """
     (places, p), q = g.shape[1:], x.shape[1] // module.groups * math.prod(kernel.size)
-    cheaper = gram_is_cheaper(places, p, q, g.dtype, kept=p * q <= SMALL)
-    if module.groups == 1 and places <= p and (arithmetic == 1 or cheaper):
+    if module.groups == 1 and places <= p and gram_is_cheaper(places, p, q, g.dtype, kept=p * q <= SMALL):
         return _trainable([(module.weight, Outer(g, _patches(x, kernel))), (module.bias, _bias(g))])
     formed = x.new_empty(len(x), p, q)
     for out, each, images in _chunks(module, formed, g, x):

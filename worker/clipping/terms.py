@@ -18,9 +18,8 @@ import torch
 from torch import Tensor
 
 from app.errors import PrivacyError
-from app.privacy.numerics import Arithmetic
-from worker.clipping.lengths import squared_lengths_of_rows
 from worker.clipping.scratch import Scratch
+from worker.data.lengths import squared_lengths_of_rows
 from worker.data.norms import ROUNDING, TINY
 
 ROUNDING32 = 2.0**-24
@@ -94,9 +93,7 @@ class Outer:
         shape = (len(left), left.shape[1], right.shape[2])
         return torch.bmm(left, right, out=scratch.empty("gradients", shape, left.dtype, left.device))
 
-    def add_to(
-        self, total: Tensor, factors: Tensor, scratch: Scratch, keep: int = 1, arithmetic: Arithmetic = 2
-    ) -> None:
+    def add_to(self, total: Tensor, factors: Tensor, scratch: Scratch, keep: int = 1) -> None:
         """total (p, q) = keep · total + Σ_i factors_i g_i, by one product over records and positions.
 
         In the precision of `total`; with keep = 0 its old content may be anything.
@@ -106,7 +103,7 @@ class Outer:
             left, right = scratch.scaled("left", left, scale), scratch.finite("right", right, total.dtype)
         else:
             left, right = scratch.finite("left", left, total.dtype), scratch.scaled("right", right, scale)
-        if arithmetic == 1 or left.shape[2] < TALL * right.shape[2]:
+        if left.shape[2] < TALL * right.shape[2]:
             total.addmm_(left.flatten(0, 1).mT, right.flatten(0, 1), beta=keep)
             return
         lying = scratch.empty("lying", (right.shape[2], left.shape[2]), total.dtype, total.device)
@@ -147,11 +144,11 @@ class Rows:
         """The same gradients divided elementwise by a (rows, q) tensor."""
         return Rows(self.ids, self.values / divisor[self.ids], self.rows)
 
-    def squares(self, arithmetic: Arithmetic = 2) -> Bounded:
+    def squares(self) -> Bounded:
         """‖g_i‖² = Σ_{t,u} [id_t = id_u] ⟨v_t, v_u⟩."""
         values = self.values.double()
         scale = torch.linalg.vector_norm(values, dim=2).sum(dim=1)
-        if arithmetic > 1 and self.values.dtype == torch.float32:
+        if self.values.dtype == torch.float32:
             squares = squared_lengths_of_rows(self.ids, self.values)
         elif self.ids.shape[1] == 1:
             squares = values.square().sum(dim=(1, 2))

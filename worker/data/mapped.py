@@ -16,12 +16,11 @@ from torch import Tensor
 
 from app.formats.stored import StoredPart
 from worker.data.joined import Rows
-from worker.data.passes import Cuttable
-from worker.data.records import DenseRecords, clipped_sum
-from worker.data.sequences import SequenceRecords
+from worker.data.passes import EMPTY, Cuttable
+from worker.data.records import DenseRecords
 
 R = TypeVar("R", bound=Cuttable[Any])
-Make = Callable[[StoredPart, int], R]
+Make = Callable[[StoredPart], R]
 
 
 class MappedRecords(Cuttable[R], Generic[R]):
@@ -29,7 +28,7 @@ class MappedRecords(Cuttable[R], Generic[R]):
 
     Args:
         part: the part.
-        make: turns stored records into the passes' kind of records; also given P, the rows of the pass.
+        make: turns stored records into the passes' kind of records.
         numbers: int64 (n,), the records; None: all of the part, in its order.
     """
 
@@ -49,35 +48,37 @@ class MappedRecords(Cuttable[R], Generic[R]):
         """The records at these indices, in their order. Reads nothing."""
         return self._like(indices if self._numbers is None else self._numbers[indices])
 
-    def piece(self, start: int, rows: int, dtype: torch.dtype) -> R:
-        """See Cuttable.piece. Reads the records from the map; the kernel reads those of the next pass meanwhile.
+    def piece(self, places: NDArray[np.int64], dtype: torch.dtype) -> R:
+        """See Cuttable.piece. Reads the records from the map.
 
         Raises:
             DataDamagedError: a chunk differs from the registered one, or does not fit the data set.
         """
-        if start == 0:
-            self._part.announce(self._those(0, rows))
-        made: R = self._read(start, rows).piece(0, rows, dtype)
-        self._part.announce(self._those(start + rows, rows))
-        return made
+        present = places != EMPTY
+        within = np.where(present, np.cumsum(present) - 1, EMPTY)  # among those that are read
+        piece: R = self._read(self._stored(places[present])).piece(within, dtype)
+        return piece
+
+    def announce(self, places: NDArray[np.int64]) -> None:
+        """See Cuttable.announce."""
+        self._part.announce(self._stored(places[places != EMPTY]))
 
     def to(self, device: torch.device) -> Any:
         """The same records in a device's memory."""
-        found: Any = self._read(0, len(self))
-        return found.to(device)
+        whole: Any = self._read(self._stored(np.arange(len(self))))
+        return whole.to(device)
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         """None: nothing is in memory."""
         return ()
 
-    def _read(self, start: int, rows: int) -> R:
-        return self._make(self._part.rows(self._those(start, rows)), rows)
+    def _read(self, numbers: NDArray[np.int64]) -> R:
+        return self._make(self._part.rows(numbers))
 
-    def _those(self, start: int, rows: int) -> NDArray[np.int64]:
-        """The numbers of `rows` records from `start` on; fewer at the end."""
-        end = min(start + rows, len(self))
-        return np.arange(start, end) if self._numbers is None else self._numbers[start:end]
+    def _stored(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The numbers in the part of the records at these places."""
+        return places if self._numbers is None else self._numbers[places]
 
     def _like(self, numbers: NDArray[np.int64] | None) -> Self:
         return type(self)(self._part, self._make, numbers)
@@ -104,27 +105,9 @@ class MappedDense(MappedRecords[DenseRecords]):
         """See DenseRecords.less."""
         return MappedDense(self._part, self._make, self._numbers, mean)
 
-    def clipped_sum(self, max_norm: float) -> Tensor:
-        """See DenseRecords.clipped_sum."""
-        return clipped_sum(self, self._part.layout.features, max_norm)
-
-    def _read(self, start: int, rows: int) -> DenseRecords:
-        found = super()._read(start, rows)
-        return found if self._mean is None else found.less(self._mean, rows)
+    def _read(self, numbers: NDArray[np.int64]) -> DenseRecords:
+        records = super()._read(numbers)
+        return records if self._mean is None else records.less(self._mean)
 
     def _like(self, numbers: NDArray[np.int64] | None) -> MappedDense:
         return MappedDense(self._part, self._make, numbers, self._mean)
-
-
-class MappedSequences(MappedRecords[SequenceRecords]):
-    """Sequences on disk."""
-
-    def item_counts(self, items: int, length: int) -> Tensor:
-        """See SequenceRecords.item_counts."""
-        total = torch.zeros(items, dtype=torch.float64)
-        for each in self.passes(COUNTED_ROWS, torch.float64):
-            total += each.records.item_counts(items, length)  # padding rows have no items
-        return total
-
-
-COUNTED_ROWS = 4096  # sequences that are counted together

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from worker.data.lengths import squared_lengths
 
 TINY = torch.finfo(torch.float64).tiny  # the most that squares may lose by underflow
 ROUNDING = 2.0**-52
@@ -23,6 +26,21 @@ def norm_bound(vectors: Tensor, dim: int) -> Tensor:
         float64 (n,); NaN or ∞ where a vector is not finite.
     """
     return root_bound((vectors * vectors).sum(dim=dim), vectors.shape[dim])
+
+
+def row_bounds(features: Tensor) -> Tensor:
+    """Upper bounds of each row's norm, of float32 or float64 (n, m): float64 (n,); ∞ where a row is not finite.
+
+    A row's bound is a function of that row alone: products, sums and roots are rounded correctly, and are taken in one
+    order for every row. So records may be measured before they have a place.
+    """
+    return exact_root_bound(squared_lengths(features), features.shape[1]).nan_to_num_(nan=torch.inf, posinf=torch.inf)
+
+
+def exact_root_bound(square_sums: Tensor, terms: int) -> Tensor:
+    """As root_bound, on a processor: NumPy's root is rounded correctly on every machine."""
+    roots = torch.from_numpy(np.sqrt((square_sums + TINY).numpy()))
+    return roots.mul_(1.0 + (terms + 8) * ROUNDING)
 
 
 def root_bound(square_sums: Tensor, terms: int) -> Tensor:

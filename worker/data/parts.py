@@ -20,7 +20,7 @@ from app.formats.part_reader import PartFile
 from app.formats.stored import Csr, Features, Pairs, Sequences, StoredPart, Texts
 from app.privacy.mechanism import MechanismConfig
 from worker.data.joined import AnyPart, Rows
-from worker.data.mapped import MappedDense, MappedRecords, MappedSequences
+from worker.data.mapped import MappedDense, MappedRecords
 from worker.data.ratings import RatingRecords
 from worker.data.records import DenseRecords, Records, SparseRecords
 from worker.data.sequences import SequenceRecords
@@ -117,16 +117,14 @@ def _mapped(part: Rows) -> Records:
     match part.layout.kind:
         case "dense":
             return MappedDense(part, _in_memory)
-        case "sequences":
-            return MappedSequences(part, _in_memory)
         case "texts":
             raise PrivacyError("training on texts needs an extractor")
-        case "sparse" | "pairs":
+        case "sparse" | "pairs" | "sequences":
             return MappedRecords(part, _in_memory)
 
 
-def _in_memory(stored: StoredPart, rows: int | None = None) -> Any:
-    """Records in memory. `rows`: of a pass, if all records belong to one."""
+def _in_memory(stored: StoredPart) -> Any:
+    """Records in memory."""
     labels = torch.from_numpy(stored.y)
     if isinstance(stored.x, Texts):
         raise PrivacyError("training on texts needs an extractor")
@@ -138,7 +136,7 @@ def _in_memory(stored: StoredPart, rows: int | None = None) -> Any:
     if isinstance(stored.x, Csr):
         matrix = scipy.sparse.csr_matrix((stored.x.data, stored.x.indices, stored.x.indptr), shape=stored.x.shape)
         return SparseRecords(matrix, labels)
-    return DenseRecords(torch.from_numpy(stored.x), labels, rows=rows)
+    return DenseRecords(torch.from_numpy(stored.x), labels)
 
 
 def users_of(stored: AnyPart, mechanism: MechanismConfig | None) -> Users | None:

@@ -1,15 +1,15 @@
-"""Passes of one public shape: records in pieces of P rows; the last piece is padded with rows of weight 0.
+"""Passes of one public shape: P rows, each of which is one record or empty.
 
-The rounding of one row in a product depends on the number of rows, and deep networks amplify it. With one shape, a
-record's results do not depend on the other records or their number (docs/privacy.md). So all code that computes on
-private records iterates over `passes`, and multiplies by `Pass.weights`.
+All code that computes on private records iterates over `passes`, and masks by `Pass.present`. Records of private data
+sit in secret, uniformly random rows (worker.data.slots): so one more record changes one row, and no pass appears or
+goes (docs/privacy.md, "A record has a place of its own").
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -20,38 +20,39 @@ from torch import Tensor
 R = TypeVar("R")
 
 
+EMPTY = -1  # in place of a record's number
+
+
 @dataclass(frozen=True)
 class Pass(Generic[R]):
-    """P rows, of which the first `count` are records.
+    """P rows, some of which are records.
 
     Attributes:
-        records: exactly P rows in memory of their own, contiguous and aligned.
-        count: private. It decides only which weights are 0.
+        records: exactly P rows in memory of their own, contiguous and aligned; empty rows are padding.
+        present: bool (P,), where the records are: the rows that are records. Private.
 
-    >>> Pass(None, count=2).weights(rows=3)
-    tensor([1., 1., 0.], dtype=torch.float64)
+    >>> Pass(None, torch.tensor([True, False])).weights
+    tensor([1., 0.], dtype=torch.float64)
     """
 
     records: R
-    count: int
+    present: Tensor
 
-    def weights(self, rows: int, device: torch.device | None = None) -> Tensor:
-        """1 for a record, 0 for a padding row: float64 (P,)."""
-        return (torch.arange(rows, device=device) < self.count).double()
+    @property
+    def weights(self) -> Tensor:
+        """1 for a record, 0 for an empty row: float64 (P,)."""
+        return self.present.double()
 
 
 class Batch(Protocol[R]):
-    """A logical batch: an engine sums over it, a scorer scores it.
+    """A logical batch: an engine sums over it, a scorer scores it."""
 
-    Attributes:
-        in_random_order: True if the order of the records was drawn in secret, uniformly (worker.noise.order). Sums in
-            float32 need this.
-    """
-
-    in_random_order: bool
+    def __len__(self) -> int:
+        """Its rows."""
+        ...
 
     def passes(self, rows: int, dtype: torch.dtype) -> Iterable[Pass[R]]:
-        """All records in passes of P = `rows` rows. No pass for no records.
+        """All rows in passes of P = `rows`. No pass for no rows.
 
         Args:
             dtype: of dense features in the passes; widening changes no value.
@@ -59,31 +60,65 @@ class Batch(Protocol[R]):
         ...
 
 
+class Places(Protocol[R]):
+    """Records that can be put into rows. See Cuttable for what each member does."""
+
+    def __len__(self) -> int: ...
+
+    def piece(self, places: NDArray[np.int64], dtype: torch.dtype) -> R: ...
+
+    def announce(self, places: NDArray[np.int64]) -> None: ...
+
+    def reusable(self, piece: R) -> R: ...
+
+
 class Cuttable(ABC, Generic[R]):
     """Records that can be cut into passes."""
-
-    in_random_order = False
 
     @abstractmethod
     def __len__(self) -> int: ...
 
     @abstractmethod
-    def piece(self, start: int, rows: int, dtype: torch.dtype) -> R:
-        """`rows` rows from `start` on, in new memory: the existing records, then padding rows."""
+    def piece(self, places: NDArray[np.int64], dtype: torch.dtype) -> R:
+        """The records at these places in new memory, a row for each; padding for EMPTY."""
 
     def passes(self, rows: int, dtype: torch.dtype) -> Iterator[Pass[R]]:
-        """See Batch.passes. One pass is in memory at a time."""
-        for start in range(0, len(self), rows):
-            yield Pass(self.piece(start, rows, dtype), min(rows, len(self) - start))
+        """See Batch.passes: in the records' order. For public records, whose number is public, too."""
+        return passes_of(self, np.arange(len(self)), rows, dtype)
 
-    def prepared(self, rows: int, dtype: torch.dtype) -> Prepared[R]:
-        """The passes, made once for many steps."""
-        passes = [replace(each, records=self._kept(each.records)) for each in self.passes(rows, dtype)]
-        return Prepared(passes, rows, in_random_order=self.in_random_order)
+    def announce(self, places: NDArray[np.int64]) -> None:
+        """Tells the kernel that these records are read next, if they are on disk."""
 
-    def _kept(self, piece: R) -> R:
+    def reusable(self, piece: R) -> R:
         """A piece for many steps; may add results that are worth computing once."""
         return piece
+
+
+def moved(tensor: Tensor, device: torch.device | None) -> Tensor:
+    """The tensor on a device. A copy to a GPU starts from pinned memory, and nothing waits for it."""
+    if device is None or tensor.device == device:
+        return tensor
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
+
+
+def passes_of(records: Places[R], places: NDArray[np.int64], rows: int, dtype: torch.dtype) -> Iterator[Pass[R]]:
+    """Passes of the records at these places; the last one is padded. One pass is in memory at a time.
+
+    >>> from worker.data.ratings import RatingRecords
+    >>> three = RatingRecords(*(torch.arange(3) for _ in range(3)))
+    >>> [each.present.tolist() for each in passes_of(three, np.array([2, EMPTY, 0]), 2, torch.float64)]
+    [[True, False], [True, False]]
+    """
+    cut = [_padded(places[start : start + rows], rows) for start in range(0, len(places), rows)]
+    for number, own in enumerate(cut):
+        if number == 0:
+            records.announce(own)
+        piece = records.piece(own, dtype)
+        if number + 1 < len(cut):
+            records.announce(cut[number + 1])
+        yield Pass(piece, torch.from_numpy(own != EMPTY))
 
 
 class Prepared(Generic[R]):
@@ -92,11 +127,13 @@ class Prepared(Generic[R]):
     Args:
         passes: all of them.
         rows: P.
-        in_random_order: see Batch.
     """
 
-    def __init__(self, passes: Sequence[Pass[R]], rows: int, *, in_random_order: bool = False) -> None:
-        self._passes, self._rows, self.in_random_order = passes, rows, in_random_order
+    def __init__(self, passes: Sequence[Pass[R]], rows: int) -> None:
+        self._passes, self._rows = passes, rows
+
+    def __len__(self) -> int:
+        return len(self._passes) * self._rows
 
     def passes(self, rows: int, dtype: torch.dtype) -> Sequence[Pass[R]]:
         """See Batch.passes. Raises ValueError if `rows` differs from the prepared P."""
@@ -105,37 +142,28 @@ class Prepared(Generic[R]):
         return self._passes
 
 
-class Filled(Generic[R]):
-    """A batch with a public number of passes: after its records' own, passes of padding alone.
-
-    Args:
-        records: the batch's records; private, like their number.
-        count: how many passes; at least the records' own.
-        in_random_order: see Batch.
-    """
-
-    def __init__(self, records: Cuttable[R], count: int) -> None:
-        self._records, self._count, self.in_random_order = records, count, records.in_random_order
-
-    def passes(self, rows: int, dtype: torch.dtype) -> Iterator[Pass[R]]:
-        """See Batch.passes."""
-        for number in range(self._count):
-            start = number * rows
-            yield Pass(self._records.piece(start, rows, dtype), max(0, min(rows, len(self._records) - start)))
+def gathered(values: Tensor, places: NDArray[np.int64], fill: Any = 0) -> Tensor:
+    """values[places] in new memory, and `fill` in EMPTY rows. As much is read for empty rows as for records."""
+    rows = moved(torch.from_numpy(places), values.device)
+    empty = (rows < 0).view(-1, *[1] * (values.dim() - 1))
+    return taken(values, rows).masked_fill_(empty, fill)
 
 
-def filled(values: Tensor, start: int, rows: int, fill: Any = 0) -> Tensor:
-    """values[start : start + rows] in new memory of exactly `rows` rows, padded with `fill`."""
-    made = values.new_empty((rows, *values.shape[1:]))
-    part = values[start : start + rows]
-    made[: len(part)] = part
-    made[len(part) :] = fill
-    return made
+def taken(values: Tensor, rows: Tensor) -> Tensor:
+    """values[rows] in new memory; anything in EMPTY rows."""
+    if not len(values):
+        return values.new_zeros(len(rows), *values.shape[1:])
+    return values.index_select(0, rows.clamp(min=0))
 
 
-def filled_array(values: NDArray[Any], start: int, rows: int) -> NDArray[Any]:
-    """As `filled`, padded with zeros."""
-    made = np.zeros((rows, *values.shape[1:]), dtype=values.dtype)
-    part = values[start : start + rows]
-    made[: len(part)] = part
-    return made
+def gathered_array(values: NDArray[Any], places: NDArray[np.int64]) -> NDArray[Any]:
+    """As `gathered`, with zeros in EMPTY rows."""
+    if not len(values):
+        return np.zeros((len(places), *values.shape[1:]), dtype=values.dtype)
+    found: NDArray[Any] = values[np.maximum(places, 0)]
+    found[places == EMPTY] = 0
+    return found
+
+
+def _padded(places: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
+    return np.concatenate([places, np.full(rows - len(places), EMPTY)]) if len(places) < rows else places

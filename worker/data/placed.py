@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import torch
 from torch import Tensor
 
-from worker.data.passes import Batch, Pass, Prepared
+from worker.data.passes import Batch, Pass, moved
 
 CPU = torch.device("cpu")
 GPU_CHUNK_BYTES = 2**28  # of temporaries that are computed together: large enough that a GPU is busy
@@ -25,9 +25,7 @@ Self = TypeVar("Self")
 
 @runtime_checkable
 class Movable(Protocol):
-    """Records whose tensors can be moved. For `in_random_order` see Batch: `resident` keeps it."""
-
-    in_random_order: bool
+    """Records whose tensors can be moved."""
 
     def to(self: Self, device: torch.device) -> Self:
         """The same records on a device."""
@@ -37,15 +35,6 @@ class Movable(Protocol):
     def tensors(self) -> tuple[Tensor, ...]:
         """The tensors that passes read."""
         ...
-
-
-def moved(tensor: Tensor, device: torch.device | None) -> Tensor:
-    """The tensor on a device. A copy to a GPU starts from pinned memory, and nothing waits for it."""
-    if device is None or tensor.device == device:
-        return tensor
-    if device.type == "cuda" and tensor.device.type == "cpu":
-        return tensor.pin_memory().to(device, non_blocking=True)
-    return tensor.to(device)
 
 
 def placed(tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
@@ -66,12 +55,6 @@ def passes_on(device: torch.device, records: Batch[Any], rows: int, dtype: torch
     return _copied(passes, device) if device.type == "cuda" else (_moved_pass(each, device) for each in passes)
 
 
-def prepared_on(device: torch.device, records: Any, rows: int, dtype: torch.dtype) -> Prepared[Any]:
-    """All passes, made once for many steps and kept on a device."""
-    kept = records.prepared(rows, dtype)
-    return Prepared(list(passes_on(device, kept, rows, dtype)), rows, in_random_order=kept.in_random_order)
-
-
 def resident(records: Any, size_bytes: int, device: torch.device) -> Any:
     """The records on a GPU if they fit in a share of its memory, else unchanged: their passes are then copied.
 
@@ -83,9 +66,7 @@ def resident(records: Any, size_bytes: int, device: torch.device) -> Any:
     whole = torch.cuda.get_device_properties(device).total_memory
     if size_bytes > RESIDENT_SHARE * whole:
         return records
-    there = records.to(device)
-    there.in_random_order = records.in_random_order
-    return there
+    return records.to(device)
 
 
 def chunk_bytes(device: torch.device, in_cache: int) -> int:
@@ -94,7 +75,8 @@ def chunk_bytes(device: torch.device, in_cache: int) -> int:
 
 
 def _moved_pass(each: Pass[Any], device: torch.device) -> Pass[Any]:
-    return replace(each, records=each.records.to(device)) if isinstance(each.records, Movable) else each
+    records = each.records.to(device) if isinstance(each.records, Movable) else each.records
+    return replace(each, records=records, present=moved(each.present, device))
 
 
 def _copied(passes: Iterable[Pass[Any]], device: torch.device) -> Iterator[Pass[Any]]:
@@ -109,4 +91,5 @@ def _copied(passes: Iterable[Pass[Any]], device: torch.device) -> Iterator[Pass[
             for tensor in there.records.tensors:
                 if tensor.is_cuda:
                     tensor.record_stream(current)
+        there.present.record_stream(current)
         yield there

@@ -8,8 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from worker.data.passes import Cuttable, filled
-from worker.data.placed import moved
+from worker.data.passes import Cuttable, gathered, moved
 
 
 class RatingRecords(Cuttable["RatingRecords"]):
@@ -40,9 +39,9 @@ class RatingRecords(Cuttable["RatingRecords"]):
         """Users, items and ratings."""
         return self.users, self.items, self.labels
 
-    def piece(self, start: int, rows: int, dtype: torch.dtype) -> RatingRecords:
-        """Padding rows are ratings of the first user and item."""
-        return RatingRecords(*(filled(each, start, rows) for each in (self.users, self.items, self.labels)))
+    def piece(self, places: NDArray[np.int64], dtype: torch.dtype) -> RatingRecords:
+        """See Cuttable.piece. Padding rows are ratings of the first user and item."""
+        return RatingRecords(*(gathered(each, places) for each in (self.users, self.items, self.labels)))
 
 
 def add_rows(rows: Tensor, values: Tensor, size: int) -> Tensor:

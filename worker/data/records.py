@@ -18,15 +18,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from app.formats.damage import DataDamagedError
-from app.privacy.numerics import GROUP, Arithmetic
+from app.privacy.numerics import GROUP
 from worker.data.entries import Entries, by_column
-from worker.data.norms import norm_bound, root_bound
-from worker.data.passes import Batch, Cuttable, Prepared, filled
-from worker.data.placed import moved
+from worker.data.norms import exact_root_bound, root_bound, row_bounds
+from worker.data.passes import EMPTY, Batch, Cuttable, gathered, moved, taken
 from worker.native.linear import LINEAR
 
 CHUNK_BYTES = 2**24  # of float64 features that are summed together before the first step
-CHECKED_BYTES = 2**19  # of float64 features whose norms are computed together, in the cache
 
 
 class Records(Batch[Any], Protocol):
@@ -43,8 +41,16 @@ class Records(Batch[Any], Protocol):
         """The records at these indices, in their order."""
         ...
 
-    def prepared(self, rows: int, dtype: torch.dtype) -> Prepared[Any]:
-        """Their passes, kept in memory for many steps."""
+    def piece(self, places: NDArray[np.int64], dtype: torch.dtype) -> Any:
+        """See Cuttable.piece."""
+        ...
+
+    def announce(self, places: NDArray[np.int64]) -> None:
+        """See Cuttable.announce."""
+        ...
+
+    def reusable(self, piece: Any) -> Any:
+        """See Cuttable.reusable."""
         ...
 
 
@@ -58,18 +64,15 @@ class FeatureRecords(Records, Protocol):
 
     private_norms: Tensor
 
-    def apply(self, weight: Tensor, arithmetic: Arithmetic = 1) -> Tensor:
+    def apply(self, weight: Tensor) -> Tensor:
         """W Xᵀ: (K, n) in the features' type, for a weight (K, d)."""
         ...
 
-    def adjoint(self, coefficients: Tensor, arithmetic: Arithmetic = 1) -> Tensor:
+    def adjoint(self, coefficients: Tensor) -> Tensor:
         """Σ_i c_i ⊗ x_i: float64 (K, d), for coefficients (K, n). Deterministic on one machine.
 
-        Coefficients in float32 let float32 add GROUP rows of a pass at a time, and float64 the groups.
-
-        Args:
-            arithmetic: see Numerics. From 2 on, products of sparse rows, and sums of groups, on a processor add in an
-                order that is ours (worker.data.entries).
+        Coefficients in float32 let float32 add GROUP rows of a pass at a time, and float64 the groups. Products of
+        sparse rows, and sums of groups, on a processor add in an order that is ours (worker.data.entries).
         """
         ...
 
@@ -89,24 +92,16 @@ class DenseRecords(Cuttable["DenseRecords"]):
         features: float32 or float64 (n, d).
         labels: (n,).
         mean: float64 (d,), subtracted from the features in float64.
-        rows: records whose norms are computed together; None: as many as memory allows. Public; changes no norm.
 
     >>> DenseRecords(torch.ones(2, 3), torch.zeros(2)).apply(torch.ones(1, 3, dtype=torch.float64)).tolist()
     [[3.0, 3.0]]
     """
 
-    def __init__(
-        self, features: Tensor, labels: Tensor, mean: Tensor | None = None, *, rows: int | None = None
-    ) -> None:
+    def __init__(self, features: Tensor, labels: Tensor, mean: Tensor | None = None) -> None:
         self._features, self.labels, self._mean = features, labels, mean
-        norms = [torch.zeros(0, dtype=torch.float64)]
-        # One row alone would be added in another order.
-        rows = max(2, min(rows or CHECKED_BYTES, CHECKED_BYTES // (8 * features.shape[1])))
-        for start in range(0, len(features), rows):
-            chunk = self._centred(filled(features, start, rows).double())
-            found = norm_bound(chunk, dim=1)  # a feature that is not finite makes it so
-            norms.append(found.nan_to_num_(nan=torch.inf, posinf=torch.inf)[: len(labels) - start])
-        self.private_norms = torch.cat(norms)
+        rows = chunk_rows(features.shape[1])
+        chunks = features.split(rows) if mean is None else (each.double() - mean for each in features.split(rows))
+        self.private_norms = torch.cat([torch.zeros(0, dtype=torch.float64), *map(row_bounds, chunks)])
 
     def _like(self, features: Tensor, labels: Tensor, norms: Tensor, mean: Tensor | None) -> DenseRecords:
         made = DenseRecords.__new__(DenseRecords)
@@ -116,20 +111,17 @@ class DenseRecords(Cuttable["DenseRecords"]):
     def __len__(self) -> int:
         return len(self.labels)
 
-    def _centred(self, features: Tensor) -> Tensor:
-        return features if self._mean is None else features - self._mean
-
-    def apply(self, weight: Tensor, arithmetic: Arithmetic = 1) -> Tensor:
+    def apply(self, weight: Tensor) -> Tensor:
         """See FeatureRecords.apply."""
         return (self._features @ weight.to(self._features.dtype).T).T  # twice as fast as W Xᵀ
 
-    def adjoint(self, coefficients: Tensor, arithmetic: Arithmetic = 1) -> Tensor:
+    def adjoint(self, coefficients: Tensor) -> Tensor:
         """See FeatureRecords.adjoint."""
         if coefficients.dtype == torch.float64:
             return coefficients @ self._features.double()
-        grouped = coefficients.unflatten(1, (-1, GROUP)).transpose(0, 1)  # (groups, K, GROUP)
-        groups = torch.bmm(grouped, self._features.unflatten(0, (-1, GROUP)))
-        return added(groups) if arithmetic > 1 else groups.sum(dim=0, dtype=torch.float64)
+        group = min(GROUP, len(self))  # a pass has whole groups, or is smaller than one
+        grouped = coefficients.unflatten(1, (-1, group)).transpose(0, 1)  # (groups, K, group)
+        return added(torch.bmm(grouped, self._features.unflatten(0, (-1, group))))
 
     def weighted_squares(self, weights: Tensor) -> Tensor:
         """See FeatureRecords.weighted_squares."""
@@ -147,9 +139,9 @@ class DenseRecords(Cuttable["DenseRecords"]):
         """
         return clipped_sum(self, self._features.shape[1], max_norm)
 
-    def less(self, mean: Tensor, rows: int | None = None) -> DenseRecords:
-        """x_i − m. A record that is not finite stays so. `rows`: as in the class."""
-        return DenseRecords(self._features, self.labels, mean, rows=rows)
+    def less(self, mean: Tensor) -> DenseRecords:
+        """x_i − m. A record that is not finite stays so."""
+        return DenseRecords(self._features, self.labels, mean)
 
     def select(self, indices: NDArray[np.int64]) -> DenseRecords:
         """See Records.select."""
@@ -175,20 +167,21 @@ class DenseRecords(Cuttable["DenseRecords"]):
         """Features, labels and norms."""
         return self._features, self.labels, self.private_norms
 
-    def piece(self, start: int, rows: int, dtype: torch.dtype) -> DenseRecords:
-        """Padding rows are zeros, and so are the features of a record that is not finite.
+    def piece(self, places: NDArray[np.int64], dtype: torch.dtype) -> DenseRecords:
+        """See Cuttable.piece. Padding rows are zeros, and so are the features of a record that is not finite.
 
         So are those of a record that could overflow in a narrower type; its norm covers the rounding to that type.
         """
-        norms, part = filled(self.private_norms, start, rows), self._features[start : start + rows]
-        if dtype != torch.float64 and (part.dtype != dtype or self._mean is not None):
+        rows = moved(torch.from_numpy(places), self.labels.device)
+        norms, features = gathered(self.private_norms, places), taken(self._features, rows)
+        if dtype != torch.float64 and (features.dtype != dtype or self._mean is not None):
             norms = norms * (1.0 + torch.finfo(dtype).eps)
             norms.masked_fill_(norms > torch.finfo(dtype).max, torch.inf)
-        used = torch.isfinite(norms)[: len(part), None]
-        features = torch.zeros(rows, self._features.shape[1], dtype=dtype, device=self._features.device)
-        centred = part if self._mean is None else self._centred(part.double())
-        features[: len(part)] = torch.where(used, centred, 0.0)
-        return self._like(features, filled(self.labels, start, rows), norms, None)
+        if self._mean is not None:
+            features = features.double() - self._mean
+        zero = (rows < 0) | ~torch.isfinite(norms)
+        features = features.masked_fill_(zero[:, None], 0.0).to(dtype)
+        return self._like(features, gathered(self.labels, places), norms, None)
 
 
 class SparseRecords(Cuttable["SparseRecords"]):
@@ -211,7 +204,7 @@ class SparseRecords(Cuttable["SparseRecords"]):
         matrix.data[broken[rows]] = 0.0
         squares = np.bincount(rows, weights=matrix.data**2, minlength=matrix.shape[0])
         # Without any entry NumPy forgets the weights, and counts in integers.
-        norms = root_bound(torch.from_numpy(squares.astype(np.float64)), matrix.shape[1])
+        norms = exact_root_bound(torch.from_numpy(squares.astype(np.float64)), matrix.shape[1])
         self._fill(matrix, labels, norms.masked_fill_(torch.from_numpy(broken), torch.inf))
         self._narrow = narrow
 
@@ -232,23 +225,21 @@ class SparseRecords(Cuttable["SparseRecords"]):
     def __len__(self) -> int:
         return len(self.labels)
 
-    def apply(self, weight: Tensor, arithmetic: Arithmetic = 1) -> Tensor:
+    def apply(self, weight: Tensor) -> Tensor:
         """See FeatureRecords.apply."""
-        if arithmetic > 1 and self._on_cpu:
+        if self._on_cpu:
             return self._entries().product(by_column(weight))
         return (self._csr() @ weight.T.contiguous()).T
 
-    def adjoint(self, coefficients: Tensor, arithmetic: Arithmetic = 1) -> Tensor:
+    def adjoint(self, coefficients: Tensor) -> Tensor:
         """See FeatureRecords.adjoint."""
         table = coefficients.T.contiguous()
-        if arithmetic > 1 and self._on_cpu:
+        if self._on_cpu:
             rows = self._entries()
             return self._transposed(rows).product(rows.scaled(table)) if self._keeps else rows.scattered(table)
-        if self._keeps and self._backward is None:
+        if self._backward is None:
             self._backward = _torch_csr(self._matrix.T.tocsr())
-        if self._backward is not None:
-            return (self._backward @ table).T
-        return torch.from_numpy(self._matrix.T @ table.numpy()).T
+        return (self._backward @ table).T
 
     def weighted_squares(self, weights: Tensor) -> Tensor:
         """See FeatureRecords.weighted_squares."""
@@ -258,22 +249,22 @@ class SparseRecords(Cuttable["SparseRecords"]):
 
     def dense(self, dtype: torch.dtype) -> Tensor:
         """See FeatureRecords.dense."""
-        return self._csr().to_dense().to(dtype)
+        return moved(torch.from_numpy(self._matrix.toarray()), self.labels.device).to(dtype)
 
     def select(self, indices: NDArray[np.int64]) -> SparseRecords:
         """See Records.select."""
         at = moved(torch.from_numpy(indices), self.labels.device)
         return self._like(self._matrix[indices], self.labels[at], self.private_norms[at])
 
-    def piece(self, start: int, rows: int, dtype: torch.dtype) -> SparseRecords:
-        """Padding rows have no entries."""
-        indptr = self._matrix.indptr
-        ends = indptr[np.minimum(np.arange(start, start + rows + 1), len(self))]
-        part = slice(int(ends[0]), int(ends[-1]))
-        entries = (self._matrix.data[part], self._matrix.indices[part], ends - ends[0])
-        matrix = scipy.sparse.csr_matrix(entries, shape=(rows, self._matrix.shape[1]))
-        labels, norms = filled(self.labels, start, rows), filled(self.private_norms, start, rows)
-        return self._like(matrix, labels, norms)
+    def piece(self, places: NDArray[np.int64], dtype: torch.dtype) -> SparseRecords:
+        """See Cuttable.piece. Padding rows have no entries."""
+        present = places != EMPTY
+        records = self._matrix[places[present]]
+        lengths = np.zeros(len(places) + 1, dtype=records.indptr.dtype)
+        lengths[1:][present] = np.diff(records.indptr)
+        entries = (records.data, records.indices, np.cumsum(lengths, dtype=records.indptr.dtype))
+        matrix = scipy.sparse.csr_matrix(entries, shape=(len(places), self._matrix.shape[1]))
+        return self._like(matrix, gathered(self.labels, places), gathered(self.private_norms, places))
 
     def even(self) -> SparseRecords:
         """The same records, whose kept passes hold each record's value once: 2 bytes a feature and not 6.
@@ -285,11 +276,11 @@ class SparseRecords(Cuttable["SparseRecords"]):
         if (data != np.repeat(np.append(data, 0.0)[ends[:-1]], np.diff(ends))).any():
             raise DataDamagedError("a stored record of hashed words has two values: its words were declared as present")
         made = self._like(self._matrix, self.labels, self.private_norms)
-        made._even, made.in_random_order = True, self.in_random_order
+        made._even = True
         return made
 
-    def _kept(self, piece: SparseRecords) -> SparseRecords:
-        """Keeps Xᵀ: its product is faster and uses all cores, but making it costs more than one step."""
+    def reusable(self, piece: SparseRecords) -> SparseRecords:
+        """See Cuttable.reusable. Keeps Xᵀ: its product is faster and on all cores, but making it takes over a step."""
         piece._keeps = True
         return piece
 
@@ -389,7 +380,7 @@ def added(groups: Tensor) -> Tensor:
     return total
 
 
-def clipped_sum(records: Cuttable[DenseRecords], features: int, max_norm: float) -> Tensor:
+def clipped_sum(records: Batch[DenseRecords], features: int, max_norm: float) -> Tensor:
     """See DenseRecords.clipped_sum."""
     g = math.ldexp(1.0, math.frexp(max_norm)[1] - 31)
     total = torch.zeros(features, dtype=torch.int64)

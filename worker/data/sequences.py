@@ -7,8 +7,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from worker.data.passes import Cuttable, filled, filled_array
-from worker.data.placed import CPU, moved
+from worker.data.passes import Batch, Cuttable, gathered, gathered_array, moved
+from worker.data.placed import CPU
 
 
 class SequenceRecords(Cuttable["SequenceRecords"]):
@@ -40,10 +40,10 @@ class SequenceRecords(Cuttable["SequenceRecords"]):
         at = moved(torch.from_numpy(indices), self.labels.device)
         return SequenceRecords(self._items, self._starts[indices], self._ends[indices], self.labels[at], self._device)
 
-    def piece(self, start: int, rows: int, dtype: torch.dtype) -> SequenceRecords:
-        """Padding rows are empty sequences."""
-        starts, ends = (filled_array(each, start, rows) for each in (self._starts, self._ends))
-        return SequenceRecords(self._items, starts, ends, filled(self.labels, start, rows), self._device)
+    def piece(self, places: NDArray[np.int64], dtype: torch.dtype) -> SequenceRecords:
+        """See Cuttable.piece. Padding rows are empty sequences."""
+        starts, ends = (gathered_array(each, places) for each in (self._starts, self._ends))
+        return SequenceRecords(self._items, starts, ends, gathered(self.labels, places), self._device)
 
     def to(self, device: torch.device) -> SequenceRecords:
         """The same records, whose windows are on a device. The items stay on the processor: they are small."""
@@ -108,3 +108,14 @@ class SequenceRecords(Cuttable["SequenceRecords"]):
         at = np.where(there, self._ends[:, None] - lengths + places, 0)
         found = np.where(there, self._items[at], -1) if len(self._items) else np.full(there.shape, -1)
         return moved(torch.from_numpy(found.astype(np.int64) + 1), self._device)
+
+
+COUNTED_ROWS = 4096  # sequences that are counted together
+
+
+def item_counts(batch: Batch[SequenceRecords], items: int, length: int) -> Tensor:
+    """See SequenceRecords.item_counts: of all rows of a batch. Empty rows have no items."""
+    total = torch.zeros(items, dtype=torch.float64)
+    for each in batch.passes(COUNTED_ROWS, torch.float64):
+        total += each.records.item_counts(items, length)
+    return total

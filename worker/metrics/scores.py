@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
@@ -15,8 +15,9 @@ from app.contracts.hf import rank_groups
 from app.contracts.job_spec import Ranking
 from app.contracts.metrics import METRICS, rule_of
 from app.errors import PrivacyError
-from app.privacy.numerics import RELEASE_SLACK
+from app.privacy.numerics import release_slack
 from app.privacy.releases import NoisyScore
+from worker.data.passes import Batch, Pass
 from worker.data.records import Records
 from worker.metrics.build import metric_of
 from worker.models.base import Model, Parameters
@@ -31,8 +32,10 @@ Groups = Mapping[str, Sequence[int]]  # class indices, by group name
 class Ranks(Protocol):
     """A model that ranks items."""
 
-    def ranks(self, parameters: Parameters, records: Any, *, leave_out_seen: bool) -> Tensor:
-        """Each record's last item's rank among all items, from 1: float64 (n,)."""
+    def ranked(
+        self, parameters: Parameters, records: Any, *, leave_out_seen: bool
+    ) -> Iterator[tuple[Tensor, Pass[Any]]]:
+        """Each record's last item's rank among all items, from 1: float64 (P,) for each pass."""
         ...
 
 
@@ -51,6 +54,10 @@ class ScoresTokens(Protocol):
 
     def token_scores(self, parameters: Parameters, records: Any) -> tuple[Tensor, Tensor]:
         """Each record's loss, float64 (n,); and the losses of `predicted`, in its order, float64 (tokens,)."""
+        ...
+
+    def scored(self, parameters: Parameters, records: Any) -> Iterator[tuple[Tensor, Tensor, Pass[Any]]]:
+        """Each place's loss, (P, T), and its token's id + 1, (P, T), 0 where none is predicted; for each pass."""
         ...
 
 
@@ -90,7 +97,8 @@ def public_scores(
     if len(records) == 0:
         return []
     if ranking is not None:
-        gains, hits = _ranked(ranking, model, parameters, records)
+        pieces = [(g[of.present], h[of.present]) for g, h, of in _ranked(ranking, model, parameters, records)]
+        gains, hits = (torch.cat(each) for each in zip(*pieces, strict=True))
         parts = {f"ndcg@{ranking.k}": gains, f"hit@{ranking.k}": hits}
         return [Score(name, float(values.mean()), 0.0) for name, values in parts.items()]
     if groups and not model.classification and isinstance(model, ScoresTokens):
@@ -141,7 +149,7 @@ def public_training_loss(model: Model, parameters: Parameters, records: Records)
 
 
 def noisy_score(
-    release: NoisyScore, key: bytes, step: int, index: int, model: Model, parameters: Parameters, records: Records
+    release: NoisyScore, key: bytes, step: int, index: int, model: Model, parameters: Parameters, records: Batch[Any]
 ) -> Score:
     """A mean over private records, from two noisy sums: a = S̃ / (S̃ + M̃), times Δ.
 
@@ -163,7 +171,7 @@ def noisy_score(
         key: the segment's release key, 32 bytes.
         step: the step after which this is measured.
         index: the release's number in the mechanism; (step, index) is used for one pair of values only.
-        records: the private hold-out.
+        records: the private records in their slots.
 
     Returns:
         the score, clamped to [0, Δ], and the std of the noise on it, Δ/μ · √(a² + (1−a)²) · Δ / (S̃ + M̃).
@@ -177,7 +185,9 @@ def noisy_score(
     private_sums = torch.tensor(_private_sums(release, model, parameters, records), dtype=torch.float64)
     generator = GaussianGenerator(key)
     noise = generator.noise(step, index, len(private_sums))
-    noisy = add_noise(private_sums, noise, noise_std * RELEASE_SLACK, generator.stream, step, index).view(-1, 2)
+    noisy = add_noise(private_sums, noise, noise_std * release_slack(len(records)), generator.stream, step, index).view(
+        -1, 2
+    )
     groups = tuple(
         Score(f"{release.what}:{name}", *_ratio(inside, rest, noise_std, bound))
         for name, (inside, rest) in zip(release.group_names, noisy.tolist(), strict=False)
@@ -194,7 +204,7 @@ def noisy_ranking(
     index: int,
     model: Model,
     parameters: Parameters,
-    records: Records,
+    records: Batch[Any],
     ranking: Ranking,
 ) -> Score:
     """NDCG@k and HIT@k over private records, from three noisy sums.
@@ -213,14 +223,16 @@ def noisy_ranking(
     """
     if release.what != "ranking" or release.sensitivity != 1.0 or release.cutoff != ranking.k:
         raise PrivacyError("a ranking must have sensitivity 1 and the k that the mechanism declares")
-    gains, hits = _ranked(ranking, model, parameters, records)
-    gain_units, hit_units = _units(gains, 1.0), _units(hits, 1.0)
-    sums = torch.stack([gain_units.sum(), (hit_units - gain_units).sum(), (GRID - hit_units).sum()])
+    sums = torch.zeros(3, dtype=torch.int64)
+    for gains, hits, of in _ranked(ranking, model, parameters, records):
+        gain, hit = _units(gains, 1.0), _units(hits, 1.0)
+        cells = torch.stack([gain, hit - gain, GRID - hit], dim=1)
+        sums += torch.where(of.present[:, None], cells, 0).sum(dim=0).cpu()
     private_sums = sums.double() / GRID
     generator = GaussianGenerator(key)
     noise = generator.noise(step, index, 3)
     gain, rest, missed = add_noise(
-        private_sums, noise, release.noise_std * RELEASE_SLACK, generator.stream, step, index
+        private_sums, noise, release.noise_std * release_slack(len(records)), generator.stream, step, index
     ).tolist()
     total = max(gain + rest + missed, release.noise_std)
     ndcg, hit = (min(max(each / total, 0.0), 1.0) for each in (gain, gain + rest))
@@ -229,13 +241,15 @@ def noisy_ranking(
     return Score(release.metric, ndcg, std * math.sqrt((1.0 - ndcg) ** 2 + 2.0 * ndcg**2), release.noise_std, (of_hit,))
 
 
-def _ranked(ranking: Ranking, model: Model, parameters: Parameters, records: Records) -> tuple[Tensor, Tensor]:
-    """NDCG@k and HIT@k of each record: 1/log₂(ρ + 1) and 1 if ρ ≤ k, else 0. Float64 (n,) each."""
+def _ranked(
+    ranking: Ranking, model: Model, parameters: Parameters, records: Batch[Any]
+) -> Iterator[tuple[Tensor, Tensor, Pass[Any]]]:
+    """NDCG@k and HIT@k of each row: 1/log₂(ρ + 1) and 1 if ρ ≤ k, else 0. Float64 (P,) each, for each pass."""
     if not isinstance(model, Ranks):
         raise PrivacyError("a ranking needs a model of next items")
-    ranks = model.ranks(parameters, records, leave_out_seen=ranking.leave_out_seen)
-    hits = (ranks <= ranking.k).double()
-    return hits / torch.log2(ranks + 1.0), hits
+    for ranks, of in model.ranked(parameters, records, leave_out_seen=ranking.leave_out_seen):
+        hits = (ranks <= ranking.k).double()
+        yield hits / torch.log2(ranks + 1.0), hits, of
 
 
 def _ratio(noisy_sum: float, noisy_rest: float, noise_std: float, bound: float) -> tuple[float, float]:
@@ -247,7 +261,7 @@ def _ratio(noisy_sum: float, noisy_rest: float, noise_std: float, bound: float) 
     return share * bound, noise_std * math.hypot(share, 1.0 - share) / total * bound
 
 
-def _private_sums(release: NoisyScore, model: Model, parameters: Parameters, records: Records) -> tuple[float, ...]:
+def _private_sums(release: NoisyScore, model: Model, parameters: Parameters, records: Batch[Any]) -> tuple[float, ...]:
     """Σ s and Σ (Δ − s) of each group of classes, and last of all records outside every group."""
     if release.ranks is not None:
         return _sums_by_rank(release, release.ranks, model, parameters, records)
@@ -260,18 +274,18 @@ def _private_sums(release: NoisyScore, model: Model, parameters: Parameters, rec
     groups = [torch.tensor(places) for places in release.groups.values()]
     total = torch.zeros(len(groups) + 1, 2, dtype=torch.int64)
     for outputs, of in model.evaluated(parameters, records):
-        labels = of.records.labels
-        values = metric.values(model, outputs, labels)[: of.count].cpu()
+        labels, present = of.records.labels, of.present.cpu()
+        values = metric.values(model, outputs, labels).cpu()
         units = _units(_clipped(values, release.sensitivity), release.sensitivity)
-        inside = [torch.isin(labels[: of.count].cpu(), places) for places in groups]
-        nowhere = ~torch.stack(inside).any(dim=0) if inside else torch.ones(len(units), dtype=torch.bool)
+        inside = [present & torch.isin(labels.cpu(), places) for places in groups]
+        nowhere = present & ~torch.stack(inside).any(dim=0) if inside else present
         cells = [torch.stack([(units * each).sum(), ((GRID - units) * each).sum()]) for each in (*inside, nowhere)]
         total += torch.stack(cells)  # integers: the same for any passes
     return tuple(each / GRID * release.sensitivity for each in total.flatten().tolist())
 
 
 def _sums_by_rank(
-    release: NoisyScore, ranks: int, model: Model, parameters: Parameters, records: Records
+    release: NoisyScore, ranks: int, model: Model, parameters: Parameters, records: Batch[Any]
 ) -> tuple[float, ...]:
     """Σ s/T and Σ (Δ − s)/T over the tokens of each group: s is a token's clipped loss, T its record's token count.
 
@@ -279,24 +293,29 @@ def _sums_by_rank(
     """
     if model.classification or not isinstance(model, ScoresTokens) or model.vocabulary != ranks:
         raise PrivacyError("ranks need a language model's tokens")
-    (_, losses), (ids, lengths) = model.token_scores(parameters, records), model.predicted(records)
-    groups = rank_groups(ranks)
-    clipped, bound = _clipped(losses, release.sensitivity), release.sensitivity
-    weights = (1.0 / lengths.double()).repeat_interleave(lengths)
-    of = torch.bucketize(ids, torch.tensor([each.stop for each in groups.values()]), right=True)
-    cells = torch.zeros(len(groups), 2, dtype=torch.int64)
-    cells.index_add_(0, of, torch.stack([_units(weights * part, bound) for part in (clipped, bound - clipped)], dim=1))
-    return (*(cells.double() / GRID * bound).flatten().tolist(), 0.0, bound * float((lengths == 0).sum()))
+    groups, bound = rank_groups(ranks), release.sensitivity
+    stops = torch.tensor([each.stop for each in groups.values()])
+    cells, silent = torch.zeros(len(groups), 2, dtype=torch.int64), 0
+    for found, ids, of in model.scored(parameters, records):
+        losses, targets, present = found.double().cpu(), ids.cpu(), of.present.cpu()
+        there = (targets != 0) & present[:, None]
+        lengths = there.sum(dim=1)
+        clipped, weights = _clipped(losses, bound), 1.0 / lengths.clamp(min=1).double()[:, None]
+        units = [torch.where(there, _units(weights * part, bound), 0) for part in (clipped, bound - clipped)]
+        places = torch.bucketize((targets - 1).clamp(min=0), stops, right=True)
+        cells.index_add_(0, places.flatten(), torch.stack([each.flatten() for each in units], dim=1))
+        silent += int((present & (lengths == 0)).sum())
+    return (*(cells.double() / GRID * bound).flatten().tolist(), 0.0, bound * float(silent))
 
 
 def _of_each(
     model: Model, parameters: Parameters, records: Records, *functions: Callable[[Tensor, Tensor], Tensor]
 ) -> list[Tensor]:
-    """Functions of each record's outputs and label, (n,) each, computed in passes of one shape."""
+    """Functions of each public record's outputs and label, (n,) each, computed in passes of one shape."""
     found: list[list[Tensor]] = [[] for _ in functions]
     for outputs, of in model.evaluated(parameters, records):
         for values, function in zip(found, functions, strict=True):
-            values.append(function(outputs, of.records.labels)[: of.count].cpu())
+            values.append(function(outputs, of.records.labels)[of.present].cpu())
     return [torch.cat(each) if each else torch.zeros(0) for each in found]
 
 

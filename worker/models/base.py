@@ -67,14 +67,14 @@ class Model(ABC):
         """
 
     def evaluated(self, parameters: Parameters, records: Batch[Any]) -> Iterator[tuple[Tensor, Pass[Any]]]:
-        """The outputs (K, P) of each pass over any number of records, padding rows included."""
+        """The outputs (K, P) of each pass over any number of rows, empty ones included."""
         evaluator = self.evaluator(parameters)
         for each in passes_on(self.device, records, self.rows_per_pass, torch.float64):
             yield evaluator(each.records), each
 
     def forward(self, parameters: Parameters, records: Batch[Any]) -> Tensor:
-        """Outputs for n records: float64 (K, n), on the processor."""
-        pieces = [outputs[:, : each.count].cpu() for outputs, each in self.evaluated(parameters, records)]
+        """Outputs for n public records, or those of one's own: float64 (K, n), on the processor."""
+        pieces = [outputs[:, each.present].cpu() for outputs, each in self.evaluated(parameters, records)]
         return torch.cat([torch.zeros(self.outputs, 0, dtype=torch.float64), *pieces], dim=1)
 
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ from app.contracts.job_spec import (
 )
 from app.contracts.job_spec import Model as Requested
 from app.errors import PrivacyError
-from app.privacy.numerics import Arithmetic, PassType
+from app.privacy.numerics import PassType
 from worker.data.placed import CPU
 from worker.messages import Shape
 from worker.models.base import Model
@@ -51,7 +51,6 @@ def build_model(
     rows: int,
     models_root: Path | None = None,
     device: torch.device = CPU,
-    arithmetic: Arithmetic = 1,
 ) -> Model:
     """The model that a job trains on data of a public shape.
 
@@ -61,7 +60,6 @@ def build_model(
         rows: the number of records of each.
         models_root: the folder of Hugging Face models.
         device: of its passes.
-        arithmetic: of its passes.
 
     Raises:
         PrivacyError: admission let an unsuitable model through.
@@ -85,7 +83,7 @@ def build_model(
         case MlpModel() | CnnModel() as asked:
             if shape.sparse:
                 raise PrivacyError("this kind of model needs dense features")
-            made = Network(shape.features, shape.outputs, asked, dtype, rows, device, arithmetic)
+            made = Network(shape.features, shape.outputs, asked, dtype, rows, device)
         case _:
             assert_never(requested)
     return made

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from app.privacy.numerics import ROW_UNIT, Arithmetic
+from app.privacy.numerics import ROW_UNIT
 from worker.data.placed import CPU
 from worker.data.records import FeatureRecords
 from worker.models.base import Model, Parameters
@@ -57,20 +57,16 @@ class Linear(Model):
         """See Model.numbers."""
         return self.outputs * (self.features + self.bias)
 
-    def pass_outputs(self, parameters: Parameters, records: FeatureRecords, arithmetic: Arithmetic = 1) -> Tensor:
-        """The outputs for one pass's records: (K, P) in the pass's type. `arithmetic`: see FeatureRecords.adjoint."""
-        outputs = records.apply(parameters["weight"], arithmetic)
+    def pass_outputs(self, parameters: Parameters, records: FeatureRecords) -> Tensor:
+        """The outputs for one pass's records: (K, P) in the pass's type."""
+        outputs = records.apply(parameters["weight"])
         return outputs + parameters["bias"].to(outputs.dtype)[:, None] if self.bias else outputs
 
     def evaluator(self, parameters: Parameters) -> Callable[[FeatureRecords], Tensor]:
         return partial(self.pass_outputs, parameters)
 
     def residuals(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """∂loss/∂f, (K, n): softmax(f) − e_y, or f − y.
-
-        A record's logits are one row, so that its rounding does not depend on its place: softmax over columns divides
-        them between threads, and rounds the last columns of a thread differently.
-        """
+        """∂loss/∂f, (K, n): softmax(f) − e_y, or f − y."""
         if not self.classification:
             return outputs - labels
         minus_one = outputs.new_full((len(labels), 1), -1.0)

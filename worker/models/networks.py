@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 
 from app.contracts.cnn import behind
 from app.contracts.job_spec import CnnModel, LinearModel, MlpModel
-from app.privacy.numerics import ROW_UNIT, Arithmetic
+from app.privacy.numerics import ROW_UNIT
 from worker.data.placed import CPU
 from worker.data.records import FeatureRecords
 from worker.models.activations import Tanh
@@ -30,7 +30,6 @@ class Network(ModuleModel):
         features: d.
         outputs: K; 1 means regression.
         spec: what the job requested.
-        arithmetic: see Numerics. With 2, passes take the faster tanh and means.
     """
 
     features: int
@@ -39,7 +38,6 @@ class Network(ModuleModel):
     dtype: torch.dtype = torch.float32
     rows_per_pass: int = ROW_UNIT
     device: torch.device = CPU
-    arithmetic: Arithmetic = 1
 
     @cached_property
     def masks(self) -> Masks | None:  # type: ignore[override]
@@ -91,11 +89,10 @@ class Network(ModuleModel):
     def _chain(self) -> list[nn.Module]:
         if isinstance(self.spec, LinearModel):
             return [nn.Linear(self.features, self.outputs, bias=self.spec.has_bias)]
-        fast = self.arithmetic > 1 and self.spec.activation == "tanh"
-        act = Tanh if fast else _ACTIVATIONS[self.spec.activation]
+        act = _ACTIVATIONS[self.spec.activation]
         if isinstance(self.spec, MlpModel):
             return _mlp(self.spec, self.features, self.outputs, act)
-        return _cnn(self.spec, self.outputs, act, AvgPool2x2 if self.arithmetic > 1 else partial(nn.AvgPool2d, 2))
+        return _cnn(self.spec, self.outputs, act, AvgPool2x2)
 
 
 class Scaled(nn.Module):
@@ -151,4 +148,4 @@ def _cnn(spec: CnnModel, outputs: int, act: type[nn.Module], means: Callable[[],
     return [*layers, nn.Flatten(), nn.Linear(128, outputs)]
 
 
-_ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
+_ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": Tanh, "relu": nn.ReLU}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import cast
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from app.contracts.job_spec import GruRecModel, LstmRecModel, TransformerRecModel
 from app.privacy.numerics import ROW_UNIT
+from worker.data.passes import Batch, Pass
 from worker.data.placed import CPU, passes_on
 from worker.data.sequences import SequenceRecords
 from worker.models.base import Parameters
@@ -88,8 +89,10 @@ class NextItem(ModuleModel):
         """The losses: the score `loss` is their mean."""
         return outputs[0]
 
-    def ranks(self, parameters: Parameters, records: SequenceRecords, *, leave_out_seen: bool) -> Tensor:
-        """The rank ρ ≥ 1 of each user's last item among all items, given the earlier ones: float64 (n,).
+    def ranked(
+        self, parameters: Parameters, records: Batch[SequenceRecords], *, leave_out_seen: bool
+    ) -> Iterator[tuple[Tensor, Pass[SequenceRecords]]]:
+        """The rank ρ ≥ 1 of each user's last item among all items, given the earlier ones: float64 (P,) for each pass.
 
         Ties count as better. ∞ for a user with fewer than two items, and where scores are NaN. Ranks are computed from
         float64 forward passes.
@@ -98,10 +101,8 @@ class NextItem(ModuleModel):
             leave_out_seen: does not rank items that the user had before, except the last one itself.
         """
         module = cast(Recommender, self.filled(parameters).double())
-        found = [torch.zeros(0, dtype=torch.float64)]
         for each in passes_on(self.device, records, self.rows_per_pass, torch.float64):
-            found.append(self._ranks_of(module, each.records, leave_out_seen=leave_out_seen)[: each.count].cpu())
-        return torch.cat(found)
+            yield self._ranks_of(module, each.records, leave_out_seen=leave_out_seen), each
 
     def _ranks_of(self, module: Recommender, records: SequenceRecords, *, leave_out_seen: bool) -> Tensor:
         """Ranks of one pass's records: (P,)."""
@@ -120,7 +121,7 @@ class NextItem(ModuleModel):
         module = cast(Recommender, self.filled(parameters))
         length = self.spec.max_length
         pieces = records.passes(self.rows_per_pass, self.dtype)
-        return torch.cat([_last_scores(module, each.records.padded(length))[: each.count, 1:] for each in pieces])
+        return torch.cat([_last_scores(module, each.records.padded(length))[each.present, 1:] for each in pieces])
 
     def _on_meta(self) -> Recommender:
         with torch.device("meta"):

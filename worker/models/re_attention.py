@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from app.contracts.job_spec import ReAttention
 from app.errors import PrivacyError
-from worker.data.placed import moved
+from worker.data.passes import moved
 
 
 class Errors:

@@ -24,7 +24,7 @@ from app.contracts.hf import HfModel
 from app.contracts.job_spec import Model as Requested
 from app.contracts.model_settings import ImageForm
 from app.errors import PrivacyError
-from worker.data.placed import moved
+from worker.data.passes import moved
 from worker.data.records import DenseRecords, SparseRecords
 from worker.data.sequences import SequenceRecords
 from worker.noise.fills import KeyedDropout

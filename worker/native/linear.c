@@ -189,9 +189,9 @@ INLINE void measure(double *norms, double *factors, const double *f, int64_t n, 
     }
 }
 
-/* out[i][k] = factor * residual, for rows below `count`; 0 for the others and where the factor is 0. */
+/* out[i][k] = factor * residual, for rows that are present; 0 for the others and where the factor is 0. */
 INLINE int64_t clip(double *out, double *norms, const Outputs *in, const int64_t *classes, const double *targets,
-                    const double *lengths, int64_t rows, int64_t outputs, int64_t count, const Query *by,
+                    const double *lengths, const uint8_t *present, int64_t rows, int64_t outputs, const Query *by,
                     double *scratch) {
     const Outputs from = *in;
     double factors[ROWS];
@@ -208,13 +208,13 @@ INLINE int64_t clip(double *out, double *norms, const Outputs *in, const int64_t
         found |= residuals(scratch, n, outputs, classes ? classes + start : classes,
                            targets ? targets + start : targets);
         if (by->kind == UNCLIPPED) {
-            for (int64_t i = 0; i < n; i++) factors[i] = start + i < count ? 1.0 : 0.0;
+            for (int64_t i = 0; i < n; i++) factors[i] = present[start + i] ? 1.0 : 0.0;
             for (int64_t k = 0; k < outputs; k++)
                 for (int64_t i = 0; i < n; i++) out[(start + i) * outputs + k] = scratch[k * ROWS + i] * factors[i];
             continue;
         }
         measure(norms + start, factors, scratch, n, outputs, lengths + start, by);
-        for (int64_t i = 0; i < n; i++) factors[i] *= start + i < count ? 1.0 : 0.0;
+        for (int64_t i = 0; i < n; i++) factors[i] *= present[start + i] ? 1.0 : 0.0;
         for (int64_t k = 0; k < outputs; k++)
             for (int64_t i = 0; i < n; i++) {
                 const double scaled = scratch[k * ROWS + i] * factors[i];
@@ -231,8 +231,8 @@ INLINE int64_t clip(double *out, double *norms, const Outputs *in, const int64_t
         int64_t outputs
 #define CLIP_ARGUMENTS                                                                                                 \
     double *out, double *norms, const Outputs *in, const int64_t *classes, const double *targets,                      \
-        const double *lengths, int64_t rows, int64_t outputs, int64_t count, const Query *by, double *scratch
-#define CLIP_NAMES out, norms, in, classes, targets, lengths, rows, outputs, count, by, scratch
+        const double *lengths, const uint8_t *present, int64_t rows, int64_t outputs, const Query *by, double *scratch
+#define CLIP_NAMES out, norms, in, classes, targets, lengths, present, rows, outputs, by, scratch
 
 #if defined(__x86_64__)
 #define WIDE __attribute__((target("avx2,fma"))) static

@@ -61,8 +61,7 @@ class LinearSteps:
             scatter.argtypes, scatter.restype = entries, None
         self._groups, self._clip = opened.scrimp_add_groups, opened.scrimp_clip
         self._groups.argtypes, self._groups.restype = [ctypes.c_int, POINTER, POINTER, COUNT, COUNT], None
-        pass_sizes = [COUNT, COUNT, COUNT]
-        self._clip.argtypes = [ctypes.c_int, *[POINTER] * 6, *pass_sizes, POINTER, POINTER]
+        self._clip.argtypes = [ctypes.c_int, *[POINTER] * 7, COUNT, COUNT, POINTER, POINTER]
         self._clip.restype = COUNT
 
     @classmethod
@@ -136,7 +135,7 @@ class LinearSteps:
         outputs: Tensor,
         labels: Tensor,
         lengths: Tensor,
-        count: int,
+        present: Tensor,
         query: ClipNumbers,
     ) -> bool:
         """Scaled residuals and norms; see worker.clipping.residuals.
@@ -147,7 +146,7 @@ class LinearSteps:
             outputs: (K, P), float64 or float32, in any strides.
             labels: (P,): int64 if K > 1, else float64.
             lengths: float64 (P,).
-            count: the rows that are records.
+            present: bool (P,), the rows that are records.
 
         Raises:
             IndexError: a label is no class.
@@ -156,16 +155,21 @@ class LinearSteps:
         classes = width > 1
         narrow = outputs.dtype == torch.float32
         fit = labels.dtype == (torch.int64 if classes else torch.float64) and lengths.dtype == torch.float64
-        fit = fit and (narrow or outputs.dtype == torch.float64) and outputs.device.type == "cpu"
-        if not (fit and all(map(_here, (out, norms, labels, lengths)))):
+        fit = (
+            fit
+            and present.dtype == torch.bool
+            and (narrow or outputs.dtype == torch.float64)
+            and outputs.device.type == "cpu"
+        )
+        if not (fit and all(map(_here, (out, norms, labels, lengths, present)))):
             return False
         where = _Outputs(outputs.data_ptr(), narrow, outputs.stride(1), outputs.stride(0))
         numbers = (NUMBER * len(astuple(query)))(*astuple(query))
         scratch = torch.empty(ROWS * width, dtype=torch.float64)
         known = (labels.data_ptr(), None) if classes else (None, labels.data_ptr())
-        sizes = (rows, width, count)
-        pointers = (out.data_ptr(), norms.data_ptr(), ctypes.byref(where), *known, lengths.data_ptr())
-        if self._clip(self.path, *pointers, *sizes, numbers, scratch.data_ptr()):
+        lengths_and_rows = (lengths.data_ptr(), present.data_ptr(), rows, width)
+        pointers = (out.data_ptr(), norms.data_ptr(), ctypes.byref(where), *known)
+        if self._clip(self.path, *pointers, *lengths_and_rows, numbers, scratch.data_ptr()):
             raise IndexError("a label is none of the classes")
         return True
 

@@ -15,7 +15,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from worker.data.placed import moved
+from worker.data.passes import moved
 from worker.noise.generator import KeyedStream
 from worker.noise.rounding import TAIL, TOLERANCE, Digits, _settled_sum, grid
 

@@ -10,12 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import PrivacyError
-from app.privacy.events import Truncation
-from app.privacy.numerics import Draw
 from worker.noise.generator import WORD_BITS, KeyedStream
 from worker.noise.rounding import GUARD_BITS, Digits, mp
 
-COINS, GAPS, GROUPS, CHOSEN = 0, 1, 2, 3  # the tensors of the stream that hold their words
+COINS, GAPS, GROUPS = 0, 1, 2  # the tensors of the stream that hold their words
 COINS_AT_ONCE = 2**20  # their words take 8 MiB
 GAPS_BELOW = 1 / 16  # at larger rates tossing every coin is faster, and q·2⁶⁴ is an integer
 # Gaps in float64: NumPy's logarithms are assumed to be within 2⁻⁴⁶ of their value (tests find 2⁻⁵²).
@@ -27,7 +25,7 @@ class Sampler(Protocol):
     """Draws each step's records."""
 
     def draw(self, step: int) -> NDArray[np.int64] | None:
-        """The step's record indices, ascending; None: all records. Their number is private too."""
+        """The step's numbers, ascending; None: all. Those of records are private."""
         ...
 
 
@@ -45,13 +43,13 @@ class FullBatch:
 class CyclicSampler:
     """Each record belongs to one of `batches` groups, and step t takes group (t − 1) mod `batches`.
 
-    Groups are drawn once under a key, for each place independently, so no record's group depends on other records. No
-    price rests on the draw; its bias, below 2⁻⁴⁸, does not matter.
+    Groups are drawn once under a key, for each slot independently, so no record's group depends on other records, and
+    no group's slots on records at all. No price rests on the draw; its bias, below 2⁻⁴⁸, does not matter.
 
     Args:
         key: the sampler's own 32 secret bytes.
         batches: b ≥ 2, public.
-        records: the number of records (private). It determines only where the draw ends.
+        records: how many numbers are drawn from: all slots, occupied or not.
 
     Raises:
         PrivacyError: no key, or b below 2.
@@ -87,14 +85,10 @@ class PoissonSampler:
     Args:
         key: the sampler's own 32 secret bytes: amplification needs batches that nobody can predict.
         sample_rate: q, a public number of the plan.
-        records: the number of records (private). It determines only where the draw ends.
-        draw: "gaps"; "coins" for a job that began before there was a choice: every coin, with ⌊q·2⁵³⌋·2⁻⁵³ ≤ q.
-
-        truncation: draws of more than its `largest_batch` records keep so many of them, chosen uniformly by 128 further
-            bits each; None: all are kept.
+        records: how many numbers are drawn from: all slots, occupied or not.
 
     Raises:
-        PrivacyError: no key, q outside (0, 1], or more records than the price of a truncation covers.
+        PrivacyError: no key, or q outside (0, 1].
 
     Source: add-or-remove-one Poisson sampling as in Abadi et al. 2016; Mironov, Talwar & Zhang 2019.
 
@@ -107,30 +101,16 @@ class PoissonSampler:
         key: bytes | None,
         sample_rate: float,
         records: int,
-        draw: Draw = "gaps",
-        truncation: Truncation | None = None,
     ) -> None:
         if not 0.0 < sample_rate <= 1.0:
             raise PrivacyError("a sampling rate must lie in (0, 1]")
-        if truncation is not None and records > truncation.records:
-            raise PrivacyError("there are more records than the price of a largest batch covers")
-        self._most = None if truncation is None else truncation.largest_batch
         self._stream, self._rate, self._records = KeyedStream(key), sample_rate, records
-        self._by_gaps = draw == "gaps" and sample_rate < GAPS_BELOW
-        bits = 53 if draw == "coins" else WORD_BITS
-        # The largest signed word whose first bits are below q; words count from −2⁶³.
-        below = math.floor(Fraction(sample_rate) * 2**bits) << (WORD_BITS - bits)
-        self._last = below - 2 ** (WORD_BITS - 1) - 1
+        self._by_gaps = sample_rate < GAPS_BELOW
+        # The largest signed word whose bits are below q; words count from −2⁶³.
+        self._last = math.floor(Fraction(sample_rate) * 2**WORD_BITS) - 2 ** (WORD_BITS - 1) - 1
 
     def draw(self, step: int) -> NDArray[np.int64]:
-        """The step's record indices, ascending."""
-        drawn = self._drawn(step)
-        if self._most is None or len(drawn) <= self._most:
-            return drawn
-        first, second = (self._stream.words(step, CHOSEN, lane, 0, len(drawn)) for lane in (0, 1))
-        return drawn[np.sort(np.lexsort((second, first))[: self._most])]
-
-    def _drawn(self, step: int) -> NDArray[np.int64]:
+        """The step's numbers, ascending."""
         if not self._by_gaps:
             starts = range(0, self._records, COINS_AT_ONCE)
             return np.concatenate([np.empty(0, dtype=np.int64), *(self._tossed(step, each) for each in starts)])

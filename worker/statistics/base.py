@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from torch import Tensor
 
@@ -13,6 +13,7 @@ from app.contracts.dataset_spec import Features
 from app.contracts.job_spec import JobSpec
 from app.privacy.mechanism import MechanismConfig
 from app.privacy.releases import BeforeFirstStep
+from worker.data.passes import Batch
 from worker.data.records import Records
 from worker.messages import Shape
 from worker.models.base import Model
@@ -104,11 +105,11 @@ class Statistic(ABC):
         return self.declared is not None
 
     @abstractmethod
-    def release(self, train: Records, noise: Noise, *, data_public: bool) -> Released:
+    def release(self, train: Batch[Any], noise: Noise, *, data_public: bool) -> Released:
         """Releases it. The result is bit for bit the same for the same records and noise.
 
         Args:
-            train: the training records, unchanged by other statistics.
+            train: the training records in their slots, unchanged by other statistics.
 
         Raises:
             PrivacyError: the records are private and nothing was charged.

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from torch import Tensor
 
 from app.contracts.job_spec import LinearModel
 from app.errors import PrivacyError
-from app.privacy.numerics import RELEASE_SLACK
+from app.privacy.numerics import release_slack
 from app.privacy.releases import NoisyMean
 from worker.data.mapped import MappedDense
-from worker.data.records import DenseRecords, Records
+from worker.data.passes import Batch
+from worker.data.records import DenseRecords, Records, clipped_sum
 from worker.statistics.base import Job, Noise, Released, Statistic
 
 TENSOR = "mean"  # its name among the model's tensors
@@ -26,6 +27,7 @@ class Centering(Statistic):
         max_norm: each record's features are clipped to this norm in the sum.
         records: the public number of training records, the divisor.
         declared: the stored mechanism's release; None on public data without privacy, and where the mean is given.
+        features: d.
         given: the mean that the study's first trial released; None: this job computes its own.
     """
 
@@ -33,6 +35,7 @@ class Centering(Statistic):
     max_norm: float
     records: int
     declared: NoisyMean | None
+    features: int
     given: Tensor | None = None
 
     @classmethod
@@ -48,14 +51,14 @@ class Centering(Statistic):
         declared = job.declared(NoisyMean)
         if asked is None or (job.mean is not None and declared is not None):
             raise PrivacyError("a study's mean is released once, and only its trials with `center` use it")
-        return cls(asked.max_norm, job.shape.records_train, declared, job.mean)
+        return cls(asked.max_norm, job.shape.records_train, declared, job.model.features, job.mean)
 
-    def release(self, train: Records, noise: Noise, *, data_public: bool) -> Released:
+    def release(self, train: Batch[Any], noise: Noise, *, data_public: bool) -> Released:
         """Releases the mean, or takes the given one: it centres records and is published with the weights."""
         mean = self.mean(train, noise, data_public=data_public) if self.given is None else self.given
         return Released(lambda records: centered(records, mean), {TENSOR: mean})
 
-    def mean(self, train: Records, noise: Noise, *, data_public: bool) -> Tensor:
+    def mean(self, train: Batch[Any], noise: Noise, *, data_public: bool) -> Tensor:
         """m = (Σ clip(x_i) + noise) / records: float64 (d,).
 
         Guarantee: a record changes the sum by at most `max_norm` in ℓ₂, exactly, and the noise has std max_norm / μ:
@@ -63,17 +66,17 @@ class Centering(Statistic):
         is bit for bit the same.
 
         Args:
-            train: the training records, dense.
+            train: the training records in their slots, dense.
 
         Raises:
-            PrivacyError: a private mean was not charged, or the records have no dense features.
+            PrivacyError: a private mean was not charged.
         """
-        if not isinstance(train, DenseRecords | MappedDense) or (self.declared is None and not data_public):
-            raise PrivacyError("a feature mean needs dense records, and on private data it must be charged")
-        private_sum = train.clipped_sum(self.max_norm)
+        if self.declared is None and not data_public:
+            raise PrivacyError("a feature mean of private data must be charged")
+        private_sum = clipped_sum(train, self.features, self.max_norm)
         if self.declared is None:
             return private_sum / self.records
-        return noise.add(private_sum, self.declared.noise_std * RELEASE_SLACK) / self.records
+        return noise.add(private_sum, self.declared.noise_std * release_slack(len(train))) / self.records
 
 
 def centered(records: Records, mean: Tensor) -> Records:

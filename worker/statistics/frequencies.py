@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -12,9 +12,8 @@ from app.contracts.dataset_spec import Interactions
 from app.errors import PrivacyError
 from app.privacy.mechanism import TrainingMechanism
 from app.privacy.releases import NoisyHistogram
-from worker.data.mapped import MappedSequences
-from worker.data.records import Records
-from worker.data.sequences import SequenceRecords
+from worker.data.passes import Batch
+from worker.data.sequences import item_counts
 from worker.models.next_item import NextItem
 from worker.models.re_attention import Errors
 from worker.statistics.base import Job, Noise, Released, Statistic
@@ -66,7 +65,7 @@ class ItemFrequencies(Statistic):
             public=None if declared or given is None else torch.tensor(given, dtype=torch.float64),
         )
 
-    def release(self, train: Records, noise: Noise, *, data_public: bool) -> Released:
+    def release(self, train: Batch[Any], noise: Noise, *, data_public: bool) -> Released:
         """Computes the frequencies and sets them in the model. Records stay unchanged.
 
         p_i = (count + noise) / records, at least max(1, the noise's std) / records: smaller values are noise.
@@ -75,7 +74,7 @@ class ItemFrequencies(Statistic):
         result is bit for bit the same for the same data and noise.
 
         Args:
-            train: the training records.
+            train: the training records in their slots.
 
         Raises:
             PrivacyError: private items would be counted without charged noise.
@@ -83,9 +82,9 @@ class ItemFrequencies(Statistic):
         charged, least = self.declared, 1.0
         frequencies = self.public
         if frequencies is None:
-            if not isinstance(train, SequenceRecords | MappedSequences) or (charged is None and not data_public):
+            if charged is None and not data_public:
                 raise PrivacyError("item frequencies are private: counting them must be charged")
-            private_counts = train.item_counts(self.items, self.length)
+            private_counts = item_counts(train, self.items, self.length)
             if charged is not None:
                 if charged.max_items != self.length:
                     raise PrivacyError("the number of a user's counted items differs from the charged one")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from app.contracts.base import AccountName
 from app.contracts.dataset_spec import LanguageModelTask, Task
@@ -11,6 +11,7 @@ from app.contracts.job_spec import JobSpec, Ranking
 from app.errors import PrivacyError
 from app.privacy.mechanism import MechanismConfig
 from app.privacy.releases import NoisyCount, NoisySum
+from worker.data.passes import Batch
 from worker.data.records import Records
 from worker.metrics.scores import (
     Groups,
@@ -79,8 +80,10 @@ class Scores:
         """Exact scores on public records."""
         return public_scores(model, parameters, records, groups, self.ranking)
 
-    def noisy(self, index: int, key: bytes, step: int, model: Model, parameters: Parameters, records: Records) -> Score:
-        """One declared score on private records; see noisy_score and noisy_ranking."""
+    def noisy(
+        self, index: int, key: bytes, step: int, model: Model, parameters: Parameters, records: Batch[Any]
+    ) -> Score:
+        """One declared score on private records in their slots; see noisy_score and noisy_ranking."""
         of, what = (self.declared[index], key, step, index), (model, parameters, records)
         return noisy_ranking(*of, *what, self.ranking) if self.ranking else noisy_score(*of, *what)
 

@@ -13,17 +13,18 @@ from torch import Tensor
 from app.errors import PrivacyError
 from worker.clipping.engine import Clip
 from worker.data.mapped import MappedRecords
-from worker.data.passes import Batch, Filled
-from worker.data.placed import CPU, placed, prepared_on
-from worker.data.ranks import RanksError, own_rows
+from worker.data.passes import Batch
+from worker.data.placed import CPU, placed
+from worker.data.ranks import RanksError
 from worker.data.records import Records, SparseRecords
 from worker.data.shards import Shards
+from worker.data.slots import Slotted
 from worker.data.units import Users
 from worker.messages import Resalt, WarningCode
 from worker.metrics.scores import public_training_loss
 from worker.models.base import Parameters
 from worker.noise.gaussian import NoisedGradient
-from worker.noise.order import WHOLE_DATA, shuffled
+from worker.noise.order import HOLDOUT, TRAIN, WHOLE_DATA
 from worker.optimizers.base import Observing, Optimizer, Preconditioned, State, StepInfo
 from worker.optimizers.pieces import flattened
 from worker.optimizers.sharded import Sharded, sharded
@@ -33,6 +34,8 @@ from worker.training.canaries import Canaries, model_of
 from worker.training.plan import Plan
 from worker.training.replay import Replay
 from worker.training.side import PublicSide
+
+TOO_MANY = "the data set has more records than slots: its owner must state more slots for it"
 
 
 class Link(Protocol):
@@ -119,12 +122,12 @@ class Training:
         self._users, self._side, self._canaries = users, side, canaries
         self._optimizer: Optimizer = plan.optimizer
         self._shards: Shards | None = None
-        beside = canaries.records if canaries is not None else 0
-        if not plan.public and len(train) + beside > plan.numerics.records_bound:
-            raise PrivacyError("the data set has more than twice its declared number of records: register it again")
         self._prepared = False  # the statistics before the first step are released, and the records prepared by them
         self._prepares: list[Prepare] = []  # by these, one after the other
         self._handed_out: Parameters = {}
+        self._private_units = len(train if users is None else users)
+        if plan.slots is not None and self._private_units > plan.slots.train.units:
+            raise PrivacyError(TOO_MANY)
         self._given = train
         self._use(train)
         self._groups = plan.scores.groups_in(plan.model, train, holdout)
@@ -203,31 +206,33 @@ class Training:
         return replace(at, state=optimizer.observe(self._side.gradient(at.parameters, step), at.state))
 
     def _sample(self, step: int) -> tuple[Batch[Any], NDArray[np.int64] | None]:
-        """The step's logical batch, and its canaries; None: all of them. A step without records is still a step."""
-        units = self._sampler.draw(step)
-        if units is None:
-            self._private_passes += self._passes_of_everything
+        """The step's rows, and its canaries; None: all of them. A step without records is still a step.
+
+        Coins are tossed for all slots, so that no draw takes as long as there are records. The numbers from that of the
+        units on belong to no record, and those from that of the slots on to canaries.
+        """
+        drawn = self._sampler.draw(step)
+        if drawn is None:
+            self._private_passes += self._passes(self._everything_rows)
             return self._everything, None
-        indices, canaries = np.split(units, [np.searchsorted(units, self._private_units)])
-        if self._users is not None:
-            indices = self._users.records(indices)
-        if self._order is not None:
-            indices = indices[self._order.of(step, len(indices))]
-        own = self._own(indices)
-        self._private_passes += self._passes(len(own))
-        drawn: Any = self._drawn.select(own) if self._order is None else shuffled(self._drawn, own)
-        count = self._plan.passes_of_a_step
-        return (drawn if count is None else Filled(drawn, count)), canaries - self._private_units
+        inside, present = np.searchsorted(drawn, [self._slots, self._private_units])
+        numbers = drawn[:present] if self._users is None else self._users.records(drawn[:present])
+        batch = self._in_rows(step, numbers, self._plan.rows_of(int(inside)))
+        self._private_passes += self._passes(len(batch))
+        return batch, drawn[inside:] - self._slots
 
-    def _passes(self, records: int) -> int:
-        return -(-records // self._plan.numerics.rows_per_pass)
+    def _in_rows(self, step: int, numbers: NDArray[np.int64], rows: int | None) -> Slotted[Any]:
+        """This rank's rows of a step that takes these records; of public ones in their order."""
+        plan = self._plan
+        if self._order is None or rows is None:
+            batch = Slotted(self._drawn, numbers)
+        else:
+            order = self._order.of(step, max(rows, len(numbers)))
+            batch = Slotted.injected(self._drawn, order, rows, numbers)
+        return batch.own(plan.numerics.rows_per_pass, plan.ranks)
 
-    def _own(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The records of this rank's passes, of a batch in its order."""
-        ranks = self._plan.ranks
-        if ranks.size == 1:
-            return indices
-        return indices[own_rows(len(indices), self._plan.numerics.rows_per_pass, ranks)]
+    def _passes(self, rows: int) -> int:
+        return -(-rows // self._plan.numerics.rows_per_pass)
 
     def _close_block(self, position: Position) -> Position:
         """Compares the state with its record, then releases what may leave. Returns the position to continue from."""
@@ -289,17 +294,18 @@ class Training:
         if position.norm is not None:
             self._telemetry.clipping_norm(step, position.norm)
         scores = plan.scores
-        scored = self._train if scores.on == "train" else self._holdout
+        part, scored = (TRAIN, self._train) if scores.on == "train" else (HOLDOUT, self._holdout)
         if scores.points == 0 or scored is None:
             return
         if plan.public if scores.on == "train" else self._holdout_public:
             for score in scores.exact(plan.model, parameters, scored, self._groups):
                 self._note(self._telemetry.public_metric(step, score, scores.on), "metric-not-finite")
             return
+        rows = self._whole(scored, part)
         for index, declared in enumerate(scores.declared):
             if self._telemetry.may_release(declared.metric, step):
                 key = plan.release_key(self._replay.keys(step))
-                self._telemetry.noisy_metric(step, scores.noisy(index, key, step, plan.model, parameters, scored))
+                self._telemetry.noisy_metric(step, scores.noisy(index, key, step, plan.model, parameters, rows))
             else:
                 self._note(self._telemetry.was_released(declared.metric, step), "evaluation-skipped")
 
@@ -314,9 +320,9 @@ class Training:
         if self._prepared:
             return
         key, data_public = plan.release_key(self._replay.initial_keys), self._telemetry.data_public
+        rows = self._whole(self._train, TRAIN) if plan.before else Slotted(self._train, np.empty(0, dtype=np.int64))
         made = [
-            each.release(self._train, Noise(key, index), data_public=data_public)
-            for index, each in enumerate(plan.before)
+            each.release(rows, Noise(key, index), data_public=data_public) for index, each in enumerate(plan.before)
         ]
         self._prepared = True
         for released in made:
@@ -329,27 +335,30 @@ class Training:
                     self._canaries.prepare(released.prepare)
 
     def _use(self, train: Records) -> None:
-        """Sets the training records; if every step takes them all, in one secret order."""
+        """Sets the training records; if every step takes them all, in their slots."""
         plan = self._plan
-        order = plan.order(self._replay.initial_keys) if plan.sampling == "full_batch" else None
-        train = train if order is None else shuffled(train, order.of(WHOLE_DATA, len(train)))
         self._train: Records = train
-        self._drawn = plan.resident(train) if plan.sampling != "full_batch" else train
-        own = self._own_part(train)
-        self._passes_of_everything = self._passes(len(own))
-        self._everything: Batch[Any] = plan.resident(own)
+        if plan.sampling != "full_batch":
+            self._drawn: Any = plan.resident(train)
+            return
+        kept: Any = plan.resident(train)
+        if plan.keeps_passes and plan.even_words and isinstance(kept, SparseRecords):
+            kept = kept.even()
+        rows = self._whole(kept, TRAIN).own(plan.numerics.rows_per_pass, plan.ranks)
+        self._everything_rows = len(rows)
+        self._everything: Batch[Any] = rows
         if plan.keeps_passes and not isinstance(train, MappedRecords):
-            if plan.even_words and isinstance(self._everything, SparseRecords):
-                self._everything = self._everything.even()
-            self._everything = prepared_on(plan.device, self._everything, plan.numerics.rows_per_pass, plan.model.dtype)
+            self._everything = rows.prepared(plan.numerics.rows_per_pass, plan.model.dtype, plan.device)
 
-    def _own_part(self, train: Records) -> Records:
-        """The records of this rank's passes over the whole training part."""
-        if self._plan.ranks.size == 1:
-            return train
-        own = train.select(self._own(np.arange(len(train))))
-        own.in_random_order = train.in_random_order
-        return own
+    def _whole(self, records: Any, part: int) -> Slotted[Any]:
+        """All records of a part: private ones in their slots, for all steps and scores of the job."""
+        plan = self._plan
+        slots, order = plan.slots_of(part), plan.order(self._replay.initial_keys)
+        if slots is None or order is None:
+            return Slotted(records, np.arange(len(records)))
+        if len(records) > slots.rows:
+            raise PrivacyError(TOO_MANY)
+        return Slotted.injected(records, order.of(WHOLE_DATA, slots.rows, part), slots.rows)
 
     def _initial(self) -> Position:
         self._release_before()
@@ -367,9 +376,10 @@ class Training:
     def _rekey(self, step: int) -> None:
         """Sets the sampler and the noise of the segment that applies to a step."""
         self._keys = self._replay.keys(step)
-        self._private_units = len(self._train if self._users is None else self._users)
+        slots = self._plan.slots
+        self._slots = self._private_units if slots is None else slots.train.units
         after = self._canaries.units if self._canaries is not None else 0
-        self._sampler = self._plan.sampler(self._keys, self._private_units + after)
+        self._sampler = self._plan.sampler(self._keys, self._slots + after)
         self._order = self._plan.order(self._keys)
         self._release = self._plan.gradient_release(self._keys, max(1, self._keys.from_step))
         self._counts = self._plan.count_release(self._keys)

@@ -20,11 +20,12 @@ from app.contracts.extractor import Words
 from app.contracts.job_spec import JobSpec, LinearModel
 from app.contracts.optimizers import PublicSideSettings
 from app.contracts.sampling import Cyclic
+from app.contracts.slots import PartSlots, Slots
 from app.errors import PrivacyError
 from app.privacy.derive import PublicFacts, batch_of, check_agreement, delayed_of, rate_of
-from app.privacy.events import Truncation
 from app.privacy.mechanism import MIN_POISSON_BLOCK_STEPS, MechanismConfig, TrainingMechanism
-from app.privacy.numerics import KEPT_BYTES, Numerics, in_memory, numerics_of, record_bytes
+from app.privacy.numerics import KEPT_BYTES, PLACES, Numerics, in_memory, most_rows, numerics_of, record_bytes
+from app.privacy.slots import slots_of
 from worker.clipping.adaptive import AdaptiveNorm
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.build import build_engine, unclipped_engine
@@ -41,7 +42,7 @@ from worker.models.modules import ModuleModel
 from worker.models.views import Views
 from worker.noise.gaussian import CorrelatedRelease, CountRelease, GaussianRelease, GradientRelease, PublicRelease
 from worker.noise.keys import Purpose, public_key_of_seed
-from worker.noise.order import RandomOrder
+from worker.noise.order import TRAIN, RandomOrder
 from worker.noise.sampling import CyclicSampler, FullBatch, PoissonSampler, Sampler
 from worker.optimizers.base import Optimizer
 from worker.optimizers.build import build_optimizer
@@ -49,6 +50,13 @@ from worker.statistics.base import Job, Statistic
 from worker.statistics.build import statistics_of
 from worker.training.evaluation import Scores
 from worker.training.side import PublicSide
+
+
+class SupersededError(PrivacyError):
+    """The job was admitted with an arithmetic that this release does not have."""
+
+    code = "superseded"
+
 
 BLOCKS = 25
 MAX_BLOCK_STEPS = 1000
@@ -64,8 +72,8 @@ class Plan:
         steps: T.
         before: the statistics of the training part that are released once, before the first step.
         scores: what is scored, and when.
-        numerics: types and shapes of passes, and the rounding of sums: as fixed at admission, or with one record per
-            pass if the self-test found that products depend on neighbours.
+        numerics: types and shapes of passes, and the rounding of sums: as fixed at admission, or with one row per pass
+            if an operation is not known to keep rows apart.
         device: of passes, sums, noise, parameters and optimizer state.
         ranks: the processes that share the attempt's passes.
         views: of each record in a step; None: the record itself.
@@ -125,22 +133,27 @@ class Plan:
     def keeps_passes(self) -> bool:
         """True if a full batch's passes stay in memory between steps, where its records are. Depends on public sizes.
         Kept sparse passes use another product, which may round a sum's last bits otherwise; dense ones the same."""
-        numbers = self.numerics.records_bound * self.model.features
+        numbers = self._most_records * self.model.features
         return self.sampling == "full_batch" and (self.sparse or numbers * self.model.dtype.itemsize <= KEPT_BYTES)
 
     @property
     def in_memory(self) -> bool:
         """True if the data set's parts are loaded whole.
 
-        A function of the job's stored bound and the data set's public sizes: all attempts of a job decide the same, so
-        a replay repeats each bit. Passes have the same bits either way, but those of sparse full batches are kept only
-        where they are in memory, see `keeps_passes`.
+        A function of the data set's public sizes: all attempts of a job decide the same, so a replay repeats each bit.
+        Passes have the same bits either way, but those of sparse full batches are kept only where they are in memory,
+        see `keeps_passes`.
         """
-        return in_memory(self.numerics.records_bound, self._record_bytes)
+        return in_memory(self._most_records, self._record_bytes)
 
     def exceeds(self, cache_bytes: int) -> bool:
         """True if the data set's parts may be larger than a cache, by the same public sizes as `in_memory`."""
-        return self.numerics.records_bound * self._record_bytes > cache_bytes
+        return self._most_records * self._record_bytes > cache_bytes
+
+    @property
+    def _most_records(self) -> int:
+        """The most records of the training part, by public numbers."""
+        return self.shape.records_train if self.slots is None else self.slots.train.rows
 
     @property
     def _record_bytes(self) -> int:
@@ -154,7 +167,7 @@ class Plan:
 
     def resident(self, records: Records) -> Records:
         """The records, on a GPU if a public bound on their size fits there."""
-        size = self.numerics.records_bound * (self.model.features + 2) * 8
+        size = self._most_records * (self.model.features + 2) * 8
         kept: Records = resident(records, size, self.device)
         return kept
 
@@ -202,7 +215,7 @@ class Plan:
 
     def side(self, public: Records) -> PublicSide:
         """Side information from public records."""
-        engine = unclipped_engine(self.model, arithmetic=self.numerics.arithmetic)
+        engine = unclipped_engine(self.model)
         return PublicSide(public, engine, self._public_batch_size)
 
     def norms(self, step: int) -> tuple[float, ...]:
@@ -218,8 +231,7 @@ class Plan:
             return FullBatch()
         if isinstance(self.spec.sampling, Cyclic):
             return CyclicSampler(self._key(keys, "sampler"), self.spec.sampling.batches, records)
-        key, truncation = self._key(keys, "sampler"), self._truncation
-        return PoissonSampler(key, self.sample_rate, records, self.numerics.draw, truncation)
+        return PoissonSampler(self._key(keys, "sampler"), self.sample_rate, records)
 
     @property
     def _public_batch_size(self) -> int | None:
@@ -227,21 +239,33 @@ class Plan:
         return asked.public_batch_size if isinstance(asked, PublicSideSettings) else None
 
     @property
-    def _truncation(self) -> Truncation | None:
-        return self.mechanism.training.truncation if self.mechanism is not None else None
-
-    @property
-    def passes_of_a_step(self) -> int | None:
-        """How many passes this rank makes in each step, from public numbers; None if that depends on the draw."""
-        if self.mechanism is None or self._truncation is None:
+    def slots(self) -> Slots | None:
+        """The places of the data set's parts; None for public data."""
+        if self.mechanism is None:
             return None
-        most = self._truncation.largest_batch * self.mechanism.training.records_per_unit
-        passes = -(-most // self.numerics.rows_per_pass)
-        return len(range(self.ranks.rank, passes, self.ranks.size))
+        shape, k = self.shape, self.mechanism.training.records_per_unit
+        return slots_of(shape.slots, shape.records_train, shape.records_holdout, k)
+
+    def slots_of(self, part: int) -> PartSlots | None:
+        """The places of one part."""
+        slots = self.slots
+        return None if slots is None else slots.train if part == TRAIN else slots.holdout
+
+    def rows_of(self, drawn: int) -> int | None:
+        """The rows of a step whose draw has so many slots, occupied or not; None for public data.
+
+        Of a Poisson step always R. A cyclic group has rows for all its slots: how many these are tells of the key, and
+        of no record.
+        """
+        if self.mechanism is None:
+            return None
+        if self.sampling == "cyclic":
+            return drawn * self.mechanism.training.records_per_unit
+        return self.numerics.rows_per_step
 
     def order(self, keys: Keys) -> RandomOrder | None:
-        """The secret order of the records in one segment's batches, if sums over private records need one."""
-        if self.public or self.numerics.sums != "float32":
+        """The secret order that gives private records their rows; None for public data."""
+        if self.public:
             return None
         return RandomOrder(self._key(keys, "order"))
 
@@ -331,16 +355,16 @@ def build_plan(
         data_public, holdout_public: what is declared public.
         holdout_account: the account that scores on a private hold-out are charged to.
         models_root: the folder of Hugging Face models.
-        numerics: the stored numerics; None for a job that was admitted before they were stored.
-        rows: of a pass, if not the numerics': fewer where more do not fit in memory, or 1 for a machine whose products
-            depend on neighbours.
+        numerics: the stored numerics; None: those of this release.
+        rows: of a pass, if not the numerics': fewer where more do not fit in memory, or 1 where an operation is not
+            known to keep rows apart.
         device, ranks: what computes, and the processes that share the attempt's passes.
         mean: the mean of the features, if the study's first trial released it; the mechanism then has none.
 
     Raises:
-        PrivacyError: several processes share a private job's float64 totals, which depend on their number;
-            specification and mechanism disagree; a mean is given that was not asked for; or private data lack a
-            mechanism or have a seed.
+        SupersededError: an earlier release admitted the job: its records would have no places.
+        PrivacyError: specification and mechanism disagree; a mean is given that was not asked for; or private data lack
+            a mechanism or have a seed.
     """
     if not data_public and (mechanism is None or spec.seed is not None):
         raise PrivacyError("private data need a mechanism and must not have a seed")
@@ -349,12 +373,13 @@ def build_plan(
         check_agreement(spec, facts, mechanism, mean_given=mean is not None)
         if steps != mechanism.training.steps:
             raise PrivacyError("the job's steps and its stored mechanism disagree")
-    numerics = _of_rows(numerics or numerics_of(spec, shape.public_sizes(mechanism), features), rows)
-    by = (numerics.passes, numerics.rows_per_pass, models_root, device, numerics.arithmetic)
+    sizes = shape.public_sizes(mechanism)
+    numerics = _numerics(numerics or numerics_of(spec, sizes, features), mechanism, rows)
+    by = (numerics.passes, numerics.rows_per_pass, models_root, device)
     model = build_model(spec.model, shape, task, features, *by)
     training = mechanism.training if mechanism else None
     views = Views.of_job(spec.augmentation, spec.model)
-    numerics, engine = _engine(spec, model, training, numerics, ranks, views)
+    numerics, engine = _engine(spec, model, training, numerics, ranks, views, most_rows(spec, sizes))
     return Plan(
         spec=spec,
         mechanism=mechanism,
@@ -370,8 +395,15 @@ def build_plan(
         device=device,
         ranks=ranks,
         views=views,
-        even_words=numerics.arithmetic > 1 and _even_words(spec, features),
+        even_words=_even_words(spec, features),
     )
+
+
+def _numerics(numerics: Numerics, mechanism: MechanismConfig | None, rows: int | None) -> Numerics:
+    """The numerics with passes of so many rows. Raises SupersededError: see build_plan."""
+    if mechanism is not None and numerics.arithmetic != PLACES:
+        raise SupersededError("this release does not have the arithmetic of the job's stored numerics")
+    return numerics if rows is None else numerics.of_rows(rows)
 
 
 def _even_words(spec: JobSpec, features: Features) -> bool:
@@ -381,12 +413,6 @@ def _even_words(spec: JobSpec, features: Features) -> bool:
     return isinstance(words, HashedText | Words) and words.binary
 
 
-def _of_rows(numerics: Numerics, rows: int | None) -> Numerics:
-    if rows is None:
-        return numerics
-    return numerics.of_one_record() if rows == 1 else numerics.of_rows(rows)
-
-
 def _engine(
     spec: JobSpec,
     model: Model,
@@ -394,14 +420,13 @@ def _engine(
     numerics: Numerics,
     ranks: Ranks,
     views: Views | None,
+    most: int,
 ) -> tuple[Numerics, GradientEngine]:
-    """The numerics, with the slack of integer totals, and the engine that adds passes so."""
-    numerics = numerics.of_numbers(model.numbers)
+    """The numerics, with the slack of integer totals, and the engine that adds passes so. `most`: rows of one sum."""
     grid, sharded = None, _is_sharded(spec, ranks)
-    if numerics.totals == "integers":
-        grid = Grid(numerics.records_bound, numerics.rows_per_pass, ranks, sharded)
-    elif training is not None and ranks.size > 1:
-        raise PrivacyError("several processes need totals in integers: this job's are in float64")
+    if training is not None:
+        numerics = numerics.of_numbers(model.numbers, most, training.records_per_unit)
+        grid = Grid(most, numerics.rows_per_pass, ranks, sharded)
     over = Floats(ranks, sharded)
     return numerics, build_engine(
         model,
@@ -410,7 +435,6 @@ def _engine(
         positions=numerics.positions,
         sums=numerics.sums,
         group=numerics.group,
-        arithmetic=numerics.arithmetic,
         grid=grid,
         over=over,
         views=views,
@@ -436,6 +460,8 @@ def _facts(
     mechanism: MechanismConfig, shape: Shape, task: Task, holdout_public: bool, holdout_account: AccountName
 ) -> PublicFacts:
     """The public facts from which the mechanism is derived again, as at admission."""
+    k = mechanism.training.records_per_unit
+    slots = slots_of(shape.slots, shape.records_train, shape.records_holdout, k)
     return PublicFacts(
         records_train=shape.records_train,
         records_holdout=shape.records_holdout,
@@ -445,4 +471,5 @@ def _facts(
         holdout_is_private=not holdout_public,
         holdout_account=holdout_account,
         delta=mechanism.target_delta,
+        slots=slots.train.units,
     )

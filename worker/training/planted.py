@@ -14,11 +14,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from app.contracts.slots import PartSlots
 from app.errors import PrivacyError
 from app.privacy.canaries import coins, decoys
+from app.privacy.slots import rows_of_step
 from worker.clipping.engine import Clip
-from worker.data.ranks import own_rows
+from worker.data.passes import EMPTY
 from worker.data.records import Records
+from worker.data.slots import Slotted
 from worker.messages import Start
 from worker.models.base import Parameters
 from worker.statistics.base import Prepare
@@ -42,6 +45,8 @@ class PlantedRecords:
     def __init__(self, plan: Plan, every: Records, inside: NDArray[np.bool_], per_unit: int) -> None:
         self._plan, self._every, self._per_unit = plan, every, per_unit
         self._included = np.flatnonzero(inside)
+        slots = PartSlots(units=len(inside), rows=len(inside) * per_unit)
+        self._rows = rows_of_step(slots, plan.sample_rate, per_unit)  # of a Poisson step
 
     @property
     def units(self) -> int:
@@ -61,10 +66,9 @@ class PlantedRecords:
         """See Canaries.add_to."""
         plan = self._plan
         numbers = np.repeat(self._included if drawn is None else self._included[drawn], self._per_unit)
-        numbers = numbers[own_rows(len(numbers), plan.numerics.rows_per_pass, plan.ranks)]
-        batch = self._every.select(numbers)
-        # A random order keeps rounding from telling of a record; none of these is one.
-        batch.in_random_order = True
+        rows = len(numbers) if drawn is None else max(self._rows, len(numbers))
+        places = np.concatenate([numbers, np.full(rows - len(numbers), EMPTY)])
+        batch = Slotted(self._every, places).own(plan.numerics.rows_per_pass, plan.ranks)
         for name, value in plan.engine.private_sum(model, batch, clip).items():
             total[name] += value
 
@@ -93,7 +97,7 @@ class PlantedRecords:
         for start in range(0, len(self._every), LEFT_AT_ONCE):
             piece = self._every.select(np.arange(start, min(start + LEFT_AT_ONCE, len(self._every))))
             for outputs, of in model.evaluated(parameters, piece):
-                found.append(model.losses(outputs, of.records.labels).double()[: of.count].cpu())
+                found.append(model.losses(outputs, of.records.labels).double()[of.present].cpu())
         return torch.cat(found)
 
 

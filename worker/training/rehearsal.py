@@ -12,7 +12,6 @@ from worker.clipping.engine import Clip
 from worker.data.placed import passes_on, placed
 from worker.models.next_item import NextItem
 from worker.noise.gaussian import GaussianRelease
-from worker.noise.order import RandomOrder, shuffled
 from worker.optimizers.base import Observing, Preconditioned, StepInfo
 from worker.optimizers.pieces import flattened
 from worker.training.plan import Plan
@@ -33,7 +32,6 @@ def rehearse(plan: Plan) -> None:
         # Example errors: the job's own are known only after its items are counted.
         plan.model.effective_errors.restore(0.01, torch.full((plan.model.items + 1,), 0.02))
     records = random_records(plan.model, plan.numerics.rows_per_pass, generator, sparse=plan.sparse)
-    records = shuffled(records, RandomOrder(PUBLIC_KEY).of(STEP, len(records)))  # as sums in float32 ask
     release = GaussianRelease(
         PUBLIC_KEY, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=plan.expected_batch_size
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from app.contracts.hf import HfModel
 from app.formats.model_folder import ModelFolder
 from app.privacy.numerics import ROW_UNIT
+from worker.data.passes import Batch, Pass
 from worker.data.placed import CPU, passes_on
 from worker.data.sequences import SequenceRecords
 from worker.models.base import Parameters
@@ -118,18 +119,26 @@ class HfTuning(ModuleModel):
         return self.folder.vocabulary
 
     def predicted(self, records: SequenceRecords) -> tuple[Tensor, Tensor]:
-        """The ids of all tokens that follow another, (tokens,), and each record's number of them, (n,)."""
+        """The ids of all tokens of public records that follow another, (tokens,), and each record's number of them."""
         targets = self._windows(records)[1]
         return targets[targets != 0] - 1, (targets != 0).sum(dim=1)
 
-    def token_scores(self, parameters: Parameters, records: SequenceRecords) -> tuple[Tensor, Tensor]:
-        """Each record's loss, float64 (n,), and each predicted token's, float64 (tokens,)."""
-        module, means, tokens = self.filled(parameters), [torch.zeros(0)], [torch.zeros(0)]
-        with torch.no_grad():
-            for each in passes_on(self.device, records, self.rows_per_pass, self.dtype):
-                losses, targets = (of.cpu() for of in self.token_losses(module, each.records))
-                means.append(token_mean(losses, targets)[: each.count])
-                tokens.append(losses[targets != 0])  # padding rows have no targets
+    def scored(
+        self, parameters: Parameters, records: Batch[SequenceRecords]
+    ) -> Iterator[tuple[Tensor, Tensor, Pass[SequenceRecords]]]:
+        """Each place's loss, (P, T), and its token's id + 1, int64 (P, T), 0 where none is predicted; for each pass."""
+        module = self.filled(parameters)
+        for each in passes_on(self.device, records, self.rows_per_pass, self.dtype):
+            with torch.no_grad():
+                losses, targets = self.token_losses(module, each.records)
+            yield losses, targets, each
+
+    def token_scores(self, parameters: Parameters, records: Batch[SequenceRecords]) -> tuple[Tensor, Tensor]:
+        """Of public records: each one's loss, float64 (n,), and each predicted token's, float64 (tokens,)."""
+        means, tokens = [torch.zeros(0)], [torch.zeros(0)]
+        for losses, targets, each in self.scored(parameters, records):
+            means.append(token_mean(losses, targets)[each.present].cpu())
+            tokens.append(losses[targets != 0].cpu())  # empty rows have no targets
         return torch.cat(means).double(), torch.cat(tokens).double()
 
     def _logits(self, module: nn.Module, records: SequenceRecords) -> Tensor:

@@ -1,6 +1,7 @@
-"""Squared lengths of float32 gradients, in float64: compiled, or by torch with the same bits.
+"""Squared lengths in float64: of float32 numbers compiled, or by torch with the same bits.
 
-A float32's square is exact in float64. LANES sums are added side by side, and then one after the other.
+A float32's square is exact in float64; one of float64 is rounded once. LANES sums are added side by side, and then one
+after the other.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ LANES = 32  # as in steps.c
 
 
 def squared_lengths(numbers: Tensor) -> Tensor:
-    """Each row's sum of squares of float32 (n, m), float64 (n,). Errs by at most (m + 8) · 2⁻⁵³ of itself.
+    """Each row's sum of squares of (n, m), float64 (n,). Errs by at most (m + 8) · 2⁻⁵³ of itself.
+
+    Each row's numbers are added in one order, whatever the other rows are.
 
     >>> squared_lengths(torch.tensor([[3.0, 4.0]]))
     tensor([25.], dtype=torch.float64)

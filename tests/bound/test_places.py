@@ -1,0 +1,214 @@
+"""One record more changes a sum by at most C · slack, whatever kernels do with places.
+
+A planted kernel treats places so differently that no self-test is needed to see it: in odd rows it computes something
+else. Records that are packed one after the other then move each other by more than C. In rows of their own they do not.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch.overrides import TorchFunctionMode
+
+from app.contracts.job_spec import Clipping, GruRecModel, MlpModel, TransformerRecModel
+from app.privacy.mechanism import TrainingMechanism
+from app.privacy.numerics import grid_slack, sensitivity_slack
+from app.privacy.releases import SCORE
+from tests.bound.worst import C, flat, sums_of
+from tests.by_night import but
+from worker.clipping.build import build_engine
+from worker.clipping.engine import GradientEngine
+from worker.clipping.totals import Grid
+from worker.data.passes import EMPTY
+from worker.data.records import Records
+from worker.data.slots import Slotted
+from worker.models.base import Model, Parameters
+from worker.models.linear import Linear
+from worker.models.matrix_factorization import MatrixFactorization
+from worker.models.networks import Network
+from worker.models.next_item import NextItem
+from worker.training.self_test import random_parameters, random_records
+
+P = 8
+ROWS = 3 * P + 1  # the last pass is padded
+ODD_ROWS = -0.7  # what the planted kernel multiplies odd rows by
+GRU = GruRecModel(dim=19, layers=3, max_length=6)
+MODELS: dict[str, tuple[Model, int]] = {
+    "linear": (Linear(33, 5, bias=True, rows_per_pass=P, dtype=torch.float32), 1),
+    "sparse": (Linear(500, 3, rows_per_pass=P), 1),
+    "ratings": (MatrixFactorization(20, 30, 7, (1.0, 5.0), rows_per_pass=P), 1),
+    "mlp": (Network(33, 4, MlpModel(hidden=[33, 7, 31, 65], activation="relu"), torch.float32, P), 1),
+    "gru": (NextItem(50, GRU, torch.float32, P), 2 * GRU.max_length),
+    "transformer": (
+        NextItem(50, TransformerRecModel(dim=18, heads=2, blocks=2, max_length=7), torch.float32, P),
+        2 * 7,
+    ),
+}
+PLANTED = {torch.sigmoid, torch.relu, torch.nn.functional.relu, torch.nn.functional.linear, torch.softmax}
+
+
+class _ByPlace(TorchFunctionMode):
+    """Kernels whose odd rows are computed otherwise, forward and backward."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func not in PLANTED or out.dim() < 2 or len(out) != P:
+            return out
+        return out * torch.where(torch.arange(P) % 2 == 0, 1.0, ODD_ROWS).to(out.dtype).view(-1, *[1] * (out.dim() - 1))
+
+
+def _of(name: str, gain: float = 30.0) -> tuple[Model, Parameters, Records, GradientEngine]:
+    model, positions = MODELS[name]
+    generator = torch.Generator().manual_seed(1)
+    parameters = random_parameters(model, generator, gain)
+    records = random_records(model, ROWS, generator, sparse=name == "sparse")
+    return model, parameters, records, _engine(model, positions)
+
+
+def _engine(model: Model, positions: int, kind: str = "flat") -> GradientEngine:
+    training = TrainingMechanism.model_validate(
+        {
+            "sampling": "full_batch",
+            "sample_rate": 1.0,
+            "steps": 1,
+            "noise_multiplier": 1.0,
+            "max_grad_norm": C,
+            "clipping": kind,
+            "expected_batch_size": 32,
+        }
+    )
+    clipping = Clipping.model_validate({"kind": kind, "max_grad_norm": C})
+    sums: Any = "float32" if model.dtype == torch.float32 else "float64"
+    return build_engine(model, clipping, training, positions=positions, sums=sums, grid=Grid(ROWS, P))
+
+
+def _slack(name: str) -> float:
+    model, positions = MODELS[name]
+    group = 48 if model.dtype == torch.float32 else None
+    return sensitivity_slack(ROWS, P, positions, group) + grid_slack(ROWS, P, model.numbers, 1)
+
+
+def _neighbours(n: int, x: int, seed: int = 0) -> list[NDArray[np.int64]]:
+    """Rows of n records, record x among them, and the same without x."""
+    order = np.random.default_rng(seed).permutation(ROWS)
+    occupants = np.full(ROWS, EMPTY)
+    occupants[order[:n]] = [x, *(number for number in range(ROWS) if number != x)][:n]
+    return [occupants, np.where(occupants == x, EMPTY, occupants)]
+
+
+def _heavy(engine: GradientEngine, parameters: Parameters, records: Records) -> int:
+    """A record whose gradient alone is as long as C: at large gains many are 0."""
+    for number in range(ROWS):
+        alone = np.append(np.full(ROWS - 1, EMPTY), number)
+        if float(flat(engine.private_sum(parameters, Slotted(records, alone))).norm()) > 0.99 * C:
+            return number
+    raise AssertionError("no record has a long gradient")
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _change(name: str, n: int, gain: float = 30.0, seed: int = 0) -> float:
+    """‖S − S′‖ / C for n records and the same without one."""
+    _, parameters, records, engine = _of(name, gain)
+    x = _heavy(engine, parameters, records)
+    whole, fewer = (
+        flat(engine.private_sum(parameters, Slotted(records, occupants))) for occupants in _neighbours(n, x, seed)
+    )
+    assert torch.isfinite(whole).all() and torch.isfinite(fewer).all()
+    return float((whole - fewer).norm()) / C
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_planted_kernel_breaks_packed_records(name: str) -> None:
+    """As the engine was before: one record more moves all later ones. The test below could not fail otherwise."""
+    _, parameters, records, engine = _of(name)
+    everyone, most = np.arange(2 * P + 1), 0.0
+    with _ByPlace():
+        for first in (0, 1, 2):
+            whole, fewer = (
+                flat(engine.private_sum(parameters, Slotted(records, each)))
+                for each in (everyone, np.delete(everyone, first))
+            )
+            most = max(most, float((whole - fewer).norm()) / C)
+    if name in ("mlp", "gru", "transformer"):  # the others call none of the planted kernels
+        assert most > 1.5
+
+
+@pytest.mark.parametrize("n", but([0, 1, 2, P - 1, P, P + 1, 2 * P, 2 * P + 1], lambda n: n in (P, 2 * P + 1)))
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("planted", [False, True])
+def test_one_record_changes_a_sum_by_at_most_c(name: str, planted: bool, n: int) -> None:
+    with _ByPlace() if planted else _threads(torch.get_num_threads()):
+        assert 0.9 < _change(name, n + 1, seed=n) <= _slack(name)
+
+
+@pytest.mark.parametrize("gain", but([1.0, 3.0, 10.0, 30.0], lambda gain: gain in (1.0, 30.0)))
+@pytest.mark.parametrize("threads", but(range(1, 8), lambda threads: threads in (1, 3)))
+@pytest.mark.parametrize("name", MODELS)
+def test_the_bound_holds_at_each_gain_and_number_of_threads(name: str, threads: int, gain: float) -> None:
+    with _threads(threads), _ByPlace():
+        assert 0.9 < _change(name, P + 3, gain, seed=threads) <= _slack(name)
+
+
+@pytest.mark.parametrize("capability", ["default", "avx2", "avx512"])
+def test_the_bound_holds_for_each_capability(capability: str) -> None:
+    """In a process of its own: torch chooses its kernels once."""
+    code = (
+        "from tests.bound import test_places as places\n"
+        "for name in ('gru', 'mlp'):\n"
+        "    places.test_one_record_changes_a_sum_by_at_most_c(name, planted=True, n=9)"
+    )
+    asked = os.environ | {"ATEN_CPU_CAPABILITY": capability}
+    ran = subprocess.run([sys.executable, "-c", code], env=asked, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_other_rows_never_change_a_bit(name: str) -> None:
+    """Passes without a record are the same to the bit with it and without."""
+    _, parameters, records, engine = _of(name)
+    alone = np.full(ROWS, EMPTY)
+    alone[P + 3] = 0
+    rest = np.full(ROWS, EMPTY)
+    rest[[0, 3, 2 * P, 3 * P]] = [1, 2, 3, 4]
+    with _ByPlace():
+        one, others, both = (
+            engine.private_sum(parameters, Slotted(records, each)) for each in (alone, rest, np.maximum(alone, rest))
+        )
+    for key in one:  # integers on one grid: the sum of two totals is exact
+        assert torch.equal(one[key] + others[key], both[key])
+
+
+@pytest.mark.parametrize("what", ["accuracy", "loss"])
+@pytest.mark.parametrize("name", ["linear", "mlp", "gru"])
+def test_one_record_changes_a_score_by_at_most_its_bound(name: str, what: str) -> None:
+    model, parameters, records, _ = _of(name)
+    if what == "accuracy" and not model.classification:
+        return
+    more = {"accuracy": {}, "loss": {"sensitivity": 8.0}}[what]
+    release = SCORE.validate_python({"account": "holdout", "noise_mu": 0.5, "records": 34, "what": what} | more)
+    with _ByPlace():
+        for n in (1, P, 2 * P + 1):
+            sums = [
+                sums_of(release, model, parameters, Slotted(records, occupants))  # type: ignore[arg-type]
+                for occupants in _neighbours(n, 0, n)
+            ]
+            assert 0.0 < float((sums[0] - sums[1]).norm()) <= release.sensitivity
+            assert float(sums[1].sum()) == pytest.approx((n - 1) * release.sensitivity), "empty rows add nothing"
