@@ -1,7 +1,8 @@
 """Work on untrusted input, in a process of its own under limits of memory and time.
 
-A helper process is `python -m app.sandbox`, in its own session, without the service's environment. It reads requests
-from one end of a socket pair and answers there, one JSON document a line: a library's prints cannot mix with an answer.
+A helper process is `python -m app.sandbox`, in its own session, without the service's environment, and confined as an
+attempt is (app.confinement): no network, no other process, and no files but those that its caller names. It reads
+requests from one end of a socket pair and answers there, one JSON document a line: prints cannot mix with an answer.
 So requests and answers are JSON here, whose documents are the callers'. It dies with the service. Whatever happens in
 it, the caller gets a result or a ServiceError.
 
@@ -13,7 +14,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
 import importlib
 import json
 import logging
@@ -27,13 +27,14 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from app import progress
+from app.confinement import Policy, allow_calls, confine, die_with
 from app.errors import LimitError, ServiceError
 from app.processes import loading, plain_environment
 
@@ -44,7 +45,6 @@ MAX_ANSWER_BYTES = 64 * 1024 * 1024
 LOOK_S = 0.5  # how often a call looks whether it is to end
 MAX_WAITING = 16  # calls of one LimitedServer, including the running one
 OUT_OF_MEMORY = 77  # the exit status of a process that has no memory left to report it
-PR_SET_PDEATHSIG = 1
 
 # Signals that end a process if an allocation fails inside a C library, or if the kernel enforces a limit.
 LIMIT_SIGNALS = (signal.SIGKILL, signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
@@ -68,7 +68,13 @@ class Watch:
 
 
 def run_limited(
-    target: str, request: dict[str, Any], *, memory_bytes: int, time_s: float, watch: Watch | None = None
+    target: str,
+    request: dict[str, Any],
+    *,
+    memory_bytes: int,
+    time_s: float,
+    files: Policy = Policy(),
+    watch: Watch | None = None,
 ) -> dict[str, Any]:
     """Runs `target(request)` once in a process of its own and returns its answer.
 
@@ -77,6 +83,7 @@ def run_limited(
         request: JSON. Not on the command line, because it may hold keys.
         memory_bytes: address space of the process (RLIMIT_AS).
         time_s: wall clock, including the start of the process; also its CPU time (RLIMIT_CPU).
+        files: what it may read and write beside the interpreter and this program.
         watch: hears of its progress, and may end it.
 
     Raises:
@@ -85,7 +92,7 @@ def run_limited(
         ServiceError: the target's error, with the same class, code and members; any other failure becomes a plain
             ServiceError whose text holds no value.
     """
-    process = source.take(target, memory_bytes, cpu_s=math.ceil(time_s) + 1)
+    process = source.take(target, memory_bytes, cpu_s=math.ceil(time_s) + 1, files=files)
     try:
         return process.call(target, request, time_s, watch)
     finally:
@@ -96,7 +103,12 @@ class Source(Protocol):
     """Where helper processes come from, and where they go when their work is done."""
 
     def take(
-        self, target: str, memory_bytes: int, preload: Sequence[str] = (), cpu_s: int | None = None
+        self,
+        target: str,
+        memory_bytes: int,
+        preload: Sequence[str] = (),
+        cpu_s: int | None = None,
+        files: Policy = Policy(),
     ) -> HelperProcess: ...
 
     def give_back(self, target: str, process: HelperProcess) -> None: ...
@@ -106,10 +118,15 @@ class Fresh:
     """Starts a process each time and ends it each time. The service's source."""
 
     def take(
-        self, target: str, memory_bytes: int, preload: Sequence[str] = (), cpu_s: int | None = None
+        self,
+        target: str,
+        memory_bytes: int,
+        preload: Sequence[str] = (),
+        cpu_s: int | None = None,
+        files: Policy = Policy(),
     ) -> HelperProcess:
         """A new process, which imports `preload` at once."""
-        return HelperProcess(memory_bytes=memory_bytes, cpu_s=cpu_s, preload=preload)
+        return HelperProcess(memory_bytes=memory_bytes, cpu_s=cpu_s, preload=preload, files=files)
 
     def give_back(self, target: str, process: HelperProcess) -> None:
         """Ends the process."""
@@ -198,7 +215,9 @@ def busy() -> LimitError:
 class HelperProcess:
     """The caller's end of one helper process. Any failure other than a ServiceError kills it."""
 
-    def __init__(self, *, memory_bytes: int, cpu_s: int | None, preload: Sequence[str] = ()) -> None:
+    def __init__(
+        self, *, memory_bytes: int, cpu_s: int | None, preload: Sequence[str] = (), files: Policy = Policy()
+    ) -> None:
         self.memory_bytes, self.cpu_s = memory_bytes, cpu_s
         self.busy = False  # a call waits for its answer
         self._socket, theirs = socket.socketpair()
@@ -207,6 +226,11 @@ class HelperProcess:
             # -P: no module is imported from the folder in which the service was started.
             command = [sys.executable, "-P", "-m", "app.sandbox", str(theirs.fileno()), json.dumps(settings)]
             self._popen = _launch(command, theirs.fileno())
+        # Not on the command line, which other users of the machine see: names of files may be an owner's.
+        with contextlib.suppress(OSError):  # it has ended: its first call says why
+            self._socket.sendall(
+                json.dumps({"readable": _names(files.readable), "writable": _names(files.writable)}).encode() + b"\n"
+            )
 
     @property
     def alive(self) -> bool:
@@ -292,6 +316,10 @@ class HelperProcess:
         return LimitError(f"This needs more memory than the limit of {self.memory_bytes // 2**20} MiB")
 
 
+def _names(paths: Iterable[Path]) -> list[str]:
+    return [str(each) for each in paths]
+
+
 def _left(deadline: float) -> float:
     left = deadline - time.monotonic()
     if left <= 0:
@@ -353,9 +381,10 @@ def _environment() -> dict[str, str]:
 
 
 def _main(fd: int, parent: int, memory_bytes: int, cpu_s: int | None, preload: list[str]) -> None:
-    _die_with(parent)
+    die_with(parent)
     _limit(memory_bytes, cpu_s)
     with socket.socket(fileno=fd) as connection, connection.makefile("rwb") as lines:
+        _confine(**json.loads(lines.readline() or b"{}"))
         with loading():
             for module in preload:
                 importlib.import_module(module)
@@ -370,10 +399,9 @@ def _main(fd: int, parent: int, memory_bytes: int, cpu_s: int | None, preload: l
                 say(_answer(**json.loads(line)))
 
 
-def _die_with(parent: int) -> None:
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # the parent died before the request reached the kernel
-        os._exit(1)
+def _confine(readable: Sequence[str], writable: Sequence[str]) -> None:
+    confine(Policy(tuple(map(Path, readable)), tuple(map(Path, writable))))
+    allow_calls()
 
 
 def _limit(memory_bytes: int, cpu_s: int | None) -> None:

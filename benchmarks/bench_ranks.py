@@ -2,9 +2,9 @@
 
     python benchmarks/bench_ranks.py
 
-A step is what a rank does: its passes, the int64 sum over all ranks (gloo), the noise, the update. Ranks are processes
-of their own. Layouts take turns, round by round; the table has medians over rounds. Processor times are of all ranks
-together. The last column compares a hash of the parameters after the last step with that of one process.
+A step is what a rank does: its passes, the int64 sum over all ranks (shared memory), the noise, the update. Ranks are
+processes of their own. Layouts take turns, round by round; the table has medians over rounds. Processor times are of
+all ranks together. The last column compares a hash of the parameters after the last step with that of one process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import platform
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -30,13 +29,13 @@ import torch  # noqa: E402
 
 from app.contracts.job_spec import MlpModel  # noqa: E402
 from app.processes import ATTEMPT_ENVIRONMENT  # noqa: E402
-from worker.attempt.gloo import GlooRanks  # noqa: E402
+from worker.attempt.together import fork_ranks  # noqa: E402
 from worker.clipping.bookkeeping import Bookkeeping  # noqa: E402
 from worker.clipping.engine import GradientEngine  # noqa: E402
 from worker.clipping.linear import LinearClipping  # noqa: E402
 from worker.clipping.totals import Grid  # noqa: E402
 from worker.data.passes import Prepared  # noqa: E402
-from worker.data.ranks import ALONE, Ranks  # noqa: E402
+from worker.data.ranks import Ranks  # noqa: E402
 from worker.data.records import DenseRecords  # noqa: E402
 from worker.data.slots import Slotted  # noqa: E402
 from worker.models.base import Model  # noqa: E402
@@ -56,9 +55,9 @@ Made by `python benchmarks/bench_ranks.py`.
 Machine: {machine}; load average at the start {load:.2f}.
 
 Medians over {rounds} rounds in which the layouts take turns, of {steps} steps each. A step: the passes of each rank,
-the sum of int64 over gloo, the whole noise in every rank, the update. Processor time is of all ranks together; what it
-grows by from one process to two is the noise that both make, and the exchange. Times by the clock mean nothing unless
-the load was below 0.5.
+the sum of int64 over shared memory, the whole noise in every rank, the update. Processor time is of all ranks together;
+what it grows by from one process to two is the noise that both make, and the exchange. Times by the clock mean nothing
+unless the load was below 0.5.
 
 {table}
 """
@@ -103,10 +102,9 @@ CASES: dict[str, tuple[str, Callable[[Ranks], Made]]] = {
 }
 
 
-def one_rank(case: str, rank: int, size: int, threads: int, meeting: Path) -> dict[str, object]:
+def one_rank(case: str, ranks: Ranks, threads: int) -> dict[str, object]:
     """Runs the steps as one rank. Returns seconds a step, by the clock and of processor time, and a hash."""
     torch.set_num_threads(threads)
-    ranks: Ranks = ALONE if size == 1 else GlooRanks(meeting, rank, size)
     engine, model, batch, n = CASES[case][1](ranks)
     release = GaussianRelease(KEY, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=n)
     parameters = model.init(KEY)
@@ -129,22 +127,9 @@ def one_rank(case: str, rank: int, size: int, threads: int, meeting: Path) -> di
 
 def run(case: str, size: int, threads: int) -> tuple[float, float, str]:
     """One round of a layout: milliseconds a step by the clock, of processor time of all ranks, and the hash."""
-    with tempfile.TemporaryDirectory() as folder:
-        asked = [
-            "--case",
-            case,
-            "--size",
-            str(size),
-            "--threads",
-            str(threads),
-            "--meeting",
-            str(Path(folder) / "ranks"),
-        ]
-        lines = [[sys.executable, __file__, *asked, "--rank", str(rank)] for rank in range(size)]
-        started = [
-            subprocess.Popen(line, stdout=subprocess.PIPE, env=os.environ | ATTEMPT_ENVIRONMENT) for line in lines
-        ]
-        said = [json.loads(each.communicate()[0]) for each in started]
+    line = [sys.executable, __file__, "--case", case, "--size", str(size), "--threads", str(threads)]
+    done = subprocess.run(line, stdout=subprocess.PIPE, env=os.environ | ATTEMPT_ENVIRONMENT, check=True)
+    said = [json.loads(each) for each in done.stdout.splitlines()]
     digests = {each["digest"] for each in said}
     assert len(digests) == 1, "ranks end with the same parameters"
     clock, processor = max(each["clock"] for each in said), sum(each["processor"] for each in said)
@@ -182,11 +167,13 @@ def processor_name() -> str:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    for option, kind in (("case", str), ("rank", int), ("size", int), ("threads", int), ("meeting", Path)):
+    for option, kind in (("case", str), ("size", int), ("threads", int)):
         parser.add_argument(f"--{option}", type=kind)
     asked = parser.parse_args()
     if asked.case is None:
         main()
     else:
-        found_here = one_rank(asked.case, asked.rank, asked.size, asked.threads, asked.meeting)
-        sys.stdout.write(json.dumps(found_here))
+        forked = fork_ranks(asked.size)
+        os.write(1, json.dumps(one_rank(asked.case, forked.ranks, asked.threads)).encode() + b"\n")
+        for pid in forked.pids[1:] if forked.rank == 0 else ():
+            os.waitpid(pid, 0)

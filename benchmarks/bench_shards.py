@@ -2,7 +2,7 @@
 
     python benchmarks/bench_shards.py
 
-A step is what a rank does: its passes, the int64 sum over all ranks (gloo), the noise, the update by DP-Adam.
+A step is what a rank does: its passes, the int64 sum over all ranks (shared memory), the noise, the update by DP-Adam.
 Ranks are processes of their own. "Above" is the peak resident memory (VmHWM) less what the process had before it made
 the model's parameters: libraries and records. The state's bytes are counted. The last column compares a hash of the
 parameters after the last step with that of one process.
@@ -18,7 +18,6 @@ import platform
 import resource
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -30,10 +29,10 @@ import torch  # noqa: E402
 
 from app.contracts.job_spec import MlpModel  # noqa: E402
 from app.processes import ATTEMPT_ENVIRONMENT  # noqa: E402
-from worker.attempt.gloo import GlooRanks  # noqa: E402
+from worker.attempt.together import fork_ranks  # noqa: E402
 from worker.clipping.bookkeeping import Bookkeeping  # noqa: E402
 from worker.clipping.totals import Grid  # noqa: E402
-from worker.data.ranks import ALONE, Ranks  # noqa: E402
+from worker.data.ranks import Ranks  # noqa: E402
 from worker.data.records import DenseRecords  # noqa: E402
 from worker.data.shards import Shards  # noqa: E402
 from worker.data.slots import Slotted  # noqa: E402
@@ -79,10 +78,9 @@ def records(ranks: Ranks) -> Slotted[DenseRecords]:
     return Slotted(DenseRecords(x, y), np.arange(RECORDS)).own(ROWS, ranks)
 
 
-def one_rank(rank: int, size: int, meeting: Path, *, shard: bool) -> dict[str, object]:
+def one_rank(ranks: Ranks, *, shard: bool) -> dict[str, object]:
     """Runs the steps as one rank. Returns its memory in bytes, processor seconds a step, and a hash."""
     torch.set_num_threads(1)
-    ranks: Ranks = ALONE if size == 1 else GlooRanks(meeting, rank, size)
     batch = records(ranks)
     before = peak()
     network = Network(FEATURES, CLASSES, MlpModel(hidden=list(HIDDEN)), torch.float32, ROWS, torch.device("cpu"))
@@ -126,12 +124,9 @@ def peak() -> int:
 
 def run(size: int, shard: bool) -> list[dict[str, object]]:
     """What each rank of a layout says."""
-    with tempfile.TemporaryDirectory() as folder:
-        asked = ["--size", str(size), "--shard", str(int(shard)), "--meeting", str(Path(folder) / "ranks")]
-        lines = [[sys.executable, __file__, *asked, "--rank", str(rank)] for rank in range(size)]
-        environment = os.environ | ATTEMPT_ENVIRONMENT
-        started = [subprocess.Popen(line, stdout=subprocess.PIPE, env=environment) for line in lines]
-        return [json.loads(each.communicate()[0]) for each in started]
+    line = [sys.executable, __file__, "--size", str(size), "--shard", str(int(shard))]
+    done = subprocess.run(line, stdout=subprocess.PIPE, env=os.environ | ATTEMPT_ENVIRONMENT, check=True)
+    return [json.loads(each) for each in done.stdout.splitlines()]
 
 
 def main() -> None:
@@ -167,11 +162,13 @@ def processor_name() -> str:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    for option, kind in (("rank", int), ("size", int), ("shard", int), ("meeting", Path)):
+    for option, kind in (("size", int), ("shard", int)):
         parser.add_argument(f"--{option}", type=kind)
     asked = parser.parse_args()
-    if asked.rank is None:
+    if asked.size is None:
         main()
     else:
-        found_here = one_rank(asked.rank, asked.size, asked.meeting, shard=bool(asked.shard))
-        sys.stdout.write(json.dumps(found_here))
+        forked = fork_ranks(asked.size)
+        os.write(1, json.dumps(one_rank(forked.ranks, shard=bool(asked.shard))).encode() + b"\n")
+        for pid in forked.pids[1:] if forked.rank == 0 else ():
+            os.waitpid(pid, 0)

@@ -8,6 +8,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.contracts.dataset_spec import DatasetSpec
+from app.contracts.slots import PartSlots, Slots
 from app.contracts.stored import PartFiles, Shape
 from app.db.engine import Database
 from app.db.models import ApiKey, Dataset, Grant
@@ -60,12 +61,14 @@ def add_dataset(
     parts: dict[str, Any] | None = None,
     shared: bool = True,
     declaration: int = 1,
+    slots: bool = True,
     **changes: Any,
 ) -> str:
     """A data set's row and, where it is private, its account. Its files are not there.
 
     Args:
         declaration: the version of the declaration.
+        slots: they are stated.
         shared: every analyst and owner key that is there may train on it.
     """
     spec = DatasetSpec.model_validate(dataset_spec(**changes))
@@ -82,7 +85,12 @@ def add_dataset(
                 declaration=declaration,
                 spec=spec.model_dump(mode="json"),
                 shape=Shape(
-                    records_train=records - held_out, records_holdout=held_out, features=2, outputs=2, sparse=False
+                    records_train=records - held_out,
+                    records_holdout=held_out,
+                    features=2,
+                    outputs=2,
+                    sparse=False,
+                    slots=slots_for(records - held_out, held_out) if held_out and slots else None,
                 ),
                 parts=PartFiles.model_validate(parts or {}),
                 content_sha256="0" * 64,
@@ -160,3 +168,10 @@ def release(log: AttemptLog, said: dict[str, Any]) -> None:
 def delivered(said: dict[str, Any]) -> Delivered:
     """A file that a job delivers."""
     return Delivered(**said)
+
+
+def slots_for(train: int, holdout: int, per_unit: int = 1) -> Slots:
+    """Twice the declared records and 64 in both parts, as data sets from before slots admitted to train on."""
+    units = [2 * each + 64 for each in (train, holdout)]
+    places = [PartSlots(units=each, rows=per_unit * each) for each in units]
+    return Slots(train=places[0], holdout=places[1])

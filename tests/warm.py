@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Engine, event
 from sqlalchemy.util import LRUCache
 
+from app.confinement import Policy
 from app.sandbox import HelperProcess, Source
 
 # What services ask for by default. Tests of the limits themselves get fresh processes.
 KEPT = {"app.privacy.pricing_server:answer", "app.formats.parse:parse"}
 ENOUGH_CPU_S = 301
+# What kept processes may read and write, as one serves many requests; and those that run code of the tests.
+WIDE = Policy((Path(__file__).parent,), (Path(tempfile.gettempdir()), Path("/dev/shm")))  # noqa: S108 - fuzzed files lie there
 
 
 class Warm:
@@ -29,7 +34,12 @@ class Warm:
         self.idle: dict[tuple[str, int, int | None], list[HelperProcess]] = defaultdict(list)
 
     def take(
-        self, target: str, memory_bytes: int, preload: Sequence[str] = (), cpu_s: int | None = None
+        self,
+        target: str,
+        memory_bytes: int,
+        preload: Sequence[str] = (),
+        cpu_s: int | None = None,
+        files: Policy = Policy(),
     ) -> HelperProcess:
         with self.lock:
             idle = self.idle[target, memory_bytes, cpu_s]
@@ -37,7 +47,8 @@ class Warm:
                 idle.remove(process)
                 if process.alive:
                     return process
-        return self.fresh.take(target, memory_bytes, preload, cpu_s)
+        files = WIDE if target in KEPT or target.startswith("tests.") else files
+        return self.fresh.take(target, memory_bytes, preload, cpu_s, files)
 
     def give_back(self, target: str, process: HelperProcess) -> None:
         kept = target in KEPT and process.cpu_s in (None, ENOUGH_CPU_S)

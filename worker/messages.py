@@ -105,7 +105,7 @@ class Shape(Document):
     def public_sizes(self, mechanism: MechanismConfig | None) -> PublicSizes:
         """The public sizes that determine the numerics."""
         per_unit = mechanism.training.records_per_unit if mechanism else 1
-        slots = slots_of(self.slots, self.records_train, self.records_holdout, per_unit).train
+        slots = slots_of(self.slots, self.records_train, per_unit).train
         return PublicSizes(self.records_train, per_unit, self.features, self.outputs, self.sparse, slots)
 
 

@@ -31,7 +31,6 @@ from app.repeat import in_thread
 from app.settings import get_settings
 from worker.attempt.devices import on_this_machine
 from worker.attempt.fork_server import ForkServer
-from worker.attempt.policy import NETWORK_DEVICES
 from worker.attempt.sandbox import default_memory_bytes, probe
 from worker.attempt.supervisor import STOPPING, run_attempt
 from worker.celery_app import app
@@ -81,25 +80,14 @@ def _kinds() -> frozenset[Kind]:
 @cache
 def _processes() -> int:
     """The most ranks of an attempt on processors here."""
-    most = get_settings().worker_processes or min(len(os.sched_getaffinity(0)), MOST_PROCESSES)
-    return most if most == 1 or _ranks_meet() else 1
+    return get_settings().worker_processes or min(len(os.sched_getaffinity(0)), MOST_PROCESSES)
 
 
 @cache
 def _member() -> Member | None:
     """This worker's crew, if it has a GPU to lend."""
     crew, device = get_settings().crew, _device()
-    return Member(crew, device) if crew is not None and device.kind == "cuda" and _ranks_meet() else None
-
-
-@cache
-def _ranks_meet() -> bool:
-    """True if the ranks of an attempt reach each other over the attempt's own loopback."""
-    sandbox = _sandbox()
-    if sandbox is None or sandbox.network != "loopback" or not NETWORK_DEVICES[0].is_dir():
-        logger.warning("the processes of an attempt cannot reach each other here: jobs run in one process")
-        return False
-    return True
+    return Member(crew, device) if crew is not None and device.kind == "cuda" else None
 
 
 @cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 
+from app.confinement import Policy
 from app.contracts.hf import HfModel, adapted, size
 from app.contracts.job_spec import JobSpec
 from app.errors import InvalidRequest, LimitError
@@ -84,6 +85,7 @@ def _chat_refusal(_sha256: str, template: str, config: str) -> str:
             {"template": template, "config": config},
             memory_bytes=TEMPLATE_MEMORY,
             time_s=TEMPLATE_TIME_S,
+            files=Policy(tuple(Path(name) for name in (template, config) if name)),
         )
     except LimitError:
         return f"the model's chat template takes more than {TEMPLATE_TIME_S:g} s, or too much memory"

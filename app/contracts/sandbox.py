@@ -11,9 +11,10 @@ class Sandbox(Document):
     """The protections that are on. The worker tests each one and never infers it from a version or a setting.
 
     Attributes:
-        seccomp: system calls that an attempt does not need are refused.
+        seccomp: only the system calls of docs/system-calls.md are allowed; no socket, no other process.
         landlock: only the interpreter, libraries and the attempt's own files of the file system are visible.
-        network: `loopback`: an empty network of its own; `none`: no socket can be made; `host`: open.
+        network: `loopback`: an empty network, and System V's memory, of its own; `none`: no socket can be made;
+            `host`: open.
         memory_limit_bytes: the limit of its cgroup, or of its data segment (RLIMIT_DATA).
     """
 

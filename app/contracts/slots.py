@@ -66,13 +66,13 @@ class PartSlots(Document):
 
 
 class Slots(Document):
-    """The places of a private data set. `holdout`: None where there is no hold-out, or a public one."""
+    """The places of a private data set. `holdout`: None where there is no private hold-out, or nothing bounds it."""
 
     train: PartSlots
     holdout: PartSlots | None = None
 
     def __add__(self, other: Slots) -> Slots:
         """Returns the places of two blocks together."""
-        held_out = [each.holdout for each in (self, other) if each.holdout is not None]
-        holdout = held_out[0] + held_out[1] if len(held_out) == 2 else next(iter(held_out), None)
-        return Slots(train=self.train + other.train, holdout=holdout)
+        if self.holdout is None or other.holdout is None:  # of one block it is not known, so neither of both
+            return Slots(train=self.train + other.train)
+        return Slots(train=self.train + other.train, holdout=self.holdout + other.holdout)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
+from app.confinement import Policy
 from app.contracts.base import Document
 from app.formats.asked import ParsedFiles, ParseRequest, PartCounts, RecountRequest
 from app.sandbox import Watch, busy, run_limited
@@ -52,7 +54,9 @@ class Parsers:
             InvalidRequest: a file does not match the specification.
             LimitError: it took more memory or time than is allowed; with status 503, no process became free in time.
         """
-        return ParsedFiles.model_validate(self._run(PARSER, request, watch))
+        names = [request.file, *([request.holdout_file] if request.holdout_file is not None else [])]
+        files = Policy(tuple(map(Path, names)), (Path(request.output_dir),))
+        return ParsedFiles.model_validate(self._run(PARSER, request, files, watch))
 
     def recount(self, request: RecountRequest) -> PartCounts:
         """Runs app.formats.recount.recount under the same limits.
@@ -60,14 +64,16 @@ class Parsers:
         Raises:
             DataDamagedError, LimitError: as above.
         """
-        return PartCounts.model_validate(self._run(RECOUNTER, request))
+        parts = [each for each in (request.train, request.holdout) if each is not None]
+        files = Policy(tuple(Path(each.path).parent for each in parts))  # an index lies beside its part
+        return PartCounts.model_validate(self._run(RECOUNTER, request, files))
 
-    def _run(self, target: str, request: Document, watch: Watch | None = None) -> object:
+    def _run(self, target: str, request: Document, files: Policy, watch: Watch | None = None) -> object:
         if not self._free.acquire(timeout=self._settings.parse_wait_s):
             raise busy()
         try:
             memory_bytes = self._settings.parse_memory_bytes
             asked = request.model_dump(mode="json")
-            return run_limited(target, asked, memory_bytes=memory_bytes, time_s=self._time_s, watch=watch)
+            return run_limited(target, asked, memory_bytes=memory_bytes, time_s=self._time_s, files=files, watch=watch)
         finally:
             self._free.release()

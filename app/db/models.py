@@ -366,7 +366,7 @@ class Attempt(Base):
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
     number: Mapped[int] = mapped_column(primary_key=True)
     worker: Mapped[str]
-    status: Mapped[str]  # running | succeeded | failed | cancelled | paused | lost | crashed
+    status: Mapped[str]  # running | succeeded | failed | cancelled | paused | lost | lapsed | crashed
     started_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]
     device: Mapped[str | None]  # "cpu" or "cuda", once it is ready

@@ -158,6 +158,12 @@ def _check_evaluation(spec: JobSpec, facts: DatasetFacts, steps: int) -> None:
         return
     if spec.evaluation.on == "holdout" and facts.spec.holdout is None:
         raise InvalidRequest.at("/evaluation", "this data set has no hold-out: leave the evaluation out")
+    if spec.evaluation.on == "holdout" and facts.holdout_is_private and facts.slots.holdout is None:
+        detail = (
+            "this data set was registered before there were slots, and nothing bounds its hold-out: ask its owner to "
+            "state slots (`scrimp datasets slots`), or leave the evaluation out"
+        )
+        raise InvalidRequest.at("/evaluation", detail)
     if spec.evaluation.points > steps:
         raise InvalidRequest.at("/evaluation/points", f"there are only {steps} steps: ask for at most as many points")
     _check_groups(spec.evaluation, facts)

@@ -65,7 +65,7 @@ class DatasetFacts:
     @property
     def slots(self) -> Slots:
         """The places of its parts."""
-        return slots_of(self.stated_slots, self.records_train, self.records_holdout, self.records_per_unit)
+        return slots_of(self.stated_slots, self.records_train, self.records_per_unit)
 
     @property
     def sizes(self) -> PublicSizes:

@@ -201,7 +201,7 @@ def blocks_of(
             label=label_of(block),
             records_train=block.shape.records_train,
             records_holdout=block.shape.records_holdout,
-            slots=slots_of(block.shape.slots, block.shape.records_train, block.shape.records_holdout, per_unit),
+            slots=slots_of(block.shape.slots, block.shape.records_train, per_unit),
             left=Units.model_validate(budgets.with_own(remaining_of(account), own.get(block.id))),
         )
         for block, account in found

@@ -327,9 +327,9 @@ def _waiting_for(job: JobLike, gpus: GpuWorkers) -> Literal["cuda", "gpus", "pro
 
 
 def shown_status(attempt: Attempt | Row[Any] | SimpleNamespace) -> str:
-    """An attempt's status as callers see it. `crashed` is `lost`: a crash may depend on private data, such as lengths
-    that need too much memory."""
-    return "lost" if attempt.status == "crashed" else str(attempt.status)
+    """An attempt's status as callers see it. `crashed` and `lapsed` are `lost`: a crash may depend on private data,
+    such as lengths that need too much memory."""
+    return "lost" if attempt.status in ("crashed", "lapsed") else str(attempt.status)
 
 
 def tags_of(job: JobLike) -> list[str]:

@@ -7,8 +7,9 @@ locks are taken in one order: workers of a crew, study, job, key, account.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
@@ -23,6 +24,8 @@ from app.lifecycle.settle import limit_of_running
 from app.lifecycle.states import ACTIVE, IS_DUE, append_event, notify
 
 LONGEST_BACKOFF_S = 60.0
+LAPSES = 10  # so many lapsed leases end a job where one crash would
+Gone = Literal["lost", "lapsed", "crashed"]
 
 
 @dataclass(frozen=True)
@@ -145,14 +148,15 @@ def end_attempt(session: Session, job: Job, status: str) -> None:
         measures.count_within(session, measures.KEY_SECONDS, job.key_id, amount=ran)
 
 
-def give_back(session: Session, job: Job, how: Literal["lost", "crashed"], max_attempts: int) -> None:
+def give_back(session: Session, job: Job, how: Gone, max_attempts: int) -> None:
     """Queues the job of a gone attempt again; a replay under the same keys is identical and free.
 
-    `lost`: the worker died or was stopped. That cause is external, so the job never fails for it, however often it
-    happens. `crashed`: the attempt's own process died under a living worker (the kernel may have killed it for memory
-    that private lengths needed); after `max_attempts` the job fails and nothing is released. A job that was being
-    cancelled is cancelled, and one that was being paused is paused. From the second time on a job waits before it may
-    be claimed again.
+    `lost`: the worker was stopped, or what it needs was away. That cause is external, so the job never fails for it,
+    however often it happens. `lapsed`: nobody renewed its lease, as the worker died or cannot reach the database, or
+    the attempt has ended it; after LAPSES times `max_attempts` the job fails as one that crashed. `crashed`: the
+    attempt's own process died under a living worker (the kernel may have killed it for memory that private lengths
+    needed); after `max_attempts` the job fails and nothing is released. A job that was being cancelled is cancelled,
+    and one that was being paused is paused. From the second time on a job waits before it may be claimed again.
     """
     end_attempt(session, job, how)
     # The event does not say how: a crash may depend on private data.
@@ -162,11 +166,12 @@ def give_back(session: Session, job: Job, how: Literal["lost", "crashed"], max_a
         return
     ended = session.execute(
         select(Attempt.status, func.count())
-        .where(Attempt.job_id == job.id, Attempt.status.in_(("lost", "crashed")))
+        .where(Attempt.job_id == job.id, Attempt.status.in_(get_args(Gone)))
         .group_by(Attempt.status)
     )
     gone = {row[0]: row[1] for row in ended}
-    if how == "crashed" and gone[how] >= max_attempts:
+    most = {"lost": math.inf, "lapsed": LAPSES * max_attempts, "crashed": max_attempts}
+    if gone[how] >= most[how]:
         message = f"{gone[how]} attempts ended without a result ({how})"
         failure = Failure(code="worker-crashed", message=message)
         studies.end(session, job, "failed", failure=failure, own_fault=True)
@@ -184,7 +189,7 @@ def give_back(session: Session, job: Job, how: Literal["lost", "crashed"], max_a
 
 
 def backoff_s(gone: int) -> float:
-    """Returns the seconds that a job waits after `gone` lost or crashed attempts: 0, 1, 2, 4, …
+    """Returns the seconds that a job waits after `gone` attempts without an end of its own: 0, 1, 2, 4, …
 
     >>> [backoff_s(gone) for gone in range(1, 5)]
     [0.0, 1.0, 2.0, 4.0]

@@ -149,7 +149,8 @@ def release(db: Database, job_id: str, number: int, gpus: Sequence[int]) -> None
     waited for them: a gang, and one for each GPU that was borrowed, whose workers heard of jobs that they could not
     take."""
     with db.write() as session:
-        lost = update(Attempt).where(Attempt.job_id == job_id, Attempt.number == number, Attempt.status == "lost")
+        is_lost = Attempt.status.in_(("lost", "lapsed"))
+        lost = update(Attempt).where(Attempt.job_id == job_id, Attempt.number == number, is_lost)
         session.execute(lost.values(gpus=None))
         _wake(session, len(gpus) - 1)
 
@@ -207,7 +208,7 @@ def _held(session: Session, lease_s: float, asker: tuple[str, tuple[int, ...]] |
     running = what.join(Job, (Job.id == Attempt.job_id) & (Job.attempt == Attempt.number)).where(Job.status.in_(ACTIVE))
     # The processes of a lapsed lease end within one more, as their leader cannot renew it.
     recently = Attempt.ended_at > now_there(session) - timedelta(seconds=lease_s)
-    lost = session.execute(what.where(Attempt.status == "lost", recently))
+    lost = session.execute(what.where(Attempt.status.in_(("lost", "lapsed")), recently))
     rows = [*session.execute(running), *((crew, gpus) for crew, gpus in lost if (crew, gpus) != asker)]
     held: defaultdict[str, set[int]] = defaultdict(set)
     for crew, gpus in rows:

@@ -38,7 +38,7 @@ def reap_expired(db: Database, max_attempts: int) -> int:
             lapsed = select(Job).where(Job.id == job_id, *LAPSED).with_for_update(key_share=True)
             job = session.scalars(lapsed).one_or_none()
             if job is not None:
-                give_back(session, job, "lost", max_attempts)
+                give_back(session, job, "lapsed", max_attempts)
                 reaped += 1
     return reaped
 

@@ -320,8 +320,9 @@ def _rows_per_step(spec: JobSpec, sizes: PublicSizes) -> int:
         return max(1, spec.sampling.batch(sizes.records) * sizes.records_per_unit)
     if spec.sampling.is_sampled:
         return _drawn_rows(spec, sizes)
-    batches = spec.sampling.batches if isinstance(spec.sampling, Cyclic) else 1
-    return -(-sizes.slots.rows // batches)
+    if isinstance(spec.sampling, Cyclic):
+        return min(-(-sizes.slots.units * sizes.records_per_unit // spec.sampling.batches), sizes.slots.rows)
+    return sizes.slots.rows
 
 
 def _drawn_rows(spec: JobSpec, sizes: PublicSizes) -> int:

@@ -54,24 +54,22 @@ def unstated_slots(units: int) -> int:
     return 2 * units + EXTRA
 
 
-def slots_of(stated: Slots | None, records_train: int, records_holdout: int, records_per_unit: int) -> Slots:
-    """Returns a data set's slots: as stated, or those that an old registration admitted.
+def slots_of(stated: Slots | None, records_train: int, records_per_unit: int) -> Slots:
+    """Returns a data set's slots: as stated, or those that an old registration admitted. It counted the training part
+    alone, so of its hold-out none are known.
 
     Args:
         stated: in the declaration; None: it was registered before there were slots.
-        records_train, records_holdout: the declared units of its parts.
+        records_train: the declared units of its training part.
         records_per_unit: k.
 
-    >>> slots_of(None, 10, 0, 3)
+    >>> slots_of(None, 10, 3)
     Slots(train=PartSlots(units=84, rows=252), holdout=None)
     """
     if stated is not None:
         return stated
-    train, holdout = (
-        PartSlots(units=unstated_slots(units), rows=records_per_unit * unstated_slots(units))
-        for units in (records_train, records_holdout)
-    )
-    return Slots(train=train, holdout=holdout if records_holdout else None)
+    units = unstated_slots(records_train)
+    return Slots(train=PartSlots(units=units, rows=records_per_unit * units))
 
 
 def added(slots: Iterable[Slots]) -> Slots:

@@ -91,7 +91,7 @@ def _attempts(session: Session) -> Families:
     ended = CounterMetricFamily("scrimp_attempts", "Ended attempts by outcome.", labels=["outcome"])
     counts = Counter(dict.fromkeys(("succeeded", "failed", "cancelled", "paused", "lost", "crashed"), 0))
     for status, count in session.execute(select(Attempt.status, func.count()).group_by(Attempt.status)):
-        counts[status] = count
+        counts["lost" if status == "lapsed" else status] += count
     claims = CounterMetricFamily("scrimp_claims", "Claims of jobs by workers.", value=sum(counts.values()))
     running = counts.pop("running", 0)
     for outcome, count in sorted(counts.items()):

@@ -107,6 +107,13 @@ def test_a_sandbox_with_holes_is_a_warning(well: Settings, db: Database) -> None
     assert found.state == "warning" and "the file system, the network" in found.says
 
 
+def test_what_is_on_of_a_sandbox_is_said(well: Settings, db: Database) -> None:
+    worker(db)
+    found = [each for each in examine(well) if each.part == "sandbox"]
+    assert found and all(each.state == "ok" for each in found)
+    assert "system calls, the file system, the network" in found[0].says
+
+
 def test_heads_that_cannot_be_written(well: Settings, tmp_path: Path) -> None:
     file = tmp_path / "a-file"
     file.write_text("")

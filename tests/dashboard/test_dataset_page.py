@@ -56,7 +56,7 @@ def test_records_of_a_user_and_the_version_of_a_declaration_are_told(
 
 def test_slots_are_told_and_those_that_are_not_stated(scene: Scene, visit: Callable[[], Browser]) -> None:
     bounded = USERS | {"user_column": "patient", "max_records_per_user": 8}
-    dataset = add_dataset(scene.db, owner=scene.owner.id, name="stays", privacy=bounded)
+    dataset = add_dataset(scene.db, owner=scene.owner.id, name="stays", slots=False, privacy=bounded)
     browser = visit()
     browser.sign_in(scene.owner)
 

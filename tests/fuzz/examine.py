@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from app.confinement import Policy
 from app.contracts.blocks import UNITS
 from app.errors import InvalidRequest, LimitError, ServiceError
 from app.formats.layout import index_path
@@ -57,7 +58,9 @@ def examine(case: Case, folder: Path, *, limited: bool = False) -> str:
     }
     try:
         if limited:
-            answer = run_limited("app.formats.parse:parse", request, memory_bytes=MEMORY_BYTES, time_s=TIME_S)
+            sizes = {"memory_bytes": MEMORY_BYTES, "time_s": TIME_S}
+            files = Policy((folder / "input",), (out,))
+            answer = run_limited("app.formats.parse:parse", request, files=files, **sizes)
         else:
             answer = parse(request)
         check_answer(answer, case, out)

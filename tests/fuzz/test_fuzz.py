@@ -20,7 +20,7 @@ INPUTS = 60
 @pytest.mark.parametrize("format", but((ANY, *FORMATS), lambda format: format in (ANY, "npz")))
 def test_dozens_of_inputs(format: str, tmp_path: Path) -> None:
     inputs = INPUTS * (len(FORMATS) if format == ANY else 1)
-    done = Campaign(format).run(inputs, seed=20, found=tmp_path)
+    done = Campaign(format).run(inputs, seed=21, found=tmp_path)
     assert done.findings == []
     assert done.inputs == inputs
     for parser in FORMATS if format == ANY else (format,):

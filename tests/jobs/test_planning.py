@@ -16,7 +16,7 @@ from app.jobs.plans import DatasetFacts
 from app.privacy.derive import default_delta
 from app.privacy.pricing import price
 from app.privacy.releases import NoisyCount, NoisyScore
-from tests.factories import dataset_spec, job_spec
+from tests.factories import dataset_spec, job_spec, slots_for
 
 
 def facts(train: int = 8000, held_out: int = 2000, width: int = 2, **changes: Any) -> DatasetFacts:
@@ -33,6 +33,7 @@ def facts(train: int = 8000, held_out: int = 2000, width: int = 2, **changes: An
         filter=spec.privacy.filter if private else None,
         order=8.0 if spec.privacy.filter == "rdp" and private else None,
         cap_delta=1e-5 if private else None,
+        stated_slots=slots_for(train, held_out) if private else None,
     )
 
 

@@ -23,7 +23,7 @@ from app.jobs.pricing import PricingService
 from app.jobs.rows import new_job
 from app.keys.service import Caller
 from app.privacy.numerics import PLACES, Numerics
-from tests.factories import dataset_spec
+from tests.factories import dataset_spec, slots_for
 from tests.hpo.conftest import PlainPricing
 from tests.jobs.stored_cases import CASES, job_of
 
@@ -62,6 +62,7 @@ def facts_of(changes: dict[str, Any]) -> DatasetFacts:
         filter=spec.privacy.filter if private else None,
         order=8.0 if spec.privacy.filter == "rdp" and private else None,
         cap_delta=1e-5 if private else None,
+        stated_slots=slots_for(8000, 2000, spec.privacy.max_records_per_user or 1) if private else None,
     )
 
 

@@ -23,7 +23,7 @@ from app.lifecycle.wakeups import unclaimed
 from app.settings import Settings
 from app.system import health
 from tests.factories import add_dataset
-from tests.lifecycle.conftest import Submit, claimed, job_row, no_wait
+from tests.lifecycle.conftest import Submit, balances, claimed, job_row, no_wait
 from tests.lifecycle.crew import LEASE_S as CREW_LEASE_S
 from tests.lifecycle.crew import crew_of
 
@@ -94,7 +94,7 @@ def test_sqlite_counts_the_time_that_the_machine_sleeps(
     assert reap_expired(db, 3) == 1
 
 
-def test_takebacks_alone_fail_no_job(db: Database, submit: Submit, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_few_takebacks_fail_no_job(db: Database, submit: Submit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claims, "LONGEST_BACKOFF_S", 0.0)
     job_id = submit()
     for _ in range(12):  # four times as often as it may fail
@@ -102,6 +102,27 @@ def test_takebacks_alone_fail_no_job(db: Database, submit: Submit, monkeypatch: 
         expire_all_leases(db)
         assert reap_expired(db, 3) == 1
     assert (job_row(db, job_id).status, job_row(db, job_id).attempt) == ("queued", 12)
+
+
+def test_a_job_that_nobody_survives_ends_as_one_that_crashed(
+    db: Database, submit: Submit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job whose attempts end their supervisors would be tried for ever. It spends its whole hold."""
+    monkeypatch.setattr(claims, "LONGEST_BACKOFF_S", 0.0)
+    job_id = submit()
+    hold = balances(db, job_id)
+    for _ in range(30):
+        log = claimed(db, job_id)
+        log.start_block(1, 2)
+        log.gone("lost")  # a worker that stops: never counted
+    for left in range(30, 0, -1):
+        assert job_row(db, job_id).status == "queued", left
+        claimed(db, job_id)
+        expire_all_leases(db)
+        assert reap_expired(db, 3) == 1
+    job = job_row(db, job_id)
+    assert job.status == "failed" and balances(db, job_id) == (hold[1], 0, hold[3], 0), "the whole hold is spent"
+    assert job.failure is not None and job.failure.code == "internal" and reap_expired(db, 3) == 0
 
 
 def test_a_job_that_is_taken_back_again_waits_before_it_runs_again(db: Database, submit: Submit) -> None:

@@ -86,7 +86,7 @@ def test_it_fails_with_its_whole_hold_spent_and_no_model(
         ] == ("privacy-invariant")
         wanted = set(session.scalars(select(Outbox.topic).where(Outbox.job_id == job_id)))
         assert ("discard" in wanted) == (end is succeed)
-        assert set(session.scalars(select(Attempt.status))) <= {"failed", "cancelled", "lost"}
+        assert set(session.scalars(select(Attempt.status))) <= {"failed", "cancelled", "lost", "lapsed"}
         assert verify(session, job.dataset_id).valid
 
 

@@ -183,7 +183,7 @@ def test_a_worker_that_is_lost_while_it_pauses_leaves_a_paused_job(db: Database,
     pause(db, job)
     expire_all_leases(db)
     assert reap_expired(db, 3) == 1
-    assert job_row(db, job).status == "paused" and attempts(db, job) == ["lost"]
+    assert job_row(db, job).status == "paused" and attempts(db, job) == ["lapsed"]
     with pytest.raises(StaleAttempt):
         log.stopped()
     assert reap_expired(db, 3) == 0

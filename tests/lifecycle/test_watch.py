@@ -131,7 +131,7 @@ def test_a_frozen_process_whose_lease_was_taken_is_ended_and_writes_nothing(
             assert claim(session, job_id, "other", 30.0) is not None
 
     job_id, _ = run(db, settings, submit, take)
-    assert (job_row(db, job_id).status, ends(db, job_id)) == ("running", ["lost", "running"])
+    assert (job_row(db, job_id).status, ends(db, job_id)) == ("running", ["lapsed", "running"])
 
 
 @pytest.mark.usefixtures("frozen")

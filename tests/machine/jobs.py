@@ -328,7 +328,7 @@ class Jobs(Machine):
         found = self.call("reap", lambda: reap_expired(self.db, model.MAX_CRASHES))
         lapsed = [job for job in self.state.jobs.values() if job.lapsed and job.status in model.ACTIVE]
         for job in lapsed:
-            self.state.give_back(job, "lost")
+            self.state.give_back(job, "lapsed")
             job.lapsed = False
         if self.agree(found, None) and found.result != len(lapsed):
             raise Divergence(f"{found.result} jobs were taken back, and the model says {len(lapsed)}")

@@ -13,7 +13,7 @@ Pair = tuple[int, int]  # of (train, holdout)
 ZERO: Pair = (0, 0)
 ACTIVE = ("running", "pausing", "cancelling")
 FINISHED = ("succeeded", "cancelled", "failed")
-MAX_CRASHES = 3
+MAX_CRASHES, LAPSES = 3, 10
 BEHIND, CLOSED, BUDGET, STALE = "ledger-behind", "wrong-state", "budget-exceeded", "stale-attempt"
 
 
@@ -79,6 +79,7 @@ class Job:
     released: int = 0
     crashed: int = 0
     lost: int = 0
+    lapses: int = 0
     waits: bool = False  # before it may be claimed again
     lapsed: bool = False  # its lease is over
 
@@ -189,16 +190,19 @@ class State:
         return job.parts[job.started], holdout * job.released
 
     def give_back(self, job: Job, how: str) -> None:
-        """The attempt of a job is gone: `lost` or `crashed`."""
+        """The attempt of a job is gone: `lost`, `lapsed` or `crashed`."""
         job.crashed, job.lost = job.crashed + (how == "crashed"), job.lost + (how == "lost")
+        job.lapses += how == "lapsed"
         if job.status == "cancelling":
             self.end(job, "cancelled")
-        elif how == "crashed" and job.crashed >= MAX_CRASHES:
+        elif (how == "crashed" and job.crashed >= MAX_CRASHES) or (
+            how == "lapsed" and job.lapses >= LAPSES * MAX_CRASHES
+        ):
             self.end(job, "failed", own_fault=True)
         elif job.status == "pausing":
             job.status, job.waits = "paused", False
         else:
-            job.status, job.waits = "queued", job.crashed + job.lost >= 2
+            job.status, job.waits = "queued", job.crashed + job.lost + job.lapses >= 2
 
     def head(self, ledger: str) -> Head:
         of = self.ledgers[ledger]

@@ -33,7 +33,7 @@ from app.privacy.plans import FitRequest, PlanRequest
 from app.privacy.prices import Largest, Price, Units
 from app.settings import Settings
 from tests import servers
-from tests.factories import dataset_spec
+from tests.factories import dataset_spec, slots_for
 
 DELTA = 1e-5
 RECORDS = 10_000
@@ -120,13 +120,14 @@ class World:
     def _add(self, dataset_id: str, name: str, spec: dict[str, Any], cap: float, **fields: Any) -> None:
         parsed = DatasetSpec.model_validate(spec).model_dump(mode="json")
         sizes = {"records_train": RECORDS * 4 // 5, "records_holdout": RECORDS // 5}
+        places = slots_for(RECORDS * 4 // 5, RECORDS // 5).model_dump(mode="json")
         row = {
             "id": dataset_id,
             "name": name,
             "owner_key": OWNER.id,
             "sensitivity": "private",
             "spec": parsed,
-            "shape": {**sizes, "features": 2, "outputs": 2, "sparse": False},
+            "shape": {**sizes, "features": 2, "outputs": 2, "sparse": False, "slots": places},
             "parts": {},
             "content_sha256": "0" * 64,
             "content_hmac": dataset_id,

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
+import shutil
 import signal
-import subprocess
+import socket
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -66,12 +68,6 @@ def sleep(request: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def sleep_with_child(request: dict[str, Any]) -> dict[str, Any]:
-    child = subprocess.Popen(["sleep", "600"])
-    Path(request["mark"]).write_text(str(child.pid), encoding="ascii")
-    return sleep({})
-
-
 def spin(request: dict[str, Any]) -> dict[str, Any]:
     _soft, hard = resource.getrlimit(resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CPU, (1, hard))
@@ -99,3 +95,35 @@ def read_file(request: dict[str, Any]) -> dict[str, Any]:
         while not Path(request["go"]).exists():
             time.sleep(0.05)
     return {"size": size}
+
+
+def reach(request: dict[str, Any]) -> dict[str, Any]:
+    """What a parser reaches that its owner's file has turned hostile."""
+    secret, out, parent = Path(request["secret"]), Path(request["out"]), os.getppid()
+    tries: dict[str, Callable[[], object]] = {
+        "its file": lambda: Path(request["file"]).read_text(),
+        "its output": lambda: (out / "part").write_text("x"),
+        "a secret": secret.read_text,
+        "a secret's folder": lambda: list(secret.parent.iterdir()),
+        "a file beside it": lambda: (secret.parent / "mine").write_text("x"),
+        "a secret's mode": lambda: secret.chmod(0o644),
+        "the service": lambda: socket.create_connection(("127.0.0.1", request["port"]), timeout=5),
+        "the service's environment": lambda: Path(f"/proc/{parent}/environ").read_bytes(),
+        "a signal": lambda: os.kill(parent, 0),
+        "its limits": lambda: resource.prlimit(parent, resource.RLIMIT_NOFILE),
+        "a fork": os.fork,
+        "a file larger than the disk": lambda: os.truncate(out / "part", shutil.disk_usage(out).free),
+    }
+    return {name: _tried(each) for name, each in tries.items()} | {"capabilities": _status("CapEff")}
+
+
+def _tried(what: Callable[[], object]) -> str:
+    try:
+        return f"reached: {what()}"
+    except OSError as error:
+        return type(error).__name__
+
+
+def _status(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(f"{name}:")).split()[1], 16)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,13 @@ from typing import Any
 import pytest
 
 from app import sandbox as limited
+from app.confinement import Policy
+from app.datasets.parsing import PARSER, Parsers
 from app.errors import BudgetError, Conflict, InvalidRequest, LimitError, ServiceError
-from app.sandbox import LimitedServer, run_limited
+from app.formats.asked import ParseRequest
+from app.sandbox import Fresh, HelperProcess, LimitedServer, run_limited
+from app.settings import Settings
+from tests.formats import files
 
 TARGETS = "tests.sandbox.targets"
 MIB = 2**20
@@ -120,13 +126,13 @@ def test_a_memory_limit_too_small_even_to_start_is_an_error_of_ours() -> None:
         run("allocate", {"bytes": 8 * MIB}, memory=8 * MIB)  # what the interpreter has takes all of it
 
 
-def test_the_wall_clock_kills_and_what_was_started_goes_too(tmp_path: Path) -> None:
+def test_the_wall_clock_kills(tmp_path: Path) -> None:
     mark = tmp_path / "pid"
     began = time.monotonic()
     with pytest.raises(LimitError, match="longer than the limit of 3 s"):
-        run("sleep_with_child", {"mark": str(mark)}, time_s=3.0)  # its start included
+        run("sleep", {"mark": str(mark)}, time_s=3.0)  # its start included
     assert time.monotonic() - began < 30.0
-    wait_for(lambda: gone(int(mark.read_text())), "the end of the process's own child")
+    wait_for(lambda: gone(int(mark.read_text())), "the end of the process")
 
 
 def test_processor_time_is_limited_too() -> None:
@@ -176,8 +182,9 @@ def test_it_dies_with_its_parent(tmp_path: Path, how: signal.Signals) -> None:
     mark = tmp_path / "pid"
     code = (
         "import threading; from app.sandbox import run_limited\n"
+        "from tests.warm import WIDE\n"
         f"t = threading.Thread(target=run_limited, args=('{TARGETS}:sleep', {{'mark': {str(mark)!r}}}),"
-        " kwargs={'memory_bytes': 2**29, 'time_s': 600})\n"
+        " kwargs={'memory_bytes': 2**29, 'time_s': 600, 'files': WIDE})\n"
         "t.start(); t.join()"
     )
     parent = subprocess.Popen([sys.executable, "-c", code])
@@ -337,3 +344,52 @@ def test_a_watch_ends_a_call_and_its_process(tmp_path: Path) -> None:
         with pytest.raises(limited.Interrupted):
             call.result()
     assert not Path(f"/proc/{mark.read_text()}").exists()
+
+
+def test_a_parser_reaches_its_own_file_and_nothing_else(tmp_path: Path) -> None:
+    """The product's own process, with the files that a parser gets; the target stands for a reader turned hostile."""
+    (tmp_path / "secret").write_text("s")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "file").write_text("a,b")
+    allowed = Policy((tmp_path / "file", Path(__file__).parents[1]), (tmp_path / "out",))
+    request = {name: str(tmp_path / name) for name in ("secret", "out", "file")}
+    process = Fresh().take(PARSER, 2**30, files=allowed)
+    with socket.create_server(("127.0.0.1", 0)) as service:
+        try:
+            seen = process.call(f"{TARGETS}:reach", request | {"port": service.getsockname()[1]}, 60.0)
+        finally:
+            process.kill()
+    assert (seen.pop("its file"), seen.pop("its output"), seen.pop("capabilities")) == ("reached: a,b", "reached: 1", 0)
+    assert {name: each for name, each in seen.items() if each.startswith("reached")} == {}
+
+
+class Seen(Fresh):
+    """The service's source of processes, which notes what files they get."""
+
+    def __init__(self) -> None:
+        self.files: list[Policy] = []
+
+    def take(
+        self,
+        target: str,
+        memory_bytes: int,
+        preload: Sequence[str] = (),
+        cpu_s: int | None = None,
+        files: Policy = Policy(),
+    ) -> HelperProcess:
+        self.files.append(files)
+        return super().take(target, memory_bytes, preload, cpu_s, files)
+
+
+@pytest.mark.parametrize("format", ["csv", "jsonl", "parquet", "arrow", "npz"])
+def test_each_format_is_read_by_a_process_that_sees_its_file_alone(
+    format: str, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Seen()
+    monkeypatch.setattr(limited, "source", source)
+    file, out = files.write(tmp_path / f"d.{format}", format, files.number_rows(50)), tmp_path / "out"
+    out.mkdir()
+    request = {"spec": files.spec(format, records=50), "file": str(file), "holdout_file": None, "output_dir": str(out)}
+    rest = {"keys": files.KEYS, "max_unpacked_bytes": 2**28, "opens": {}, "seal": None}
+    found = Parsers(settings).parse(ParseRequest.model_validate(request | rest))
+    assert found.counts.train == 50 and source.files == [Policy((file,), (out,))]

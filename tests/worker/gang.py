@@ -1,11 +1,8 @@
-"""Ranks of one attempt as threads of a test: the product's own exchange, gloo over 127.0.0.1."""
+"""Ranks of one attempt as threads of a test: the product's own exchange."""
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
-from datetime import timedelta
-from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 from typing import TypeVar
@@ -13,7 +10,7 @@ from typing import TypeVar
 import torch
 
 from tests.worker.support import DirectLink, Supervisor, plan_of
-from worker.attempt.gloo import GlooRanks
+from worker.attempt.exchange import PIECE_BYTES, Exchange
 from worker.attempt.together import SharedLink, Unheard
 from worker.data.ranks import ALONE, Ranks
 from worker.data.records import Records
@@ -22,30 +19,33 @@ from worker.training.loop import Outcome, Training
 from worker.training.plan import Plan
 from worker.training.replay import Replay
 
-PATIENCE = timedelta(seconds=20)
+PATIENCE_S = 40.0
 R = TypeVar("R")
 
 
-def together(size: int, work: Callable[[Ranks], R]) -> list[R]:
-    """What each rank's work returns. The first error is raised; the other ranks then end for want of patience."""
+def together(size: int, work: Callable[[Ranks], R], piece_bytes: int = PIECE_BYTES) -> list[R]:
+    """What each rank's work returns. The first error is raised; the other ranks end with it, as their links close."""
     found: SimpleQueue[tuple[int, R | BaseException]] = SimpleQueue()
-    with tempfile.TemporaryDirectory() as folder:
+    exchange = Exchange(size, piece_bytes)
 
-        def one(rank: int) -> None:
-            torch.set_num_threads(1)
-            try:
-                found.put((rank, work(GlooRanks(Path(folder) / "ranks", rank, size, PATIENCE))))
-            except BaseException as error:
-                found.put((rank, error))
+    def one(rank: int) -> None:
+        torch.set_num_threads(1)
+        ranks = exchange.ranks(rank, alone=False)
+        try:
+            found.put((rank, work(ranks)))
+        except BaseException as error:
+            found.put((rank, error))
+        finally:
+            ranks.close()
 
-        for rank in range(size):
-            Thread(target=one, args=(rank,), daemon=True).start()
-        results: dict[int, R] = {}
-        while len(results) < size:
-            rank, result = found.get(timeout=2 * PATIENCE.total_seconds())
-            if isinstance(result, BaseException):
-                raise result
-            results[rank] = result
+    for rank in range(size):
+        Thread(target=one, args=(rank,), daemon=True).start()
+    results: dict[int, R] = {}
+    while len(results) < size:
+        rank, result = found.get(timeout=PATIENCE_S)
+        if isinstance(result, BaseException):
+            raise result
+        results[rank] = result
     return [results[rank] for rank in range(size)]
 
 

@@ -266,6 +266,10 @@ def start_of(
     """A start message but for what the supervisor adds."""
     free = public if holdout_public is None else holdout_public
     private = job["privacy"] is not None
+    if not public and "slots" not in shape:  # twice the declared records and 64, in both parts
+        places = [2 * shape[f"records_{part}"] + 64 for part in ("train", "holdout")]
+        train, holdout = ({"units": units, "rows": units} for units in places)
+        shape = shape | {"slots": {"train": train, "holdout": holdout}}
     classes = shape["outputs"]
     task = {"kind": "classification", "label": "y", "classes": list(range(classes))}
     return {
@@ -405,12 +409,12 @@ class Forks(ForkServer):
 forks = Forks()
 
 
-def run_child(supervisor: Supervisor) -> Ended:
+def run_child(supervisor: Supervisor, fork_server: ForkServer | None = None) -> Ended:
     """One attempt in a forked process over a socket pair; the supervisor answers until the last word or the end."""
     ours, theirs = socket.socketpair()
     begin = forks.length
     with theirs:
-        process = forks.start(theirs.fileno())
+        process = (fork_server or forks).start(theirs.fileno())
     channel = Channel(ours, TO_SUPERVISOR)
     try:
         channel.send(supervisor.message())

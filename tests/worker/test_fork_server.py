@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from app.errors import TransientError
+from app.errors import TransientError, WorkerError
 from tests.worker.support import ROOT
-from worker.attempt.fork_server import ForkServer, Process
+from worker.attempt.fork_server import ForkServer, Process, StartError
 from worker.channel import Channel
 from worker.messages import TO_SUPERVISOR, Failed, Stop
 
@@ -26,7 +26,7 @@ def forked(fork_server: ForkServer) -> tuple[Process, Channel]:
     with theirs:
         try:
             return fork_server.start(theirs.fileno()), channel
-        except TransientError:
+        except WorkerError:
             channel.close()
             raise
 
@@ -125,7 +125,7 @@ def test_a_machine_without_a_place_for_a_process_harms_no_other() -> None:
         "fork, calls = os.fork, []\n"
         "def second_fails():\n"
         "    calls.append(1)\n"
-        "    if len(calls) == 2:\n"
+        "    if len(calls) == 3:  # the first finds out about namespaces\n"
         "        raise BlockingIOError(11, 'no place')\n"
         "    return fork()\n"
         "os.fork = second_fails\n"
@@ -146,6 +146,16 @@ def test_a_machine_without_a_place_for_a_process_harms_no_other() -> None:
     assert process.ended(120) and again.ended(120)
     for each in (process, again, channel, other):
         each.close()
+
+
+def test_a_fork_server_that_dies_at_its_start_is_a_crash_and_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as by a signal on a processor without some instructions: the job would be tried for ever."""
+    monkeypatch.setattr("worker.attempt.fork_server.COMMAND", ("/bin/sh", "-c", "kill -SEGV $$"))
+    dies = ForkServer()
+    with pytest.raises(StartError) as caught:
+        forked(dies)
+    assert not isinstance(caught.value, TransientError)
+    dies.close()
 
 
 def test_it_is_said_how_a_process_ended(fork_server: ForkServer) -> None:

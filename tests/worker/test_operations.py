@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -25,13 +24,12 @@ from tests.worker import operations
 from tests.worker.operations import REPRESENTATIVE, Sweep, moved, moved_rows, names
 from tests.worker.support import ROOT, plan_of, spec, start_of
 from tests.worker.test_self_test import MLP, SHAPE
-from worker.clipping import lengths, residuals, rules, scratch, totals
-from worker.data import entries, records
+from worker.clipping import residuals, rules, scratch, totals
+from worker.data import entries, lengths, records
 from worker.metrics.scores import _ranked
 from worker.models import activations, pooling
 from worker.models.next_item import NextItem
 from worker.models.views import stilled
-from worker.noise.order import shuffled
 from worker.training import self_test
 from worker.training.operations import LISTED, LISTED_OF_SUMS, OWN, REFUSED, Reason, Recorder, reason_against
 
@@ -94,7 +92,7 @@ def recorded(case: Case) -> tuple[set[str], set[str]]:
     generator = torch.Generator().manual_seed(1)
     parameters = self_test.random_parameters(case.model, generator, gain=1.0)
     drawn = self_test.random_records(case.model, 8 * case.per_unit, generator, sparse=case.sparse)
-    batch = shuffled(drawn, np.arange(len(drawn)))
+    batch = drawn
     engine = engine_of(case.model, positions=case.positions, per_unit=case.per_unit, views=case.views)
     with stilled(case.views), Recorder() as passes:
         engine.trace(parameters, batch)
@@ -136,7 +134,7 @@ def test_sums_on_the_grid_do_too(model: dict[str, Any]) -> None:
     drawn = self_test.random_records(plan.model, 100, torch.Generator().manual_seed(1))
     parameters = plan.model.init(self_test.PUBLIC_KEY)
     with Recorder() as recorder:
-        plan.engine.private_sum(parameters, shuffled(drawn, np.arange(100)))
+        plan.engine.private_sum(parameters, drawn)
     assert recorder.names - LISTED.keys() - LISTED_OF_SUMS.keys() == set()
 
 

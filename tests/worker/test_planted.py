@@ -160,7 +160,7 @@ def test_a_canary_that_is_a_user_weighs_c_with_all_its_records() -> None:
     planted.add_to(total, model, np.array([3]), Clip(0.1))
     assert float(torch.cat([each.flatten() for each in total.values()]).norm()) == pytest.approx(0.1, rel=1e-6)
     assert planted.records == 300 and planted.units == int(coins("job_1", 100).sum())
-    assert plan.engine.grid.records == (2 * (2 * 40 + 64) + 100) * 3, "the rounding of so many is paid for"
+    assert plan.engine.grid.records == 2 * (2 * 40 + 64) + 100 * 3, "the rounding of so many is paid for"
 
 
 def test_synthetic_records_are_public_and_within_what_is_declared() -> None:

@@ -72,7 +72,7 @@ def test_a_later_trial_centres_by_the_first_ones_mean_to_the_bit(tmp_path: Path)
     assert ended.status == 0 and isinstance(ended.last, Finished)
     weights = load_file(ended.last.artifacts[0].path)
     assert torch.equal(weights["mean"], handed.float()) and supervisor.resalts == 0
-    assert Path(part.path) in policy_of(supervisor.message(), 0).readable
+    assert Path(part.path) in policy_of(supervisor.message(), 0).files.readable
 
 
 def test_a_replay_that_differs_in_the_first_block_releases_no_second_mean(tmp_path: Path) -> None:

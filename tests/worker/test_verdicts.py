@@ -160,7 +160,7 @@ def test_where_the_test_does_not_pass_the_verdict_comes_first_too(
 
 def test_the_sandbox_of_an_attempt_has_no_way_to_the_file(tmp_path: Path) -> None:
     policy = policy_of(message(start() | {"output_dir": str(tmp_path / "storage" / "out")}), 2**30)
-    roots = [*policy.readable, *policy.writable]
+    roots = [*policy.files.readable, *policy.files.writable]
     assert not any((tmp_path / FILE).is_relative_to(root) for root in roots)
 
 

@@ -30,7 +30,7 @@ from worker.attempt.failures import StopRequested, StorageFailed, failed_module,
 from worker.attempt.means import write_mean
 from worker.attempt.policy import policy_of
 from worker.attempt.prepare import agreed_plan, device_of_start, extractor_of, loader, report_of
-from worker.attempt.together import PEER_GONE, Forked, Others, SharedLink, Unheard, connected, exit_status, fork_ranks
+from worker.attempt.together import PEER_GONE, Forked, Others, SharedLink, Unheard, exit_status, fork_ranks
 from worker.channel import Channel
 from worker.data.parts import records_of, users_of
 from worker.data.ranks import ALONE, Ranks, RanksError
@@ -273,7 +273,7 @@ def serve(
         tell = start.data_public
         if forked.size > 1:
             others = Others(forked.pids[1:])
-        run_attempt(channel, link, start, forked.pids, connected(forked) if forked.size > 1 else ALONE)
+        run_attempt(channel, link, start, forked.pids, forked.ranks)
     except StopRequested:
         channel.send(Stopped(steps_started=link.steps_started))
     except (EOFError, ConnectionError):
@@ -295,7 +295,7 @@ def serve(
 def _serve_rank(start: Start, forked: Forked) -> int:
     """Runs another rank to its end. Returns the exit status, which tells rank 0 why it failed."""
     try:
-        run_rank(start, connected(forked))
+        run_rank(start, forked.ranks)
     except RanksError:
         return PEER_GONE
     except BaseException as error:
@@ -313,8 +313,9 @@ def main(fd: int, memory_limit_bytes: int) -> int:
     be_deterministic()
 
     def confine(message: Start | Predict) -> Forked:
-        sandbox.enter(policy_of(message, memory_limit_bytes))
+        entered = sandbox.enter(policy_of(message, memory_limit_bytes))
         forked = fork_ranks(message.processes if isinstance(message, Start) else 1)  # while there is one thread
+        sandbox.seal(entered)
         os.environ.update(visible_to(message, forked.rank))  # CUDA reads it when it is initialized: nothing has yet
         # A fixed number makes sums repeatable. Threads must start inside the sandbox, or it would not confine them.
         torch.set_num_threads(threads_of(message, torch.get_num_threads()))

@@ -55,9 +55,7 @@ def shape_of(said: Declared, dataset_id: str, datasets: Sequence[Dataset]) -> Sh
         features=said.shape.features,
         outputs=said.shape.outputs,
         sparse=said.shape.sparse,
-        slots=added(slots_of(each.slots, each.records_train, each.records_holdout, per_unit) for each in shapes)
-        if private
-        else None,
+        slots=added(slots_of(each.slots, each.records_train, per_unit) for each in shapes) if private else None,
     )
 
 

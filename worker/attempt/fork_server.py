@@ -28,9 +28,9 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from app import logs
+from app import kernel, logs
 from app.contracts.devices import Device
-from app.errors import TransientError
+from app.errors import TransientError, WorkerError
 from app.processes import ATTEMPT_ENVIRONMENT, loading, plain_environment
 from worker.attempt import sandbox
 from worker.attempt.devices import processor, visible
@@ -40,9 +40,16 @@ START_S = 120.0  # loading torch takes twenty seconds on a slow, busy machine
 FORKED, REFUSED, HOW, UNKNOWN = b"forked", b"refused", b"how", b"unknown"
 REMEMBERED = 64  # exit statuses kept
 READ = 32
+COMMAND = (sys.executable, "-m", "worker.attempt.fork_server")
 LOGS = {"SCRIMP_LOG_FORMAT": "text", "SCRIMP_LOG_LEVEL": "INFO"}
 LIBC = ctypes.CDLL(None, use_errno=True)
 ROOT = Path(__file__).resolve().parents[2]
+
+
+class StartError(WorkerError):
+    """The fork server's process dies at its start: this counts as a crash of the attempt that needed it."""
+
+    code = "worker-crashed"
 
 
 class Process:
@@ -93,6 +100,7 @@ class ForkServer:
 
         Raises:
             TransientError: the fork server does not start in time, or cannot fork.
+            StartError: it ends before it forks.
         """
         with self._lock:
             for _ in range(2):  # the first may have ended unnoticed; the second is fresh
@@ -100,9 +108,9 @@ class ForkServer:
                 if handle is not None:
                     return Process(handle, partial(self._ended_how, int(answer.removeprefix(FORKED))))
                 if answer == REFUSED:  # running attempts go on
-                    break
+                    raise TransientError("the attempt's process cannot be started")
                 self._end()
-        raise TransientError("the attempt's process cannot be started")
+        raise StartError("the fork server's process ends before it can fork: see what it wrote to the worker's output")
 
     def close(self) -> None:
         """Ends the fork server and its children."""
@@ -145,13 +153,7 @@ class ForkServer:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "worker.attempt.fork_server",
-                    str(theirs.fileno()),
-                    str(self._memory_limit_bytes),
-                ],
+                [*COMMAND, str(theirs.fileno()), str(self._memory_limit_bytes)],
                 cwd=ROOT,
                 env=plain_environment(*LOGS) | {"SCRIMP_ATTEMPT": "1"} | ATTEMPT_ENVIRONMENT | self._visible,
                 pass_fds=[theirs.fileno()],
@@ -181,6 +183,7 @@ def main(fd: int, memory_limit_bytes: int) -> None:
     # What libraries say before an attempt is silent (worker.attempt.child).
     logs.configure("attempt", *(os.environ.get(name, default) for name, default in LOGS.items()))
     sandbox.sweep()
+    kernel.offers_namespaces()  # finds out in a fork, which is cheaper now; attempts inherit the answer
     with loading():  # loaded objects stay shared: no garbage collection in a child writes to them
         from worker.attempt import child  # noqa: PLC0415  # takes seconds, once for all forks
     asked, fork_server = socket.socket(fileno=fd), os.getpid()

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from app import confinement
 from app.formats.layout import index_path
 from worker.attempt.sandbox import Policy, own_scratch
 from worker.messages import Predict, Start
-
-# gloo reads the class of each of the machine's devices to find its network cards, even for the loopback.
-NETWORK_DEVICES = (Path("/sys/bus/pci/devices"), Path("/sys/devices"))
 
 
 def policy_of(message: Start | Predict, memory_limit_bytes: int) -> Policy:
@@ -20,7 +18,7 @@ def policy_of(message: Start | Predict, memory_limit_bytes: int) -> Policy:
     scratch = own_scratch()
     if isinstance(message, Predict):
         readable = _paths(message.weights.path, message.models_root)
-        return Policy(readable, (), memory_limit_bytes, scratch=scratch)
+        return Policy(confinement.Policy(readable), memory_limit_bytes, scratch=scratch)
     parts = (*message.parts.all, *((message.mean,) if message.mean else ()))
     named = [path for each in parts for path in (each.path, str(index_path(Path(each.path))))]
     caches = dict.fromkeys(each.cache_dir for each in parts)
@@ -28,9 +26,7 @@ def policy_of(message: Start | Predict, memory_limit_bytes: int) -> Policy:
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
     writable = _paths(message.output_dir, *caches)
     readable = _paths(*named, message.extractor_dir, message.models_root)
-    if message.processes > 1:
-        readable += NETWORK_DEVICES
-    return Policy(readable, writable, memory_limit_bytes, scratch=scratch)
+    return Policy(confinement.Policy(readable, writable), memory_limit_bytes, scratch=scratch)
 
 
 def _paths(*names: str | None) -> tuple[Path, ...]:

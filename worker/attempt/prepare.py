@@ -160,6 +160,7 @@ def report_of(plan: Plan, tested: SelfTest, device: torch.device) -> NumericsRep
         sums=frozen.sums,
         totals=frozen.totals,
         rows_per_pass=frozen.rows_per_pass,
+        rows_per_step=frozen.rows_per_step,
         physical_batch_size=frozen.rows_per_pass,
         threads=torch.get_num_threads(),
         torch=torch.__version__.partition("+")[0],

@@ -1,48 +1,34 @@
-"""The attempt's process drops rights before it touches data: files, network, processes, memory.
+"""An attempt's or prediction's process before it touches data: confined (app.confinement), with a limit of memory.
 
-    readable   interpreter, libraries, this program, its parts, its model's folder, GPU nodes
-    writable   its output, the cache of its features
-    network    a loopback of its own; no sockets at all without namespaces
     memory     a cgroup if it may make one, else RLIMIT_DATA; first to be killed if the machine runs out
+    devices    the nodes of GPUs, and their driver's files
 
-It needs no server and no privilege. Protections that this kernel or container does not offer are off and reported.
-`python -m worker.attempt.sandbox BYTES` probes them in a separate process and prints which are on.
+`python -m worker.attempt.sandbox BYTES` probes the protections in a separate process and prints which are on.
 """
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import json
 import os
 import resource
 import shutil
-import signal
-import socket
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import time
-from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from app import confinement
 from app.contracts.sandbox import Sandbox
 from app.processes import plain_environment
-from worker.attempt import kernel
 
 ROOT = Path(__file__).resolve().parents[2]
-OWN_PACKAGES = ("app", "worker")
-SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/share/zoneinfo", "/etc/ld.so.cache")
-# Libraries read about processors and memory here. Other processes' folders stay closed.
-MACHINE = ("/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/sys/vm", "/proc/filesystems")
-PROCESSORS = ("/sys/devices/system", "/sys/fs/cgroup", "/etc/localtime")
-DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
-GPU_NODES = ("nvidia*", "nvidia-caps/*", "dri/*", "kfd")
+NODES = Path("/dev")
+GPU_NODES = ("nvidia*", "nvidia-caps/*", "dxg")
 GPU_FILES = ("/proc/driver/nvidia", "/proc/devices", "/proc/modules", "/sys/bus/pci", "/sys/devices", "/usr/local/cuda")
-PR_SET_PDEATHSIG = 1
 OOM_SCORE = 800
 SHARE = 0.9  # of the machine's memory, if no limit is set
 PROBE_S = 60.0
@@ -54,49 +40,58 @@ CONTAINER = (CGROUP / "memory.max", CGROUP / "memory" / "memory.limit_in_bytes")
 
 @dataclass(frozen=True)
 class Policy:
-    """What one process needs beyond the interpreter.
+    """What one attempt needs.
 
     Attributes:
-        readable: files and folders, with everything in them.
-        writable: folders in which it may do everything but run programs.
-        scratch: its own folder for temporary files, extracted features included; `leave` removes it.
+        files: what it reads and writes.
         memory_limit_bytes: the most memory it may use.
+        scratch: its own folder for temporary files, extracted features included; `leave` removes it.
     """
 
-    readable: tuple[Path, ...]
-    writable: tuple[Path, ...]
+    files: confinement.Policy
     memory_limit_bytes: int
     scratch: Path | None = None
 
 
 def enter(policy: Policy) -> Sandbox:
-    """Drops everything outside the policy, for good. The process must have one thread.
+    """Drops everything outside the policy, for good, but system calls: those go with `seal`, once ranks are forked.
 
     Returns:
-        The protections that are on.
+        The protections that are on, without those of `seal`.
 
     Raises:
         RuntimeError: the process has several threads.
         OSError: a protection that is offered here failed.
     """
-    # Namespaces and Landlock confine the calling thread, and threads that it starts later.
-    if len(list(Path("/proc/self/task").iterdir())) > 1:
-        raise RuntimeError("a process with several threads cannot be confined")
+    files = policy.files
     if policy.scratch is not None:
         tempfile.tempdir = os.environ["TMPDIR"] = str(policy.scratch)
-    parent = os.getppid()
+        files = replace(files, writable=(*files.writable, policy.scratch))
     limit = _limit_memory(policy.memory_limit_bytes)
-    loopback = kernel.own_network()
-    kernel.drop_capabilities()
-    inherits = kernel.no_new_privileges()
-    landlock = inherits and kernel.landlock(_rules(policy))
-    families = (socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK) if loopback else ()
-    seccomp = inherits and kernel.seccomp(families)
-    _die_with(parent)  # the kernel forgets it when rights change
-    network = "loopback" if loopback else "none" if seccomp else "host"
-    return Sandbox.model_validate(
-        {"seccomp": seccomp, "landlock": landlock, "network": network, "memory_limit_bytes": limit}
+    confined = confinement.confine(with_gpus(files))
+    return Sandbox(
+        seccomp=False,
+        landlock=confined.landlock,
+        network="loopback" if confined.namespaces else "host",
+        memory_limit_bytes=limit,
     )
+
+
+def seal(entered: Sandbox) -> Sandbox:
+    """Refuses system calls from now on. Returns the protections that are on."""
+    if not confinement.allow_calls():
+        return entered
+    network = "none" if entered.network == "host" else entered.network
+    return Sandbox.model_validate(entered.model_dump() | {"seccomp": True, "network": network})
+
+
+def with_gpus(files: confinement.Policy, nodes: Path = NODES) -> confinement.Policy:
+    """Adds the nodes of GPUs, and where there are any what their driver reads."""
+    found = tuple(node for pattern in GPU_NODES for node in sorted(nodes.glob(pattern)) if not node.is_dir())
+    if not found:
+        return files
+    drivers = (*map(Path, GPU_FILES), *confinement.library_folders())
+    return replace(files, devices=(*files.devices, *found), readable=(*files.readable, *drivers))
 
 
 def default_memory_bytes() -> int:
@@ -116,30 +111,6 @@ def _memory_bytes(*limits: Path) -> int:
         with suppress(OSError, ValueError):
             whole = min(whole, int(path.read_text()))
     return whole
-
-
-def _rules(policy: Policy) -> Iterator[tuple[Path, int]]:
-    for path in (*_interpreter(), *map(Path, (*SYSTEM, *MACHINE, *PROCESSORS)), *policy.readable):
-        yield path, kernel.READ
-    for path in (*policy.writable, *([policy.scratch] if policy.scratch else [])):
-        yield path, kernel.CHANGE
-    for name in DEVICES:
-        yield Path(name), kernel.DEVICE
-    nodes = [node for pattern in GPU_NODES for node in Path("/dev").glob(pattern)]
-    for node in nodes:
-        yield node, kernel.DEVICE
-    for name in GPU_FILES if nodes else ():
-        yield Path(name), kernel.READ
-
-
-def _interpreter() -> Iterator[Path]:
-    """The folders of Python, its packages and this program. Not the folder around them, which may hold a home."""
-    yield from (ROOT / name for name in OWN_PACKAGES)
-    paths = {name: Path(path) for name, path in sysconfig.get_paths().items()}
-    yield from (paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
-    yield Path(sys.base_prefix) / "lib"
-    yield from (Path(each) for each in sys.path if Path(each).name in ("site-packages", "dist-packages", "lib-dynload"))
-    yield from map(Path, filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)))
 
 
 def _limit_memory(limit_bytes: int) -> int:
@@ -250,12 +221,6 @@ def _remove_scratch() -> None:
             os.close(descriptor)
 
 
-def _die_with(parent: int) -> None:
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # the parent ended before the request reached the kernel
-        os._exit(1)
-
-
 def probe(memory_limit_bytes: int) -> Sandbox:
     """Starts a process that enters a sandbox, and returns the protections that attempts on this machine have.
 
@@ -275,4 +240,5 @@ def probe(memory_limit_bytes: int) -> Sandbox:
 
 
 if __name__ == "__main__":
-    print(enter(Policy((), (), int(sys.argv[1]))).model_dump_json())  # noqa: T201 - a command's answer
+    found = seal(enter(Policy(confinement.Policy(), int(sys.argv[1]))))
+    print(found.model_dump_json())  # noqa: T201 - a command's answer

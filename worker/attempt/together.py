@@ -1,31 +1,26 @@
 """The processes of one attempt: rank 0 forks the others once it is confined, and all of them end together.
 
-A fork inherits the sandbox: the loopback of its own, the files, the system calls and the memory group. It dies with
-rank 0 (PR_SET_PDEATHSIG), so whatever ends rank 0 ends them all: a stop, a lost lease, the supervisor's end. If another
-rank dies, rank 0 ends at once, without a word: the supervisor gives the job back, and the next attempt repeats the same
-steps.
+A fork inherits the sandbox: the files, the namespaces and the memory group; each rank then closes its system calls. It
+dies with rank 0 (PR_SET_PDEATHSIG), so whatever ends rank 0 ends them all: a stop, a lost lease, the supervisor's end.
+If another rank dies, rank 0 ends at once, without a word: the supervisor gives the job back, and the next attempt
+repeats the same steps.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
-import tempfile
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import get_args
 
+from app.confinement import die_with
 from app.contracts.base import Document
-from worker.attempt.gloo import GlooRanks
-from worker.data.ranks import Ranks, RanksError
+from worker.attempt.exchange import Exchange
+from worker.data.ranks import ALONE, Ranks, RanksError
 from worker.messages import Digest, FailureCode, Resalt
 from worker.training.loop import Link
 
-PR_SET_PDEATHSIG = 1
-MEETING = "ranks"  # a file in the attempt's scratch folder
 CODES: tuple[FailureCode, ...] = get_args(FailureCode)
 PEER_GONE = 63  # the exit status of a rank that found another one gone: the other one's status says why
 FIRST_CODE = 64  # exit statuses from here on name the failure that ended a rank
@@ -39,11 +34,13 @@ class Forked:
     Attributes:
         rank: 0 in the process that forked the others.
         pids: of all ranks, in their order; of rank 0 alone in the others.
+        ranks: their exchange.
     """
 
     rank: int
     size: int
     pids: tuple[int, ...]
+    ranks: Ranks = ALONE
 
 
 def fork_ranks(size: int) -> Forked:
@@ -53,28 +50,20 @@ def fork_ranks(size: int) -> Forked:
         RanksError: the machine has no process or memory left for one. Those already forked end with this process.
     """
     first, pids = os.getpid(), []
+    if size == 1:
+        return Forked(0, 1, (first,))
+    exchange = Exchange(size)
     for rank in range(1, size):
         try:
             pid = os.fork()
         except OSError as error:
+            exchange.close()
             raise RanksError("a rank of this attempt cannot be started") from error
         if pid == 0:
-            ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            if os.getppid() != first:  # it ended before the request reached the kernel
-                os._exit(1)
-            return Forked(rank, size, (first,))
+            die_with(first)
+            return Forked(rank, size, (first,), exchange.ranks(rank))
         pids.append(pid)
-    return Forked(0, size, (first, *pids))
-
-
-def connected(of: Forked) -> GlooRanks:
-    """Connects all ranks.
-
-    Raises:
-        RanksError: one of them is gone.
-    """
-    meeting = Path(tempfile.gettempdir()) / MEETING
-    return GlooRanks(meeting, of.rank, of.size)
+    return Forked(0, size, (first, *pids), exchange.ranks(0))
 
 
 def exit_status(code: FailureCode) -> int:

@@ -89,7 +89,7 @@ class CountingEngine(GradientEngine, Protocol):
 def traced(passes: Iterable[Pass[R]], numbers: Callable[[R], Sequence[Tensor]]) -> list[Tensor]:
     """`numbers` of each pass's records, (P, …) each, on the processor, over all passes and without empty rows. For
     public records: their number shows."""
-    found = [[values[each.present].cpu() for values in numbers(each.records)] for each in passes]
+    found = [[each.only(values).cpu() for values in numbers(each.records)] for each in passes]
     return [torch.cat(each) for each in zip(*found, strict=True)]
 
 

@@ -126,7 +126,7 @@ class FloatTotals:
     def finish(self, count: Tensor | None = None) -> Parameters:
         """See Totals.finish."""
         for each in self._sums.values() if self._over.ranks.size > 1 else ():
-            self._over.ranks.add_up_floats(each.view(-1))
+            self._over.ranks.add_up(each)
         total = self._clip.divided(self._sums)
         return total if self._shards is None else _cloned(self._shards.views(total))
 

@@ -43,6 +43,11 @@ class Pass(Generic[R]):
         """1 for a record, 0 for an empty row: float64 (P,)."""
         return self.present.double()
 
+    def only(self, values: Tensor, dim: int = 0) -> Tensor:
+        """The values of rows that are records: of public records alone, as their number shows."""
+        rows = torch.from_numpy(np.flatnonzero(self.present.cpu().numpy()))
+        return values.index_select(dim, moved(rows, values.device))
+
 
 class Batch(Protocol[R]):
     """A logical batch: an engine sums over it, a scorer scores it."""
@@ -111,13 +116,13 @@ def passes_of(records: Places[R], places: NDArray[np.int64], rows: int, dtype: t
     >>> [each.present.tolist() for each in passes_of(three, np.array([2, EMPTY, 0]), 2, torch.float64)]
     [[True, False], [True, False]]
     """
-    cut = [_padded(places[start : start + rows], rows) for start in range(0, len(places), rows)]
-    for number, own in enumerate(cut):
-        if number == 0:
-            records.announce(own)
+    if len(places):
+        records.announce(places[:rows])
+    for start in range(0, len(places), rows):
+        own = _padded(places[start : start + rows], rows)
         piece = records.piece(own, dtype)
-        if number + 1 < len(cut):
-            records.announce(cut[number + 1])
+        if start + rows < len(places):
+            records.announce(places[start + rows : start + 2 * rows])
         yield Pass(piece, torch.from_numpy(own != EMPTY))
 
 

@@ -39,13 +39,9 @@ class Ranks(Protocol):
     @property
     def size(self) -> int: ...
 
-    def add_up(self, integers: Tensor) -> None:
-        """Replaces int64 numbers by their sums over all ranks."""
-        ...
-
-    def add_up_floats(self, numbers: Tensor) -> None:
-        """Replaces floats by their sums over all ranks, added in the order of ranks: the same bits in every rank, but
-        others for another number of ranks."""
+    def add_up(self, numbers: Tensor) -> None:
+        """Replaces numbers by their sums over all ranks, added in the order of ranks: the same bits in every rank. Sums
+        of floats have other bits for another number of ranks; sums of int64 have not."""
         ...
 
     def add_up_at(self, rank: int, integers: Tensor) -> None:
@@ -74,11 +70,8 @@ class Alone:
 
     rank, size = 0, 1
 
-    def add_up(self, integers: Tensor) -> None:
+    def add_up(self, numbers: Tensor) -> None:
         """See Ranks.add_up."""
-
-    def add_up_floats(self, numbers: Tensor) -> None:
-        """See Ranks.add_up_floats."""
 
     def add_up_at(self, rank: int, integers: Tensor) -> None:
         """See Ranks.add_up_at."""

@@ -97,7 +97,7 @@ def public_scores(
     if len(records) == 0:
         return []
     if ranking is not None:
-        pieces = [(g[of.present], h[of.present]) for g, h, of in _ranked(ranking, model, parameters, records)]
+        pieces = [(of.only(g), of.only(h)) for g, h, of in _ranked(ranking, model, parameters, records)]
         gains, hits = (torch.cat(each) for each in zip(*pieces, strict=True))
         parts = {f"ndcg@{ranking.k}": gains, f"hit@{ranking.k}": hits}
         return [Score(name, float(values.mean()), 0.0) for name, values in parts.items()]
@@ -271,16 +271,17 @@ def _private_sums(release: NoisyScore, model: Model, parameters: Parameters, rec
         raise PrivacyError("a metric needs a model that it suits, and its own sensitivity if it has one")
     if release.groups and not model.classification:
         raise PrivacyError("groups need a classification model")
-    groups = [torch.tensor(places) for places in release.groups.values()]
-    total = torch.zeros(len(groups) + 1, 2, dtype=torch.int64)
+    group_of = torch.full((model.outputs,), len(release.groups))  # of a class; last come those outside every group
+    for number, places in enumerate(release.groups.values()):
+        group_of[list(places)] = number
+    total = torch.zeros(len(release.groups) + 1, 2, dtype=torch.int64)
     for outputs, of in model.evaluated(parameters, records):
         labels, present = of.records.labels, of.present.cpu()
         values = metric.values(model, outputs, labels).cpu()
         units = _units(_clipped(values, release.sensitivity), release.sensitivity)
-        inside = [present & torch.isin(labels.cpu(), places) for places in groups]
-        nowhere = present & ~torch.stack(inside).any(dim=0) if inside else present
-        cells = [torch.stack([(units * each).sum(), ((GRID - units) * each).sum()]) for each in (*inside, nowhere)]
-        total += torch.stack(cells)  # integers: the same for any passes
+        cells = torch.where(present[:, None], torch.stack([units, GRID - units], dim=1), 0)
+        groups = group_of[labels.cpu()] if model.classification else torch.zeros(len(cells), dtype=torch.int64)
+        total.index_add_(0, groups, cells)  # integers: the same for any passes
     return tuple(each / GRID * release.sensitivity for each in total.flatten().tolist())
 
 
@@ -315,7 +316,7 @@ def _of_each(
     found: list[list[Tensor]] = [[] for _ in functions]
     for outputs, of in model.evaluated(parameters, records):
         for values, function in zip(found, functions, strict=True):
-            values.append(function(outputs, of.records.labels)[of.present].cpu())
+            values.append(of.only(function(outputs, of.records.labels)).cpu())
     return [torch.cat(each) if each else torch.zeros(0) for each in found]
 
 

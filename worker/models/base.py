@@ -74,7 +74,7 @@ class Model(ABC):
 
     def forward(self, parameters: Parameters, records: Batch[Any]) -> Tensor:
         """Outputs for n public records, or those of one's own: float64 (K, n), on the processor."""
-        pieces = [outputs[:, each.present].cpu() for outputs, each in self.evaluated(parameters, records)]
+        pieces = [each.only(outputs, 1).cpu() for outputs, each in self.evaluated(parameters, records)]
         return torch.cat([torch.zeros(self.outputs, 0, dtype=torch.float64), *pieces], dim=1)
 
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:

@@ -121,7 +121,7 @@ class NextItem(ModuleModel):
         module = cast(Recommender, self.filled(parameters))
         length = self.spec.max_length
         pieces = records.passes(self.rows_per_pass, self.dtype)
-        return torch.cat([_last_scores(module, each.records.padded(length))[each.present, 1:] for each in pieces])
+        return torch.cat([each.only(_last_scores(module, each.records.padded(length)))[:, 1:] for each in pieces])
 
     def _on_meta(self) -> Recommender:
         with torch.device("meta"):

@@ -126,8 +126,10 @@ class Training:
         self._prepares: list[Prepare] = []  # by these, one after the other
         self._handed_out: Parameters = {}
         self._private_units = len(train if users is None else users)
-        if plan.slots is not None and self._private_units > plan.slots.train.units:
-            raise PrivacyError(TOO_MANY)
+        if plan.slots is not None:
+            most = plan.slots.train
+            if self._private_units > most.units or len(train) > most.rows:
+                raise PrivacyError(TOO_MANY)
         self._given = train
         self._use(train)
         self._groups = plan.scores.groups_in(plan.model, train, holdout)
@@ -354,8 +356,10 @@ class Training:
         """All records of a part: private ones in their slots, for all steps and scores of the job."""
         plan = self._plan
         slots, order = plan.slots_of(part), plan.order(self._replay.initial_keys)
-        if slots is None or order is None:
+        if order is None:
             return Slotted(records, np.arange(len(records)))
+        if slots is None:
+            raise PrivacyError("nothing bounds the records of this part: its owner must state slots")
         if len(records) > slots.rows:
             raise PrivacyError(TOO_MANY)
         return Slotted.injected(records, order.of(WHOLE_DATA, slots.rows, part), slots.rows)

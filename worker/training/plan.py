@@ -226,7 +226,7 @@ class Plan:
         return delayed.norms(step, 1.0) if delayed else (1.0,)
 
     def sampler(self, keys: Keys, records: int) -> Sampler:
-        """The sampler of one segment. `records` (private) determines only where its draw ends."""
+        """The sampler of one segment. `records`: how many numbers are drawn from."""
         if self.sampling == "full_batch":
             return FullBatch()
         if isinstance(self.spec.sampling, Cyclic):
@@ -244,7 +244,7 @@ class Plan:
         if self.mechanism is None:
             return None
         shape, k = self.shape, self.mechanism.training.records_per_unit
-        return slots_of(shape.slots, shape.records_train, shape.records_holdout, k)
+        return slots_of(shape.slots, shape.records_train, k)
 
     def slots_of(self, part: int) -> PartSlots | None:
         """The places of one part."""
@@ -257,10 +257,10 @@ class Plan:
         Of a Poisson step always R. A cyclic group has rows for all its slots: how many these are tells of the key, and
         of no record.
         """
-        if self.mechanism is None:
+        if self.mechanism is None or self.slots is None:
             return None
         if self.sampling == "cyclic":
-            return drawn * self.mechanism.training.records_per_unit
+            return min(drawn * self.mechanism.training.records_per_unit, self.slots.train.rows)
         return self.numerics.rows_per_step
 
     def order(self, keys: Keys) -> RandomOrder | None:
@@ -461,7 +461,7 @@ def _facts(
 ) -> PublicFacts:
     """The public facts from which the mechanism is derived again, as at admission."""
     k = mechanism.training.records_per_unit
-    slots = slots_of(shape.slots, shape.records_train, shape.records_holdout, k)
+    slots = slots_of(shape.slots, shape.records_train, k)
     return PublicFacts(
         records_train=shape.records_train,
         records_holdout=shape.records_holdout,

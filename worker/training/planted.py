@@ -97,7 +97,7 @@ class PlantedRecords:
         for start in range(0, len(self._every), LEFT_AT_ONCE):
             piece = self._every.select(np.arange(start, min(start + LEFT_AT_ONCE, len(self._every))))
             for outputs, of in model.evaluated(parameters, piece):
-                found.append(model.losses(outputs, of.records.labels).double()[of.present].cpu())
+                found.append(of.only(model.losses(outputs, of.records.labels).double()).cpu())
         return torch.cat(found)
 
 

@@ -158,7 +158,7 @@ def _numbers(plan: Plan, parameters: Parameters, records: Records, clip: Clip | 
     model = plan.model
     if isinstance(model, Ranks) and plan.scores.ranking is not None:
         ranked = model.ranked(parameters, records, leave_out_seen=plan.scores.ranking.leave_out_seen)
-        return [*found, torch.cat([ranks[of.present].cpu() for ranks, of in ranked])]
+        return [*found, torch.cat([of.only(ranks).cpu() for ranks, of in ranked])]
     return [*found, model.forward(parameters, records).mT]
 
 

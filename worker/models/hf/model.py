@@ -137,7 +137,7 @@ class HfTuning(ModuleModel):
         """Of public records: each one's loss, float64 (n,), and each predicted token's, float64 (tokens,)."""
         means, tokens = [torch.zeros(0)], [torch.zeros(0)]
         for losses, targets, each in self.scored(parameters, records):
-            means.append(token_mean(losses, targets)[each.present].cpu())
+            means.append(each.only(token_mean(losses, targets)).cpu())
             tokens.append(losses[targets != 0].cpu())  # empty rows have no targets
         return torch.cat(means).double(), torch.cat(tokens).double()
 
