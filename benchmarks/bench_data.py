@@ -36,6 +36,7 @@ from app.formats.layout import Layout  # noqa: E402
 from app.formats.part_reader import PartFile  # noqa: E402
 from app.formats.part_writer import PartWriter  # noqa: E402
 from app.formats.sealed import DataKey  # noqa: E402
+from app.formats.slot_order import SlotWriter  # noqa: E402
 from app.formats.stored import StoredPart  # noqa: E402
 from tests.worker.support import Supervisor, forks, spec, start_of  # noqa: E402
 from worker.channel import Channel  # noqa: E402
@@ -67,8 +68,9 @@ HEAD = (
 )
 
 
-def generated(folder: Path, records: int, key: DataKey | None = None) -> dict[str, Any]:
-    """Writes a part of synthetic records, sealed if there is a key. Returns the start message's entry for it."""
+def generated(folder: Path, records: int, key: DataKey | None = None, slots: int | None = None) -> dict[str, Any]:
+    """Writes a part of synthetic records, sealed if there is a key, and in the order of slots if it has some. Returns
+    the start message's entry for it."""
     weights = np.random.default_rng(0).standard_normal((FEATURES, CLASSES)).astype(np.float32)
 
     def block(number: int, n: int) -> StoredPart:
@@ -77,7 +79,8 @@ def generated(folder: Path, records: int, key: DataKey | None = None) -> dict[st
 
     path = folder / f"{records}{'.sealed' if key else ''}.arrow"
     seal = None if key is None else {"key": key.key.hex(), "wrap": key.wrap.hex()}
-    with PartWriter(path, Layout.of(block(0, 1)), key=key) as writer:
+    layout = Layout.of(block(0, 1))
+    with PartWriter(path, layout, key=key) if slots is None else SlotWriter(path, layout, slots, key=key) as writer:
         for number, start in enumerate(range(0, records, AT_ONCE)):
             writer.add(block(number, min(AT_ONCE, records - start)))
         return {"path": str(path), "sha256": writer.close(), "seal": seal}

@@ -121,16 +121,17 @@ class Part(Document):
 
     Attributes:
         path: absolute.
-        sha256: its hash as it was registered: the root of the index (app.formats.layout), or the file's SHA-256 where
-            the part is an NPZ file of before.
-        cache_dir: where its extracted features are cached: a folder of the data set that holds the part.
-        seal: opens it, and seals its features; None: it is in plaintext, and so are they.
+        sha256: as registered: the root of the index (app.formats.layout), or the SHA-256 of an NPZ file of before.
+        cache_dir: where its features are cached: a folder of the data set that holds the part.
+        seal: opens it, and seals its features; None: both are in plaintext.
+        rows: the slots that its block declares for records; None: public data.
     """
 
     path: str
     sha256: Sha256Hex
     cache_dir: str | None = None
     seal: SealedBy | None = None
+    rows: Annotated[int, Field(ge=1)] | None = None
 
     @property
     def key(self) -> bytes | None:
@@ -238,8 +239,7 @@ class Start(Document):
             users.
         device: the kind of device that the attempt runs on; nothing else is used in its place.
         numerics: the stored numerics; null for a job that was admitted before numerics were stored.
-        fitted_rows: the rows of a pass that fit in the memory of the device of earlier attempts, if they are fewer than
-            the numerics'.
+        fitted_rows: the rows of a pass that fit in the memory of earlier attempts, if fewer than the numerics'.
         threads: of each rank, as the first ready attempt had them; null: this attempt chooses.
         begun: an earlier attempt became ready. The size of passes is fixed.
         processes: how many ranks this attempt has: what the job asks, or fewer after a loss.

@@ -252,6 +252,7 @@ def read(settings: Settings, parsers: Parsers, spec: DatasetSpec, folder: Path, 
         seal=None if seal is None else SealKey(key=seal.key.hex(), wrap=seal.wrap.hex()),
         output_dir=str(output.resolve()),
         keys=content_keys(chain),
+        slots=declared_slots(spec),
         max_unpacked_bytes=settings.max_unpacked_bytes,
     )
     parsed = parsers.parse(request, watch)

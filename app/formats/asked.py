@@ -9,6 +9,7 @@ from pydantic import Field
 
 from app.contracts.base import Document, is_none
 from app.contracts.dataset_spec import DatasetSpec
+from app.contracts.slots import Slots
 from app.contracts.stored import Counts
 
 
@@ -41,6 +42,7 @@ class ParseRequest(Document):
         opens: opens them.
         seal: seals what is written; null: it is written in plaintext.
         output_dir: an empty folder.
+        slots: of private data; null: public data.
     """
 
     spec: DatasetSpec
@@ -50,6 +52,7 @@ class ParseRequest(Document):
     seal: SealKey | None
     output_dir: str
     keys: ContentKeys
+    slots: Slots | None = None
     max_unpacked_bytes: int
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from app.formats.part_reader import PartFile
 from app.formats.part_writer import PartWriter
 from app.formats.pieces import chosen, without_last
 from app.formats.sealed import DataKey
+from app.formats.slot_order import SlotWriter
 from app.formats.stored import StoredPart
 
 SPOOL = "spool"
@@ -67,15 +68,24 @@ class Split:
         name: of the part, or of the one for training.
         fraction: of the hold-out; None: there is none.
         last_item: holds out each sequence's last item instead.
+        slots: from the layout, how many slots the parts have whose records are stored in the order of slots.
         key: seals the parts.
     """
 
     def __init__(
-        self, folder: Path, name: str, fraction: float | None, *, last_item: bool = False, key: DataKey | None = None
+        self,
+        folder: Path,
+        name: str,
+        fraction: float | None,
+        *,
+        last_item: bool = False,
+        slots: Callable[[Layout], Mapping[str, int]] = lambda _: {},
+        key: DataKey | None = None,
     ) -> None:
         self._key, self._folder, self._fraction, self._last_item = key, folder, fraction, last_item
+        self._slots = slots
         self._names = (name, "holdout") if last_item or fraction is not None else (name,)
-        self._writers: dict[str, PartWriter] = {}
+        self._writers: dict[str, PartWriter | SlotWriter] = {}
         self._users: dict[str, set[int]] = {}
         self._layout: Layout | None = None
 
@@ -83,9 +93,8 @@ class Split:
         """Writes records to their parts."""
         if self._layout is None:
             self._layout = Layout.of(piece.part)
-            self._writers = {
-                name: PartWriter(self._path(name), self._layout, reserve=True, key=self._key) for name in self._names
-            }
+            slots = self._slots(self._layout)
+            self._writers = {name: self._writer(name, self._layout, slots.get(name)) for name in self._names}
             self._users = {name: set() for name in self._names}
         for name, part in self._sides(piece):
             self._writers[name].add(part)
@@ -111,6 +120,11 @@ class Split:
         """Closes what is open, after an error."""
         for writer in self._writers.values():
             writer.__exit__(None, None, None)
+
+    def _writer(self, name: str, layout: Layout, slots: int | None) -> PartWriter | SlotWriter:
+        if slots is None:
+            return PartWriter(self._path(name), layout, reserve=True, key=self._key)
+        return SlotWriter(self._path(name), layout, slots, reserve=True, key=self._key)
 
     def _path(self, name: str) -> Path:
         return self._folder / f"{name}.arrow"
@@ -151,7 +165,9 @@ class Bounded:
     def add(self, piece: Piece) -> None:
         """Keeps records until `close`."""
         if self._writer is None:
-            self._writer = PartWriter(self.folder / SPOOL, Layout.of(piece.part), reserve=True, key=self.seal)
+            self._writer = PartWriter(
+                self.folder / SPOOL, Layout.of(piece.part), reserve=True, key=self.seal, temporary=True
+            )
         self._writer.add(piece.part)
         self._of.append(users.numbered(piece.users or (), self._numbers))
         self._words.append(piece.digests.split)

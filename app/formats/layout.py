@@ -5,7 +5,8 @@
     pairs      user_row int32, item_row int32
     sequences  items large_list<int32>
     texts      text large_string
-    and of each: y int64 (the class) or float64 (the target); user int64 where users are protected
+    and of each: y int64 (the class) or float64 (the target); user int64 where users are protected; slot int64,
+    ascending, where records are stored in the order of their slots (app.formats.slot_order)
 
 The index is the header as one line of canonical JSON, then one row for each chunk (`row_type`): its offset and length
 in the file, its records, the places of its columns' buffers, and its hash.
@@ -46,7 +47,7 @@ BUFFERS: dict[Kind, tuple[str, ...]] = {
     "texts": ("ends", "utf8"),
 }
 TYPES = {"x": "<f4", "values": "<f4", "columns": "<i4", "items": "<i4", "user_row": "<i4", "item_row": "<i4"}
-TYPES |= {"ends": "<i8", "user": "<i8", "utf8": "u1"}
+TYPES |= {"ends": "<i8", "user": "<i8", "slot": "<i8", "utf8": "u1"}
 
 
 @dataclass(frozen=True)
@@ -57,18 +58,21 @@ class Layout:
         sizes: d of dense and sparse features; users and items of pairs; items of sequences; none of texts.
         labels: the type of y.
         users: True if each record has a user.
+        slots: N, if each record has a slot; None: records are in the order of the file.
     """
 
     kind: Kind
     sizes: tuple[int, ...]
     labels: Literal["int64", "float64"]
     users: bool
+    slots: int | None = None
 
     @classmethod
     def of(cls, part: StoredPart) -> Layout:
         """The layout of records like these."""
         kind, sizes = _kind(part.x)
-        return cls(kind, sizes, "int64" if part.y.dtype == np.int64 else "float64", part.user is not None)
+        labels: Literal["int64", "float64"] = "int64" if part.y.dtype == np.int64 else "float64"
+        return cls(kind, sizes, labels, part.user is not None, None if part.slot is None else part.slot.slots)
 
     @property
     def chunk_rows(self) -> int:
@@ -78,7 +82,8 @@ class Layout:
     @property
     def buffers(self) -> tuple[str, ...]:
         """The names of a chunk's buffers."""
-        return (*BUFFERS[self.kind], "y", *(("user",) if self.users else ()))
+        more = {"user": self.users, "slot": self.slots is not None}
+        return (*BUFFERS[self.kind], "y", *(name for name, there in more.items() if there))
 
     @property
     def types(self) -> dict[str, np.dtype[Any]]:
@@ -127,6 +132,8 @@ class Index:
     def header(self) -> bytes:
         """The first leaf."""
         fields = asdict(self.layout) | {"version": VERSION, "rows": self.rows, "chunk_rows": self.layout.chunk_rows}
+        if self.layout.slots is None:  # as the parts before it were written
+            del fields["slots"]
         return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
 
     @property

@@ -10,7 +10,9 @@ file until all users are known.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
@@ -27,7 +29,8 @@ from app.contracts.dataset_spec import (
     LastItemHoldout,
     SplitHoldout,
 )
-from app.contracts.slots import rounded
+from app.contracts.memory import in_memory, record_bytes
+from app.contracts.slots import Slots, rounded
 from app.contracts.stored import Counts
 from app.contracts.table import TableFeatures
 from app.disk import is_full
@@ -39,6 +42,7 @@ from app.formats.digests import Keys
 from app.formats.foreign import what_else
 from app.formats.hashing import hashed
 from app.formats.ingest import Bounded, Parts, Piece, Split
+from app.formats.layout import Layout
 from app.formats.readers import reader_of
 from app.formats.records import Records, Taken
 from app.formats.sealed import DataKey, Named, readable
@@ -56,11 +60,13 @@ class Output:
         folder: an empty one.
         keys: for the split, and for digests of contents.
         seal: seals all files.
+        slots: see ParseRequest.
     """
 
     folder: Path
     keys: Keys
     seal: DataKey | None
+    slots: Slots | None
 
 
 @dataclass
@@ -126,7 +132,7 @@ def parse(request: dict[str, Any]) -> dict[str, Any]:
 
 def _parse(asked: ParseRequest) -> ParsedFiles:
     spec, keys = asked.spec, digests.Keys(bytes.fromhex(asked.keys.split), bytes.fromhex(asked.keys.content))
-    to = Output(Path(asked.output_dir), keys, _seal(asked.seal))
+    to = Output(Path(asked.output_dir), keys, _seal(asked.seal), asked.slots)
     file = readable(Path(asked.file), _key(asked.opens.file))
     data = _parsed(spec, file, "file", to, asked.max_unpacked_bytes)
     file_sha256, file_hmac = digests.file_digests(file, keys)
@@ -196,11 +202,26 @@ def _destination(spec: DatasetSpec, name: str, to: Output) -> Split | Bounded:
     if name == "holdout_file":
         return Split(to.folder, "holdout", None, key=to.seal)
     fraction = spec.holdout.fraction if isinstance(spec.holdout, SplitHoldout) else None
-    split = Split(to.folder, "train", fraction, last_item=isinstance(spec.holdout, LastItemHoldout), key=to.seal)
+    last_item, slots = isinstance(spec.holdout, LastItemHoldout), partial(_slots_on_disk, spec, to.slots)
+    split = Split(to.folder, "train", fraction, last_item=last_item, slots=slots, key=to.seal)
     most = spec.privacy.max_records_per_user
     if spec.privacy.user_column is None or most is None:
         return split
     return Bounded(split, to.folder, most, to.keys, to.seal)
+
+
+def _slots_on_disk(spec: DatasetSpec, slots: Slots | None, layout: Layout) -> Mapping[str, int]:
+    """The slots of a private data set's parts, if they stay on disk while a job trains; else none. Public sizes decide.
+
+    Records are stored in the order of these slots: what is hashed, counted or compared is computed before.
+    """
+    if slots is None:
+        return {}
+    features, varies = spec.features.numbers(layout.features), layout.is_sparse or layout.kind == "texts"
+    if in_memory(slots.train.rows, record_bytes(features, sparse=varies, rating=layout.kind == "pairs")):
+        return {}
+    holdout = {} if slots.holdout is None else {"holdout": slots.holdout.rows}
+    return {"train": slots.train.rows} | holdout
 
 
 def _read(

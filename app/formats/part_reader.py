@@ -17,7 +17,7 @@ from app.formats.blobs import open_blob
 from app.formats.damage import DataDamagedError
 from app.formats.layout import Index, Layout, leaf_of
 from app.formats.pieces import joined
-from app.formats.stored import Csr, Features, Pairs, Sequences, StoredPart, Texts
+from app.formats.stored import Csr, Features, Pairs, Sequences, SlotColumn, StoredPart, Texts
 
 LISTS = ("columns", "values", "items", "utf8")
 Columns = Mapping[str, NDArray[Any]]
@@ -57,7 +57,7 @@ class PartFile:
             columns = self._columns(row, content)
             if "ends" in columns:
                 columns["ends"] = columns["ends"][1:]
-            yield StoredPart(_features(self.layout, columns, int(row["rows"])), columns["y"], columns.get("user"))
+            yield _part(self.layout, columns, int(row["rows"]))
 
     def whole(self) -> StoredPart:
         """All records in memory, each chunk checked."""
@@ -73,8 +73,7 @@ class PartFile:
             for name, found in columns.items():
                 out[name][at[name] : at[name] + len(found)] = found
                 at[name] += len(found)
-        user = out.get("user")
-        return StoredPart(_features(layout, out, n), out["y"], user)
+        return _part(layout, out, n)
 
     def rows(self, numbers: NDArray[np.int64]) -> StoredPart:
         """The records with these numbers, in their order, copied.
@@ -115,18 +114,23 @@ class PartFile:
         for name, of in self.layout.types.items():
             if name == "x":
                 out["x"] = self._dense(chunks, within)
-            elif name in ("y", "user", "user_row", "item_row"):
+            elif name in ("y", "user", "slot", "user_row", "item_row"):
                 words, places = self._words(of, self._places(name, chunks, of) + within)
                 out[name] = words[places]
         if "ends" in self.layout.types:
             self._lists(chunks, within, out)
-        return StoredPart(_features(self.layout, out, len(numbers)), out["y"], out.get("user"))
+        return _part(self.layout, out, len(numbers))
 
     def column(self, name: str) -> NDArray[Any]:
-        """All of `y` or `user`: 8 bytes a record. Checks every chunk."""
-        found = [each.y if name == "y" else each.user for each in self.chunks()]
-        empty = np.empty(0, dtype=self.layout.types[name])
-        return np.concatenate([empty, *(each for each in found if each is not None)])
+        """All of `y`, `user` or `slot`: 8 bytes a record. Checks every chunk."""
+        out, at = np.empty(len(self), dtype=self.layout.types[name]), 0
+        for number, row in enumerate(self._chunks):
+            content = self._blob.read(int(row["offset"]), int(row["length"]))
+            self._compare(number, content)
+            found = self._columns(row, content)[name]
+            out[at : at + len(found)] = found
+            at += len(found)
+        return out
 
     @property
     def units(self) -> int:
@@ -154,12 +158,12 @@ class PartFile:
             row = self._chunks[number]
             offset = int(row["offset"])
             self._compare(number, self._blob.read(offset, int(row["length"])))
-            self._seen[number] = True
 
     def _compare(self, number: int, content: bytes | memoryview) -> None:
         row = self._chunks[number]
         if leaf_of(row, content) != row["sha256"].tobytes():
             raise DataDamagedError("a stored part of the data set differs from the registered one")
+        self._seen[number] = True
 
     def _words(
         self, of: np.dtype[Any], places: NDArray[np.int64], counts: NDArray[np.int64] | int = 1
@@ -203,6 +207,11 @@ class PartFile:
         for name, at in places.items():
             words, first = self._words(types[name], at, lengths)
             out[name] = words[np.repeat(first - (ends - lengths), lengths) + np.arange(total)]
+
+
+def _part(layout: Layout, columns: Columns, n: int) -> StoredPart:
+    slot = None if layout.slots is None else SlotColumn(columns["slot"], layout.slots)
+    return StoredPart(_features(layout, columns, n), columns["y"], columns.get("user"), slot)
 
 
 def _features(layout: Layout, columns: Columns, n: int) -> Features:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +18,7 @@ from app.formats.stored import Csr, Pairs, Sequences, StoredPart, Texts
 
 TYPES = {"int64": pa.int64(), "int32": pa.int32(), "float64": pa.float64(), "float32": pa.float32()}
 ROOM_BYTES = 2**26  # so often a writer looks whether the disk has room
-PENDING_BYTES = 2**20  # small additions are joined up to this size before they are cut into chunks
+PENDING_BYTES = 2**20  # small additions are joined up to this size: a join costs a copy, and chunks are small
 
 
 class PartWriter:
@@ -30,19 +30,29 @@ class PartWriter:
         layout: what every added piece must be.
         reserve: leave app.disk.RESERVE_BYTES free. A small compressed file may hold terabytes.
         key: seals both files.
+        temporary: what is written need not outlast a power cut: nothing waits for the disk.
 
     Raises:
         OSError: from every call that writes: the disk is full.
         StorageFull: its reserve begins.
     """
 
-    def __init__(self, path: Path, layout: Layout, *, reserve: bool = False, key: DataKey | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        layout: Layout,
+        *,
+        reserve: bool = False,
+        key: DataKey | None = None,
+        temporary: bool = False,
+    ) -> None:
+        self._temporary = temporary
         self._key, self._path, self._layout, self._schema = key, path, layout, _schema(layout)
         self._file = create(path, key)
         self._sink = pa.PythonFile(self._file, "w")
         self._writer = pa.ipc.new_file(self._sink, self._schema)
         self._pending: list[StoredPart] = []
-        self._waiting, self.rows = 0, 0
+        self._waiting, self._pending_bytes, self.rows = 0, 0, 0
         self._reserve, self._next_look = reserve, 0
         self._rows_of_index = bytearray()
 
@@ -67,24 +77,26 @@ class PartWriter:
         self._pending.append(part)
         self._waiting += len(part.y)
         self.rows += len(part.y)
-        if self._waiting >= max(self._layout.chunk_rows, self._batch):
+        self._pending_bytes += part.nbytes
+        if self._waiting >= self._layout.chunk_rows and self._pending_bytes >= PENDING_BYTES:
             self._write(whole_only=True)
 
     def close(self) -> str:
         """Writes what is left, synced to disk. Returns the part's hash. The caller syncs the folder's entries."""
         self._write(whole_only=False)
         self._writer.close()
-        finish(self._file)
+        self._finish(self._file)
         index = Index(self._layout, self.rows, np.frombuffer(bytes(self._rows_of_index), self._layout.row_type))
         with create(index_path(self._path), self._key) as file:
             file.write(index.to_bytes())
-            finish(file)
+            self._finish(file)
         return index.root
 
-    @property
-    def _batch(self) -> int:
-        """How many records may wait; joining costs a copy, so small chunks are cut from larger joins."""
-        return PENDING_BYTES // (4 * self._layout.features) if self._layout.kind == "dense" else 1024
+    def _finish(self, file: BinaryIO) -> None:
+        if self._temporary:
+            file.close()
+        else:
+            finish(file)
 
     def _write(self, *, whole_only: bool) -> None:
         if not self._pending:
@@ -95,6 +107,7 @@ class PartWriter:
             self._write_chunk(cut(part, start, min(start + step, end)))
         self._pending = [cut(part, end, self._waiting)] if end < self._waiting else []
         self._waiting -= end
+        self._pending_bytes = sum(each.nbytes for each in self._pending)
 
     def _write_chunk(self, part: StoredPart) -> None:
         if self._reserve and self._sink.tell() >= self._next_look:
@@ -120,6 +133,8 @@ def _schema(layout: Layout) -> pa.Schema:
     fields = [_field("y", pa.int64() if layout.labels == "int64" else pa.float64())]
     if layout.users:
         fields.append(_field("user", pa.int64()))
+    if layout.slots is not None:
+        fields.append(_field("slot", pa.int64()))
     match layout.kind:
         case "dense":
             fields.append(_field("x", pa.list_(_field("item", pa.float32()), layout.sizes[0])))
@@ -139,6 +154,8 @@ def _columns(part: StoredPart, schema: pa.Schema) -> list[pa.Array]:
     x, columns = part.x, [_array(part.y)]
     if part.user is not None:
         columns.append(_array(part.user))
+    if part.slot is not None:
+        columns.append(_array(part.slot.numbers))
     of = schema.field(len(columns)).type
     if isinstance(x, Pairs):
         return [*columns, _array(x.users), _array(x.items)]

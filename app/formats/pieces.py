@@ -8,36 +8,38 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from app.formats.stored import Csr, Features, Pairs, Sequences, StoredPart, Texts
+from app.formats.stored import Csr, Features, Pairs, Sequences, SlotColumn, StoredPart, Texts
+
+Which = NDArray[np.bool_] | NDArray[np.int64] | slice
 
 
 def chosen(part: StoredPart, mask: NDArray[np.bool_]) -> StoredPart:
     """The part's records where the mask is True."""
-    user = None if part.user is None else part.user[mask]
-    return StoredPart(x=_rows(part.x, mask), y=part.y[mask], user=user)
+    return _with(part, _rows(part.x, mask), mask)
 
 
 def taken(part: StoredPart, numbers: NDArray[np.int64]) -> StoredPart:
     """The part's records with these numbers, in their order; a number may occur more than once."""
-    user = None if part.user is None else part.user[numbers]
-    return StoredPart(x=_rows(part.x, numbers), y=part.y[numbers], user=user)
+    return _with(part, _rows(part.x, numbers), numbers)
 
 
 def cut(part: StoredPart, start: int, end: int) -> StoredPart:
     """Records start … end − 1, mostly as views."""
-    user = None if part.user is None else part.user[start:end]
-    return StoredPart(x=_slice(part.x, start, end), y=part.y[start:end], user=user)
+    return _with(part, _slice(part.x, start, end), slice(start, end))
 
 
 def joined(parts: Sequence[StoredPart]) -> StoredPart:
-    """Parts of one kind, one after the other; at least one."""
+    """Records of one layout, one after the other; at least one piece."""
     if len(parts) == 1:
         return parts[0]
     users = [each.user for each in parts if each.user is not None]
+    columns = [each.slot for each in parts if each.slot is not None]
+    slot = SlotColumn(np.concatenate([each.numbers for each in columns]), columns[0].slots) if columns else None
     return StoredPart(
         x=_joined([each.x for each in parts]),
         y=np.concatenate([each.y for each in parts]),
         user=np.concatenate(users) if users else None,
+        slot=slot,
     )
 
 
@@ -53,6 +55,13 @@ def without_last(part: StoredPart) -> StoredPart:
     stays[part.x.ends - 1] = False
     ends = part.x.ends - np.arange(1, len(part.x.ends) + 1)
     return replace(part, x=Sequences(part.x.items[stays], ends, part.x.size))
+
+
+def _with(part: StoredPart, x: Features, which: Which) -> StoredPart:
+    """Some of a part's records, whose features are `x`."""
+    user = None if part.user is None else part.user[which]
+    slot = None if part.slot is None else replace(part.slot, numbers=part.slot.numbers[which])
+    return StoredPart(x=x, y=part.y[which], user=user, slot=slot)
 
 
 def _rows(x: Features, at: NDArray[np.bool_] | NDArray[np.int64]) -> Features:

@@ -1,8 +1,8 @@
 """Records of a part, in memory: what parsing writes and attempts read (app.formats.part_files).
 
 y is the int64 index of the class, or a float64 target; 0 for a sequence, which is its own label. Where users are
-protected, `user` int64 (n,) is the number of each record's user. A part may hold no record at all: its number of
-records is private.
+protected, `user` int64 (n,) is the number of each record's user. Private parts that stay on disk have each record's
+`slot`. A part may hold no record at all: its number of records is private.
 """
 
 from __future__ import annotations
@@ -83,17 +83,38 @@ Features = NDArray[np.float32] | Csr | Pairs | Sequences | Texts
 
 
 @dataclass(frozen=True)
+class SlotColumn:
+    """The slot of each record, where records are stored in the order of their slots (app.formats.slot_order).
+
+    Attributes:
+        numbers: int64 (n,), ascending. Private.
+        slots: N, how many slots the part has; public, and the part's own for ever.
+    """
+
+    numbers: NDArray[np.int64]
+    slots: int
+
+
+@dataclass(frozen=True)
 class StoredPart:
-    """Records in the order of the file. All of it is private if the data set is."""
+    """Records in the order of the file, or of their slots. All of it is private if the data set is."""
 
     x: Features
     y: NDArray[np.int64] | NDArray[np.float64]
     user: NDArray[np.int64] | None = None
+    slot: SlotColumn | None = None
 
     @property
     def units(self) -> int:
         """The number of protected units: records, or users."""
         return len(self.y) if self.user is None else len(np.unique(self.user))
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all numbers."""
+        x = (self.x,) if isinstance(self.x, np.ndarray) else vars(self.x).values()
+        slot = None if self.slot is None else self.slot.numbers
+        return sum(each.nbytes for each in (*x, self.y, self.user, slot) if isinstance(each, np.ndarray))
 
     @property
     def sparse(self) -> bool:

@@ -12,10 +12,11 @@ from app.catalogue.models import Layer, layers
 from app.contracts.base import Document
 from app.contracts.hf import HfModel
 from app.contracts.job_spec import JobSpec, LinearModel, MatrixFactorizationModel
+from app.contracts.memory import in_memory, record_bytes
 from app.contracts.model_settings import RecordSizes
 from app.errors import InvalidRequest
 from app.jobs.plans import DatasetFacts, Plan
-from app.privacy.numerics import BYTES, KEPT_BYTES, PASS_BYTES, Numerics, PublicSizes, in_memory, record_bytes
+from app.privacy.numerics import BYTES, KEPT_BYTES, PASS_BYTES, Numerics, PublicSizes
 
 NUMBER_BYTES = 8  # parameters are in float64, totals in float64 or int64
 MIB = 2**20

@@ -35,9 +35,7 @@ PASS_BYTES = 2**28  # a network's pass: larger passes leave the caches and are s
 CACHE_BYTES = 2**24  # a linear model's pass: both of its products find the features in the cache
 MOST_ROWS = 4080  # a network's pass: more rows are no faster
 MOST_LINEAR_ROWS = 65_520
-IN_MEMORY_BYTES = 2**29  # of all slots' records: larger parts stay on disk, and passes read them from a map
 KEPT_BYTES = 2**30  # a full batch's passes are kept up to this size
-SPARSE_BYTES, RATING_BYTES = 2048, 24  # of a stored record
 PASS_OVERHEAD = 8  # the fixed cost of a pass, in rows
 SPARSE_ENTRIES = 32  # of a sparse row: a pass writes one number for each feature, as so many rows' entries take
 
@@ -239,26 +237,6 @@ def _sums_in_float32(spec: JobSpec, passes: PassType) -> bool:
     if isinstance(model, MatrixFactorizationModel) or not own or passes != "float32":
         return False
     return spec.views == 1 if isinstance(model, LinearModel) else spec.privacy is not None
-
-
-def in_memory(records: int, record_bytes: int) -> bool:
-    """Returns True if a part of at most this many records is loaded whole; public sizes decide.
-
-    >>> in_memory(63_064, 4 * 784), in_memory(2_000_000, 4 * 100)
-    (True, False)
-    """
-    return records * record_bytes <= IN_MEMORY_BYTES
-
-
-def record_bytes(features: int, *, sparse: bool, rating: bool) -> int:
-    """Returns a stored record's size; a guess where it varies, which must not depend on the records.
-
-    Args:
-        features: the model's inputs.
-        sparse: they are stored sparsely.
-        rating: the record is a rating.
-    """
-    return RATING_BYTES if rating else SPARSE_BYTES if sparse else 4 * features
 
 
 def sensitivity_slack(rows: int, rows_per_pass: int, positions: int, group: int | None = None) -> float:

@@ -13,6 +13,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from app.contracts import memory
+from app.contracts.memory import in_memory
 from app.contracts.table import TableFeatures
 from app.errors import PrivacyError
 from app.formats import ahead
@@ -22,8 +24,6 @@ from app.formats.part_files import load_part, save_part
 from app.formats.part_reader import PartFile
 from app.formats.stored import Csr, Pairs, Sequences, StoredPart
 from app.formats.tables import scaled
-from app.privacy import numerics
-from app.privacy.numerics import in_memory
 from app.privacy.slots import unstated_slots
 from tests.by_night import but
 from tests.worker.support import (
@@ -288,7 +288,7 @@ def test_data_that_may_outgrow_the_cache_are_announced_again(tmp_path: Path, mon
         advise(descriptor, start, length, advice)
 
     monkeypatch.setattr(ahead.os, "posix_fadvise", counted)
-    monkeypatch.setattr(numerics, "IN_MEMORY_BYTES", 0)
+    monkeypatch.setattr(memory, "IN_MEMORY_BYTES", 0)
     job = spec(sampling={"kind": "poisson", "expected_batch_size": 40}, length={"steps": 12}, evaluation=None)
     bound = unstated_slots(400) * 4 * 60
     for name, cache in (("fits", bound), ("does not", bound - 1)):
@@ -315,10 +315,10 @@ def test_public_sizes_decide_what_stays_on_disk() -> None:
     assert (wide.in_memory, wide.numerics.sums) == (False, "float32")
 
 
-@pytest.mark.parametrize("memory", [2**29, 0], ids=["in memory", "on disk"])
+@pytest.mark.parametrize("limit", [2**29, 0], ids=["in memory", "on disk"])
 @pytest.mark.parametrize("sampling", [{"kind": "full_batch"}, {"kind": "poisson", "expected_batch_size": 6}])
 def test_an_npz_part_of_before_trains_to_the_same_bits(
-    tmp_path: Path, memory: int, sampling: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, limit: int, sampling: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The part was written by the release before Arrow. Its attempt, and one on the same records in Arrow, agree."""
     old = OLD / "dense.npz"
@@ -328,7 +328,7 @@ def test_an_npz_part_of_before_trains_to_the_same_bits(
         {"path": str(old), "sha256": sha256},
         {"path": str(again), "sha256": save_part(again, load_part(old, sha256))},
     ]
-    monkeypatch.setattr(numerics, "IN_MEMORY_BYTES", memory)
+    monkeypatch.setattr(memory, "IN_MEMORY_BYTES", limit)
     shape = {"records_train": 9, "records_holdout": 0, "features": 4, "outputs": 3, "sparse": False}
     digests = []
     for number, part in enumerate(parts):
@@ -336,7 +336,7 @@ def test_an_npz_part_of_before_trains_to_the_same_bits(
         out.mkdir()
         job = spec(evaluation=None, sampling=sampling, length={"steps": 20})
         supervisor = Supervisor(start_of(job, shape, parts={"train": part}, output_dir=out))
-        assert plan_of(supervisor.start).in_memory is (memory > 0)
+        assert plan_of(supervisor.start).in_memory is (limit > 0)
         ended = run_thread(supervisor)
         assert isinstance(ended.last, Finished)
         digests.append(supervisor.digests())

@@ -61,6 +61,7 @@ from worker.messages import (
 from worker.models.base import Model
 from worker.models.card import Privacy
 from worker.models.files import save_model
+from worker.noise.order import HOLDOUT, TRAIN
 from worker.predicting.predict import predicted
 from worker.statistics.center import TENSOR
 from worker.telemetry import Telemetry
@@ -145,15 +146,15 @@ def run_attempt(
     )
     load = loader(start, link.loading, plan)
     stored = load(start.parts.train)
-    users, train = users_of(stored, start.mechanism), records_of(stored)
+    users, train = users_of(stored.whole, start.mechanism), records_of(stored.whole)
     ranks.from_first()  # the others load now: they find what was extracted
     scored = plan.scores.points > 0 and plan.scores.on == "holdout"
     held_out = load(start.parts.holdout) if start.parts.holdout and scored else None
     if held_out is not None and not start.holdout_public:
         # Checks that no user has more hold-out records than the scores' noise covers.
-        users_of(held_out, start.mechanism)
-    holdout = records_of(held_out) if held_out is not None else None
-    public = records_of(load([start.parts.public])) if start.parts.public else None
+        users_of(held_out.whole, start.mechanism)
+    holdout = records_of(held_out.whole) if held_out is not None else None
+    public = records_of(load([start.parts.public]).whole) if start.parts.public else None
     report = report_of(plan, tested, device)
     ready = Ready(
         device=start.device,
@@ -168,6 +169,7 @@ def run_attempt(
         train,
         holdout,
         users=users,
+        blocks={TRAIN: stored.blocks, HOLDOUT: held_out.blocks if held_out is not None else ()},
         holdout_public=start.holdout_public,
         replay=replay,
         link=link if ranks.size == 1 else SharedLink(ranks, link),
@@ -192,13 +194,14 @@ def run_rank(start: Start, ranks: Ranks) -> None:
     ranks.from_first()
     load = loader(start, lambda: None, plan)
     stored = load(start.parts.train)
-    public = records_of(load([start.parts.public])) if start.parts.public else None
+    public = records_of(load([start.parts.public]).whole) if start.parts.public else None
     unheard = Telemetry(Unheard(), start.mechanism, data_public=start.data_public, holdout_public=start.holdout_public)
     training = Training(
         plan,
-        records_of(stored),
+        records_of(stored.whole),
         None,
-        users=users_of(stored, start.mechanism),
+        users=users_of(stored.whole, start.mechanism),
+        blocks={TRAIN: stored.blocks},
         holdout_public=start.holdout_public,
         replay=Replay(start.steps, start.segments, start.allowed_steps, plan.block_end),
         link=SharedLink(ranks, None),

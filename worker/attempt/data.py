@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from sqlalchemy.orm import Session
 
+from app.contracts.base import AccountName
 from app.contracts.job_spec import JobSpec
 from app.contracts.optimizers import PublicSideSettings
+from app.contracts.slots import PartSlots, Slots
 from app.contracts.stored import StoredFile
 from app.db.declared import Declared
 from app.db.models import Dataset, Job
@@ -47,22 +49,31 @@ def shape_of(said: Declared, dataset_id: str, datasets: Sequence[Dataset]) -> Sh
         said: the declaration that the job was priced with; it holds the sizes of the data set's own block.
     """
     shapes = [said.shape if each.id == dataset_id else each.shape for each in datasets]
-    per_unit = said.spec.privacy.max_records_per_user or 1
-    private = said.spec.privacy.sensitivity == "private"
+    slots = slots_by_id(said, dataset_id, datasets)
     return Shape(
         records_train=sum(each.records_train for each in shapes),
         records_holdout=sum(each.records_holdout for each in shapes),
         features=said.shape.features,
         outputs=said.shape.outputs,
         sparse=said.shape.sparse,
-        slots=added(slots_of(each.slots, each.records_train, per_unit) for each in shapes) if private else None,
+        slots=added(slots.values()) if slots else None,
     )
+
+
+def slots_by_id(said: Declared, dataset_id: str, datasets: Sequence[Dataset]) -> dict[str, Slots]:
+    """The slots of each block that a job reads; empty for public data. Arguments are those of `shape_of`."""
+    if said.spec.privacy.sensitivity == "public":
+        return {}
+    per_unit = said.spec.privacy.max_records_per_user or 1
+    shapes = {each.id: said.shape if each.id == dataset_id else each.shape for each in datasets}
+    return {name: slots_of(shape.slots, shape.records_train, per_unit) for name, shape in shapes.items()}
 
 
 def parts_of(
     opened: Callable[[StoredFile], Opened],
     features: Callable[[str], Path] | None,
     datasets: Sequence[Dataset],
+    slots: Mapping[str, Slots],
     side: StoredFile | None,
 ) -> Parts:
     """The parts of the data sets, which an attempt joins.
@@ -73,6 +84,7 @@ def parts_of(
         opened: a part on this machine.
         features: where a data set's features are cached, if the job reads records through an extractor: a folder of the
             data set's own, which is deleted with it; those of the public one with the first data set's.
+        slots: of each of the data sets, by id; of private ones.
         side: the training part of the public data set that an optimizer uses.
 
     Raises:
@@ -82,14 +94,20 @@ def parts_of(
     if any(each.parts.train is None for each in ordered):
         raise DataDamagedError("a stored part of the data set was deleted")
 
-    def named(part: StoredFile, dataset: Dataset) -> Part:
+    def named(part: StoredFile, dataset: Dataset, places: PartSlots | None = None) -> Part:
         cache = None if features is None else str(features(dataset.id))
         found = opened(part)
         seal = None if found.seal is None else SealedBy(key=found.seal.key.hex(), wrap=found.seal.wrap.hex())
-        return Part(path=str(found.path), sha256=part.sha256, cache_dir=cache, seal=seal)
+        rows = None if places is None else places.rows
+        return Part(path=str(found.path), sha256=part.sha256, cache_dir=cache, seal=seal, rows=rows)
 
-    train = tuple(named(each.parts.train, each) for each in ordered if each.parts.train is not None)
-    holdout = tuple(named(each.parts.holdout, each) for each in ordered if each.parts.holdout is not None)
+    def slots_in(dataset: Dataset, name: AccountName) -> PartSlots | None:
+        return getattr(slots[dataset.id], name) if dataset.id in slots else None
+
+    train = tuple(named(each.parts.train, each, slots_in(each, "train")) for each in ordered if each.parts.train)
+    holdout = tuple(
+        named(each.parts.holdout, each, slots_in(each, "holdout")) for each in ordered if each.parts.holdout
+    )
     return Parts(train=train, holdout=holdout, public=named(side, ordered[0]) if side else None)
 
 

@@ -6,7 +6,7 @@ import gc
 import hashlib
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -27,8 +27,9 @@ from worker.attempt.failures import DeviceFailed, failure_code
 from worker.attempt.means import read_mean
 from worker.attempt.sandbox import cacheable_bytes
 from worker.data.joined import AnyPart, join
-from worker.data.parts import MappedPart, check, load_stored, open_stored
+from worker.data.parts import MappedPart, block_of, check, load_stored, open_stored
 from worker.data.ranks import Ranks
+from worker.data.slots import Block
 from worker.extractors.features import Kept, extracted
 from worker.extractors.files import ExtractorMissingError
 from worker.extractors.words import hashed_words
@@ -169,10 +170,28 @@ def report_of(plan: Plan, tested: SelfTest, device: torch.device) -> NumericsRep
     )
 
 
-def loader(start: Start, loading: Callable[[], None], plan: Plan) -> Callable[[Sequence[Part]], AnyPart]:
+@dataclass(frozen=True)
+class JoinedParts:
+    """Stored parts, joined.
+
+    Attributes:
+        blocks: each part's share of a full batch.
+    """
+
+    whole: AnyPart
+    blocks: tuple[Block, ...]
+
+
+def loader(start: Start, loading: Callable[[], None], plan: Plan) -> Callable[[Sequence[Part]], JoinedParts]:
     """The function that loads stored parts, and joins them."""
     load = _loader(start, loading, plan)
-    return lambda parts: join([load(each) for each in parts])
+
+    def load_all(parts: Sequence[Part]) -> JoinedParts:
+        found = [load(each) for each in parts]
+        blocks = tuple(block_of(each, part.rows) for each, part in zip(found, parts, strict=True))
+        return JoinedParts(join(found), blocks)
+
+    return load_all
 
 
 def _loader(start: Start, loading: Callable[[], None], plan: Plan) -> Callable[[Part], AnyPart]:

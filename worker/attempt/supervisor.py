@@ -43,7 +43,7 @@ from app.secrets import at_epoch, load_secrets, secret_id
 from app.settings import Settings
 from worker import messages
 from worker.attempt.audited import finding_of
-from worker.attempt.data import Opened, blocks_of, claim_of, parts_of, released_of, shape_of, side_of
+from worker.attempt.data import Opened, blocks_of, claim_of, parts_of, released_of, shape_of, side_of, slots_by_id
 from worker.attempt.devices import divided
 from worker.attempt.folders import clear, output_folder
 from worker.attempt.fork_server import ForkServer, Process
@@ -447,7 +447,7 @@ class Supervised:
             fitted_rows=job.fitted_rows,
             threads=job.threads,
             begun=job.device is not None,
-            parts=parts_of(self._part, features, read, side),
+            parts=parts_of(self._part, features, read, slots_by_id(said, job.dataset_id, read), side),
             data_public=is_public,
             holdout_public=is_public or isinstance(holdout, PublicHoldout),
             holdout_account="train" if isinstance(holdout, LastItemHoldout) else "holdout",

@@ -38,7 +38,7 @@ class Rows(Protocol):
         ...
 
     def column(self, name: str) -> NDArray[Any]:
-        """All of `y` or `user`."""
+        """All of `y`, `user` or `slot`."""
         ...
 
 
@@ -68,6 +68,8 @@ class Loaded:
 
     def column(self, name: str) -> NDArray[Any]:
         """See Rows.column."""
+        if name == "slot" and self.part.slot is not None:
+            return self.part.slot.numbers
         found: NDArray[Any] = getattr(self.part, name)
         return found
 
@@ -93,12 +95,12 @@ class Joined:
         return int(self._ends[-1])
 
     def rows(self, numbers: NDArray[np.int64]) -> StoredPart:
-        """See Rows.rows. Users are read by `column` alone, so records come without them."""
+        """See Rows.rows. Users and slots are read by `column` alone, so records come without them."""
         owners, within = self._owned(numbers)
-        found = [each.rows(own) for each, own in zip(self._parts, within, strict=True)]
+        found = [_bare(each.rows(own)) for each, own in zip(self._parts, within, strict=True)]
         places = np.empty(len(numbers), dtype=np.int64)
         places[np.argsort(owners, kind="stable")] = np.arange(len(numbers))
-        return taken(joined([replace(each, user=None) for each in found]), places)
+        return taken(joined(found), places)
 
     def announce(self, numbers: NDArray[np.int64]) -> None:
         """See Rows.announce."""
@@ -120,7 +122,8 @@ class Joined:
 def join(parts: Sequence[AnyPart]) -> AnyPart:
     """Several parts as one: in memory if all of them are; one part as it is.
 
-    Their layouts must be the same: `worker.data.parts.check` compared each with the data set's shape.
+    Their layouts must be the same but for slots: `worker.data.parts.check` compared each with the data set's shape.
+    Slots are each part's own (`worker.data.parts.block_of`), so the whole has none.
     """
     if len(parts) == 1:
         return parts[0]
@@ -128,7 +131,13 @@ def join(parts: Sequence[AnyPart]) -> AnyPart:
     if len(stored) < len(parts):
         return Joined([Loaded(each) if isinstance(each, StoredPart) else each for each in parts])
     users = [each.user for each in stored if each.user is not None]
-    return replace(joined(stored), user=np.concatenate(apart(users)) if users else None)
+    whole = joined([_bare(each) for each in stored])
+    return replace(whole, user=np.concatenate(apart(users)) if users else None)
+
+
+def _bare(part: StoredPart) -> StoredPart:
+    """Records without what is each part's own."""
+    return replace(part, user=None, slot=None)
 
 
 def apart(users: Sequence[NDArray[np.int64]]) -> list[NDArray[np.int64]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -19,11 +19,12 @@ from app.formats.part_files import load_part, open_part
 from app.formats.part_reader import PartFile
 from app.formats.stored import Csr, Features, Pairs, Sequences, StoredPart, Texts
 from app.privacy.mechanism import MechanismConfig
-from worker.data.joined import AnyPart, Rows
+from worker.data.joined import AnyPart, Loaded, Rows
 from worker.data.mapped import MappedDense, MappedRecords
 from worker.data.ratings import RatingRecords
 from worker.data.records import DenseRecords, Records, SparseRecords
 from worker.data.sequences import SequenceRecords
+from worker.data.slots import Block
 from worker.data.units import Users
 from worker.messages import Part, Shape
 
@@ -157,6 +158,29 @@ def users_of(stored: AnyPart, mechanism: MechanismConfig | None) -> Users | None
     if numbers is None:
         return None
     return Users(numbers, mechanism.training.records_per_unit if mechanism else len(numbers))
+
+
+def block_of(stored: AnyPart, rows: int | None) -> Block:
+    """A part's share of a full batch: in the slots that it was stored with, if it was stored in their order.
+
+    Args:
+        rows: what its declaration states.
+    """
+    part = Loaded(stored) if isinstance(stored, StoredPart) else stored
+    slots = part.layout.slots
+    return Block(len(part), rows, None) if slots is None else Block(len(part), slots, partial(_slots_of, part, slots))
+
+
+def _slots_of(part: Rows, slots: int) -> NDArray[np.int64]:
+    """The slots of a part's records. Of a part on disk it reads all chunks.
+
+    Raises:
+        DataDamagedError: they do not ascend, or are not the part's.
+    """
+    numbers = part.column("slot")
+    if not (_within(numbers, slots) and bool((np.diff(numbers) > 0).all())):
+        raise DataDamagedError("the records of a stored part are not in the order of its slots")
+    return numbers
 
 
 def check(stored: StoredPart, shape: Shape) -> None:

@@ -65,6 +65,14 @@ class Batch(Protocol[R]):
         ...
 
 
+class Occupants(Protocol):
+    """The record in each row, EMPTY for none: an array, or what makes its slices."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: slice, /) -> NDArray[np.int64]: ...
+
+
 class Places(Protocol[R]):
     """Records that can be put into rows. See Cuttable for what each member does."""
 
@@ -108,7 +116,7 @@ def moved(tensor: Tensor, device: torch.device | None) -> Tensor:
     return tensor.to(device)
 
 
-def passes_of(records: Places[R], places: NDArray[np.int64], rows: int, dtype: torch.dtype) -> Iterator[Pass[R]]:
+def passes_of(records: Places[R], places: Occupants, rows: int, dtype: torch.dtype) -> Iterator[Pass[R]]:
     """Passes of the records at these places; the last one is padded. One pass is in memory at a time.
 
     >>> from worker.data.ratings import RatingRecords

@@ -110,6 +110,17 @@ def own_rows(count: int, rows: int, ranks: Ranks) -> NDArray[np.int64]:
     return own
 
 
+def count_of_own(count: int, rows: int, ranks: Ranks) -> int:
+    """How many of `count` rows are in this rank's passes: the length of `own_rows`.
+
+    >>> count_of_own(7, 2, Alone())
+    7
+    """
+    whole, rest = divmod(count, rows)
+    own = len(range(ranks.rank, whole, ranks.size)) * rows
+    return own + rest if whole % ranks.size == ranks.rank else own
+
+
 def first_row(number: int, rows: int, ranks: Ranks) -> int:
     """The place of the first record of this rank's pass with this number, among all records of the batch."""
     return (number * ranks.size + ranks.rank) * rows

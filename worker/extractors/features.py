@@ -232,7 +232,7 @@ def _keep(place: Path, key: str, made: Iterator[StoredPart], count: int, seal: D
     from app.formats.part_writer import PartWriter  # noqa: PLC0415 - pyarrow, for writing alone
 
     first = next(made)
-    needed = 2 * count * _bytes(first) // max(1, len(first.y))
+    needed = 2 * count * first.nbytes // max(1, len(first.y))
     if shutil.disk_usage(place).free < needed:
         raise OSError(errno.ENOSPC, "no room for features")
     partial = place / f"{secrets.token_hex(8)}.part"
@@ -248,11 +248,6 @@ def _keep(place: Path, key: str, made: Iterator[StoredPart], count: int, seal: D
     by_use = sorted(_files(place, "*"), key=lambda path: path.stat().st_mtime_ns)
     for path in (*by_use[:-KEPT], *_left(place)):
         remove_part(path)
-
-
-def _bytes(part: StoredPart) -> int:
-    arrays = (part.x,) if isinstance(part.x, np.ndarray) else vars(part.x).values()
-    return int(part.y.nbytes + sum(each.nbytes for each in arrays if isinstance(each, np.ndarray)))
 
 
 def _left(cache: Path) -> list[Path]:

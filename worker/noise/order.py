@@ -12,6 +12,7 @@ from worker.noise.generator import KeyedStream
 
 WHOLE_DATA = 0  # stands for the step where one order serves all steps
 TRAIN, HOLDOUT = 0, 1  # the parts that have an order of their own for all steps
+PARTS = 2
 
 
 class RandomOrder:
@@ -29,11 +30,13 @@ class RandomOrder:
     def __init__(self, key: bytes | None) -> None:
         self._stream = KeyedStream(key)
 
-    def of(self, step: int, count: int, part: int = TRAIN) -> NDArray[np.int64]:
-        """A permutation of 0 … count − 1; of a whole part with step WHOLE_DATA."""
-        first = self._stream.words(step, part, 0, 0, count)
+    def of(self, step: int, count: int, part: int = TRAIN, block: int = 0) -> NDArray[np.int64]:
+        """A permutation of 0 … count − 1; of a whole part, or of one of the blocks that it was joined from, with step
+        WHOLE_DATA. A job orders a part as a whole or by blocks, never both."""
+        tensor = part + PARTS * block
+        first = self._stream.words(step, tensor, 0, 0, count)
         order = np.argsort(first)
         ordered = first[order]
         if not (ordered[1:] == ordered[:-1]).any():
             return order
-        return np.lexsort((self._stream.words(step, part, 1, 0, count), first))
+        return np.lexsort((self._stream.words(step, tensor, 1, 0, count), first))

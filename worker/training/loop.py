@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,7 +20,7 @@ from worker.data.placed import CPU, placed
 from worker.data.ranks import RanksError
 from worker.data.records import Records, SparseRecords
 from worker.data.shards import Shards
-from worker.data.slots import Slotted
+from worker.data.slots import TOO_MANY, Block, Slotted, joined_slots
 from worker.data.units import Users
 from worker.messages import Resalt, WarningCode
 from worker.metrics.scores import public_training_loss
@@ -34,8 +36,6 @@ from worker.training.canaries import Canaries, model_of
 from worker.training.plan import Plan
 from worker.training.replay import Replay
 from worker.training.side import PublicSide
-
-TOO_MANY = "the data set has more records than slots: its owner must state more slots for it"
 
 
 class Link(Protocol):
@@ -96,6 +96,7 @@ class Training:
         plan: what to do.
         train: the training records (private).
         users: each record's user, if users are the protected unit; None: each record is its own unit.
+        blocks: by part (worker.noise.order), the stored parts that `train` and `holdout` were joined from.
         holdout: the hold-out records, private unless `telemetry` knows them to be public; None: there are none.
         holdout_public: scores on the hold-out are exact.
         replay: what earlier attempts recorded.
@@ -110,6 +111,7 @@ class Training:
         holdout: Records | None,
         *,
         users: Users | None = None,
+        blocks: Mapping[int, Sequence[Block]] = MappingProxyType({}),
         holdout_public: bool,
         replay: Replay,
         link: Link,
@@ -119,7 +121,7 @@ class Training:
     ) -> None:
         self._plan, self._holdout, self._holdout_public = plan, holdout, holdout_public
         self._replay, self._link, self._telemetry = replay, link, telemetry
-        self._users, self._side, self._canaries = users, side, canaries
+        self._users, self._blocks, self._side, self._canaries = users, blocks, side, canaries
         self._optimizer: Optimizer = plan.optimizer
         self._shards: Shards | None = None
         self._prepared = False  # the statistics before the first step are released, and the records prepared by them
@@ -353,7 +355,10 @@ class Training:
             self._everything = rows.prepared(plan.numerics.rows_per_pass, plan.model.dtype, plan.device)
 
     def _whole(self, records: Any, part: int) -> Slotted[Any]:
-        """All records of a part: private ones in their slots, for all steps and scores of the job."""
+        """All records of a part: private ones in their slots, for all steps and scores of the job.
+
+        Slots are those that the part is stored in the order of, or the job's own secret ones.
+        """
         plan = self._plan
         slots, order = plan.slots_of(part), plan.order(self._replay.initial_keys)
         if order is None:
@@ -362,7 +367,10 @@ class Training:
             raise PrivacyError("nothing bounds the records of this part: its owner must state slots")
         if len(records) > slots.rows:
             raise PrivacyError(TOO_MANY)
-        return Slotted.injected(records, order.of(WHOLE_DATA, slots.rows, part), slots.rows)
+        blocks = self._blocks.get(part, ())
+        if all(each.slots is None for each in blocks):
+            return Slotted.injected(records, order.of(WHOLE_DATA, slots.rows, part), slots.rows)
+        return Slotted(records, joined_slots(blocks, lambda rows, block: order.of(WHOLE_DATA, rows, part, block)))
 
     def _initial(self) -> Position:
         self._release_before()

@@ -18,13 +18,14 @@ from app.contracts.base import AccountName
 from app.contracts.dataset_spec import Features, HashedText, Task
 from app.contracts.extractor import Words
 from app.contracts.job_spec import JobSpec, LinearModel
+from app.contracts.memory import in_memory, record_bytes
 from app.contracts.optimizers import PublicSideSettings
 from app.contracts.sampling import Cyclic
 from app.contracts.slots import PartSlots, Slots
 from app.errors import PrivacyError
 from app.privacy.derive import PublicFacts, batch_of, check_agreement, delayed_of, rate_of
 from app.privacy.mechanism import MIN_POISSON_BLOCK_STEPS, MechanismConfig, TrainingMechanism
-from app.privacy.numerics import KEPT_BYTES, PLACES, Numerics, in_memory, most_rows, numerics_of, record_bytes
+from app.privacy.numerics import KEPT_BYTES, PLACES, Numerics, most_rows, numerics_of
 from app.privacy.slots import slots_of
 from worker.clipping.adaptive import AdaptiveNorm
 from worker.clipping.bookkeeping import Bookkeeping

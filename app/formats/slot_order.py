@@ -1,0 +1,196 @@
+"""Private parts that stay on disk: records in the order of secret, uniformly random slots.
+
+A part's n records take n of its N public slots, by a uniformly random injection that is drawn once, from the system's
+random bits, and serves all jobs (docs/privacy.md, "A record has a place of its own"). Records are stored in the order
+of their slots, so a full batch reads the file from its begin to its end. Empty slots are not stored.
+
+An injection is a set of n slots and an order of n records. Both are drawn, independently and uniformly: the set by
+`random_slots`, the order by sorting the records by random keys. A key's first bits divide the records into buckets on
+disk, again and again until a bucket fits in memory, where 128 further bits sort it. Bits are independent, so they are
+drawn when they are needed, and forgotten then: no file holds a key. Rao (1961) and Sandelius (1962) shuffle so.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.formats.layout import Layout
+from app.formats.part_files import remove_part
+from app.formats.part_reader import PartFile
+from app.formats.part_writer import PartWriter
+from app.formats.pieces import cut, taken
+from app.formats.sealed import DataKey
+from app.formats.stored import SlotColumn, StoredPart
+
+Source = Callable[[int], bytes]  # so many random bytes, independent and uniform
+
+BUCKETS = 64  # of one division: it divides 256, so a byte's remainder is uniform
+SORTED_BYTES = 2**25  # a bucket up to this size is sorted in memory, which takes a few times as much
+FEW = 1 / 16  # of the slots: a smaller share of occupied ones is drawn without a mask of all slots
+
+
+def random_slots(count: int, slots: int, source: Source = os.urandom) -> NDArray[np.int64]:
+    """Returns a uniformly random set of `count` of the slots, ascending: each set with probability 1 / C(slots, count).
+
+    Slots are drawn independently and uniformly until `count` different ones have come up: each round draws as many as
+    lack, so none is left over. A permutation of all slots changes no probability of these draws, nor when they end. So
+    sets of one size, which are permuted into each other, are equally likely. If most slots are occupied, the empty ones
+    are drawn. All numbers are integers, and `_uniform` is exact. Memory is O(count), whatever the number of slots.
+
+    Args:
+        count: n ≤ slots.
+        source: the random bytes.
+
+    >>> random_slots(3, 3)
+    array([0, 1, 2])
+    """
+    if not 0 <= count <= slots:
+        raise ValueError("there are more records than slots")
+    if count < FEW * slots:
+        few = np.empty(0, dtype=np.int64)
+        while len(few) < count:
+            few = np.union1d(few, _uniform(count - len(few), slots, source))
+        return few
+    drawn, most = np.zeros(slots, dtype=np.bool_), min(count, slots - count)
+    while lack := most - int(np.count_nonzero(drawn)):
+        drawn[_uniform(lack, slots, source)] = True
+    return np.flatnonzero(drawn == (most == count))
+
+
+def _uniform(count: int, below: int, source: Source) -> NDArray[np.int64]:
+    """`count` independent numbers, each exactly uniform on 0 … below − 1: remainders of 64 random bits below the
+    largest multiple of `below` ≤ 2⁶⁴; others are drawn again."""
+    last = np.uint64(2**64 - 2**64 % below - 1)
+    words = np.empty(0, dtype=np.uint64)
+    while len(words) < count:
+        more = np.frombuffer(source(8 * (count - len(words))), dtype="<u8")
+        words = np.concatenate([words, more[more <= last]])
+    return (words % np.uint64(below)).astype(np.int64)
+
+
+def random_order(count: int, source: Source = os.urandom) -> NDArray[np.int64]:
+    """Returns a uniformly random permutation of 0 … count − 1: numbers sorted by 128 random bits each.
+
+    Two of them tie with a probability below count²/2¹²⁹: below 2⁻⁶⁵ for 2³² records.
+    """
+    words = np.frombuffer(source(16 * count), dtype="<u8").reshape(count, 2)
+    return np.lexsort((words[:, 1], words[:, 0]))
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Records in a temporary part."""
+
+    path: Path
+    sha256: str
+
+    def open(self, key: DataKey | None) -> PartFile:
+        """The records."""
+        return PartFile(self.path, self.sha256, None if key is None else key.key)
+
+
+class SlotWriter:
+    """A new part whose records are stored in the order of their slots. Used as a PartWriter.
+
+    In memory are at most BUCKETS times what a PartWriter holds back, a few times SORTED_BYTES, and 8 to 24 bytes a
+    record while `close` draws the slots. On disk the records are there once more until they are sorted, sealed as the
+    part is.
+
+    Args:
+        path: a new file. Temporary files next to it begin with its name.
+        layout: what every added piece must be, without slots.
+        slots: N, public. Of more records than slots none gets a slot: they are stored without, and a registration
+            refuses them.
+        reserve, key: see PartWriter.
+        source: the random bytes.
+
+    Raises:
+        OSError, StorageFull: see PartWriter.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        layout: Layout,
+        slots: int,
+        *,
+        reserve: bool = False,
+        key: DataKey | None = None,
+        source: Source = os.urandom,
+    ) -> None:
+        self._path, self._layout, self._slots = path, layout, slots
+        self._reserve, self._key, self._source = reserve, key, source
+        self.rows = 0
+        self._buckets = self._division(path)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for each in self._buckets:
+            each.__exit__(kind, error, trace)
+
+    def add(self, part: StoredPart) -> None:
+        """Adds records in any order. Raises as PartWriter.add."""
+        self.rows += len(part.y)
+        self._divide(part, self._buckets)
+
+    def close(self) -> str:
+        """Writes the part. Returns its hash."""
+        slots = random_slots(self.rows, self._slots, self._source) if self.rows <= self._slots else None
+        layout = replace(self._layout, slots=None if slots is None else self._slots)
+        start = 0
+        with PartWriter(self._path, layout, reserve=self._reserve, key=self._key) as writer:
+            for part in self._ordered(self._closed(self._path, self._buckets)):
+                end = start + len(part.y)
+                column = None if slots is None else SlotColumn(slots[start:end], self._slots)
+                writer.add(replace(part, slot=column))
+                start = end
+            return writer.close()
+
+    def _ordered(self, buckets: Iterable[Bucket]) -> Iterator[StoredPart]:
+        """All records of the buckets, each bucket's in random order. Removes each bucket once it is in memory."""
+        for each in buckets:
+            file = each.open(self._key)
+            if each.path.stat().st_size <= SORTED_BYTES or len(file) <= 1:
+                part = file.whole()
+                remove_part(each.path)
+                yield taken(part, random_order(len(part.y), self._source))
+                continue
+            smaller = self._division(each.path)
+            for part in file.chunks():
+                self._divide(part, smaller)
+            remove_part(each.path)
+            yield from self._ordered(self._closed(each.path, smaller))
+
+    def _division(self, path: Path) -> list[PartWriter]:
+        return [
+            PartWriter(each, self._layout, reserve=self._reserve, key=self._key, temporary=True)
+            for each in _names(path)
+        ]
+
+    def _divide(self, part: StoredPart, buckets: list[PartWriter]) -> None:
+        """Adds each record to a uniformly random bucket."""
+        bucket = np.frombuffer(self._source(len(part.y)), dtype=np.uint8) % BUCKETS
+        by_bucket = taken(part, np.argsort(bucket, kind="stable"))
+        ends = np.cumsum(np.bincount(bucket, minlength=BUCKETS))
+        for writer, start, end in zip(buckets, np.append(0, ends), ends, strict=False):
+            writer.add(cut(by_bucket, int(start), int(end)))
+
+    def _closed(self, path: Path, buckets: list[PartWriter]) -> list[Bucket]:
+        return [Bucket(name, each.close()) for name, each in zip(_names(path), buckets, strict=True)]
+
+
+def _names(path: Path) -> list[Path]:
+    """The buckets of a file."""
+    return [path.with_name(f"{path.name}.{number}") for number in range(BUCKETS)]
