@@ -19,13 +19,11 @@ import torch
 from numpy.typing import NDArray
 from torch.overrides import TorchFunctionMode
 
-from app.contracts.job_spec import Clipping, GruRecModel, MlpModel, TransformerRecModel
-from app.privacy.mechanism import TrainingMechanism
+from app.contracts.job_spec import GruRecModel, MlpModel, TransformerRecModel
 from app.privacy.numerics import grid_slack, sensitivity_slack
 from app.privacy.releases import SCORE
-from tests.bound.worst import C, flat, sums_of
+from tests.bound.worst import C, engine_of, flat, sums_of
 from tests.by_night import but
-from worker.clipping.build import build_engine
 from worker.clipping.engine import GradientEngine
 from worker.clipping.totals import Grid
 from worker.data.passes import EMPTY
@@ -74,21 +72,9 @@ def _of(name: str, gain: float = 30.0) -> tuple[Model, Parameters, Records, Grad
     return model, parameters, records, _engine(model, positions)
 
 
-def _engine(model: Model, positions: int, kind: str = "flat") -> GradientEngine:
-    training = TrainingMechanism.model_validate(
-        {
-            "sampling": "full_batch",
-            "sample_rate": 1.0,
-            "steps": 1,
-            "noise_multiplier": 1.0,
-            "max_grad_norm": C,
-            "clipping": kind,
-            "expected_batch_size": 32,
-        }
-    )
-    clipping = Clipping.model_validate({"kind": kind, "max_grad_norm": C})
-    sums: Any = "float32" if model.dtype == torch.float32 else "float64"
-    return build_engine(model, clipping, training, positions=positions, sums=sums, grid=Grid(ROWS, P))
+def _engine(model: Model, positions: int) -> GradientEngine:
+    sums = "float32" if model.dtype == torch.float32 else "float64"
+    return engine_of(model, positions=positions, sums=sums, grid=Grid(ROWS, P))
 
 
 def _slack(name: str) -> float:

@@ -152,7 +152,7 @@ MORE = {
 
 
 def engine_of(model: Model, kind: str = "flat", name: str = "bookkeeping", **more: Any) -> GradientEngine:
-    """Args: as build_engine's `positions` and `views`; `per_unit`, k."""
+    """Args: as build_engine's `positions`, `views`, `sums` and `grid`; `per_unit`, k."""
     training = {
         "sampling": "full_batch",
         "sample_rate": 1.0,
@@ -165,7 +165,8 @@ def engine_of(model: Model, kind: str = "flat", name: str = "bookkeeping", **mor
     }
     clipping = Clipping.model_validate({"kind": kind, "max_grad_norm": C, "engine": name})
     mechanism = TrainingMechanism.model_validate(training)
-    return build_engine(model, clipping, mechanism, positions=more.get("positions"), views=more.get("views"))
+    settings = {key: value for key, value in more.items() if key != "per_unit"}
+    return build_engine(model, clipping, mechanism, **settings)
 
 
 def flat(parts: Parameters) -> Tensor:

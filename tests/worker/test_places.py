@@ -239,6 +239,20 @@ def test_a_full_batch_and_its_scores_keep_their_places_for_all_steps_and_keys() 
     assert not np.array_equal(first, other._whole(other._train, 0).occupants)
 
 
+def test_an_attempt_draws_each_part_s_places_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not for each of its scores."""
+    original, parts = RandomOrder.of, list[int]()
+
+    def counted(self: RandomOrder, step: int, count: int, part: int = 0, block: int = 0) -> NDArray[np.int64]:
+        parts.extend([part] if step == 0 else [])
+        return original(self, step, count, part, block)
+
+    monkeypatch.setattr(RandomOrder, "of", counted)
+    record = Supervisor(start_of(spec(sampling=FULL, evaluation={"noise_mu": 0.5, "points": 5}), SHAPE))
+    run_direct(record, records(X[:80], Y[:80]), records(X[80:100], Y[80:100]))
+    assert parts == [0, 1]
+
+
 def test_a_larger_draw_keeps_a_uniform_part() -> None:
     """Of 300 numbers in 40 rows each record stays equally often, and in each row."""
     order, rows = RandomOrder(bytes(range(32))), 40

@@ -127,7 +127,7 @@ def passes_of(records: Places[R], places: Occupants, rows: int, dtype: torch.dty
     if len(places):
         records.announce(places[:rows])
     for start in range(0, len(places), rows):
-        own = _padded(places[start : start + rows], rows)
+        own = padded(places[start : start + rows], rows)
         piece = records.piece(own, dtype)
         if start + rows < len(places):
             records.announce(places[start + rows : start + 2 * rows])
@@ -155,11 +155,11 @@ class Prepared(Generic[R]):
         return self._passes
 
 
-def gathered(values: Tensor, places: NDArray[np.int64], fill: Any = 0) -> Tensor:
-    """values[places] in new memory, and `fill` in EMPTY rows. As much is read for empty rows as for records."""
+def gathered(values: Tensor, places: NDArray[np.int64]) -> Tensor:
+    """values[places] in new memory, and zeros in EMPTY rows. As much is read for empty rows as for records."""
     rows = moved(torch.from_numpy(places), values.device)
     empty = (rows < 0).view(-1, *[1] * (values.dim() - 1))
-    return taken(values, rows).masked_fill_(empty, fill)
+    return taken(values, rows).masked_fill_(empty, 0)
 
 
 def taken(values: Tensor, rows: Tensor) -> Tensor:
@@ -178,5 +178,6 @@ def gathered_array(values: NDArray[Any], places: NDArray[np.int64]) -> NDArray[A
     return found
 
 
-def _padded(places: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
+def padded(places: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
+    """The places, with EMPTY ones up to this many rows; more stay as they are."""
     return np.concatenate([places, np.full(rows - len(places), EMPTY)]) if len(places) < rows else places

@@ -21,14 +21,14 @@ from app.formats.damage import DataDamagedError
 from app.privacy.numerics import GROUP
 from worker.data.entries import Entries, by_column
 from worker.data.norms import exact_root_bound, root_bound, row_bounds
-from worker.data.passes import EMPTY, Batch, Cuttable, gathered, moved, taken
+from worker.data.passes import EMPTY, Batch, Cuttable, Places, gathered, moved, taken
 from worker.native.linear import LINEAR
 
 CHUNK_BYTES = 2**24  # of float64 features that are summed together before the first step
 
 
-class Records(Batch[Any], Protocol):
-    """n records."""
+class Records(Batch[Any], Places[Any], Protocol):
+    """n records, in their own order or in places."""
 
     @property
     def labels(self) -> Tensor:
@@ -39,18 +39,6 @@ class Records(Batch[Any], Protocol):
 
     def select(self, indices: NDArray[np.int64]) -> Records:
         """The records at these indices, in their order."""
-        ...
-
-    def piece(self, places: NDArray[np.int64], dtype: torch.dtype) -> Any:
-        """See Cuttable.piece."""
-        ...
-
-    def announce(self, places: NDArray[np.int64]) -> None:
-        """See Cuttable.announce."""
-        ...
-
-    def reusable(self, piece: Any) -> Any:
-        """See Cuttable.reusable."""
         ...
 
 

@@ -167,9 +167,9 @@ class LinearSteps:
         numbers = (NUMBER * len(astuple(query)))(*astuple(query))
         scratch = torch.empty(ROWS * width, dtype=torch.float64)
         known = (labels.data_ptr(), None) if classes else (None, labels.data_ptr())
-        lengths_and_rows = (lengths.data_ptr(), present.data_ptr(), rows, width)
+        rows_and_sizes = (lengths.data_ptr(), present.data_ptr(), rows, width)
         pointers = (out.data_ptr(), norms.data_ptr(), ctypes.byref(where), *known)
-        if self._clip(self.path, *pointers, *lengths_and_rows, numbers, scratch.data_ptr()):
+        if self._clip(self.path, *pointers, *rows_and_sizes, numbers, scratch.data_ptr()):
             raise IndexError("a label is none of the classes")
         return True
 

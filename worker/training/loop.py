@@ -15,18 +15,18 @@ from torch import Tensor
 from app.errors import PrivacyError
 from worker.clipping.engine import Clip
 from worker.data.mapped import MappedRecords
-from worker.data.passes import Batch
+from worker.data.passes import Batch, Occupants
 from worker.data.placed import CPU, placed
 from worker.data.ranks import RanksError
 from worker.data.records import Records, SparseRecords
 from worker.data.shards import Shards
 from worker.data.slots import TOO_MANY, Block, Slotted, joined_slots
 from worker.data.units import Users
-from worker.messages import Resalt, WarningCode
+from worker.messages import Keys, Resalt, WarningCode
 from worker.metrics.scores import public_training_loss
 from worker.models.base import Parameters
 from worker.noise.gaussian import NoisedGradient
-from worker.noise.order import HOLDOUT, TRAIN, WHOLE_DATA
+from worker.noise.order import HOLDOUT, TRAIN, WHOLE_DATA, RandomOrder
 from worker.optimizers.base import Observing, Optimizer, Preconditioned, State, StepInfo
 from worker.optimizers.pieces import flattened
 from worker.optimizers.sharded import Sharded, sharded
@@ -127,6 +127,7 @@ class Training:
         self._prepared = False  # the statistics before the first step are released, and the records prepared by them
         self._prepares: list[Prepare] = []  # by these, one after the other
         self._handed_out: Parameters = {}
+        self._injections: dict[int, tuple[Keys, Occupants]] = {}  # of whole parts, under the job's first keys
         self._private_units = len(train if users is None else users)
         if plan.slots is not None:
             most = plan.slots.train
@@ -324,9 +325,9 @@ class Training:
         if self._prepared:
             return
         key, data_public = plan.release_key(self._replay.initial_keys), self._telemetry.data_public
-        rows = self._whole(self._train, TRAIN) if plan.before else Slotted(self._train, np.empty(0, dtype=np.int64))
         made = [
-            each.release(rows, Noise(key, index), data_public=data_public) for index, each in enumerate(plan.before)
+            each.release(self._whole(self._train, TRAIN), Noise(key, index), data_public=data_public)
+            for index, each in enumerate(plan.before)
         ]
         self._prepared = True
         for released in made:
@@ -359,18 +360,25 @@ class Training:
 
         Slots are those that the part is stored in the order of, or the job's own secret ones.
         """
-        plan = self._plan
-        slots, order = plan.slots_of(part), plan.order(self._replay.initial_keys)
+        plan, keys = self._plan, self._replay.initial_keys
+        slots, order = plan.slots_of(part), plan.order(keys)
         if order is None:
             return Slotted(records, np.arange(len(records)))
         if slots is None:
             raise PrivacyError("nothing bounds the records of this part: its owner must state slots")
         if len(records) > slots.rows:
             raise PrivacyError(TOO_MANY)
+        known = self._injections.get(part)
+        if known is None or known[0] != keys:  # drawn once, and not for each score
+            known = keys, self._injection(records, part, slots.rows, order)
+            self._injections[part] = known
+        return Slotted(records, known[1])
+
+    def _injection(self, records: Any, part: int, rows: int, order: RandomOrder) -> Occupants:
         blocks = self._blocks.get(part, ())
         if all(each.slots is None for each in blocks):
-            return Slotted.injected(records, order.of(WHOLE_DATA, slots.rows, part), slots.rows)
-        return Slotted(records, joined_slots(blocks, lambda rows, block: order.of(WHOLE_DATA, rows, part, block)))
+            return Slotted.injected(records, order.of(WHOLE_DATA, rows, part), rows).occupants
+        return joined_slots(blocks, lambda most, block: order.of(WHOLE_DATA, most, part, block))
 
     def _initial(self) -> Position:
         self._release_before()

@@ -19,7 +19,7 @@ from app.errors import PrivacyError
 from app.privacy.canaries import coins, decoys
 from app.privacy.slots import rows_of_step
 from worker.clipping.engine import Clip
-from worker.data.passes import EMPTY
+from worker.data.passes import padded
 from worker.data.records import Records
 from worker.data.slots import Slotted
 from worker.messages import Start
@@ -66,8 +66,7 @@ class PlantedRecords:
         """See Canaries.add_to."""
         plan = self._plan
         numbers = np.repeat(self._included if drawn is None else self._included[drawn], self._per_unit)
-        rows = len(numbers) if drawn is None else max(self._rows, len(numbers))
-        places = np.concatenate([numbers, np.full(rows - len(numbers), EMPTY)])
+        places = numbers if drawn is None else padded(numbers, self._rows)
         batch = Slotted(self._every, places).own(plan.numerics.rows_per_pass, plan.ranks)
         for name, value in plan.engine.private_sum(model, batch, clip).items():
             total[name] += value
