@@ -75,7 +75,7 @@ from app.webhooks.routes import router as webhooks_router
 from app.webhooks.targets import Policy
 
 logger = logging.getLogger(__name__)
-# For requests that may wait for a price: at most eighteen of a key, all asleep but two.
+# For requests that may wait for a price: at most sixteen of a key, and those that are computed.
 PRICING_THREADS = 256
 # A request is compared with one route after the other: what is asked most comes first.
 ROUTERS = (

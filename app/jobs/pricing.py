@@ -1,7 +1,8 @@
 """Prices: computed by a few warm helper processes under time and memory limits, cached in the database by request.
 
-Keys take turns at the processes (app.jobs.turns). A key has at most two prices computed at a time; its others wait, and
-a request is refused only if sixteen of the key's own wait already. A cached price never waits.
+Keys take turns at the processes (app.jobs.turns). A key has at most one price fewer computed at a time than there are
+processes, and so have all keys together whose prices are expensive; the others wait, and a request is refused only if
+sixteen of the key's own wait already. A cached price never waits.
 
 A price is a function of public numbers only, so caching it reveals nothing.
 
@@ -54,7 +55,7 @@ logger = logging.getLogger(__name__)
 PRICING_VERSION = 3
 PRICING = "app.privacy.pricing_server:answer"
 BUSY = 503
-PER_KEY, WAITING = 2, 16
+WAITING = 16
 NOBODY = ""  # stands for the key where no key asks
 # Prices computed faster than this are not cached: caching needs a write to the disk.
 WORTH_KEEPING_S = 0.05
@@ -73,7 +74,7 @@ class PricingService:
         memory_bytes, time_s = settings.pricing_memory_bytes, settings.pricing_time_s
         number = settings.pricing_processes
         self.servers = [LimitedServer(PRICING, memory_bytes=memory_bytes, time_s=time_s) for _ in range(number)]
-        self._turns = FairTurns(number, PER_KEY, WAITING, busy)
+        self._turns = FairTurns(number, WAITING, busy)
         self._key, self._had_turn = NOBODY, False
         # Composing many jobs for comparison takes long: its own process, so that no admission waits. Starts on demand.
         self.comparing = LimitedServer(PRICING, memory_bytes=memory_bytes, time_s=time_s)

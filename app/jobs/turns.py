@@ -3,15 +3,21 @@
     a free place goes to the first key in the round that is below its limit; a served key moves to the round's end
 
 A key that asks for one place at a time waits for at most one turn of each other key, however many requests they have.
+No turn is interrupted. So one place is never taken by a key that holds all others, and expensive keys, whose last turns
+took long, share all places but one: a key with short turns then waits for short turns alone.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import cast
+
+EXPENSIVE_S = 2.0
+REMEMBERED = 1000  # keys whose turns are long; the others are not listed
 
 
 class Ticket:
@@ -20,6 +26,7 @@ class Ticket:
     def __init__(self, key: str) -> None:
         self.key = key
         self.place: int | None = None
+        self.began_s = 0.0
         self.given = threading.Event()
 
 
@@ -27,14 +34,22 @@ class FairTurns:
     """Gives places to keys in turns. Safe to share between threads.
 
     Args:
-        places: the number of places; the lowest free one is given first.
-        per_key: the most places that one key may hold at once.
+        places: the number of places; the lowest free one is given first. One key, and all expensive keys together,
+            hold at most `places - 1` of them, if there are several.
         waiting: the most requests of one key that may wait.
         refusal: builds the error for a request over this limit.
+        clock: seconds on a monotonic clock.
     """
 
-    def __init__(self, places: int, per_key: int, waiting: int, refusal: Callable[[], Exception]) -> None:
-        self._per_key, self._most_waiting, self._refusal = per_key, waiting, refusal
+    def __init__(
+        self,
+        places: int,
+        waiting: int,
+        refusal: Callable[[], Exception],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._share, self._most_waiting, self._refusal, self._clock = max(1, places - 1), waiting, refusal, clock
+        self._mean_s: OrderedDict[str, float] = OrderedDict()  # of a key's turns; a later turn counts as all before it
         self._free = sorted(range(places), reverse=True)
         self._held: Counter[str] = Counter()
         self._round: OrderedDict[str, deque[Ticket]] = OrderedDict()
@@ -80,6 +95,7 @@ class FairTurns:
             if ticket.place is None:
                 self._drop(ticket)
                 return
+            self._note(ticket.key, self._clock() - ticket.began_s)
             self._held[ticket.key] -= 1
             if not self._held[ticket.key]:
                 del self._held[ticket.key]
@@ -89,7 +105,7 @@ class FairTurns:
     def _give(self) -> None:
         while self._free and (key := self._next()) is not None:
             ticket = self._round[key].popleft()
-            ticket.place = self._free.pop()
+            ticket.place, ticket.began_s = self._free.pop(), self._clock()
             self._held[key] += 1
             self._round.move_to_end(key)
             if not self._round[key]:
@@ -97,7 +113,21 @@ class FairTurns:
             ticket.given.set()
 
     def _next(self) -> str | None:
-        return next((key for key in self._round if self._held[key] < self._per_key), None)
+        expensive = sum(count for key, count in self._held.items() if self._is_expensive(key))
+        for key in self._round:
+            if self._held[key] < self._share and (expensive < self._share or not self._is_expensive(key)):
+                return key
+        return None
+
+    def _is_expensive(self, key: str) -> bool:
+        return self._mean_s.get(key, 0.0) > EXPENSIVE_S
+
+    def _note(self, key: str, took_s: float) -> None:
+        mean_s = (self._mean_s.pop(key, 0.0) + took_s) / 2.0
+        if mean_s > EXPENSIVE_S / 2.0:  # below that one turn more of this length changes nothing
+            self._mean_s[key] = mean_s
+        while len(self._mean_s) > REMEMBERED:
+            self._mean_s.popitem(last=False)
 
     def _drop(self, ticket: Ticket) -> None:
         self._round[ticket.key].remove(ticket)

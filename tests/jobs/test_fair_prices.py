@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from app.db.engine import Database
-from app.jobs.pricing import PER_KEY, WAITING, PricingService
+from app.jobs.pricing import WAITING, PricingService
 from app.privacy import pricing_server
 from tests.conftest import Api
 from tests.factories import add_dataset, job_spec
@@ -22,8 +22,10 @@ class SlowDesk:
 
     def __init__(self) -> None:
         self.let, self.asked, self.alive = threading.Semaphore(0), threading.Semaphore(0), True
+        self.targets: list[float | None] = []
 
     def call(self, asked: dict[str, Any]) -> dict[str, Any]:
+        self.targets.append(asked["arguments"].get("target_epsilon"))
         self.asked.release()
         assert self.let.acquire(timeout=60)
         return pricing_server.answer(asked)
@@ -59,7 +61,7 @@ def test_a_greedy_key_waits_and_another_does_not(api: Api, db: Database, slow: S
     dataset = add_dataset(db)
     with ThreadPoolExecutor(40) as pool:
         greedy = [pool.submit(quote, api, "analyst", dataset, 0.1 + number / 100) for number in range(24)]
-        too_many = 24 - PER_KEY - WAITING
+        too_many = 24 - 1 - WAITING
         until(greedy, too_many)
         assert sorted(each.result() for each in greedy if each.done()) == [503] * too_many
         modest = [pool.submit(quote, api, "owner", dataset, 1.0 + number / 100) for number in range(8)]
@@ -69,16 +71,19 @@ def test_a_greedy_key_waits_and_another_does_not(api: Api, db: Database, slow: S
             slow.let.release()
             time.sleep(0.01)
         assert [each.result() for each in modest] == [200] * 8, "they were 503, eight of eight"
-        assert sorted(each.result() for each in greedy) == [200] * (PER_KEY + WAITING) + [503] * too_many
+        assert sorted(each.result() for each in greedy) == [200] * (1 + WAITING) + [503] * too_many
 
 
-def test_a_key_has_two_prices_made_at_a_time(api: Api, db: Database, slow: SlowDesk) -> None:
+def test_a_place_is_free_for_another_while_one_key_prices_all_it_can(api: Api, db: Database, slow: SlowDesk) -> None:
+    """Both processes worked for one key before: another's quote waited for one of its prices to end."""
     dataset = add_dataset(db)
     with ThreadPoolExecutor(10) as pool:
-        asked = [pool.submit(quote, api, "analyst", dataset, 0.1 + number / 100) for number in range(3)]
-        assert slow.asked.acquire(timeout=60) and slow.asked.acquire(timeout=60)
-        assert not slow.asked.acquire(timeout=0.2), "the third waits"
-        while not all(each.done() for each in asked):
+        greedy = [pool.submit(quote, api, "analyst", dataset, 0.1 + number / 100) for number in range(3)]
+        assert slow.asked.acquire(timeout=60)
+        modest = pool.submit(quote, api, "owner", dataset, 1.0)
+        assert slow.asked.acquire(timeout=60), "none of the first key's prices has ended"
+        assert slow.targets[1] == 1.0, "the first key's others wait"
+        while not all(each.done() for each in (*greedy, modest)):
             slow.let.release()
             time.sleep(0.01)
-    assert [each.result() for each in asked] == [200] * 3
+    assert [each.result() for each in (*greedy, modest)] == [200] * 4

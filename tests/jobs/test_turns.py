@@ -9,28 +9,72 @@ from contextlib import suppress
 import pytest
 
 from app.errors import LimitError
-from app.jobs.turns import FairTurns, Ticket
+from app.jobs.turns import EXPENSIVE_S, FairTurns, Ticket
 from app.sandbox import busy
 
 KEYS = "abcdefgh"
 
 
-def make(places: int = 2, per_key: int = 2, waiting: int = 16) -> FairTurns:
-    return FairTurns(places, per_key, waiting, busy)
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
 
 
-def test_two_of_a_key_run_sixteen_wait_and_the_next_is_told_so() -> None:
-    turns = make(places=4)
+def make(places: int = 2, waiting: int = 16, clock: Clock | None = None) -> FairTurns:
+    return FairTurns(places, waiting, busy, clock or Clock())
+
+
+def test_a_place_is_left_sixteen_wait_and_the_next_is_told_so() -> None:
+    turns = make(places=3)
     tickets = [turns.ask("greedy") for _ in range(18)]
     assert [each.given.is_set() for each in tickets] == [True] * 2 + [False] * 16
     with pytest.raises(LimitError) as refused:
         turns.ask("greedy")
     assert refused.value.status == 503
     others = [turns.ask("modest") for _ in range(8)]
-    assert [each.given.is_set() for each in others] == [True] * 2 + [False] * 6
+    assert [each.given.is_set() for each in others] == [True] + [False] * 7
     assert not turns.ask("greedy", again=True).given.is_set(), "work that had a turn waits for its next one"
     turns.leave(tickets[0])
     assert tickets[2].given.is_set(), "in the order in which they were asked for"
+
+
+def test_expensive_keys_together_leave_a_place_to_the_others() -> None:
+    clock = Clock()
+    turns = make(places=3, clock=clock)
+    for key in "abc":  # nobody knows yet what they cost
+        ticket = turns.ask(key)
+        clock.now_s += 3 * EXPENSIVE_S
+        turns.leave(ticket)
+    slow = [turns.ask(key) for key in "abcabc"]
+    assert [each.given.is_set() for each in slow] == [True, True, False, False, False, False]
+    assert turns.ask("modest").given.is_set(), "whoever else waits"
+    turns.leave(slow[0])
+    assert slow[2].given.is_set(), "expensive ones take turns at the other places"
+
+
+def test_a_key_is_expensive_no_longer_once_its_turns_are_short() -> None:
+    clock = Clock()
+    turns = make(clock=clock)
+    first = turns.ask("a")
+    clock.now_s += 3 * EXPENSIVE_S
+    turns.leave(first)
+    blocker, waits = turns.ask("a"), turns.ask("a")
+    clock.now_s += 0.1
+    turns.leave(blocker)
+    turns.leave(waits)
+    other = turns.ask("b")
+    clock.now_s += 3 * EXPENSIVE_S
+    turns.leave(other)
+    held, again = turns.ask("b"), turns.ask("a")
+    assert held.given.is_set() and again.given.is_set()
+
+
+def test_the_only_place_is_for_all() -> None:
+    turns = make(places=1)
+    assert turns.ask("a").given.is_set()
 
 
 def test_a_wish_that_is_given_up_leaves_the_queue() -> None:
@@ -58,7 +102,7 @@ class FirstComeFirstServed(FairTurns):
     """What was there before: the key whose wish is the oldest."""
 
     def __init__(self) -> None:
-        super().__init__(2, 2, 16, busy)
+        super().__init__(2, 16, busy)
         self.asked: list[Ticket] = []
 
     def _next(self) -> str | None:
