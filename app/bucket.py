@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from app.disk import require_room
+from app.disk import Room
 from app.errors import NotFound, PrivacyError, ServiceError
 from app.folder import Folder
 from app.s3 import answers, client
@@ -39,10 +39,18 @@ class Bucket:
         url: s3://bucket/prefix; credentials and endpoint come from the environment (AWS_…).
         root: this process's own folder.
         encryption, kms_key: see app.s3.client.
+        room: what copies leave of the disk.
     """
 
-    def __init__(self, url: str, root: Path, encryption: str = "", kms_key: str = "") -> None:
-        self._root, self._own = root, Folder(root)
+    def __init__(
+        self,
+        url: str,
+        root: Path,
+        encryption: str = "",
+        kms_key: str = "",
+        room: Room = Room(),
+    ) -> None:
+        self._root, self._own, self._room = root, Folder(root), room
         self._store = client(url, encryption, kms_key)
         self.forget()  # what this process's last run left
 
@@ -103,7 +111,7 @@ class Bucket:
                 found = get(self._store, key)
             except FileNotFoundError:
                 raise NotFound("this artifact's file is no longer in the store") from None
-            require_room(target.parent, found.meta["size"])
+            self._room.require(target.parent, found.meta["size"])
             for block in found.stream(min_chunk_size=BLOCK_BYTES):
                 digest.update(block)
                 write(bytes(block))

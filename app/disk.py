@@ -5,13 +5,34 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from app.errors import StorageFull
 from app.ids import new_id
 
+if TYPE_CHECKING:
+    from app.settings import Settings
+
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-RESERVE_BYTES = 512 * 2**20  # what data files leave free: twice what readiness asks for (app.system.health)
+RESERVE_BYTES = 2**30
+LOOK_BYTES = 2**22  # so often a writer looks for room: 128 writers at once stay above half the reserve
+
+
+def stored_limit(settings: Settings, own: int | None) -> int | None:
+    """The bytes that a key may store; None: no limit.
+
+    Args:
+        own: the key's own limit, which comes first; then `max_stored_bytes`, then a share of the storage's disk.
+    """
+    if own or settings.max_stored_bytes:
+        return own or settings.max_stored_bytes
+    if settings.stored_share >= 1.0:
+        return None
+    settings.storage_root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return int(settings.stored_share * shutil.disk_usage(settings.storage_root).total)
 
 
 def sync(folder: Path) -> None:
@@ -43,11 +64,30 @@ def is_full(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in FULL
 
 
-def require_room(folder: Path, needed_bytes: int = 0) -> None:
-    """Checks that so many bytes fit on a folder's disk and leave RESERVE_BYTES.
+@dataclass(frozen=True)
+class Room:
+    """What data files may take of a disk: what is free, less a reserve, less what open uploads will bring.
 
-    Raises:
-        StorageFull: they do not.
+    The reserve is for what cannot be refused: the database, messages, results of jobs. Readiness asks for half of it.
+
+    Attributes:
+        reserve_bytes: left free.
+        promised: counts the bytes that uploads have declared and that have not arrived.
     """
-    if shutil.disk_usage(folder).free < needed_bytes + RESERVE_BYTES:
-        raise StorageFull("the service's disk is full: an operator has to free some space")
+
+    reserve_bytes: int = RESERVE_BYTES
+    promised: Callable[[], int] = int
+
+    @property
+    def set_aside(self) -> int:
+        """The bytes that stay free as things are."""
+        return self.reserve_bytes + self.promised()
+
+    def require(self, folder: Path, needed_bytes: int = 0) -> None:
+        """Checks that so many bytes fit on a folder's disk.
+
+        Raises:
+            StorageFull: they do not.
+        """
+        if shutil.disk_usage(folder).free < needed_bytes + self.set_aside:
+            raise StorageFull("the service's disk has no room for this: an operator has to free some space")

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Protocol
 
 from app.bucket import Bucket
+from app.disk import Room
 from app.folder import Folder
 from app.settings import Settings
 
@@ -73,10 +74,11 @@ def bucket_of(settings: Settings) -> Bucket | None:
     """The bucket of these settings; None if files lie in the storage's folder."""
     if not settings.object_store:
         return None
-    return _bucket(settings.object_store, settings.storage_root, settings.object_encryption, settings.object_kms_key)
+    encryption, kms_key = settings.object_encryption, settings.object_kms_key
+    return _bucket(settings.object_store, settings.storage_root, encryption, kms_key, settings.disk_reserve_bytes)
 
 
 @cache
-def _bucket(url: str, root: Path, encryption: str, kms_key: str) -> Bucket:
+def _bucket(url: str, root: Path, encryption: str, kms_key: str, reserve_bytes: int) -> Bucket:
     """One client for each bucket: it keeps its connections."""
-    return Bucket(url, root, encryption, kms_key)
+    return Bucket(url, root, encryption, kms_key, Room(reserve_bytes))

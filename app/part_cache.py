@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from app.disk import require_room
+from app.disk import Room
 from app.errors import StorageFull
 
 LOCKS = ".locks"
@@ -31,10 +31,11 @@ class PartCache:
     Args:
         root: the folder; made when needed.
         limit_bytes: what all copies may take, with what is being fetched.
+        room: what they leave of the disk.
     """
 
-    def __init__(self, root: Path, limit_bytes: int) -> None:
-        self._root, self._limit = root, limit_bytes
+    def __init__(self, root: Path, limit_bytes: int, room: Room = Room()) -> None:
+        self._root, self._limit, self._room = root, limit_bytes, room
 
     @contextmanager
     def using(self, dataset_id: str) -> Iterator[Path]:
@@ -63,7 +64,7 @@ class PartCache:
         partial.unlink(missing_ok=True)  # left by a process that died
         with self._locked("room", fcntl.LOCK_EX):
             self._make_room(size)
-            require_room(self._root, size)
+            self._room.require(self._root, size)
             with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
                 file.truncate(size)  # counted from now on
         try:

@@ -23,7 +23,7 @@ from typing import Protocol
 
 from app.bucket import CACHE, Bucket
 from app.contracts.stored import PartFiles, StoredFile
-from app.disk import keep
+from app.disk import Room, keep
 from app.errors import NotFound, ServiceError
 from app.formats.asked import WrittenFile, WrittenParts
 from app.formats.damage import DataDamagedError
@@ -119,7 +119,8 @@ def of(settings: Settings) -> Parts:
     bucket = bucket_of(settings)
     if bucket is None:
         return InFolder(settings.storage_root)
-    return InBucket(bucket, settings.storage_root, settings.cache_bytes, Seals(settings))
+    room = Room(settings.disk_reserve_bytes)
+    return InBucket(bucket, settings.storage_root, settings.cache_bytes, Seals(settings), room)
 
 
 class InFolder:
@@ -173,10 +174,17 @@ class InFolder:
 class InBucket:
     """A bucket, and this machine's copies."""
 
-    def __init__(self, bucket: Bucket, root: Path, cache_bytes: int, seals: Seals) -> None:
+    def __init__(
+        self,
+        bucket: Bucket,
+        root: Path,
+        cache_bytes: int,
+        seals: Seals,
+        room: Room = Room(),
+    ) -> None:
         self._bucket, self._own, self._seals = bucket, InFolder(root), seals
         self._root = root
-        self.cache = PartCache(root / CACHE / DATASETS, cache_bytes)
+        self.cache = PartCache(root / CACHE / DATASETS, cache_bytes, room)
 
     def publish(self, dataset_id: str, folder: Path, written: WrittenParts) -> Published:
         """Uploads each part, checked on its way, and then its index."""

@@ -20,7 +20,7 @@ from pathlib import Path
 from app.bucket import CACHE
 from app.contracts.blocks import UNITS
 from app.datasets.storage import SEALED
-from app.disk import require_room, sync
+from app.disk import Room, sync
 from app.formats.damage import DataDamagedError
 from app.formats.sealed import (
     PLACES,
@@ -160,7 +160,7 @@ def seal_file(path: Path, key: DataKey) -> None:
     """
     size, half = path.stat(), path.with_name(path.name + HALF)
     half.unlink(missing_ok=True)
-    require_room(path.parent, sealed_size(size.st_size))
+    Room().require(path.parent, sealed_size(size.st_size))
     try:
         with path.open("rb") as content, create(half, key) as copy:
             for block in blocks(content):

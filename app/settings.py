@@ -14,6 +14,8 @@ from urllib.parse import quote
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from app.disk import RESERVE_BYTES
+
 MIB = 1024 * 1024
 
 
@@ -109,8 +111,24 @@ class Settings(BaseSettings):
     max_stored_bytes: int = Field(
         0, ge=0, description="What an owner's key may store: data sets, uploads, files being read; 0: no limit."
     )
+    stored_share: float = Field(
+        0.25,
+        gt=0,
+        le=1,
+        description="What an owner's key may store where neither it nor max_stored_bytes has a limit, as a share of "
+        "the storage's disk; 1: no limit.",
+    )
+    disk_reserve_bytes: int = Field(
+        RESERVE_BYTES, ge=0, description="What data files and uploads leave free of the storage's disk."
+    )
     upload_kept_hours: float = Field(
-        24.0, gt=0, description="Hours after its last byte that an upload in pieces is kept, complete or not."
+        24.0, gt=0, description="Hours after its last byte that a complete upload in pieces is kept."
+    )
+    upload_idle_s: float = Field(
+        900.0,
+        gt=0,
+        description="How long an incomplete upload in pieces is kept without progress; each body_bytes_per_s bytes "
+        "that arrive give it one more second, up to this.",
     )
     max_path_bytes: int = Field(64 * 1024 * MIB, description="Largest data file registered by `path`.")
     head_time_s: float = Field(10.0, gt=0, description="How long a request's headers may take to arrive.")
@@ -125,6 +143,11 @@ class Settings(BaseSettings):
     max_unpacked_bytes: int = Field(
         64 * 1024 * MIB, description="What a compressed data file, or a Parquet file, may unpack to."
     )
+    max_unpack_ratio: float = Field(
+        100.0,
+        ge=1,
+        description="The most bytes that a byte of a compressed data file may unpack to, above 64 MiB in all.",
+    )
     parse_time_s: float = Field(300.0, description="Wall clock of the process that parses a data file.")
     max_parsers: int = Field(2, ge=1, description="Data files that one API process parses at once.")
     read_at_once_bytes: int = Field(
@@ -135,7 +158,13 @@ class Settings(BaseSettings):
     read_time_s: float = Field(
         24 * 3600.0, gt=0, description="Wall clock of the process that reads a data file in the background."
     )
-    max_readers: int = Field(1, ge=1, description="Data sets that one API process reads in the background at once.")
+    read_slice_s: float = Field(
+        60.0,
+        gt=0,
+        description="How long a data set is read in the background while another owner's waits; then it begins again "
+        "later, with twice the time.",
+    )
+    max_readers: int = Field(2, ge=1, description="Data sets that one API process reads in the background at once.")
     parse_wait_s: float = Field(10.0, description="How long a registration waits for its turn; after that 503.")
     pricing_memory_bytes: int = Field(3072 * MIB, description="Address space of the process that prices jobs.")
     pricing_time_s: float = Field(30.0, description="Wall clock for pricing one job.")

@@ -16,8 +16,8 @@ from datetime import timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from app.datasets.storage import COPY_BYTES, ROOM_BYTES
-from app.disk import require_room
+from app.datasets.storage import COPY_BYTES
+from app.disk import LOOK_BYTES, Room
 from app.errors import InvalidRequest, Unavailable, too_large
 from app.formats.sealed import DataKey, create
 from app.s3 import client_of
@@ -89,10 +89,11 @@ def look(address: Address, pointer: str, limit_bytes: int) -> Found:
     return found
 
 
-def copy(address: Address, found: Found, pointer: str, target: Path, key: DataKey | None = None) -> None:
+def copy(address: Address, found: Found, pointer: str, target: Path, room: Room, key: DataKey | None = None) -> None:
     """Copies that version to a new file; goes on where a connection broke.
 
     Args:
+        room: what the copy leaves of the disk.
         key: seals the copy.
 
     Raises:
@@ -100,15 +101,15 @@ def copy(address: Address, found: Found, pointer: str, target: Path, key: DataKe
         StorageFull: the disk has no room for it.
         Unavailable: the bucket does not answer.
     """
-    require_room(target.parent, found.size)
+    room.require(target.parent, found.size)
     with create(target, key, "raw") as out:
         copied = 0
         for block in _blocks(address, found, pointer):
             copied += len(block)
             if copied > found.size:
                 raise InvalidRequest.at(pointer, "the bucket sent more than the object has: register it again")
-            if copied % ROOM_BYTES < len(block):
-                require_room(target.parent)
+            if copied % LOOK_BYTES < len(block):
+                room.require(target.parent)
             out.write(block)
 
 

@@ -1,6 +1,7 @@
 """Reads large registrations in the background, in threads of the API's processes: they alone hold the data key.
 
-Owners take turns (readings.claim). One thread reads one file at a time; another renews its lease meanwhile. If the
+Owners take turns (readings.claim). One thread reads one file at a time; another renews its lease meanwhile, and ends
+its slice once another owner's file waits. If the
 process dies, its helper process dies with it, and the next one that finds the lease expired reads the file again from
 the beginning: parsing is a function of the file, the declaration and the key, so the result is the same.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 import logging
 import shutil
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -94,18 +96,20 @@ class Reader:
     def _read_to_its_end(self, claimed: Claimed) -> None:
         """Reads a registration, under its lease and in its owner's name."""
         token = CURRENT.set(Origin(key_id=claimed.owner_key))
-        watch = Watch()
+        watch, turn_over = Watch(), threading.Event()
         self._watches.add(watch)
         if self._stop.is_set():  # `close` has looked through the watches before this one was there
             watch.stop.set()
         try:
-            with self._renewed(claimed, watch):
+            with self._renewed(claimed, watch, turn_over):
                 self._read(claimed, watch)
         except Lost:
             logger.info("%s is read by another process, or was withdrawn", claimed.id)
         except Interrupted:
-            if self._stop.is_set():
-                with suppress(Lost):
+            with suppress(Lost):
+                if turn_over.is_set():
+                    readings.end_turn(self.db, claimed)
+                elif self._stop.is_set():
                     readings.release(self.db, claimed)
         finally:
             self._watches.discard(watch)
@@ -119,7 +123,7 @@ class Reader:
                 raise LimitError(f"The service stopped {claimed.deaths} times while it read this file")
             self._parse_and_store(claimed, folder, watch)
         except Unavailable as error:
-            if claimed.attempt < self.settings.max_attempts:  # read again, under the new key
+            if claimed.attempt - claimed.slices < self.settings.max_attempts:  # read again, under the new key
                 return readings.release(self.db, claimed)
             readings.reject(self.db, claimed, error)
         except ServiceError as error:
@@ -204,15 +208,24 @@ class Reader:
             made_of = appending.enter(session, self.settings, to, new, content, made, work, recorded)
             readings.end(session, claimed, made_of)
 
+    def _others_wait(self, claimed: Claimed) -> bool:
+        return readings.others_wait(self.db, claimed, readings.here(self.settings))
+
     @contextmanager
-    def _renewed(self, claimed: Claimed, watch: Watch) -> Iterator[None]:
-        """Renews the lease in a thread of its own; a lost one stops the watch."""
+    def _renewed(self, claimed: Claimed, watch: Watch, turn_over: threading.Event) -> Iterator[None]:
+        """Renews the lease in a thread of its own. A lost one stops the watch, and so does the end of the slice, once
+        another owner's file waits for a reader: then `turn_over` is set too."""
         over = threading.Event()
+        slice_end_s = time.monotonic() + self.settings.read_slice_s * 2.0**claimed.slices
 
         def renew() -> None:
             while not over.wait(self.settings.heartbeat_s):
                 try:
                     readings.renew(self.db, claimed, self.settings.lease_s, watch.read_bytes // PASSES)
+                    if time.monotonic() >= slice_end_s and self._others_wait(claimed):
+                        turn_over.set()
+                        watch.stop.set()
+                        return
                 except Lost:
                     watch.stop.set()
                     return

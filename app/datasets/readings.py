@@ -6,8 +6,10 @@ accept ──▶ reading ──(store)──▶ ready      the data set exists, 
               ├──(refused)──▶ rejected   with the problem that a request would have been answered
               └──(withdrawn by its owner)──▶ gone
 
-Owners take turns. A claim counts the attempt. Every later write names the attempt and needs the state `reading`, so
-that of two processes that read one file, one at most writes an end. Ended rows are deleted after a day. Only the owner
+Owners take turns, also within a long file: it gives its reader up while another owner's waits, and begins again with a
+slice of twice the time, so that all its slices take at most as long again as reading it once. A claim counts the
+attempt. Every later write names the attempt and needs the state `reading`, so that of two processes that read one file,
+one at most writes an end. Ended rows are deleted after a day. Only the owner
 and admins see a row: for everybody else the data set does not exist before it is ready. A large block is a row too, and
 that it was rejected its owner alone sees.
 """
@@ -48,7 +50,7 @@ READ = DatasetReading
 ANY_READING = select(READ.id).where(READ.state == "reading").limit(1)
 # That a block was refused is told to its owner alone: a count of such rows, too, is a function of one unit.
 TOLD_TO_ADMINS = or_(READ.parent_id.is_(None), READ.state != "rejected")
-TAKEN = ("id", "attempt", "deaths", "owner_key", "name", "parent_id", "label", "spec", "sources")
+TAKEN = ("id", "attempt", "deaths", "slices", "owner_key", "name", "parent_id", "label", "spec", "sources")
 
 
 class Lost(Exception):
@@ -62,6 +64,7 @@ class Claimed:
     id: str
     attempt: int
     deaths: int
+    slices: int
     owner_key: str
     spec: DatasetSpec
     sources: dict[str, Source]
@@ -143,7 +146,7 @@ def claim(
     """Takes the registration whose turn it is, of those that nobody reads; None if there is none.
 
     Owners take turns, so that one with many slow files delays another's by one of them at most: first comes the owner
-    with the fewest files being read, then the one whose last file ended longest ago. Among an owner's files it is the
+    with the fewest files being read, then the one whose last turn ended longest ago. Among an owner's files it is the
     one with the fewest attempts, then the oldest.
 
     Args:
@@ -153,16 +156,12 @@ def claim(
     with db.quick_read() as connection:
         if connection.scalar(ANY_READING) is None:
             return None
-    free = and_(
-        READ.state == "reading", or_(READ.lease_until.is_(None), has_passed(READ.lease_until, READ.lease_clock))
-    )
-    if among is not None:
-        free = and_(free, READ.id.in_(among))
+    free = _free(among)
     other = aliased(DatasetReading)
     is_read = and_(other.lease_until.is_not(None), ~has_passed(other.lease_until, other.lease_clock))
     of_owner = other.owner_key == READ.owner_key
     busy = select(func.count()).where(of_owner, other.state == "reading", is_read).scalar_subquery()
-    last = select(func.max(other.ended_at)).where(of_owner).scalar_subquery()
+    last = select(func.max(func.coalesce(other.ended_at, other.turn_ended_at))).where(of_owner).scalar_subquery()
     turns = (busy, last.asc().nulls_first(), READ.attempt, READ.created_at, READ.id)
     next_one = select(READ.id, READ.attempt).where(free, READ.owner_key.not_in(passed)).order_by(*turns).limit(1)
     with db.read() as session:
@@ -189,7 +188,22 @@ def claim(
     sources = {name: Source.model_validate(each) for name, each in row.sources.items()}
     spec = DatasetSpec.model_validate(row.spec)
     block = None if row.parent_id is None else Block(row.parent_id, row.label, row.name)
-    return Claimed(row.id, row.attempt, row.deaths, row.owner_key, spec, sources, block)
+    return Claimed(row.id, row.attempt, row.deaths, row.slices, row.owner_key, spec, sources, block)
+
+
+def _free(among: Collection[str] | None) -> ColumnElement[bool]:
+    """The condition that nobody reads a registration. `among`: their ids; None: any."""
+    free = and_(
+        READ.state == "reading", or_(READ.lease_until.is_(None), has_passed(READ.lease_until, READ.lease_clock))
+    )
+    return free if among is None else and_(free, READ.id.in_(among))
+
+
+def others_wait(db: Database, claimed: Claimed, among: Collection[str] | None) -> bool:
+    """True if another owner's registration waits for a reader. `among`: as in `claim`."""
+    waiting = select(READ.id).where(_free(among), READ.owner_key != claimed.owner_key).limit(1)
+    with db.read() as session:
+        return session.scalar(waiting) is not None
 
 
 def renew(db: Database, claimed: Claimed, lease_s: float, bytes_read: int) -> None:
@@ -203,6 +217,12 @@ def release(db: Database, claimed: Claimed) -> None:
     """Lets another process claim it at once: this one stops, and did not die."""
     with db.write() as session:
         _mine(session, claimed, lease_until=None)
+
+
+def end_turn(db: Database, claimed: Claimed) -> None:
+    """Puts the registration behind other owners': it is read from the beginning, with a longer slice."""
+    with db.write() as session:
+        _mine(session, claimed, lease_until=None, slices=READ.slices + 1, turn_ended_at=now())
 
 
 def end(session: Session, claimed: Claimed, registered: service.Registered) -> None:
@@ -316,7 +336,7 @@ def _reject_lost(db: Database, settings: Settings) -> None:
         spec = DatasetSpec.model_validate(row.spec)
         with suppress(Lost):
             block = None if row.parent_id is None else Block(row.parent_id, row.label or "", row.name)
-            reject(db, Claimed(row.id, row.attempt, row.deaths, row.owner_key, spec, {}, block), gone)
+            reject(db, Claimed(row.id, row.attempt, row.deaths, row.slices, row.owner_key, spec, {}, block), gone)
 
 
 def _seen(caller: Caller) -> ColumnElement[bool]:

@@ -13,11 +13,10 @@ from starlette.concurrency import run_in_threadpool
 
 from app.contracts.base import Document
 from app.contracts.dataset_spec import DatasetSpec
-from app.datasets import quota, sources
+from app.datasets import quota, resumable, sources
 from app.datasets.sources import Arrived
 from app.datasets.upload import Upload
 from app.db.engine import Database
-from app.disk import require_room
 from app.errors import InvalidRequest, TooLarge
 from app.keys.service import Caller
 from app.seals import Seals
@@ -56,7 +55,7 @@ async def received(
 
 def _check_room(db: Database, settings: Settings, caller: Caller, folder: Path, announced: int) -> None:
     quota.require(db, settings, caller.id, announced)
-    require_room(folder, announced)
+    resumable.room_of(settings).require(folder, announced)
 
 
 async def _uploaded(request: Request, folder: Path, settings: Settings, read: ReadSpec) -> DatasetSpec:
@@ -65,6 +64,7 @@ async def _uploaded(request: Request, folder: Path, settings: Settings, read: Re
         folder,
         max_file_bytes=settings.max_upload_bytes,
         max_spec_bytes=settings.max_body_bytes,
+        room=resumable.room_of(settings),
         key=Seals(settings).new(),
     )
     try:

@@ -1,14 +1,18 @@
 """Resumable uploads: a file that arrives in pieces, and goes on where it stopped.
 
-uploads/<id>/file          what has arrived; its size is the offset, and its last change says when it expires
+uploads/<id>/file          what has arrived; its size is the offset
 uploads/<id>/file.sealed   the same, sealed, after a header
-uploads/<id>/upload.json   what was declared: written last, removed first
+uploads/<id>/upload.json   what was declared: written last, removed first; its last change is the last progress
 uploads/lock               held by whoever begins uploads or sweeps them, in all processes
 
 API processes with one storage go on with each other's uploads. Others answer 404 and say why.
 
 Who writes to a file holds its lock (flock); the end of a process gives it back. A crash leaves at worst a folder
 without upload.json, which `sweep` removes.
+
+What an upload declares is set aside at once, of its key's quota and of the disk. So an incomplete one expires
+`upload_idle_s` after its last progress, and n bytes are progress of n / `body_bytes_per_s` seconds: who sends a byte
+now and then sets nothing aside for long. A complete one is kept `upload_kept_hours` after its last byte.
 """
 
 from __future__ import annotations
@@ -19,18 +23,20 @@ import os
 import re
 import shutil
 import threading
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from app.contracts.base import Document
 from app.datasets.storage import SEALED, arrived, key_of, place
-from app.disk import sync
-from app.errors import Conflict, InvalidRequest, NotFound, StorageFull, too_large
+from app.disk import LOOK_BYTES, Room, sync
+from app.errors import Conflict, InvalidRequest, NotFound, too_large
 from app.formats.sealed import HEADER_BYTES, Header, Named, Pieces, create, header_of
 from app.ids import new_id, now
 from app.seals import Seals
@@ -64,6 +70,7 @@ class Upload:
 
     Attributes:
         offset: how many bytes have arrived.
+        progress_s: when it last had progress, as the time of day.
         expires_at: when it is removed if nothing more arrives.
     """
 
@@ -71,6 +78,7 @@ class Upload:
     folder: Path
     declared: Declared
     offset: int
+    progress_s: float
     expires_at: datetime
 
     @property
@@ -92,9 +100,7 @@ def begin(settings: Settings, key_id: str, size: int, sha256: str | None) -> Upl
     with _locked(settings) as root:
         there = _there(settings, root)
         _check_limits(settings, [each.declared.size for each in there if each.declared.key == key_id], size)
-        promised = sum(each.declared.size - each.offset for each in there)
-        if shutil.disk_usage(root).free < promised + size:
-            raise StorageFull(f"the service's disk has no room for {size} bytes more: an operator has to free some")
+        Room(settings.disk_reserve_bytes, lambda: _promised(there)).require(root, size)
         folder = root / new_id("up")
         folder.mkdir(mode=0o700)
         key = Seals(settings).new()
@@ -109,6 +115,20 @@ def begin(settings: Settings, key_id: str, size: int, sha256: str | None) -> Upl
 def declared_bytes(settings: Settings, key_id: str) -> int:
     """What a key's uploads have declared together."""
     return sum(each.declared.size for each in _there(settings, _root(settings)) if each.declared.key == key_id)
+
+
+def room_of(settings: Settings) -> Room:
+    """What data files may take of the storage's disk."""
+    return Room(settings.disk_reserve_bytes, partial(_promised_now, settings))
+
+
+def _promised_now(settings: Settings) -> int:
+    return _promised(_there(settings, _root(settings)))
+
+
+def _promised(uploads: Sequence[Upload]) -> int:
+    """The bytes that uploads have declared and that have not arrived."""
+    return sum(each.declared.size - each.offset for each in uploads)
 
 
 def count_open(settings: Settings) -> int:
@@ -140,11 +160,13 @@ class Writer:
     Args:
         upload: as it is under the lock.
         descriptor: of its file, to append to; it holds the lock.
+        settings: the disk's reserve, and the rate that is progress.
         sealed: encrypts what is written.
     """
 
-    def __init__(self, upload: Upload, descriptor: int, sealed: Pieces | None = None) -> None:
-        self._sealed = sealed
+    def __init__(self, upload: Upload, descriptor: int, settings: Settings, sealed: Pieces | None = None) -> None:
+        self._upload, self._settings, self._sealed = upload, settings, sealed
+        self._arrived, self._next_look = 0, 0  # bytes; where the disk is looked at, and progress noted
         self._file = os.fdopen(descriptor, "ab", buffering=0)
         self._left = upload.declared.size - upload.offset
         self._size = upload.declared.size
@@ -155,23 +177,37 @@ class Writer:
 
         Raises:
             TooLarge: more arrived than was declared. Nothing of the chunk is written.
+            StorageFull: the disk's reserve begins, as what cannot be refused took what was set aside.
         """
         with self._turn:
             if self._file.closed:
                 return
             if len(chunk) > self._left:
                 raise too_large(self._size)
+            if self._arrived >= self._next_look:
+                Room(self._settings.disk_reserve_bytes).require(self._upload.folder)
+                self._note_progress()
+                self._next_look = self._arrived + LOOK_BYTES
             at = self._size - self._left
             rest = memoryview(chunk if self._sealed is None else self._sealed.turned(at, chunk))
             while rest:
                 written = self._file.write(rest)
                 self._left -= written
+                self._arrived += written
                 rest = rest[written:]
 
     def close(self) -> None:
         """Returns once what arrived is on disk; gives the lock back."""
         with self._turn, self._file:
             os.fsync(self._file.fileno())
+            self._note_progress()
+
+    def _note_progress(self) -> None:
+        """Moves the time of the last progress on by as long as these bytes may take."""
+        worth_s = self._arrived / self._settings.body_bytes_per_s
+        progress_s = min(time.time(), self._upload.progress_s + worth_s)
+        with suppress(FileNotFoundError):  # it was given up
+            os.utime(self._upload.folder / DECLARED, (progress_s, progress_s))
 
 
 def writer(settings: Settings, key_id: str, upload_id: str, offset: int, length: int) -> Writer:
@@ -194,7 +230,7 @@ def writer(settings: Settings, key_id: str, upload_id: str, offset: int, length:
             raise Conflict("wrong-offset", detail, offset=upload.offset)
         if offset + length > upload.declared.size:
             raise too_large(upload.declared.size)
-        return Writer(upload, descriptor, _pieces(settings, upload.file))
+        return Writer(upload, descriptor, settings, _pieces(settings, upload.file))
     except BaseException:
         os.close(descriptor)
         raise
@@ -330,14 +366,18 @@ def _load(settings: Settings, folder: Path) -> Upload | None:
     """The upload in a folder; None if it is half made or half removed."""
     try:
         declared = Declared.model_validate_json((folder / DECLARED).read_bytes())
+        progress_s = (folder / DECLARED).stat().st_mtime
         file = arrived(folder, FILE)
         found = file.stat()
     except (FileNotFoundError, NotADirectoryError, ValidationError):
         return None
-    changed = datetime.fromtimestamp(found.st_mtime, UTC)
-    expires_at = changed + timedelta(hours=settings.upload_kept_hours)
     offset = found.st_size - (HEADER_BYTES if file.name.endswith(SEALED) else 0)
-    return Upload(folder.name, folder, declared, offset, expires_at)
+    is_complete = offset >= declared.size
+    since_s, kept_s = (
+        (found.st_mtime, 3600 * settings.upload_kept_hours) if is_complete else (progress_s, settings.upload_idle_s)
+    )
+    expires_at = datetime.fromtimestamp(since_s, UTC) + timedelta(seconds=kept_s)
+    return Upload(folder.name, folder, declared, offset, progress_s, expires_at)
 
 
 def _declare(folder: Path, declared: Declared) -> None:

@@ -28,7 +28,7 @@ from app.contracts.blocks import UNITS
 from app.contracts.dataset_spec import DatasetPrivacy, DatasetSpec, PublicHoldout, SplitHoldout
 from app.contracts.slots import Slots
 from app.contracts.stored import Counts, Shape
-from app.datasets import duplicates, hashes, quota, repository, storage, unit_files
+from app.datasets import duplicates, hashes, quota, repository, resumable, storage, unit_files
 from app.datasets.parsing import Parsers
 from app.datasets.sizes import ON_TOP, REGISTRATION, check_fits, declared_slots, split_sizes, suggested_slots
 from app.db.engine import Database
@@ -254,6 +254,8 @@ def read(settings: Settings, parsers: Parsers, spec: DatasetSpec, folder: Path, 
         keys=content_keys(chain),
         slots=declared_slots(spec),
         max_unpacked_bytes=settings.max_unpacked_bytes,
+        max_unpack_ratio=settings.max_unpack_ratio,
+        reserve_bytes=resumable.room_of(settings).set_aside,
     )
     parsed = parsers.parse(request, watch)
     known_as = {name for each in parsed.contents for name in hashes.every(each.hmac, chain)}

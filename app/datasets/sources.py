@@ -135,9 +135,10 @@ def fetch(sources: Mapping[str, Source], folder: Path, settings: Settings, parse
 
 
 def _copy(source: Source, path: str, pointer: str, target: Path, settings: Settings, key: DataKey | None) -> None:
+    room = resumable.room_of(settings)
     if source.etag is not None:
         address = bucket_files.parse(path, pointer, settings.data_buckets)  # it may have been taken off the list
-        bucket_files.copy(address, bucket_files.Found(source.size, source.etag), pointer, target, key)
+        bucket_files.copy(address, bucket_files.Found(source.size, source.etag), pointer, target, room, key)
         return
     take = storage.pack_from_data_root if source.is_folder else storage.copy_from_data_root
-    take(settings.data_root, path, pointer, target, settings.max_path_bytes, key)
+    take(settings.data_root, path, pointer, target, settings.max_path_bytes, room, key)

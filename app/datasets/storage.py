@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from app.datasets import folders
-from app.disk import require_room
+from app.disk import LOOK_BYTES, Room
 from app.errors import InvalidRequest, too_large
 from app.formats.sealed import DataKey, create
 from app.ids import new_id
@@ -28,7 +28,6 @@ from app.seals import Seals
 PARTS = "parts"
 SEALED = ".sealed"
 COPY_BYTES = 1 << 20
-ROOM_BYTES = 64 * COPY_BYTES  # so often a copy looks whether the disk has room
 STALE_S = 24 * 3600.0
 
 
@@ -72,23 +71,30 @@ def key_of(seals: Seals, file: Path) -> bytes | None:
 
 
 def copy_from_data_root(
-    data_root: Path | None, path: str, pointer: str, target: Path, limit_bytes: int, key: DataKey | None = None
+    data_root: Path | None,
+    path: str,
+    pointer: str,
+    target: Path,
+    limit_bytes: int,
+    room: Room,
+    key: DataKey | None = None,
 ) -> None:
     """Copies a regular file from under the data root. Follows links that stay inside the root.
 
     A copy, so that hashing, parsing and storing use one content even if the original changes meanwhile.
 
     Args:
+        room: what the copy leaves of the disk.
         key: seals the copy.
 
     Raises:
         InvalidRequest: there is no data root, or no such file under it. The error is the same for files outside.
         TooLarge: it is larger than `limit_bytes`.
-        StorageFull: the disk has no room for it (app.disk.require_room); known before the copy unless others write.
+        StorageFull: the disk has no room for it; known before the copy unless others write.
     """
     with _original(data_root, path, pointer) as original:
-        require_room(target.parent, _size(original, limit_bytes))
-        _copy(original, target, limit_bytes, key)
+        room.require(target.parent, _size(original, limit_bytes))
+        _copy(original, target, limit_bytes, room, key)
 
 
 def size_under_data_root(data_root: Path | None, path: str, pointer: str, limit_bytes: int) -> int:
@@ -98,13 +104,19 @@ def size_under_data_root(data_root: Path | None, path: str, pointer: str, limit_
 
 
 def pack_from_data_root(
-    data_root: Path | None, path: str, pointer: str, target: Path, limit_bytes: int, key: DataKey | None = None
+    data_root: Path | None,
+    path: str,
+    pointer: str,
+    target: Path,
+    limit_bytes: int,
+    room: Room,
+    key: DataKey | None = None,
 ) -> None:
     """Packs a folder of folders of files into a tar archive; otherwise like `copy_from_data_root`."""
     folder = folder_under_data_root(data_root, path)
     if folder is None:
         raise InvalidRequest.at(pointer, "there is no such folder under the data root")
-    require_room(target.parent, folders.size(folder, limit_bytes))
+    room.require(target.parent, folders.size(folder, limit_bytes))
     with create(target, key, "raw") as archive:
         folders.pack(folder, archive, limit_bytes)
 
@@ -141,7 +153,7 @@ def _size(original: BinaryIO, limit_bytes: int) -> int:
     return size
 
 
-def _copy(original: BinaryIO, target: Path, limit_bytes: int, key: DataKey | None) -> None:
+def _copy(original: BinaryIO, target: Path, limit_bytes: int, room: Room, key: DataKey | None) -> None:
     """Copies a file that may grow meanwhile, while other writers take the disk's space too."""
     with create(target, key, "raw") as copy:
         copied = 0
@@ -149,8 +161,8 @@ def _copy(original: BinaryIO, target: Path, limit_bytes: int, key: DataKey | Non
             copied += len(block)
             if copied > limit_bytes:
                 raise too_large(limit_bytes)
-            if copied % ROOM_BYTES < len(block):
-                require_room(target.parent)
+            if copied % LOOK_BYTES < len(block):
+                room.require(target.parent)
             copy.write(block)
 
 

@@ -8,8 +8,8 @@ from typing import BinaryIO
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from app.datasets.storage import ROOM_BYTES, place
-from app.disk import require_room
+from app.datasets.storage import place
+from app.disk import LOOK_BYTES, Room
 from app.errors import InvalidRequest, TooLarge, too_large
 from app.formats.sealed import DataKey, create
 
@@ -25,14 +25,22 @@ class Upload:
         folder: where the files are written, under their parts' names.
         max_file_bytes: the limit of each file.
         max_spec_bytes: the limit of the spec.
+        room: what the files leave of the disk.
         key: seals the files.
     """
 
     def __init__(
-        self, content_type: str, folder: Path, *, max_file_bytes: int, max_spec_bytes: int, key: DataKey | None = None
+        self,
+        content_type: str,
+        folder: Path,
+        *,
+        max_file_bytes: int,
+        max_spec_bytes: int,
+        room: Room,
+        key: DataKey | None = None,
     ) -> None:
         self.spec: bytes | None = None
-        self._key = key
+        self._room, self._key = room, key
         self._folder, self._max_file_bytes, self._max_spec_bytes = folder, max_file_bytes, max_spec_bytes
         self._seen: set[str] = set()
         self._whole = False
@@ -64,7 +72,7 @@ class Upload:
         Raises:
             InvalidRequest: it is not a well-formed multipart body with these parts.
             TooLarge: a part is larger than its limit. At most the limit was written.
-        StorageFull: the disk's reserve begins (app.disk).
+            StorageFull: the disk's reserve begins (app.disk).
         """
         try:
             self._parser.write(chunk)
@@ -116,7 +124,7 @@ class Upload:
         if name == "spec":
             self.spec = b""
         else:
-            require_room(self._folder)
+            self._room.require(self._folder)
             self._file = create(place(self._folder, name, sealed=self._key is not None), self._key, "raw")
 
     def _data(self, data: bytes, start: int, end: int) -> None:
@@ -124,8 +132,8 @@ class Upload:
         if self._file is not None:
             if self._size > self._max_file_bytes:
                 raise too_large(self._max_file_bytes)
-            if self._size % ROOM_BYTES < end - start:
-                require_room(self._folder)
+            if self._size % LOOK_BYTES < end - start:
+                self._room.require(self._folder)
             self._file.write(data[start:end])
         else:
             if self._size > self._max_spec_bytes:

@@ -23,6 +23,10 @@ class LedgerCheck(Base):
     problem: Mapped[str | None] = mapped_column(Text)
     entries: Mapped[int | None]
     checked_at: Mapped[datetime | None]
+    head: Mapped[str | None]  # the account's, when it was verified
+    first_bad_entry: Mapped[int | None]
+    heads: Mapped[int | None]  # how many signed or recorded ones were compared
+    requested_at: Mapped[datetime | None]  # when a verification was asked for that has not begun
 
 
 class LedgerCheckpoint(Base):

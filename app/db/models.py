@@ -154,6 +154,10 @@ class DatasetReading(Base):
     outcome: Mapped[ReadingOutcome | None] = mapped_column(Documents(ReadingOutcome))
     attempt: Mapped[int] = mapped_column(default=0)
     deaths: Mapped[int] = mapped_column(default=0)  # attempts that ended without a word
+    slices: Mapped[int] = mapped_column(
+        default=0, server_default="0"
+    )  # attempts that gave their reader to another owner's file
+    turn_ended_at: Mapped[datetime | None]  # of the last of those
     lease_until: Mapped[float | None]  # like a job's; null: nobody reads it
     lease_clock: Mapped[str | None]
     created_at: Mapped[datetime]

@@ -43,6 +43,8 @@ class ParseRequest(Document):
         seal: seals what is written; null: it is written in plaintext.
         output_dir: an empty folder.
         slots: of private data; null: public data.
+        max_unpack_ratio: the most bytes that a byte of a compressed file may unpack to.
+        reserve_bytes: what is left free of the disk.
     """
 
     spec: DatasetSpec
@@ -54,6 +56,8 @@ class ParseRequest(Document):
     keys: ContentKeys
     slots: Slots | None = None
     max_unpacked_bytes: int
+    max_unpack_ratio: float
+    reserve_bytes: int
 
 
 class WrittenFile(Document):

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from app.disk import Room
 from app.formats import users
 from app.formats.asked import WrittenFile
 from app.formats.digests import Keys, RecordDigests, in_holdout
@@ -68,6 +69,7 @@ class Split:
         name: of the part, or of the one for training.
         fraction: of the hold-out; None: there is none.
         last_item: holds out each sequence's last item instead.
+        room: what the parts leave of the disk.
         slots: from the layout, how many slots the parts have whose records are stored in the order of slots.
         key: seals the parts.
     """
@@ -77,12 +79,13 @@ class Split:
         folder: Path,
         name: str,
         fraction: float | None,
+        room: Room,
         *,
         last_item: bool = False,
         slots: Callable[[Layout], Mapping[str, int]] = lambda _: {},
         key: DataKey | None = None,
     ) -> None:
-        self._key, self._folder, self._fraction, self._last_item = key, folder, fraction, last_item
+        self.room, self._key, self._folder, self._fraction, self._last_item = room, key, folder, fraction, last_item
         self._slots = slots
         self._names = (name, "holdout") if last_item or fraction is not None else (name,)
         self._writers: dict[str, PartWriter | SlotWriter] = {}
@@ -123,8 +126,8 @@ class Split:
 
     def _writer(self, name: str, layout: Layout, slots: int | None) -> PartWriter | SlotWriter:
         if slots is None:
-            return PartWriter(self._path(name), layout, reserve=True, key=self._key)
-        return SlotWriter(self._path(name), layout, slots, reserve=True, key=self._key)
+            return PartWriter(self._path(name), layout, room=self.room, key=self._key)
+        return SlotWriter(self._path(name), layout, slots, room=self.room, key=self._key)
 
     def _path(self, name: str) -> Path:
         return self._folder / f"{name}.arrow"
@@ -165,8 +168,9 @@ class Bounded:
     def add(self, piece: Piece) -> None:
         """Keeps records until `close`."""
         if self._writer is None:
+            room = self.split.room
             self._writer = PartWriter(
-                self.folder / SPOOL, Layout.of(piece.part), reserve=True, key=self.seal, temporary=True
+                self.folder / SPOOL, Layout.of(piece.part), room=room, key=self.seal, temporary=True
             )
         self._writer.add(piece.part)
         self._of.append(users.numbered(piece.users or (), self._numbers))

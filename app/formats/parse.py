@@ -33,7 +33,7 @@ from app.contracts.memory import in_memory, record_bytes
 from app.contracts.slots import Slots, rounded
 from app.contracts.stored import Counts
 from app.contracts.table import TableFeatures
-from app.disk import is_full
+from app.disk import Room, is_full
 from app.errors import InvalidRequest, StorageFull
 from app.formats import digests, interactions, units
 from app.formats.asked import ContentHash, ParsedFiles, ParseRequest, PartCount, PartCounts, SealKey, WrittenParts
@@ -50,6 +50,7 @@ from app.formats.sequences import History
 from app.formats.stored import StoredPart, Texts
 
 DEVIATION = 0.1  # the relative deviation from the declared number of records above which the owner is warned
+UNPACKED_FREELY_BYTES = 2**26  # whatever the ratio: it takes seconds to read
 
 
 @dataclass(frozen=True)
@@ -61,12 +62,14 @@ class Output:
         keys: for the split, and for digests of contents.
         seal: seals all files.
         slots: see ParseRequest.
+        room: what they leave of the disk.
     """
 
     folder: Path
     keys: Keys
     seal: DataKey | None
     slots: Slots | None
+    room: Room
 
 
 @dataclass
@@ -132,14 +135,14 @@ def parse(request: dict[str, Any]) -> dict[str, Any]:
 
 def _parse(asked: ParseRequest) -> ParsedFiles:
     spec, keys = asked.spec, digests.Keys(bytes.fromhex(asked.keys.split), bytes.fromhex(asked.keys.content))
-    to = Output(Path(asked.output_dir), keys, _seal(asked.seal), asked.slots)
+    to = Output(Path(asked.output_dir), keys, _seal(asked.seal), asked.slots, Room(asked.reserve_bytes))
     file = readable(Path(asked.file), _key(asked.opens.file))
-    data = _parsed(spec, file, "file", to, asked.max_unpacked_bytes)
+    data = _parsed(spec, file, "file", to, _unpacked_limit(asked, asked.file))
     file_sha256, file_hmac = digests.file_digests(file, keys)
     contents, parts, extra = _contents("data", file_hmac, data, keys), data.parts.written, None
     if asked.holdout_file is not None:
         file = readable(Path(asked.holdout_file), _key(asked.opens.holdout_file))
-        extra = _parsed(spec, file, "holdout_file", to, asked.max_unpacked_bytes)
+        extra = _parsed(spec, file, "holdout_file", to, _unpacked_limit(asked, asked.holdout_file))
         contents += _contents("holdout", digests.file_digests(file, keys)[1], extra, keys)
         parts = parts | extra.parts.written
         _check_widths(data, extra)
@@ -161,6 +164,17 @@ def _parse(asked: ParseRequest) -> ParsedFiles:
         counts=_counts(data, extra, counted),
         warnings=_warnings(spec, data, extra, counted),
     )
+
+
+def _unpacked_limit(asked: ParseRequest, file: str) -> int:
+    """What a file of n bytes may unpack to: min(`max_unpacked_bytes`, max(64 MiB, ratio · n)).
+
+    A small file that unpacks to much would hold a reader for long. Pictures are exempt: a plain one is honest.
+    """
+    if asked.spec.format == "images":
+        return asked.max_unpacked_bytes
+    by_ratio = int(asked.max_unpack_ratio * Path(file).stat().st_size)
+    return min(asked.max_unpacked_bytes, max(UNPACKED_FREELY_BYTES, by_ratio))
 
 
 def _check_widths(data: Parsed, extra: Parsed) -> None:
@@ -200,10 +214,10 @@ def _parsed(spec: DatasetSpec, path: Named, name: str, to: Output, max_unpacked_
 def _destination(spec: DatasetSpec, name: str, to: Output) -> Split | Bounded:
     """Where a file's records go."""
     if name == "holdout_file":
-        return Split(to.folder, "holdout", None, key=to.seal)
+        return Split(to.folder, "holdout", None, to.room, key=to.seal)
     fraction = spec.holdout.fraction if isinstance(spec.holdout, SplitHoldout) else None
     last_item, slots = isinstance(spec.holdout, LastItemHoldout), partial(_slots_on_disk, spec, to.slots)
-    split = Split(to.folder, "train", fraction, last_item=last_item, slots=slots, key=to.seal)
+    split = Split(to.folder, "train", fraction, to.room, last_item=last_item, slots=slots, key=to.seal)
     most = spec.privacy.max_records_per_user
     if spec.privacy.user_column is None or most is None:
         return split

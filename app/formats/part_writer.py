@@ -10,14 +10,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from app.disk import require_room
+from app.disk import LOOK_BYTES, Room
 from app.formats.layout import Index, Layout, index_path, leaf_of, row_of
 from app.formats.pieces import cut, joined
 from app.formats.sealed import DataKey, create, finish
 from app.formats.stored import Csr, Pairs, Sequences, StoredPart, Texts
 
 TYPES = {"int64": pa.int64(), "int32": pa.int32(), "float64": pa.float64(), "float32": pa.float32()}
-ROOM_BYTES = 2**26  # so often a writer looks whether the disk has room
 PENDING_BYTES = 2**20  # small additions are joined up to this size: a join costs a copy, and chunks are small
 
 
@@ -28,7 +27,7 @@ class PartWriter:
     Args:
         path: a new file; the index is written next to it.
         layout: what every added piece must be.
-        reserve: leave app.disk.RESERVE_BYTES free. A small compressed file may hold terabytes.
+        room: what to leave of the disk; None: nothing. A small compressed file may hold terabytes.
         key: seals both files.
         temporary: what is written need not outlast a power cut: nothing waits for the disk.
 
@@ -42,7 +41,7 @@ class PartWriter:
         path: Path,
         layout: Layout,
         *,
-        reserve: bool = False,
+        room: Room | None = None,
         key: DataKey | None = None,
         temporary: bool = False,
     ) -> None:
@@ -53,7 +52,7 @@ class PartWriter:
         self._writer = pa.ipc.new_file(self._sink, self._schema)
         self._pending: list[StoredPart] = []
         self._waiting, self._pending_bytes, self.rows = 0, 0, 0
-        self._reserve, self._next_look = reserve, 0
+        self._room, self._next_look = room, 0
         self._rows_of_index = bytearray()
 
     def __enter__(self) -> Self:
@@ -110,9 +109,9 @@ class PartWriter:
         self._pending_bytes = sum(each.nbytes for each in self._pending)
 
     def _write_chunk(self, part: StoredPart) -> None:
-        if self._reserve and self._sink.tell() >= self._next_look:
-            require_room(self._path.parent)
-            self._next_look = self._sink.tell() + ROOM_BYTES
+        if self._room is not None and self._sink.tell() >= self._next_look:
+            self._room.require(self._path.parent)
+            self._next_look = self._sink.tell() + LOOK_BYTES
         batch = pa.RecordBatch.from_arrays(_columns(part, self._schema), schema=self._schema)
         content = batch.serialize()
         self._writer.write_batch(batch)

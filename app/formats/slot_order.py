@@ -22,6 +22,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from app.disk import Room
 from app.formats.layout import Layout
 from app.formats.part_files import remove_part
 from app.formats.part_reader import PartFile
@@ -109,7 +110,7 @@ class SlotWriter:
         layout: what every added piece must be, without slots.
         slots: N, public. Of more records than slots none gets a slot: they are stored without, and a registration
             refuses them.
-        reserve, key: see PartWriter.
+        room, key: see PartWriter.
         source: the random bytes.
 
     Raises:
@@ -122,12 +123,12 @@ class SlotWriter:
         layout: Layout,
         slots: int,
         *,
-        reserve: bool = False,
+        room: Room | None = None,
         key: DataKey | None = None,
         source: Source = os.urandom,
     ) -> None:
         self._path, self._layout, self._slots = path, layout, slots
-        self._reserve, self._key, self._source = reserve, key, source
+        self._room, self._key, self._source = room, key, source
         self.rows = 0
         self._buckets = self._division(path)
 
@@ -150,7 +151,7 @@ class SlotWriter:
         slots = random_slots(self.rows, self._slots, self._source) if self.rows <= self._slots else None
         layout = replace(self._layout, slots=None if slots is None else self._slots)
         start = 0
-        with PartWriter(self._path, layout, reserve=self._reserve, key=self._key) as writer:
+        with PartWriter(self._path, layout, room=self._room, key=self._key) as writer:
             for part in self._ordered(self._closed(self._path, self._buckets)):
                 end = start + len(part.y)
                 column = None if slots is None else SlotColumn(slots[start:end], self._slots)
@@ -175,7 +176,7 @@ class SlotWriter:
 
     def _division(self, path: Path) -> list[PartWriter]:
         return [
-            PartWriter(each, self._layout, reserve=self._reserve, key=self._key, temporary=True)
+            PartWriter(each, self._layout, room=self._room, key=self._key, temporary=True)
             for each in _names(path)
         ]
 

@@ -71,7 +71,9 @@ class _Unpacked(io.RawIOBase):
         self._read += len(found)
         if self._read > self._table.max_unpacked_bytes:
             most = self._table.max_unpacked_bytes
-            raise self._table.broken(f"it unpacks to more than {most} bytes, which is the most that is allowed")
+            raise self._table.broken(
+                f"it unpacks to more than {most} bytes, the most that is allowed for a file of its size"
+            )
         buffer[: len(found)] = found
         return len(found)
 

@@ -14,6 +14,7 @@ from pydantic import AwareDatetime, Field, StringConstraints
 from app.audit import record as audit
 from app.contracts.base import NO_NUL, Document
 from app.db.models import ApiKey
+from app.disk import stored_limit
 from app.keys import service
 from app.keys.auth import AdminKey, CurrentKey
 from app.settings import Settings
@@ -101,7 +102,7 @@ class KeyView(Document):
                 max_queued_jobs=key.max_queued_jobs or settings.max_queued_jobs,
                 max_running_jobs=key.max_running_jobs,
                 max_job_s=key.max_job_s or settings.max_job_s or None,
-                max_stored_bytes=key.max_stored_bytes or settings.max_stored_bytes or None,
+                max_stored_bytes=stored_limit(settings, key.max_stored_bytes),
                 weight=key.weight,
                 max_priority=key.max_priority,
             ),

@@ -31,7 +31,6 @@ from app.settings import Settings, get_settings
 # Without these the API cannot serve any request. Without the broker or pricing, priced jobs still queue, and workers
 # are notified again.
 NEEDED = ("database", "migrations", "storage")
-FREE_BYTES = 256 * 2**20
 MAX_SKEW_S = 5.0
 FRESH_S = 1.0
 
@@ -92,7 +91,7 @@ def _migrations(db: Database, _settings: Settings) -> None:
 
 
 class StorageFullError(Exception):
-    """Less space is free than a data set and a model may need."""
+    """Half of the reserve that data files leave is taken, by what cannot be refused."""
 
 
 def _storage(_db: Database, settings: Settings) -> None:
@@ -105,7 +104,7 @@ def _storage(_db: Database, settings: Settings) -> None:
         objects.of(settings).marker("ready")  # a key that is not there: an answer is enough
     if settings.heads_store:
         Heads.of(settings).epoch()
-    if shutil.disk_usage(root).free < FREE_BYTES:
+    if shutil.disk_usage(root).free < settings.disk_reserve_bytes // 2:
         raise StorageFullError
 
 

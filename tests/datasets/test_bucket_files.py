@@ -14,6 +14,7 @@ import pytest
 from app.datasets import bucket_files
 from app.datasets.bucket_files import Address, Found
 from app.datasets.reader import Reader
+from app.disk import Room
 from app.errors import InvalidRequest, Unavailable
 from app.s3 import client
 from tests.datasets.conftest import CSV, Api, MakeApi, spec
@@ -178,7 +179,7 @@ def test_a_connection_that_breaks_goes_on_where_it_was(tmp_path: Path, credentia
 
     with a_server(Breaks) as address:
         credentials.setenv("AWS_ENDPOINT_URL", address)
-        bucket_files.copy(Address("bucket", "key"), Found(len(content), '"v1"'), "/path", tmp_path / "one")
+        bucket_files.copy(Address("bucket", "key"), Found(len(content), '"v1"'), "/path", tmp_path / "one", Room())
         assert (tmp_path / "one").read_bytes() == content and asked == [None, "bytes=4096-", "bytes=8192-"]
         with pytest.raises(Unavailable):
-            bucket_files.copy(Address("bucket", "key"), Found(10**6, '"v1"'), "/path", tmp_path / "two")
+            bucket_files.copy(Address("bucket", "key"), Found(10**6, '"v1"'), "/path", tmp_path / "two", Room())

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from app import disk
 from app.datasets.reader import Reader
 from app.datasets.storage import copy_from_data_root
+from app.disk import Room
 from app.errors import StorageFull
 from tests.datasets.conftest import CSV, Api, MakeApi, spec
 from tests.datasets.test_resumable import kind
@@ -42,14 +42,14 @@ def api(make_api: MakeApi, root: Path) -> Api:
 @pytest.mark.parametrize("path", ["d.csv", "./deep/../d.csv", "in.csv", "absolute", "d.csv/"])
 def test_files_under_the_root_are_read(root: Path, tmp_path: Path, path: str) -> None:
     asked = str(root / "d.csv") if path == "absolute" else path
-    copy_from_data_root(root, asked, "/path", tmp_path / "copy", len(CSV))
+    copy_from_data_root(root, asked, "/path", tmp_path / "copy", len(CSV), Room())
     assert (tmp_path / "copy").read_text() == CSV
     assert (tmp_path / "copy").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_root_may_itself_be_a_link(root: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(root)
-    copy_from_data_root(tmp_path / "link", "d.csv", "/path", tmp_path / "copy", len(CSV))
+    copy_from_data_root(tmp_path / "link", "d.csv", "/path", tmp_path / "copy", len(CSV), Room())
     assert (tmp_path / "copy").read_text() == CSV
 
 
@@ -132,11 +132,11 @@ def test_other_bodies_are_refused(api: Api, kind: str, body: str) -> None:
 
 
 def test_a_file_that_would_fill_the_disk_is_refused_before_it_is_copied(
-    api: Api, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_api: MakeApi, root: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(disk, "RESERVE_BYTES", 2**62)
     with pytest.raises(StorageFull):
-        copy_from_data_root(root, "d.csv", "/path", tmp_path / "copy", len(CSV))
+        copy_from_data_root(root, "d.csv", "/path", tmp_path / "copy", len(CSV), Room(2**62))
+    api = make_api(data_root=root, disk_reserve_bytes=2**62)
     assert not (tmp_path / "copy").exists()
     response = api.by_path(spec(path="d.csv"))
     assert (response.status_code, response.json()["type"]) == (507, "/problems/storage-full")

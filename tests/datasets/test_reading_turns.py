@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -87,5 +89,45 @@ def test_one_owner_leaves_a_reader_to_the_others(api: Api) -> None:
     accepted(api, "b1", "other-owner")
     other = readers._claim()
     assert other is not None and other.spec.name == "b1" and readers._claim() is None
-    one = Reader(api.db, api.settings)  # of another process, with one thread
+    one = Reader(api.db, api.settings.model_copy(update={"max_readers": 1}))  # of another process, with one thread
     assert one._claim() is not None
+
+
+def state(api: Api, name: str, who: str = "owner") -> str:
+    return str(api.get(f"/v1/datasets/{name}", who).json()["state"])
+
+
+def test_a_long_file_gives_its_reader_up_while_another_owner_s_waits(api: Api) -> None:
+    """A 10 MB archive of 3 GB held the only reader for 13 minutes: whoever came then waited as long."""
+    changes = {"max_readers": 1, "read_slice_s": 0.01, "heartbeat_s": 0.05, "lease_s": LEASE_S}
+    reader = Reader(api.db, api.settings.model_copy(update=changes))
+    accepted(api, "long")
+    folder = next((api.settings.storage_root / "reading").iterdir())
+    (folder / "file").rename(folder / "whole")
+    os.mkfifo(folder / "file")  # its parser waits for as long as nobody writes
+    reading = threading.Thread(target=reader.run_once)
+    reading.start()
+    accepted(api, "short", "other-owner")
+    reading.join(60)
+    assert not reading.is_alive(), "its slice is over"
+    patient = Reader(api.db, api.settings)
+    assert patient.run_once() and (state(api, "long"), state(api, "short", "other-owner")) == ("reading", "ready")
+    accepted(api, "short-too", "admin")
+    (folder / "file").unlink()
+    (folder / "whole").rename(folder / "file")
+    found = readings.claim(api.db, LEASE_S)
+    assert found is not None and (found.spec.name, found.slices, found.deaths) == ("long", 1, 0), "turns, of slices too"
+    readings.release(api.db, found)
+    assert patient.run_once() and patient.run_once()
+    assert [state(api, "long"), state(api, "short-too", "admin")] == ["ready", "ready"]
+
+
+def test_a_long_file_goes_on_while_only_its_owner_s_others_wait(api: Api) -> None:
+    for name in ("a1", "a2"):
+        accepted(api, name)
+    found = claimed(api)
+    assert not readings.others_wait(api.db, found, None)
+    accepted(api, "b1", "other-owner")
+    assert readings.others_wait(api.db, found, None)
+    claimed(api)
+    assert not readings.others_wait(api.db, found, None), "it is read by another reader"

@@ -15,7 +15,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.datasets import resumable
-from app.errors import TooLarge
+from app.errors import StorageFull, TooLarge
 from app.main import create_app
 from app.retention import service as retention
 from tests.datasets.conftest import CSV, PUBLIC, Api, MakeApi, spec
@@ -57,10 +57,11 @@ def uploads(api: Api) -> list[Path]:
 
 
 def age(api: Api, upload: str, hours: float) -> None:
-    """Makes an upload's last byte arrive that long ago."""
-    file = api.settings.storage_root / "uploads" / upload / "file"
-    moment = file.stat().st_mtime - hours * 3600
-    os.utime(file, (moment, moment))
+    """Makes an upload's last byte arrive, and its last progress be, that long ago."""
+    for name in ("file", "upload.json"):
+        file = api.settings.storage_root / "uploads" / upload / name
+        moment = file.stat().st_mtime - hours * 3600
+        os.utime(file, (moment, moment))
 
 
 def test_a_file_arrives_in_pieces_and_is_registered(api: Api) -> None:
@@ -142,14 +143,18 @@ def test_a_key_has_few_uploads_of_few_bytes(make_api: MakeApi) -> None:
 
 def test_a_disk_without_room_is_told_at_once(make_api: MakeApi) -> None:
     much = 2**52
-    api = make_api(max_upload_total_bytes=much, max_open_upload_bytes=much)
+    api = make_api(max_upload_total_bytes=much, max_open_upload_bytes=much, stored_share=1.0)
     assert shutil.disk_usage(api.settings.home).free < much
     assert kind(begin(api, much)) == (507, "storage-full")
     assert uploads(api) == []
-    # What other uploads have declared is set aside.
+    # What other uploads have declared is set aside, for registrations too.
     half = shutil.disk_usage(api.settings.home).free * 2 // 3
     assert begin(api, half).status_code == 201
     assert kind(begin(api, half, "other-owner")) == (507, "storage-full")
+    free = shutil.disk_usage(api.settings.home).free
+    assert free < resumable.room_of(api.settings).set_aside + half
+    with pytest.raises(StorageFull):
+        resumable.room_of(api.settings).require(api.settings.home, half)
 
 
 def test_a_disk_that_fills_up_keeps_what_it_has(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,15 +272,56 @@ def test_an_api_process_with_another_storage_says_where_an_upload_goes_on(
     assert other.count() == 0 and api.by_path(spec(upload=upload)).status_code == 201
 
 
+def test_an_upload_without_progress_expires_in_minutes(make_api: MakeApi) -> None:
+    """With nothing sent it held its bytes of the disk for a day, and one byte renewed that."""
+    api = make_api(upload_idle_s=600, body_bytes_per_s=10, max_open_upload_bytes=1000)
+    silent, dripping, slow = begun(api, 400), begun(api, 300), begun(api, 300)
+    assert kind(begin(api, 1)) == (409, "too-many-uploads"), "what they declared is set aside"
+    for upload in (silent, dripping, slow):
+        age(api, upload, 500 / 3600)
+    piece(api, dripping, 0, b"x"), piece(api, slow, 0, b"x" * 200)
+    for upload in (silent, dripping, slow):
+        age(api, upload, 110 / 3600)
+    answers = [api.get(f"/v1/uploads/{upload}").status_code for upload in (silent, dripping, slow)]
+    assert answers == [404, 404, 200], "a byte is a tenth of a second, 200 are twenty"
+    assert begin(api, 700).status_code == 201, "what they had set aside is free, before it is swept"
+    assert resumable.sweep(api.settings) == 2
+
+
+def test_progress_is_noted_while_a_piece_arrives(make_api: MakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resumable, "LOOK_BYTES", 5)
+    api = make_api(upload_idle_s=600, body_bytes_per_s=1)
+    upload = begun(api, 100)
+    age(api, upload, 500 / 3600)
+    before = api.get(f"/v1/uploads/{upload}").json()["expires_at"]
+    writer = resumable.writer(api.settings, api.key_ids["owner"], upload, 0, 0)
+    writer.write(b"x" * 50)
+    writer.write(b"x")
+    assert api.get(f"/v1/uploads/{upload}").json()["expires_at"] > before
+    writer.close()
+
+
+def test_an_upload_leaves_the_reserve(make_api: MakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One owner's key filled the disk to its last byte: everybody's writes failed, and the service was not ready."""
+    api = make_api(disk_reserve_bytes=1000, stored_share=1.0)
+    usage = shutil.disk_usage(api.settings.home)
+    left = iter([1500, 1500, 999])
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=next(left)))
+    assert kind(begin(api, 501)) == (507, "storage-full")
+    upload = begun(api, 500)
+    assert kind(piece(api, upload, 0, b"x")) == (507, "storage-full"), "somebody else took what was set aside"
+    assert (uploads(api)[0] / "file").read_bytes() == b""
+
+
 def test_an_abandoned_upload_expires(make_api: MakeApi) -> None:
     api = make_api(max_open_uploads=2, upload_kept_hours=24)
-    old, young = begun(api), begun(api)
+    old, young = whole(api), whole(api)
     age(api, old, 25), age(api, young, 23)
     assert kind(api.get(f"/v1/uploads/{old}")) == (404, "not-found"), "before it is swept too"
     assert begin(api).status_code == 201, "it counts no more"
     retention.sweep(api.db, api.settings)
     assert old not in [each.name for each in uploads(api)] and len(uploads(api)) == 2
-    assert api.get(f"/v1/uploads/{young}").json()["offset"] == 0
+    assert api.get(f"/v1/uploads/{young}").json()["offset"] == len(DATA)
 
 
 def test_what_a_crash_left_is_swept_and_what_is_written_to_is_not(api: Api) -> None:

@@ -12,6 +12,7 @@ import pytest
 from app.datasets import quota
 from app.db.models import ApiKey
 from app.disk import RESERVE_BYTES
+from app.errors import Conflict
 from tests.datasets.conftest import CSV, PUBLIC, Api, MakeApi, spec
 from tests.datasets.test_resumable import begin, begun, give_up, kind, whole
 
@@ -66,6 +67,28 @@ def test_a_key_s_quota(make_api: MakeApi, tmp_path: Path) -> None:
     assert kind(api.by_path(spec("named", **PUBLIC) | {"upload": named})) == (409, "duplicate-content")
     assert api.client.delete(f"/v1/datasets/{made['id']}/content", headers=api.headers("owner")).status_code == 200
     assert stored_bytes(api) == len(CSV)
+
+
+def test_a_key_without_a_quota_has_a_share_of_the_disk(make_api: MakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    api = make_api(stored_share=0.25)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _folder: Usage(80_000, 0, 10**12))
+    refused = begin(api, 20_001)
+    assert kind(refused) == (409, "quota-exceeded") and refused.json()["limit_bytes"] == 20_000
+    assert begin(api, 20_000).status_code == 201
+    assert begin(api, 20_000, "other-owner").status_code == 201, "each key has its own"
+    assert api.get("/v1/keys/self").json()["limits"]["max_stored_bytes"] == 20_000
+
+
+def test_a_share_of_the_disk_does_not_bound_what_lies_in_a_bucket(
+    make_api: MakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = make_api(stored_share=0.25, object_store="s3://bucket")
+    monkeypatch.setattr(quota, "stored_bytes", lambda *_: 10**12)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _folder: Usage(80_000, 0, 10**12))
+    with api.db.read() as session:
+        quota._check(session, api.settings, api.key_ids["owner"], 20_000)
+        with pytest.raises(Conflict):
+            quota._check(session, api.settings, api.key_ids["owner"], 20_001)
 
 
 @pytest.mark.parametrize("setting", [0, 10**9, 1000])

@@ -83,6 +83,8 @@ def parsed(
         "output_dir": str(out),
         "keys": KEYS,
         "max_unpacked_bytes": 2**28,
+        "max_unpack_ratio": 1e9,
+        "reserve_bytes": 0,
         "opens": {},
         "seal": None,
         **changes,

@@ -135,6 +135,8 @@ def limited(
         "output_dir": str(folder / "limited"),
         "keys": KEYS,
         "max_unpacked_bytes": 2**40,
+        "max_unpack_ratio": 1e9,
+        "reserve_bytes": 0,
         "opens": {},
         "seal": None,
     }

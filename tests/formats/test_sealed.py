@@ -271,7 +271,13 @@ def test_a_sealed_file_of_any_format_is_parsed_like_a_plain_one(tmp_path: Path, 
     out = tmp_path / "out"
     out.mkdir()
     request = {"spec": declared, "file": str(tmp_path / "sealed"), "holdout_file": None, "output_dir": str(out)}
-    request |= {"keys": KEYS, "max_unpacked_bytes": 2**28, "opens": {"file": KEY.key.hex()}}
+    request |= {
+        "keys": KEYS,
+        "max_unpacked_bytes": 2**28,
+        "max_unpack_ratio": 1e9,
+        "reserve_bytes": 0,
+        "opens": {"file": KEY.key.hex()},
+    }
     found = parse(request | {"seal": {"key": OTHER.key.hex(), "wrap": OTHER.wrap.hex()}})
     assert found == answer
     for name, part in parts.items():

@@ -20,6 +20,7 @@ import pytest
 
 from app import disk
 from app.errors import InvalidRequest, StorageFull
+from app.formats import parse as parse_module
 from app.formats import part_writer
 from app.formats import records as records_module
 from app.formats.stored import Texts
@@ -172,6 +173,23 @@ def test_archives_of_texts(tmp_path: Path, format: str) -> None:
             parsed(tmp_path, document, tmp_path / name, max_unpacked_bytes=len(plain) // 2)
 
 
+@pytest.mark.parametrize("kind", ["gz", "zst", "parquet"])
+def test_a_small_archive_that_unpacks_to_much_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """10 MB that unpacked to 3 GB held the only reader for 13 minutes."""
+    rows = [{"a": 1.0, "b": 1.0, "y": 0.5}] * 20_000
+    document = spec("parquet" if kind == "parquet" else "csv", records=20_000)
+    plain = write(tmp_path / "plain", document["format"], rows).read_bytes()
+    packed = {"gz": gzip.compress(plain), "zst": pa.compress(plain, "zstd", asbytes=True), "parquet": plain}[kind]
+    (tmp_path / "d").write_bytes(packed)
+    parsed(tmp_path, document, tmp_path / "d", max_unpack_ratio=1.01), "small in all: whatever the ratio"
+    monkeypatch.setattr(parse_module, "UNPACKED_FREELY_BYTES", len(packed) // 4)
+    parsed(tmp_path, document, tmp_path / "d", max_unpack_ratio=1e4)
+    with pytest.raises(InvalidRequest, match="unpacks to"):
+        parsed(tmp_path, document, tmp_path / "d", max_unpack_ratio=0.5)
+
+
 def test_an_unusable_cell_at_the_end_refuses_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces before it were written already; counts are of the whole file."""
     monkeypatch.setattr(records_module, "HELD", 100)
@@ -220,6 +238,8 @@ def test_a_full_disk_is_a_clear_error(tmp_path: Path, format: str) -> None:
         "output_dir": str(tmp_path / "out"),
         "keys": KEYS,
         "max_unpacked_bytes": 2**30,
+        "max_unpack_ratio": 1e9,
+        "reserve_bytes": 0,
         "opens": {},
         "seal": None,
     }
@@ -238,7 +258,7 @@ def test_a_full_disk_is_a_clear_error(tmp_path: Path, format: str) -> None:
 
 def test_parts_leave_the_disk_a_reserve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that begins while there is room, and ends where the reserve begins."""
-    monkeypatch.setattr(part_writer, "ROOM_BYTES", 2**17)
+    monkeypatch.setattr(part_writer, "LOOK_BYTES", 2**17)
     rows = [{"a": float(i), "b": 1.0, "y": 0.5} for i in range(60_000)]
     data = write(tmp_path / "d", "csv", rows)
     free = iter([2**40, 2**40])
@@ -248,17 +268,16 @@ def test_parts_leave_the_disk_a_reserve(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(disk.shutil, "disk_usage", usage)
     with pytest.raises(StorageFull):
-        parsed(tmp_path, spec("csv", records=60_000), data)
+        parsed(tmp_path, spec("csv", records=60_000), data, reserve_bytes=disk.RESERVE_BYTES)
     (part,) = tmp_path.glob("out*/train.arrow")
     assert 2**17 < part.stat().st_size < 2**20, "it was refused while it was written"
 
 
 @pytest.mark.parametrize("format", ["csv", "jsonl", "parquet", "npz", "arrow"])
-def test_a_disk_without_room_is_no_damaged_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str) -> None:
-    monkeypatch.setattr(disk, "RESERVE_BYTES", 2**62)
+def test_a_disk_without_room_is_no_damaged_file(tmp_path: Path, format: str) -> None:
     rows = [{"a": 1.0, "b": 1.0, "y": 0.5}] * 3
     with pytest.raises(StorageFull):
-        parsed(tmp_path, spec(format, records=3), write(tmp_path / "d", format, rows))
+        parsed(tmp_path, spec(format, records=3), write(tmp_path / "d", format, rows), reserve_bytes=2**62)
 
 
 @pytest.mark.parametrize("new", [pa.ipc.new_file, pa.ipc.new_stream])

@@ -53,6 +53,8 @@ def examine(case: Case, folder: Path, *, limited: bool = False) -> str:
         "output_dir": str(out),
         "keys": KEYS,
         "max_unpacked_bytes": MEMORY_BYTES // 2,
+        "max_unpack_ratio": 1e9,
+        "reserve_bytes": 0,
         "opens": {},
         "seal": None,
     }
