@@ -8,31 +8,21 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from app.errors import StorageFull
 from app.ids import new_id
-
-if TYPE_CHECKING:
-    from app.settings import Settings
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 RESERVE_BYTES = 2**30
 LOOK_BYTES = 2**22  # so often a writer looks for room: 128 writers at once stay above half the reserve
 
 
-def stored_limit(settings: Settings, own: int | None) -> int | None:
-    """The bytes that a key may store; None: no limit.
-
-    Args:
-        own: the key's own limit, which comes first; then `max_stored_bytes`, then a share of the storage's disk.
-    """
-    if own or settings.max_stored_bytes:
-        return own or settings.max_stored_bytes
-    if settings.stored_share >= 1.0:
+def share_bytes(root: Path, share: float) -> int | None:
+    """A share of a folder's disk; None, for no limit, if it is all of it."""
+    if share >= 1.0:
         return None
-    settings.storage_root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return int(settings.stored_share * shutil.disk_usage(settings.storage_root).total)
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return int(share * shutil.disk_usage(root).total)
 
 
 def sync(folder: Path) -> None:

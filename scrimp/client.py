@@ -226,9 +226,29 @@ class Client(Administration):
         body = {"into": into, "reason": reason}
         return Ledger.model_validate(self.json("POST", f"{dataset_path(dataset)}/ledger/join", json=body))
 
-    def verify_ledger(self, dataset: str) -> Verification:
-        """Makes the service recompute hash chain and balances. Compare the head with one kept elsewhere."""
-        return Verification.model_validate(self.json("GET", f"{dataset_path(dataset)}/ledger/verify"))
+    def verify_ledger(self, dataset: str, *, again: bool = False, timeout_s: float = 60.0) -> Verification:
+        """Shows the service's last verification of hash chain and balances. Compare the head with one kept elsewhere.
+
+        Args:
+            again: ask for a new one and wait for it; the data set's owner and admins may.
+
+        Raises:
+            NotAllowed: this key may not ask.
+            WaitTimeout: the service did not get to it in `timeout_s`.
+        """
+        path = f"{dataset_path(dataset)}/ledger/verify"
+        last = Verification.model_validate(self.json("GET", path))
+        if not again:
+            return last
+        self.json("POST", path)
+        deadline = time.monotonic() + timeout_s
+        while True:
+            found = Verification.model_validate(self.json("GET", path))
+            if not found.queued and found.checked_at != last.checked_at:
+                return found
+            if time.monotonic() > deadline:
+                raise WaitTimeout(f"the ledger was not verified within {timeout_s:g} s: is the relay running?")
+            time.sleep(POLL_S)
 
     # The catalogue
 

@@ -134,13 +134,26 @@ class LedgerEntry(Resource):
 
 
 class Verification(Resource):
-    """The service's verification of a chain."""
+    """The service's last verification of a chain; an audit log's is made at once.
 
-    valid: bool
+    Attributes:
+        valid: None if there was none yet.
+        entries, head: of the chain now.
+        checked_at, checked_entries, checked_head: when it was verified, and what.
+        stale: entries were added since, or it was never verified.
+        queued: a new verification was asked for and has not begun.
+    """
+
+    valid: bool | None
     entries: int
     head: str
     first_bad_entry: int | None = None
     problem: str | None = None
+    checked_at: str | None = None
+    checked_entries: int | None = None
+    checked_head: str | None = None
+    stale: bool = False
+    queued: bool = False
 
 
 class PartSlots(Resource):

@@ -7,8 +7,6 @@ budgets          /dashboard/static/…    our own CSS and JavaScript, nothing el
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Form, Path, Query, Request, Response
@@ -52,7 +50,7 @@ from app.keys.auth import authenticated
 from app.keys.service import Caller
 from app.ledger import summary
 from app.ledger.certificate_checks import check as check_certificate
-from app.ledger.routes import verified
+from app.ledger.checks import last_check
 from app.lifecycle.presence import GpuWorkers
 from app.web.deps import Db, Gpus, RecordedHeads, ServiceSettings, gpus_of
 from app.web.headers import is_head
@@ -178,14 +176,12 @@ def live_jobs(request: Request, db: Db, viewer: CurrentViewer, gpus: Gpus, asked
 
 
 @router.get("/jobs/{job_id}")
-def job_page(
-    job_id: Id, request: Request, db: Db, heads: RecordedHeads, viewer: CurrentViewer, check: bool = False
-) -> Response:
+def job_page(job_id: Id, request: Request, db: Db, viewer: CurrentViewer, check: bool = False) -> Response:
     """Shows one job; `check` checks its certificate."""
     page = _job(request, db, viewer, job_id)
     checked = None
     if check and page.certificate is not None:
-        checked = check_certificate(db, page.certificate.body, partial(verified, db, heads))
+        checked = check_certificate(db, page.certificate.body)
     return render(request, "job.html", viewer=viewer, page=page, checked=checked)
 
 
@@ -274,13 +270,13 @@ def dataset_page(
     asked: AskedEntries,
     check: bool = False,
 ) -> Response:
-    """Budgets, entries and jobs of a data set; `check` recomputes its hash chain. If it is not ready: how far it is."""
+    """Budgets, entries and jobs of a data set; `check` shows the last verification. If it is not ready: how far."""
     with db.read() as session:
         reading = readings.find(session, viewer.caller, dataset_id)
         if reading is not None:
             return render(request, "reading.html", viewer=viewer, dataset=ReadingDataset.of(reading))
         page = views.dataset_page(session, dataset_id, viewer, asked)
-    checked = asdict(verified(db, heads, page.dataset.id)) if check and page.ledger else None
+        checked = last_check(session, page.dataset.id) if check and page.ledger else None
     recent = page_of_jobs(db, viewer.caller, gpus_of(request), dataset=page.dataset.id, limit=views.JOBS_ON_DATASET)
     usable = page.dataset.state == "ready" and states_of(db, heads, [page.dataset.id])[page.dataset.id] == "ready"
     may_start = usable and Access(page.dataset.access).covers("train") and viewer.caller.role != "viewer"

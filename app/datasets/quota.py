@@ -1,6 +1,6 @@
 """How many bytes an owner's key may have stored: data sets, files that are being read, uploads in pieces.
 
-The key's own limit counts, else the setting's, else a share of the disk (`app.disk.stored_limit`). `require` refuses
+The key's own limit counts, else the setting's, else a share of the disk. `require` refuses
 early, before bytes arrive. `reserve` decides: in the transaction that writes what then counts, while no other
 registration or upload of this key is decided. So two requests at once never exceed the limit together.
 """
@@ -10,10 +10,11 @@ from __future__ import annotations
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from app import disk, parts
+from app import parts
 from app.datasets import resumable
 from app.db.engine import Database
 from app.db.models import ApiKey, Dataset, DatasetReading
+from app.disk import share_bytes
 from app.errors import Conflict
 from app.settings import Settings
 
@@ -59,7 +60,7 @@ def _arriving_bytes(session: Session, settings: Settings, owner_key: str) -> int
 
 def _check(session: Session, settings: Settings, owner_key: str, more: int) -> None:
     own = session.scalar(select(ApiKey.max_stored_bytes).where(ApiKey.id == owner_key))
-    limit = disk.stored_limit(settings, own)
+    limit = own or settings.max_stored_bytes or share_bytes(settings.storage_root, settings.stored_share)
     if limit is None:
         return
     # A share of the disk bounds what lies on it: with a bucket, not what the bucket has.

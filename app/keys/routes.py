@@ -14,7 +14,7 @@ from pydantic import AwareDatetime, Field, StringConstraints
 from app.audit import record as audit
 from app.contracts.base import NO_NUL, Document
 from app.db.models import ApiKey
-from app.disk import stored_limit
+from app.disk import share_bytes
 from app.keys import service
 from app.keys.auth import AdminKey, CurrentKey
 from app.settings import Settings
@@ -88,6 +88,7 @@ class KeyView(Document):
     @classmethod
     def of(cls, key: ApiKey, settings: Settings) -> KeyView:
         """Shows a key with the settings' limits where it has none of its own."""
+        share = share_bytes(settings.storage_root, settings.stored_share)
         return cls(
             id=key.id,
             name=key.name,
@@ -102,7 +103,7 @@ class KeyView(Document):
                 max_queued_jobs=key.max_queued_jobs or settings.max_queued_jobs,
                 max_running_jobs=key.max_running_jobs,
                 max_job_s=key.max_job_s or settings.max_job_s or None,
-                max_stored_bytes=stored_limit(settings, key.max_stored_bytes),
+                max_stored_bytes=key.max_stored_bytes or settings.max_stored_bytes or share,
                 weight=key.weight,
                 max_priority=key.max_priority,
             ),

@@ -5,7 +5,7 @@ A service that lies can also lie about this. Who does not trust it checks the do
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sqlalchemy import select
@@ -13,9 +13,10 @@ from sqlalchemy.orm import Session
 
 from app.db.engine import Database
 from app.db.models import LedgerEntry, SigningKey
+from app.ids import rfc3339
 from app.ledger.certificates import verify
 from app.ledger.certified import Certified, Signed
-from app.ledger.verify import Verification
+from app.ledger.checks import Checked, last_check
 
 
 @dataclass(frozen=True)
@@ -26,19 +27,20 @@ class Finding:
     said: str
 
 
-def check(db: Database, document: object, verified: Callable[[str], Verification]) -> list[Finding]:
-    """Checks a certificate's signature against the service's published keys, and every ledger that it names.
+def check(db: Database, document: object) -> list[Finding]:
+    """Checks a certificate's signature against the service's published keys, its entries in every ledger that it names,
+    and the last verification of each of these.
 
     Args:
         document: a certificate as it was issued.
-        verified: verifies the ledger of a data set, or of a block.
     """
     signed = Signed.model_validate(document)
     body = Certified.of(signed.certificate)
     with db.read() as session:
         published = set(session.scalars(select(SigningKey.public_key)))
-        found = [_signature(document, signed.public_key, published), *_entries(session, body)]
-    return found + [_chain(each, verified(each)) for each in body.ledgers]
+        entries = list(_entries(session, body))
+        chains = [_chain(each, last_check(session, each), body.ledgers[each].entry_seq) for each in body.ledgers]
+    return [_signature(document, signed.public_key, published), *entries, *chains]
 
 
 def _signature(document: object, key: str, published: set[str]) -> Finding:
@@ -62,8 +64,11 @@ def _entries(session: Session, body: Certified) -> Iterator[Finding]:
             yield Finding(True, f"{of} is this job's charge.")
 
 
-def _chain(dataset_id: str, chain: Verification) -> Finding:
-    of = f"the ledger of {dataset_id}"
-    if chain.valid:
-        return Finding(True, f"All {chain.entries} entries of {of} fit, and its balances follow from them.")
-    return Finding(False, f"T{of[1:]} is not valid: {chain.problem}.")
+def _chain(dataset_id: str, chain: Checked, entry: int) -> Finding:
+    ledger = f"he ledger of {dataset_id}"
+    if chain.valid is False:
+        return Finding(False, f"T{ledger} is not valid: {chain.problem}.")
+    if chain.checked_entries is None or chain.checked_entries < entry:
+        return Finding(False, f"T{ledger} was not verified since that entry: its owner may ask for it.")
+    found = f"All {chain.checked_entries} entries of t{ledger} fitted at {rfc3339(chain.checked_at)}"
+    return Finding(True, f"{found}, and its balances followed from them.")

@@ -1,14 +1,22 @@
-"""The full verification of every ledger, once a day: noted for admissions, /readyz and /metrics."""
+"""The full verification of every ledger, by the relay, once a day and when an owner asks for it: noted for admissions,
+answers, /readyz and /metrics.
+
+One ledger at a time, the one that is due longest first. A verification reads every entry, so no request makes one: a
+hundred readers of a ledger of a million entries cost nothing.
+"""
 
 from __future__ import annotations
 
 import logging
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 
-from sqlalchemy import func, or_, select
+from sqlalchemy import or_, select
+from sqlalchemy.orm import Session
 
 from app.db.engine import Database
-from app.db.models import Account, LedgerCheck
+from app.db.models import Account, LedgerCheck, table_of
+from app.db.upsert import insert_into
 from app.ids import now
 from app.ledger.heads import Heads, UnreadableHeadError
 from app.ledger.verify import verify
@@ -18,43 +26,130 @@ logger = logging.getLogger(__name__)
 AGAIN = timedelta(minutes=10)
 
 
-def check_due(db: Database, heads: Heads, every: timedelta) -> int:
-    """Verifies each ledger whose last check is older than `every`; returns how many."""
+def check_next(db: Database, heads: Heads, every: timedelta) -> bool:
+    """Verifies the ledger that is due longest, if one is. Returns True if there was one.
+
+    A ledger is due when a verification was asked for, `every` after its last one, and AGAIN after one that failed.
+    """
     moment = now()
-    due = (
-        select(Account.dataset_id)
-        .outerjoin(LedgerCheck, LedgerCheck.dataset_id == Account.dataset_id)
-        .where(
-            or_(
-                LedgerCheck.checked_at.is_(None),
-                LedgerCheck.checked_at <= moment - every,
-                LedgerCheck.problem.is_not(None) & (LedgerCheck.checked_at <= moment - min(AGAIN, every)),
-            )
-        )
-        .order_by(func.coalesce(LedgerCheck.checked_at, moment - every), Account.dataset_id)
+    soon = LedgerCheck.problem.is_not(None) & (LedgerCheck.checked_at <= moment - min(AGAIN, every))
+    is_due = or_(
+        LedgerCheck.checked_at.is_(None),
+        LedgerCheck.checked_at <= moment - every,
+        LedgerCheck.requested_at.is_not(None),
+        soon,
     )
+    columns = (Account.dataset_id, LedgerCheck.checked_at, LedgerCheck.requested_at)
+    due = select(*columns).outerjoin(LedgerCheck, LedgerCheck.dataset_id == Account.dataset_id).where(is_due)
     with db.read() as session:
-        waiting = list(session.scalars(due))
-    for dataset_id in waiting:
-        check(db, heads, dataset_id)
-    return len(waiting)
+        waiting = session.execute(due).all()
+    if not waiting:
+        return False
+    since = {row.dataset_id: _due_since(row.checked_at, row.requested_at, every) for row in waiting}
+    check(db, heads, min(since, key=lambda each: (since[each] or datetime.min.replace(tzinfo=moment.tzinfo), each)))
+    return True
+
+
+def _due_since(checked_at: datetime | None, requested_at: datetime | None, every: timedelta) -> datetime | None:
+    """When a ledger was due first; None if it was never verified."""
+    if checked_at is None:
+        return None
+    return min(checked_at + every, requested_at or checked_at + every)
 
 
 def check(db: Database, heads: Heads, dataset_id: str) -> str | None:
     """Verifies one ledger and notes the finding; returns the problem."""
+    began = now()
+    entries = bad = count = head = None
     try:
         recorded, outside = heads.read(dataset_id), heads.checkpoint(dataset_id)
         with db.read() as session:
             found = verify(session, dataset_id, recorded, outside)
-        problem, entries = found.problem, found.entries
-        if not found.valid and found.first_bad_entry is not None:
-            problem = f"entry {found.first_bad_entry}: {problem}"
+        problem, entries, bad, count, head = (
+            found.problem,
+            found.entries,
+            found.first_bad_entry,
+            found.heads,
+            found.head,
+        )
+        if bad is not None:
+            problem = f"{_at(bad)}{problem}"
     except UnreadableHeadError as error:
-        problem, entries = f"its record outside the database cannot be read: {error}", None
+        problem = f"its record outside the database cannot be read: {error}"
     with db.write() as session:
         row = session.get(LedgerCheck, dataset_id) or LedgerCheck(dataset_id=dataset_id)
-        row.problem, row.entries, row.checked_at = problem, entries, now()
+        row.problem, row.entries, row.first_bad_entry, row.heads, row.head = problem, entries, bad, count, head
+        row.checked_at = now()
+        if row.requested_at is not None and row.requested_at <= began:  # else it was asked for what came after
+            row.requested_at = None
         session.add(row)
     if problem is not None:
         logger.error("the ledger of %s is not valid: %s", dataset_id, problem)
     return problem
+
+
+def request(session: Session, dataset_id: str) -> None:
+    """Asks for a verification of a ledger; one that waits already is it."""
+    table = table_of(LedgerCheck)
+    first = insert_into(session, table).values(dataset_id=dataset_id, requested_at=now())
+    again = {"requested_at": first.excluded.requested_at}
+    session.execute(
+        first.on_conflict_do_update(
+            index_elements=[table.c.dataset_id], set_=again, where=table.c.requested_at.is_(None)
+        )
+    )
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The last verification of a ledger beside the ledger as it is.
+
+    Attributes:
+        valid: None if it was never verified.
+        entries, head: of the account's row now.
+        first_bad_entry, problem, heads: as app.ledger.verify.Verification.
+        checked_at: when it was verified.
+        checked_entries, checked_head: what was verified.
+        stale: the ledger has changed since, or was never verified.
+        queued: a verification was asked for and has not begun.
+    """
+
+    valid: bool | None
+    entries: int
+    head: str
+    first_bad_entry: int | None
+    problem: str | None
+    heads: int
+    checked_at: datetime | None
+    checked_entries: int | None
+    checked_head: str | None
+    stale: bool
+    queued: bool
+
+
+def last_check(session: Session, dataset_id: str) -> Checked:
+    """What is known of a ledger with a row of balances."""
+    joined = select(Account.entries, Account.head, LedgerCheck).outerjoin(
+        LedgerCheck, LedgerCheck.dataset_id == Account.dataset_id
+    )
+    entries, head, row = session.execute(joined.where(Account.dataset_id == dataset_id)).one()
+    noted = row or LedgerCheck()
+    is_known = noted.checked_at is not None
+    problem = noted.problem and noted.problem.removeprefix(_at(noted.first_bad_entry))
+    return Checked(
+        valid=noted.problem is None if is_known else None,
+        entries=entries,
+        head=head,
+        first_bad_entry=noted.first_bad_entry,
+        problem=problem,
+        heads=noted.heads or 0,
+        checked_at=noted.checked_at,
+        checked_entries=noted.entries,
+        checked_head=noted.head,
+        stale=not is_known or noted.head != head,
+        queued=noted.requested_at is not None,
+    )
+
+
+def _at(entry: int | None) -> str:
+    return "" if entry is None else f"entry {entry}: "

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Response
 
 from app.audit import record as audit
 from app.contracts.versions import require_match, tag_of
-from app.db.engine import Database
 from app.grants.service import require
 from app.keys.auth import AdminKey, CurrentKey
-from app.ledger import accounts, behind, blocks, joining, repository, summary
+from app.ledger import accounts, behind, blocks, checks, joining, repository, summary
 from app.ledger.entries import cap_version
-from app.ledger.heads import Heads
 from app.ledger.schemas import CapChange, EntryList, EntryView, Join, LedgerView, VerificationView
-from app.ledger.verify import Verification, verify
 from app.privacy.filters import load_numerics
 from app.web.answers import as_json
 from app.web.conditions import IfMatch
@@ -56,22 +52,28 @@ def list_entries(
 
 
 @router.get("/verify")
-def verify_ledger(dataset_id: str, db: Db, heads: RecordedHeads, caller: CurrentKey) -> VerificationView:
-    """Recomputes the hash chain and the balances from the entries; names the first entry that does not fit.
+def show_verification(dataset_id: str, db: Db, caller: CurrentKey) -> VerificationView:
+    """Shows the last verification: hash chain and balances recomputed from the entries, and the first entry that does
+    not fit. The relay makes one a day.
 
     Every head and checkpoint that a certificate or the relay has signed, and those recorded outside the database, must
-    be in the chain.
+    be in the chain. `stale` is true if the ledger has changed since.
     """
     with db.read() as session:
         dataset, _account = repository.dataset_with_account(session, require(session, caller, dataset_id, "view").id)
-    return VerificationView(**asdict(verified(db, heads, dataset.id)))
+        return VerificationView.of(checks.last_check(session, dataset.id))
 
 
-def verified(db: Database, heads: Heads, dataset_id: str) -> Verification:
-    """Verifies a ledger against all its kept heads."""
-    recorded, outside = behind.read_outside(heads, dataset_id)  # before the snapshot that they are compared with
-    with db.read() as session:
-        return verify(session, dataset_id, recorded, outside)
+@router.post("/verify", status_code=202)
+def verify_ledger(dataset_id: str, db: Db, caller: CurrentKey) -> VerificationView:
+    """Asks the relay for a new verification, one ledger at a time; `queued` is true until it begins. For the data set's
+    owner and admins."""
+    with db.write() as session:
+        dataset, _account = repository.dataset_with_account(
+            session, require(session, caller, dataset_id, "own", blocks=True).id
+        )
+        checks.request(session, dataset.id)
+        return VerificationView.of(checks.last_check(session, dataset.id))
 
 
 @router.post("/cap", response_model=LedgerView)

@@ -27,7 +27,7 @@ from app.db.models import Account, Job, Outbox, Prediction
 from app.errors import ServiceError, TransientError, Unavailable
 from app.ledger import behind, certificates, checkpoints
 from app.ledger.blocks import held_on
-from app.ledger.checks import check_due
+from app.ledger.checks import check_next
 from app.ledger.heads import Heads
 from app.ledger.signing_keys import publish, signing_key
 from app.ledger.witnesses import configured
@@ -48,7 +48,7 @@ RETENTION_S = 600.0
 SEAL_S = 0.5
 JOIN_S = 3.0  # an interrupted delivery is tried again
 NOTIFICATIONS, CERTIFICATES = 500, 100  # at most in one pass
-SURVEY_S, CHECK_S, WITNESS_S = 3600.0, 60.0, 1.0
+SURVEY_S, SURVEY_AGAIN_S, CHECK_S, WITNESS_S = 3600.0, 60.0, 1.0, 1.0
 DUE = union_all(select(Outbox.topic).distinct(), select(literal("predict")).where(predictions.UNNOTIFIED.exists()))
 # What a sweep can be about. An idle service has neither: one statement in place of ten. The statuses stand in its text:
 # as parameters of a prepared statement PostgreSQL plans for any status, and reads a million finished jobs each time.
@@ -113,7 +113,7 @@ class Relay:
             behind.survey(self.db, self.heads, self.objects)
         except Unavailable as error:  # other work goes on while a bucket is away
             logger.error("the ledgers were not compared with their recorded heads: %s", error.message)
-            return CHECK_S
+            return SURVEY_AGAIN_S
         return SURVEY_S
 
     def _look(self) -> set[str]:
@@ -226,7 +226,7 @@ def main() -> None:
     every, witnesses = timedelta(hours=settings.ledger_check_hours), configured(settings)
     others = [
         in_thread("audit", lambda: chain.seal(db), stop, SEAL_S, Changes(db)),
-        in_thread("ledgers", lambda: check_due(db, Heads.of(settings), every), stop, CHECK_S),
+        in_thread("ledgers", lambda: check_next(db, Heads.of(settings), every), stop, CHECK_S, Changes(db)),
         *Deliverer.of(db, settings).start(stop),
     ]
     if witnesses:

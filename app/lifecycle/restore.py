@@ -137,6 +137,7 @@ def post(db: Database, heads: Heads, store: Objects, dataset: str, reason: str) 
         row = session.get(LedgerCheck, gap.dataset_id)
         if row is not None:
             row.behind = row.noticed_at = row.problem = None
+            row.requested_at = now()
         audit.record(session, "dataset.restored", gap.dataset_id)
         session.flush()
         account = accounts.account_of(session, gap.dataset_id)

@@ -299,12 +299,14 @@ ACCOUNT = {
     "share_spent": 0.08398790,
     "share_held": 0.0,
 }
+VERDICT = {"valid": True, "entries": 3, "head": SHA, "first_bad_entry": None, "problem": None, "heads": 2}
+OF_CHECK = {"checked_at": "2026-03-01T09:00:00Z", "checked_entries": 3, "checked_head": SHA}
+CHECK = VERDICT | OF_CHECK | {"stale": False, "queued": False}
 HOLDOUT_ACCOUNT = {**ACCOUNT, "spent": 2500000001, "remaining": 852997165454, "share_spent": 0.00292227}
-FORECAST = {
-    "jobs_that_fit": 10,
-    "per_job": {"train": 71851404655, "holdout": 2500000001},
-    "share_per_job": 0.08398790,
-}
+PER_JOB = {"train": 71851404655, "holdout": 2500000001}
+FORECAST = {"jobs_that_fit": 10, "per_job": PER_JOB, "share_per_job": 0.08398790}
+FIXED = _epsilon(1.0, "pld")
+COMPARISON = {"basic": _epsilon(1.0), "rdp_best_order": _epsilon(1.093, "rdp"), "pld_if_fixed_in_advance": FIXED}
 LEDGER: dict[str, Any] = {
     "cap": _epsilon(4.0),
     "largest_cap": _epsilon(4.0),
@@ -313,11 +315,7 @@ LEDGER: dict[str, Any] = {
     "epsilon_spent_and_held": _epsilon(1.0),
     "epsilon_filter": _epsilon(1.0),
     "epsilon_remaining": _epsilon(3.8),
-    "comparison": {
-        "basic": _epsilon(1.0),
-        "rdp_best_order": _epsilon(1.093, "rdp"),
-        "pld_if_fixed_in_advance": _epsilon(1.0, "pld"),
-    },
+    "comparison": COMPARISON,
     "entries": 3,
     "head": SHA,
     "cap_version": "5f1b7c3e9d2a4068",
@@ -437,7 +435,8 @@ ANSWERS: dict[str, Any] = {
         ],
         "next": None,
     },
-    "verify_ledger": {"valid": True, "entries": 3, "head": SHA, "first_bad_entry": None, "problem": None, "heads": 2},
+    "show_verification": CHECK,
+    "verify_ledger": CHECK | {"queued": True},
 }
 
 # By problem: its members beyond type, title and status.

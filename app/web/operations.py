@@ -144,9 +144,8 @@ OPERATIONS = {
     "delete_artifacts": Operation("The job, whose files are deleted.", ("forbidden", "wrong-state")),
     "show_ledger": Operation("The ledger.", ("not-ready",), CAP_TAG),
     "list_entries": Operation("A page of entries.", ("not-ready",)),
-    "verify_ledger": Operation(
-        "The result of verifying the ledger against its entries.", ("ledger-behind", "not-ready")
-    ),
+    "show_verification": Operation("The last verification of the ledger against its entries.", ("not-ready",)),
+    "verify_ledger": Operation("The last verification; a new one is queued.", ("forbidden", "not-ready")),
     "show_checkpoint": Operation("The newest signed checkpoint.", ("head-pending", "not-found", "not-ready")),
     "show_proof": Operation("The proof.", ("head-pending", "not-found", "not-ready")),
     "change_cap": Operation(

@@ -161,11 +161,15 @@ def verify(
     checkpoint: Annotated[
         Path | None, typer.Option(help="A checkpoint that you kept (its file): the entries must begin with its own.")
     ] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Let the service verify it now: for its owner and admins.")
+    ] = False,
 ) -> None:
-    """Check hash chain and balances: by the service, and here from the entries. Exit code 1 if they are not valid."""
+    """Check hash chain and balances: by the service, at its last check, and here from the entries. Exit code 1 if they
+    are not valid."""
     kept = None if checkpoint is None else _note(checkpoint)
     dataset_id = session.client.dataset(dataset).id
-    found = session.client.verify_ledger(dataset_id)
+    found = session.client.verify_ledger(dataset_id, again=again)
     # The chain may have grown since the service checked it.
     lines = list(islice(session.client.ledger_entries(dataset_id), found.entries))
     here = recompute_chain(dataset_id, lines)
@@ -176,7 +180,7 @@ def verify(
         plain(found) | {"recomputed_here": asdict(here), "head_known": known},
         lambda: show.verification(session.console, found, here, known),
     )
-    if not (found.valid and known and here.head == found.head and here.first_bad_entry is None):
+    if found.valid is False or not (known and here.head == found.head and here.first_bad_entry is None):
         raise typer.Exit(FAILED)
 
 

@@ -207,7 +207,11 @@ def entries(console: Console, found: Iterable[LedgerEntry]) -> None:
 
 def verification(console: Console, found: Verification, here: Recomputed, head_known: bool) -> None:
     """Prints the service's verification beside the reader's own."""
-    check(console, found.valid, f"the service says: {found.entries} entries, head {found.head}", found.problem)
+    if found.valid is None:
+        console.print("- the service has not verified it yet: --again asks for that")
+    else:
+        when = f"the service verified {found.checked_entries} entries at {found.checked_at}"
+        check(console, found.valid, f"{when}, head {found.checked_head}", found.problem)
     same = here.first_bad_entry is None and here.head == found.head
     wrong = "another head" if here.first_bad_entry is None else f"entry {here.first_bad_entry} does not fit"
     check(console, same, f"recomputed here from {here.entries} entries: head {here.head}", None if same else wrong)

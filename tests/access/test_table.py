@@ -159,6 +159,7 @@ TABLE: dict[tuple[str, str], Rule] = {
     ("GET", "/v1/datasets/{dataset_id}/ledger"): SEEN,
     ("GET", "/v1/datasets/{dataset_id}/ledger/entries"): SEEN,
     ("GET", "/v1/datasets/{dataset_id}/ledger/verify"): SEEN,
+    ("POST", "/v1/datasets/{dataset_id}/ledger/verify"): Rule(202, needs="own", by_name=True),
     # No relay runs, so there is no checkpoint.
     ("GET", "/v1/ledger/checkpoint"): Rule(409, needs="view", send=of_dataset()),
     ("GET", "/v1/ledger/proof"): Rule(409, needs="view", send=of_dataset(entry=1)),

@@ -280,6 +280,7 @@ TABLE: dict[tuple[str, str], tuple[str, Call] | None] = {
     ("POST", "/v1/datasets/{dataset_id}/blocks/{label}/retire"): ("block.retired", retire_block),
     ("POST", "/v1/datasets/{dataset_id}/retire"): ("dataset.retired", retire),
     ("POST", "/v1/datasets/{dataset_id}/declarations"): ("dataset.redeclared", redeclare),
+    ("POST", "/v1/datasets/{dataset_id}/ledger/verify"): None,
     ("POST", "/v1/datasets/{dataset_id}/ledger/cap"): (
         "dataset.cap_changed",
         plain("/v1/datasets/{data}/ledger/cap", {"epsilon": 5.0, "reason": "more"}, headers={"If-Match": "*"}),

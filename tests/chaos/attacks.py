@@ -199,7 +199,7 @@ def _change(this: Round, dataset: str, kind: str) -> None:
         with tamper.unprotected(db) as session:
             rows = tamper.rows_of(session, dataset)
             LEDGER_CHANGES[kind](session, dataset)
-        verified = this.world.get(f"/v1/datasets/{dataset}/ledger/verify")
+        verified = this.world.verification(dataset)
         this.expect(verified["valid"] is False, f"{kind}: verify says {verified}")
         if kind != "entry":  # what an old entry says is compared by verification alone
             this.refuses(dataset, f"after {kind}", BEHIND)

@@ -19,6 +19,8 @@ class Asked(Protocol):
 
     def content(self, path: str, /) -> bytes: ...
 
+    def verification(self, dataset: str, /) -> Json: ...
+
 
 def ledger_faults(entries: Iterable[Mapping[str, Any]]) -> list[str]:
     """Replays a ledger from nothing: never overspent at any entry, each hold taken once and settled once, no more."""
@@ -74,7 +76,7 @@ def dataset_faults(asked: Asked, dataset: str, jobs: Iterable[str], *, valid: bo
         posted = sum(entry[name] for entry in entries if entry["kind"] == "post")
         if (accounts[name]["spent"], accounts[name]["held"]) != (posted, 0):
             faults.append(f"the {name} account says {accounts[name]}, the entries {posted} spent and nothing held")
-    verified = asked.get(f"/v1/datasets/{dataset}/ledger/verify")
+    verified = asked.verification(dataset)
     if verified["valid"] is not valid:
         faults.append(f"verify says {verified}")
     settled = {entry["job_id"] for entry in entries if entry["kind"] in ("post", "void")}

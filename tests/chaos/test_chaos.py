@@ -11,6 +11,8 @@ from sqlalchemy import select
 
 from app.db.engine import Database
 from app.db.models import LedgerEntry
+from app.ledger.checks import check
+from app.ledger.heads import Heads
 from tests.chaos.invariants import dataset_faults, ledger_faults
 from tests.chaos.nightly import drawn, kinds
 from tests.chaos.report import Journal, Result, text
@@ -65,7 +67,7 @@ def test_the_ledgers_own_entries_are_understood(db: Database) -> None:
     assert ledger_faults([vars(row) for row in rows]) == []
 
 
-def test_a_data_set_is_asked_about_page_by_page(api: Api, db: Database) -> None:
+def test_a_data_set_is_asked_about_page_by_page(api: Api, db: Database, tmp_path: Path) -> None:
     add_owner(db)
     dataset = a_history(db)
 
@@ -75,6 +77,10 @@ def test_a_data_set_is_asked_about_page_by_page(api: Api, db: Database) -> None:
 
         def content(self, path: str) -> bytes:
             raise AssertionError(path)
+
+        def verification(self, dataset: str) -> Any:
+            check(db, Heads(tmp_path), dataset)
+            return self.get(f"/v1/datasets/{dataset}/ledger/verify")
 
     faults = dataset_faults(Asked(), dataset, [])
     assert all("is not settled" in each or "nothing held" in each for each in faults), faults

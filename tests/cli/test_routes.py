@@ -52,6 +52,7 @@ COMMANDS = {
     "POST /v1/datasets/{dataset_id}/ledger/forecast": "ledger forecast",
     "POST /v1/datasets/{dataset_id}/ledger/join": "ledger join",
     "GET /v1/datasets/{dataset_id}/ledger/verify": "ledger verify",
+    "POST /v1/datasets/{dataset_id}/ledger/verify": "ledger verify",
     "POST /v1/datasets/{dataset_id}/retire": "datasets retire",
     "GET /v1/extractors": "extractors",
     "GET /v1/hpo-strategies": "strategies",

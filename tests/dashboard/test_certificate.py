@@ -7,9 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sqlalchemy import delete, update
+from sqlalchemy import delete, select, update
 
 from app.db.models import Certificate, LedgerEntry, SigningKey
+from app.ledger.checks import check
+from app.ledger.heads import Heads
 from app.ledger.signing_keys import publish
 from tests.dashboard.conftest import Browser
 from tests.dashboard.scene import Scene
@@ -40,6 +42,11 @@ def change(scene: Scene, job: str, **members: Any) -> None:
 
 def test_an_honest_certificate_holds(certified: str, visit: Callable[[], Browser], scene: Scene) -> None:
     found = said(visit, scene, certified)
+    assert [holds for holds, _ in found] == [True, True, False] and "not verified since" in found[2][1]
+    with scene.db.read() as session:
+        (dataset,) = session.scalars(select(LedgerEntry.dataset_id).distinct())
+    check(scene.db, Heads.of(scene.settings), dataset)
+    found = said(visit, scene, certified)
     assert [holds for holds, _ in found] == [True] * 3
     assert "signature holds" in found[0][1] and "this job's charge" in found[1][1].replace("&#39;", "'")
     assert "All 3 entries" in found[2][1]
@@ -64,6 +71,8 @@ def test_a_rewritten_ledger_is_told(certified: str, visit: Callable[[], Browser]
     with scene.db.write() as session:
         session.connection().exec_driver_sql("DROP TRIGGER ledger_entries_no_update")
         session.execute(update(LedgerEntry).where(LedgerEntry.seq == 3).values(train=1, hash="0" * 64))
+        (dataset,) = session.scalars(select(LedgerEntry.dataset_id).distinct())
+    check(scene.db, Heads.of(scene.settings), dataset)
     (signature, entry, chain) = said(visit, scene, certified)
     assert signature[0] and not entry[0] and "not the one that the certificate names" in entry[1]
     assert not chain[0] and "is not valid" in chain[1]

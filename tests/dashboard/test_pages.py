@@ -18,6 +18,8 @@ from app.db.models import Account, Dataset, Job, LedgerEntry, Worker
 from app.ids import now
 from app.ledger import certificates
 from app.ledger.accounts import remaining_of
+from app.ledger.checks import check
+from app.ledger.heads import Heads
 from app.web.headers import POLICIES
 from tests.dashboard.conftest import Browser, token_of
 from tests.dashboard.scene import SHA, XSS, Everything, Scene
@@ -350,6 +352,8 @@ def test_names_of_keys_are_not_for_analysts(whole: Whole, signed_in: SignedIn) -
 def test_a_data_sets_page_shows_budgets_entries_and_the_chain(whole: Whole, signed_in: SignedIn) -> None:
     scene, ids = whole
     browser = signed_in("analyst")
+    assert "Not checked yet" in browser.get(f"/dashboard/datasets/{ids.reviews}?check=true").text
+    check(scene.db, Heads.of(scene.settings), ids.reviews)
     text = browser.get(f"/dashboard/datasets/{ids.reviews}?check=true").text
     entries = re.findall(r'<tr id="entry-(\d+)">', text)
     with scene.db.read() as session:
@@ -385,6 +389,7 @@ def test_a_broken_chain_is_named(visit: Callable[[], Browser], scene: Scene) -> 
     with scene.db.write() as session:
         session.connection().exec_driver_sql("DROP TRIGGER ledger_entries_no_update")
         session.execute(update(LedgerEntry).where(LedgerEntry.seq == 2).values(train=1))
+    check(scene.db, Heads.of(scene.settings), dataset)
     browser = visit()
     browser.sign_in(scene.analyst)
     assert "Not valid from entry 2." in browser.get(f"/dashboard/datasets/{dataset}?check=true").text

@@ -41,6 +41,11 @@ class Looks(ABC):
     @abstractmethod
     def client(self) -> Client: ...
 
+    def verification(self, dataset: str) -> dict[str, Any]:
+        """What the relay finds when it verifies a ledger now."""
+        with self.client() as client:
+            return client.verify_ledger(dataset, again=True).model_dump()
+
     def register(self, name: str) -> str:
         path = write_csv(self.home.parent / f"{name}.csv", seed=seed_of(name))
         with self.client() as client:
@@ -73,7 +78,7 @@ class Looks(ABC):
         for account in ("train", "holdout"):
             assert ledger[account]["spent"] == sum(job["quote"]["charge"][account] for job in ended)
             assert ledger[account]["held"] == 0
-        assert self.get(f"/v1/datasets/{dataset}/ledger/verify")["valid"] is True
+        assert self.verification(dataset)["valid"] is True
 
 
 class Cluster(Looks):

@@ -111,6 +111,11 @@ class Service:
         self._looking = self._looking or self.client()
         return self._looking._http.get(path).json()
 
+    def verification(self, dataset: str) -> dict[str, Any]:
+        """What the relay finds when it verifies a ledger now."""
+        with self.client() as client:
+            return client.verify_ledger(dataset, again=True).model_dump()
+
     def _hang_up(self) -> None:
         if self._looking is not None:
             self._looking.close()

@@ -131,13 +131,13 @@ def test_a_chain_that_was_rewritten_is_found(service: Service, tmp_path: Path) -
         rows = tamper.rows_of(session, dataset)
         tamper.rewrite(session, dataset, keep=1)
     assert spent(service, dataset) == 0
-    verified = service.get(f"/v1/datasets/{dataset}/ledger/verify")
+    verified = service.verification(dataset)
     assert (verified["valid"], verified["first_bad_entry"]) == (False, 2), verified
     assert asked_again(service, dataset).json()["type"] == BEHIND
     with tamper.unprotected(db) as session:
         tamper.put_back(session, dataset, rows)
     db.close()
-    assert service.get(f"/v1/datasets/{dataset}/ledger/verify")["valid"] is True
+    assert service.verification(dataset)["valid"] is True
 
 
 class Tenant:

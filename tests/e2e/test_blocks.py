@@ -68,7 +68,7 @@ def test_a_job_on_two_blocks_pays_on_both_and_is_certified(service: Service, tmp
     assert {each["dataset"] for each in body["ledger"]} == {dataset, block}
     assert recompute.recompute(certificate, certificate["public_key"], "it") == 0
     for each in (dataset, block):
-        assert service.get(f"/v1/datasets/{each}/ledger/verify")["valid"]
+        assert service.verification(each)["valid"]
     key = certificate["public_key"]
     told = verified(certificate, tmp_path, key)
     assert told.returncode == 0, told.stdout + told.stderr

@@ -86,7 +86,7 @@ def test_the_whole_path(service: Service, tmp_path: Path) -> None:
     assert ledger["accounts"]["train"]["spent"] == charge["train"]
     assert ledger["accounts"]["holdout"]["spent"] == charge["holdout"]
     assert ledger["accounts"]["train"]["held"] == 0
-    assert service.get(f"/v1/datasets/{dataset}/ledger/verify")["valid"] is True
+    assert service.verification(dataset)["valid"] is True
     entries = service.get(f"/v1/datasets/{dataset}/ledger/entries")["items"]
     assert [entry["kind"] for entry in entries] == ["open", "hold", "post"]
 
@@ -219,7 +219,7 @@ def test_cancelling_a_running_job_posts_what_was_started(service: Service, tmp_p
     train = service.get(f"/v1/datasets/{dataset}/ledger")["accounts"]["train"]
     assert train["held"] == 0
     assert 0 < train["spent"] < ended["quote"]["charge"]["train"]
-    assert service.get(f"/v1/datasets/{dataset}/ledger/verify")["valid"] is True
+    assert service.verification(dataset)["valid"] is True
     assert worker_attempt(service) is None
 
 
@@ -267,7 +267,7 @@ def test_a_paused_job_keeps_its_hold_and_goes_on_free(service: Service, tmp_path
     assert "replay_mismatch" not in events and events.count("paused") == events.count("resumed") == 2
     train = service.get(f"/v1/datasets/{dataset}/ledger")["accounts"]["train"]
     assert (train["spent"], train["held"]) == (charge, 0)
-    assert service.get(f"/v1/datasets/{dataset}/ledger/verify")["valid"] is True
+    assert service.verification(dataset)["valid"] is True
 
 
 KILLED_STEPS = 2000
@@ -294,7 +294,7 @@ def test_killing_the_service_loses_no_job_and_no_charge(service: Service, tmp_pa
     assert [job["status"] for job in ended] == ["succeeded"] * 2, ended
     train = service.get(f"/v1/datasets/{dataset}/ledger")["accounts"]["train"]
     assert (train["spent"], train["held"]) == (sum(job["quote"]["charge"]["train"] for job in ended), 0)
-    assert service.get(f"/v1/datasets/{dataset}/ledger/verify")["valid"] is True
+    assert service.verification(dataset)["valid"] is True
     assert until(lambda: all(_certificate(service, job) for job in jobs))
 
 
@@ -341,7 +341,7 @@ def test_after_a_kill_a_replay_that_differs_gets_fresh_noise_and_is_charged(serv
     )
     train = service.get(f"/v1/datasets/{dataset}/ledger")["accounts"]["train"]
     assert (train["spent"], train["held"]) == (ended["quote"]["charge"]["train"], 0)
-    assert service.get(f"/v1/datasets/{dataset}/ledger/verify")["valid"] is True
+    assert service.verification(dataset)["valid"] is True
 
 
 @pytest.mark.nightly  # by day images are registered and trained on in test_probe.py

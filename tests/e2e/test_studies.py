@@ -77,7 +77,7 @@ def test_a_cancel_stops_every_run(place: Looks) -> None:
     account = place.get(f"/v1/datasets/{dataset}/ledger")["accounts"]["train"]
     assert account["held"] == 0
     assert account["spent"] < ended["quote"]["charge"]["train"] / 10
-    assert place.get(f"/v1/datasets/{dataset}/ledger/verify")["valid"] is True
+    assert place.verification(dataset)["valid"] is True
 
 
 def kill_worker_of(place: Looks, job: str) -> None:

@@ -175,14 +175,13 @@ def test_what_the_daily_check_finds_closes_the_data_set_until_it_is_mended(
 ) -> None:
     other = open_ledger(open_db)
     day = timedelta(days=1)
-    assert checks.check_due(open_db, heads, day) == 2
-    assert checks.check_due(open_db, heads, day) == 0
+    assert [checks.check_next(open_db, heads, day) for _ in range(3)] == [True, True, False]
     assert health.checks(open_db, settings)["ledger"] == "ok"
     with open_db.write() as session:
         session.execute(text("UPDATE ledger_entries SET train = train - 1 WHERE seq = 3"))
         session.execute(text("UPDATE ledger_checks SET checked_at = '2020-01-01 00:00:00'"))
     assert health.checks(open_db, settings)["ledger"] == "LedgerUncheckedError"
-    assert checks.check_due(open_db, heads, day) == 2
+    assert [checks.check_next(open_db, heads, day) for _ in range(3)] == [True, True, False]
     assert set(behind.problems(open_db, heads, [spent, other])) == {spent}
     with open_db.write() as session, pytest.raises(Conflict):
         behind.require_current(session, None, spent)

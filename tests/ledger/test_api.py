@@ -4,21 +4,36 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy import event
 
 from app.db.engine import Database
-from app.db.models import Dataset
+from app.db.models import Dataset, LedgerCheck
+from app.ids import now
 from app.keys import service as keys
+from app.ledger import checks
+from app.ledger.heads import Heads
 from app.main import create_app
 from app.secrets import ensure_secrets, load_secret
 from app.settings import Settings
 from tests.conftest import Api
 from tests.ledger import support
-from tests.ledger.support import DELTA, ENTRIES, a_history, add_owner, held_job, mechanism, open_ledger, post
+from tests.ledger.support import (
+    DELTA,
+    ENTRIES,
+    a_history,
+    add_owner,
+    held_job,
+    hold,
+    mechanism,
+    open_ledger,
+    post,
+)
 
 
 @pytest.fixture(scope="module")
@@ -153,12 +168,70 @@ def test_entries_page_by_page(api: Api, db: Database) -> None:
     assert [entry["kind"] for entry in one] == ["hold", "post"]
 
 
-def test_verify_says_what_it_found(api: Api, db: Database) -> None:
+NOTHING = {"first_bad_entry": None, "problem": None}
+NEVER = {"valid": None, "checked_at": None, "checked_entries": None, "checked_head": None, "stale": True, "heads": 0}
+
+
+def verify(api: Api, dataset_id: str, role: str = "owner") -> Any:
+    return api.client.post(ledger_of(dataset_id) + "/verify", headers=api.headers(role))
+
+
+def test_the_last_verification_is_shown_with_what_it_is_of(api: Api, db: Database, tmp_path: Path) -> None:
     dataset_id = a_history(db)
-    found = get(api, ledger_of(dataset_id) + "/verify")
     head = get(api, ledger_of(dataset_id))["head"]
-    nothing = {"first_bad_entry": None, "problem": None, "heads": 0}
-    assert found == {"valid": True, "entries": ENTRIES, "head": head} | nothing
+    current = {"entries": ENTRIES, "head": head} | NOTHING
+    assert get(api, ledger_of(dataset_id) + "/verify") == current | NEVER | {"queued": False}
+    checks.check(db, Heads(tmp_path), dataset_id)
+    found = get(api, ledger_of(dataset_id) + "/verify")
+    of = {"checked_at": found["checked_at"], "checked_entries": ENTRIES, "checked_head": head}
+    assert found == current | of | {"valid": True, "heads": 0, "stale": False, "queued": False}
+    hold(db, dataset_id, "job_later", 1)
+    later = get(api, ledger_of(dataset_id) + "/verify")
+    assert (later["valid"], later["stale"], later["checked_head"]) == (True, True, head)
+    assert (later["entries"], later["head"]) != (ENTRIES, head)
+
+
+def test_a_fault_is_shown_as_it_was_found(api: Api, db: Database) -> None:
+    dataset_id = a_history(db)
+    with db.write() as session:
+        row = {"problem": "entry 2: its hash does not match its content", "first_bad_entry": 2, "checked_at": now()}
+        session.merge(LedgerCheck(dataset_id=dataset_id, **row))
+    found = get(api, ledger_of(dataset_id) + "/verify")
+    wrong = "its hash does not match its content"
+    assert (found["valid"], found["first_bad_entry"], found["problem"]) == (False, 2, wrong)
+
+
+def test_no_request_reads_the_entries(api: Api, db: Database) -> None:
+    """Any viewer held all threads of the API with the verification of a ledger of a million entries."""
+    dataset_id, statements = own(api, db, a_history(db)), []
+
+    def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        statements.append(statement)
+
+    engine = api.client.app.state.db.engine  # type: ignore[attr-defined]
+    event.listen(engine, "before_cursor_execute", note)
+    get(api, ledger_of(dataset_id) + "/verify")
+    assert verify(api, dataset_id).status_code == 202
+    event.remove(engine, "before_cursor_execute", note)
+    assert statements and not [each for each in statements if "ledger_entries" in each]
+
+
+def test_an_owner_asks_for_one_and_the_relay_makes_one_at_a_time(api: Api, db: Database, tmp_path: Path) -> None:
+    first, second, day = own(api, db, a_history(db)), own(api, db, open_ledger(db)), timedelta(days=1)
+    heads = Heads(tmp_path)
+    while checks.check_next(db, heads, day):  # each once
+        pass
+    assert verify(api, first, "analyst").status_code == 403
+    assert verify(api, second).json()["queued"] and verify(api, first).json()["queued"]
+    assert verify(api, second).status_code == 202, "the same one"
+
+    def queued() -> list[bool]:
+        return [get(api, ledger_of(each) + "/verify")["queued"] for each in (first, second)]
+
+    assert queued() == [True, True]
+    assert checks.check_next(db, heads, day) and queued() == [True, False], "in the order of the requests"
+    assert checks.check_next(db, heads, day) and queued() == [False, False]
+    assert not checks.check_next(db, heads, day)
 
 
 def change_cap(api: Api, dataset_id: str, body: dict[str, Any], role: str = "owner") -> Any:
