@@ -166,7 +166,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     # The middleware added last sees a request first.
     for middleware, options in (
         (BodyLimit, {"settings": settings}),
-        (KeyFirst, {}),
+        (KeyFirst, {"routes": [route for router in ROUTERS for route in router.routes]}),
         (SessionFirst, {}),
         (HeadAsGet, {}),
         (Origins, {"db": db, "trusted_proxies": settings.trusted_proxies}),

@@ -139,6 +139,12 @@ class Settings(BaseSettings):
     body_bytes_per_s: int = Field(
         64 * 1024, description="Each time that this many bytes of a larger body arrive, it gets one more second."
     )
+    body_bytes_per_minute: int = Field(
+        64 * MIB, ge=1, description="Bytes a minute of a key's bodies above 8 KiB; data files do not count."
+    )
+    max_large_bodies: int = Field(
+        2, ge=1, description="Bodies above 8 KiB of a key that one API process receives and answers at once."
+    )
     parse_memory_bytes: int = Field(4096 * MIB, description="Address space of the process that parses a data file.")
     max_unpacked_bytes: int = Field(
         64 * 1024 * MIB, description="What a compressed data file, or a Parquet file, may unpack to."

@@ -15,7 +15,7 @@ from types import FrameType
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from app.processes import loading
+from app.processes import loading, use_few_arenas
 from app.settings import get_settings
 
 MAX_HEAD_BYTES = 64 * 1024
@@ -108,6 +108,7 @@ class Server(uvicorn.Server):
 
 def main() -> None:
     """Runs the API in this process."""
+    use_few_arenas()
     with loading():
         import app.logs
         import app.main

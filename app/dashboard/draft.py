@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from app.dashboard.fields import Control, SchemaForm
 from app.errors import InvalidRequest, ServiceError
 from app.web import strict_json
-from app.web.problems import validation_errors
+from app.web.problems import errors_of, validation_errors
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -78,7 +78,7 @@ class Draft:
             strict_json.check(self.text.encode(), max_nodes)
             return model.model_validate_json(self.text)
         except ValidationError as error:
-            self.refused(InvalidRequest("", validation_errors(list(error.errors()), self.document, model)))
+            self.refused(InvalidRequest("", validation_errors(errors_of(error), self.document, model)))
         except ServiceError as error:
             self.refused(error)
         return None

@@ -72,11 +72,23 @@ def current_viewer(
     return Viewer(caller, form_token(settings, cookie))
 
 
-def is_signed_in(request: Request) -> bool:
-    """Returns True if the request's cookie is a valid session's. Counts nothing: the route does."""
+def signed_in(request: Request) -> Caller:
+    """The caller of the request's session. Counts nothing: the route does.
+
+    Raises:
+        SignInNeeded: the cookie is not a valid session's.
+    """
     try:
-        caller_of(request.cookies.get(SESSION_COOKIE, ""), database_of(request), request.app.state.settings)
+        return caller_of(request.cookies.get(SESSION_COOKIE, ""), database_of(request), request.app.state.settings)
     except Unauthenticated:
+        raise SignInNeeded(NOT_SIGNED_IN) from None
+
+
+def is_signed_in(request: Request) -> bool:
+    """Returns True if the request's cookie is a valid session's. Counts nothing, as `signed_in`."""
+    try:
+        signed_in(request)
+    except SignInNeeded:
         return False
     return True
 

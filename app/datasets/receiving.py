@@ -23,7 +23,7 @@ from app.seals import Seals
 from app.settings import Settings
 from app.web import strict_json
 from app.web.limits import LARGE_NODES, chunks_of
-from app.web.problems import validation_errors
+from app.web.problems import errors_of, validation_errors
 
 ReadSpec = Callable[[bytes], DatasetSpec]
 D = TypeVar("D", bound=Document)
@@ -103,7 +103,7 @@ def document_of(content: bytes, model: type[D]) -> D:
     try:
         return model.model_validate_json(content)
     except ValidationError as error:
-        found = validation_errors(list(error.errors()), _document(content), model)
+        found = validation_errors(errors_of(error), _document(content), model)
         raise InvalidRequest("The specification is not valid; see `errors`", found) from None
 
 

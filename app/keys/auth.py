@@ -166,6 +166,7 @@ def require_role(role: str) -> Callable[[Caller], Awaitable[Caller]]:
         check_role(caller, role)
         return caller
 
+    check.role = role  # type: ignore[attr-defined] # read before the body (app.keys.gate)
     return check
 
 

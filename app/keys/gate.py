@@ -1,30 +1,63 @@
-"""Authentication before the body: for a request with a body, only its headers are read until its key is checked."""
+"""Authentication and access before the body: of a request with a body only the headers are read until its key, its
+address, the key's role, and the data set or job that it names are checked."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator, Sequence
 
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
+from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
+from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.errors import RequestError
-from app.keys.auth import CALLER, KnownCaller, identified, token_in
+from app.grants.service import require
+from app.keys.auth import CALLER, KnownCaller, check_role, identified, token_in
+from app.keys.service import Caller
+from app.predictions.service import require_model
+from app.web.deps import database_of
 from app.web.headers import announces_body
+from app.web.limits import SENDER, UNREAD
 from app.web.problems import answer
 
 # Every route below it needs a Bearer key. The dashboard's forms are small, but for those of app.dashboard.gate.
 PREFIX = "/v1/"
 
 
+def _owned(session: Session, caller: Caller, named: str) -> None:
+    require(session, caller, named, "own", blocks=True)
+
+
+def _predicted(session: Session, caller: Caller, named: str) -> None:
+    require_model(session, caller, named)
+
+
+# Of routes with large bodies: what they check first of what their address names. They check it again.
+NAMED: dict[str, tuple[str, Callable[[Session, Caller, str], None]]] = {
+    "/v1/datasets/{dataset_id}/blocks": ("dataset_id", _owned),
+    "/v1/datasets/{dataset_id}/declarations": ("dataset_id", _owned),
+    "/v1/jobs/{job_id}/predict": ("job_id", _predicted),
+}
+
+
 class KeyFirst:
-    """Refuses a request with a body if its key is missing or invalid, before the body is read.
+    """Refuses a request with a body before the body is read: if its key is missing or invalid, if there is no such
+    route, if the route is for another role, or if the key may not use what a route with large bodies names.
 
     The caller is passed on, so that the route does not look the key up again.
+
+    Args:
+        routes: those of the application, in its order.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, routes: Sequence[BaseRoute]) -> None:
         self.app = app
+        known = [each for each in routes if isinstance(each, APIRoute) and each.path.startswith(PREFIX)]
+        self._routes = [(route, tuple(_roles_in(route.dependant))) for route in known]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or not scope["path"].startswith(PREFIX):
@@ -35,10 +68,40 @@ class KeyFirst:
             await self.app(scope, receive, send)
             return
         try:
-            caller = await run_in_threadpool(identified, request, token_in(request.headers))
+            caller = await run_in_threadpool(self._admitted, request)
         except RequestError as error:
             # The rest of the body is not read; the connection ends soon if more arrives (scrimp_server.api).
             await answer(error)(scope, receive, send)
             return
-        scope[CALLER] = KnownCaller(caller, time.monotonic())
+        scope[CALLER], scope[SENDER] = KnownCaller(caller, time.monotonic()), caller.id
         await self.app(scope, receive, send)
+
+    def _admitted(self, request: Request) -> Caller:
+        """The caller, once all is checked that can be without a body.
+
+        Raises:
+            Unauthenticated, TooManyRequests: as `identified`.
+            Forbidden, NotFound, Conflict: as the route.
+        """
+        caller = identified(request, token_in(request.headers))
+        for route, roles in self._routes:
+            match, found = route.matches(request.scope)
+            if match is Match.FULL:
+                for role in roles:
+                    check_role(caller, role)
+                if route.path in NAMED:
+                    parameter, check = NAMED[route.path]
+                    with database_of(request).read() as session:
+                        check(session, caller, found["path_params"][parameter])
+                return caller
+        request.scope[UNREAD] = True  # the router says why it has no route for this
+        return caller
+
+
+def _roles_in(dependant: Dependant) -> Iterator[str]:
+    """The roles that a route's dependencies ask for (app.keys.auth.require_role)."""
+    role = getattr(dependant.call, "role", None)
+    if role is not None:
+        yield role
+    for each in dependant.dependencies:
+        yield from _roles_in(each)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from datetime import timedelta
 
 from sqlalchemy import func, select
+from sqlalchemy.orm import Session
 
 from app.audit import record as audit
 from app.contracts.hf import weights_file
 from app.contracts.job_spec import JobSpec
 from app.db.declared import declared
 from app.db.engine import Database
-from app.db.models import ApiKey, Prediction
+from app.db.models import ApiKey, Job, Prediction
 from app.errors import Conflict, NotFound
 from app.grants.service import require_job
 from app.ids import new_id, now
@@ -34,9 +35,7 @@ def ask(db: Database, caller: Caller, job_id: str, asked: PredictionRequest, set
     from app.formats import inputs  # noqa: PLC0415
 
     with db.write() as session:
-        job = require_job(session, caller, job_id, "train")
-        if job.status != "succeeded":
-            raise Conflict("wrong-state", f"the job is {job.status}: there is no model to predict with")
+        job = require_model(session, caller, job_id)
         repository.artifact(session, job_id, weights_file(JobSpec.model_validate(job.spec).model))
         said = declared(session, job)
         records = inputs.checked(asked.records, said.spec.task, said.spec.features, said.shape.features)
@@ -65,6 +64,19 @@ def ask(db: Database, caller: Caller, job_id: str, asked: PredictionRequest, set
         session.flush()
         session.expunge(made)
         return made
+
+
+def require_model(session: Session, caller: Caller, job_id: str) -> Job:
+    """A job whose model this key may use.
+
+    Raises:
+        NotFound, Forbidden: as for the job's artifacts.
+        Conflict: the job has not succeeded.
+    """
+    job = require_job(session, caller, job_id, "train")
+    if job.status != "succeeded":
+        raise Conflict("wrong-state", f"the job is {job.status}: there is no model to predict with")
+    return job
 
 
 def find(db: Database, caller: Caller, job_id: str, prediction_id: str) -> Prediction:

@@ -1,4 +1,4 @@
-"""Bounds on request bodies: size and time, enforced while they stream in, and strict JSON."""
+"""Bounds on request bodies while they stream in: size, time, bytes a minute, large ones at once; and strict JSON."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 import re
 import time
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from typing import Any, NamedTuple
 
 from starlette.concurrency import run_in_threadpool
@@ -15,10 +16,12 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.errors import InvalidRequest, RequestError, TooLarge, TooSlow
+from app.processes import give_memory_back
 from app.settings import MIB, Settings
 from app.web import strict_json
 from app.web.headers import announces_body
-from app.web.problems import problem
+from app.web.places import BodyPlaces
+from app.web.problems import headers_of, problem
 
 # Room for the multipart envelope and the spec beside the file itself.
 UPLOAD_ENVELOPE_BYTES = 4 * MIB
@@ -39,6 +42,11 @@ class Needs(NamedTuple):
 # A specification names its columns, classes and ids one by one; a prediction's inputs are records.
 LARGE = re.compile(r"/v1/datasets(/check|/[^/]+/declarations)?|/v1/jobs/[^/]+/predict|/dashboard/register/draft")
 LARGE_NODES = 200_000
+# Above this a body counts, for its key, in the bytes a minute and in the large ones under way.
+COUNTED_BYTES = 8 * 1024
+# Set in the scope before a body is read: its sender's key, and that nobody will read it (app.keys.gate).
+SENDER, UNREAD = "scrimp.sender", "scrimp.unread"
+TRIM_S = 10.0  # memory is given back at most this often
 
 
 def needs_of(method: str, path: str) -> Needs:
@@ -50,12 +58,14 @@ class BodyLimit:
     """Refuses bodies that are too large (413), declared or not, or arrive too slowly (408), and JSON that is not
     strict.
 
-    A body is read completely before it is passed on, so that no thread waits for a slow client. Data files have
-    limits of their own and are passed on as they arrive.
+    A body is read completely before it is passed on, so that no thread waits for a slow client. Large ones have a place
+    from then to the end of their answer. Data files have limits of their own and are passed on as they arrive.
     """
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self.app, self.settings = app, settings
+        self._places = BodyPlaces(settings.max_large_bodies, settings.body_time_s)
+        self._next_trim_s = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -75,19 +85,40 @@ class BodyLimit:
             limit = self.settings.max_upload_total_bytes
         # Who waits to resume a piece has to wait until its lost connection is given up.
         body = _Body(receive, self.settings, limit, self.settings.body_time_s if pieces else math.inf)
-        try:
-            body.check_declared(headers.get("content-length", "0"))
-            if uploads or pieces:
-                receive = body.receive
-            elif scope["method"] not in ("GET", "HEAD") or announces_body(headers):
-                receive = await self._read(body, headers, needs)
-        except RequestError as error:
-            # Do not wait for the rest of the body.
-            await problem(error, {} if body.whole else {"Connection": "close"})(scope, receive, send)
-            return
-        except ConnectionResetError:
-            return  # the client is gone
-        await self.app(scope, receive, send)
+        async with AsyncExitStack() as places:
+            try:
+                body.check_declared(headers.get("content-length", "0"))
+                if uploads or pieces:
+                    receive = body.receive
+                elif not scope.get(UNREAD) and (scope["method"] not in ("GET", "HEAD") or announces_body(headers)):
+                    receive = await self._counted(scope, body, headers, needs, places)
+            except RequestError as error:
+                # Do not wait for the rest of the body.
+                closing = {} if body.whole else {"Connection": "close"}
+                await problem(error, headers_of(error) | closing)(scope, receive, send)
+                return
+            except ConnectionResetError:
+                return  # the client is gone
+            await self.app(scope, receive, send)
+        if not (uploads or pieces) and body.received > SMALL_BODY_BYTES and time.monotonic() >= self._next_trim_s:
+            self._next_trim_s = time.monotonic() + TRIM_S
+            await run_in_threadpool(give_memory_back)
+
+    async def _counted(
+        self, scope: Scope, body: _Body, headers: Headers, needs: Needs, places: AsyncExitStack
+    ) -> Receive:
+        """Reads a body. One that may be large first waits for a place of its key, and counts in the bytes a minute."""
+        announced = int(headers.get("content-length", "0"))
+        if SENDER not in scope or 0 < announced <= COUNTED_BYTES or not announces_body(headers):
+            return await self._read(body, headers, needs)
+        limits, key = scope["app"].state.limits, scope[SENDER]
+        await places.enter_async_context(self._places.place(key))
+        if announced:
+            await run_in_threadpool(limits.body, key, announced)
+        receive = await self._read(body, headers, needs)
+        if not announced:
+            await run_in_threadpool(limits.body, key, body.received)
+        return receive
 
     async def _read(self, body: _Body, headers: Headers, needs: Needs) -> Receive:
         """Reads the whole body and passes it on at once. JSON is checked in a thread, so that other
@@ -109,7 +140,7 @@ class _Body:
 
     def __init__(self, receive: Receive, settings: Settings, limit: int, silence_s: float = math.inf) -> None:
         self._receive, self._settings, self._limit, self._silence_s = receive, settings, limit, silence_s
-        self._began, self._received, self.whole = time.monotonic(), 0, False
+        self._began, self.received, self.whole = time.monotonic(), 0, False
 
     def check_declared(self, length: str) -> None:
         if not (length.isascii() and length.isdigit()):
@@ -125,18 +156,18 @@ class _Body:
         """
         if self.whole:
             return await self._receive()
-        allowed = self._settings.body_time_s + self._received / self._settings.body_bytes_per_s
+        allowed = self._settings.body_time_s + self.received / self._settings.body_bytes_per_s
         try:
             message: dict[str, Any] = dict(
                 await asyncio.wait_for(self._receive(), min(self._began + allowed - time.monotonic(), self._silence_s))
             )
         except TimeoutError:
             raise TooSlow(
-                f"only {self._received} bytes of the body arrived in {time.monotonic() - self._began:.0f} s: "
+                f"only {self.received} bytes of the body arrived in {time.monotonic() - self._began:.0f} s: "
                 "send it faster"
             ) from None
-        self._received += len(message.get("body", b""))
-        if self._received > self._limit:
+        self.received += len(message.get("body", b""))
+        if self.received > self._limit:
             raise self._too_large()
         self.whole = not message.get("more_body", False)
         return message

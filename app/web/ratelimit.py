@@ -1,4 +1,4 @@
-"""Limits the requests of a key in a minute, and the invalid keys that an address may send.
+"""Limits the requests of a key in a minute, the bytes of its bodies, and the invalid keys that an address may send.
 
     fixed windows of a minute that begin with their first request: one counter a key, one round trip a request
 
@@ -35,6 +35,7 @@ class RequestLimits:
 
     def __init__(self, settings: Settings) -> None:
         self.per_key = settings.requests_per_minute
+        self.body_bytes = RateLimitItemPerMinute(settings.body_bytes_per_minute, namespace=NAMESPACE)
         self.failures = RateLimitItemPerMinute(settings.failed_sign_ins_per_minute, namespace=NAMESPACE)
         self._own = MemoryStorage()
         self._shared = _shared_store(settings)
@@ -55,6 +56,16 @@ class RequestLimits:
         if wait_s is not None:
             raise TooManyRequests(f"this key may make {limit or self.per_key} requests a minute", wait_s)
 
+    def body(self, key_id: str, size: int) -> None:
+        """Counts the bytes of one of a key's bodies.
+
+        Raises:
+            TooManyRequests: the key exceeded its bytes in this minute.
+        """
+        wait_s = self._hit(self.body_bytes, "bytes", key_id, amount=size)
+        if wait_s is not None:
+            raise TooManyRequests(f"this key may send {self.body_bytes.amount} bytes a minute in bodies", wait_s)
+
     def failure(self, address: str | None) -> None:
         """Counts an invalid key. Valid keys always pass, because proxies and offices share an address.
 
@@ -65,12 +76,12 @@ class RequestLimits:
         if wait_s is not None:
             raise TooManyRequests("too many invalid API keys from this address: try again later", wait_s)
 
-    def _hit(self, item: RateLimitItem, *bucket: str) -> int | None:
-        """Counts one; returns the seconds to wait if the limit is exceeded."""
+    def _hit(self, item: RateLimitItem, *bucket: str, amount: int = 1) -> int | None:
+        """Counts so many; returns the seconds to wait if the limit is exceeded."""
         key = item.key_for(*bucket)
         until = self._used_up.get(key, 0.0)
         if until <= time.time():
-            if self._count(key, item) <= item.amount:
+            if self._count(key, item, amount) <= item.amount:
                 return None
             until = self._expiry(key)
             self._remember(key, until)
@@ -82,13 +93,13 @@ class RequestLimits:
         if len(self._used_up) < MAX_REMEMBERED:
             self._used_up[key] = until
 
-    def _count(self, key: str, item: RateLimitItem) -> int:
+    def _count(self, key: str, item: RateLimitItem, amount: int) -> int:
         store = self._store()
         try:
-            return store.incr(key, item.get_expiry())
+            return store.incr(key, item.get_expiry(), amount)
         except StorageError as error:
             self._lose(error)
-            return self._own.incr(key, item.get_expiry())
+            return self._own.incr(key, item.get_expiry(), amount)
 
     def _expiry(self, key: str) -> float:
         try:
