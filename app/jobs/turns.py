@@ -3,8 +3,8 @@
     a free place goes to the first key in the round that is below its limit; a served key moves to the round's end
 
 A key that asks for one place at a time waits for at most one turn of each other key, however many requests they have.
-No turn is interrupted. So one place is never taken by a key that holds all others, and expensive keys, whose last turns
-took long, share all places but one: a key with short turns then waits for short turns alone.
+No turn is interrupted. So one place is never taken by a key that holds all others, and expensive keys, whose last
+two turns took long, share all places but one: a key with short turns then waits for short turns alone.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class FairTurns:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._share, self._most_waiting, self._refusal, self._clock = max(1, places - 1), waiting, refusal, clock
-        self._mean_s: OrderedDict[str, float] = OrderedDict()  # of a key's turns; a later turn counts as all before it
+        self._last_s: OrderedDict[str, tuple[float, float]] = OrderedDict()  # a key's last two turns, if one was long
         self._free = sorted(range(places), reverse=True)
         self._held: Counter[str] = Counter()
         self._round: OrderedDict[str, deque[Ticket]] = OrderedDict()
@@ -120,14 +120,14 @@ class FairTurns:
         return None
 
     def _is_expensive(self, key: str) -> bool:
-        return self._mean_s.get(key, 0.0) > EXPENSIVE_S
+        return min(self._last_s.get(key, (0.0, 0.0))) > EXPENSIVE_S  # one may have started the process that answered
 
     def _note(self, key: str, took_s: float) -> None:
-        mean_s = (self._mean_s.pop(key, 0.0) + took_s) / 2.0
-        if mean_s > EXPENSIVE_S / 2.0:  # below that one turn more of this length changes nothing
-            self._mean_s[key] = mean_s
-        while len(self._mean_s) > REMEMBERED:
-            self._mean_s.popitem(last=False)
+        last = (self._last_s.pop(key, (0.0, 0.0))[1], took_s)
+        if max(last) > EXPENSIVE_S:
+            self._last_s[key] = last
+        while len(self._last_s) > REMEMBERED:
+            self._last_s.popitem(last=False)
 
     def _drop(self, ticket: Ticket) -> None:
         self._round[ticket.key].remove(ticket)

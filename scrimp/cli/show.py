@@ -212,6 +212,8 @@ def verification(console: Console, found: Verification, here: Recomputed, head_k
     else:
         when = f"the service verified {found.checked_entries} entries at {found.checked_at}"
         check(console, found.valid, f"{when}, head {found.checked_head}", found.problem)
+        if found.stale:
+            console.print("  entries were added since: --again asks for a new check")
     same = here.first_bad_entry is None and here.head == found.head
     wrong = "another head" if here.first_bad_entry is None else f"entry {here.first_bad_entry} does not fit"
     check(console, same, f"recomputed here from {here.entries} entries: head {here.head}", None if same else wrong)
