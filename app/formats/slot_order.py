@@ -175,10 +175,7 @@ class SlotWriter:
             yield from self._ordered(self._closed(each.path, smaller))
 
     def _division(self, path: Path) -> list[PartWriter]:
-        return [
-            PartWriter(each, self._layout, room=self._room, key=self._key, temporary=True)
-            for each in _names(path)
-        ]
+        return [PartWriter(each, self._layout, room=self._room, key=self._key, temporary=True) for each in _names(path)]
 
     def _divide(self, part: StoredPart, buckets: list[PartWriter]) -> None:
         """Adds each record to a uniformly random bucket."""
