@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import version
 
 from anyio import CapacityLimiter
@@ -44,12 +44,13 @@ from app.datasets.routes import router as datasets_router
 from app.db.engine import Database
 from app.docs.routes import router as docs_router
 from app.errors import Unavailable
+from app.grants import service as grants
 from app.grants.routes import router as grants_router
 from app.jobs.pricing import PricingService
 from app.jobs.routes import forecast_router
 from app.jobs.routes import router as jobs_router
 from app.jobs.stream import EventHub
-from app.keys.gate import KeyFirst
+from app.keys.gate import KeyFirst, NamedCheck
 from app.keys.routes import router as keys_router
 from app.ledger.behind import survey
 from app.ledger.checkpoint_routes import router as checkpoints_router
@@ -58,6 +59,7 @@ from app.ledger.routes import router as ledger_router
 from app.ledger.signing_key_routes import router as signing_keys_router
 from app.lifecycle.measures import Measures
 from app.predictions.routes import router as predictions_router
+from app.predictions.service import require_model
 from app.retention.routes import router as retention_router
 from app.secrets import load_secret, load_secrets
 from app.settings import Settings, get_settings
@@ -113,6 +115,13 @@ ROUTERS = (
     root_router,
     docs_router,
 )
+OWNED = NamedCheck("dataset_id", partial(grants.require, needed="own", blocks=True))
+# Of routes with large bodies: what they check first of what their address names.
+NAMED = {
+    "/v1/datasets/{dataset_id}/blocks": OWNED,
+    "/v1/datasets/{dataset_id}/declarations": OWNED,
+    "/v1/jobs/{job_id}/predict": NamedCheck("job_id", require_model),
+}
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
@@ -166,7 +175,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     # The middleware added last sees a request first.
     for middleware, options in (
         (BodyLimit, {"settings": settings}),
-        (KeyFirst, {"routes": [route for router in ROUTERS for route in router.routes]}),
+        (KeyFirst, {"routes": [route for router in ROUTERS for route in router.routes], "named": NAMED}),
         (SessionFirst, {}),
         (HeadAsGet, {}),
         (Origins, {"db": db, "trusted_proxies": settings.trusted_proxies}),

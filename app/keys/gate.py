@@ -4,7 +4,8 @@ address, the key's role, and the data set or job that it names are checked."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
@@ -15,10 +16,8 @@ from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.errors import RequestError
-from app.grants.service import require
 from app.keys.auth import CALLER, KnownCaller, check_role, identified, token_in
 from app.keys.service import Caller
-from app.predictions.service import require_model
 from app.web.deps import database_of
 from app.web.headers import announces_body
 from app.web.limits import SENDER, UNREAD
@@ -28,20 +27,17 @@ from app.web.problems import answer
 PREFIX = "/v1/"
 
 
-def _owned(session: Session, caller: Caller, named: str) -> None:
-    require(session, caller, named, "own", blocks=True)
+@dataclass(frozen=True)
+class NamedCheck:
+    """Whether a key may use what a route's address names.
 
+    Attributes:
+        parameter: of the route's path.
+        require: raises Forbidden, NotFound or Conflict, as the route does, which checks again.
+    """
 
-def _predicted(session: Session, caller: Caller, named: str) -> None:
-    require_model(session, caller, named)
-
-
-# Of routes with large bodies: what they check first of what their address names. They check it again.
-NAMED: dict[str, tuple[str, Callable[[Session, Caller, str], None]]] = {
-    "/v1/datasets/{dataset_id}/blocks": ("dataset_id", _owned),
-    "/v1/datasets/{dataset_id}/declarations": ("dataset_id", _owned),
-    "/v1/jobs/{job_id}/predict": ("job_id", _predicted),
-}
+    parameter: str
+    require: Callable[[Session, Caller, str], object]
 
 
 class KeyFirst:
@@ -52,10 +48,11 @@ class KeyFirst:
 
     Args:
         routes: those of the application, in its order.
+        named: by a route's path: what a route with large bodies names.
     """
 
-    def __init__(self, app: ASGIApp, routes: Sequence[BaseRoute]) -> None:
-        self.app = app
+    def __init__(self, app: ASGIApp, routes: Sequence[BaseRoute], named: Mapping[str, NamedCheck]) -> None:
+        self.app, self._named = app, named
         known = [each for each in routes if isinstance(each, APIRoute) and each.path.startswith(PREFIX)]
         self._routes = [(route, tuple(_roles_in(route.dependant))) for route in known]
 
@@ -89,10 +86,9 @@ class KeyFirst:
             if match is Match.FULL:
                 for role in roles:
                     check_role(caller, role)
-                if route.path in NAMED:
-                    parameter, check = NAMED[route.path]
+                if (check := self._named.get(route.path)) is not None:
                     with database_of(request).read() as session:
-                        check(session, caller, found["path_params"][parameter])
+                        check.require(session, caller, found["path_params"][check.parameter])
                 return caller
         request.scope[UNREAD] = True  # the router says why it has no route for this
         return caller

@@ -205,7 +205,7 @@ def test_of_many_registrations_at_once_one_is_let_in(api: Api) -> None:
 
 
 def test_a_parser_out_of_memory_is_a_refusal_and_the_api_lives(make_api: MakeApi, tmp_path: Path) -> None:
-    api = make_api(parse_memory_bytes=300 * MIB)
+    api = make_api(parse_memory_bytes=300 * MIB, max_unpack_ratio=1e6)
     np.savez_compressed(tmp_path / "d.npz", x=np.zeros((8 * MIB, 2)), y=np.zeros(8 * MIB, dtype=np.int8))
     document = spec(format="npz", features={"kind": "tensor", "array": "x"})
     response = api.upload(document, tmp_path / "d.npz")

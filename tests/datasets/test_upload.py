@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.datasets.upload import MAX_HEADER_BYTES, Upload
+from app.disk import Room
 from app.errors import InvalidRequest, TooLarge
 from tests.datasets.conftest import CSV, MIB, MakeApi, spec
 
@@ -29,7 +30,7 @@ BODY = part("spec", b'{"a": 1}', "Content-Type: application/json\r\n") + part("f
 
 
 def upload(folder: Path, chunks: list[bytes], max_file_bytes: int = 1000, max_spec_bytes: int = 100) -> bytes:
-    made = Upload(TYPE, folder, max_file_bytes=max_file_bytes, max_spec_bytes=max_spec_bytes)
+    made = Upload(TYPE, folder, max_file_bytes=max_file_bytes, max_spec_bytes=max_spec_bytes, room=Room(0))
     try:
         for chunk in chunks:
             made.feed(chunk)
@@ -77,7 +78,7 @@ def test_malformed_bodies_are_refused(tmp_path: Path, body: bytes, text: str) ->
 )
 def test_boundaries_are_needed_and_short(tmp_path: Path, kind: str) -> None:
     with pytest.raises(InvalidRequest):
-        Upload(kind, tmp_path, max_file_bytes=1, max_spec_bytes=1)
+        Upload(kind, tmp_path, max_file_bytes=1, max_spec_bytes=1, room=Room(0))
 
 
 def test_limits_are_exact(tmp_path: Path) -> None:
