@@ -3,6 +3,9 @@
 A canary's target is so far away that its gradient is clipped to C in every step and points along its own coordinate.
 Each coordinate of the released weights is then a Gaussian mechanism of its own with sensitivity C, whatever the
 optimizer does with it. The audit therefore needs σ alone: μ = √T/σ.
+
+The kind `network` is another test: jobs on two neighbouring data sets, of which the audit guesses which one each job
+trained on (scrimp.audit.planting.plant_neighbours).
 """
 
 from __future__ import annotations
@@ -11,9 +14,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-# Where a data set's canaries lie: sparse words, words of users with several records each, or a dense array.
-Layout = Literal["words", "users", "array"]
-Released = Literal["weight", "mean", "scores"]
+# Where a data set's canaries lie: sparse words, words of users with several records each, or a dense array; or two data
+# sets that differ in one record.
+Layout = Literal["words", "users", "array", "neighbours"]
+Released = Literal["weight", "mean", "scores", "output"]
 STEPS, SIGMA = 4, 1.0  # μ = 2: rates of a few per cent are the most informative
 SCORE_POINTS, SCORE_MU = 11, 3.0  # μ² = 99 of a cap of ε = 100
 ONE, SAMPLED = 1.0, 10  # C; the least number of Poisson steps
@@ -30,10 +34,12 @@ class Kind:
         name: its name in the report.
         optimizer: its job's optimizer; `learning_rate` is in units of 1/L if `scaled`.
         layout: the layout of its canaries.
-        released: where the audit looks for their traces: model weights, the mean of features, or noisy scores.
+        released: where the audit looks for their traces: model weights, the mean of features, noisy scores, or a
+            network's output.
         sample_rate: q; 1: full batch.
         scaled: the rate is multiplied by L, because g̃ is a sum over L. False for methods without a scale.
         on, metric, points: for scores: the scored part of the data, the metric, and how often.
+        rows_per_pass: the most rows of a pass; None: as many as the service chooses.
     """
 
     name: str
@@ -50,11 +56,17 @@ class Kind:
     on: Literal["holdout", "train"] = "holdout"
     metric: Literal["accuracy", "loss"] = "loss"
     points: int = SCORE_POINTS
+    rows_per_pass: int | None = None
 
     @property
     def of_scores(self) -> bool:
         """Returns True if the audit reads noisy scores."""
         return self.released == "scores"
+
+    @property
+    def of_presence(self) -> bool:
+        """Returns True if the audit guesses which of two neighbouring data sets each job trained on."""
+        return self.layout == "neighbours"
 
     @property
     def has_side(self) -> bool:
@@ -135,8 +147,21 @@ KINDS: tuple[Kind, ...] = (
     _scores("score accuracy", metric="accuracy"),
     _scores("score loss on train", on="train"),
     _scores("score loss of users", layout="users"),
+    # Nearly all records are drawn, so the audit knows where packed ones would stand. Passes are small, so that many
+    # records stand at a pass's end. ε is small, so that a few dozen right guesses contradict it.
+    Kind(
+        "network",
+        layout="neighbours",
+        released="output",
+        model={"kind": "mlp", "hidden": [32], "activation": "relu"},
+        sample_rate=0.999,
+        steps=SAMPLED,
+        noise_multiplier=30.0,
+        learning_rate=0.01,
+        rows_per_pass=128,
+    ),
 )
-QUICK = ("dp_sgd", "dp_adam", "clip adaptive", "poisson", "users", "score loss")
+QUICK = ("dp_sgd", "dp_adam", "clip adaptive", "poisson", "users", "score loss", "network")
 
 
 def chosen(names: str) -> list[Kind]:

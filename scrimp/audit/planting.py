@@ -1,4 +1,7 @@
-"""The audit's own data sets: fair coins decide which canaries are in; each has a coordinate of its own."""
+"""The audit's own data sets: fair coins decide which canaries are in; each has a coordinate of its own.
+
+For guesses of one record's presence there are two neighbouring data sets, and fair coins decide which one a job takes.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +32,9 @@ LOSS_BOUND = 2.0 * math.log(CLASSES)  # a record without a word has half of it, 
 # All but one in 10,000 records are held out, and one is declared for training: scores compute rows for all slots.
 HELD_OUT, DECLARED = 0.9999, 5_001
 
+FEATURES, OTHERS = 8, 300  # of two neighbouring data sets: the records that both have
+DECLARED_NEIGHBOURS = 1000  # as public size of both
+
 
 @dataclass(frozen=True)
 class Planted:
@@ -40,6 +46,7 @@ class Planted:
         places: the canaries' coordinates; for scores, their groups' numbers.
         decoys: coordinates that belong to nobody.
         side: spec and file of public records on the same coordinates.
+        features: of the records that two neighbouring data sets share.
     """
 
     spec: dict[str, Any]
@@ -48,6 +55,7 @@ class Planted:
     places: NDArray[np.int64]
     decoys: NDArray[np.int64]
     side: tuple[dict[str, Any], Path] | None = None
+    features: NDArray[np.float64] | None = None
 
 
 def plant(kind: Kind, name: str, canaries: int, folder: Path, random: np.random.Generator) -> Planted:
@@ -62,6 +70,35 @@ def plant(kind: Kind, name: str, canaries: int, folder: Path, random: np.random.
     if kind.layout == "array":
         return _array(kind, name, min(canaries, MOST_IN_ARRAY), folder, random)
     return _words(kind, name, canaries, folder, random)
+
+
+def plant_neighbours(
+    kind: Kind, names: tuple[str, str], folder: Path, random: np.random.Generator
+) -> tuple[Planted, Planted]:
+    """Writes two data sets: one without the record x, and one that begins with it.
+
+    The other records have the same features. Their targets are far above and far below any output, by turns, so their
+    clipped gradients point in opposite directions and cancel. x has gradient 0 in the first step: features and target
+    are 0. If records are packed, x moves each of them to its neighbour's row. Where kernels treat rows differently,
+    the sum then changes by up to OTHERS · C. Without x, records with high targets stand in even rows: if kernels are
+    right there, these teach the network its output at their features, which moves up. With x it moves down.
+
+    Args:
+        names: of the data sets. Features are random: a service refuses content that it has.
+    """
+    features = random.normal(size=FEATURES).round(4)
+    cells = ",".join(f"{value:.4f}" for value in features)
+    columns = [f"x{number}" for number in range(FEATURES)]
+    # Targets differ a little, so that no two records are equal.
+    others = [f"{cells},{(-1) ** number * (TARGET + number):.0f}" for number in range(OTHERS)]
+    x = ",".join("0" for _ in (*columns, "y"))
+    planted = []
+    for present, name in enumerate(names):
+        file = _written(folder / f"{name}.csv", ",".join((*columns, "y")), [x] * present + others)
+        spec = _spec(kind, name, "csv", {"kind": "columns", "columns": columns}, DECLARED_NEIGHBOURS)
+        planted.append(Planted(spec, file, np.array([bool(present)]), np.arange(1), np.arange(0), None, features))
+    without, with_x = planted
+    return without, with_x
 
 
 def _words(kind: Kind, name: str, canaries: int, folder: Path, random: np.random.Generator) -> Planted:

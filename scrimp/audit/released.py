@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 TYPES = {"F32": "<f4", "F64": "<f8"}
 Certificate = Mapping[str, Any]
 RELEASED_BY = ("noisy_count", "noisy_sum")
+NETWORK_TENSORS = ("1.weight", "1.bias", "3.weight", "3.bias")  # of an `mlp` with one hidden layer
 
 
 def read_tensor(path: Path, name: str) -> Numbers:
@@ -40,6 +41,17 @@ def read_tensor(path: Path, name: str) -> Numbers:
     first, last = header[name]["data_offsets"]
     values = np.frombuffer(content[start + first : start + last], dtype=np.dtype(TYPES[header[name]["dtype"]]))
     return np.asarray(values, dtype=np.float64)
+
+
+def output_at(features: Numbers, tensors: Mapping[str, Numbers]) -> float:
+    """w₂ · max(0, W₁ x + b₁) + b₂, the output of a network with one hidden layer.
+
+    Args:
+        tensors: NETWORK_TENSORS, each flat.
+    """
+    first, first_bias, second, second_bias = (tensors[name] for name in NETWORK_TENSORS)
+    hidden = np.maximum(first.reshape(len(first_bias), len(features)) @ features + first_bias, 0.0)
+    return float(second @ hidden + second_bias[0])
 
 
 def scores_of(kind: Kind, certificate: Certificate, metrics: Iterable[MetricPoint]) -> dict[int, list[float]]:

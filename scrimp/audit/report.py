@@ -13,9 +13,10 @@ COLUMNS = ("kind", "in / out", "charged ε", "charged μ", "fitted μ", "at leas
 LIMITS = """
 What this says: for an honest service, an audit like this one finds a fault with probability at most {alarm:g}. "At
 least" means that no mechanism with a smaller μ explains the result. The audit never says "at most": it does not find a
-leak that these canaries do not touch, or one that is too small for their number. All models are linear, and their
-passes are too simple to show how other records' number or place affects a record's rounding. Not audited: scores of
-next items and of tokens, noisy frequencies of items, studies, times and sizes."""
+leak that these canaries do not touch, or one that is too small for their number. All models but that of `network` are
+linear, and their passes are too simple to show how other records' number or place affects a record's rounding.
+`network` shows it if a record moves others by one row and kernels tell these rows apart. Not audited: scores of next
+items and of tokens, noisy frequencies of items, studies, times and sizes."""
 
 
 def row(result: Result) -> tuple[str, ...]:
@@ -35,6 +36,12 @@ def notes(report: Report) -> Iterator[str]:
             yield (
                 f"{result.kind}: at ε = {excess.epsilon:.2f} δ is at least {excess.found_delta:.4f}, but "
                 f"{excess.claimed_delta:.2g} is claimed ({', '.join(result.jobs)})"
+            )
+        if (guesses := result.finding.guesses) is not None:
+            yield (
+                f"{result.kind}: {guesses.right} of {guesses.trials} guesses of one record's presence are right: "
+                f"ε is at least {guesses.epsilon(result.delta):.3g} at δ = {result.delta:g}; "
+                f"{result.epsilon:.3g} is charged"
             )
         yield from (f"{result.kind}: {problem}" for problem in result.problems)
     for pair in report.pairs:

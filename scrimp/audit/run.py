@@ -16,9 +16,17 @@ import numpy as np
 
 from scrimp.audit.claims import claim_of
 from scrimp.audit.kinds import SCORE_MU, Kind
-from scrimp.audit.planting import GROUPS, LOSS_BOUND, Planted, plant
-from scrimp.audit.released import charged_scores_mu, read_tensor, scores_of, uncharged
-from scrimp.audit.statistics import Agreement, Claim, Finding, agreement, examine, quantile_thresholds
+from scrimp.audit.planting import GROUPS, LOSS_BOUND, Planted, plant, plant_neighbours
+from scrimp.audit.released import NETWORK_TENSORS, charged_scores_mu, output_at, read_tensor, scores_of, uncharged
+from scrimp.audit.statistics import (
+    Agreement,
+    Claim,
+    Finding,
+    agreement,
+    examine,
+    examine_guesses,
+    quantile_thresholds,
+)
 from scrimp.client import Client
 from scrimp.errors import ScrimpError
 from scrimp.models import Job
@@ -32,6 +40,8 @@ SPREAD = (-1.0, -0.5, 0.0, 0.5, 1.0)  # of thresholds, in standard deviations ar
 SHARING = 10  # jobs of one data set: their prices add up to half of its cap
 REGISTERING = 2  # data sets at once: as many as a service parses by default
 SCORE_SHARE = 8  # scores have fewer canaries than weights by this factor: a job's are 50 · points
+# A job tells one guess: as many jobs as canaries by this factor, and never fewer than can contradict an ε.
+GUESS_SHARE, FEWEST_GUESSES = 250, 24
 WEIGHTS = "model.safetensors"
 Slot = tuple[str, int]
 
@@ -123,6 +133,8 @@ class Audit:
     name: str = "audit"
     timeout_s: float = 600.0
     _noise: list[tuple[_Job, Numbers]] = field(default_factory=list)
+    # The coins: nobody else knows them before the jobs have ended.
+    _random: np.random.Generator = field(default_factory=np.random.default_rng)
 
     def run(self) -> Report:
         """Runs every kind's jobs, as many at once as there are workers.
@@ -143,23 +155,28 @@ class Audit:
         """The level of each single test: all together fail as often as `false_alarm`. Fixed before any
         result is read."""
         comparable = sum(kind.comparable for kind in self.kinds)
-        return self.false_alarm / (2 * len(SPREAD) * len(self.kinds) + math.comb(comparable, 2))
+        bounds = sum(2 if kind.of_presence else 2 * len(SPREAD) for kind in self.kinds)
+        return self.false_alarm / (bounds + math.comb(comparable, 2))
 
     def _slots(self) -> dict[str, list[Slot]]:
-        """The data sets of each kind's jobs: as many jobs share one as its cap admits; a job of scores has its own."""
+        """The data sets of each kind's jobs: as many jobs share one as its cap admits; a job of scores has its own. For
+        guesses a coin decides: 0 is the data set without the record, 1 the one with it."""
         numbers: Counter[str] = Counter()
         slots: dict[str, list[Slot]] = {}
         for kind in self.kinds:
             if kind.of_scores:
                 jobs = math.ceil(self.canaries / SCORE_SHARE / (GROUPS * kind.points))
                 slots[kind.name] = [(kind.name, number) for number in range(jobs)]
+            elif kind.of_presence:
+                jobs = max(FEWEST_GUESSES, self.canaries // GUESS_SHARE)
+                slots[kind.name] = [(kind.name, int(coin)) for coin in self._random.integers(2, size=jobs)]
             else:
                 slots[kind.name] = [(kind.layout, numbers[kind.layout] // SHARING)]
                 numbers[kind.layout] += 1
         return slots
 
     def _datasets(self, slots: Mapping[str, Sequence[Slot]], folder: Path) -> dict[Slot, _Registered]:
-        random = np.random.default_rng()  # the coins: nobody else knows them before the jobs have ended
+        random = self._random
         tag = random.bytes(4).hex()
         firsts: dict[Slot, Kind] = {}
         with_side = {slot for kind in self.kinds for slot in slots[kind.name] if kind.has_side}
@@ -169,7 +186,11 @@ class Audit:
         planted = {
             slot: plant(kind, f"{self.name}-{tag}-{number}", self.canaries, folder, random)
             for number, (slot, kind) in enumerate(firsts.items())
+            if not kind.of_presence
         }
+        for kind in (each for each in self.kinds if each.of_presence):
+            names = (f"{self.name}-{tag}-without", f"{self.name}-{tag}-with")
+            planted |= {(kind.name, at): one for at, one in enumerate(plant_neighbours(kind, names, folder, random))}
 
         def register(slot: Slot) -> _Registered:
             each = planted[slot]
@@ -181,24 +202,9 @@ class Audit:
             return dict(zip(planted, pool.map(register, planted), strict=True))
 
     def _submit(self, kind: Kind, on: _Registered) -> _Job:
-        batch = math.ceil(kind.sample_rate * on.planted.spec["privacy"]["records"])
-        rate = kind.learning_rate * (batch if kind.scaled else 1.0)
-        optimizer = {**kind.optimizer, "learning_rate": rate}
-        optimizer |= {"public_dataset": on.side} if kind.has_side else {}
-        optimizer |= {"learning_rate_adaptive": rate} if kind.delayed else {}
-        sampled = {"kind": "poisson", "expected_batch_size": batch}
-        spec: dict[str, Any] = {
-            "dataset": on.id,
-            "name": f"{self.name}: {kind.name}",
-            "model": dict(kind.model),
-            "optimizer": optimizer,
-            "clipping": dict(kind.clipping),
-            "privacy": {"noise_multiplier": kind.noise_multiplier},
-            "sampling": sampled if kind.sample_rate < 1.0 else {"kind": "full_batch"},
-            "length": {"steps": kind.steps},
-            "evaluation": _evaluation(kind) if kind.of_scores else None,
-        }
-        return _Job(kind, on.planted, on.id, self.client.submit(spec).id)
+        spec = job_spec(kind, on.id, on.planted.spec["privacy"]["records"], on.side)
+        job = self.client.submit(spec | {"name": f"{self.name}: {kind.name}"})
+        return _Job(kind, on.planted, on.id, job.id)
 
     def _examined(self, kind: Kind, jobs: Sequence[_Job], folder: Path) -> Result:
         ended = [self._succeeded(job) for job in jobs]
@@ -206,7 +212,9 @@ class Audit:
         metrics = [self.client.metrics(job.id) for job in jobs]
         posted = [self._posted(job) for job in jobs]
         problems = [each for said in zip(certificates, metrics, posted, strict=True) for each in uncharged(*said)]
-        printed = certificates[0]["epsilon"]
+        # Of guesses each job has its own certificate for one plan; the weakest claim must cover all.
+        weakest = max(certificates, key=lambda each: float(each["epsilon"]["value"]))
+        printed = weakest["epsilon"]
         if kind.of_scores:
             mu = max(charged_scores_mu(kind, *said) for said in zip(certificates, metrics, strict=True))
             claim = Claim.gaussian(mu)
@@ -214,12 +222,30 @@ class Audit:
             present, absent = _by_coin(jobs, scores)
             finding = examine(present, absent, [0.5 + each / SCORE_MU for each in SPREAD], claim, self.level)
         else:
-            claim = claim_of(certificates[0]["events"]["train"], printed["value"], printed["delta"])
-            finding = self._of_weights(kind, jobs[0], ended[0], claim, folder)
+            claim = claim_of(weakest["events"]["train"], printed["value"], printed["delta"])
+            if kind.of_presence:
+                finding = self._of_guesses(jobs, claim, folder)
+            else:
+                finding = self._of_weights(kind, jobs[0], ended[0], claim, folder)
         ids = tuple(job.id for job in jobs)
         return Result(
             kind.name, ids, printed["value"], printed["delta"], claim.mu, claim.exact, finding, tuple(problems)
         )
+
+    def _of_guesses(self, jobs: Sequence[_Job], claim: Claim, folder: Path) -> Finding:
+        """The guess was fixed with the data: x is there if the output is below 0."""
+        guesses = np.array([self._output(job, folder) < 0.0 for job in jobs])
+        truth = np.array([job.planted.inside[0] for job in jobs])
+        return examine_guesses(guesses, truth, claim, self.level)
+
+    def _output(self, job: _Job, folder: Path) -> float:
+        features = job.planted.features
+        if features is None:
+            raise ValueError("only neighbouring data sets have features that all records share")
+        path = self.client.download(job.id, WEIGHTS, folder / f"{job.id}.safetensors")
+        output = output_at(features, {name: read_tensor(path, name) for name in NETWORK_TENSORS})
+        path.unlink()
+        return output
 
     def _of_weights(self, kind: Kind, job: _Job, ended: Job, claim: Claim, folder: Path) -> Finding:
         path = self.client.download(ended.id, WEIGHTS, folder / f"{ended.id}.safetensors")
@@ -252,6 +278,32 @@ class Audit:
             said = agreement(its[places], others[places])
             found.append(Pair((one.kind.name, other.kind.name), said, said.chance > self.level))
         return tuple(found)
+
+
+def job_spec(kind: Kind, dataset: str, records: int, side: str | None = None) -> dict[str, Any]:
+    """The specification of a kind's job.
+
+    Args:
+        dataset, records: its data set, and the declared size.
+        side: the data set of public records, for kinds that need one.
+    """
+    batch = math.ceil(kind.sample_rate * records)
+    rate = kind.learning_rate * (batch if kind.scaled else 1.0)
+    optimizer = {**kind.optimizer, "learning_rate": rate}
+    optimizer |= {"public_dataset": side} if kind.has_side else {}
+    optimizer |= {"learning_rate_adaptive": rate} if kind.delayed else {}
+    sampled = {"kind": "poisson", "expected_batch_size": batch}
+    return {
+        "dataset": dataset,
+        "model": dict(kind.model),
+        "optimizer": optimizer,
+        "clipping": dict(kind.clipping),
+        "privacy": {"noise_multiplier": kind.noise_multiplier},
+        "sampling": sampled if kind.sample_rate < 1.0 else {"kind": "full_batch"},
+        "length": {"steps": kind.steps},
+        "evaluation": _evaluation(kind) if kind.of_scores else None,
+        "runtime": {"physical_batch_size": kind.rows_per_pass or "auto"},
+    }
 
 
 def _evaluation(kind: Kind) -> dict[str, Any]:

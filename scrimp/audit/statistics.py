@@ -16,6 +16,7 @@ Source: Kairouz, Oh & Viswanath 2015, Theorem 2.1 (the inequalities); Clopper & 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -77,14 +78,37 @@ class Excess:
 
 
 @dataclass(frozen=True)
+class Guesses:
+    """How many guesses were right, and what follows.
+
+    Attributes:
+        accuracy: at least this share of guesses is right, or wrong; 1/2 tells nothing.
+    """
+
+    right: int
+    trials: int
+    accuracy: float
+
+    def epsilon(self, delta: float) -> float:
+        """Returns ε⁻: no mechanism that is (ε, δ)-DP with a smaller ε explains the accuracy.
+
+        With fair coins, 2 · accuracy = p + 1 − q; the sum of both inequalities is accuracy ≤ (e^ε + δ)/(1 + e^ε).
+        """
+        if self.accuracy <= delta:
+            return 0.0
+        return max(0.0, math.log((self.accuracy - delta) / (1.0 - self.accuracy)))
+
+
+@dataclass(frozen=True)
 class Finding:
     """One test of one claim.
 
     Attributes:
-        present, absent: how many canaries were in and out.
+        present, absent: how many canaries were in and out; for guesses, jobs with and without the record.
         fitted_mu: Φ⁻¹(p) − Φ⁻¹(q) of the observed rates at the most informative threshold. An estimate, not a bound.
         lower_mu: no Gaussian mechanism with a smaller μ has rates within the bounds. At least this is lost.
         excess: where the claim is exceeded most.
+        guesses: the test is one of guesses.
     """
 
     present: int
@@ -92,6 +116,7 @@ class Finding:
     fitted_mu: float
     lower_mu: float
     excess: Excess
+    guesses: Guesses | None = None
 
     @property
     def stands(self) -> bool:
@@ -134,6 +159,36 @@ def examine(present: Numbers, absent: Numbers, thresholds: Sequence[float], clai
     true, false = ((hit + 0.5) / (len(side) + 1) for hit, side in zip(hits[best], (present, absent), strict=True))
     worst = max((_excess(p, q, claim) for p, q in pairs), key=lambda each: each.amount)
     return Finding(len(present), len(absent), _separation(true, false), max(least[best], 0.0), worst)
+
+
+def examine_guesses(guesses: NDArray[np.bool_], truth: NDArray[np.bool_], claim: Claim, level: float) -> Finding:
+    """Tests a claim on guesses of a record's presence, one for each run of the mechanism.
+
+    Fair, secret coins decided the truth. If every run is private, each guess is right with probability at most a,
+    whatever the earlier ones were, so the number of right guesses is at most Bin(m, a) in distribution. All wrong
+    tells as much as all right. Clopper-Pearson's bound a⁻ obeys a⁻ ≤ e^ε (1 − a⁻) + δ(ε): the pair p = a⁻, q = 1 − a⁻.
+
+    Args:
+        guesses, truth: True for runs with the record.
+        level: of each of the two tests, of right and of wrong guesses.
+
+    Raises:
+        ValueError: there are no guesses.
+    """
+    trials, right = len(guesses), int((guesses == truth).sum())
+    if not trials:
+        raise ValueError("there are no guesses: run at least one job")
+    accuracy = lower_bound(max(right, trials - right), trials, level)
+    fitted = (right + 0.5) / (trials + 1)
+    present = int(truth.sum())
+    return Finding(
+        present,
+        trials - present,
+        _separation(fitted, 1.0 - fitted),
+        max(0.0, _separation(accuracy, 1.0 - accuracy)),
+        _excess(accuracy, 1.0 - accuracy, claim),
+        Guesses(right, trials, accuracy),
+    )
 
 
 def _separation(p: float, q: float) -> float:

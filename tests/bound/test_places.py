@@ -11,19 +11,18 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from torch.overrides import TorchFunctionMode
 
 from app.contracts.job_spec import GruRecModel, MlpModel, TransformerRecModel
 from app.privacy.numerics import grid_slack, sensitivity_slack
 from app.privacy.releases import SCORE
 from tests.bound.worst import C, engine_of, flat, sums_of
 from tests.by_night import but
+from tests.by_place import ByPlace
 from worker.clipping.engine import GradientEngine
 from worker.clipping.totals import Grid
 from worker.data.passes import EMPTY
@@ -38,7 +37,6 @@ from worker.training.self_test import random_parameters, random_records
 
 P = 8
 ROWS = 3 * P + 1  # the last pass is padded
-ODD_ROWS = -0.7  # what the planted kernel multiplies odd rows by
 GRU = GruRecModel(dim=19, layers=3, max_length=6)
 MODELS: dict[str, tuple[Model, int]] = {
     "linear": (Linear(33, 5, bias=True, rows_per_pass=P, dtype=torch.float32), 1),
@@ -51,17 +49,6 @@ MODELS: dict[str, tuple[Model, int]] = {
         2 * 7,
     ),
 }
-PLANTED = {torch.sigmoid, torch.relu, torch.nn.functional.relu, torch.nn.functional.linear, torch.softmax}
-
-
-class _ByPlace(TorchFunctionMode):
-    """Kernels whose odd rows are computed otherwise, forward and backward."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        if func not in PLANTED or out.dim() < 2 or len(out) != P:
-            return out
-        return out * torch.where(torch.arange(P) % 2 == 0, 1.0, ODD_ROWS).to(out.dtype).view(-1, *[1] * (out.dim() - 1))
 
 
 def _of(name: str, gain: float = 30.0) -> tuple[Model, Parameters, Records, GradientEngine]:
@@ -126,7 +113,7 @@ def test_the_planted_kernel_breaks_packed_records(name: str) -> None:
     """As the engine was before: one record more moves all later ones. The test below could not fail otherwise."""
     _, parameters, records, engine = _of(name)
     everyone, most = np.arange(2 * P + 1), 0.0
-    with _ByPlace():
+    with ByPlace(P):
         for first in (0, 1, 2):
             whole, fewer = (
                 flat(engine.private_sum(parameters, Slotted(records, each)))
@@ -141,7 +128,7 @@ def test_the_planted_kernel_breaks_packed_records(name: str) -> None:
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("planted", [False, True])
 def test_one_record_changes_a_sum_by_at_most_c(name: str, planted: bool, n: int) -> None:
-    with _ByPlace() if planted else _threads(torch.get_num_threads()):
+    with ByPlace(P) if planted else _threads(torch.get_num_threads()):
         assert 0.9 < _change(name, n + 1, seed=n) <= _slack(name)
 
 
@@ -149,7 +136,7 @@ def test_one_record_changes_a_sum_by_at_most_c(name: str, planted: bool, n: int)
 @pytest.mark.parametrize("threads", but(range(1, 8), lambda threads: threads in (1, 3)))
 @pytest.mark.parametrize("name", MODELS)
 def test_the_bound_holds_at_each_gain_and_number_of_threads(name: str, threads: int, gain: float) -> None:
-    with _threads(threads), _ByPlace():
+    with _threads(threads), ByPlace(P):
         assert 0.9 < _change(name, P + 3, gain, seed=threads) <= _slack(name)
 
 
@@ -174,7 +161,7 @@ def test_other_rows_never_change_a_bit(name: str) -> None:
     alone[P + 3] = 0
     rest = np.full(ROWS, EMPTY)
     rest[[0, 3, 2 * P, 3 * P]] = [1, 2, 3, 4]
-    with _ByPlace():
+    with ByPlace(P):
         one, others, both = (
             engine.private_sum(parameters, Slotted(records, each)) for each in (alone, rest, np.maximum(alone, rest))
         )
@@ -190,7 +177,7 @@ def test_one_record_changes_a_score_by_at_most_its_bound(name: str, what: str) -
         return
     more = {"accuracy": {}, "loss": {"sensitivity": 8.0}}[what]
     release = SCORE.validate_python({"account": "holdout", "noise_mu": 0.5, "records": 34, "what": what} | more)
-    with _ByPlace():
+    with ByPlace(P):
         for n in (1, P, 2 * P + 1):
             sums = [
                 sums_of(release, model, parameters, Slotted(records, occupants))  # type: ignore[arg-type]

@@ -7,15 +7,20 @@ import sys
 from functools import partial
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from tests.by_place import ByPlace
 from worker.attempt import child, fork_server
 from worker.clipping.engine import Clip
 from worker.messages import Start
 from worker.noise.gaussian import GaussianRelease
+from worker.noise.order import TRAIN, RandomOrder
 from worker.telemetry import Telemetry
 from worker.training import loop
 from worker.training.plan import Plan
 
-HONEST_ATTEMPT, HONEST_INIT = child.run_attempt, GaussianRelease.__init__
+HONEST_ATTEMPT, HONEST_INIT, HONEST_RUN = child.run_attempt, GaussianRelease.__init__, loop.Training.run
 SHARED_KEY = bytes(range(1, 33))
 
 
@@ -56,12 +61,34 @@ def uncharged_scores() -> None:
     Telemetry.may_release = may_release  # type: ignore[method-assign]
 
 
+def by_place() -> None:
+    """Odd rows of a pass are computed otherwise, once the self-test has passed."""
+
+    def run(self: loop.Training) -> loop.Outcome:
+        with ByPlace(self._plan.numerics.rows_per_pass):
+            return HONEST_RUN(self)
+
+    loop.Training.run = run  # type: ignore[method-assign]
+
+
+def in_order(_self: RandomOrder, step: int, count: int, part: int = TRAIN) -> NDArray[np.int64]:
+    """Drawn records stand one after the other, in the data set's order."""
+    return np.arange(count)
+
+
+def by_place_and_packed() -> None:
+    by_place()
+    RandomOrder.of = in_order  # type: ignore[method-assign]
+
+
 FAULTS = {
     "less-noise": partial(noise_times, 0.8),
     "hardly-any-noise": partial(noise_times, 0.01),
     "shared-noise": shared_noise,
     "twice-the-clip": twice_the_clip,
     "uncharged-scores": uncharged_scores,
+    "by-place": by_place,
+    "by-place-and-packed": by_place_and_packed,
 }
 
 

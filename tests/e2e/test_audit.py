@@ -28,7 +28,7 @@ ADAPTIVE_AND_SCORES = ("dp_adam", "score loss")
     ("kinds", "pairs"), but([(ADAPTIVE_AND_SCORES, 0), (QUICK, 10)], lambda case: case[0] is ADAPTIVE_AND_SCORES)
 )
 def test_an_honest_service_passes(service: Service, tmp_path: Path, kinds: tuple[str, ...], pairs: int) -> None:
-    """By night six kinds: plain, adaptive, with a moving norm, sampled, of users, and scores."""
+    """By night seven kinds: plain, adaptive, with a moving norm, sampled, of users, scores, and a network."""
     report = tmp_path / "audit.md"
     ran = audit(service, "--json", "--report", str(report), "--name", "honest", "--kinds", ",".join(kinds))
     assert ran.exit_code == 0, ran.stdout + ran.stderr
@@ -38,7 +38,8 @@ def test_an_honest_service_passes(service: Service, tmp_path: Path, kinds: tuple
         # No more than is charged, and enough of it that a fault of a fifth would be above.
         finding = result["finding"]
         assert finding["lower_mu"] <= result["charged_mu"], result
-        assert finding["fitted_mu"] > 0.65 * result["charged_mu"], result
+        # Guesses of one record's presence are right by chance alone.
+        assert finding["guesses"] or finding["fitted_mu"] > 0.65 * result["charged_mu"], result
         assert result["problems"] == []
     assert len(found["pairs"]) == pairs
     told = report.read_text()

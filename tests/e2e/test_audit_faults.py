@@ -63,6 +63,19 @@ def test_an_uncharged_score_is_found(faulty: Cluster) -> None:
     assert not result.finding.stands and result.finding.lower_mu > result.charged_mu
 
 
+@pytest.mark.nightly  # by day in process: tests/canaries/test_neighbours.py
+@pytest.mark.parametrize("fault", ["by-place", "by-place-and-packed"])
+def test_records_that_move_others_are_found_where_kernels_tell_places_apart(faulty: Cluster, fault: str) -> None:
+    """The kernel alone is no fault: records have rows of their own."""
+    report = audited(faulty, fault, "network")
+    (result,) = report.results
+    guesses = result.finding.guesses
+    assert guesses is not None and guesses.trials == 32 and not result.problems
+    packed = fault == "by-place-and-packed"
+    assert report.passed is not packed, list(notes(report))
+    assert (guesses.epsilon(result.delta) > result.epsilon) is packed
+
+
 @pytest.mark.nightly  # an honest service passes in test_audit.py
 def test_the_same_worker_without_a_fault_passes(faulty: Cluster) -> None:
     report = audited(faulty, "honest", "dp_sgd,clip per_layer,score loss")
