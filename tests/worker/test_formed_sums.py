@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from app.errors import PrivacyError
-from app.privacy.numerics import GROUP, sensitivity_slack
+from app.privacy.numerics import GROUP, grid_unit, sensitivity_slack
 from tests.worker.layers import memory_cost
 from tests.worker.test_float32_sums import flat, largest_change, nasty
 from worker.clipping import methods, scratch, totals
@@ -138,6 +138,29 @@ def test_a_row_that_counts_must_be_finite(library: bool, monkeypatch: pytest.Mon
     gradients = torch.ones(50, 70)
     gradients[49, 69] = torch.inf
     assert torch.isnan(added(gradients, torch.ones(50), GROUP)).all()
+
+
+@pytest.mark.parametrize("library", [True, False])
+@pytest.mark.parametrize("units", [2.0**51, -(2.0**51), 2.0**60])
+def test_a_sum_beyond_the_grid_makes_the_total_nan(
+    units: float, library: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lowest bits would be no integer: a total that looks right. Clipped records cannot reach it."""
+    monkeypatch.setattr(totals, "STEPS", STEPS if library else None)
+    unit = grid_unit(1000, 200, 1.0)
+    gradients, factors = torch.zeros(3, 5), torch.ones(3)
+    gradients[1, 4] = units * unit
+    assert torch.isnan(added(gradients, factors, GROUP)).all()
+    gradients[1, 4] = units / 2.0 * unit if abs(units) == 2.0**51 else 0.0
+    assert torch.equal(added(gradients, factors, GROUP), gradients.sum(dim=0).double())
+
+
+@pytest.mark.parametrize(("rows", "width", "factors", "group"), [(3, 4, 3, 0), (3, 4, 2, 8), (3, 5, 3, 8), (201, 4, 201, 8)])
+def test_sizes_that_the_slack_does_not_cover_are_refused(rows: int, width: int, factors: int, group: int) -> None:
+    """A pass has 200 rows here. A group of 0 rows never ended."""
+    sums = GridTotals({"w": torch.zeros(4)}, Clip(1.0), Grid(1000, 200))
+    with pytest.raises(PrivacyError, match="rows|groups"):
+        sums.add_formed("w", torch.zeros(rows, width), torch.zeros(factors), group)
 
 
 @given(st.integers(1, GROUP), st.integers(0, 2**31))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import NamedTuple
 
 import torch
@@ -203,7 +204,7 @@ class Dense:
 
     def of_views(self, each: int) -> Dense:
         """See Outer.of_views: the sum over a record's views."""
-        return Dense(self.gradients.unflatten(0, (-1, each)).sum(dim=1))
+        return Dense(_sum_in_order(self.gradients.unflatten(0, (-1, each)).unbind(dim=1)))
 
 
 Term = Outer | Rows | Dense
@@ -219,13 +220,13 @@ class Merged:
 
     @classmethod
     def of(cls, terms: Sequence[Term]) -> Merged:
-        """Merges terms of one kind: joins positions, adds dense gradients."""
+        """Merges terms of one kind: joins positions, adds dense gradients in the order of the parameter's uses."""
         outers = [each for each in terms if isinstance(each, Outer)]
         rows = [each for each in terms if isinstance(each, Rows)]
         dense = [each.gradients for each in terms if isinstance(each, Dense)]
         outer = _joined_outer(outers) if outers else None
         row = _joined_rows(rows) if rows else None
-        return cls(outer, row, Dense(torch.stack(dense).sum(dim=0) if len(dense) > 1 else dense[0]) if dense else None)
+        return cls(outer, row, Dense(_sum_in_order(dense)) if dense else None)
 
     def __len__(self) -> int:
         return next((each.tensors[0].shape[0] for each in (self.outer, self.rows, self.dense) if each is not None), 0)
@@ -280,6 +281,12 @@ class Merged:
             self.rows.dense_onto(gradients)
         gradients = gradients.view(len(self), *shape)
         return gradients + self.dense.gradients.reshape(gradients.shape) if self.dense else gradients
+
+
+def _sum_in_order(gradients: Sequence[Tensor]) -> Tensor:
+    """((g_1 + g_2) + g_3) + …, the same additions at every place: `stack().sum(0)` adds the last places by other code,
+    in another order."""
+    return reduce(torch.add, gradients)
 
 
 def _joined_outer(outers: list[Outer]) -> Outer:

@@ -15,6 +15,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from app.errors import PrivacyError
 from app.privacy.numerics import grid_unit
 from worker.clipping.engine import Clip
 from worker.data.placed import device_of
@@ -29,7 +30,8 @@ PIECE = 2**16  # numbers that are converted together on a processor: they stay i
 # Adding it to a number below 2⁵¹ rounds to the nearest integer, which the lowest bits of the sum then hold.
 WHOLE = 1.5 * 2.0**52
 WHOLE_BITS = int(torch.tensor(WHOLE, dtype=torch.float64).view(torch.int64))
-COUNT, BROKEN = 0, 1  # the places behind the parameters: twice the count of half counts, and sums that are not finite
+LARGEST = 2.0**51  # units of a sum that is added
+COUNT, BROKEN = 0, 1  # the places behind the parameters: twice the count of half counts, and sums out of range
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,10 @@ class Totals(Protocol):
         Args:
             gradients: float32 (n, numbers), undivided.
             factors: float32 (n,). A record with factor 0 adds nothing, whatever its numbers are.
+            group: at least 1.
+
+        Raises:
+            PrivacyError: the sizes differ, or more rows than one pass has: the slack would not cover their rounding.
         """
         ...
 
@@ -120,6 +126,7 @@ class FloatTotals:
 
     def add_formed(self, name: str, gradients: Tensor, factors: Tensor, group: int) -> None:
         """See Totals.add_formed."""
+        _require_sizes(gradients, factors, self._sums[name].numel(), group)
         for of, by in zip(gradients.split(group), factors.split(group), strict=True):
             self._sums[name].view(-1).add_(in_float32(of, by))
 
@@ -135,19 +142,20 @@ class GridTotals:
     """Adds integers, multiples of `grid_unit(N, P, C)`.
 
     Guarantee: the result is a function of the passes' sums as a set. Sums of at most N records clipped to C stay below
-    2⁶² units. A pass's sum that is not finite makes the whole total NaN, which no release accepts.
+    2⁶² units. A sum that is not finite, or has 2⁵¹ units or more, makes the whole total NaN, which no release accepts.
     """
 
     def __init__(self, parameters: Mapping[str, Tensor], clip: Clip, grid: Grid) -> None:
         self._unit = grid_unit(grid.records, grid.rows, clip.max_grad_norm)
-        self._clip, self._ranks = clip, grid.ranks
+        self._clip, self._ranks, self._rows = clip, grid.ranks, grid.rows
         self._shards = Shards.of(parameters, grid.ranks) if grid.sharded else None
         sizes = [value.numel() for value in parameters.values()]
         self._flat = torch.zeros(sum(sizes) + 2, dtype=torch.int64, device=device_of(dict(parameters)))
         *parts, self._rest = self._flat.split([*sizes, 2])
         self._parts = dict(zip(parameters, parts, strict=True))
-        self._check = torch.zeros((), dtype=torch.float64, device=self._flat.device)  # not finite: a sum was not
-        self._broken = False  # so did the compiled parts find
+        self._check = torch.zeros((), dtype=torch.float64, device=self._flat.device)  # NaN: a sum was out of range
+        self._broken = False  # the same, of the compiled parts
+        self._nan = self._check + torch.nan
         self._whole = torch.full((), WHOLE, dtype=torch.float64, device=self._flat.device)
         self._shapes = {name: value.shape for name, value in parameters.items()}
 
@@ -163,21 +171,24 @@ class GridTotals:
     def add_formed(self, name: str, gradients: Tensor, factors: Tensor, group: int) -> None:
         """See Totals.add_formed."""
         totals, inverse = self._parts[name], 1.0 / self._unit
-        finite = None if STEPS is None else STEPS.add_formed(totals, gradients, factors, group, inverse)
-        if finite is not None:
-            self._broken |= not finite
+        _require_sizes(gradients, factors, len(totals), group)
+        if len(factors) > self._rows:
+            raise PrivacyError(f"{len(factors)} rows were added together, and a pass has {self._rows}")
+        in_range = None if STEPS is None else STEPS.add_formed(totals, gradients, factors, group, inverse)
+        if in_range is not None:
+            self._broken |= not in_range
             return
         for of, by in zip(gradients.split(group), factors.split(group), strict=True):
             self._add(totals, in_float32(of, by))
 
     def _add(self, totals: Tensor, sums: Tensor) -> None:
         """Adds sums, rounded to the grid; overwrites them if they are in float64."""
-        finite = STEPS.add_on_grid(totals, sums, 1.0 / self._unit) if STEPS is not None else None
-        if finite is not None:
-            self._broken |= not finite
+        in_range = STEPS.add_on_grid(totals, sums, 1.0 / self._unit) if STEPS is not None else None
+        if in_range is not None:
+            self._broken |= not in_range
             return
         for total, part in zip(_pieces(totals), _pieces(sums.double()), strict=True):
-            self._check += part.sum()
+            self._check += torch.where(part.abs() < LARGEST * self._unit, part, self._nan).sum()
             # The unit is a power of two, so the product is exact and the addition rounds once.
             torch.add(self._whole, part, alpha=1.0 / self._unit, out=part)
             total.add_(part.view(torch.int64).sub_(WHOLE_BITS))
@@ -205,7 +216,7 @@ class GridTotals:
         return own, dict(zip(shards.own, parts, strict=True))
 
     def _scaled(self, flat: Tensor, parts: Parameters, count: Tensor | None) -> Parameters:
-        """Integers as multiples of the unit, in their own memory; NaN if a sum of any rank is not finite."""
+        """Integers as multiples of the unit, in their own memory; NaN if a sum of any rank was out of range."""
         if count is not None:
             count.copy_(self._rest[COUNT].double() / 2.0)
         nan = flat.new_full((), torch.nan, dtype=torch.float64)
@@ -215,6 +226,12 @@ class GridTotals:
                 part.view(torch.float64).copy_(part).mul_(scale)
         shapes = self._shapes if self._shards is None else {}
         return {name: part.view(torch.float64).view(shapes.get(name, part.shape)) for name, part in parts.items()}
+
+
+def _require_sizes(gradients: Tensor, factors: Tensor, numbers: int, group: int) -> None:
+    if gradients.shape != (len(factors), numbers) or group < 1:
+        sizes = f"{tuple(gradients.shape)} gradients and {len(factors)} factors in groups of {group}"
+        raise PrivacyError(f"{sizes} do not add up to {numbers} numbers")
 
 
 def in_float32(gradients: Tensor, factors: Tensor) -> Tensor:

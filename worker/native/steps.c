@@ -13,6 +13,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 #define WHOLE 0x1.8p+52 /* added to a number below 2^51, it leaves the nearest integer in the lowest bits */
+#define LARGEST 0x1p51
 #define BLOCK 1024
 #define LANES 32  /* sums of a row's squares, side by side */
 #define TILE 2048 /* numbers of a group's sum: in the first cache */
@@ -43,7 +44,8 @@ INLINE void narrow(float *out, const float *in, const double *factors, int64_t r
     }
 }
 
-/* totals += nearest(sums * inverse), the inverse a power of two. Returns 0 if all sums are finite. */
+/* totals += nearest(sums * inverse), the inverse a power of two. Returns 0 if |sum * inverse| < 2^51 for all sums: NaN
+ * and infinities are not, and beyond it the lowest bits are no integer. */
 #define ADD_ON_GRID(name, type)                                                                                        \
     INLINE int64_t name(int64_t *totals, const type *sums, int64_t count, double inverse) {                            \
         uint64_t whole;                                                                                                \
@@ -54,11 +56,11 @@ INLINE void narrow(float *out, const float *in, const double *factors, int64_t r
             const int64_t end = count - start < BLOCK ? count : start + BLOCK;                                         \
             int64_t any = 0;                                                                                           \
             for (int64_t i = start; i < end; i++) {                                                                    \
-                const double sum = (double)sums[i], rounded = sum * inverse + shift;                                   \
-                uint64_t bits; /* wraps where a sum is not finite, as torch does */                                    \
+                const double units = (double)sums[i] * inverse, rounded = units + shift;                               \
+                uint64_t bits; /* wraps where a sum is out of range, as torch does */                                  \
                 memcpy(&bits, &rounded, sizeof bits);                                                                  \
                 totals[i] = (int64_t)((uint64_t)totals[i] + (bits - whole));                                           \
-                any |= !(__builtin_fabs(sum) <= DBL_MAX);                                                              \
+                any |= !(__builtin_fabs(units) < LARGEST);                                                             \
             }                                                                                                          \
             found |= any;                                                                                              \
         }                                                                                                              \
@@ -116,7 +118,7 @@ INLINE float masked(float factor, uint32_t mask, float number) {
     return product;
 }
 
-/* totals += nearest(sum * inverse) for each group's sum of factor * row in float, row by row. 0: all sums are finite. */
+/* totals += nearest(sum * inverse) for each group's sum of factor * row in float, row by row. 0: see add_on_grid. */
 INLINE int64_t add_formed(int64_t *totals, const float *in, const float *factors, int64_t rows, int64_t group,
                           int64_t width, double inverse) {
     int64_t found = 0;

@@ -105,10 +105,10 @@ class Steps:
         """totals += nearest(sums · inverse), in int64 from float64 or float32.
 
         Args:
-            inverse: a power of two; |sums · inverse| < 2⁵¹.
+            inverse: a power of two.
 
         Returns:
-            True if all sums are finite; None if nothing was done.
+            True if |sums · inverse| < 2⁵¹ for all; False if the totals are of no use; None if nothing was done.
         """
         narrow = _flat(sums, torch.float32)
         wide = _flat(sums, torch.float64)
