@@ -118,9 +118,18 @@ def _released(body: Json) -> list[str]:
 def _of_one(released: Json, weights: str) -> list[str]:
     found = [weights] if released["weights"] else []
     for each in released["metrics"]:
-        noise = f"with noise of ± {each['std']:.2g}" if each["std"] else "exactly, as it is public"
-        found.append(f"{each['name']} on the {each['on']} part after step {each['step']}, {noise}")
+        found.append(f"{each['name']} on the {each['on']} part after step {each['step']}, {_noise(each)}")
     return found
+
+
+def _noise(number: Json) -> str:
+    """How a number was released. Most of those that cost nothing more still carry the noise of their release."""
+    if number["released_by"] == "public_data":
+        return "exactly, as it is public"
+    noise = f"with noise of ± {number['std']:.2g}" if number["std"] else "as it is"
+    if number["released_by"] == "post_processing":
+        return f"{noise}: computed from noisy numbers that were charged"
+    return noise
 
 
 def _trust(body: Json) -> list[str]:
@@ -135,13 +144,26 @@ def _trust(body: Json) -> list[str]:
 
 
 def _composition(body: Json) -> list[str]:
-    cap, kind = body["cap"], body["filter"]["kind"]
+    cap, kind, ledger = body["cap"], body["filter"]["kind"], body["ledger"]
+    what = "each block of this data set" if isinstance(ledger, list) else "this data set"
     return [
-        f"all jobs on this data set together stay within its cap ({FILTERS.get(kind, kind)}), also if each is chosen "
+        f"all jobs on {what} together stay within its cap ({FILTERS.get(kind, kind)}), also if each is chosen "
         "after the results of others, and if analysts collude",
         f"when this was issued the cap was ε = {cap['epsilon']} at δ = {cap['delta']}",
         "the data set's owner may raise the cap: its ledger has the largest one",
-        f"this job is entry {body['ledger']['entry_seq']} of the data set's ledger",
+        *_entries(body),
+    ]
+
+
+def _entries(body: Json) -> list[str]:
+    """Where the job was charged: on the data set's ledger, or in full on that of each block that it read."""
+    ledger, thing = body["ledger"], _thing(body)
+    if not isinstance(ledger, list):
+        return [f"this job is entry {ledger['entry_seq']} of the data set's ledger"]
+    return [
+        f"each {thing} lies in one block, and each block that this job read was charged its whole cost",
+        *(f"this job is entry {each['entry_seq']} of the ledger of block {each['block']}" for each in ledger),
+        f"it read no other block: {thing}s there lost nothing by it",
     ]
 
 

@@ -14,8 +14,13 @@ LABELS = {"accuracy": "accuracy (fraction correct)", "loss": "loss (mean)"}
 
 @dataclass(frozen=True)
 class Curve:
-    """One metric's chart, and how its numbers were released."""
+    """One metric's chart, and how its numbers were released.
 
+    Attributes:
+        name: the metric's, or that of a number that comes with it, such as `accuracy:rare`.
+    """
+
+    name: str
     on: str
     released_by: str
     chart: Chart
@@ -52,4 +57,4 @@ def _curve(name: str, metrics: list[MetricView], steps: int) -> Curve:
     line = Line(name, points_of(metrics, MOST_POINTS), spread="band")
     last = max(steps, metrics[-1].step)
     chart = Chart(f"curve-{name}", f"{name} by training step", steps_axis(last), values_axis(name, metrics), [line])
-    return Curve(on=metrics[-1].on, released_by=metrics[-1].released_by, chart=chart)
+    return Curve(name=name, on=metrics[-1].on, released_by=metrics[-1].released_by, chart=chart)

@@ -99,6 +99,36 @@ def test_what_else_a_job_did_is_said(signed: dict[str, Any]) -> None:
     assert "several records of one person" not in found["Not covered"]
 
 
+def test_each_block_s_ledger_is_named(signed: dict[str, Any]) -> None:
+    body = copy.deepcopy(signed["certificate"])
+    settled = body["ledger"]
+    body["ledger"] = [
+        settled | {"block": label, "dataset": f"ds_{label}", "content_hmac": "", "entry_seq": seq}
+        for label, seq in (("first", 3), ("2026-10", 7))
+    ]
+    found = said(body)["Composition"]
+    assert "all jobs on each block of this data set together stay within its cap" in found
+    for each in ("entry 3 of the ledger of block first", "entry 7 of the ledger of block 2026-10"):
+        assert each in found
+    assert "records there lost nothing" in found
+
+
+def test_what_costs_nothing_more_is_not_said_to_be_public(signed: dict[str, Any]) -> None:
+    """The clipping norm was computed from noisy counts, and a group's score from noisy sums."""
+    body = copy.deepcopy(signed["certificate"])
+    derived = {"step": 50, "on": "train", "released_by": "post_processing"}
+    public = {"name": "loss", "step": 50, "on": "holdout", "std": 0.0, "released_by": "public_data"}
+    body["released"]["metrics"] = [
+        derived | {"name": "clipping_norm", "std": 0.0},
+        derived | {"name": "accuracy:rare", "std": 0.02},
+        public,
+    ]
+    _, norm, group, exact = said(body)["What left the service"].split("\n")
+    assert norm.endswith("as it is: computed from noisy numbers that were charged")
+    assert group.endswith("with noise of ± 0.02: computed from noisy numbers that were charged")
+    assert exact.endswith("exactly, as it is public")
+
+
 def test_an_epsilon_is_never_shown_smaller(signed: dict[str, Any]) -> None:
     body = copy.deepcopy(signed["certificate"])
     body["epsilon"]["value"] = 1.00001

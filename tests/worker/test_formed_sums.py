@@ -155,7 +155,9 @@ def test_a_sum_beyond_the_grid_makes_the_total_nan(
     assert torch.equal(added(gradients, factors, GROUP), gradients.sum(dim=0).double())
 
 
-@pytest.mark.parametrize(("rows", "width", "factors", "group"), [(3, 4, 3, 0), (3, 4, 2, 8), (3, 5, 3, 8), (201, 4, 201, 8)])
+@pytest.mark.parametrize(
+    ("rows", "width", "factors", "group"), [(3, 4, 3, 0), (3, 4, 2, 8), (3, 5, 3, 8), (201, 4, 201, 8)]
+)
 def test_sizes_that_the_slack_does_not_cover_are_refused(rows: int, width: int, factors: int, group: int) -> None:
     """A pass has 200 rows here. A group of 0 rows never ended."""
     sums = GridTotals({"w": torch.zeros(4)}, Clip(1.0), Grid(1000, 200))
