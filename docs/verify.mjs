@@ -1,6 +1,7 @@
 // Verifies a Scrimp certificate on any machine with Node 18 or newer, without packages and without the service.
 //
-//   node verify.mjs CERTIFICATE --public-key KEY [FILE ...]
+//   node verify.mjs CERTIFICATE --public-key KEY [--require-checkpoint] [--witness KEY ...]
+//                   [--checkpoint FILE ...] [--proof FILE ...] [FILE ...]
 //
 // CERTIFICATE: the document of GET /v1/jobs/{id}/certificate, or its envelope alone. KEY: the service's public key, base64
 // of 32 bytes, as its owner gave it to you; never one that came with the certificate. FILEs: what the job delivered. Each
@@ -9,7 +10,12 @@
 // the envelope holds, and name this key. The document's own `signature`, over canonical JSON, is for
 // `scrimp certificates verify`: Python writes numbers as JavaScript does not.
 //
-// Exit status: 0 if all holds, 1 if something does not, 2 if the input cannot be read.
+// --require-checkpoint: each ledger that was charged must have a checkpoint. --witness KEY (NAME+hash+key): this witness
+// must have cosigned it; so there must be one. --checkpoint FILE: a checkpoint from elsewhere, such as the witness, in
+// place of the certificate's. --proof FILE: what leads to it, as `scrimp ledger proof` prints it.
+//
+// Exit status: 0 if all holds and the given key signed it; 1 if something does not hold; 2 if the input cannot be read, or
+// if no key was given: the document is then intact, but anybody can sign one.
 import { createHash, createPublicKey, verify } from "node:crypto";
 import { readFileSync } from "node:fs";
 import { basename } from "node:path";
@@ -26,21 +32,45 @@ function stop(status, text) {
   process.exit(status);
 }
 
-function read() {
-  const words = process.argv.slice(2);
-  const at = words.indexOf("--public-key");
-  if (at < 0 || words.length < at + 2) stop(2, "usage: node verify.mjs CERTIFICATE --public-key KEY [FILE ...]");
-  const [, key] = words.splice(at, 2);
-  const [path, ...files] = words;
-  const raw = Buffer.from(key, "base64");
-  if (raw.length !== 32) stop(2, "the public key is not 32 bytes in base64");
-  const document = JSON.parse(readFileSync(path, "utf8"));
-  const envelope = document.payload === undefined ? document.envelope : document;
-  if (!envelope) stop(2, "this certificate has no envelope: an earlier version of the service issued it");
-  const found = createPublicKey({ key: Buffer.concat([ED25519_SPKI, raw]), format: "der", type: "spki" });
-  const shown = document.payload === undefined ? document : undefined;
-  return { envelope, files, shown, named: key, key: found, raw };
+const USAGE = `usage: node verify.mjs CERTIFICATE --public-key KEY [--require-checkpoint] [--witness KEY ...]
+       [--checkpoint FILE ...] [--proof FILE ...] [FILE ...]`;
+
+function options() {
+  const found = { "--public-key": [], "--witness": [], "--checkpoint": [], "--proof": [], required: false, files: [] };
+  for (let words = process.argv.slice(2); words.length; words = words.slice(1)) {
+    if (words[0] === "--require-checkpoint") found.required = true;
+    else if (words[0] in found && words[0].startsWith("--")) {
+      if (words.length < 2) stop(2, USAGE);
+      found[words[0]].push(words[1]);
+      words = words.slice(1);
+    } else if (words[0].startsWith("--")) stop(2, USAGE);
+    else found.files.push(words[0]);
+  }
+  if (!found.files.length || found["--public-key"].length > 1) stop(2, USAGE);
+  return found;
 }
+
+function read() {
+  const { required, files: [path, ...files], ...found } = options();
+  const document = JSON.parse(readFileSync(path, "utf8"));
+  const shown = document.payload === undefined ? document : undefined;
+  const envelope = shown === undefined ? document : document.envelope;
+  if (!envelope) stop(2, "this certificate has no envelope: an earlier version of the service issued it");
+  const [trusted] = found["--public-key"];
+  if (trusted === undefined && shown === undefined) stop(2, "an envelope holds no public key: give --public-key, from the service's owner");
+  const named = trusted ?? document.public_key;
+  const raw = Buffer.from(named, "base64");
+  if (raw.length !== 32) stop(2, "the public key is not 32 bytes in base64");
+  const wanted = {
+    checkpoint: required || found["--witness"].length > 0,
+    witnesses: found["--witness"].map(witnessOf),
+    notes: found["--checkpoint"].map((each) => noteOf(readFileSync(each, "utf8"))),
+    proofs: found["--proof"].map((each) => JSON.parse(readFileSync(each, "utf8"))),
+  };
+  return { envelope, files, shown, named, key: keyOf(raw), raw, trusted, wanted };
+}
+
+const keyOf = (raw) => createPublicKey({ key: Buffer.concat([ED25519_SPKI, raw]), format: "der", type: "spki" });
 
 // "DSSEv1", then the length and the bytes of the type and of the payload: what is signed.
 function encoded(type, payload) {
@@ -87,27 +117,134 @@ function rootOf(index, size, leaf, path) {
   return last === 0 ? found : undefined;
 }
 
-// The faults of a certificate's checkpoint, a signed note of C2SP, and of the proofs that its entries are in it.
-// A job on blocks of a data set names a ledger of each.
-function faults(dataset, ledger, key, raw) {
-  if (Array.isArray(ledger)) return ledger.flatMap((each) => faults({ id: each.dataset }, each, key, raw).map((fault) => `block ${each.block}: ${fault}`));
-  if (ledger.checkpoint === undefined) return [];
-  const [body, lines] = ledger.checkpoint.split("\n\n");
-  const [origin, size, root] = body.split("\n");
-  const id = sha256(Buffer.from(`${LOG}\n\x01`), raw).subarray(0, 4);
-  const texts = lines.split("\n").filter((line) => line.startsWith(`\u2014 ${LOG} `)).map((line) => line.split(" ")[2]);
-  const blobs = texts.map((text) => Buffer.from(text, "base64")).filter((blob, at) => blob.toString("base64") === texts[at]);
-  const signed = blobs.some((blob) => blob.subarray(0, 4).equals(id) && verify(null, Buffer.from(`${body}\n`), key, blob.subarray(4)));
-  const found = signed && origin === `${LOG}/${dataset.id}` ? [] : ["the checkpoint is not this ledger's, signed by this key"];
-  const own = ledger.proofs.find((each) => each.entry === ledger.entry_seq);
-  if (own?.hash !== ledger.head) found.push("no proof is of the entry that settled the job");
-  for (const { entry, hash, path } of ledger.proofs) {
-    const leaf = sha256(Buffer.from([0]), Buffer.from(hash, "hex"));
-    const to = entry < 1 || entry > size ? undefined : rootOf(entry - 1, Number(size), leaf, path.map((each) => Buffer.from(each, "base64")));
-    if (to?.toString("base64") !== root) found.push(`entry ${entry} is not in the checkpoint`);
+// RFC 9162, section 2.1.4.2: says if the tree of this size begins with the leaves of the old one.
+function follows(old, oldRoot, size, root, path) {
+  if (old === size) return path.length === 0 && oldRoot.equals(root);
+  if (!(old > 0 && old < size)) return false;
+  let [here, last] = [old - 1, size - 1];
+  while (here % 2 === 1) [here, last] = [Math.floor(here / 2), Math.floor(last / 2)];
+  const parts = here === 0 ? [oldRoot, ...path] : path; // an old tree that is complete is a node of the new one
+  if (parts.length === 0) return false;
+  let [before, after] = [parts[0], parts[0]];
+  for (const each of parts.slice(1)) {
+    if (last === 0) return false;
+    if (here % 2 === 1 || here === last) {
+      [before, after] = [node(each, before), node(each, after)];
+      while (here !== 0 && here % 2 === 0) [here, last] = [here / 2, Math.floor(last / 2)];
+    } else after = node(after, each);
+    [here, last] = [Math.floor(here / 2), Math.floor(last / 2)];
   }
-  console.log(`checkpoint ${size} entries, root ${root}: ${found.length ? "does NOT hold" : `has entries ${ledger.proofs.map((each) => each.entry).join(", ")}`}`);
+  return last === 0 && before.equals(oldRoot) && after.equals(root);
+}
+
+// base64 that has one spelling alone.
+function exact(text) {
+  const found = Buffer.from(text, "base64");
+  if (found.toString("base64") !== text) throw new Error(`this is not base64: ${text}`);
   return found;
+}
+
+// A checkpoint of C2SP: origin, size and root, an empty line, and the lines of its signers.
+function noteOf(text) {
+  const at = text.indexOf("\n\n");
+  const [origin, size, root, ...more] = text.slice(0, at).split("\n");
+  if (at < 0 || !root || more.length || String(Number(size)) !== size || !text.endsWith("\n")) throw new Error("this is not a signed checkpoint");
+  const lines = text.slice(at + 2).split("\n").filter((line) => line.startsWith("\u2014 ")).map((line) => line.split(" "));
+  const signatures = lines.map(([, name, blob]) => ({ name, blob: Buffer.from(blob, "base64"), text: blob }));
+  const whole = signatures.filter(({ blob, text: line }) => blob.toString("base64") === line);
+  return { body: text.slice(0, at + 1), origin, size: Number(size), root: exact(root), signatures: whole };
+}
+
+const LOG_KEY = 1; // the kinds of keys: a log's, and a witness's, whose signature covers its time
+const WITNESS_KEY = 4;
+const idOf = (name, kind, raw) => sha256(Buffer.from(`${name}\n`), Buffer.from([kind]), raw).subarray(0, 4);
+
+function witnessOf(text) {
+  const [name, hash, ...rest] = text.trim().split("+");
+  const bytes = Buffer.from(rest.join("+"), "base64");
+  const raw = bytes.subarray(1);
+  if (bytes[0] === LOG_KEY) stop(2, `this is the key of a log, not of a witness: ${text}`);
+  if (raw.length !== 32 || bytes[0] !== WITNESS_KEY || idOf(name, WITNESS_KEY, raw).toString("hex") !== hash) {
+    stop(2, `this is not a witness's key (NAME+hash+key): ${text}`);
+  }
+  return { name, kind: WITNESS_KEY, raw };
+}
+
+// Says if a key signed a checkpoint.
+function signs({ name, kind, raw }, note) {
+  const id = idOf(name, kind, raw);
+  return note.signatures.some(({ name: signer, blob }) => {
+    if (signer !== name || !blob.subarray(0, 4).equals(id)) return false;
+    if (kind === LOG_KEY) return verify(null, Buffer.from(note.body), keyOf(raw), blob.subarray(4));
+    if (blob.length < 12) return false;
+    const text = `cosignature/v1\ntime ${blob.readBigUInt64BE(4)}\n${note.body}`;
+    return verify(null, Buffer.from(text), keyOf(raw), blob.subarray(12));
+  });
+}
+
+const leafOf = (hash) => sha256(Buffer.from([0]), Buffer.from(hash, "hex"));
+const includes = (entry, hash, path, note) =>
+  entry >= 1 && entry <= note.size && Boolean(rootOf(entry - 1, note.size, leafOf(hash), path.map(exact))?.equals(note.root));
+
+// Says if a proof leads to a checkpoint from elsewhere: from the certificate's own, or from the entry that settled the job.
+function leads(proof, ledger, own, kept) {
+  if (proof.size !== kept.size) return false;
+  if (typeof proof.since === "number") {
+    return own !== undefined && proof.since === own.size && follows(own.size, own.root, kept.size, kept.root, proof.path.map(exact));
+  }
+  return proof.entry === ledger.entry_seq && proof.hash === ledger.head && includes(proof.entry, proof.hash, proof.path, kept);
+}
+
+// A certificate's own checkpoint, if it has one, and what is wrong with it and with the proofs that its entries are in it.
+function ownFaults(origin, ledger, service) {
+  if (ledger.checkpoint == null) return [undefined, []];
+  const [own, found] = [noteOf(ledger.checkpoint), []];
+  if (own.origin !== origin || !signs(service, own)) found.push("the checkpoint is not this ledger's, signed by this key");
+  const settled = ledger.proofs.find((each) => each.entry === ledger.entry_seq);
+  if (settled?.hash !== ledger.head) found.push("no proof is of the entry that settled the job");
+  for (const { entry, hash, path } of ledger.proofs) {
+    if (!includes(entry, hash, path, own)) found.push(`entry ${entry} is not in the checkpoint`);
+  }
+  const said = found.length ? "does NOT hold" : `has entries ${ledger.proofs.map((each) => each.entry).join(", ")}`;
+  console.log(`checkpoint ${own.size} entries, root ${own.root.toString("base64")}: ${said}`);
+  return [own, found];
+}
+
+// The faults of a certificate's checkpoint and of the proofs that its entries are in it; and what lacks of what the reader
+// wants. A job on blocks of a data set names a ledger of each.
+function faults(dataset, ledger, raw, wanted) {
+  if (Array.isArray(ledger)) {
+    return ledger.flatMap((each) => faults({ id: each.dataset }, each, raw, wanted).map((fault) => `block ${each.block}: ${fault}`));
+  }
+  const [origin, service] = [`${LOG}/${dataset.id}`, { name: LOG, kind: LOG_KEY, raw }];
+  let own;
+  let found;
+  try {
+    [own, found] = ownFaults(origin, ledger, service);
+  } catch (error) {
+    return [`the checkpoint or its proofs cannot be read: ${error.message}`];
+  }
+  let note = own;
+  for (const kept of wanted.notes.filter((each) => each.origin === origin)) {
+    if (!signs(service, kept)) found.push("this key did not sign the checkpoint that was given");
+    const same = own !== undefined && own.size === kept.size && own.root.equals(kept.root);
+    if (!same && !wanted.proofs.some((each) => leads(each, ledger, own, kept))) {
+      found.push(`no proof leads to the checkpoint of ${kept.size} entries that was given`);
+    }
+    note = kept;
+  }
+  if (note === undefined) return wanted.checkpoint ? ["it has no checkpoint"] : [];
+  for (const witness of wanted.witnesses) {
+    if (signs(witness, note)) console.log(`witness    ${witness.name} cosigned ${note.size} entries`);
+    else found.push(`${witness.name} did not cosign the checkpoint of ${note.size} entries`);
+  }
+  return found;
+}
+
+function foreign({ dataset, ledger }, notes) {
+  const origins = (Array.isArray(ledger) ? ledger.map((each) => each.dataset) : [dataset.id]).map((id) => `${LOG}/${id}`);
+  const others = notes.filter((each) => !origins.includes(each.origin));
+  return others.map((each) => `a checkpoint of ${each.origin} was given, but the certificate names no such ledger`);
 }
 
 function compared(path, subjects) {
@@ -118,7 +255,7 @@ function compared(path, subjects) {
 }
 
 try {
-  const { envelope, files, key, named, raw, shown } = read();
+  const { envelope, files, key, named, raw, shown, trusted, wanted } = read();
   const statement = opened(envelope, key);
   if (shown !== undefined && !isDeepStrictEqual(shown.certificate, statement.predicate)) {
     stop(1, "FAULT  the document shows another certificate than the one that was signed");
@@ -128,10 +265,13 @@ try {
     stop(1, "FAULT  the document names another key or algorithm than those that signed it");
   }
   tell(statement);
-  const wrong = faults(statement.predicate.dataset, statement.predicate.ledger, key, raw);
+  const { dataset, ledger } = statement.predicate;
+  const wrong = [...faults(dataset, ledger, raw, wanted), ...foreign(statement.predicate, wanted.notes)];
   for (const each of wrong) console.log(`FAULT      ${each}`);
   const found = files.map((path) => compared(path, statement.subject));
-  process.exitCode = found.every(Boolean) && !wrong.length ? 0 : 1;
+  const holds = found.every(Boolean) && !wrong.length;
+  if (holds && trusted === undefined) console.log("signer     intact; signer not checked: give --public-key, from the service's owner");
+  process.exitCode = !holds ? 1 : trusted === undefined ? 2 : 0;
 } catch (error) {
   stop(2, `cannot read this as a certificate: ${error.message}`);
 }

@@ -11,8 +11,8 @@ owner, not from the certificate. The file is a certificate, or its in-toto state
 2. that the printed event tree matches the printed mechanism, and so do σ, q, T, C and δ;
 3. that the printed ε is not below the mechanism's ε.
 
-Exit status: 0 if all hold, 1 if one does not, 2 if the file cannot be read. A holder of the file needs nothing else.
-They trust dp_accounting's mathematics and, through the signature, that the printed mechanism was run.
+Exit status: 0 if all hold, 1 if one does not, 2 if the file cannot be read, or if no key was given. A holder of the file
+needs nothing else. They trust dp_accounting's mathematics and, through the signature, that the printed mechanism was run.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ def recompute(document: Json, public_key: str | None, name: str) -> int:
         return 2
     for fault in faults:
         print(f"FAULT      {fault}")
-    sound = "the certificate holds" if public_key else "the numbers hold; who signed them was not checked"
+    sound = "the certificate holds" if public_key else "the numbers hold; signer not checked: give --public-key"
     print("result     " + ("the certificate does NOT hold" if faults else sound))
-    return 1 if faults else 0
+    return 1 if faults else 0 if public_key else 2
 
 
 def body_of(document: Json) -> Json:

@@ -9,18 +9,19 @@ from typing import Any
 
 from scrimp.errors import MissingPackage
 from scrimp.recompute import TYPES, is_signed_by
-from scrimp.transparency import faults_of
+from scrimp.transparency import NOTHING, Required, faults_of
 
 Json = dict[str, Any]
 UNSIGNED = "the signature does NOT hold"
+UNPROVEN = "the proof does NOT hold"
 
 
-def is_authentic(document: Mapping[str, Any], public_key: str | None = None) -> bool:
-    """Says if all signatures and proofs hold: `problem_of` finds none. Same arguments and errors."""
-    return problem_of(document, public_key) is None
+def is_authentic(document: Mapping[str, Any], public_key: str, required: Required = NOTHING) -> bool:
+    """Says if this key signed a document and all proofs hold: `problem_of` finds none. Same arguments and errors."""
+    return problem_of(document, public_key, required) is None
 
 
-def problem_of(document: Mapping[str, Any], public_key: str | None = None) -> str | None:
+def problem_of(document: Mapping[str, Any], public_key: str | None = None, required: Required = NOTHING) -> str | None:
     """What does not hold of a certificate or of a DSSE envelope; None if all does.
 
     All signatures must, an envelope inside must hold the same body, and the proofs inside must show that the job's
@@ -29,7 +30,8 @@ def problem_of(document: Mapping[str, Any], public_key: str | None = None) -> st
     Args:
         document: a certificate as the service gave it, or its envelope alone.
         public_key: base64 of the key that the reader trusts. Without it a certificate's own key is used: this shows
-            that the document is intact, not who signed it.
+            that the document is intact, not who signed it: a forger's key signs a forger's document.
+        required: what else must hold of its checkpoints.
 
     Raises:
         MissingPackage: `cryptography` is not installed.
@@ -50,8 +52,8 @@ def problem_of(document: Mapping[str, Any], public_key: str | None = None) -> st
             key, body = _raw(str(known["public_key"])), _intact(known, public_key)
         if body is None:
             return UNSIGNED
-        faults = [] if body.get("version") == 1 else faults_of(body, key)
-        return f"the proof does NOT hold: {'; '.join(faults[:3])}" if faults else None
+        faults = [] if body.get("version") == 1 and required == NOTHING else faults_of(body, key, required)
+        return f"{UNPROVEN}: {'; '.join(faults[:3])}" if faults else None
     except (KeyError, TypeError, AttributeError, ValueError):
         return UNSIGNED
 

@@ -179,40 +179,107 @@ def begins_with(kept: Note, dataset_id: str, hashes: Sequence[str]) -> bool:
     return root_of([leaf_of(each) for each in hashes[: kept.size]]) == kept.root
 
 
-def faults_of(certificate: Mapping[str, Any], key: bytes) -> list[str]:
-    """What is wrong with a certificate's checkpoint and with the proofs that its entries are in it.
+@dataclass(frozen=True)
+class Required:
+    """What a reader requires of a certificate's checkpoints, beside proofs that hold.
+
+    Attributes:
+        checkpoint: there is one of each ledger that was charged. Witnesses require this, too.
+        witnesses: each of them cosigned each checkpoint.
+        notes: checkpoints from elsewhere, such as a witness's newest; they replace the certificate's of their ledgers.
+        proofs: answers of `GET /v1/ledger/proof`, which lead to `notes`.
+    """
+
+    checkpoint: bool = False
+    witnesses: tuple[Key, ...] = ()
+    notes: tuple[Note, ...] = ()
+    proofs: tuple[Mapping[str, Any], ...] = ()
+
+
+NOTHING = Required()
+
+
+def faults_of(certificate: Mapping[str, Any], key: bytes, required: Required = NOTHING) -> list[str]:
+    """What is wrong with a certificate's checkpoints and with the proofs that its entries are in them.
 
     Args:
         certificate: the body. One without a checkpoint was issued by an earlier version, or while the ledger was behind
-            its record: nothing is wrong with it.
+            its record: nothing is wrong with it, unless one is required.
         key: the raw key that signed the certificate.
+        required: what else must hold.
     """
-    ledger = certificate["ledger"]
-    if not isinstance(ledger, list):
-        return _faults(ledger, certificate["dataset"]["id"], key)
-    return [f"block {each['block']}: {fault}" for each in ledger for fault in _faults(each, each["dataset"], key)]
+    ledger, dataset_id = certificate["ledger"], certificate["dataset"]["id"]
+    if isinstance(ledger, list):
+        origins = {f"{LOG}/{each['dataset']}" for each in ledger}
+        faults = [
+            f"block {each['block']}: {fault}"
+            for each in ledger
+            for fault in _faults(each, each["dataset"], key, required)
+        ]
+    else:
+        origins, faults = {f"{LOG}/{dataset_id}"}, _faults(ledger, dataset_id, key, required)
+    foreign = [note.origin for note in required.notes if note.origin not in origins]
+    return faults + [f"a checkpoint of {each} was given, but the certificate names no such ledger" for each in foreign]
 
 
-def _faults(ledger: Mapping[str, Any], dataset_id: str, key: bytes) -> list[str]:
-    if ledger.get("checkpoint") is None:
-        return []
-    try:
-        note = Note.parse(ledger["checkpoint"])
-        proofs = [(each["entry"], leaf_of(each["hash"]), decoded(each["path"])) for each in ledger["proofs"]]
-        entries = {each["entry"]: each["hash"] for each in ledger["proofs"]}
-    except (KeyError, TypeError, ValueError) as error:
-        return [f"the checkpoint or its proofs cannot be read: {error}"]
+def _faults(ledger: Mapping[str, Any], dataset_id: str, key: bytes, required: Required) -> list[str]:
+    service, origin = Key(LOG, ED25519, key), f"{LOG}/{dataset_id}"
+    note = None
     faults = []
-    if note.origin != f"{LOG}/{dataset_id}":
-        faults.append("the checkpoint is of another ledger")
-    if note.signed_by(Key(LOG, ED25519, key)) is None:
-        faults.append("the key that signed the certificate did not sign the checkpoint")
+    if ledger.get("checkpoint") is not None:
+        try:
+            note = Note.parse(ledger["checkpoint"])
+            faults = _unproven(ledger, note)
+        except (KeyError, TypeError, ValueError) as error:
+            return [f"the checkpoint or its proofs cannot be read: {error}"]
+        if note.origin != origin:
+            faults.append("the checkpoint is of another ledger")
+        if note.signed_by(service) is None:
+            faults.append("the key that signed the certificate did not sign the checkpoint")
+    for kept in (each for each in required.notes if each.origin == origin):
+        if kept.signed_by(service) is None:
+            faults.append("the key that signed the certificate did not sign the checkpoint that was given")
+        same = note is not None and (note.size, note.root) == (kept.size, kept.root)
+        if not same and not any(_leads(each, ledger, note, kept) for each in required.proofs):
+            faults.append(f"no proof leads to the checkpoint of {kept.size} entries that was given")
+        note = kept
+    if note is None:
+        return ["it has no checkpoint"] if required.checkpoint or required.witnesses else []
+    lacking = [each.name for each in required.witnesses if note.signed_by(each) is None]
+    return faults + [f"{each} did not cosign the checkpoint of {note.size} entries" for each in lacking]
+
+
+def _unproven(ledger: Mapping[str, Any], note: Note) -> list[str]:
+    """What the proofs of a ledger's entries do not show of its checkpoint. Raises KeyError, TypeError, ValueError."""
+    proofs = [(each["entry"], leaf_of(each["hash"]), decoded(each["path"])) for each in ledger["proofs"]]
+    entries = {each["entry"]: each["hash"] for each in ledger["proofs"]}
+    faults = []
     if entries.get(ledger["entry_seq"]) != ledger["head"]:
         faults.append("no proof is of the entry that settled the job")
     for entry, leaf, path in proofs:
         if not includes(entry - 1, note.size, leaf, path, note.root):
             faults.append(f"entry {entry} is not in the checkpoint's tree")
     return faults
+
+
+def _leads(proof: Mapping[str, Any], ledger: Mapping[str, Any], note: Note | None, kept: Note) -> bool:
+    """Says if a proof leads to a kept checkpoint, from the certificate's own or from the entry that settled the job."""
+    try:
+        path = decoded(proof["path"])
+        if proof["size"] != kept.size:
+            return False
+        if proof.get("since") is not None:
+            return (
+                note is not None
+                and proof["since"] == note.size <= kept.size
+                and follows(note.size, note.root, kept.size, kept.root, path)
+            )
+        seq, head = ledger["entry_seq"], ledger["head"]
+        return (proof["entry"], proof["hash"]) == (seq, head) and includes(
+            seq - 1, kept.size, leaf_of(head), path, kept.root
+        )
+    except (KeyError, TypeError, ValueError):
+        return False
 
 
 def exact(text: str) -> bytes:

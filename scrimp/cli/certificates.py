@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import tomllib
 from pathlib import Path
@@ -11,12 +12,15 @@ import typer
 from pydantic import ValidationError
 
 from scrimp.cli import show
-from scrimp.cli.session import FAILED, Session, command, read_json
+from scrimp.cli.session import DONE, FAILED, USAGE, Session, command, read_json
 from scrimp.errors import ScrimpError
 from scrimp.models import SignedCertificate
 from scrimp.signatures import problem_of
+from scrimp.transparency import COSIGNATURE, Key, Note, NotProven, Required
 
 app = typer.Typer(no_args_is_help=True)
+BYTES = 32  # of a raw key
+UNCHECKED = "intact; signer not checked: give --public-key, from the service's owner"
 
 
 @command(app, "show")
@@ -49,27 +53,81 @@ def verify(
     session: Session,
     certificate: Annotated[str, typer.Argument(help="A job's id, or the file of a certificate or of its envelope.")],
     public_key: Annotated[
-        str | None, typer.Option(help="The key that you trust: base64, or a file with it; default: the certificate's.")
+        str | None, typer.Option(help="The key that you trust, from the service's owner: base64, or a file with it.")
+    ] = None,
+    require_checkpoint: Annotated[
+        bool, typer.Option("--require-checkpoint", help="The job's charge must be in a signed checkpoint.")
+    ] = False,
+    witness: Annotated[
+        list[str] | None,
+        typer.Option(help="A witness's key (NAME+hash+key) that must have cosigned the checkpoint; repeat it."),
+    ] = None,
+    checkpoint: Annotated[
+        list[Path] | None,
+        typer.Option(help="A checkpoint from elsewhere, such as a witness, instead of the certificate's; repeat it."),
+    ] = None,
+    proof: Annotated[
+        list[Path] | None,
+        typer.Option(help="What leads to --checkpoint, as `scrimp ledger proof` prints it; repeat it."),
     ] = None,
 ) -> None:
-    """Check a certificate's signature, here. Exit code 1 if it is not valid.
+    """Check a certificate's signature and proofs, here. Exit code 0 only if the key that you trust signed it.
 
-    An envelope has no key of its own: give --public-key. `scrimp certificates recompute` recomputes its ε.
+    Exit code 1 if something does not hold; 2 without --public-key: the document is intact, but anybody can sign one.
+    `scrimp certificates recompute` recomputes its ε.
     """
     document = _document(session, certificate)
-    if public_key is not None and Path(public_key).is_file():
-        public_key = Path(public_key).read_text().strip()
-    if "payloadType" in document and public_key is None:
+    trusted = _trusted(public_key)
+    if "payloadType" in document and trusted is None:
         raise typer.BadParameter("an envelope holds no public key: give --public-key, from the service's owner")
-    problem = problem_of(document, public_key)
-    holds = problem is None
-    key = public_key or document["public_key"]
-    mark, text = ("[red]✗[/]", problem) if problem else ("[green]✓[/]", "the signature holds")
-    told = f"{mark} {text} (public key {key})"
-    answer = {"valid": holds, "public_key": key}
+    required = Required(
+        require_checkpoint,
+        tuple(_witness(each) for each in witness or ()),
+        tuple(_checkpoint(each) for each in checkpoint or ()),
+        tuple(read_json(each) for each in proof or ()),
+    )
+    problem = problem_of(document, trusted, required)
+    key = trusted or document["public_key"]
+    status = FAILED if problem else DONE if trusted else USAGE
+    told = {
+        DONE: f"[green]✓[/] the signature holds (public key {key})",
+        FAILED: f"[red]✗[/] {problem} (public key {key})",
+        USAGE: f"[yellow]![/] {UNCHECKED} (public key {key})",
+    }[status]
+    answer = {"valid": status == DONE, "intact": problem is None, "signer_checked": bool(trusted), "public_key": key}
     session.result(answer, lambda: session.console.print(told, soft_wrap=True))
-    if not holds:
-        raise typer.Exit(FAILED)
+    if status:
+        raise typer.Exit(status)
+
+
+def _trusted(public_key: str | None) -> str | None:
+    """The key that an option names: base64 of 32 bytes, or a file with it."""
+    if public_key is None:
+        return None
+    text = Path(public_key).read_text().strip() if Path(public_key).is_file() else public_key
+    try:
+        if len(base64.b64decode(text, validate=True)) == BYTES:
+            return text
+    except ValueError:
+        pass
+    raise typer.BadParameter(f"--public-key must be base64 of {BYTES} bytes, or a file with it; not {public_key!r}")
+
+
+def _witness(text: str) -> Key:
+    try:
+        key = Key.parse(text)
+    except NotProven as error:
+        raise typer.BadParameter(f"--witness: {error}") from None
+    if key.kind != COSIGNATURE:
+        raise typer.BadParameter(f"--witness: this is the key of a log, not of a witness: {text!r}")
+    return key
+
+
+def _checkpoint(path: Path) -> Note:
+    try:
+        return Note.parse(path.read_text())
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(f"--checkpoint {path}: {error}") from None
 
 
 @command(app, "recompute")
@@ -82,7 +140,8 @@ def recompute_(
 ) -> None:
     """Recompute a certificate's ε here, from the certificate alone. Exit code 1 if it does not hold.
 
-    It uses dp_accounting and nothing of the service. The file scrimp/recompute.py does the same by itself.
+    Exit code 2 without --public-key: the numbers hold, but anybody can sign such a document. It uses dp_accounting and
+    nothing of the service. The file scrimp/recompute.py does the same by itself.
     """
     from scrimp.recompute import recompute
 

@@ -26,7 +26,7 @@ DONE, FAILED, USAGE, REFUSED, INTERRUPTED = 0, 1, 2, 3, 130
 EXIT_CODES = {
     DONE: "done",
     FAILED: "refused or failed; also an invalid chain or signature, and a watched job that did not succeed",
-    USAGE: "wrong usage, or a file that is not a JSON object",
+    USAGE: "wrong usage, a file that is not a JSON object, or a certificate whose signer was not checked",
     REFUSED: "the privacy budget does not cover the request; nothing was charged",
     INTERRUPTED: "interrupted with Ctrl-C; a watched job continues",
 }

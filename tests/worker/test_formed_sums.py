@@ -161,7 +161,7 @@ def test_a_sum_beyond_the_grid_makes_the_total_nan(
 def test_sizes_that_the_slack_does_not_cover_are_refused(rows: int, width: int, factors: int, group: int) -> None:
     """A pass has 200 rows here. A group of 0 rows never ended."""
     sums = GridTotals({"w": torch.zeros(4)}, Clip(1.0), Grid(1000, 200))
-    with pytest.raises(PrivacyError, match="rows|groups"):
+    with pytest.raises(PrivacyError, match=r"rows|groups"):
         sums.add_formed("w", torch.zeros(rows, width), torch.zeros(factors), group)
 
 
