@@ -168,13 +168,20 @@ def _entries(body: Json) -> list[str]:
 
 
 def _numerics(body: Json) -> list[str]:
-    numerics = body.get("numerics")
-    if numerics is None:
+    """Of a study those of its trials, each once."""
+    study = body.get("study")
+    reports = [body.get("numerics")] if study is None else [run.get("numerics") for run in study["runs"]]
+    said = [
+        f"passes in {each['passes']}, sums in {each['sums']}; rounding is paid for: the noise is larger by "
+        f"{each['sensitivity_slack'] - 1.0:.1g} of itself"
+        for each in reports
+        if each is not None
+    ]
+    if not said:
         return ["this certificate does not say in which numbers it was computed"]
     return [
         "noise: a Gaussian over the reals, the sum correctly rounded to a grid; keys are secret and used once",
-        f"passes in {numerics['passes']}, sums in {numerics['sums']}; rounding is paid for: the noise is larger by "
-        f"{numerics['sensitivity_slack'] - 1.0:.1g} of itself",
+        *dict.fromkeys(said),
     ]
 
 

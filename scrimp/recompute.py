@@ -11,8 +11,9 @@ owner, not from the certificate. The file is a certificate, or its in-toto state
 2. that the printed event tree matches the printed mechanism, and so do σ, q, T, C and δ;
 3. that the printed ε is not below the mechanism's ε.
 
-Exit status: 0 if all hold, 1 if one does not, 2 if the file cannot be read, or if no key was given. A holder of the file
-needs nothing else. They trust dp_accounting's mathematics and, through the signature, that the printed mechanism was run.
+Exit status: 0 if all hold, 1 if one does not, 2 if the file cannot be read, or if no key was given. A holder of the
+file needs nothing else. They trust dp_accounting's mathematics and, through the signature, that the printed mechanism
+was run.
 """
 
 from __future__ import annotations

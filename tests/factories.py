@@ -74,6 +74,11 @@ def add_dataset(
     spec = DatasetSpec.model_validate(dataset_spec(**changes))
     records = spec.privacy.records or 10_000
     held_out = round(records * spec.holdout.fraction) if spec.holdout and spec.holdout.kind == "split" else 0
+    shape = Shape(records_train=records - held_out, records_holdout=held_out, features=2, outputs=2, sparse=False)
+    if spec.holdout is not None and spec.holdout.kind == "last_item":
+        shape = shape.model_copy(update={"records_holdout": records})  # the same users
+    if shape.records_holdout and slots:
+        shape = shape.model_copy(update={"slots": slots_for(shape.records_train, shape.records_holdout)})
     with db.write() as session:
         dataset_id = new_id("ds")
         session.add(
@@ -84,14 +89,7 @@ def add_dataset(
                 sensitivity=spec.privacy.sensitivity,
                 declaration=declaration,
                 spec=spec.model_dump(mode="json"),
-                shape=Shape(
-                    records_train=records - held_out,
-                    records_holdout=held_out,
-                    features=2,
-                    outputs=2,
-                    sparse=False,
-                    slots=slots_for(records - held_out, held_out) if held_out and slots else None,
-                ),
+                shape=shape,
                 parts=PartFiles.model_validate(parts or {}),
                 content_sha256="0" * 64,
                 content_hmac="0" * 64,

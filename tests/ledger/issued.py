@@ -1,0 +1,197 @@
+"""A certificate of each kind, issued by the service's own code: admission, an attempt's log, settlement, the relay.
+
+Only training is left out: the test plays the attempt, and says which numbers it released.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, cast
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from app.catalogue import models
+from app.contracts.base import Epsilon
+from app.contracts.job_spec import JobSpec
+from app.db.models import Certificate, Dataset, Job
+from app.jobs import priced, service
+from app.jobs.pricing import PricingService
+from app.keys.service import Caller
+from app.ledger import certificates, checkpoints
+from app.ledger.heads import Heads
+from app.lifecycle.attempts import AttemptLog, Delivered
+from app.lifecycle.events import Number, Part
+from app.privacy.canaries import Finding, coins, decoys, found
+from app.privacy.mechanism import MechanismConfig
+from app.privacy.numerics import NumericsReport
+from tests.datasets.conftest import Api, spec
+from tests.datasets.test_blocks import append, grant, retire, rows
+from tests.factories import add_dataset, add_key, admit, dataset_spec, job_spec, numerics
+from tests.hpo.conftest import PlainPricing, runs_of
+from tests.jobs.stored_cases import BATCHES, CASES, PUBLIC, RDP, SCALING, SPACE, job_of
+from tests.ledger.test_anchors import unheard
+from tests.lifecycle.conftest import claimed
+
+KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+FULL = NumericsReport.model_validate(
+    numerics().model_dump() | {"rows_per_step": 480, "sums": "float32", "totals": "integers"}
+)
+ONE_RECORD = FULL.model_copy(update={"self_test": "one_record", "physical_batch_size": 1})
+WIDE = FULL.model_copy(update={"passes": "float64", "sums": "float64"})
+NARROW = FULL.model_copy(update={"passes": "bfloat16"})
+NUMERICS = {"users": ONE_RECORD, "mean": WIDE, "tokens": NARROW, "sigma given": numerics()}  # the last: before slots
+LARGE = {"cap": {"epsilon": 100.0, "delta": 1e-5}}  # a cap that every job here fits
+
+FEW: dict[str, Any] = {"privacy": {"noise_multiplier": 5.0}, "length": {"steps": 10}}  # sampled, and priced at once
+
+# Of jobs on data sets without blocks: name → changes of the job, changes of the data set.
+JOBS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    name: case
+    for name, case in CASES.items()
+    if "public" not in name and name not in ("oracle", "search without privacy")
+} | {
+    "cyclic": ({"sampling": {"kind": "cyclic", "batches": 20}}, {}),
+    "correlated": ({"sampling": {"kind": "cyclic", "batches": 20}, "noise": {"kind": "correlated", "decay": 0.5}}, {}),
+    "truncated": (FEW | {"sampling": BATCHES | {"largest_batch": 160}}, {"privacy": RDP}),
+    "automatic": ({"clipping": {"kind": "automatic"}}, {}),
+    "noise first": ({"optimizer": CASES["phases"][0]["optimizer"] | {"variant": "noise_first"}}, {}),
+    "automatic rate": ({"optimizer": {"kind": "dp_sgd", "learning_rate": "auto"}}, {}),
+    "canaries": ({"audit": {"canaries": 200}, "evaluation": None}, {}),
+    "trained canaries": ({"audit": {"canaries": 200, "kind": "records"}, "evaluation": None}, {}),
+    "sampled canaries": (FEW | {"audit": {"canaries": 200}, "sampling": BATCHES, "evaluation": None}, {"privacy": RDP}),
+    "random": ({"hpo": {"strategy": "random", "space": SPACE}}, {}),
+    "scaling, weights kept": ({"hpo": SCALING | {"runs_per_level": 1, "keep_weights": True}}, {}),
+}
+OTHERS = ("cancelled", "cancelled study", "failed", "public side", "without a checkpoint", "blocks", "retired block")
+KINDS = (*JOBS, *OTHERS)
+
+
+class Issuer:
+    """Issues certificates in one home.
+
+    Args:
+        api: of the home.
+        heads: where checkpoints are kept.
+    """
+
+    def __init__(self, api: Api, heads: Heads) -> None:
+        self.api, self.db, self.heads = api, api.db, heads
+        with self.db.write() as session:
+            self.caller = Caller(add_key(session), "test", "admin")
+
+    def document(self, kind: str) -> dict[str, Any]:
+        """The certificate of a job of this kind, as the API answers it."""
+        job_id = self._ended(kind)
+        if kind != "without a checkpoint":
+            checkpoints.sign_due(self.db, self.heads, KEY, unheard)
+        with self.db.write() as session:
+            assert certificates.issue(session, job_id, KEY, "0.1.0")
+        with self.db.read() as session:
+            body: dict[str, Any] = json.loads(json.dumps(session.get_one(Certificate, job_id).body))
+        return body
+
+    def _ended(self, kind: str) -> str:
+        if kind in ("blocks", "retired block"):
+            return self._on_blocks(retired=kind == "retired block")
+        changes, of_data = JOBS["scaling, weights kept"] if kind == "cancelled study" else JOBS.get(kind, ({}, {}))
+        if kind == "public side":
+            side = add_dataset(self.db, privacy=PUBLIC)
+            changes = {"optimizer": {"kind": "ada_dps", "learning_rate": 0.1, "public_dataset": side}}
+        privacy = (of_data.get("privacy") or dataset_spec()["privacy"]) | LARGE
+        order = 8.0 if privacy["filter"] == "rdp" else None
+        dataset = add_dataset(self.db, order=order, **of_data | {"privacy": privacy})
+        asked = (job_of(kind) if kind in CASES else job_spec(dataset, **changes)) | {"dataset": dataset}
+        if "hpo" in asked:
+            asked |= {"privacy": {"target_epsilon": 1.0}, "evaluation": asked["evaluation"] if kind in CASES else None}
+        job_id = self._admitted(JobSpec.model_validate(asked), dataset)
+        self._run(job_id, kind)
+        return job_id
+
+    def _on_blocks(self, *, retired: bool) -> str:
+        """A job on two blocks of a data set that was registered and has grown over REST."""
+        name = "retired" if retired else "grown"
+        first = 1000 if retired else 0
+        made = self.api.upload(spec(name), rows(range(first, first + 60))).json()["id"]
+        assert append(self.api, made, rows(range(first + 60, first + 160)), "two", 100).status_code == 201
+        grant(self.api, made)
+        job_id = self._admitted(JobSpec.model_validate(job_spec(made, length={"steps": 5})), made)
+        self._run(job_id, name)
+        if retired:
+            assert retire(self.api, made, "two").status_code == 200
+        return job_id
+
+    def _admitted(self, asked: JobSpec, dataset: str) -> str:
+        with self.db.read() as session:
+            row = session.get_one(Dataset, dataset)
+            facts = priced.facts_for(session, self.caller, row, asked)
+            side = priced.side_facts(session, self.caller, asked)
+        chosen = models.resolved(asked, facts.spec.task.kind)
+        planned, cost = priced.price_on_blocks(cast(PricingService, PlainPricing()), chosen, facts, side)
+        with self.db.write() as session:
+            return admit(session, self.caller, planned, cost, f"once {dataset}")
+
+    def _run(self, job_id: str, kind: str) -> None:
+        """Plays all attempts of a job, or of a study's trials."""
+        with self.db.read() as session:
+            is_study = session.get_one(Job, job_id).study is not None
+        if not is_study:
+            self._play(job_id, kind)
+            return
+        while queued := runs_of(self.db, job_id, "queued"):
+            for run in queued[:1] if kind == "cancelled study" else queued:
+                self._play(run.id, kind)
+            if kind == "cancelled study":
+                service.cancel(self.db, self.caller, job_id)
+
+    def _play(self, job_id: str, kind: str) -> None:
+        log = claimed(self.db, job_id)
+        with self.db.read() as session:
+            job = session.get_one(Job, job_id)
+        log.name_key("00")
+        log.ready("cpu", NUMERICS.get(kind, FULL))
+        log.record_digest(0, "00")
+        last = job.steps // 2 if kind in ("cancelled", "failed") else job.steps
+        assert log.start_block(1, last)
+        log.record_digest(last, "00")
+        if kind == "cancelled":
+            service.cancel(self.db, self.caller, job_id)
+            log.cancelled()
+            return
+        if kind == "failed":
+            log.fail("internal", "The attempt ended.")
+            return
+        mechanism = MechanismConfig.model_validate(job.mechanism)
+        _release(log, mechanism, last)
+        log.succeed(_delivered(job), last, [], audit=_audit(job, mechanism))
+
+
+def _release(log: AttemptLog, mechanism: MechanismConfig, step: int) -> None:
+    """One release of each declared score, with its parts; and the norm where it adapts."""
+    for each in mechanism.scores:
+        number = {"name": each.metric, "step": step, "value": 0.5, "std": 0.01, "on": each.account}
+        parts = [Part(name=name, value=0.4, std=0.02) for name in sorted(each.parts)]
+        log.record_metric(Number.model_validate(number | {"released_by": each.released_by}), parts)
+    if mechanism.training.adaptive is not None:
+        norm = {"name": "clipping_norm", "step": step, "value": 0.5, "std": 0.0, "on": "train"}
+        log.record_metric(Number.model_validate(norm | {"released_by": "post_processing"}))
+
+
+def _delivered(job: Job) -> list[Delivered]:
+    names = ["model.safetensors"]
+    if job.trial is not None:
+        names = names if job.trial.keeps_weights else []
+        names += ["mean.safetensors"] if job.trial_number == 0 and (job.mechanism or {}).get("mean") else []
+    return [Delivered(name, "b" * 64, 1, f"jobs/{job.id}/{name}") for name in names]
+
+
+def _audit(job: Job, mechanism: MechanismConfig) -> Finding | None:
+    """What the canaries of an honest job show, on numbers that a Gaussian mechanism would have released."""
+    audit = JobSpec.model_validate(job.spec).audit
+    if audit is None:
+        return None
+    generator = np.random.default_rng(7)
+    numbers = generator.standard_normal(audit.canaries + decoys(audit.canaries, audit.kind))
+    numbers[: audit.canaries] += 0.2 * coins(job.id, audit.canaries)
+    charged = Epsilon.model_validate(job.quote["epsilon"])
+    return found(numbers, job.id, audit.canaries, mechanism.training.event, charged, audit.kind)

@@ -1,0 +1,155 @@
+"""Every kind of certificate passes every tool that reads one: verify, recompute, explain, and Node's verifier.
+
+What kinds there are follows from the documents that a certificate is made of: each of their classes, each choice, and
+each member that may be left out. A new one without a certificate here fails.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import pytest
+from pydantic import BaseModel
+
+from app.contracts.filters import FILTERS
+from app.ledger import signing_keys
+from app.ledger.certified import Body
+from app.ledger.heads import Heads
+from app.lifecycle.events import ReleasedBy
+from scrimp.explain import explained
+from scrimp.recompute import body_of, recompute
+from scrimp.signatures import problem_of
+from scrimp.transparency import Required
+from tests.datasets.conftest import new_api
+from tests.ledger.issued import KEY, KINDS, Issuer
+from tests.ledger.test_attestations import needs_node, node
+
+TRUSTED = signing_keys.public_key(KEY)
+# What no certificate can have, and why.
+NEVER = {
+    **dict.fromkeys(("Accountant.name = rdp", "Epsilon.accountant = rdp"), "of accounts: within a job gdp or pld"),
+    **dict.fromkeys(("NoisyCount.cutoff is there", "NoisyCount.ranks is there"), "a count is neither ranking nor loss"),
+    **dict.fromkeys(
+        (
+            "GridOracle",
+            "CertifiedStudy.procedure_epsilon is left out",
+            "CertifiedStudy.final_run_epsilon is left out",
+            "Charge.unit is left out",
+            "NumericsReport.self_test = public_data",
+        ),
+        "of public data, on which no job has a certificate",
+    ),
+    "Body.issued_at is left out": "each is issued at some time",
+    "CertifiedRun.role is left out": "each trial has a role",
+}
+
+
+@pytest.fixture(scope="module")
+def issued(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) -> Iterator[dict[str, Path]]:
+    """The file of a certificate of each kind."""
+    folder = tmp_path_factory.mktemp("kinds")
+    api = new_api(folder / "home", migrated_database)
+    signing_keys.publish(api.db, KEY)
+    issuer = Issuer(api, Heads(folder / "heads"))
+    files = {}
+    for number, kind in enumerate(KINDS):
+        files[kind] = folder / f"{number}.json"
+        files[kind].write_text(json.dumps(issuer.document(kind)))
+    yield files
+    api.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_tool_reads_every_kind(issued: dict[str, Path], kind: str) -> None:
+    """As the commands call them; `tests/ledger/test_required.py` and `test_explain.py` run these."""
+    document, required = json.loads(issued[kind].read_text()), Required(checkpoint=True)
+    assert problem_of(document, TRUSTED) is None
+    assert (problem_of(document, TRUSTED, required) is None) == (kind != "without a checkpoint")
+    assert recompute(document, TRUSTED, kind) == 0
+    body = body_of(document)
+    said = dict(explained(body))
+    assert said["What left the service"] and said["Composition"] and said["How to read it"]
+    assert said["Numbers and randomness"][0].startswith("noise: a Gaussian over the reals"), "also of a study"
+    assert (kind in ("blocks", "retired block")) == isinstance(body["ledger"], list)
+
+
+@needs_node
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_language_verifies_every_kind(issued: dict[str, Path], kind: str) -> None:
+    path, checkpoint = issued[kind], () if kind == "without a checkpoint" else ("--require-checkpoint",)
+    done = node(path, "--public-key", TRUSTED, *checkpoint)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("signed     certificate of ")
+
+
+def test_there_is_a_certificate_of_each_kind(issued: dict[str, Path]) -> None:
+    bodies = [json.loads(path.read_text())["certificate"] for path in issued.values()]
+    seen = {each for body in bodies for each in contained(Body.model_validate(body))}
+    assert {"Body", "CertifiedStudy", "Finding"} <= seen
+    assert possible(Body) - seen == set(NEVER), "a new kind needs a certificate, or a reason"
+    assert {body["filter"]["kind"] for body in bodies} == set(FILTERS)
+    assert {body["status"] for body in bodies} == {"succeeded", "cancelled", "failed"}
+    released = {each["released_by"] for body in bodies for each in body["released"]["metrics"]}
+    assert released == set(get_args(ReleasedBy)) - {"public_data"}, "all scores here are of private parts"
+
+
+# --- What documents can say, and what one says ---
+
+
+def is_repeated(model: type[BaseModel]) -> bool:
+    """True for a part of the specification, which a certificate repeats: its choices are none of the certificate's."""
+    return model.__module__.startswith(("app.contracts.", "app.hpo.")) and model.__module__ != "app.contracts.base"
+
+
+def alternatives(annotation: Any) -> Iterator[Any]:
+    """The types that an annotation allows: classes, None and single literals."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        yield from alternatives(get_args(annotation)[0])
+    elif origin is Literal:
+        yield from (Literal[each] for each in get_args(annotation))
+    elif origin in (Union, UnionType, tuple, list, dict):
+        for each in get_args(annotation):
+            yield from alternatives(each)
+    elif annotation is not Ellipsis:
+        yield annotation
+
+
+def possible(model: type[BaseModel]) -> set[str]:
+    """Classes, choices and optional members that a document may have."""
+    found, known, open_ = set[str](), {model}, [model]
+    while open_:
+        model = open_.pop()
+        found.add(model.__name__)
+        for name, field in () if is_repeated(model) else model.model_fields.items():
+            allowed = list(alternatives(field.annotation))
+            choices = [get_args(each)[0] for each in allowed if get_origin(each) is Literal]
+            found |= {f"{model.__name__}.{name} = {each}" for each in choices}
+            if type(None) in allowed:
+                found |= {f"{model.__name__}.{name} is {said}" for said in ("there", "left out")}
+            more = {each for each in allowed if isinstance(each, type) and issubclass(each, BaseModel)} - known
+            known |= more
+            open_ += more
+    return found
+
+
+def contained(document: BaseModel) -> Iterator[str]:
+    """The same of one document."""
+    model = type(document)
+    yield model.__name__
+    if is_repeated(model):
+        return
+    for name, field in model.model_fields.items():
+        value = getattr(document, name)
+        allowed = list(alternatives(field.annotation))
+        if any(get_origin(each) is Literal and get_args(each)[0] == value for each in allowed):
+            yield f"{model.__name__}.{name} = {value}"
+        if type(None) in allowed:
+            yield f"{model.__name__}.{name} is {'left out' if value is None else 'there'}"
+        for each in value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else [value]:
+            if isinstance(each, BaseModel):
+                yield from contained(each)
