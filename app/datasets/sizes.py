@@ -35,6 +35,18 @@ def split_sizes(spec: DatasetSpec, records: int, pointer: str = "/holdout/fracti
     return train, records - train
 
 
+def whole_of(spec: DatasetSpec, train: int) -> int:
+    """Returns the declared count of a data set whose split leaves so many to train on.
+
+    A split rounds (1 − f) · records, which grows by less than one a record: each number to train on has a count.
+    """
+    if not isinstance(spec.holdout, SplitHoldout):
+        return train
+    share = 1.0 - spec.holdout.fraction
+    near = round(train / share)
+    return min((near, near + 1, near - 1), key=lambda whole: abs(round(whole * share) - train))
+
+
 def declared_slots(spec: DatasetSpec, at: str = REGISTRATION) -> Slots | None:
     """Returns the slots of a private data set's parts, as declared or by default; None for public data.
 

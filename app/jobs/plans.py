@@ -10,7 +10,8 @@ from app.contracts.dataset_spec import DatasetSpec, LastItemHoldout, SplitHoldou
 from app.contracts.filters import FilterName
 from app.contracts.hpo import Strategy
 from app.contracts.job_spec import Evaluation, JobSpec
-from app.contracts.slots import PartSlots, Slots
+from app.contracts.slots import Slots
+from app.datasets.sizes import declared_slots, split_sizes, whole_of
 from app.hpo.rates import Resolved
 from app.hpo.space import Bounds
 from app.hpo.strategies import Slot
@@ -19,7 +20,7 @@ from app.privacy.numerics import Numerics, PublicSizes
 from app.privacy.plans import FilterChoice, PlanRequest, StudyRequest
 from app.privacy.prices import Units
 from app.privacy.releases import NoisyScore, ScoreNoise
-from app.privacy.slots import added, default_slots, slots_of
+from app.privacy.slots import added, slots_of
 
 
 @dataclass(frozen=True)
@@ -90,13 +91,24 @@ class DatasetFacts:
         )
 
     def with_records(self, records: int) -> DatasetFacts:
-        """The same data set with another number of training records; a hold-out that is split off grows alike."""
-        split = isinstance(self.spec.holdout, SplitHoldout | LastItemHoldout)
-        holdout = round(self.records_holdout * records / self.records_train) if split else self.records_holdout
-        slots = default_slots(records)
-        train = PartSlots(units=slots, rows=self.records_per_unit * slots)
-        stated = Slots(train=train, holdout=self.slots.holdout)
-        return replace(self, records_train=records, records_holdout=holdout, stated_slots=stated)
+        """Returns the facts of a data set that is registered like this one, with so many training records: default
+        slots, and a hold-out that is split off alike. Only its ledger stays this one's.
+
+        Raises:
+            InvalidRequest: at `/records`, no data set can have so many.
+        """
+        if records == self.records_train:
+            return self
+        counts = {"records": whole_of(self.spec, records), "slots": None}
+        declared = self.spec.model_copy(update={"privacy": self.spec.privacy.model_copy(update=counts)})
+        train, holdout = split_sizes(declared, whole_of(self.spec, records), "/records")
+        return replace(
+            self,
+            spec=declared,
+            records_train=train,
+            records_holdout=holdout or self.records_holdout,  # a file of its own keeps its records
+            stated_slots=declared_slots(declared, ""),
+        )
 
     @property
     def rows(self) -> tuple[int, int]:

@@ -103,7 +103,8 @@ def quote(
     """Quotes a job's cost, and tells if it fits and can run now. Writes only the price, into the cache.
 
     Args:
-        records: a hypothetical public number of training records; None: the declared one.
+        records: a hypothetical public number of training records: the quote is that of a data set registered with so
+            many, and default slots, whose ledger is this one's; None: the declared number.
 
     Raises:
         InvalidRequest, NotFound, Forbidden: as in `submit`; or a data set with blocks and `records`.
@@ -112,6 +113,7 @@ def quote(
     with db.read() as session:
         dataset, access = grants.find(session, caller, spec.dataset, "train")
         facts, side = facts_for(session, caller, dataset, spec), side_facts(session, caller, spec)
+    declared = facts.records_train
     if records is not None:
         if facts.blocks:
             raise InvalidRequest.at("/dataset", "this data set has blocks: its number of records is that of its blocks")
@@ -120,7 +122,8 @@ def quote(
     with db.read() as session:
         left = repository.remaining(session, planned.facts.reads, caller.id)
         inside = repository.left_within(session, planned.facts.reads, caller.id)
-        pace = None if planned.study else repository.seconds_per_step(session, planned.facts.id, planned.spec)
+        known = not planned.study and records in (None, declared)  # other jobs' times are of the declared number
+        pace = repository.seconds_per_step(session, planned.facts.id, planned.spec) if known else None
         start = None if planned.study else _start(session, caller, dataset.owner_key, spec, gpus.lease_s)
     found = Quote.model_validate(quote_of(planned, priced).model_dump(mode="json"))
     found.declaration = planned.facts.declaration
