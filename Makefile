@@ -4,14 +4,15 @@ BIN := .venv/bin
 PINS := pyproject.toml client/pyproject.toml client/setup.py constraints.txt setup.py $(wildcard worker/native/*.c)
 REPRODUCE := reproduce-adambc-analysis reproduce-adambc-encoder reproduce-augmentation reproduce-barcode-mnist reproduce-correlated reproduce-dp2 reproduce-dpformer \
   reproduce-group-norm reproduce-heavy-tail reproduce-language reproduce-linear-scaling reproduce-prompts reproduce-search-gain
-NIGHTLY := nightly-fuzz nightly-contract nightly-audit nightly-bound nightly-chaos nightly-machine nightly-mutation nightly-services
+NIGHTLY := nightly-fuzz nightly-contract nightly-audit nightly-bound nightly-chaos nightly-machine nightly-mutation nightly-seeds nightly-services
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test check lint bench gpu nightly docs openapi notebooks graph wheel clean $(NIGHTLY) $(REPRODUCE)
+.PHONY: help demo serve test stress check lint bench gpu nightly docs openapi notebooks graph wheel clean $(NIGHTLY) $(REPRODUCE)
 
 help:
 	@echo "make demo    trains on 25,000 real reviews from start to end, in under 3 minutes (KEEP=1 leaves it running)"
 	@echo "make serve   starts the service on http://127.0.0.1:8100, with its home in ~/.scrimp"
 	@echo "make test    runs all tests, of long sweeps a representative part"
+	@echo "make stress  runs all tests N=20 times in shuffled orders on a busy machine, and lists whatever ever failed"
 	@echo "make check   runs ruff, mypy, import-linter and the fast tests"
 	@echo "make bench   runs the benchmarks"
 	@echo "make gpu     runs the tests and measurements that need a GPU, on a machine that has one"
@@ -36,6 +37,10 @@ test: .venv/.dev
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null \
 	  || echo "No Chromium here: the browser tests are skipped (apt install chromium; SCRIMP_REQUIRE_BROWSER=1 forbids it)"
 	$(BIN)/python -m pytest -n 3 --timeout 300
+
+# PATHS=tests/ledger: a part of them. SEED=, LOAD= (processes that burn processor time): repeats a run.
+stress: .venv/.dev
+	$(BIN)/python -m tests.stress.run --runs $(or $(N),20) $(if $(SEED),--seed $(SEED)) $(if $(LOAD),--load $(LOAD)) $(PATHS)
 
 check: lint
 	$(BIN)/python -m pytest -n 3 -m "not slow and not browser and not nightly"
@@ -80,7 +85,10 @@ nightly-bound: .venv/.dev
 	$(BIN)/python -m tests.bound.nightly
 
 nightly-services: .venv/.dev
-	$(BIN)/python -m pytest -n 3 -m nightly
+	$(BIN)/python -m pytest -n 3 -m nightly --hypothesis-profile night
+
+nightly-seeds: .venv/.dev
+	$(BIN)/python -m tests.stress.seeds
 
 nightly-chaos: .venv/.dev
 	$(BIN)/python -m tests.chaos.nightly --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED))

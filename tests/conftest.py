@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import shutil
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +16,7 @@ import hypothesis
 import pytest
 from anyio.from_thread import start_blocking_portal
 from fastapi.testclient import TestClient
+from hypothesis.database import DirectoryBasedExampleDatabase
 from sqlalchemy import create_engine
 
 from app import sandbox
@@ -37,10 +40,20 @@ loopback = importlib.import_module("loopback")
 loopback.install()
 
 BACKINGS = ("sqlite", "postgres")
+YOUNG = 1_000_000  # objects that a test may have made before the first of them count as old
 
+# By day the same examples each time; by night (--hypothesis-profile night) others, of which those that fail are kept.
 # No outcome depends on how fast the machine is.
-hypothesis.settings.register_profile("any machine", deadline=None)
-hypothesis.settings.load_profile("any machine")
+EXAMPLES = Path(__file__).resolve().parents[1] / ".hypothesis" / "examples"
+hypothesis.settings.register_profile("day", deadline=None, derandomize=True, database=None)
+hypothesis.settings.register_profile(
+    "night", deadline=None, print_blob=True, database=DirectoryBasedExampleDatabase(EXAMPLES)
+)
+hypothesis.settings.load_profile("day")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--shuffle", type=int, metavar="SEED", help="files, and tests within them, in this seed's order")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -51,19 +64,25 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     from tests import by_night  # which imports this module
 
     by_night.mark(items)  # before `-m` looks at the marks
+    seed = config.getoption("shuffle")
+    if seed is not None:  # before pytest puts together what shares a fixture's parameter
+        items.sort(key=partial(spread.shuffled, seed))
     yield
-    items.sort(key=spread.slow_first)
+    if seed is None:
+        items.sort(key=spread.slow_first)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[object]:
     """The modules and thousands of tests live until the end: looking for garbage among them took four seconds."""
     with loading():
-        return (yield)
+        collected = yield
+    gc.set_threshold(10_000, YOUNG // 10_000)
+    return collected
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -80,7 +99,17 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 
 @pytest.fixture(autouse=True)
-def loopback_only() -> Iterator[None]:
+def its_garbage() -> Iterator[None]:
+    """What a test leaves unclosed is an error of that test, not of the one during which garbage is next collected.
+
+    Torn down last. The young generations hold what the test made, up to YOUNG objects; nothing older is looked at.
+    """
+    yield
+    gc.collect(1)
+
+
+@pytest.fixture(autouse=True)
+def loopback_only(its_garbage: None) -> Iterator[None]:
     """Fails a test that tried to reach another machine, also where something swallowed the refusal."""
     loopback.refused.clear()
     yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from typing import Any
 
@@ -81,3 +82,13 @@ def slow_first(item: pytest.Item) -> int:
         if item.nodeid.startswith(start):
             return place
     return len(SLOW_FIRST)
+
+
+def shuffled(seed: int, item: pytest.Item) -> tuple[str, str]:
+    """Where a test comes in a seed's order, whatever else is run: files stay whole, as they share fixtures."""
+    file = item.nodeid.partition("::")[0]
+    return _drawn(f"{seed}/{file}"), _drawn(f"{seed}/{item.nodeid}")
+
+
+def _drawn(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()

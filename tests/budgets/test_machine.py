@@ -110,7 +110,5 @@ def test_histories(db: Database, histories: int) -> None:
     machine = type("Machine", (BudgetMachine,), {"db": db})
     run_state_machine_as_test(
         machine,
-        settings=settings(
-            max_examples=histories, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
-        ),
+        settings=settings(max_examples=histories, stateful_step_count=25, suppress_health_check=list(HealthCheck)),
     )

@@ -6,28 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from scrimp_server.children import FIRST_WAIT_S, Child, stop
-
-
-def until(what: Callable[[], object], timeout_s: float = 10.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not what():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
-
-
-def alive(pid: int) -> bool:
-    """Running: neither gone nor a zombie that nobody waits for."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+from tests.processes import alive, until
 
 
 def child(tmp_path: Path, *arguments: str) -> Child:

@@ -15,7 +15,7 @@ from app.system.workers import WorkerView
 from scrimp.cli import app
 from scrimp_server import serve
 from scrimp_server.children import Child, stop
-from tests.cli.test_children import until
+from tests.processes import until
 from worker.attempt.devices import DevicesError, chosen
 
 GPUS = tuple(
@@ -63,7 +63,7 @@ def test_a_child_has_its_settings(tmp_path: Path) -> None:
     code = f"import os, pathlib; pathlib.Path({str(told)!r}).write_text(os.environ['SCRIMP_DEVICES'])"
     child = Child("worker", [sys.executable, "-c", code], None, settings={"SCRIMP_DEVICES": "cuda:1"})
     assert child.tend() is None
-    until(told.exists, 60.0)
+    until(told.exists)
     stop([child], 10.0)
     assert told.read_text() == "cuda:1" and child.last_words() == ""
 

@@ -7,10 +7,9 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.e2e.conftest import Service, all_gone, until
@@ -32,29 +31,16 @@ def serve(home: Path, port: int) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
 
 
-def running(service: Service, word: str) -> Callable[[], psutil.Process | None]:
-    def look() -> psutil.Process | None:
-        for process in service.descendants():
-            try:
-                if word in process.cmdline():
-                    return process
-            except psutil.Error:
-                continue
-        return None
-
-    return look
-
-
 @pytest.mark.nightly  # by day one signal ends it: tests/e2e/conftest.py
 def test_a_second_signal_ends_it_at_once(service: Service) -> None:
     until(lambda: "\nready in" in output(service))
     assert service.process is not None
     family = service.descendants()
-    worker = until(running(service, "celery"))
+    worker = until(lambda: service.running("celery"))
     assert worker is not None
     os.kill(worker.pid, signal.SIGSTOP)  # it will not stop when it is asked to
     service.process.terminate()
-    until(lambda: not running(service, "app.lifecycle.relay")())
+    until(lambda: not service.running("app.lifecycle.relay"))
     service.process.terminate()
     assert service.process.wait(20) == -signal.SIGTERM
     until(lambda: all_gone(family), 20)

@@ -10,9 +10,8 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from zlib import crc32
@@ -23,8 +22,9 @@ import pytest
 
 from scrimp.client import Client
 from scripts.draw_trace import Collector
-from tests import servers
+from tests import processes, servers
 from tests.conftest import BACKINGS
+from tests.processes import alive
 
 if TYPE_CHECKING:
     from tests.e2e.cluster import Cluster
@@ -33,15 +33,8 @@ T = TypeVar("T")
 
 
 def until(what: Callable[[], T], timeout_s: float = 300.0) -> T:
-    """The first true answer, asked for again and again until a deadline."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        answer = what()
-        if answer:
-            return answer
-        if time.monotonic() > deadline:
-            raise TimeoutError("it did not happen in time")
-        time.sleep(0.2)  # each look is a request: 15 ms of processor time
+    """See `processes.until`. Each look is a request: 15 ms of processor time."""
+    return processes.until(what, timeout_s, every_s=0.2)
 
 
 class Service:
@@ -89,12 +82,22 @@ class Service:
 
     def kill_api(self) -> None:
         """Kills the API's process alone; `scrimp serve` starts it again."""
-        next(each for each in self.descendants() if "scrimp_server.api" in each.cmdline()).kill()
+        api = self.running("scrimp_server.api")
+        assert api is not None
+        api.kill()
 
     def descendants(self) -> list[psutil.Process]:
         """All processes of the service."""
         assert self.process is not None
         return psutil.Process(self.process.pid).children(recursive=True)
+
+    def running(self, word: str) -> psutil.Process | None:
+        """The process whose command line has this word; None if none does."""
+        for process in self.descendants():
+            with suppress(psutil.Error):  # it ended meanwhile
+                if word in process.cmdline():
+                    return process
+        return None
 
     def stop(self) -> int:
         assert self.process is not None
@@ -122,8 +125,8 @@ class Service:
         self._looking = None
 
 
-def all_gone(processes: list[psutil.Process]) -> bool:
-    return not any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in processes)
+def all_gone(family: list[psutil.Process]) -> bool:
+    return not any(alive(each) for each in family)
 
 
 def write_csv(path: Path, rows: int = 2000, features: int = 5, seed: int = 0) -> Path:

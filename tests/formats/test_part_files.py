@@ -115,7 +115,7 @@ def test_any_arrow_reader_reads_a_part(tmp_path: Path, kind: str) -> None:
         assert np.array_equal(np.array(table.column("x").to_pylist(), dtype=np.float32), part.x)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.sampled_from(KINDS), st.lists(st.integers(0, 400), max_size=8), st.integers(0, 2**20))
 def test_the_hash_does_not_depend_on_how_records_arrive(
     tmp_path_factory: pytest.TempPathFactory, kind: str, cuts: list[int], seed: int

@@ -79,7 +79,7 @@ def test_what_was_sealed_is_read(tmp_path: Path, size: int) -> None:
     )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.tuples(st.integers(0, 9000), st.integers(0, 5000)), max_size=20))
 def test_ranges_are_gathered_as_from_plaintext(tmp_path_factory: pytest.TempPathFactory, ranges: Any) -> None:
     """In words of 8 bytes; ranges may overlap, repeat, be empty, and lie over several chunks."""

@@ -94,7 +94,7 @@ def test_a_process_that_a_test_starts_is_guarded_too(how: str) -> None:
 
 def test_what_was_refused_fails_a_test_that_swallows_it(tmp_path: Path) -> None:
     """The fixture of tests/conftest.py, at work on a test that catches everything."""
-    (tmp_path / "conftest.py").write_text("from tests.conftest import loopback_only\n")
+    (tmp_path / "conftest.py").write_text("from tests.conftest import its_garbage, loopback_only\n")
     swallowing = f"""
 import contextlib, socket
 def test_it():

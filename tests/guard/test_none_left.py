@@ -6,9 +6,10 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 
 import psutil
+
+from tests.processes import alive, until
 
 TESTS = """
     import os, signal, subprocess, sys, time
@@ -33,7 +34,4 @@ def test_what_a_killed_run_had_started_ends() -> None:
     run.send_signal(signal.SIGKILL)
     run.wait()
     run.stdout.close()
-    deadline = time.monotonic() + 60.0
-    while any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in left):
-        assert time.monotonic() < deadline, "they are still there"
-        time.sleep(0.05)
+    until(lambda: not any(alive(each) for each in left))

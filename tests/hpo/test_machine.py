@@ -201,7 +201,6 @@ def test_no_history_of_crashes_charges_more_or_loses_a_run(db: Database, submit:
         settings=settings(
             max_examples=histories,
             stateful_step_count=25,
-            deadline=None,
             suppress_health_check=list(HealthCheck),
         ),
     )

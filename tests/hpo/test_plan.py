@@ -230,7 +230,7 @@ def test_the_parts_of_many_studies_add_up_to_their_totals_to_the_unit(studies: i
 
 
 @given(SPECS, st.integers(5, 300))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_whatever_runs_is_within_its_share_and_the_whole_within_the_total(asked: StudyRequest, steps: int) -> None:
     priced, of = price_or_skip(asked), asked.filter.build()
     done = []
@@ -243,7 +243,7 @@ def test_whatever_runs_is_within_its_share_and_the_whole_within_the_total(asked:
 
 
 @given(st.floats(0.3, 8.0), st.integers(2, 50), FILTERS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_candidates_share_to_the_unit(total: float, runs: int, filter_: tuple[str, float | None]) -> None:
     asked = study(total, (), 0, 0.005, filter_=filter_, sharers=runs)
     charges = [run.charge.train for run in price_runs(asked)]

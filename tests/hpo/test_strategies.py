@@ -68,7 +68,7 @@ def test_draws_are_those_of_the_seed_and_uniform() -> None:
     st.text(max_size=5),
     st.floats(-1.0, 2.0),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_splits_stay_within_bounds(
     low: float,
     width: float,

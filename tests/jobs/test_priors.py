@@ -84,7 +84,7 @@ def test_a_score_deviates_by_half_a_percent_where_the_bill_allows_it(
     assert score_mu(PrivateCount.model_validate({"on": on}), facts_of(GDP), mu) == pytest.approx(expected)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.floats(0.05, 30.0),
     st.sampled_from(["full_batch", "poisson"]),

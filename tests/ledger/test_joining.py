@@ -174,7 +174,7 @@ def test_filters_are_joined_where_the_one_bounds_the_other(
         assert check(db, other).valid
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     sigma=st.floats(0.5, 50.0),
     steps=st.integers(1, 200),

@@ -178,7 +178,5 @@ def test_histories(db: Database, histories: int) -> None:
     machine = type("Machine", (LedgerMachine,), {"db": db})
     run_state_machine_as_test(
         machine,
-        settings=settings(
-            max_examples=histories, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-        ),
+        settings=settings(max_examples=histories, stateful_step_count=25, suppress_health_check=[HealthCheck.too_slow]),
     )

@@ -68,7 +68,7 @@ def test_what_is_no_message_is_dropped(settings: Settings) -> None:
     assert notifier.waiting() == 3
     with notifier.app.connection() as connection:
         queue = connection.SimpleQueue(QUEUE, no_ack=True)
-        assert queue.get(timeout=5).payload[0] == ["job_a"]
+        assert queue.get(timeout=60).payload[0] == ["job_a"]
         queue.close()
     assert notifier.waiting() == 0
     assert [each.name for each in settings.broker_dir.iterdir()] == ["notes.txt"]

@@ -45,7 +45,7 @@ def messages(notifier: CeleryNotifier) -> list[str]:
     with notifier.app.connection() as connection:
         queue = connection.SimpleQueue(QUEUE, no_ack=True)
         for _ in range(notifier.waiting()):
-            found.append(queue.get(timeout=5).payload[0][0])
+            found.append(queue.get(timeout=60).payload[0][0])
         queue.close()
     return found
 

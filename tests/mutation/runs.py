@@ -59,16 +59,10 @@ def arguments(home: Home, names: Iterable[str]) -> list[str]:
 
 
 class Quicker:
-    """A plugin: databases are copies of one that is migrated already, and drawn examples are the same each time."""
+    """A plugin: databases are copies of one that is migrated already."""
 
     def __init__(self, template: Path) -> None:
         self.template = template
-
-    def pytest_configure(self) -> None:
-        from hypothesis import settings
-
-        settings.register_profile("mutation", database=None, derandomize=True, deadline=None)
-        settings.load_profile("mutation")
 
     def pytest_collection_finish(self) -> None:
         from app.db import migrate

@@ -51,7 +51,7 @@ def test_a_coarse_grid_would_double_the_price() -> None:
     assert coarse > 1.9 * fine
 
 
-@settings(deadline=None, database=None, max_examples=12)
+@settings(max_examples=12)
 @given(
     rate=st.floats(-3.0, -0.05).map(lambda x: 10.0**x),
     sigma=st.floats(1.5, 20.0),
@@ -65,7 +65,7 @@ def test_pld_lies_below_rdp(rate: float, sigma: float, steps: int, log_delta: fl
     assert pld.epsilon(tree, delta) <= renyi + 2.0 * steps * pld.GRID**2 / max(renyi, pld.GRID) + 2.0 * pld.GRID
 
 
-@settings(deadline=None, database=None, max_examples=25)
+@settings(max_examples=25)
 @given(mu=st.floats(0.02, 3.0), count=st.integers(1, 10_000), log_delta=st.floats(-9.0, -3.0))
 def test_pld_lies_at_or_above_the_exact_gaussian(mu: float, count: int, log_delta: float) -> None:
     tree, delta = noisy_sums(1.0, math.sqrt(count) / mu, count), 10.0**log_delta
@@ -159,7 +159,7 @@ def test_a_fractional_order_that_does_not_converge_is_bounded_by_its_neighbours(
 
 
 @given(st.floats(-4.0, -0.3), st.floats(-0.2, 1.5), st.integers(2, 5000), st.sampled_from([1e-3, 5e-3]))
-@settings(max_examples=25, deadline=None, database=None)
+@settings(max_examples=25)
 def test_composing_is_dp_accountings(log_rate: float, log_sigma: float, count: int, grid: float) -> None:
     """The same distribution, to the bit: only where its tails begin is found another way."""
     leaf, tail = events.Leaf(10.0**log_rate, 10.0**log_sigma), 1e-12

@@ -17,7 +17,7 @@ from tests.privacy.support import DELTA
 RELATIVE = 1.0 - 1e-3
 
 
-@settings(deadline=None, database=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     target=st.floats(-4.0, 2.0).map(lambda x: 10.0**x),
     log_delta=st.floats(-15.0, -2.01),
@@ -35,7 +35,7 @@ def test_full_batch_never_spends_more_than_the_target(target: float, log_delta: 
     assert target * (1.0 - 1e-8) <= spent <= target
 
 
-@settings(deadline=None, database=None, max_examples=12)
+@settings(max_examples=12)
 @given(
     target=st.floats(-1.5, 0.3).map(lambda x: 10.0**x),
     log_delta=st.floats(-6.0, -3.0),

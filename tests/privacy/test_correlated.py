@@ -145,7 +145,7 @@ def test_it_is_stored_and_older_mechanisms_are_written_as_before() -> None:
     assert not {"cycle", "noise"} & plain.keys()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data())
 def test_a_hold_covers_repeated_steps_under_other_keys(data: st.DataObject) -> None:
     """However the covered steps fall into segments, no unit takes part more often than was held or is charged."""

@@ -107,7 +107,6 @@ def test_gdp_admits_full_batch_only() -> None:
     assert GdpFilter().charge(mechanism("poisson", 512, 1.0, 10), "holdout") > 0
 
 
-@settings(deadline=None, database=None)
 @given(sigma=st.floats(0.1, 1e5), steps=st.integers(1, 10**7), noise_mu=st.floats(1e-5, 10.0))
 def test_gdp_charges_are_never_below_the_exact_rational(sigma: float, steps: int, noise_mu: float) -> None:
     config = mechanism("full_batch", 20_000, sigma, steps, noise_mu)
@@ -117,7 +116,7 @@ def test_gdp_charges_are_never_below_the_exact_rational(sigma: float, steps: int
         assert units <= charge <= units * (1 + Fraction(1, 10**11)) + 1
 
 
-@settings(deadline=None, database=None, max_examples=60)
+@settings(max_examples=60)
 @given(sigma=st.floats(0.1, 1e5), steps=st.integers(1, 10**7), order=st.sampled_from(filters.ORDERS))
 def test_rdp_charges_of_gaussians_are_never_below_the_exact_rational(sigma: float, steps: int, order: float) -> None:
     charge = RdpFilter(order).charge(mechanism("full_batch", 20_000, sigma, steps), "train")
@@ -125,7 +124,7 @@ def test_rdp_charges_of_gaussians_are_never_below_the_exact_rational(sigma: floa
     assert units <= charge <= units * (1 + Fraction(1, 10**11)) + 1
 
 
-@settings(deadline=None, database=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     sigma=st.floats(-1.0, 5.0).map(lambda x: 10.0**x),
     batch=st.integers(1, 19_999),
@@ -159,7 +158,6 @@ def test_part_of_a_job_never_costs_more_than_the_whole(enforced: filters.Filter)
     assert 50 * charges[0] >= charges[-1] > 0
 
 
-@settings(deadline=None, database=None)
 @given(
     cap=st.floats(-1.0, 2.0).map(lambda x: 10.0**x), log_delta=st.floats(-15.0, -2.01), order=st.floats(1.01, 1024.0)
 )
@@ -175,7 +173,6 @@ def test_a_spent_budget_never_reads_as_more_than_the_cap(cap: float, log_delta: 
         assert enforced.epsilon(budget + 2 + budget // 10**10 + int(1e9 * 1e-9 * cap), delta) > cap * (1.0 - 1e-8)
 
 
-@settings(deadline=None, database=None)
 @given(amount=st.integers(1, 10**13), log_delta=st.floats(-15.0, -2.01))
 def test_a_printed_epsilon_is_never_below_what_was_spent(amount: int, log_delta: float) -> None:
     delta = 10.0**log_delta

@@ -132,7 +132,7 @@ def test_what_can_not_be_is_refused_where_it_is_written(asked: PlanRequest, poin
     assert pointer_of(asked) == pointer
 
 
-@settings(deadline=None, database=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     remaining=st.integers(1, 10**14),
     steps=st.integers(1, 10**5),
@@ -147,7 +147,7 @@ def test_the_largest_that_fits_truly_fits_full_batch(
     check_largest(asked, remaining)
 
 
-@settings(deadline=None, database=None, max_examples=3)
+@settings(max_examples=3)
 @given(remaining=st.integers(10**8, 10**9), steps=st.integers(20, 200), order=st.sampled_from([2.5, 6.0, 20.0]))
 def test_the_largest_that_fits_truly_fits_poisson(remaining: int, steps: int, order: float) -> None:
     asked = request("poisson", 1000, 10_000, steps, filter_=("rdp", order))

@@ -128,10 +128,8 @@ def test_a_memory_limit_too_small_even_to_start_is_an_error_of_ours() -> None:
 
 def test_the_wall_clock_kills(tmp_path: Path) -> None:
     mark = tmp_path / "pid"
-    began = time.monotonic()
     with pytest.raises(LimitError, match="longer than the limit of 3 s"):
-        run("sleep", {"mark": str(mark)}, time_s=3.0)  # its start included
-    assert time.monotonic() - began < 30.0
+        run("sleep", {"mark": str(mark)}, time_s=3.0)  # its start included; it would sleep for ten minutes
     wait_for(lambda: gone(int(mark.read_text())), "the end of the process")
 
 

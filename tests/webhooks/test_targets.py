@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Sequence
 
 import pytest
@@ -211,14 +210,14 @@ def test_a_lookup_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     over = threading.Event()
 
     def hangs(_host: str, _port: int) -> list[str]:
-        over.wait(10)
+        over.wait()
         return [PUBLIC]
 
-    began = time.monotonic()
-    with pytest.raises(TargetRefused, match="timeout"):
-        Policy(allow_http=False, allow_private=[], resolver=hangs).addresses(parse("https://example.com/"))
-    assert time.monotonic() - began < 5
-    over.set()
+    try:
+        with pytest.raises(TargetRefused, match="timeout"):  # while the resolver still hangs
+            Policy(allow_http=False, allow_private=[], resolver=hangs).addresses(parse("https://example.com/"))
+    finally:
+        over.set()
 
 
 @pytest.mark.parametrize(("url", "fits"), [("https://example.com/", True), ("https://example.com:6379/", False)])

@@ -9,6 +9,7 @@ import socket
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
@@ -431,17 +432,16 @@ def run_thread(supervisor: Supervisor, line: bytes | None = None) -> Ended:
     """One attempt over a socket pair in a thread of this process: all but what belongs to the process."""
     ours, theirs = socket.socketpair()
     child, channel = Channel(theirs, TO_CHILD), Channel(ours, TO_SUPERVISOR)
-    with ThreadPoolExecutor(1) as pool:
-        silenced: list[bool] = []
+    silenced: list[bool] = []
+    with closing(child), ThreadPoolExecutor(1) as pool:
         status = pool.submit(serve, child, lambda: silenced.append(True))
-        if line is None:
-            channel.send(supervisor.message())
-        else:
-            ours.sendall(line + b"\n")
-        last = _converse(channel, supervisor, channel.close)
-        channel.close()
-        ended = Ended(status.result(60), last)
-        child.close()
+        with closing(channel):  # which ends the thread
+            if line is None:
+                channel.send(supervisor.message())
+            else:
+                ours.sendall(line + b"\n")
+            last = _converse(channel, supervisor, channel.close)
+        ended = Ended(status.result(), last)
     assert bool(silenced) is (line is None and not supervisor.start["data_public"])
     return ended
 

@@ -135,7 +135,7 @@ def training(sigma: float, count: float, **changes: Any) -> TrainingMechanism:
     )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.floats(0.1, 1e5), st.floats(2.0, 1e4))
 def test_gradient_and_count_are_one_mechanism_of_what_is_charged(sigma: float, ratio: float) -> None:
     """σ_g⁻² + σ_c⁻² ≤ σ⁻² over the rationals, and hardly less."""

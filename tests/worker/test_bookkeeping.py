@@ -306,7 +306,7 @@ def architectures(draw: st.DrawFn) -> tuple[nn.Module, Batch]:
     return module, (x, torch.randint(0, TOKENS, (n, length)))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(architectures(), st.sampled_from(["flat", "automatic", "per_layer"]), st.sampled_from([0.01, 1.0, 100.0]))
 def test_random_architectures(made: tuple[nn.Module, Batch], kind: str, C: float) -> None:
     module, batch = made

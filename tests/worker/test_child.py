@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -22,6 +20,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from app.formats.damage import DataDamagedError
+from tests.processes import alive, until
 from tests.worker.support import ROOT, Supervisor, dense, key, run_child, run_thread, spec, start_of, stored_part
 from worker.attempt.child import serve
 from worker.attempt.failures import StorageFailed, failure_code
@@ -202,19 +201,9 @@ def test_a_child_dies_with_its_parent(supervisor: Supervisor, tmp_path: Path) ->
     parent.send_signal(signal.SIGKILL)
     parent.wait()
     parent.stdout.close()
-    deadline = time.monotonic() + 30
-    while _alive(child) and time.monotonic() < deadline:
-        os.sched_yield()
-    assert not _alive(child)
+    until(lambda: not alive(child))
     channel.close()
     theirs.close()
-
-
-def _alive(pid: int) -> bool:
-    try:
-        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except FileNotFoundError:
-        return False
 
 
 # --- Failures: a closed set, without values ---

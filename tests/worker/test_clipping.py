@@ -236,7 +236,7 @@ def situations(draw: st.DrawFn) -> dict[str, Any]:
 TIED = {"classes": 2, "bias": False, "sparse": False, "scale": 1.0, "split": None, "index": 0, "divided": False}
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(situations())
 @example(TIED | {"x": np.full((2, 1), 3e38, np.float32), "y": np.array([0, 1]), "kind": "automatic", "C": 1.0})
 @example(TIED | {"x": np.full((1, 3), 1e-45, np.float32), "y": np.array([1]), "kind": "automatic", "C": 1.0})

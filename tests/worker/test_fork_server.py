@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 
 from app.errors import TransientError, WorkerError
+from tests.processes import until
 from tests.worker.support import ROOT
 from worker.attempt.fork_server import ForkServer, Process, StartError
 from worker.channel import Channel
 from worker.messages import TO_SUPERVISOR, Failed, Stop
+
+
+def seen(process: Process) -> psutil.Process:
+    """As psutil sees it. A pidfd knows its pid; among the fork server's children, others come and go."""
+    told = Path(f"/proc/self/fdinfo/{process._handle}").read_text()
+    return psutil.Process(int(re.search(r"^Pid:\s*(\d+)", told, re.MULTILINE)[1]))  # type: ignore[index]
 
 
 def forked(fork_server: ForkServer) -> tuple[Process, Channel]:
@@ -63,11 +70,9 @@ def test_a_fork_whose_supervisor_is_gone_ends(fork_server: ForkServer) -> None:
 def test_a_fork_has_no_environment_and_no_socket_of_its_fork_server(fork_server: ForkServer) -> None:
     process, channel = forked(fork_server)
     parent = psutil.Process(fork_server._process.pid)  # type: ignore[union-attr]
-    (child,) = (each for each in parent.children() if each.status() != psutil.STATUS_ZOMBIE)
-    deadline = time.monotonic() + 120
-    while child.name() != "scrimp-attempt" and time.monotonic() < deadline:
-        os.sched_yield()
-    assert (parent.name(), child.name()) == ("scrimp-forks", "scrimp-attempt")
+    child = seen(process)
+    until(lambda: child.name() == "scrimp-attempt")
+    assert parent.name() == "scrimp-forks"
     assert {name for name in child.environ() if name.startswith("SCRIMP_")} == {"SCRIMP_ATTEMPT"}
     assert len(sockets(child)) == 1 and not sockets(child) & sockets(parent)
     process.kill()
@@ -173,17 +178,15 @@ def test_it_is_said_how_a_process_ended(fork_server: ForkServer) -> None:
 
 
 def test_the_ended_are_cleared_away(fork_server: ForkServer) -> None:
+    ended = []
     for _ in range(3):
         process, channel = forked(fork_server)
+        ended.append(seen(process))
         process.kill()
         process.close()
         channel.close()
     process, channel = forked(fork_server)
-    deadline = time.monotonic() + 120
-    parent = psutil.Process(fork_server._process.pid)  # type: ignore[union-attr]
-    while len(parent.children()) > 2 and time.monotonic() < deadline:
-        os.sched_yield()
-    assert len(parent.children()) <= 2  # the living one, and the one that ended just before
+    until(lambda: not any(each.is_running() for each in ended[:2]))  # the third ended just before
     process.kill()
     process.close()
     channel.close()

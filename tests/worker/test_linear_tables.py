@@ -54,7 +54,7 @@ def here(record: dict[str, Any]) -> list[float] | None:
         return None
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     column=st.sampled_from([each["name"] for each in COLUMNS]), cell=st.sampled_from(CELLS) | st.floats() | st.text()
 )
@@ -81,7 +81,7 @@ def test_linear_models_are_numpy_s_and_others_the_worker_s(tmp_path: Path) -> No
     assert CLASSES["kind"] == "classification"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(text=st.binary(max_size=40))
 def test_words_are_hashed_as_scikit_learn_does(text: bytes) -> None:
     from sklearn.utils import murmurhash3_32
@@ -92,7 +92,7 @@ def test_words_are_hashed_as_scikit_learn_does(text: bytes) -> None:
 WORDS = {"buckets": 1000, "binary": False, "ngrams": [1, 2]}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(text=st.text(max_size=60) | st.lists(st.sampled_from(["ab", "Ab", "été", "x", "ab-cd", "２３"])).map(" ".join))
 def test_texts_become_the_service_s_features(text: str) -> None:
     there = hashed([text], Words.model_validate(WORDS))

@@ -380,7 +380,7 @@ def test_a_mismatch_in_the_first_block_resumes_bit_for_bit_later() -> None:
     assert record.resalts == 1 and record.started == 20
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.sampled_from([POISSON, {"kind": "full_batch"}]),
     st.lists(st.tuples(st.none() | st.integers(1, 10), st.booleans(), st.none() | st.integers(0, 10)), max_size=6),

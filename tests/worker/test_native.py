@@ -176,7 +176,7 @@ def test_a_bound_that_is_too_small_is_found(
     assert sum(wrong) > 5
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40)
 @given(
     words=st.lists(st.integers(BOTTOM, TOP), min_size=1, max_size=40),
     std=st.floats(1e-99, 1e99),

@@ -124,7 +124,7 @@ def test_the_public_gradient_is_the_plain_sum(bias: bool) -> None:
 values = st.floats(-1e200, 1e200) | st.floats(-10, 10) | st.floats(-1e-200, 1e-200)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(values, min_size=2, max_size=2),
     st.lists(values, min_size=2, max_size=2),

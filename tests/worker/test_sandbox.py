@@ -10,13 +10,11 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from app import confinement
@@ -24,6 +22,7 @@ from app.contracts.sandbox import Sandbox
 from app.db.models import Worker
 from app.settings import Settings
 from tests.conftest import Api
+from tests.processes import alive, until
 from tests.worker.support import ROOT, dense, keys_of, run_child, spec, start_of, stored_part
 from tests.worker.test_rank_processes import made
 from worker.attempt import sandbox
@@ -370,13 +369,6 @@ time.sleep(600)
 """
 
 
-def _runs(pid: int) -> bool:
-    try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
-
-
 def test_scratch_folders_go_with_their_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever ends them: features in a folder are private, and nobody may be told by a pid that somebody has again."""
     monkeypatch.setattr(sandbox.tempfile, "tempdir", str(tmp_path))
@@ -393,8 +385,7 @@ def test_scratch_folders_go_with_their_processes(tmp_path: Path, monkeypatch: py
     sandbox.leave(first.pid)
     assert held.exists(), "a rank of it still lives"
     os.kill(rank, signal.SIGKILL)
-    while _runs(rank):
-        time.sleep(0.01)
+    until(lambda: not alive(rank))
     sandbox.sweep()
     assert not held.exists() and lives.exists()
     first.stdout.close()
