@@ -1,0 +1,149 @@
+"""Every key and keyed hash is of a secret. DERIVED lists all; those of an attempt are in tests/worker/test_keys.py."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import hmac
+import importlib
+import io
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from app import seals, secrets
+from app.datasets import hashes, service
+from app.formats import digests, sealed, units, users
+from app.keys import service as keys
+from app.keys import sessions
+from app.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ("app", "worker", "scrimp", "scrimp_server")
+CALLS = {"HKDF", "hashlib.blake2b", "hmac.new", "hmac.digest"}
+ONE, OTHER, THIRD = (bytes([number]) * 32 for number in (1, 2, 3))
+HEADER = sealed.Header.new("part", bytes(sealed.WRAP_BYTES))
+WORDS = np.arange(4, dtype=np.uint64).reshape(2, 2)
+
+
+class File(io.BytesIO):
+    """Opens like a path."""
+
+    def open(self, _mode: str) -> File:
+        return File(b"content")
+
+
+def form_token(secret: bytes, patch: pytest.MonkeyPatch) -> str:
+    patch.setenv("SCRIMP_SECRET_SESSION_KEY", secret.hex())
+    return sessions.form_token(Settings(), "cookie")
+
+
+def record_digests(**of: bytes) -> digests.RecordDigests:
+    return digests.record_digests(iter([b"record"]), digests.Keys(**({"split": THIRD, "content": THIRD} | of)))
+
+
+# What each place makes of a secret; of each, if it has several.
+Made = Callable[[bytes], Any]
+DERIVED: dict[str, list[Made]] = {
+    "app/secrets.py at_epoch": [lambda secret: secrets.at_epoch(secret, "ep_1")],
+    "app/seals.py _wrapping": [seals._wrapping],
+    "app/formats/sealed.py Header.key": [HEADER.key],
+    "app/datasets/service.py content_keys.key": [
+        lambda secret: service.content_keys([secret, THIRD]).split,
+        lambda secret: service.content_keys([THIRD, secret]).content,
+    ],
+    "app/datasets/service.py shown_hmac": [lambda secret: service.shown_hmac(secret, "ds_1", "ab" * 32)],
+    "app/datasets/hashes.py nested": [lambda secret: hashes.nested("ab" * 32, [secret, THIRD])],
+    "app/formats/digests.py record_digests": [
+        lambda secret: record_digests(split=secret).split.tobytes(),
+        lambda secret: record_digests(content=secret).content.tobytes(),
+    ],
+    "app/formats/digests.py records_hmac": [lambda secret: digests.records_hmac(WORDS, digests.Keys(THIRD, secret))],
+    "app/formats/digests.py file_digests": [
+        lambda secret: digests.file_digests(File(), digests.Keys(THIRD, secret))[1],
+    ],
+    "app/formats/units.py of_users": [lambda secret: units.of_users(["u"], digests.Keys(THIRD, secret)).tobytes()],
+    "app/formats/users.py sides": [lambda secret: users.sides(["u"], digests.Keys(secret, THIRD)).tobytes()],
+    "app/keys/service.py digest": [lambda secret: keys.digest(secret, "token")],
+    "app/keys/sessions.py form_token": [],  # from the environment: see `made_of`
+    "worker/noise/keys.py derive_key": [],  # tests/worker/test_keys.py
+}
+
+
+def made_of(place: str, patch: pytest.MonkeyPatch) -> list[Made]:
+    return [lambda secret: form_token(secret, patch)] if place.endswith("form_token") else DERIVED[place]
+
+
+def places() -> set[str]:
+    """The file and function of every derivation."""
+    found: set[str] = set()
+
+    def walk(file: Path, node: ast.AST, path: tuple[str, ...]) -> None:
+        for child in ast.iter_child_nodes(node):
+            inner = (*path, child.name) if isinstance(child, ast.FunctionDef | ast.ClassDef) else path
+            if isinstance(child, ast.Call) and ast.unparse(child.func) in CALLS:
+                found.add(f"{file.relative_to(ROOT)} {'.'.join(inner)}")
+            walk(file, child, inner)
+
+    for file in (each for folder in FOLDERS for each in (ROOT / folder).rglob("*.py")):
+        text = file.read_text()
+        if any(each in text for each in CALLS):
+            walk(file, ast.parse(text), ())
+    return found
+
+
+def test_every_derivation_is_on_the_list() -> None:
+    assert places() == set(DERIVED)
+
+
+def require_secret(place: str, patch: pytest.MonkeyPatch) -> None:
+    for make in made_of(place, patch):
+        assert make(ONE) == make(ONE) != make(OTHER)
+
+
+@pytest.mark.parametrize("place", DERIVED)
+def test_it_depends_on_its_secret(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    require_secret(place, monkeypatch)
+
+
+def test_no_two_purposes_share_a_key() -> None:
+    """Of those that are derived from one secret, as hexadecimal text or bytes."""
+    derived = [each for each in DERIVED if not any(word in each for word in ("digest", "nested", "users"))]
+    made = [make(ONE) for place in derived for make in DERIVED[place]]
+    assert len({each if isinstance(each, str) else each.hex() for each in made}) == len(made)
+
+
+class Constant:
+    """HKDF of a constant."""
+
+    def __init__(self, *settings: Any, **named: Any) -> None:
+        self.settings, self.named = settings, named
+
+    def derive(self, _secret: bytes) -> bytes:
+        return HKDF(*self.settings, **self.named).derive(bytes(32))
+
+
+CONSTANT = {
+    "HKDF": Constant,
+    "hmac": SimpleNamespace(
+        new=lambda _key, *rest: hmac.new(bytes(32), *rest), digest=lambda _key, *rest: hmac.digest(bytes(32), *rest)
+    ),
+    "hashlib": SimpleNamespace(
+        blake2b=lambda *what, key, **more: hashlib.blake2b(*what, key=bytes(32), **more), sha256=hashlib.sha256
+    ),
+}
+
+
+@pytest.mark.parametrize("place", [each for each in DERIVED if not each.startswith("worker/")])
+def test_a_constant_key_is_found(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mutant for each: the derivation takes a key that everyone knows."""
+    module = importlib.import_module(place.partition(".py")[0].replace("/", "."))
+    for name in CONSTANT.keys() & vars(module).keys():
+        monkeypatch.setattr(module, name, CONSTANT[name])
+    with pytest.raises(AssertionError):
+        require_secret(place, monkeypatch)
