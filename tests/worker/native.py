@@ -21,10 +21,14 @@ def built(folder: Path, *options: str, sources: Sequence[Path] = build.SOURCES) 
     return made
 
 
-def opened(folder: Path, path: str, *options: str) -> Library:
-    """A library with the given path. Skips the test where the CPU lacks the path."""
-    found = library.load(build.LIBRARY, path) if not options else None
-    found = found or library.load(built(folder, *options), path)
+def opened(folder: Path, path: str) -> Library:
+    """The library with the given path. Skips the test where the CPU lacks the path."""
+    return library.load(build.LIBRARY, path) or of_path(built(folder), path)
+
+
+def of_path(made: Path, path: str) -> Library:
+    """A built library with the given path. Skips the test where the CPU lacks the path."""
+    found = library.load(made, path)
     if found is None:
         pytest.skip(f"this CPU lacks {path}")
     return found
