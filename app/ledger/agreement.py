@@ -1,4 +1,7 @@
-"""An account's row agrees with its last entry, or nothing moves: CHECKs and triggers let an UPDATE of balances pass."""
+"""An account's row agrees with its last entry, or nothing moves.
+
+Triggers refuse a change of balances without its entry (migration 0031). This finds what was changed without them.
+"""
 
 from __future__ import annotations
 

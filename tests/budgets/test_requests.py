@@ -12,6 +12,7 @@ from app.db.engine import Database
 from app.db.models import Account, AuditEntry, BudgetRequest, Webhook, WebhookDelivery
 from app.ids import new_id, now
 from tests.budgets.test_api import listed, put, submit
+from tests.chaos.tamper import unprotected
 from tests.conftest import Api
 from tests.factories import add_dataset
 
@@ -175,7 +176,7 @@ def test_a_budget_above_a_lowered_cap_needs_no_change_for_less(api: Api, dataset
 
 
 def test_no_budget_is_asked_of_a_closed_ledger(api: Api, db: Database, dataset: str) -> None:
-    with db.write() as session:
+    with unprotected(db) as session:
         session.execute(update(Account).where(Account.dataset_id == dataset).values(joined_into="ds_other"))
     refused = ask(api, dataset)
     assert refused.status_code == 409 and refused.json()["type"] == "/problems/wrong-state"

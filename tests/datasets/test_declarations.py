@@ -21,6 +21,7 @@ from app.jobs import service as jobs
 from app.lifecycle import studies
 from app.privacy.derive import check_agreement
 from app.privacy.mechanism import MechanismConfig
+from tests.chaos.tamper import unprotected
 from tests.datasets.conftest import CSV, PUBLIC, Api, private, spec
 from tests.datasets.test_refusals import REORDERED
 from tests.datasets.test_retire import submit
@@ -211,10 +212,10 @@ def test_further_classes_move_no_label_and_no_record(api: Api) -> None:
 
 def test_a_closed_ledger_or_deleted_content_stays_so(api: Api) -> None:
     made = api.upload(spec()).json()["id"]
-    with api.db.write() as session:
+    with unprotected(api.db) as session:
         session.get_one(Account, made).joined_into = "ds_other"
     assert declare(api, made, records=50).json()["type"] == "/problems/wrong-state"
-    with api.db.write() as session:
+    with unprotected(api.db) as session:
         session.get_one(Account, made).joined_into = None
     api.client.delete(f"/v1/datasets/{made}/content", headers=api.headers("owner"))
     assert declare(api, made, records=50).json()["type"] == "/problems/content-deleted"

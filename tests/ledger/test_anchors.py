@@ -23,6 +23,7 @@ from app.ledger.verify import Verification, verify
 from app.settings import Settings
 from app.system import health
 from tests.chaos.tamper import rewrite, roll_back
+from tests.chaos.tamper import unprotected as tampering
 from tests.ledger.support import held_job, hold, mechanism, open_ledger, post, sealed, signed_document, unprotected
 
 KEY = Ed25519PrivateKey.from_private_bytes(b"k" * 32)
@@ -141,11 +142,11 @@ def test_the_relay_signs_no_chain_that_lacks_what_it_signed(open_db: Database, s
 
 
 def test_a_row_that_was_set_back_admits_nothing(db: Database) -> None:
-    """`UPDATE accounts SET train_spent = 0` passes CHECKs and triggers, and gave the whole budget back."""
+    """`UPDATE accounts SET train_spent = 0` without the triggers passes the CHECKs, and gave the whole budget back."""
     dataset = open_ledger(db)
     hold(db, dataset, "job_1", 1000, 10)
     post(db, dataset, "job_1", 1000, 10)
-    with db.write() as session:
+    with tampering(db) as session:
         session.execute(text("UPDATE accounts SET train_spent = 0 WHERE dataset_id = :d"), {"d": dataset})
     for amounts in ((1, 0), (0, 1)):
         with pytest.raises(Conflict) as refused:
@@ -154,7 +155,7 @@ def test_a_row_that_was_set_back_admits_nothing(db: Database) -> None:
     with db.read() as session:
         assert balance_of(session.get_one(Account, dataset)).train.held == 0
         assert session.get_one(Account, dataset).entries == 3
-    with db.write() as session:
+    with tampering(db) as session:
         session.execute(text("UPDATE accounts SET train_spent = 1000 WHERE dataset_id = :d"), {"d": dataset})
     assert hold(db, dataset, "job_2", 1) == 4
 
@@ -164,7 +165,7 @@ def test_a_row_that_was_set_back_admits_nothing(db: Database) -> None:
 )
 def test_a_row_that_was_changed_otherwise_admits_nothing(db: Database, change: str) -> None:
     dataset = open_ledger(db)
-    with db.write() as session:
+    with tampering(db) as session:
         session.execute(text(f"UPDATE accounts SET {change} WHERE dataset_id = :d"), {"d": dataset})  # noqa: S608
     with pytest.raises(Conflict):
         hold(db, dataset, "job_2", 1)

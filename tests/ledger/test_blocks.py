@@ -18,6 +18,7 @@ from app.errors import BudgetError, Conflict, PrivacyError
 from app.ids import new_id
 from app.ledger import accounts, blocks, joining
 from app.ledger.memos import HeldFor
+from tests.chaos.tamper import unprotected
 from tests.ledger.support import OWNER, add_job, balances, check, hold, open_ledger
 
 WORKERS = 4
@@ -101,7 +102,7 @@ def test_a_refusal_on_the_last_block_leaves_the_first_untouched(db: Database, na
 def test_a_rewound_or_edited_block_refuses_the_whole_hold(db: Database, named: dict[str, str]) -> None:
     a, b = sorted((open_ledger(db), open_ledger(db)))
     hold(db, b, "before", 100)
-    with db.write() as session:
+    with unprotected(db) as session:
         session.execute(update(Account).where(Account.dataset_id == b).values(train_held=0))
     with db.write() as session, pytest.raises(Conflict) as refusal:
         blocks.hold_all(session, [a, b], job_id=named["job_1"], train=10, holdout=0, actor=OWNER)

@@ -21,6 +21,7 @@ from app.ledger import accounts, joining
 from app.ledger.repository import posted
 from app.ledger.summary import view
 from app.privacy.filters import filter_of
+from tests.chaos.tamper import unprotected
 from tests.ledger.support import (
     OWNER,
     add_dataset,
@@ -65,7 +66,7 @@ def test_what_the_closed_one_spent_and_holds_is_charged_to_the_one_that_stays(db
 def test_a_row_that_was_changed_from_outside_is_not_joined(db: Database) -> None:
     closed, stays = open_ledger(db), open_ledger(db)
     spend(db, closed, "job_1", 100, 7)
-    with db.write() as session:
+    with unprotected(db) as session:
         session.execute(update(Account).where(Account.dataset_id == closed).values(train_spent=1))
     with pytest.raises(Conflict) as refused:
         join(db, closed, stays)
@@ -226,7 +227,7 @@ def test_jobs_of_a_joined_ledger_are_in_what_other_accountants_say(db: Database)
 def test_a_ledger_that_is_opened_again_by_hand_is_found(db: Database) -> None:
     closed, stays = open_ledger(db), open_ledger(db)
     join(db, closed, stays)
-    with db.write() as session:
+    with unprotected(db) as session:
         session.execute(update(Account).where(Account.dataset_id == closed).values(joined_into=None))
     assert "closed or open" in (check(db, closed).problem or "")
 

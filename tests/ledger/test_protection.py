@@ -7,7 +7,11 @@ from sqlalchemy import text
 from sqlalchemy.exc import DatabaseError
 
 from app.db.engine import Database
-from tests.ledger.support import a_history, balances, check
+from app.db.models import Account
+from app.errors import Conflict
+from app.ledger import accounts
+from app.ledger.entries import append_cap
+from tests.ledger.support import a_history, balances, check, hold
 
 INTO = (
     "INTO ledger_entries (dataset_id, seq, kind, train, holdout, train_released, holdout_released, once, actor, memo, "
@@ -34,6 +38,35 @@ ON_BOTH = [
     "UPDATE accounts SET holdout_spent = -1 WHERE dataset_id = :d",
     "UPDATE accounts SET holdout_spent = holdout_budget + 1 WHERE dataset_id = :d",
 ]
+# The balances and the head of an account without the entry that states them.
+UNSTATED = [
+    *(
+        f"UPDATE accounts SET {change} WHERE dataset_id = :d"  # noqa: S608
+        for change in (
+            "train_spent = 0",
+            "train_held = 0",
+            "holdout_spent = 0",
+            "holdout_held = 0",
+            "train_spent = train_spent - 1, train_held = train_held + 1",
+            "train_spent = train_spent + 1",
+            "train_budget = train_budget + 1",
+            "holdout_budget = holdout_budget + 1",
+            "cap_epsilon = cap_epsilon * 2",
+            "joined_into = 'retired'",
+            "entries = entries - 1",
+            "entries = entries + 2",
+            "train_spent = 0, entries = entries + 2",
+            "head = 'ff'",
+            "train_spent = 0, entries = entries + 1, head = 'ff'",
+            "largest_cap_epsilon = largest_cap_epsilon / 2",
+            # An older entry, with the balances of that time.
+            "head = (SELECT hash FROM ledger_entries WHERE dataset_id = :d AND seq = 2)",
+        )
+    ),
+    "UPDATE accounts SET train_spent = 0",  # of all data sets: a missing WHERE
+]
+# Counted, but without an entry. SQLite cannot see at a commit that the entry is missing.
+COUNTED = "UPDATE accounts SET train_spent = 0, entries = entries + 1 WHERE dataset_id = :d"
 # The ways around an UPDATE or DELETE that each dialect has.
 OWN = {
     "sqlite": [
@@ -64,10 +97,38 @@ def refuses(db: Database, *statements: str) -> None:
     assert check(db, dataset_id).valid
 
 
-@pytest.mark.parametrize("statement", ON_BOTH)
+@pytest.mark.parametrize("statement", [*ON_BOTH, *UNSTATED])
 def test_the_database_itself_refuses(db: Database, statement: str) -> None:
     refuses(db, statement)
 
 
 def test_it_refuses_the_ways_around(db: Database) -> None:
     refuses(db, *OWN[db.engine.dialect.name])
+
+
+def test_a_counted_move_without_its_entry_spends_nothing_more(db: Database) -> None:
+    if db.engine.dialect.name == "postgresql":
+        refuses(db, COUNTED)
+        return
+    dataset_id = a_history(db)
+    with db.write() as session:
+        session.execute(text(COUNTED), {"d": dataset_id})
+    assert not check(db, dataset_id).valid
+    with pytest.raises(Conflict) as refused:
+        hold(db, dataset_id, "job_more", 1)
+    assert refused.value.code == "ledger-behind"
+
+
+def test_a_move_that_an_entry_states_otherwise_is_refused(db: Database) -> None:
+    """Whoever calls `append` with a row that is not the account's."""
+    dataset_id = a_history(db)
+    before = balances(db, dataset_id)
+    with pytest.raises(DatabaseError), db.write() as session:
+        account = accounts.move(session, dataset_id, train_spent=Account.train_spent + 1)
+        assert account is not None
+        session.execute(
+            text("UPDATE accounts SET train_spent = 0, entries = entries + 1 WHERE dataset_id = :d"), {"d": dataset_id}
+        )
+        account.entries += 1
+        append_cap(session, account, actor="nobody", reason="a test")
+    assert balances(db, dataset_id) == before

@@ -17,6 +17,7 @@ from app.lifecycle.sweeper import expire_all_leases, reap_expired
 from app.lifecycle.wakeups import unclaimed
 from app.privacy.filters import filter_of
 from app.privacy.mechanism import MechanismConfig
+from tests.chaos.tamper import unprotected
 from tests.factories import add_dataset, release
 from tests.lifecycle.conftest import Submit, balances, claimed, job_row
 
@@ -344,7 +345,7 @@ def test_one_job_that_can_not_be_settled_does_not_stop_the_reaper(db: Database, 
     broken, sound = submit(), submit()
     for job_id in (broken, sound):
         claimed(db, job_id)
-    with db.write() as session:
+    with unprotected(db) as session:
         job = session.get_one(Job, broken)
         job.status, job.steps_started = "cancelling", 1
         account = update(Account).where(Account.dataset_id == job.dataset_id)

@@ -12,6 +12,7 @@ from app.db.models import Account
 from app.ledger.verify import verify
 from app.lifecycle import restore
 from app.privacy.prices import Units
+from tests.chaos.tamper import unprotected
 from tests.factories import add_dataset
 from tests.lifecycle.test_restore import CAP, World, world
 
@@ -84,7 +85,7 @@ def test_what_a_closed_ledger_forgot_is_in_the_charge_of_the_other(world: World,
 def test_a_row_that_is_not_what_its_last_entry_says_is_not_joined(
     world: World, pair: tuple[str, str], tampered: int
 ) -> None:
-    with world.db.write() as session:
+    with unprotected(world.db) as session:
         session.execute(update(Account).where(Account.dataset_id == pair[tampered]).values(train_spent=1))
     before = [world.account(each).entries for each in pair]
     assert join(world, *pair).json()["type"] == "/problems/ledger-behind"
