@@ -58,6 +58,7 @@ ON_POSTGRES_BY_DAY = (
     "tests/lifecycle/test_claim_race.py",
     "tests/lifecycle/test_clocks.py",
     "tests/lifecycle/test_gang_race.py",
+    "tests/lifecycle/test_marks.py::test_what_left",
     "tests/lifecycle/test_zombies.py",
     "tests/migrations/",
     "tests/retention/",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import select
@@ -19,7 +20,9 @@ from app.jobs.plans import Plan
 from app.jobs.rows import new_job
 from app.keys.service import Caller
 from app.ledger.accounts import open_account
-from app.lifecycle.attempts import AttemptLog, Delivered
+from app.ledger.heads import Heads
+from app.lifecycle.attempt_records import Delivered
+from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.cadence import Cadence
 from app.lifecycle.events import Number, Part
 from app.privacy.numerics import NumericsReport
@@ -27,6 +30,7 @@ from app.privacy.prices import Price
 
 # Of an attempt that a test plays: what it says is seen at once, not at the next second.
 AT_ONCE = Cadence(0.0)
+NO_HEADS = Heads(Path("/nonexistent"))  # nothing is recorded outside the database
 
 
 def dataset_spec(**changes: Any) -> dict[str, Any]:

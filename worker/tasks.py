@@ -22,6 +22,7 @@ from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.copies import LOOK_S, drop_deleted
 from app.lifecycle.crews import Member, release
 from app.lifecycle.fair import claim_next
+from app.lifecycle.marks import Marks
 from app.lifecycle.measures import ENDS, Measures
 from app.lifecycle.presence import Presence
 from app.lifecycle.states import notify
@@ -142,7 +143,9 @@ def run_job(job_id: str) -> None:
     heads, worker = Heads.of(settings), _presence().name
     held = claim_next(db, heads, worker, settings.lease_s, _kinds(), _processes(), _member())
     if held is not None:
-        log = AttemptLog(db, held, lease_s=settings.lease_s, max_attempts=settings.max_attempts)
+        log = AttemptLog(
+            db, held, lease_s=settings.lease_s, max_attempts=settings.max_attempts, marks=Marks.of(settings)
+        )
         ids: tracing.Ids = {"job": held.job_id, "attempt": held.attempt, "worker": held.worker}
         tracing.past("claim", ids, began, parent=held.traceparent)
         with (

@@ -192,9 +192,9 @@ def live_job(job_id: Id, request: Request, db: Db, viewer: CurrentViewer) -> Res
 
 
 @router.post("/jobs/{job_id}/cancel")
-def cancel_job(job_id: Id, db: Db, viewer: PostingViewer) -> Response:
+def cancel_job(job_id: Id, db: Db, heads: RecordedHeads, viewer: PostingViewer) -> Response:
     """Cancels a job, then shows it."""
-    job_service.cancel(db, viewer.caller, job_id)
+    job_service.cancel(db, viewer.caller, job_id, heads)
     return RedirectResponse(f"{HOME}/jobs/{job_id}", 303)
 
 

@@ -338,9 +338,9 @@ def label_job(job_id: str, body: labels.JobLabels, db: Db, caller: CurrentKey, g
 
 
 @router.post("/jobs/{job_id}/cancel", status_code=202)
-def cancel_job(job_id: str, db: Db, caller: CurrentKey, gpus: Gpus) -> JobView:
+def cancel_job(job_id: str, db: Db, heads: RecordedHeads, caller: CurrentKey, gpus: Gpus) -> JobView:
     """Stops a job. Started steps stay charged; the rest of the hold is released."""
-    service.cancel(db, caller, job_id)
+    service.cancel(db, caller, job_id, heads)
     return _view(db, caller, job_id, gpus)
 
 

@@ -41,12 +41,12 @@ from app.ledger import behind, blocks
 from app.ledger.heads import Head, Heads
 from app.ledger.memos import HeldFor
 from app.ledger.repository import dataset_with_account
-from app.lifecycle import pausing
+from app.lifecycle import marks, pausing
 from app.lifecycle.ahead import ahead_of
 from app.lifecycle.events import Requested
 from app.lifecycle.presence import GpuWorkers
 from app.lifecycle.settle import settle
-from app.lifecycle.states import append_event, get_job
+from app.lifecycle.states import IDLE, append_event, get_job
 from app.lifecycle.studies import cancel as cancel_study
 from app.lifecycle.studies import pause as pause_study
 from app.lifecycle.studies import resume as resume_study
@@ -263,15 +263,20 @@ def submit(
         raise
 
 
-def cancel(db: Database, caller: Caller, job_id: str) -> None:
+def cancel(db: Database, caller: Caller, job_id: str, heads: Heads) -> None:
     """Cancels a job: at once if no worker has it, within a second if one runs it.
 
+    Args:
+        heads: the marks of jobs lie beside them: what left the job and the database has forgotten is charged.
+
     Raises:
-        Conflict: `wrong-state`: the job has ended, or is a trial.
+        Conflict: `wrong-state`: the job has ended, or is a trial. `ledger-behind`: its mark is damaged, so that it is
+            unknown what left it.
         NotFound: there is no such job, or the key may not see its data set.
         Forbidden: the key is none of these: the submitter's, if it may still train; the data set's owner's; an admin's.
     """
     load_numerics()  # for a paused job, whose started part is charged now
+    outside = marks.outside(db, heads, job_id)
     with db.write() as session:
         job = _steered(session, caller, job_id, "cancel")
         if job.status == "cancelling":
@@ -281,9 +286,10 @@ def cancel(db: Database, caller: Caller, job_id: str) -> None:
         job.cancel_requested_at = now()
         append_event(session, job.id, "cancel_requested", Requested(by=caller.id))
         audit.record(session, "job.cancelled", job.id)
+        marks.adopt_all(session, outside, IDLE)
         if job.study is not None:
             cancel_study(session, job)
-        elif job.status in ("queued", "paused"):
+        elif job.status in IDLE:
             settle(session, job, "cancelled")
         else:
             job.status = "cancelling"

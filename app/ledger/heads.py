@@ -3,6 +3,7 @@
     <data set>.json          the newest recorded head, with the balances after it
     <data set>.checkpoint    the newest signed checkpoint, with its witnesses' cosignatures
     noise-epoch              derives the noise secret since a backup was last restored
+    <job>.mark               what left a job that has not ended (app.lifecycle.marks)
 
 A head is recorded before an attempt's first private pass, and after a settlement. A database that was restored from an
 older backup has lost entries; this record has not. It lies in a folder beside the storage root, or in a bucket
@@ -25,7 +26,7 @@ from app.db.models import Account
 from app.ids import now
 from app.ledger.entries import balance_of
 from app.ledger.notes import lines, read
-from app.ledger.records import InFolder, Record, Records, in_bucket
+from app.ledger.records import InFolder, Record, Records, records_of
 from app.ledger.witnesses import Witness, required
 from app.settings import Settings
 
@@ -105,13 +106,12 @@ class Heads:
 
     def __init__(self, folder: Path, witnesses: tuple[Witness, ...] = (), records: Records | None = None) -> None:
         self.folder, self.witnesses = folder, witnesses
-        self._records: Records = records or InFolder(folder)
+        self.records: Records = records or InFolder(folder)
 
     @classmethod
     def of(cls, settings: Settings) -> Heads:
         """The records and the required witnesses in these settings."""
-        url, keys = settings.heads_store, (settings.object_encryption, settings.object_kms_key)
-        return cls(settings.effective_heads_dir, required(settings), in_bucket(url, *keys) if url else None)
+        return cls(settings.effective_heads_dir, required(settings), records_of(settings))
 
     def read(self, dataset_id: str) -> Head | None:
         """The record of a data set; None if there is none.
@@ -128,12 +128,12 @@ class Heads:
     def read_all(self, dataset_ids: Iterable[str]) -> dict[str, Head | UnreadableHeadError | None]:
         """Several records, each as `read` answers it or with its error. Raises Unavailable."""
         ids = list(dataset_ids)
-        found = self._records.read_all([_head(each) for each in ids])
+        found = self.records.read_all([_head(each) for each in ids])
         return {each: _parsed(each, record) for each, record in zip(ids, found, strict=True)}
 
     def recorded(self) -> list[str]:
         """The data sets that have a record. Raises Unavailable."""
-        return [name.removesuffix(".json") for name in self._records.names(".json") if name.startswith("ds_")]
+        return [name.removesuffix(".json") for name in self.records.names(".json") if name.startswith("ds_")]
 
     def write(self, head: Head) -> None:
         """Records a head, on disk before this returns. Does nothing if a newer one is recorded already.
@@ -156,11 +156,11 @@ class Heads:
         aside = f"{head.dataset}.forgotten-{secrets.token_hex(4)}"
         note = _checkpoint(head.dataset)
         for name, kept in ((_head(head.dataset), aside), (note, f"{aside}-checkpoint")):
-            old = self._records.read(name)
+            old = self.records.read(name)
             if old is not None:
-                self._records.put(kept, old.content.decode(errors="replace"), None)
+                self.records.put(kept, old.content.decode(errors="replace"), None)
         self._change(_head(head.dataset), lambda _: head.model_dump_json())
-        self._records.remove(note)
+        self.records.remove(note)
 
     def checkpoint(self, dataset_id: str) -> str | None:
         """The newest signed checkpoint of a data set, as a note; None if there is none.
@@ -170,7 +170,7 @@ class Heads:
             Unavailable: the bucket does not answer.
         """
         try:
-            return _note(dataset_id, self._records.read(_checkpoint(dataset_id)))
+            return _note(dataset_id, self.records.read(_checkpoint(dataset_id)))
         except (OSError, ValueError) as error:
             raise UnreadableHeadError(f"the checkpoint: {type(error).__name__}") from None
 
@@ -194,7 +194,7 @@ class Heads:
 
     def epoch(self) -> str | None:
         """The epoch from which the noise secret is derived; None before the first rotation."""
-        found = self._records.read(EPOCH)
+        found = self.records.read(EPOCH)
         return None if found is None else found.content.decode().strip()
 
     def rotate_epoch(self) -> str:
@@ -206,9 +206,9 @@ class Heads:
     def _change(self, name: str, made_of: Callable[[Record | None], str | None]) -> None:
         """Writes what follows from the present record; again if another writer came first. None: nothing is written."""
         for _ in range(TRIES):
-            before = self._records.read(name)
+            before = self.records.read(name)
             text = made_of(before)
-            if text is None or self._records.put(name, text.removesuffix("\n") + "\n", before):
+            if text is None or self.records.put(name, text.removesuffix("\n") + "\n", before):
                 return
         raise OSError(f"others keep writing {name}")
 

@@ -19,6 +19,7 @@ from typing import Protocol
 from app.disk import sync
 from app.s3 import answers, client
 from app.secrets import write_private
+from app.settings import Settings
 
 AT_ONCE = 16
 
@@ -182,6 +183,14 @@ class InBucket:
         with answers():
             found = [each["path"].rpartition("/")[2] for some in objects(self._store) for each in some]
         return sorted(name for name in found if name.endswith(ending))
+
+
+def records_of(settings: Settings) -> Records:
+    """The records in these settings."""
+    url = settings.heads_store
+    if url:
+        return in_bucket(url, settings.object_encryption, settings.object_kms_key)
+    return InFolder(settings.effective_heads_dir)
 
 
 @cache

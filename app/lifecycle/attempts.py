@@ -1,8 +1,9 @@
 """An attempt's writes while it runs: write-ahead record, digests, released metrics and its end. All are fenced.
 
 The record is written at once. What callers see of a job on private data (events, progress, scores, warnings, its end)
-is written at the next whole second, by `heartbeat` or with the end; app.lifecycle.cadence explains why. If a crash
-loses such news before that, nobody saw it and it is not charged; a replay produces it again.
+is written at the next whole second, by `heartbeat` or with the end; app.lifecycle.cadence explains why. A crash may
+lose such news. Released numbers are in the job's mark by then (app.lifecycle.marks), from which the next attempt
+releases them; they are charged.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from sqlalchemy import func, select, update
@@ -25,13 +25,15 @@ from app.contracts.job_spec import JobSpec
 from app.contracts.stored import Failure, SaltedSteps
 from app.db.engine import Database
 from app.db.models import ApiKey, Artifact, Attempt, Block, Job, Metric
-from app.errors import PrivacyError
+from app.errors import PrivacyError, TransientError
 from app.ledger.blocks import read_by
 from app.lifecycle import learning, measures, pausing, studies
+from app.lifecycle.attempt_records import Begun, Delivered, ReleasedBefore, Resalted, StartedBlock
 from app.lifecycle.cadence import Cadence
 from app.lifecycle.claims import Claim, end_attempt, fence, give_back
 from app.lifecycle.coverage import covered_steps
 from app.lifecycle.events import Mismatch, Number, Part, Progress, Rank, Ranks, Ready
+from app.lifecycle.marks import Mark, Marks, adopt, mark_of, release
 from app.lifecycle.states import STOPPING, append_event
 from app.privacy.canaries import EXCEEDED, Finding
 from app.privacy.filters import load_numerics
@@ -42,77 +44,28 @@ logger = logging.getLogger(__name__)
 Write = Callable[[Session, Job], None]
 
 
-@dataclass(frozen=True)
-class Begun:
-    """What an attempt learns once it has proved that it holds its job.
-
-    Attributes:
-        reads: the ids of the data sets, or blocks of one, whose records it reads.
-        published: the job's files that artifact rows name, its study's rows included: paths under the storage root.
-        limits_s: the job's time limits, in seconds: by its specification and by its key.
-        ran_s: seconds that earlier attempts ran.
-    """
-
-    dataset_id: str
-    reads: tuple[str, ...]
-    published: frozenset[str]
-    limits_s: tuple[float, ...] = ()
-    ran_s: float = 0.0
-
-
-@dataclass(frozen=True)
-class Resalted:
-    """A fresh salt, and how many more steps may start."""
-
-    segment: SaltedSteps
-    allowed_steps: int
-
-
-@dataclass(frozen=True)
-class StartedBlock:
-    """A recorded block, with the digest of the state after it; None if its end is not recorded."""
-
-    first_step: int
-    last_step: int
-    digest: str | None
-
-
-@dataclass(frozen=True)
-class ReleasedBefore:
-    """A recorded number, as a later attempt is told of it."""
-
-    name: str
-    step: int
-    value: float
-    std: float
-    on: str
-
-
-@dataclass(frozen=True)
-class Delivered:
-    """A file that the job delivers; `path` is under the storage root."""
-
-    name: str
-    sha256: str
-    size_bytes: int
-    path: str
-
-    def row(self, job_id: str) -> Artifact:
-        """Returns the file's row."""
-        return Artifact(job_id=job_id, name=self.name, sha256=self.sha256, size_bytes=self.size_bytes, path=self.path)
-
-
 class AttemptLog:
     """An attempt's supervisor's access to the database. Every method is one transaction that first renews the lease.
+
+    Args:
+        marks: where what leaves is recorded before it does; None: nothing leaves (the auditor).
 
     Raises:
         StaleAttempt: from every method, if another attempt has taken the job.
     """
 
     def __init__(
-        self, db: Database, held: Claim, *, lease_s: float, max_attempts: int, cadence: Cadence | None = None
+        self,
+        db: Database,
+        held: Claim,
+        *,
+        lease_s: float,
+        max_attempts: int,
+        cadence: Cadence | None = None,
+        marks: Marks | None = None,
     ) -> None:
-        self.db, self.held, self.lease_s, self.max_attempts = db, held, lease_s, max_attempts
+        self.db, self.held, self.lease_s, self.max_attempts, self.marks = db, held, lease_s, max_attempts, marks
+        self._mark: Mark | None = None  # what left so far; None: not begun, or public data
         self.cadence = cadence or Cadence()
         self._ran_before: float | None = None
         self._began = time.monotonic()
@@ -136,7 +89,19 @@ class AttemptLog:
         for _what, write in self._news:
             write(session, job)
         session.flush()
+        if self._mark is not None:  # the database may have been set back under this attempt
+            adopt(session, job, self._mark)
         return job
+
+    def _note(self, mark: Mark) -> None:
+        """Records what is about to leave, on disk before this returns.
+
+        Raises:
+            TransientError: it cannot be recorded: nothing may leave.
+        """
+        if self.marks is not None:
+            self.marks.raise_to(mark)
+        self._mark = mark
 
     @property
     def _waits(self) -> bool:
@@ -156,9 +121,17 @@ class AttemptLog:
         self._news = [each for each in self._news if not each[0] == what == "progress"] + [(what, write)]
 
     def begin(self) -> Begun:
-        """Makes the attempt's first write, before it touches a file: proves that it still holds the job."""
+        """Makes the attempt's first write, before it touches a file: proves that it still holds the job.
+
+        Raises:
+            TransientError: the job's mark cannot be read.
+        """
+        outside = {} if self.marks is None else self.marks.read([self.held.job_id])
         with self.db.write(urgent=True) as session:
             job = self._fenced(session)
+            for mark in outside.values():
+                adopt(session, job, mark)
+            self._mark = mark_of(session, job) if self._is_private else None
             whose = [job.id] if job.parent_id is None else [job.id, job.parent_id]
             paths = session.scalars(select(Artifact.path).where(Artifact.job_id.in_(whose)))
             published = frozenset(path for path in paths if path.startswith(f"jobs/{job.id}/"))
@@ -237,9 +210,12 @@ class AttemptLog:
 
         Raises:
             PrivacyError: more steps would start than the job's hold covers.
+            TransientError: the mark cannot be written, or the database was set back meanwhile.
         """
         with self.db.write(urgent=True) as session:
             job = self._fenced(session)
+            if self._mark is not None and job.steps_started < self._mark.steps_started:
+                raise TransientError("the database has forgotten steps of this attempt: a backup was restored")
             if self._is_stopping if self._waits else job.status in STOPPING:
                 return False
             salt = _segment_at(job, first_step).salt
@@ -250,7 +226,10 @@ class AttemptLog:
             if new:
                 job.steps_started += new
             self._add_block(session, salt, first_step, last_step)
-            return True
+            started = job.steps_started
+        if self._mark is not None:
+            self._note(self._mark.started(started, salt))
+        return True
 
     def record_digest(self, step: int, digest: str) -> None:
         """Records the state's digest after `step`, at a block's end; the block's results may be released only now.
@@ -274,6 +253,8 @@ class AttemptLog:
                 block.digest = digest
             if step > job.step:  # not while it repeats what callers have seen
                 self._tell(session, job, "progress", lambda session, job: _progress(session, job, step))
+        if self._mark is not None:  # on disk before the next block starts, or a result leaves
+            self._mark = self._mark.digested(step, salt)
 
     def name_key(self, key_id: str) -> None:
         """Records at the first claim which server secret keys the first segment."""
@@ -300,6 +281,7 @@ class AttemptLog:
 
         Raises:
             PrivacyError: there are more releases than the charge covers, or the mechanism does not declare this one.
+            TransientError: the mark cannot be written.
         """
         with self._lock, self.db.write(urgent=True) as session:
             job = self._fenced(session)
@@ -313,8 +295,10 @@ class AttemptLog:
                 before = (session.scalar(of_name) or 0) + len(waiting)
                 mechanism = MechanismConfig.model_validate(job.mechanism)
                 _check_declared(mechanism, number, {each.name for each in parts}, before)
-            release = [*(each.of(number) for each in parts), number]
-            self._tell(session, job, f"{named}{number.step}", lambda session, job: _release(session, job, release))
+            numbers = [*(each.of(number) for each in parts), number]
+            if self._mark is not None:
+                self._note(self._mark.with_released(numbers))
+            self._tell(session, job, f"{named}{number.step}", lambda session, job: release(session, job, numbers))
 
     def succeed(
         self,
@@ -327,6 +311,8 @@ class AttemptLog:
         """Ends the job as succeeded, with its artifacts, the report of its ranks on public data, and what its canaries
         show."""
         self._wait()
+        if self._mark is not None:
+            self._note(self._mark)  # with the last digest
         with self.db.write(urgent=True) as session:
             job = self._ending(session)
             session.add_all(each.row(job.id) for each in artifacts)
@@ -448,13 +434,6 @@ def _mismatch(session: Session, job: Job, matched_step: int) -> None:
     said = f"a replay differed after step {matched_step}: fresh noise from there, charged again"
     job.warnings = [*job.warnings, said]
     append_event(session, job.id, "replay_mismatch", Mismatch(matched_step=matched_step))
-
-
-def _release(session: Session, job: Job, numbers: Sequence[Number]) -> None:
-    """Writes all numbers of one release, in the caller's transaction."""
-    for each in numbers:
-        session.add(Metric(job_id=job.id, **dict(each)))
-        append_event(session, job.id, "metric", each)
 
 
 def _check_declared(mechanism: MechanismConfig, number: Number, parts: set[str], before: int) -> None:

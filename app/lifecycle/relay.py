@@ -31,7 +31,8 @@ from app.ledger.checks import check_next
 from app.ledger.heads import Heads
 from app.ledger.signing_keys import publish, signing_key
 from app.ledger.witnesses import configured
-from app.lifecycle import spool, wakeups
+from app.lifecycle import marks, spool, wakeups
+from app.lifecycle.marks import Marks
 from app.lifecycle.states import ACTIVE, append_event
 from app.lifecycle.sweeper import count_queued, reap_expired, traceparent
 from app.lifecycle.wakeups import CeleryNotifier, Notifier, WakeUp, as_read
@@ -64,7 +65,7 @@ class Relay:
 
     def __init__(self, db: Database, settings: Settings, signing_key: Ed25519PrivateKey, notifier: Notifier) -> None:
         self.db, self.settings, self.signing_key, self.notifier = db, settings, signing_key, notifier
-        self.heads, self.objects = Heads.of(settings), objects.of(settings)
+        self.heads, self.marks, self.objects = Heads.of(settings), Marks.of(settings), objects.of(settings)
         self.unsigned: set[str] = set()
         self.code_version = version("scrimp")
         self.next_sweep = self.next_survey = self.next_retention = 0.0
@@ -98,7 +99,7 @@ class Relay:
         with self.db.quick_read() as connection:
             about = set(connection.scalars(SWEPT))
         if "jobs" in about:
-            reap_expired(self.db, self.settings.max_attempts)
+            reap_expired(self.db, self.settings.max_attempts, self.marks)
             self._notify_again()
         if "predictions" in about:
             self._notify_predictions()
@@ -111,6 +112,7 @@ class Relay:
         """Compares ledgers with their records. Returns how long to wait for the next time."""
         try:
             behind.survey(self.db, self.heads, self.objects)
+            marks.sweep(self.db, self.heads, self.marks)
         except Unavailable as error:  # other work goes on while a bucket is away
             logger.error("the ledgers were not compared with their recorded heads: %s", error.message)
             return SURVEY_AGAIN_S

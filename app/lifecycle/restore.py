@@ -6,6 +6,9 @@ may have ended already, and running them again would spend again.
 
     gap = recorded spent + held  −  spent now          (for each account; at least 0)
 
+What left an unfinished job is in its mark (app.lifecycle.marks): its end is charged for the larger of that and of what
+the database knows, also where no entry is lost.
+
 If the database has lost that the ledger was joined to another one, the ledger is closed again. If the database still
 has this, nothing is posted: the other ledger was charged for all that this one held.
 """
@@ -26,8 +29,9 @@ from app.ledger import accounts, behind, blocks, joining, memos
 from app.ledger.heads import Head, Heads, UnreadableHeadError
 from app.lifecycle import studies
 from app.lifecycle.claims import give_back
+from app.lifecycle.marks import Mark, Marks, adopt_all, forgotten, unfinished
 from app.lifecycle.settle import NO_UNITS, settle
-from app.lifecycle.states import ACTIVE, FINISHED, get_job
+from app.lifecycle.states import ACTIVE, FINISHED, IDLE, get_job
 from app.objects import Objects
 from app.privacy.prices import Units
 
@@ -118,11 +122,14 @@ def post(db: Database, heads: Heads, store: Objects, dataset: str, reason: str) 
     Raises:
         NotFound: the database does not know the data set: only a newer backup helps.
         InvalidRequest: nothing is missing, or the record cannot be read, so the missing units are unknown.
+        TransientError: a job's mark cannot be read.
     """
     found = {gap.dataset_id: gap for gap in gaps(db, heads, store)}
     gap = next((each for each in found.values() if dataset in (each.dataset_id, each.name)), None)
+    outside = Marks(heads.records)
     if gap is None:
-        raise InvalidRequest(f"nothing is missing in the ledger of {dataset}")
+        _end_forgotten(db, outside, dataset)
+        return NO_UNITS
     if gap.name is None:
         raise NotFound(f"the database does not know {dataset}: restore a newer backup")
     if gap.recorded is None:
@@ -130,8 +137,9 @@ def post(db: Database, heads: Heads, store: Objects, dataset: str, reason: str) 
             f"it is unknown how much {dataset} had spent ({gap.problem}): restore a newer backup, or lower its cap to "
             "what is spent"
         )
+    left = _marks_on(db, outside, gap.dataset_id)
     with db.write() as session:
-        _end_jobs(session, gap.dataset_id)
+        _end_jobs(session, gap.dataset_id, left)
         _post_charges(session, gap.dataset_id)
         posted = _post(session, gap.recorded, reason)
         row = session.get(LedgerCheck, gap.dataset_id)
@@ -146,7 +154,30 @@ def post(db: Database, heads: Heads, store: Objects, dataset: str, reason: str) 
     for job, whose in list(behind.strangers(db, store)):
         if whose == gap.dataset_id:
             store.set_aside(job, FORGOTTEN)
+    for each in forgotten(db, outside):
+        if each.dataset_id == gap.dataset_id and not each.known:  # its hold is in what was posted
+            outside.remove(each.job_id)
     return posted
+
+
+def _end_forgotten(db: Database, outside: Marks, dataset: str) -> None:
+    """Ends the unfinished jobs of a data set whose ledger lacks nothing, but of which the database has forgotten what
+    left one of them. Raises as `post`."""
+    with db.read() as session:
+        dataset_id = session.scalar(select(Dataset.id).where(or_(Dataset.id == dataset, Dataset.name == dataset)))
+    if dataset_id is None or all(each.dataset_id != dataset_id for each in forgotten(db, outside)):
+        raise InvalidRequest(f"nothing is missing in the ledger of {dataset}")
+    left = _marks_on(db, outside, dataset_id)
+    with db.write() as session:
+        _end_jobs(session, dataset_id, left)
+        audit.record(session, "dataset.restored", dataset_id)
+
+
+def _marks_on(db: Database, outside: Marks, dataset_id: str) -> dict[str, Mark]:
+    """The marks of a data set's unfinished jobs and trials."""
+    with db.read() as session:
+        jobs = [each for job_id in _unfinished(session, dataset_id) for each in unfinished(session, job_id)]
+    return outside.read(jobs)
 
 
 def _post(session: Session, recorded: Head, reason: str) -> Units:
@@ -179,8 +210,9 @@ def _taken(recorded: Head) -> tuple[int, int]:
     return recorded.train.spent + recorded.train.held, recorded.holdout.spent + recorded.holdout.held
 
 
-def _end_jobs(session: Session, dataset_id: str) -> None:
-    """Ends jobs that the database believes unfinished; posts their started part as far as the database knows it."""
+def _end_jobs(session: Session, dataset_id: str, left: dict[str, Mark]) -> None:
+    """Ends jobs that the database believes unfinished; posts the larger of their started part and of their mark."""
+    adopt_all(session, left, (*IDLE, *ACTIVE))
     for job_id in _unfinished(session, dataset_id):
         job = get_job(session, job_id, lock=True)
         if job.study is not None:

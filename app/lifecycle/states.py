@@ -24,6 +24,7 @@ from app.lifecycle.events import Nothing
 
 STOPPING = ("pausing", "cancelling")  # a person asked: its process ends at the next whole second
 ACTIVE = ("running", *STOPPING)
+IDLE = ("queued", "paused")  # on no worker
 FINISHED = ("succeeded", "cancelled", "failed")
 # True for a queued job that may be claimed now; a job that was taken back waits a little.
 IS_DUE = or_(Job.lease_until.is_(None), has_passed(Job.lease_until, Job.lease_clock))

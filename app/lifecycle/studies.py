@@ -43,7 +43,17 @@ from app.ledger.memos import Settled
 from app.lifecycle import pausing
 from app.lifecycle.events import Ended, Queued, Requested, Score, TrialEnded, TrialQueued
 from app.lifecycle.settle import Outcome, overrun, settle
-from app.lifecycle.states import ACTIVE, FINISHED, append_event, discard, get_job, notify, want_certificate, write_event
+from app.lifecycle.states import (
+    ACTIVE,
+    FINISHED,
+    IDLE,
+    append_event,
+    discard,
+    get_job,
+    notify,
+    want_certificate,
+    write_event,
+)
 from app.privacy.mechanism import MechanismConfig
 from app.privacy.prices import Charge, Units
 from app.privacy.quoted import Quoted, TrialQuote
@@ -100,7 +110,7 @@ def cancel(session: Session, study: Job) -> None:
     study.status = "cancelling"
     session.flush()
     for run in _runs(session, study, lock=True):
-        if run.status in ("queued", "paused"):
+        if run.status in IDLE:
             settle(session, run, "cancelled")
             _note_end(session, study, run)
         elif run.status in ("running", "pausing"):

@@ -15,6 +15,7 @@ from app.db.models import DatasetReading, Job
 from app.errors import ServiceError
 from app.lifecycle import studies
 from app.lifecycle.claims import give_back
+from app.lifecycle.marks import Marks, adopt
 from app.lifecycle.states import ACTIVE, IS_DUE, NEEDS_GPU
 from app.privacy.filters import load_numerics
 
@@ -24,22 +25,30 @@ CLAIMABLE = (Job.status == "queued", Job.study.is_(None), IS_DUE)
 PAST = "none"  # names no clock: all its moments have passed
 
 
-def reap_expired(db: Database, max_attempts: int) -> int:
-    """Takes back every job with an expired lease; returns how many."""
+def reap_expired(db: Database, max_attempts: int, outside: Marks | None = None) -> int:
+    """Takes back every job with an expired lease; returns how many.
+
+    Args:
+        outside: the marks of jobs: a job that ends here is charged for what they have and the database has forgotten.
+    """
     with db.read() as session:
         expired = session.scalars(select(Job.id).where(*LAPSED)).all()
     reaped = 0
     if expired:
         load_numerics()
     for job_id in expired:
-        with _one_by_one(job_id), db.write() as session:
-            studies.lock(session, job_id)
-            # Checked again inside the write: the worker may have renewed its lease since.
-            lapsed = select(Job).where(Job.id == job_id, *LAPSED).with_for_update(key_share=True)
-            job = session.scalars(lapsed).one_or_none()
-            if job is not None:
-                give_back(session, job, "lapsed", max_attempts)
-                reaped += 1
+        with _one_by_one(job_id):
+            mark = None if outside is None else outside.read([job_id]).get(job_id)
+            with db.write() as session:
+                studies.lock(session, job_id)
+                # Checked again inside the write: the worker may have renewed its lease since.
+                lapsed = select(Job).where(Job.id == job_id, *LAPSED).with_for_update(key_share=True)
+                job = session.scalars(lapsed).one_or_none()
+                if job is not None:
+                    if mark is not None:
+                        adopt(session, job, mark)
+                    give_back(session, job, "lapsed", max_attempts)
+                    reaped += 1
     return reaped
 
 

@@ -11,6 +11,7 @@ import typer
 from scrimp_server.commands.service import PRIVATE, Home, set_home
 
 if TYPE_CHECKING:
+    from app.lifecycle.marks import Forgotten
     from app.lifecycle.restore import Gap
     from app.lifecycle.witnessed import Ahead
 
@@ -30,7 +31,8 @@ def restore(
 ) -> None:
     """Show the ledger entries that a restored database has lost; --post them as spent, or bring a newer backup.
 
-    Asks the recorded heads, the storage and the witnesses. Stop the service first. Exit code 1 if something is missing.
+    Shows also the jobs of which it has forgotten steps or scores. Asks the recorded heads and marks, the storage and
+    the witnesses. Stop the service first. Exit code 1 if something is missing.
     """
     set_home(home)
     os.umask(PRIVATE)
@@ -40,6 +42,7 @@ def restore(
     from app.ledger.heads import Heads
     from app.ledger.witnesses import configured
     from app.lifecycle import restore as restoring
+    from app.lifecycle.marks import Marks, forgotten
     from app.lifecycle.witnessed import ahead
     from app.settings import Settings
 
@@ -54,6 +57,7 @@ def restore(
             print(f"{dataset}: posted as spent: train {amounts.train}, holdout {amounts.holdout}")
             print(f"  Budgets within its cap are the backup's again: review them with scrimp budgets list {dataset}")
         left = restoring.gaps(db, heads, objects.of(settings))
+        jobs = forgotten(db, Marks(heads.records))
         contradicted, unasked = ahead(db, configured(settings))
     except (ServiceError, ValueError) as error:
         print(f"scrimp restore: {error.message if isinstance(error, ServiceError) else error}", file=sys.stderr)
@@ -64,6 +68,10 @@ def restore(
         print(_described(gap))
     if left:
         print("Nothing is admitted or run on these. Bring a newer backup, or: scrimp restore --post DATASET")
+    for job in jobs:
+        print(_forgotten(job))
+    if jobs:
+        print("An end is charged for all of it, and a job that goes on gets fresh noise. To end them: --post DATASET")
     for each in contradicted:
         print(_witnessed(each))
     if contradicted:
@@ -71,7 +79,7 @@ def restore(
         print("If it was posted, or its owner accepts the loss: scrimp witness accept, where the witness runs.")
     for why in unasked:
         print(f"not compared: {why}")
-    if left or contradicted or unasked:
+    if left or jobs or contradicted or unasked:
         raise typer.Exit(1)
     also = " and what its witnesses saw" if settings.witnesses else ""
     print(f"Every ledger holds the head recorded outside the database{also}.")
@@ -81,6 +89,11 @@ def _witnessed(found: Ahead) -> str:
     has = f"{found.entries}, which begin otherwise" if found.differs else f"{found.entries}"
     seen = f"the witness {found.witness} has seen {found.seen} entries; here are {has}"
     return f"{found.name} ({found.dataset_id}): {seen}"
+
+
+def _forgotten(job: Forgotten) -> str:
+    here = f"the database knows {job.steps} and {job.scores}" if job.known else "the database does not know the job"
+    return f"{job.job_id} ({job.dataset_id}): {job.marked_steps} steps and {job.marked_scores} scores left it; {here}"
 
 
 def _described(gap: Gap) -> str:

@@ -21,7 +21,8 @@ from app.keys import service as keys
 from app.keys.service import Caller
 from app.ledger import certificates
 from app.ledger.signing_keys import publish
-from app.lifecycle.attempts import AttemptLog, Delivered
+from app.lifecycle.attempt_records import Delivered
+from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.claims import claim
 from app.lifecycle.events import Number, ReleasedBy
 from app.lifecycle.states import append_event
@@ -30,7 +31,7 @@ from app.privacy.prices import Price
 from app.privacy.pricing import price
 from app.secrets import load_secret
 from app.settings import Settings
-from tests.factories import AT_ONCE, add_dataset, admit, job_spec, numerics
+from tests.factories import AT_ONCE, NO_HEADS, add_dataset, admit, job_spec, numerics
 
 XSS = "<script>alert('x')</script><img src=x onerror=alert(1)>"
 SHA = hashlib.sha256(b"weights").hexdigest()
@@ -185,7 +186,7 @@ def everything(scene: Scene) -> Everything:
     cancelled = scene.job(reviews, "too slow", privacy={"target_epsilon": 0.5})
     log = scene.start(cancelled)
     scene.step(log, 20)
-    service.cancel(scene.db, scene.admin.caller, cancelled)
+    service.cancel(scene.db, scene.admin.caller, cancelled, NO_HEADS)
     log.cancelled()
     scene.certify(cancelled)
     failed = scene.job(incomes, "large batch", privacy={"noise_multiplier": 30.0})
@@ -217,7 +218,7 @@ def everything(scene: Scene) -> Everything:
     evil = scene.job(reviews, XSS, privacy={"target_epsilon": 0.1}, evaluation=None)
     cancelling = scene.job(reviews, "stop this one", privacy={"target_epsilon": 0.2})
     scene.step(scene.start(cancelling), 8)
-    service.cancel(scene.db, scene.admin.caller, cancelling)
+    service.cancel(scene.db, scene.admin.caller, cancelling, NO_HEADS)
     queued = scene.job(reviews, "next in the queue", by=scene.owner, privacy={"target_epsilon": 0.3})
     running = scene.job(
         reviews,

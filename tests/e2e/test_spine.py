@@ -86,6 +86,8 @@ def test_the_whole_path(service: Service, tmp_path: Path) -> None:
     assert job["metrics"]["accuracy"]["released_by"] == "noisy_count"
     metrics = service.get(f"/v1/jobs/{job['id']}/metrics")["items"]
     assert [each["step"] for each in metrics] == [10, 20, 30]
+    mark = json.loads((service.home / "heads" / f"{job['id']}.mark").read_text())
+    assert (mark["steps_started"], [each["step"] for each in mark["released"]]) == (30, [10, 20, 30])
 
     ledger = service.get(f"/v1/datasets/{dataset}/ledger")
     charge = job["quote"]["charge"]

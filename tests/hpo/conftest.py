@@ -16,7 +16,8 @@ from app.jobs import service
 from app.keys.service import Caller
 from app.ledger.heads import Heads
 from app.ledger.verify import verify
-from app.lifecycle.attempts import AttemptLog, Delivered
+from app.lifecycle.attempt_records import Delivered
+from app.lifecycle.attempts import AttemptLog
 from app.privacy import pricing, study
 from app.privacy.plans import FitRequest, PlanRequest, StudyFitRequest, StudyRequest
 from app.privacy.prices import Largest, Price, StudyPrice, Units

@@ -28,7 +28,7 @@ from app.lifecycle import studies
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.claims import claim, give_back
 from app.lifecycle.states import FINISHED
-from tests.factories import AT_ONCE
+from tests.factories import AT_ONCE, NO_HEADS
 from tests.hpo.conftest import Submit, artifacts_of, release, runs_of
 from tests.lifecycle.conftest import no_wait
 
@@ -122,7 +122,7 @@ class StudyMachine(RuleBasedStateMachine):
             return
         caller = Caller(self.row(self.study).key_id, "test", "admin")
         try:
-            service.cancel(self.db, caller, self.study)
+            service.cancel(self.db, caller, self.study, NO_HEADS)
         except Conflict:
             assert self.row(self.study).status in FINISHED
 

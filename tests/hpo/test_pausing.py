@@ -10,6 +10,7 @@ from app.db.models import JobEvent
 from app.jobs import service
 from app.keys.service import Caller
 from tests.by_night import SQLITE_BY_DAY
+from tests.factories import NO_HEADS
 from tests.hpo.conftest import Submit, account_of, artifacts_of, job_of, play, release, runs_of
 from tests.lifecycle.conftest import claimed
 
@@ -80,7 +81,7 @@ def test_a_paused_study_is_cancelled_at_once(db: Database, submit: Submit) -> No
     assert log.start_block(1, 2)
     service.pause(db, ADMIN, study)
     log.stopped()
-    service.cancel(db, ADMIN, study)
+    service.cancel(db, ADMIN, study, NO_HEADS)
     account = account_of(db, study)
     assert (job_of(db, study).status, statuses(db, study)) == ("cancelled", ["cancelled", "cancelled"])
     assert account.train_held == 0 and 0 < account.train_spent <= first.quote["charge"]["train"]

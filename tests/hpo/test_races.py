@@ -12,6 +12,7 @@ from app.jobs import service
 from app.keys.service import Caller
 from app.lifecycle.attempts import AttemptLog
 from tests.conftest import BACKINGS
+from tests.factories import NO_HEADS
 from tests.hpo.conftest import Submit, account_of, artifacts_of, job_of, release, runs_of
 from tests.lifecycle.conftest import claimed
 
@@ -84,7 +85,7 @@ def test_a_cancel_while_the_last_pilot_ends(db: Database, submit: Submit) -> Non
     caller = Caller(job_of(db, study).key_id, "test", "admin")
     at_once(
         lambda: last.succeed(artifacts_of(pilots[1]), pilots[1].steps, []),
-        lambda: service.cancel(db, caller, study),
+        lambda: service.cancel(db, caller, study, NO_HEADS),
     )
     account = account_of(db, study)
     assert (job_of(db, study).status, account.train_held) == ("cancelled", 0)

@@ -11,7 +11,7 @@ import pytest
 
 from app.db.engine import Database
 from app.jobs.artifacts import ArtifactDamagedError
-from app.lifecycle.attempts import Delivered
+from app.lifecycle.attempt_records import Delivered
 from app.settings import Settings
 from tests.conftest import Api
 from tests.dashboard.conftest import serving

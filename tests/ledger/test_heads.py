@@ -30,8 +30,8 @@ def heads(request: pytest.FixtureRequest, tmp_path: Path) -> Heads:
 
 def write_over(heads: Heads, name: str, content: bytes) -> None:
     """As somebody else might."""
-    if isinstance(heads._records, InBucket):
-        obstore.put(heads._records._store, name, content)
+    if isinstance(heads.records, InBucket):
+        obstore.put(heads.records._store, name, content)
     else:
         (heads.folder / name).write_bytes(content)
 
@@ -56,7 +56,7 @@ def test_a_folder_of_heads_is_the_service_s_alone(tmp_path: Path) -> None:
 
 
 def test_a_writer_that_read_an_older_record_comes_too_late(heads: Heads) -> None:
-    records = heads._records
+    records = heads.records
     assert records.put("x", "one", None) and not records.put("x", "two", None)
     before = records.read("x")
     assert records.put("x", "two", before) and not records.put("x", "three", before)
@@ -78,7 +78,7 @@ def test_an_older_head_takes_no_newer_ones_place_whoever_comes_last(heads: Heads
     heads.replace(head(4))
     found = heads.read("ds_a")
     assert found is not None and found.seq == 4
-    (aside,) = (name for ending in "0123456789abcdef" for name in heads._records.names(ending))
+    (aside,) = (name for ending in "0123456789abcdef" for name in heads.records.names(ending))
     assert aside.startswith("ds_a.forgotten-") and heads.recorded() == ["ds_a"]
 
 
@@ -93,7 +93,7 @@ def test_a_damaged_record_is_an_alarm_and_is_not_written_over(heads: Heads, dama
 
 def test_a_record_that_was_moved_to_another_data_set_is_an_alarm(heads: Heads) -> None:
     heads.write(head(3))
-    write_over(heads, "ds_b.json", (heads._records.read("ds_a.json") or Record(b"", "")).content)
+    write_over(heads, "ds_b.json", (heads.records.read("ds_a.json") or Record(b"", "")).content)
     with pytest.raises(UnreadableHeadError):
         heads.read("ds_b")
 

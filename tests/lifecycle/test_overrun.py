@@ -13,7 +13,8 @@ from sqlalchemy import select
 from app.db.engine import Database
 from app.db.models import Artifact, Attempt, AuditEntry, Job, Metric, Outbox
 from app.ledger.verify import verify
-from app.lifecycle.attempts import AttemptLog, Delivered
+from app.lifecycle.attempt_records import Delivered
+from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.settle import settle
 from app.lifecycle.states import get_job
 from app.lifecycle.sweeper import expire_all_leases, reap_expired

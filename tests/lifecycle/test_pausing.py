@@ -23,6 +23,7 @@ from app.lifecycle.presence import GpuWorkers
 from app.lifecycle.sweeper import PAST, expire_all_leases, reap_expired
 from app.lifecycle.wakeups import unclaimed
 from app.settings import Settings
+from tests.factories import NO_HEADS
 from tests.lifecycle.conftest import Submit, balances, claimed, job_row
 from worker.attempt.supervisor import _time_left_s
 
@@ -39,7 +40,7 @@ def resume(db: Database, job: str) -> None:
 
 
 def cancel(db: Database, job: str) -> None:
-    service.cancel(db, ADMIN, job)
+    service.cancel(db, ADMIN, job, NO_HEADS)
 
 
 def events(db: Database, job: str) -> list[str]:

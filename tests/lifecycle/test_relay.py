@@ -15,7 +15,7 @@ from app.db.engine import Database
 from app.db.models import Certificate, JobEvent, Outbox
 from app.ledger.certificates import verify
 from app.ledger.signing_keys import signing_key
-from app.lifecycle.attempts import Delivered
+from app.lifecycle.attempt_records import Delivered
 from app.lifecycle.relay import SWEPT, Relay
 from app.lifecycle.wakeups import WakeUp
 from app.objects import Folder

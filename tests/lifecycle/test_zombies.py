@@ -9,7 +9,8 @@ import pytest
 from app import objects
 from app.db.engine import Database
 from app.ledger.behind import MARKER
-from app.lifecycle.attempts import AttemptLog, Begun, Delivered
+from app.lifecycle.attempt_records import Begun, Delivered
+from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.sweeper import expire_all_leases, reap_expired
 from app.objects import Folder
 from app.settings import Settings

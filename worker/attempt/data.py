@@ -18,7 +18,7 @@ from app.db.models import Dataset, Job
 from app.errors import PrivacyError
 from app.formats.damage import DataDamagedError
 from app.formats.sealed import DataKey, header_of
-from app.lifecycle.attempts import ReleasedBefore, StartedBlock
+from app.lifecycle.attempt_records import ReleasedBefore, StartedBlock
 from app.privacy.mechanism import MechanismConfig
 from app.privacy.quoted import Quoted
 from app.privacy.slots import added, slots_of

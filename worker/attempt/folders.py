@@ -16,7 +16,7 @@ from app import objects
 from app.disk import sync
 from app.errors import ServiceError
 from app.ledger.behind import MARKER
-from app.lifecycle.attempts import Begun
+from app.lifecycle.attempt_records import Begun
 from app.lifecycle.claims import Claim
 from app.objects import Objects
 from app.secrets import write_private

@@ -32,7 +32,8 @@ from app.formats.damage import DataDamagedError
 from app.ledger.behind import record, record_soon
 from app.ledger.blocks import read_by
 from app.ledger.heads import Heads
-from app.lifecycle.attempts import AttemptLog, Begun, Delivered
+from app.lifecycle.attempt_records import Begun, Delivered
+from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.coverage import covered_steps
 from app.lifecycle.events import Number, Part, Rank
 from app.lifecycle.studies import has_one_mean, released_mean

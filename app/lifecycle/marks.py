@@ -1,0 +1,324 @@
+"""What left a job's attempts, recorded outside the database: started steps, and released numbers.
+
+A backup of the database forgets what a job started and released since. The ledger's head does not tell, because the
+job's hold is in both. So each private job has a mark beside the heads (app.ledger.records), never restored with the
+database:
+
+    started steps, salts     on disk before an attempt may run them
+    digested steps           on disk before a result of them leaves
+    released numbers         on disk before callers can read them
+
+Guarantee: all that left a job is in its mark or in its row. `adopt` raises the row to the mark before an attempt runs
+and before the job is settled, so that a charge counts the larger of the two. What the mark has and the row lacks was
+lost with the database: its digests too. So the job goes on under fresh keys, after the last step with a digest here.
+
+A mark shows nothing that callers do not see: counts of steps, released numbers, and SHA-256 of random salts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field, ValidationError
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from app.contracts.base import Document
+from app.contracts.stored import SaltedSteps
+from app.db.engine import Database
+from app.db.models import Block, Job, LedgerEntry, Metric
+from app.errors import TransientError, Unavailable
+from app.ledger.behind import refusal
+from app.ledger.heads import Heads, UnreadableHeadError
+from app.ledger.records import Record, Records, records_of
+from app.lifecycle.events import Number
+from app.lifecycle.states import FINISHED, append_event, get_job
+from app.settings import Settings
+
+ENDING = ".mark"
+TRIES = 100  # each loss means that another writer won
+NONE = -1  # no step has a digest
+NAMED = "sha256:"
+REWOUND = "a backup was restored while the job ran: what left it before is charged, and it goes on with fresh noise"
+RELEASED_BY_NOISE = ("noisy_count", "noisy_sum")
+
+
+class Mark(Document):
+    """What left one job.
+
+    Attributes:
+        steps_started: over all attempts, as the job's row counts them.
+        salts: SHA-256 of each salt under which steps were started, with the last step that has a digest; NONE: none.
+        released: released numbers, with all numbers of the same release.
+    """
+
+    version: Literal[1] = 1
+    job: str
+    dataset: str
+    steps_started: Annotated[int, Field(ge=0)] = 0
+    salts: Mapping[str, int] = Field(default_factory=dict)
+    released: tuple[Number, ...] = ()
+
+    def started(self, steps: int, salt: str) -> Mark:
+        """With so many started steps, the last of them under this salt."""
+        name = name_of(salt)
+        salts = self.salts if name in self.salts else {**self.salts, name: NONE}
+        return self.model_copy(update={"steps_started": steps, "salts": salts})
+
+    def digested(self, step: int, salt: str) -> Mark:
+        """With a digest of this step, if steps were started under its salt."""
+        name = name_of(salt)
+        last = self.salts.get(name)
+        return self if last is None else self.model_copy(update={"salts": {**self.salts, name: max(last, step)}})
+
+    def with_released(self, numbers: Iterable[Number]) -> Mark:
+        """With the numbers of one more release."""
+        return self.model_copy(update={"released": (*self.released, *numbers)})
+
+    def joined(self, other: Mark) -> Mark:
+        """The larger of two marks, in each part."""
+        names = sorted({*self.salts, *other.salts})
+        salts = {name: max(self.salts.get(name, NONE), other.salts.get(name, NONE)) for name in names}
+        released = {(each.name, each.step): each for each in (*other.released, *self.released)}
+        return self.model_copy(
+            update={
+                "steps_started": max(self.steps_started, other.steps_started),
+                "salts": salts,
+                "released": tuple(released.values()),
+            }
+        )
+
+
+class Marks:
+    """The marks of a deployment. Safe for any number of threads, processes and hosts that share the records."""
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+
+    @classmethod
+    def of(cls, settings: Settings) -> Marks:
+        """The marks in these settings: where the heads lie."""
+        return cls(records_of(settings))
+
+    def read(self, job_ids: Iterable[str]) -> dict[str, Mark]:
+        """The marks of these jobs; those without one are left out.
+
+        Raises:
+            TransientError: one is damaged or cannot be read: what left that job is unknown.
+            Unavailable: the bucket does not answer.
+        """
+        ids = list(job_ids)
+        records = self._records.read_all([f"{each}{ENDING}" for each in ids])
+        pairs = zip(ids, records, strict=True)
+        return {job_id: _parsed(job_id, record) for job_id, record in pairs if record is not None}
+
+    def raise_to(self, mark: Mark) -> None:
+        """Records a mark, joined with the present one; on disk before this returns.
+
+        Raises:
+            TransientError: it cannot be written, or the present one cannot be read.
+        """
+        name = f"{mark.job}{ENDING}"
+        try:
+            for _ in range(TRIES):
+                before = self._records.read(name)
+                joined = mark if before is None else mark.joined(_parsed(mark.job, before))
+                if self._records.put(name, joined.model_dump_json() + "\n", before):
+                    return
+        except (OSError, Unavailable) as error:
+            raise TransientError(f"the mark of {mark.job} cannot be written: {type(error).__name__}") from None
+        raise TransientError(f"others keep writing the mark of {mark.job}")
+
+    def jobs(self) -> list[str]:
+        """The jobs that have a mark. Raises Unavailable."""
+        return [name.removesuffix(ENDING) for name in self._records.names(ENDING)]
+
+    def remove(self, job_id: str) -> None:
+        """Removes a job's mark."""
+        self._records.remove(f"{job_id}{ENDING}")
+
+
+def name_of(salt: str) -> str:
+    """A salt's name in marks: keys are derived from the salt, so it is written nowhere else. A name names itself."""
+    return salt if salt.startswith(NAMED) else NAMED + hashlib.sha256(salt.encode()).hexdigest()
+
+
+def mark_of(session: Session, job: Job) -> Mark:
+    """The mark that a job's rows make."""
+    salts: dict[str, int] = {}
+    blocks = select(Block.salt, Block.last_step, Block.digest).where(Block.job_id == job.id, Block.last_step > 0)
+    for salt, last_step, digest in session.execute(blocks):
+        name = name_of(salt)
+        salts[name] = max(salts.get(name, NONE), NONE if digest is None else last_step)
+    return Mark(job=job.id, dataset=job.dataset_id, steps_started=job.steps_started, salts=salts)
+
+
+def adopt(session: Session, job: Job, mark: Mark) -> bool:
+    """Raises an unfinished job's rows to its mark, in the caller's transaction. Returns True if the database was set
+    back: then the job goes on under fresh keys.
+
+    Args:
+        job: its row, locked by this transaction.
+    """
+    if job.status in FINISHED or job.mechanism is None:
+        return False
+    for each in mark.released:
+        if session.get(Metric, (job.id, each.name, each.step)) is None:
+            release(session, job, (each,))
+    here = mark_of(session, job)
+    lost = [each for each in mark.salts if each not in here.salts]
+    lost_digests = _last_digests(job, mark.joined(here)) != _last_digests(job, here)
+    if mark.steps_started <= job.steps_started and not lost and not lost_digests:
+        return False
+    # Started, under a salt that the database has forgotten: under its name, so that it is counted.
+    session.add_all(
+        Block(job_id=job.id, attempt=job.attempt, salt=each, first_step=1, last_step=1, digest=None) for each in lost
+    )
+    job.steps_started = max(job.steps_started, mark.steps_started)
+    last = _last_match(session, job)
+    fresh = SaltedSteps(from_step=last + 1, salt=secrets.token_hex(32), key_id=None)
+    job.segments = (*(each for each in job.segments if each.from_step <= last), fresh)
+    job.warnings = [*job.warnings, REWOUND]
+    session.flush()
+    return True
+
+
+def adopt_all(session: Session, marks: Mapping[str, Mark], states: Collection[str]) -> None:
+    """As `adopt`, for several jobs, as far as they are in one of these states; locks their rows.
+
+    A live attempt writes what it has recorded in the mark itself, at the next whole second.
+    """
+    for job_id, mark in sorted(marks.items()):
+        job = get_job(session, job_id, lock=True)
+        if job.status in states:
+            adopt(session, job, mark)
+
+
+def outside(db: Database, heads: Heads, job_id: str) -> dict[str, Mark]:
+    """The marks of a job and of a study's trials, as far as they have not ended, before they are cancelled.
+
+    Raises:
+        Conflict: `ledger-behind`: one is damaged, so that it is unknown what left the job.
+        Unavailable: the bucket does not answer.
+    """
+    with db.read() as session:
+        jobs = unfinished(session, job_id)
+    try:
+        return Marks(heads.records).read(jobs)
+    except TransientError as error:
+        raise refusal(error.message) from None
+
+
+def release(session: Session, job: Job, numbers: Iterable[Number]) -> None:
+    """Writes all numbers of one release, in the caller's transaction."""
+    for each in numbers:
+        session.add(Metric(job_id=job.id, **dict(each)))
+        append_event(session, job.id, "metric", each)
+
+
+@dataclass(frozen=True)
+class Forgotten:
+    """What the database has forgotten of a job.
+
+    Attributes:
+        known: the database has the job.
+        steps, scores: started steps and noisy scores that the database knows of.
+        marked_steps, marked_scores: those in the mark.
+    """
+
+    job_id: str
+    dataset_id: str
+    known: bool
+    steps: int
+    scores: int
+    marked_steps: int
+    marked_scores: int
+
+
+def forgotten(db: Database, marks: Marks) -> list[Forgotten]:
+    """The jobs of which the database knows less than their marks; changes nothing.
+
+    Raises:
+        TransientError, Unavailable: a mark cannot be read.
+    """
+    found = []
+    for job_id, mark in sorted(marks.read(marks.jobs()).items()):
+        with db.read() as session:
+            job = session.get(Job, job_id)
+            if job is not None and job.status in FINISHED:
+                continue
+            noisy = (Metric.job_id == job_id, Metric.released_by.in_(RELEASED_BY_NOISE))
+            here = {(row.name, row.step) for row in session.execute(select(Metric.name, Metric.step).where(*noisy))}
+            steps = 0 if job is None else job.steps_started
+        there = {(each.name, each.step) for each in mark.released if each.released_by in RELEASED_BY_NOISE}
+        if job is None or mark.steps_started > steps or not there <= here:
+            numbers = (steps, len(here), mark.steps_started, len(there | here))
+            found.append(Forgotten(job_id, mark.dataset, job is not None, *numbers))
+    return found
+
+
+def unfinished(session: Session, job_id: str) -> list[str]:
+    """A job's id, and those of a study's trials, as far as they have not ended."""
+    whose = (Job.id == job_id) | (Job.parent_id == job_id)
+    return list(session.scalars(select(Job.id).where(whose, Job.status.not_in(FINISHED)).order_by(Job.id)))
+
+
+def sweep(db: Database, heads: Heads, marks: Marks) -> None:
+    """Removes the marks of ended jobs whose settlement is in the recorded heads: those tell of it from then on.
+
+    Raises:
+        Unavailable: the bucket does not answer.
+    """
+    for job_id in marks.jobs():
+        with db.read() as session:
+            job = session.get(Job, job_id)
+            if job is None or job.status not in FINISHED:
+                continue
+            settled = session.execute(
+                select(LedgerEntry.dataset_id, LedgerEntry.seq).where(LedgerEntry.once == f"settle:{job_id}")
+            ).all()
+        if settled and all(_recorded(heads, dataset_id) >= seq for dataset_id, seq in settled):
+            marks.remove(job_id)
+
+
+def _recorded(heads: Heads, dataset_id: str) -> int:
+    try:
+        head = heads.read(dataset_id)
+    except UnreadableHeadError:
+        return 0
+    return 0 if head is None else head.seq
+
+
+def _last_digests(job: Job, mark: Mark) -> dict[str, int]:
+    """The last step with a digest under each of the job's salts, as far as that salt still keys steps."""
+    ends = [each.from_step for each in job.segments[1:]] + [job.steps + 1]
+    return {
+        name: min(mark.salts.get(name, NONE), end - 1)
+        for name, end in zip((name_of(each.salt) for each in job.segments), ends, strict=True)
+    }
+
+
+def _last_match(session: Session, job: Job) -> int:
+    """The last step, or 0 for the first state, with a digest here under the keys that the job has for it."""
+    ends = [each.from_step for each in job.segments[1:]] + [job.steps + 1]
+    last = NONE
+    for segment, end in zip(job.segments, ends, strict=True):
+        mine = (Block.job_id == job.id, Block.salt == segment.salt, Block.digest.is_not(None), Block.last_step < end)
+        last = max(last, session.scalar(select(func.coalesce(func.max(Block.last_step), NONE)).where(*mine)) or 0)
+    return last
+
+
+def _parsed(job_id: str, record: Record | OSError) -> Mark:
+    try:
+        if isinstance(record, OSError):
+            raise record
+        mark = Mark.model_validate_json(record.content)
+    except (OSError, ValidationError) as error:
+        raise TransientError(f"the mark of {job_id} cannot be read: {type(error).__name__}") from None
+    if mark.job != job_id:
+        raise TransientError(f"the mark of {job_id} belongs to another job")
+    return mark

@@ -1,0 +1,306 @@
+"""What left a job is recorded outside the database: a backup that was taken while it ran forgets nothing of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from app import objects
+from app.db.models import Block, Metric
+from app.errors import TransientError
+from app.ids import new_id
+from app.ledger import behind
+from app.ledger.verify import verify
+from app.lifecycle.attempts import AttemptLog
+from app.lifecycle.cadence import Cadence
+from app.lifecycle.marks import REWOUND, Marks, forgotten, name_of, sweep
+from app.lifecycle.restore import post
+from app.lifecycle.sweeper import expire_all_leases, reap_expired
+from tests.factories import AT_ONCE, add_dataset, job_spec, release
+from tests.lifecycle.conftest import claimed, job_row
+from tests.lifecycle.test_restore import CAP, World, scrimp_restore, world
+
+__all__ = ["world"]
+STEPS, SCORES = 240, 24
+
+
+def admitted(world: World, steps: int = 480) -> tuple[str, str]:
+    """A data set and a job of so many steps, which scores every ten of them on its hold-out."""
+    dataset = add_dataset(world.db, privacy=CAP)
+    spec = job_spec(
+        dataset,
+        length={"steps": steps},
+        privacy={"target_epsilon": 0.5},
+        evaluation={"metrics": ["accuracy"], "noise_mu": 0.01, "points": steps // 10},
+    )
+    with world.api() as client:
+        made = client.post("/v1/jobs", json=spec, headers={"Idempotency-Key": new_id("once")})
+    assert made.status_code == 201, made.text
+    return dataset, str(made.json()["id"])
+
+
+def begun(world: World, job: str) -> AttemptLog:
+    log = claimed(world.db, job)
+    log.marks = Marks.of(world.settings)
+    log.begin()
+    return log
+
+
+def run(log: AttemptLog, first: int, last: int, digest: str = "ab") -> None:
+    """Runs blocks of ten steps, with a score after each."""
+    for step in range(first, last + 1, 10):
+        assert log.start_block(step, step + 9)
+        log.record_digest(step + 9, digest * 32)
+        score(log, step + 9)
+
+
+def score(log: AttemptLog, step: int) -> None:
+    said = {"name": "accuracy", "step": step, "value": step / 1000, "std": 0.01}
+    release(log, said | {"on": "holdout", "released_by": "noisy_count"})
+
+
+def charge(world: World, dataset: str) -> tuple[int, int]:
+    account = world.account(dataset)
+    assert (account.train_held, account.holdout_held) == (0, 0)
+    return account.train_spent, account.holdout_spent
+
+
+def api_cancel(world: World, job: str) -> None:
+    with world.api() as client:
+        assert client.post(f"/v1/jobs/{job}/cancel").status_code == 202
+
+
+def reaped(world: World, job: str) -> None:
+    """Cancelled while its worker ran, which then died."""
+    api_cancel(world, job)
+    expire_all_leases(world.db)
+    reap_expired(world.db, 3, Marks.of(world.settings))
+
+
+def taken_up(world: World, job: str) -> None:
+    """Another worker takes it up, and is told to stop."""
+    expire_all_leases(world.db)
+    reap_expired(world.db, 3, Marks.of(world.settings))
+    log = begun(world, job)
+    api_cancel(world, job)
+    log.cancelled()
+
+
+def posted(world: World, job: str) -> None:
+    dataset = job_row(world.db, job).dataset_id
+    post(world.db, world.heads, objects.of(world.settings), dataset, "the disk died")
+
+
+ENDS: dict[str, Callable[[World, str], None]] = {"reaped": reaped, "taken up": taken_up, "posted": posted}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_what_left_a_job_is_charged_though_a_backup_forgot_it(world: World, end: str) -> None:
+    """24 scores and 240 steps left; the restored database knew 1 and 10, charged those, and said that all was well."""
+    dataset, job = admitted(world)
+    other, twin = admitted(world)
+    log = begun(world, job)
+    behind.record(world.db, world.heads, dataset)
+    run(log, 1, 10)
+    backup = world.backup()
+    run(log, 11, STEPS)
+    same = begun(world, twin)
+    run(same, 1, STEPS)
+    same.cancelled()
+    expected = charge(world, other)
+    world.restore(backup)
+    assert job_row(world.db, job).steps_started == 10
+    assert behind.survey(world.db, world.heads, objects.of(world.settings)) == {}, "the heads do not tell"
+    (found,) = [each for each in forgotten(world.db, Marks.of(world.settings)) if each.job_id == job]
+    assert (found.steps, found.scores, found.marked_steps, found.marked_scores) == (10, 1, STEPS, SCORES)
+    shown = scrimp_restore(world)
+    assert shown.returncode == 1
+    assert f"{job} ({dataset}): 240 steps and 24 scores left it; the database knows 10 and 1" in shown.stdout
+    ENDS[end](world, job)
+    row = job_row(world.db, job)
+    assert (row.status, row.steps_started) == ("cancelled", STEPS)
+    assert charge(world, dataset) == expected
+    with world.db.read() as session:
+        assert verify(session, dataset).valid
+        assert len(session.scalars(select(Metric).where(Metric.job_id == job)).all()) == SCORES
+    assert all(each.job_id != job for each in forgotten(world.db, Marks.of(world.settings)))
+
+
+def test_a_paused_job_that_a_backup_forgot_is_cancelled_for_what_left_it(world: World) -> None:
+    dataset, job = admitted(world)
+    log = begun(world, job)
+    run(log, 1, 10)
+    with world.api() as client:
+        client.post(f"/v1/jobs/{job}/pause")
+    log.stopped()
+    backup = world.backup()
+    with world.api() as client:
+        client.post(f"/v1/jobs/{job}/resume")
+    again = begun(world, job)
+    run(again, 1, STEPS)
+    world.restore(backup)
+    api_cancel(world, job)
+    assert job_row(world.db, job).steps_started == STEPS
+    assert charge(world, dataset)[0] > 0
+
+
+def test_a_job_that_goes_on_after_a_backup_has_fresh_keys_and_the_rest_of_its_hold(world: World) -> None:
+    _, job = admitted(world, steps=300)
+    log = begun(world, job)
+    run(log, 1, 10)
+    backup = world.backup()
+    run(log, 11, STEPS)
+    salt = job_row(world.db, job).segments[0].salt
+    world.restore(backup)
+    expire_all_leases(world.db)
+    reap_expired(world.db, 3)
+    again = begun(world, job)
+    row = job_row(world.db, job)
+    assert [each.from_step for each in row.segments] == [0, 11]
+    assert row.segments[0].salt == salt != row.segments[1].salt
+    assert REWOUND in row.warnings
+    known, _blocks, released = again.recorded()
+    assert known.steps_started == STEPS and {each.step for each in released} == set(range(10, STEPS + 1, 10))
+    for step in range(11, 71, 10):
+        assert again.start_block(step, step + 9)
+    with pytest.raises(Exception, match="more steps than the job's hold covers"):
+        again.start_block(71, 80)
+    again.gone("lost")
+    begun(world, job)
+    assert len(job_row(world.db, job).segments) == 2, "the loss is known: no more fresh keys"
+
+
+def test_digests_that_a_backup_forgot_give_fresh_keys(world: World) -> None:
+    _, job = admitted(world)
+    log = begun(world, job)
+    run(log, 1, 10)
+    assert log.start_block(11, 20)
+    backup = world.backup()
+    log.record_digest(20, "cd" * 32)
+    release(
+        log, {"name": "accuracy", "step": 20, "value": 0.5, "std": 0.01, "on": "holdout", "released_by": "noisy_count"}
+    )
+    world.restore(backup)
+    expire_all_leases(world.db)
+    reap_expired(world.db, 3)
+    begun(world, job)
+    row = job_row(world.db, job)
+    assert row.steps_started == 20 and [each.from_step for each in row.segments] == [0, 11]
+
+
+def test_salts_that_a_backup_forgot_are_counted(world: World) -> None:
+    _, job = admitted(world)
+    log = begun(world, job)
+    run(log, 1, 10)
+    backup = world.backup()
+    log.resalt(10, "key")
+    run(log, 11, 20)
+    forgotten_salt = job_row(world.db, job).segments[1].salt
+    world.restore(backup)
+    expire_all_leases(world.db)
+    reap_expired(world.db, 3)
+    begun(world, job)
+    with world.db.read() as session:
+        salts = set(session.scalars(select(Block.salt).where(Block.job_id == job, Block.last_step > 0)))
+    assert name_of(forgotten_salt) in salts
+
+
+def test_a_crash_without_a_restore_changes_no_keys(world: World) -> None:
+    _, job = admitted(world)
+    log = begun(world, job)
+    run(log, 1, 20)
+    assert log.start_block(21, 30)
+    expire_all_leases(world.db)
+    reap_expired(world.db, 3, Marks.of(world.settings))
+    begun(world, job)
+    row = job_row(world.db, job)
+    assert (len(row.segments), row.steps_started, row.warnings) == (1, 30, [])
+    assert forgotten(world.db, Marks.of(world.settings)) == []
+
+
+def test_nothing_starts_and_nothing_is_released_if_the_mark_cannot_be_written(world: World) -> None:
+    _, job = admitted(world)
+    log = begun(world, job)
+    run(log, 1, 10)
+    (world.heads.folder / f"{job}.mark").write_text("{}")
+    with pytest.raises(TransientError):
+        log.start_block(11, 20)
+    with pytest.raises(TransientError):
+        release(
+            log,
+            {"name": "accuracy", "step": 20, "value": 0.5, "std": 0.1, "on": "holdout", "released_by": "noisy_count"},
+        )
+    assert len(log.recorded()[2]) == 1
+    with world.api() as client:
+        assert client.post(f"/v1/jobs/{job}/cancel").json()["type"] == "/problems/ledger-behind"
+
+
+def test_a_live_attempt_notices_that_the_database_was_set_back(world: World) -> None:
+    _, job = admitted(world)
+    log = begun(world, job)
+    run(log, 1, 10)
+    backup = world.backup()
+    run(log, 11, STEPS)
+    world.restore(backup)
+    log.db = world.db
+    with pytest.raises(TransientError, match="a backup was restored"):
+        log.start_block(STEPS + 1, STEPS + 10)
+    log.gone("lost")
+    row = job_row(world.db, job)
+    assert (row.status, row.steps_started, len(row.segments)) == ("queued", STEPS, 2)
+
+
+def test_a_mark_shows_only_what_callers_see(world: World) -> None:
+    _, job = admitted(world)
+    log = begun(world, job)
+    run(log, 1, 10)
+    said: dict[str, Any] = json.loads((world.heads.folder / f"{job}.mark").read_text())
+    row = job_row(world.db, job)
+    assert said.keys() == {"version", "job", "dataset", "steps_started", "salts", "released"}
+    assert said["steps_started"] == row.steps_started and row.segments[0].salt not in json.dumps(said)
+
+
+def test_the_mark_of_an_ended_job_goes_once_its_settlement_is_in_the_head(world: World) -> None:
+    dataset, job = admitted(world)
+    marks = Marks.of(world.settings)
+    log = begun(world, job)
+    behind.record(world.db, world.heads, dataset)
+    run(log, 1, 10)
+    sweep(world.db, world.heads, marks)
+    assert marks.jobs() == [job]
+    log.cancelled()
+    sweep(world.db, world.heads, marks)
+    assert marks.jobs() == [job], "a database that is set back now would not be noticed by its head"
+    behind.record(world.db, world.heads, dataset)
+    sweep(world.db, world.heads, marks)
+    assert marks.jobs() == []
+
+
+def test_a_cancel_leaves_what_a_live_attempt_will_say_at_the_next_second_to_it(world: World) -> None:
+    _, job = admitted(world)
+    log = begun(world, job)
+    log.cadence = Cadence(3600.0)
+    log.heartbeat()
+    run(log, 1, 10)
+    assert log.recorded()[2] == [], "news until the next tick"
+    api_cancel(world, job)
+    assert log.recorded()[2] == []
+    log.cadence = AT_ONCE
+    log.cancelled()
+    assert [each.step for each in log.recorded()[2]] == [10]
+
+
+def test_a_score_that_a_crash_kept_from_callers_is_released_by_the_next_attempt(world: World) -> None:
+    _, job = admitted(world)
+    log = begun(world, job)
+    log.cadence = Cadence(3600.0)
+    log.heartbeat()
+    run(log, 1, 10)
+    expire_all_leases(world.db)
+    reap_expired(world.db, 3)
+    assert [each.step for each in begun(world, job).recorded()[2]] == [10]
+    assert len(job_row(world.db, job).segments) == 1
