@@ -7,10 +7,13 @@ the attempt's own error (also out of memory),     post the whole hold: the failu
 and any end but success after a crash             and so may the wish to stop the job
 more was recorded than the hold covers            fail, deliver no model, post the whole hold
 past its time limit                               post the whole hold, also before the first step
+no hold in the ledger (changed from outside)      fail; once a step was started, charge the whole quoted cost on each
+                                                  block of its data set, or what is left there
 """
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from typing import Literal
 
@@ -18,10 +21,10 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.contracts.stored import Failure
-from app.db.models import Account, ApiKey, Artifact, Attempt, Job, Metric
-from app.errors import PrivacyError
+from app.db.models import Account, ApiKey, Artifact, Attempt, Dataset, Job, Metric
+from app.errors import Conflict, PrivacyError
 from app.ids import whole_second
-from app.ledger import blocks, memos
+from app.ledger import accounts, blocks, joining, memos
 from app.lifecycle import failures
 from app.lifecycle.coverage import started_training
 from app.lifecycle.crews import leave_queue
@@ -34,6 +37,9 @@ from app.privacy.quoted import Quoted
 
 Outcome = Literal["succeeded", "cancelled", "failed"]
 NO_UNITS = Units(train=0, holdout=0)
+OVERRUN = "more was started or released than the job's hold covers"
+UNHELD = "the job's hold is not in the ledger: the ledger was changed from outside"
+logger = logging.getLogger(__name__)
 
 
 def settle(
@@ -53,10 +59,11 @@ def settle(
         own_fault: the attempt itself raised the error: nothing is released.
         whole: post the whole hold even if no step was started, because that may depend on the data.
     """
-    if overrun(session, job):
+    is_unheld = lacks_hold(session, job)
+    if is_unheld or overrun(session, job):
         # The job ends anyway: otherwise it would be attempted for ever, with its hold open.
         outcome, own_fault = "failed", True
-        failure = Failure(code=PrivacyError.code, message="more was started or released than the job's hold covers")
+        failure = Failure(code=PrivacyError.code, message=UNHELD if is_unheld else OVERRUN)
         _withhold(session, job)
     crashes = select(func.count()).where(Attempt.job_id == job.id, Attempt.status == "crashed")
     kept = outcome != "succeeded" and (own_fault or bool(session.scalar(crashes)))
@@ -72,7 +79,9 @@ def settle(
     if charge is not None:
         train, holdout = charge.train, charge.holdout
         spent = job.steps_started > 0 or charge != NO_UNITS
-        if spent and job.parent_id is not None:
+        if is_unheld:
+            _spend(session, job, charge)
+        elif spent and job.parent_id is not None:
             blocks.draw_all(session, job.id, study_id=job.parent_id, train=train, holdout=holdout, actor="worker")
         elif spent:
             memo = memos.Settled(outcome=outcome)
@@ -93,6 +102,29 @@ def overrun(session: Session, job: Job) -> bool:
         return False
     mechanism = MechanismConfig.model_validate(job.mechanism)
     return job.steps_started > mechanism.training.steps or not _released(session, job.id) <= _planned(mechanism)
+
+
+def lacks_hold(session: Session, job: Job) -> bool:
+    """Returns True if the job was admitted at a cost and its hold, or its study's, is not in the ledger: the ledger was
+    changed from outside."""
+    if Quoted.of(job.quote).charge.unit is None:  # public data
+        return False
+    return not blocks.held_on(session, job.parent_id or job.id)
+
+
+def _spend(session: Session, job: Job, charge: Units) -> None:
+    """Charges a job without a hold, as far as the budget goes. Its holds named the blocks that it reads, so every block
+    pays."""
+    dataset = session.get_one(Dataset, job.dataset_id)
+    for each in blocks.family_of(session, dataset.parent_id or dataset.id):
+        left = accounts.remaining_of(accounts.account_of(session, each))
+        amounts = min(charge.train, left["train"]), min(charge.holdout, left["holdout"])
+        if amounts == (0, 0):
+            continue
+        try:
+            joining.spend(session, each, job.id, amounts, "worker", memos.Settled(outcome="failed"))
+        except Conflict as closed:  # the account's row differs from its last entry: nothing is admitted there either
+            logger.error("%s cannot be charged on %s: %s", job.id, each, closed)
 
 
 def _withhold(session: Session, job: Job) -> None:

@@ -42,7 +42,7 @@ from app.ledger import blocks
 from app.ledger.memos import Settled
 from app.lifecycle import pausing
 from app.lifecycle.events import Ended, Queued, Requested, Score, TrialEnded, TrialQueued
-from app.lifecycle.settle import Outcome, overrun, settle
+from app.lifecycle.settle import Outcome, lacks_hold, overrun, settle
 from app.lifecycle.states import (
     ACTIVE,
     FINISHED,
@@ -93,7 +93,7 @@ def end(
         job: a fresh, locked row; its study was locked before it.
         failure, own_fault, whole: as in app.lifecycle.settle.
     """
-    if job.parent_id is not None and (outcome == "failed" or overrun(session, job)):
+    if job.parent_id is not None and (outcome == "failed" or overrun(session, job) or lacks_hold(session, job)):
         # The study will stop its other trials: their rows are locked before the key's and the account's.
         _runs(session, get_job(session, job.parent_id, lock=True), lock=True)
     settle(session, job, outcome, failure=failure, own_fault=own_fault, whole=whole)
@@ -444,7 +444,7 @@ def _close(session: Session, study: Job, outcome: Outcome, *, whole: bool) -> No
         _drop_weights(session, study)
     said = Ended(runs=study.step).because(study.failure)
     held = Quoted.of(study.quote).charge
-    if stored.common is not None and held.unit is not None:
+    if stored.common is not None and held.unit is not None and not lacks_hold(session, study):
         left = blocks.left_of_holds(session, study.id)
         drawn = held.train - left[0], held.holdout - left[1]
         memo = Settled(outcome=outcome)
