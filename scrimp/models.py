@@ -65,7 +65,8 @@ class BlockBalance(Resource):
 
 class Ledger(Resource):
     """A data set's ledger: cap, balances, and other accountants' figures. `epsilon_spent` is of what ran so far; the
-    guarantee is the cap. `blocks`: those of a data set that has grown; the ε's are then the worst block's."""
+    guarantee is the cap. `blocks`: those of a data set that has grown. The spent ε's are then the worst block's, and
+    `accounts` and `epsilon_remaining` those of `remaining_block`, the open block with the most left."""
 
     cap: Epsilon
     accounts: dict[str, Account | None]
@@ -80,6 +81,7 @@ class Ledger(Resource):
     closed: bool = False
     collusion: str = ""
     blocks: list[BlockBalance] | None = None
+    remaining_block: str | None = None
 
     def rows(self) -> Rows[Account]:
         """The accounts; each has its name as a further member."""

@@ -80,8 +80,16 @@ class Numerics(Resource):
     rows_per_step: int | None = None
 
 
+class ReadBlock(Resource):
+    """A block that a job reads, with its declared number of records."""
+
+    label: str
+    records: int
+
+
 class Quote(Resource):
-    """A price, before it is paid. `epsilon` is null on public data."""
+    """A price, before it is paid. `epsilon` is null on public data. `reads`: the blocks that the job reads; a data set
+    that never grew is its block first."""
 
     noise_multiplier: float | None = None
     sample_rate: float | None = None
@@ -103,6 +111,7 @@ class Quote(Resource):
     numerics: Numerics | None = None
     warnings: list[str] = []
     resolved: Rate | None = None
+    reads: list[ReadBlock] = []
 
     def _repr_html_(self) -> str:
         epsilon = "public data" if self.epsilon is None else f"ε = {self.epsilon.value:.4g}, δ = {self.epsilon.delta:g}"

@@ -202,9 +202,7 @@ def job_page(session: Session, job_id: str, viewer: Viewer, gpus: GpuWorkers) ->
         unit=view.quote.charge.unit,
         train_budget=account.train_budget if account else 0,
         holdout_budget=account.holdout_budget if account else 0,
-        room=None
-        if job.parent_id
-        else _room(session, viewer.caller, held_on(session, job.id) or [job.dataset_id], view.quote.charge),
+        room=None if job.parent_id else _room(session, viewer.caller, dataset, view.quote.charge),
         charged_share=None if view.charged is None else view.charged.share,
         curves=curves(metrics, _last_step(job, metrics)),
         metrics=metrics,
@@ -231,12 +229,16 @@ def _last_step(job: Job, metrics: list[MetricView]) -> int:
     return max((each.step for each in metrics), default=1) if job.study is not None else job.steps
 
 
-def _room(session: Session, caller: Caller, read: list[str], charge: Units | None) -> int | None:
-    """How many jobs of this charge fit what is left to the caller on what they read; None where nothing is charged."""
-    left = jobs.remaining(session, read, caller.id)
-    if left is None or charge is None:
+def _room(session: Session, caller: Caller, dataset: Dataset, charge: Units | None) -> int | None:
+    """How many jobs of this charge fit what is left to the caller, on the open block where most fit: a job leaves out
+    blocks that cannot pay. None where nothing is charged."""
+    blocks = jobs.blocks_of(session, dataset, caller.id)
+    left = jobs.remaining(session, [dataset.id], caller.id) if blocks is None else None
+    lefts = [left] if blocks is None else [each.left for each in blocks]
+    if charge is None:
         return None
-    return left.holds(charge)
+    fits = [each.holds(charge) for each in lefts if each is not None]
+    return max((each for each in fits if each is not None), default=None if blocks is None else 0)
 
 
 def _factor(epsilon: Epsilon | None) -> str | None:
@@ -293,7 +295,7 @@ def dataset_page(session: Session, dataset_id: str, viewer: Viewer, asked: Entri
     return DatasetPage(
         dataset=dataset,
         budgets=budgets(dataset.ledger),
-        room=_room(session, viewer.caller, [row.id], None if like is None else Quoted.of(like).charge),
+        room=_room(session, viewer.caller, row, None if like is None else Quoted.of(like).charge),
         caps=caps,
         within=within,
         asked=asked,

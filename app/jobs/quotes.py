@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from app.catalogue.models import Layer, layers
 from app.contracts.base import Document, Epsilon
+from app.contracts.blocks import FIRST
 from app.hpo.rates import Resolved
-from app.jobs.plans import Plan
+from app.jobs.plans import DatasetFacts, Plan
 from app.jobs.study_quotes import SearchQuote, quoted
 from app.privacy.events import AccountEvents
 from app.privacy.numerics import Numerics
@@ -17,6 +18,13 @@ class ModelQuote(Document):
 
     parameters: int
     layers: tuple[Layer, ...]
+
+
+class ReadBlock(Document):
+    """A block that a job reads, with its declared number of records. A data set that never grew is its block first."""
+
+    label: str
+    records: int
 
 
 class StoredQuote(Document):
@@ -37,6 +45,7 @@ class StoredQuote(Document):
     hpo: SearchQuote | None
     warnings: tuple[str, ...]
     resolved: Resolved | None = None
+    reads: tuple[ReadBlock, ...] = ()  # empty for jobs older than this member
 
 
 def quote_of(planned: Plan, priced: Price | StudyPrice) -> StoredQuote:
@@ -65,7 +74,15 @@ def quote_of(planned: Plan, priced: Price | StudyPrice) -> StoredQuote:
         hpo=search,
         warnings=planned.warnings,
         resolved=planned.resolved,
+        reads=_reads(planned.facts),
     )
+
+
+def _reads(facts: DatasetFacts) -> tuple[ReadBlock, ...]:
+    if not facts.blocks:
+        return (ReadBlock(label=FIRST, records=facts.records_train + facts.records_holdout),)
+    found = [ReadBlock(label=each.label, records=each.records_train + each.records_holdout) for each in facts.blocks]
+    return tuple(sorted(found, key=lambda each: each.label))
 
 
 def _model(planned: Plan) -> ModelQuote:

@@ -17,7 +17,7 @@ from app.db.models import Artifact, Attempt, Job, JobEvent, Metric
 from app.hpo.rates import Resolved
 from app.ids import now
 from app.jobs.memory import MemoryEstimate
-from app.jobs.quotes import ModelQuote
+from app.jobs.quotes import ModelQuote, ReadBlock
 from app.jobs.study_quotes import SearchQuote
 from app.jobs.trials import StudyView
 from app.lifecycle.presence import GpuWorkers
@@ -63,6 +63,7 @@ class Quote(BaseModel):
     warnings: list[str] = []
     memory: MemoryEstimate | None = None  # of each process of an attempt; null inside a job
     resolved: Resolved | None = None  # the learning rate that "auto" stands for, and why
+    reads: list[ReadBlock] = []  # the blocks that it reads, with their declared records; empty for older jobs
 
 
 class Forecast(BaseModel):

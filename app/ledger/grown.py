@@ -1,7 +1,8 @@
-"""The ledger of a data set that has grown: the worst block's figures, with all blocks beside them.
+"""The ledger of a data set that has grown: the worst block's spending, and what is left on the block with the most.
 
 A unit lies in one block, so what is known of it was spent on that block's ledger: the largest of the blocks' ε's is the
-data set's, and they do not add up.
+data set's, and they do not add up. A job leaves out blocks that are closed or cannot pay. So what may still be admitted
+is what is left on one block: the accounts and `epsilon_remaining` are that block's.
 """
 
 from __future__ import annotations
@@ -24,9 +25,12 @@ def with_blocks(first: Dataset, own: LedgerView, others: list[tuple[Dataset, Led
         first, own: its own block and that one's ledger.
         others: the blocks that were appended to it, with their ledgers, in the order of their arrival.
     """
-    views = [own, *(view for _, view in others)]
+    members = [(first, own), *others]
+    views = [view for _, view in members]
     still = [view for view in views if not view.closed] or [min(views, key=lambda view: view.cap.value)]
     lead = still[0]  # as app.ledger.blocks.lead
+    there = [each for each in members if each[0].content_deleted_at is None and not each[1].closed]
+    richest, most = max(there or members, key=lambda each: each[1].epsilon_remaining.value)
     worst = {name: _largest([getattr(view, name) for view in views]) for name in SPENT}
     return own.model_copy(
         update=worst
@@ -34,10 +38,12 @@ def with_blocks(first: Dataset, own: LedgerView, others: list[tuple[Dataset, Led
             "cap": lead.cap,
             "cap_version": lead.cap_version,
             "largest_cap": _largest([view.largest_cap for view in views]),
-            "epsilon_remaining": min((view.epsilon_remaining for view in still), key=lambda each: each.value),
+            "accounts": most.accounts,
+            "epsilon_remaining": most.epsilon_remaining,
+            "remaining_block": blocks.label_of(richest),
             "closed": all(view.closed for view in views),
             "comparison": None,
-            "blocks": [_balance(first, own), *(_balance(*each) for each in others)],
+            "blocks": [_balance(*each) for each in members],
         }
     )
 

@@ -85,7 +85,7 @@ class LedgerView(BaseModel):
     the smaller of the filter's conversion (`epsilon_filter`) and Σ εᵢ(δ/k) over the jobs' planned ε's, all at the cap's
     δ. In lists of data sets, which compose nothing, it is the filter's after more than one job. What adds up is each
     account's `share_spent`. The figures are the larger of the two accounts (their parts of the data are disjoint),
-    `epsilon_remaining` the smaller.
+    `epsilon_remaining` the smaller of what is left.
 
     `largest_cap`: if a raise of the cap could depend on released results, the guarantee is the largest cap ever
     granted. `comparison` is null if it takes more time or memory than is allowed, or if a part of the spending is known
@@ -93,8 +93,9 @@ class LedgerView(BaseModel):
     another data set with the same records; nothing more is admitted. `cap_version` names the cap as it is: a
     change of it sends this as `If-Match`.
 
-    `blocks`: those of a data set that has grown, each with a budget of its own; else null. The ε's are then the worst
-    block's, and `accounts`, `entries` and `head` those of the data set's own block, the first.
+    `blocks`: those of a data set that has grown, each with a budget of its own; else null. The spent ε's are then the
+    worst block's, `accounts` and `epsilon_remaining` those of `remaining_block`, the open block with the most left (a
+    job leaves out blocks that are closed or cannot pay), and `entries` and `head` those of the first block.
     """
 
     cap: Epsilon
@@ -111,6 +112,7 @@ class LedgerView(BaseModel):
     closed: bool = False
     collusion: str = COLLUSION
     blocks: list[BlockBalance] | None = None
+    remaining_block: str | None = None
 
 
 class EntryView(BaseModel):

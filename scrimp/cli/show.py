@@ -168,7 +168,8 @@ def ledger(console: Console, name: str, found: Ledger) -> None:
     if found.epsilon_filter is not None and found.epsilon_filter != found.epsilon_spent:
         pairs.append(("by the filter", eps(found.epsilon_filter)))
     if found.epsilon_remaining is not None:
-        pairs.append(("left, as one job", eps(found.epsilon_remaining)))
+        on = "" if found.remaining_block is None else f" on block {found.remaining_block}, which has the most left"
+        pairs.append(("left, as one job", f"{eps(found.epsilon_remaining)}{on}"))
     pairs.append(("the guarantee", f"is the cap, ε = {found.cap.value:g}"))
     if found.closed:
         pairs.append(("closed", "joined to another data set's ledger: nothing more is admitted"))
@@ -264,6 +265,13 @@ def dataset(console: Console, found: Dataset) -> None:
         ledger(console, "ledger", found.ledger)
 
 
+def blocks(found: Quote) -> list[tuple[str, str]]:
+    """A line on the blocks that a job reads, with their declared records; none for a data set that never grew."""
+    if [each.label for each in found.reads] in ([], ["first"]):
+        return []
+    return [("blocks", ", ".join(f"{each.label} ({each.records:,} records)" for each in found.reads))]
+
+
 def quote(console: Console, found: Quote) -> None:
     """Prints a quote: the price, the bill, and whether it fits."""
     no_noise = "none" if found.hpo is None or found.epsilon is None else "√T/μ, for any T of a trial"
@@ -276,6 +284,7 @@ def quote(console: Console, found: Quote) -> None:
         ),
         ("expected batch size", f"{found.expected_batch_size} (sample rate {found.sample_rate:.4g})"),
     ]
+    pairs += blocks(found)
     if found.numerics is not None and found.numerics.rows_per_step is not None:
         rows, size = found.numerics.rows_per_step, found.numerics.rows_per_pass
         pairs.append(("rows per step", f"{rows}, empty ones too, in {-(-rows // size)} passes of {size}"))
@@ -380,6 +389,7 @@ def job(console: Console, found: Job) -> None:
     pairs: list[tuple[str, RenderableType]] = [
         ("privacy", cost(found)),
         ("step" if found.study is None else "runs", f"{found.progress.step} of {found.progress.steps}"),
+        *blocks(found.quote),
     ]
     if found.quote.resolved is not None:
         pairs.append(("learning rate", f"{found.quote.resolved.learning_rate:g}, from public numbers"))
