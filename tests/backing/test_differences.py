@@ -25,7 +25,7 @@ from app.privacy.plans import OrderRequest
 from app.settings import Settings
 from tests.conftest import Api
 from tests.e2e.conftest import until
-from tests.factories import add_key
+from tests.factories import NO_HEADS, add_key
 from tests.lifecycle.conftest import balances, job_row
 
 Submit = Callable[..., str]
@@ -54,7 +54,7 @@ def test_a_job_that_is_claimed_while_it_is_cancelled_is_not_voided(db: Database,
     job_id = submit()
     held = balances(db, job_id)[1]
     admin = Caller(job_row(db, job_id).key_id, "admin", "admin")
-    cancelling = threading.Thread(target=service.cancel, args=(db, admin, job_id))
+    cancelling = threading.Thread(target=service.cancel, args=(db, admin, job_id, NO_HEADS))
     with db.write() as session:
         assert claim(session, job_id, "w", 30.0) is not None
         session.flush()

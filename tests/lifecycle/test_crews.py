@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from app.lifecycle.presence import GpuWorkers
 from app.lifecycle.states import get_job
 from app.lifecycle.sweeper import expire_all_leases, reap_expired
 from tests.by_night import but
-from tests.factories import add_dataset, add_key, numerics
+from tests.factories import NO_HEADS, add_dataset, add_key, numerics
 from tests.lifecycle.conftest import Submit, job_row, no_wait
 from tests.lifecycle.crew import Hand, crew_of, gpu, in_use, wake
 from tests.lifecycle.test_devices import waiting_for
@@ -141,7 +142,7 @@ def test_releasing_wakes_the_workers_whose_gpus_were_borrowed(db: Database, queu
     assert sorted(woken) == sorted(waiting[:2]), "the gang, and one for each of two GPUs"
 
 
-@pytest.mark.parametrize("leave", [service.cancel, service.pause])
+@pytest.mark.parametrize("leave", [partial(service.cancel, heads=NO_HEADS), service.pause], ids=["cancel", "pause"])
 def test_the_end_of_a_waiting_gang_wakes_the_workers_whose_gpus_were_kept(
     db: Database, queue: Queue, leave: Any
 ) -> None:

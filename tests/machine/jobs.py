@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from app.contracts.job_spec import JobSpec
@@ -147,7 +147,8 @@ class Jobs(Machine):
         if job_id is None:
             return
         job = self.state.jobs[job_id]
-        act = {"cancel": jobs.cancel, "pause": jobs.pause, "resume": jobs.resume}[how]
+        cancel = partial(jobs.cancel, heads=self.world.heads)
+        act = {"cancel": cancel, "pause": jobs.pause, "resume": jobs.resume}[how]
         found = self.call(how, lambda: act(self.db, caller(job.key), job_id))
         if not self.agree(found, None if job.status in into else "wrong-state"):
             return
