@@ -8,7 +8,7 @@ PostgreSQL checks the second rule at the commit, so it also refuses a move that 
 no check at a commit: there such a row stays without its entry, and the service moves nothing more on it
 (app.ledger.agreement).
 
-Revision: 0031, after 0029
+Revision: 0031, after 0030
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 from alembic import op
 
 revision = "0031"
-down_revision = "0029"
+down_revision = "0030"
 branch_labels = None
 depends_on = None
 

@@ -154,10 +154,6 @@ class DatasetReading(Base):
     outcome: Mapped[ReadingOutcome | None] = mapped_column(Documents(ReadingOutcome))
     attempt: Mapped[int] = mapped_column(default=0)
     deaths: Mapped[int] = mapped_column(default=0)  # attempts that ended without a word
-    slices: Mapped[int] = mapped_column(
-        default=0, server_default="0"
-    )  # attempts that gave their reader to another owner's file
-    turn_ended_at: Mapped[datetime | None]  # of the last of those
     lease_until: Mapped[float | None]  # like a job's; null: nobody reads it
     lease_clock: Mapped[str | None]
     created_at: Mapped[datetime]
@@ -165,6 +161,9 @@ class DatasetReading(Base):
     # Of a block: the data set that it is appended to, and its label.
     parent_id: Mapped[str | None] = mapped_column(String(200))
     label: Mapped[str | None] = mapped_column(String(200))
+    # Attempts that gave their reader to another owner's file, and when the last of them did.
+    slices: Mapped[int] = mapped_column(default=0, server_default="0")
+    turn_ended_at: Mapped[datetime | None]
 
 
 class Declaration(Base):

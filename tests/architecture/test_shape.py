@@ -12,7 +12,7 @@ from app.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 CODE = ("app", "worker", "scrimp", "scrimp_server", "scripts", "benchmarks", "tests")
-MAX_FILE_LINES = 500
+MAX_FILE_LINES = 800
 MAX_FUNCTION_LINES = 70
 
 

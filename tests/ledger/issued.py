@@ -27,7 +27,7 @@ from app.privacy.mechanism import MechanismConfig
 from app.privacy.numerics import NumericsReport
 from tests.datasets.conftest import Api, spec
 from tests.datasets.test_blocks import append, grant, retire, rows
-from tests.factories import add_dataset, add_key, admit, dataset_spec, job_spec, numerics
+from tests.factories import NO_HEADS, add_dataset, add_key, admit, dataset_spec, job_spec, numerics
 from tests.hpo.conftest import PlainPricing, runs_of
 from tests.jobs.stored_cases import BATCHES, CASES, PUBLIC, RDP, SCALING, SPACE, job_of
 from tests.ledger.test_anchors import unheard
@@ -142,7 +142,7 @@ class Issuer:
             for run in queued[:1] if kind == "cancelled study" else queued:
                 self._play(run.id, kind)
             if kind == "cancelled study":
-                service.cancel(self.db, self.caller, job_id)
+                service.cancel(self.db, self.caller, job_id, NO_HEADS)
 
     def _play(self, job_id: str, kind: str) -> None:
         log = claimed(self.db, job_id)
@@ -155,7 +155,7 @@ class Issuer:
         assert log.start_block(1, last)
         log.record_digest(last, "00")
         if kind == "cancelled":
-            service.cancel(self.db, self.caller, job_id)
+            service.cancel(self.db, self.caller, job_id, NO_HEADS)
             log.cancelled()
             return
         if kind == "failed":
