@@ -1,10 +1,11 @@
-"""Which rows a step's records take: public numbers of rows and passes, fresh uniform places; and mutants of each."""
+"""Which rows private records take in steps, scores and statistics: public numbers of rows and passes, uniform places;
+and mutants of each."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,25 +13,36 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from scipy import stats
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from app.errors import PrivacyError
+from app.privacy.releases import SCORE
 from app.privacy.slots import unstated_slots
 from tests.worker.support import Supervisor, dense, keys_of, records, run_direct, spec, start_of, training_of
 from worker.clipping.engine import CountingEngine
 from worker.data import slots
-from worker.data.passes import EMPTY, Pass, passes_of
+from worker.data.passes import EMPTY, Batch, Pass, passes_of
+from worker.data.records import clipped_sum
 from worker.data.slots import Slotted
-from worker.noise.order import RandomOrder
+from worker.messages import Segment
+from worker.metrics.scores import _private_sums
+from worker.noise.order import HOLDOUT, TRAIN, WHOLE_DATA, RandomOrder
+from worker.statistics.center import Centering
+from worker.training.evaluation import Scores
 from worker.training.loop import Training
 from worker.training.plan import Plan
+from worker.training.replay import Replay
 
-SHAPE = {"records_train": 80, "records_holdout": 20, "features": 3, "outputs": 2, "sparse": False}
+SHAPE = {"records_train": 80, "records_holdout": 80, "features": 3, "outputs": 2, "sparse": False}
 X, Y = dense(400, 3)
 POISSON: dict[str, Any] = {"kind": "poisson", "expected_batch_size": 16}
 FULL = {"kind": "full_batch"}
 CYCLIC = {"kind": "cyclic", "batches": 4}
 MLP = {"kind": "mlp", "hidden": [5]}
-STEPS = 400
+P = 8
+DRAWS = 3200
+LOSS = {"account": "holdout", "what": "loss", "noise_mu": 0.5, "sensitivity": 8.0, "records": 80}
 
 
 def training(count: int = 80, salt: str = "s0", **changes: Any) -> Training:
@@ -40,99 +52,158 @@ def training(count: int = 80, salt: str = "s0", **changes: Any) -> Training:
     return training_of(record, records(X[:count], Y[:count]), None)
 
 
-def drawn(loop: Training, step: int) -> NDArray[np.int64]:
-    """The record in each row of a step."""
+@dataclass(frozen=True)
+class Sum:
+    """A sum over private records in rows.
+
+    Attributes:
+        sampling: of its job.
+        rows: those of the sum's n-th draw of places: of step n, or under the n-th keys.
+        add: computes it.
+        counts: it has a number to which each record adds, whatever its values are.
+        period: how many draws later a record can be drawn again.
+    """
+
+    sampling: dict[str, Any]
+    rows: Callable[[Training, int], Slotted[Any]]
+    add: Callable[[Training, Batch[Any]], Tensor]
+    counts: bool = True
+    period: int = 1
+
+    def loop(self, count: int = 80, salt: str = "s0") -> Training:
+        return training(count, salt, sampling=self.sampling, model=MLP, runtime={"physical_batch_size": P})
+
+    def occupants(self, loop: Training, draw: int) -> NDArray[np.int64]:
+        """The record in each row."""
+        occupants = self.rows(loop, draw).occupants
+        assert isinstance(occupants, np.ndarray)
+        return occupants
+
+
+def _step(loop: Training, step: int) -> Slotted[Any]:
     batch, _ = loop._sample(step)
     assert isinstance(batch, Slotted)
-    return batch.occupants
+    return batch
 
 
-# --- What must hold, as functions of a loop, so that mutants can fail them ---
+def _part(part: int) -> Callable[[Training, int], Slotted[Any]]:
+    def rows(loop: Training, draw: int) -> Slotted[Any]:
+        segment = Segment.model_validate({"from_step": 1} | keys_of(f"{loop._keys.order_key} {draw}"))
+        loop._replay = Replay(10, (segment,), 10, loop._plan.block_end)
+        return loop._whole(loop._train, part)
+
+    return rows
 
 
-def rows_are_public(build: Callable[..., Training]) -> None:
+def _gradients(loop: Training, batch: Batch[Any]) -> Tensor:
+    """And last the count of an adaptive norm."""
+    engine = loop._plan.engine
+    assert isinstance(engine, CountingEngine)
+    total, count = engine.private_sum_and_count(loop._initial().parameters, batch)
+    return torch.cat([*(value.flatten() for value in total.values()), count.view(1)])
+
+
+def _loss(loop: Training, batch: Batch[Any]) -> Tensor:
+    release = SCORE.validate_python(LOSS)
+    return torch.tensor(_private_sums(release, loop._plan.model, loop._initial().parameters, batch))  # type: ignore[arg-type]
+
+
+def _mean(loop: Training, batch: Batch[Any]) -> Tensor:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("worker.data.records.CHUNK_BYTES", 8 * 3 * P)
+        return clipped_sum(batch, 3, 1.0)
+
+
+SUMS = {
+    "poisson": Sum(POISSON, _step, _gradients),
+    "cyclic": Sum(CYCLIC, _step, _gradients, period=4),
+    "full batch": Sum(FULL, _part(TRAIN), _gradients),
+    "score": Sum(POISSON, _part(HOLDOUT), _loss),
+    "mean": Sum(FULL, _part(TRAIN), _mean, counts=False),
+}
+
+
+# --- What must hold, as functions of a sum, so that mutants can fail them ---
+
+
+def rows_are_public(of: Sum) -> None:
     """As many rows whatever is drawn, and whoever is there."""
-    assert len({len(drawn(build(count), step)) for count in (0, 1, 80, 200) for step in range(1, 40)}) == 1
+    loops = [of.loop(count) for count in (0, 1, 80, 200)]
+    sizes = {tuple(len(of.occupants(loop, draw)) for draw in range(1, 40)) for loop in loops}
+    assert len(sizes) == 1 and all(min(each) > P for each in sizes)
+    assert len(set(*sizes)) == of.period, "a group's rows are those of its slots"
 
 
-def places_are_uniform(build: Callable[..., Training]) -> None:
+def places_are_uniform(of: Sum) -> None:
     """Each record's row is uniform over all rows: the last record's, and the first one's."""
-    loop = build(80)
+    loop = of.loop()
+    draws = [of.occupants(loop, draw) for draw in range(1, DRAWS)]
     for record in (79, 0):
-        rows = Counter(int(np.flatnonzero(at == record)[0]) for at in _draws(loop) if (at == record).any())
-        least = stats.chisquare([rows[row] for row in range(len(drawn(loop, 1)))]).pvalue
-        assert least > 1e-6
+        own = [each for each in draws if (each == record).any()]
+        rows = Counter(int(np.flatnonzero(each == record)[0]) for each in own)
+        assert stats.chisquare([rows[row] for row in range(len(own[0]))]).pvalue > 1e-6
 
 
-def places_are_fresh(build: Callable[..., Training]) -> None:
-    """A record's rows in steps that follow each other, and under other keys, are independent: they agree by chance."""
-    loop, other = build(80), build(80, "another")
+def places_are_fresh(of: Sum) -> None:
+    """A record's rows in draws that follow each other, and under another key, are independent: they agree by chance."""
+    loop, other = of.loop(), of.loop(salt="another")
+    other._sampler = loop._sampler
     one, later, elsewhere = (
-        [_rows(drawn(source, step + more)) for step in range(1, 201)]
-        for source, more in ((loop, 0), (loop, 1), (other, 0))
+        [_rows(of.occupants(source, draw + more)) for draw in range(1, 201)]
+        for source, more in ((loop, 0), (loop, of.period), (other, 0))
     )
-
     for pairs in (zip(one, later, strict=True), zip(one, elsewhere, strict=True)):
         same = [a[record] == b[record] for a, b in pairs for record in a.keys() & b.keys()]
         assert len(same) > 100 and np.mean(same) < 0.15
 
 
-def every_pass_runs(build: Callable[..., Training]) -> None:
-    """As many passes for nobody as for everybody."""
-    counts = []
-    for count in (0, 80, 200):
-        loop = build(count, runtime={"physical_batch_size": 8})
-        with _counted() as passes:
-            loop._noised(1, 0, 1.0, loop._initial(), loop._sample(1)[0], None)
-        counts.append(len(passes))
-    assert len(set(counts)) == 1 and counts[0] > 3
+def every_pass_runs(of: Sum) -> None:
+    """As many operations for one record as for all: no pass and no row is left out."""
+    counts = set()
+    for count in (1, 80, 200):
+        loop = of.loop(count)
+        batch = of.rows(loop, 1)
+        loop._initial()
+        with _Operations() as operations:
+            of.add(loop, batch)
+        counts.add(operations.count)
+    assert len(counts) == 1 and counts.pop() > len(batch) // P
 
 
-def empty_rows_count_for_nobody(build: Callable[..., Training]) -> None:
-    """An adaptive norm counts ±½ for a record that is drawn, and 0 for an empty row."""
-    loop = build(0)
-    engine = loop._plan.engine
-    assert isinstance(engine, CountingEngine)
-    total, count = engine.private_sum_and_count(loop._initial().parameters, loop._sample(1)[0])
-    assert float(count) == 0.0 and not any(value.any() for value in total.values())
+def empty_rows_count_for_nobody(of: Sum) -> None:
+    """An adaptive norm counts ±½ for a record, a score (s, Δ − s), and 0 for an empty row."""
+    loop = of.loop(0)
+    assert not of.add(loop, of.rows(loop, 1)).any()
 
 
-def _draws(loop: Training) -> Iterator[NDArray[np.int64]]:
-    return (drawn(loop, step) for step in range(1, STEPS * 8))
+class _Operations(TorchDispatchMode):
+    """Counts what torch computes."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return func(*args, **(kwargs or {}))
 
 
 def _rows(occupants: NDArray[np.int64]) -> dict[int, int]:
     return {int(record): row for row, record in enumerate(occupants) if record != EMPTY}
 
 
-@contextmanager
-def _counted() -> Iterator[list[int]]:
-    passes: list[int] = []
-    original = slots.passes_of
-
-    def counting(*args: Any) -> Iterator[Pass[Any]]:
-        for each in original(*args):
-            passes.append(1)
-            yield each
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(slots, "passes_of", counting)
-        yield passes
+Rule = Callable[[Sum], None]
+RULES: list[Rule] = [rows_are_public, places_are_uniform, places_are_fresh, every_pass_runs]
+COUNTING = [name for name, each in SUMS.items() if each.counts]
+CASES = [(name, rule) for name in SUMS for rule in RULES] + [(name, empty_rows_count_for_nobody) for name in COUNTING]
 
 
-POISSON_RULES = [rows_are_public, places_are_uniform, places_are_fresh, every_pass_runs, empty_rows_count_for_nobody]
-
-
-def poisson(count: int = 80, salt: str = "s0", **changes: Any) -> Training:
-    return training(count, salt, **({"sampling": POISSON, "model": MLP} | changes))
-
-
-@pytest.mark.parametrize("rule", POISSON_RULES)
-def test_a_rule_of_places_holds(rule: Callable[..., None]) -> None:
-    rule(poisson)
+@pytest.mark.parametrize(("name", "rule"), CASES)
+def test_a_rule_of_places_holds(name: str, rule: Rule) -> None:
+    rule(SUMS[name])
 
 
 # --- Mutants ---
+
+Mutant = Callable[[pytest.MonkeyPatch], None]
 
 
 def constant_key(patch: pytest.MonkeyPatch) -> None:
@@ -141,15 +212,22 @@ def constant_key(patch: pytest.MonkeyPatch) -> None:
 
 def one_order_for_all_steps(patch: pytest.MonkeyPatch) -> None:
     original = RandomOrder.of
-    patch.setattr(RandomOrder, "of", lambda self, step, count, part=0: original(self, 1, count, part))
+    patch.setattr(RandomOrder, "of", lambda self, step, count, *more: original(self, 1, count, *more))
 
 
 def packed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(RandomOrder, "of", lambda self, step, count, part=0: np.arange(count))
+    patch.setattr(RandomOrder, "of", lambda self, step, count, *more: np.arange(count))
 
 
-def rows_of_the_draw(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Plan, "rows_of", lambda self, drawn: drawn)
+def rows_of_the_records(patch: pytest.MonkeyPatch) -> None:
+    """As many rows as there are records in the sum."""
+    original = Slotted.injected.__func__  # type: ignore[attr-defined]
+
+    def mutant(cls: Any, of: Any, order: NDArray[np.int64], rows: int, numbers: Any = None) -> Any:
+        count = len(of) if numbers is None else len(numbers)
+        return original(cls, of, np.argsort(np.argsort(order[:count])), count, numbers)
+
+    patch.setattr(Slotted, "injected", classmethod(mutant))
 
 
 def last_place(patch: pytest.MonkeyPatch) -> None:
@@ -157,9 +235,10 @@ def last_place(patch: pytest.MonkeyPatch) -> None:
     original = Slotted.injected.__func__  # type: ignore[attr-defined]
 
     def mutant(cls: Any, of: Any, order: NDArray[np.int64], rows: int, numbers: Any = None) -> Any:
-        if numbers is not None and len(numbers):
+        count = len(of) if numbers is None else len(numbers)
+        if count:
             order = order.copy()
-            at, last = len(numbers) - 1, int(np.flatnonzero(order == rows - 1)[0])
+            at, last = count - 1, int(np.flatnonzero(order == rows - 1)[0])
             order[[at, last]] = order[[last, at]]
         return original(cls, of, order, rows, numbers)
 
@@ -167,76 +246,72 @@ def last_place(patch: pytest.MonkeyPatch) -> None:
 
 
 def empty_rows_are_counted(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Pass, "weights", property(lambda self: torch.ones(len(self.present), dtype=torch.float64)))
-
-
-def empty_passes_are_skipped(patch: pytest.MonkeyPatch) -> None:
-    def mutant(of: Any, places: NDArray[np.int64], rows: int, dtype: torch.dtype) -> Iterator[Pass[Any]]:
-        return (each for each in passes_of(of, places, rows, dtype) if each.present.any())
+    def mutant(*args: Any) -> Iterator[Pass[Any]]:
+        return (replace(each, present=torch.ones_like(each.present)) for each in passes_of(*args))
 
     patch.setattr(slots, "passes_of", mutant)
 
 
+def empty_passes_are_skipped(patch: pytest.MonkeyPatch) -> None:
+    def mutant(*args: Any) -> Iterator[Pass[Any]]:
+        return (each for each in passes_of(*args) if each.present.any())
+
+    patch.setattr(slots, "passes_of", mutant)
+
+
+STEPS = ["poisson", "cyclic"]  # sums whose places are drawn for each step
+CAUGHT: list[tuple[Mutant, Rule, list[str]]] = [
+    (constant_key, places_are_fresh, list(SUMS)),
+    (one_order_for_all_steps, places_are_fresh, STEPS),
+    (packed, places_are_uniform, list(SUMS)),
+    (rows_of_the_records, rows_are_public, list(SUMS)),
+    (last_place, places_are_uniform, list(SUMS)),
+    (empty_rows_are_counted, empty_rows_count_for_nobody, COUNTING),
+    (empty_passes_are_skipped, every_pass_runs, list(SUMS)),
+]
+
+
 @pytest.mark.parametrize(
-    ("mutant", "rule"),
-    [
-        (constant_key, places_are_fresh),
-        (one_order_for_all_steps, places_are_fresh),
-        (packed, places_are_uniform),
-        (rows_of_the_draw, rows_are_public),
-        (last_place, places_are_uniform),
-        (empty_rows_are_counted, empty_rows_count_for_nobody),
-        (empty_passes_are_skipped, every_pass_runs),
-    ],
+    ("mutant", "rule", "name"), [(mutant, rule, name) for mutant, rule, names in CAUGHT for name in names]
 )
-def test_a_mutant_is_caught(
-    mutant: Callable[[pytest.MonkeyPatch], None], rule: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mutant_is_caught(mutant: Mutant, rule: Rule, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mutant(monkeypatch)
     with pytest.raises(AssertionError):
-        rule(poisson)
+        rule(SUMS[name])
 
 
-# --- A = B: a step whose coin leaves x out, and one whose row of x is emptied ---
-
-
-@pytest.mark.parametrize("sampling", [POISSON, POISSON | {"largest_batch": 40}, CYCLIC])
-def test_a_step_without_x_is_that_of_the_data_without_x(sampling: dict[str, Any]) -> None:
-    """Given the others' coins and matched injections, D's step, D ∪ {x}'s with tails, and D ∪ {x}'s with heads and x's
-    row emptied give the same bits; with x in its row one row differs."""
-    with_x, without = (training(count, sampling=sampling, model=MLP) for count in (81, 80))
-    at = with_x._initial()
-    coins = with_x._sampler.draw(1)
-    assert coins is not None
-    others = coins[coins != 80]
-    sums = {}
-    for name, loop, draw in (("D", without, others), ("tails", with_x, others)):
-        loop._sampler.draw = lambda step, draw=draw: draw  # type: ignore[method-assign]
-        batch, _ = loop._sample(1)
-        sums[name] = loop._plan.engine.private_sum(at.parameters, batch)
-    heads = np.sort(np.append(others, 80))
-    rows = with_x._plan.rows_of(len(heads) if sampling is CYCLIC else len(others))
-    taken = batch.occupants  # type: ignore[attr-defined]
-    free = np.flatnonzero(taken == EMPTY)
-    assert rows is not None and len(free)
-    emptied = Slotted(with_x._drawn, taken)
-    sums["emptied"] = with_x._plan.engine.private_sum(at.parameters, emptied)
-    full = taken.copy()
-    full[free[0]] = 80
-    sums["x"] = with_x._plan.engine.private_sum(at.parameters, Slotted(with_x._drawn, full))
-    for name in ("tails", "emptied"):
-        assert all(torch.equal(sums["D"][key], sums[name][key]) for key in sums["D"])
-    change = torch.cat([(sums["x"][key] - sums["D"][key]).flatten() for key in sums["D"]])
-    assert 0.0 < float(change.norm()) <= with_x._plan.numerics.sensitivity_slack
+def test_scores_and_statistics_of_an_attempt_take_all_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same rows in each of them, for few records and for many."""
+    taken: list[tuple[str, Slotted[Any]]] = []
+    score, mean = Scores.noisy, Centering.release
+    monkeypatch.setattr(Scores, "noisy", lambda *args: (taken.append(("score", args[-1])), score(*args))[1])
+    monkeypatch.setattr(
+        Centering,
+        "release",
+        lambda self, train, *a, **b: (taken.append(("mean", train)), mean(self, train, *a, **b))[1],
+    )
+    center = {"max_norm": 2.0, "noise_mu": 0.5}
+    start = start_of(spec(sampling=POISSON, model={"kind": "linear", "center": center}), SHAPE)
+    start["mechanism"]["mean"] = center | {"records": 80}
+    for train, held_out in ((1, 0), (80, 20)):
+        taken.clear()
+        run_direct(
+            Supervisor(start), records(X[:train], Y[:train]), records(X[80 : 80 + held_out], Y[80 : 80 + held_out])
+        )
+        assert [name for name, _ in taken] == ["mean", "score"]
+        for name, rows in taken:
+            occupants, count = rows.occupants[:], train if name == "mean" else held_out
+            assert len(occupants) == unstated_slots(80)
+            assert sorted(occupants[occupants != EMPTY]) == list(range(count))
 
 
 def test_a_full_batch_and_its_scores_keep_their_places_for_all_steps_and_keys() -> None:
     loop = training(sampling=FULL, model=MLP)
-    first = loop._whole(loop._train, 0).occupants
+    first = loop._whole(loop._train, TRAIN).occupants
     assert len(first) == unstated_slots(80) and sorted(first[first != EMPTY]) == list(range(80))
-    assert not np.array_equal(first, loop._whole(loop._train, 1).occupants[: len(first)])
+    assert not np.array_equal(first, loop._whole(loop._train, HOLDOUT).occupants[: len(first)])
     other = training(salt="another", sampling=FULL, model=MLP)
-    assert not np.array_equal(first, other._whole(other._train, 0).occupants)
+    assert not np.array_equal(first, other._whole(other._train, TRAIN).occupants)
 
 
 def test_an_attempt_draws_each_part_s_places_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,7 +319,7 @@ def test_an_attempt_draws_each_part_s_places_once(monkeypatch: pytest.MonkeyPatc
     original, parts = RandomOrder.of, list[int]()
 
     def counted(self: RandomOrder, step: int, count: int, part: int = 0, block: int = 0) -> NDArray[np.int64]:
-        parts.extend([part] if step == 0 else [])
+        parts.extend([part] if step == WHOLE_DATA else [])
         return original(self, step, count, part, block)
 
     monkeypatch.setattr(RandomOrder, "of", counted)
@@ -272,7 +347,7 @@ def test_more_records_than_slots_are_refused(sampling: dict[str, Any]) -> None:
 
 def test_a_step_s_rows_hold_its_draw() -> None:
     """R is the exact quantile of the draw at 2⁻⁶⁰, or at most three rows more."""
-    plan = poisson()._plan
+    plan = SUMS["poisson"].loop()._plan
     rows, slots_ = plan.numerics.rows_per_step, unstated_slots(80)
     assert rows is not None
     exact = next(most for most in range(slots_) if stats.binom.sf(most - 1, slots_, 0.2) <= 2.0**-60)
@@ -281,7 +356,7 @@ def test_a_step_s_rows_hold_its_draw() -> None:
 
 def test_no_place_shows_in_how_long_a_draw_takes() -> None:
     """Coins are tossed for all slots: the draws of 1 record and of 80 are the same numbers."""
-    one, all_of_them = (poisson(count) for count in (1, 80))
+    one, all_of_them = (SUMS["poisson"].loop(count) for count in (1, 80))
     for step in range(1, 20):
         assert np.array_equal(one._sampler.draw(step), all_of_them._sampler.draw(step))  # type: ignore[arg-type]
 
