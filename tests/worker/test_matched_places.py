@@ -35,6 +35,13 @@ def loop_over(numbers: NDArray[np.int64], sampling: dict[str, Any]) -> Training:
     return training_of(record, records(X[numbers], Y[numbers]), None)
 
 
+def numbers_of(loop: Training, step: int) -> Occupants:
+    """The step's draw: records, and beyond them slots without one."""
+    numbers = loop._sampler.draw(step)
+    assert numbers is not None
+    return numbers
+
+
 @dataclass
 class Restriction:
     """Gives D's loop the coins and injections of D ∪ {x}.
@@ -51,31 +58,24 @@ class Restriction:
 
     def of(self, loop: Training, joined: Training) -> None:
         """From now on `loop` draws as `joined` does."""
-        original, sampler = RandomOrder.of, joined._sampler
+        original = RandomOrder.of
 
         def draw(step: int) -> Occupants:
-            numbers = sampler.draw(step)
-            assert numbers is not None
+            numbers = numbers_of(joined, step)
             self.heads[step] = self.x in numbers
             self.place[step] = int(np.searchsorted(numbers, self.x))
             shifted = np.where(numbers == self.x, 80, numbers - ((numbers > self.x) & (numbers <= 80)))
             return np.sort(shifted)
 
         def order(step: int, count: int) -> Occupants:
-            rows = joined._plan.rows_of(self._inside(joined, step))
-            drawn = int((joined._sampler.draw(step) <= 80).sum())  # type: ignore[operator]
+            rows = joined._plan.rows_of(len(numbers_of(joined, step)))
+            drawn = int(np.searchsorted(numbers_of(joined, step), 81))
             assert rows is not None and joined._order is not None
             whole = original(joined._order, step, max(rows, drawn))
             return without_x(whole, self.place[step], count) if self.heads[step] else whole
 
         loop._sampler.draw = draw  # type: ignore[method-assign]
         loop._order.of = order  # type: ignore[method-assign, union-attr]
-
-    @staticmethod
-    def _inside(joined: Training, step: int) -> int:
-        numbers = joined._sampler.draw(step)
-        assert numbers is not None
-        return len(numbers)
 
 
 def without_x(order: Occupants, place: int, count: int) -> Occupants:
