@@ -44,6 +44,7 @@ from tests.privacy.toy import (
     packed_records,
     packed_slots,
     revealed,
+    revealed_to_overflow,
     rows_of_the_draw,
     sum_of,
 )
@@ -183,6 +184,35 @@ def test_a_largest_batch_costs_at_most_its_price(rate: float, sigma: float, most
         assert truth <= priced
         placing = largest_batch(most)
         assert Release(alone(OTHERS, x, rate, placing, kernel), sigma).epsilon(DELTA) <= priced
+
+
+OVERFULL = [(0.3, 1.0, 1), (0.9, 2.0, 1), (0.9, 2.0, 2)]  # q, σ, B
+
+
+@pytest.mark.parametrize(("rate", "sigma", "most"), OVERFULL)
+@pytest.mark.parametrize("others", [[(0.5, 0.5)] * 2, [(0.5, 0.5), (0.5,)]], ids=["two each", "two and one"])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_largest_batch_of_users_costs_at_most_its_price(
+    rate: float, sigma: float, most: int, others: list[Slot], kernel: Kernel
+) -> None:
+    """R = k B rows. A larger draw fills them with a uniform part of its records; x then displaces some: 2C in all."""
+    priced = price(rate, sigma, truncation=Truncation(records=len(others) + 1, largest_batch=most))
+    for x in ((-0.5, -0.5), (0.5, 0.5)):
+        truth = Release(revealed_to_overflow(others, x, rate, 2 * most, kernel), sigma).epsilon(DELTA)
+        assert truth <= priced * (1 + 1e-3)
+        assert Release(alone(others, x, rate, all_rows(2 * most), kernel), sigma).epsilon(DELTA) <= truth * (1 + 1e-3)
+
+
+@pytest.mark.parametrize(("rate", "sigma", "most", "measured"), [(0.3, 1.0, 1, 3.464), (0.9, 2.0, 2, 2.694)])
+def test_a_draw_of_users_that_is_cut_costs_more_than_one_that_is_not(
+    rate: float, sigma: float, most: int, measured: float
+) -> None:
+    """By the release alone. A price for R users of one record each, whom no draw exceeds, is too small too."""
+    release = Release(alone([(0.5, 0.5)] * 2, (-0.5, -0.5), rate, all_rows(2 * most), by_number_of_rows), sigma)
+    truth = release.epsilon(DELTA)
+    assert truth == pytest.approx(measured, rel=1e-3) and truth > price(rate, sigma)
+    if most == 2:
+        assert truth > 1.2 * price(rate, sigma, truncation=Truncation(records=3, largest_batch=2 * most))
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

@@ -162,6 +162,31 @@ def revealed(others: Sequence[Slot], x: Slot, rate: float, count: int, kernel: K
     return pairs
 
 
+def revealed_to_overflow(others: Sequence[Slot], x: Slot, rate: float, count: int, kernel: Kernel) -> Revealed:
+    """As `revealed`, for units of several records and draws larger than `count` rows: all rows of D ∪ {x} are revealed.
+    D's are these without x's; where records had no row, some of them move up into x's.
+    """
+    pairs: Revealed = []
+    for coins in itertools.product((False, True), repeat=len(others)):
+        records = records_of([each for each, coin in zip(others, coins, strict=True) if coin])
+        chance = math.prod(rate if coin else 1.0 - rate for coin in coins)
+        values, places = [*records, *records_of([x])], max(count, len(records) + len(x))
+        orders = list(itertools.permutations(range(places), len(values)))
+        for order in orders:
+            without = list(order[: len(records)])
+            for last, free in zip(
+                range(places - 1, max(count, len(records)) - 1, -1), order[len(records) :], strict=False
+            ):
+                without = [free if row == last else row for row in without]
+            laid = (_laid(records, without, count), _laid(values, order, count))
+            pairs.append(_pair(chance / len(orders), rate, *laid, count, kernel))
+    return pairs
+
+
+def _laid(values: Sequence[float], order: Sequence[int], count: int) -> Rows:
+    return [(value, row) for value, row in zip(values, order, strict=True) if row < count]
+
+
 def _pair(
     chance: float, rate: float, without: Rows, joined: Rows, count: int, kernel: Kernel
 ) -> tuple[float, Law, Law]:
