@@ -245,7 +245,10 @@ class Settings(BaseSettings):
     attempt_memory_bytes: int | None = Field(
         None, ge=2**28, description="Memory limit of an attempt's process; none: nine tenths of the machine's."
     )
-    max_attempts: int = Field(5, description="Attempts of one job that may crash before the job fails.")
+    max_attempts: int = Field(
+        5,
+        description="Attempts of one job that may crash before it fails. Ten times as many lapsed leases fail it, too.",
+    )
     session_hours: float = Field(12.0, description="How long a dashboard sign-in lasts.")
     trusted_proxies: int = Field(
         0, ge=0, le=10, description="How many proxies in front append to X-Forwarded-For; 0: the header is ignored."

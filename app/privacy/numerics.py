@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -51,7 +51,8 @@ TOTAL_BITS, PASS_BITS = 62, 51
 TOTAL_MARGIN = 1.01  # for the rounding of a pass's own sum
 # A computed norm is raised to at least this share of Σ_t ‖a_t‖‖g_t‖, over √positions. This bounds products that cancel.
 NORM_FLOOR = 1.0 / 16.0
-PLACES: Arithmetic = 3  # records have places of their own; this release runs nothing else
+PLACES: Arithmetic = 3  # records have places of their own; private jobs run with nothing else
+OLD_MEMBERS = ("records_bound", "draw")  # of documents of arithmetic 1 and 2
 
 
 class Numerics(Document):
@@ -73,8 +74,8 @@ class Numerics(Document):
             stored it leaves out the grid of integer totals, which depends on the number of trained numbers: an attempt
             adds it (`of_numbers`), and its report includes it.
         filling: the expected share of empty rows in a step.
-        arithmetic: PLACES; 1 and 2 are of jobs that earlier releases admitted, which this one does not run (decision
-            32). Their documents have `records_bound` and `draw`, too.
+        arithmetic: PLACES; 1 and 2 are of jobs that earlier releases admitted. Private ones end `superseded` (decision
+            32); what else their documents held is left out.
     """
 
     passes: PassType
@@ -83,17 +84,28 @@ class Numerics(Document):
     rows_per_pass: Annotated[int, Field(ge=1)]
     rows_per_step: Annotated[int, Field(ge=1)] | None = Field(default=None, exclude_if=is_none)
     positions: Annotated[int, Field(ge=1)]
-    records_bound: Annotated[int, Field(ge=1)] | None = Field(default=None, exclude_if=is_none)
     sensitivity_slack: Annotated[float, Field(ge=1.0)]
     filling: Annotated[float, Field(ge=0.0, le=1.0)]
-    draw: Literal["coins", "gaps"] | None = Field(default=None, exclude_if=is_none)
     totals: TotalType = "float64"
     arithmetic: Arithmetic = 1
 
+    @model_validator(mode="before")
+    @classmethod
+    def _without_old_members(cls, document: Any) -> Any:
+        if isinstance(document, dict) and document.get("arithmetic", 1) != PLACES:
+            return {name: value for name, value in document.items() if name not in OLD_MEMBERS}
+        return document
+
     @model_validator(mode="after")
-    def _has_places(self) -> Numerics:
-        if self.arithmetic == PLACES and self.rows_per_step is None:
+    def _covers_its_sums(self) -> Numerics:
+        if self.arithmetic != PLACES:
+            return self
+        if self.rows_per_step is None:
             raise ValueError("numerics with places need `rows_per_step`")
+        group = self.group if self.sums == "float32" else None
+        least = sensitivity_slack(self.rows_per_step, self.rows_per_pass, self.positions, group)
+        if self.sensitivity_slack < least:
+            raise ValueError(f"`sensitivity_slack` must cover the rounding of sums: at least {least}")
         return self
 
     def of_rows(self, rows: int) -> Numerics:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from typing import Any
 
@@ -156,13 +157,33 @@ def test_types_of_sums(changes: dict[str, Any], sizes: dict[str, Any], wanted: s
     assert found.sums == found.of_rows(1).sums == wanted
 
 
-def test_documents_of_earlier_releases_are_read() -> None:
+@pytest.mark.parametrize("old", [{}, {"arithmetic": 1}, {"arithmetic": 2, "draw": "gaps"}])
+def test_documents_of_earlier_releases_are_read(old: dict[str, Any]) -> None:
     """This release runs none of them: their records would have no places."""
-    before = numerics(256).model_dump(exclude={"arithmetic", "rows_per_step"}) | {"records_bound": 40_064}
-    assert Numerics.model_validate(before).arithmetic == 1
-    assert Numerics.model_validate(before | {"arithmetic": 2, "draw": "gaps"}).arithmetic == 2
-    with pytest.raises(ValidationError, match="rows_per_step"):
-        Numerics.model_validate(before | {"arithmetic": 3})
+    before = numerics(256).model_dump(exclude={"arithmetic", "rows_per_step"}) | {"records_bound": 40_064} | old
+    found = Numerics.model_validate(before)
+    assert found.arithmetic == old.get("arithmetic", 1) and found.rows_per_step is None
+    assert not {"records_bound", "draw"} & found.model_dump().keys()
+    for now in ({"arithmetic": 3}, {"arithmetic": 3, "rows_per_step": 512}):
+        with pytest.raises(ValidationError):
+            Numerics.model_validate(before | now)
+
+
+@pytest.mark.parametrize("changes", [{}, {"model": MLP}, {"runtime": {"dtype": "float64"}}, {"privacy": None}])
+def test_a_slack_that_is_too_small_for_its_own_numbers_is_refused(changes: dict[str, Any]) -> None:
+    """As stored: the noise would be too small. The exact number, and one float less."""
+    stored = numerics(256, **changes)
+    document = stored.model_dump()
+    least = sensitivity_slack(
+        document["rows_per_step"],
+        document["rows_per_pass"],
+        document["positions"],
+        document["group"] if document["sums"] == "float32" else None,
+    )
+    assert Numerics.model_validate(document | {"sensitivity_slack": least}).sensitivity_slack == least
+    for less in ({"sensitivity_slack": math.nextafter(least, 0.0)}, {"rows_per_pass": 2 * document["rows_per_pass"]}):
+        with pytest.raises(ValidationError, match="must cover the rounding"):
+            Numerics.model_validate(document | {"sensitivity_slack": least} | less)
 
 
 def test_slack_is_small_and_does_not_grow_with_the_records() -> None:

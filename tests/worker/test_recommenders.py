@@ -105,7 +105,7 @@ def test_the_last_position_is_each_sequence_s_own() -> None:
     assert {loss == 0.0 for loss in losses.tolist()} == {True, False}
 
 
-@pytest.mark.parametrize("chunk", [1, 2**21])
+@pytest.mark.parametrize("chunk", [1, 8 * 13 * 7, 2**21])  # rows of a product: one, six of thirty, all
 def test_the_item_loss_is_the_cross_entropy(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(item_loss, "CHUNK_BYTES", chunk)
     layer = ItemLoss(13, 4).double()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -10,7 +9,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from app.errors import PrivacyError
-from app.privacy.numerics import ROW_UNIT
 from worker.data.placed import chunk_bytes
 
 CHUNK_BYTES = 2**21  # of scores: computed, turned into residuals and multiplied while in the cache
@@ -77,14 +75,8 @@ class ItemLoss(nn.Module):
 
 
 def _chunk_rows(rows: int, most: int) -> int:
-    """How many of a pass's rows (record × position) are scored together.
-
-    It divides their number, so that all products have one shape, and is a multiple of 48 if possible
-    (app.privacy.numerics.ROW_UNIT).
-    """
-    unit = math.gcd(rows, ROW_UNIT)
-    units = rows // unit
-    return unit * next(each for each in range(max(1, min(units, most // unit)), 0, -1) if units % each == 0)
+    """How many of a pass's rows (record × position) are scored together: about as many in each product."""
+    return -(-rows // -(-rows // max(1, most)))
 
 
 class _Scored(torch.autograd.Function):
