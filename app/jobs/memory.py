@@ -11,9 +11,10 @@ import math
 from app.catalogue.models import Layer, layers
 from app.contracts.base import Document
 from app.contracts.hf import HfModel
-from app.contracts.job_spec import JobSpec, LinearModel, MatrixFactorizationModel
+from app.contracts.job_spec import JobSpec, LinearModel, MatrixFactorizationModel, TransformerRecModel
 from app.contracts.memory import in_memory, record_bytes
 from app.contracts.model_settings import RecordSizes
+from app.contracts.sampling import Cyclic
 from app.errors import InvalidRequest
 from app.jobs.plans import DatasetFacts, Plan
 from app.privacy.numerics import BYTES, KEPT_BYTES, PASS_BYTES, Numerics, PublicSizes
@@ -25,6 +26,9 @@ BASE_BYTES = 205 * MIB  # Python, torch and the libraries that an attempt has lo
 TRANSFORMERS_BYTES = 140 * MIB  # and the library of Hugging Face models
 OVERHEAD = 1.12  # what the allocator keeps of what was given back, but for passes
 LINEAR_SCRATCH, LINEAR_DIVIDED = 5, 9  # a linear model's products, in multiples of its numbers
+SLOT_BYTES = 39  # at most, while an injection is drawn: random words, their order, the record in each slot
+SORTED_SLOT_BYTES = 8  # of a part that is stored in the order of its slots
+GROUP_BYTES = 2  # a slot's cyclic group
 
 
 class MemoryEstimate(Document):
@@ -38,7 +42,7 @@ class MemoryEstimate(Document):
         noise_bytes: a step's noise, which becomes the noised gradient.
         optimizer_bytes: the optimizer's state; what it divides gradients by; public gradients.
         passes_bytes: a pass: layer outputs, their gradients, and formed gradients of single records.
-        records_bytes: the training records, where they are in memory, by their public number.
+        records_bytes: the training records, where they are in memory, as many as have slots; and their places.
     """
 
     process_bytes: int
@@ -101,18 +105,33 @@ def _module_bytes(spec: JobSpec, trained: int, numerics: Numerics) -> int:
 
 
 def _records_bytes(spec: JobSpec, sizes: PublicSizes, numerics: Numerics) -> int:
-    """The records' own bytes, once more as passes that are kept."""
-    model = spec.model
+    """As many records as there are slots, once more as passes that are kept; and their places."""
+    model, slots = spec.model, sizes.slots.rows
     sparse = model.is_sparse(sizes.sparse) if isinstance(model, LinearModel) else sizes.sparse
     features = model.inputs(sizes.features) if isinstance(model, LinearModel) else sizes.features
     each = record_bytes(features, sparse=sparse, rating=isinstance(model, MatrixFactorizationModel))
-    if not in_memory(sizes.slots.rows, each):
-        return 0
+    loaded = in_memory(slots, each)
+    places = 0 if spec.privacy is None else _places_bytes(spec, sizes, numerics, loaded=loaded)
+    if not loaded:
+        return places
     copies = 1
     if spec.sampling.takes_all:
         width = features * BYTES[numerics.passes]
-        copies += sparse or sizes.slots.rows * width <= KEPT_BYTES
-    return copies * sizes.records * sizes.records_per_unit * each
+        copies += sparse or slots * width <= KEPT_BYTES
+    return copies * slots * each + places
+
+
+def _places_bytes(spec: JobSpec, sizes: PublicSizes, numerics: Numerics, *, loaded: bool) -> int:
+    """Those of a whole part where a full batch, a score or a statistic takes it, and of a step's draw."""
+    takes_part = spec.sampling.takes_all or (spec.evaluation is not None and spec.evaluation.on == "train")
+    if isinstance(spec.model, LinearModel):
+        takes_part = takes_part or spec.model.center is not None
+    elif isinstance(spec.model, TransformerRecModel):
+        takes_part = takes_part or spec.model.re_attention.mode != "off"
+    part = (SLOT_BYTES if loaded else SORTED_SLOT_BYTES) * sizes.slots.rows if takes_part else 0
+    step = 0 if spec.sampling.takes_all else SLOT_BYTES * (numerics.rows_per_step or 0)
+    groups = GROUP_BYTES * sizes.slots.units if isinstance(spec.sampling, Cyclic) else 0
+    return max(part, step) + groups
 
 
 def _size(of: list[Layer]) -> int:

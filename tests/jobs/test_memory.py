@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,16 +15,19 @@ from app.contracts.dataset_spec import Tensor
 from app.contracts.slots import PartSlots
 from app.db.engine import Database
 from app.errors import InvalidRequest
-from app.jobs.memory import MemoryEstimate, check, estimate, least_bytes, warning
+from app.jobs.memory import SORTED_SLOT_BYTES, MemoryEstimate, _places_bytes, check, estimate, least_bytes, warning
 from app.privacy.numerics import PublicSizes, numerics_of
+from app.privacy.slots import unstated_slots
 from app.settings import Settings
 from tests.conftest import Api
 from tests.factories import add_dataset, job_spec
 from tests.jobs.test_planning import facts, spec_of
-from tests.worker.support import keys_of, plan_of, spec, start_of
+from tests.worker.support import Supervisor, dense, keys_of, plan_of, records, spec, start_of, training_of
 from worker.clipping.engine import Clip
 from worker.clipping.totals import Grid, GridTotals
+from worker.data.slots import SlotOrder
 from worker.messages import Keys
+from worker.noise.order import TRAIN
 from worker.optimizers.base import Observing, Preconditioned
 from worker.optimizers.build import build_optimizer
 
@@ -103,6 +108,48 @@ def test_a_pass_holds_all_views_of_its_records() -> None:
         numerics = numerics_of(asked, sizes, Tensor(array="x"))
         found.append((estimate(asked, sizes, (0, 0), numerics).passes_bytes / views, numerics.rows_per_pass))
     assert found[0][0] / found[0][1] == pytest.approx(found[1][0] / found[1][1])
+
+
+ON_TRAIN = {"on": "train", "noise_mu": 0.5}
+SAMPLINGS = {
+    "full batch": {"sampling": {"kind": "full_batch"}},
+    "poisson": {"sampling": {"kind": "poisson", "expected_batch_size": 2000}, "evaluation": None},
+    "poisson, scored": {"sampling": {"kind": "poisson", "expected_batch_size": 2000}, "evaluation": ON_TRAIN},
+    "cyclic": {"sampling": {"kind": "cyclic", "batches": 5}, "evaluation": None},
+}
+
+
+@pytest.mark.parametrize("name", SAMPLINGS)
+def test_the_places_of_records_in_memory_are_counted(name: str) -> None:
+    """By slots: what an attempt allocates for them at its peak, and the records of a part that is full."""
+    slots = unstated_slots(20_000)
+    sizes = PublicSizes(20_000, 1, 2, 2, False, PartSlots(units=slots, rows=slots))
+    asked, shape = spec_of(**SAMPLINGS[name]), SHAPE | {"records_train": 20_000}
+    numerics = numerics_of(asked, sizes, Tensor(array="x"))
+    supervisor = Supervisor(start_of(spec(**SAMPLINGS[name] | {"evaluation": None}), shape))
+    x, y = dense(slots, 2)
+    loop = training_of(supervisor, records(x, y), None)
+    whole_part, draws = name in ("full batch", "poisson, scored"), [loop._sampler.draw(step) for step in range(1, 6)]
+    tracemalloc.start()
+    if whole_part:
+        loop._injections.clear()
+        assert len(loop._whole(loop._train, TRAIN)) == slots
+    for step, numbers in enumerate([] if whole_part else draws, start=1):
+        assert numbers is not None
+        loop._in_rows(step, numbers, loop._plan.rows_of(len(numbers)))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    counted = _places_bytes(asked, sizes, numerics, loaded=True)
+    assert peak < counted < 3 * peak
+    kept = sum(each.nbytes for each in (x, y)) - y.nbytes
+    whole = estimate(asked, sizes, (0, 0), numerics).records_bytes
+    assert whole - counted == kept * (2 if name == "full batch" else 1), "a full batch's passes are kept"
+
+
+def test_a_sorted_part_s_places_are_its_slots() -> None:
+    slots = np.arange(100_000)
+    held = SlotOrder(slots, None, 200_000)._slots.nbytes
+    assert held == SORTED_SLOT_BYTES * len(slots)
 
 
 @pytest.fixture
