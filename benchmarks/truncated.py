@@ -31,12 +31,11 @@ an `rdp` filter at order {order:g}, relative to plain batches at the plain σ.
 |---|---|---|---|---|---|---|
 {rows}
 
-* ε and σ are those of plain batches to three digits from B = 2.4 L on: what is paid then is padding, not privacy.
+* ε and σ are those of plain batches to three digits from B = 1.4 L on: what is paid then is padding, not privacy.
 * A filter of order {order:g} weighs a rare event by e^{{7 D}}: where σ is small (the second and third plan), it charges
-  more up to B = 3 L or 4 L. The quote shows it; a lower order or a larger B helps.
-* At B = 2 L the batch is full in every other step if there are as many records as are admitted, and the price says so.
-  It is not the price for the declared number. A declared number that is an enforced bound would allow B near L + 6 √L
-  and less padding. A data set has no such declaration yet.
+  more up to B = 1.4 L or 1.6 L. The quote shows it; a lower order or a larger B helps.
+* At B = 1.1 L the batch is full in up to every fourth step if there are as many records as slots, and the price says
+  so: it is not that of the declared number. An owner who states fewer slots allows a smaller B.
 """
 
 
