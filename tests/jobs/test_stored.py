@@ -34,6 +34,7 @@ SINCE = [
     ("spec", ', "shard": "none"'),
     ("spec", ', "averaging": null'),
     ("quote", ', "resolved": null'),
+    ("quote", r', "reads": \[\{[^}]*\}\]'),
 ]
 # Of Hugging Face models.
 SINCE_FOR_TEXTS = [("spec", ', "chat": false'), ("spec", ', "image": null'), ("spec", ', "patches": null')]
