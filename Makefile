@@ -119,7 +119,7 @@ notebooks: .venv/.dev
 
 # Measures the import graph, for docs/architecture.md.
 graph: .venv/.dev
-	$(BIN)/python scripts/import_graph.py --write
+	$(BIN)/python -m scripts.import_graph --write
 
 clean:
 	rm -rf .venv .scrimp-demo

@@ -46,7 +46,6 @@ from app.docs.routes import router as docs_router
 from app.errors import Unavailable
 from app.grants import service as grants
 from app.grants.routes import router as grants_router
-from app.jobs.pricing import PricingService
 from app.jobs.routes import forecast_router
 from app.jobs.routes import router as jobs_router
 from app.jobs.stream import EventHub
@@ -60,6 +59,7 @@ from app.ledger.signing_key_routes import router as signing_keys_router
 from app.lifecycle.measures import Measures
 from app.predictions.routes import router as predictions_router
 from app.predictions.service import require_model
+from app.pricing.service import PricingService
 from app.retention.routes import router as retention_router
 from app.secrets import load_secret, load_secrets
 from app.settings import Settings, get_settings

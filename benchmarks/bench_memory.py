@@ -25,13 +25,13 @@ sys.path[:0] = [str(ROOT)]
 import numpy as np  # noqa: E402
 from pydantic import TypeAdapter  # noqa: E402
 
+from app.admission.memory import estimate  # noqa: E402
 from app.catalogue.model_folders import resolved  # noqa: E402
 from app.contracts.dataset_spec import Features  # noqa: E402
 from app.contracts.job_spec import JobSpec  # noqa: E402
 from app.contracts.slots import PartSlots  # noqa: E402
 from app.formats.part_files import save_part  # noqa: E402
 from app.formats.stored import Csr, Pairs, Sequences, StoredPart, Texts  # noqa: E402
-from app.jobs.memory import estimate  # noqa: E402
 from app.privacy.numerics import PublicSizes, numerics_of  # noqa: E402
 from app.privacy.slots import unstated_slots  # noqa: E402
 from tests.hf.tiny import write  # noqa: E402
@@ -42,7 +42,7 @@ from worker.messages import TO_SUPERVISOR, Failed, Finished  # noqa: E402
 POLL_S = 0.002
 TITLE = """# Memory of an attempt
 
-What a quote estimates (`memory.process_bytes`, app/jobs/memory.py) and what attempts take
+What a quote estimates (`memory.process_bytes`, app/admission/memory.py) and what attempts take
 (`python benchmarks/bench_memory.py`). Each row is one attempt of the product, in its sandbox, on a processor, with
 DP-Adam where no other optimizer is named. *Peak* is of memory that the kernel cannot take back (RssAnon), of the rank
 that needs most.
@@ -248,7 +248,8 @@ def measured(folder: Path, case: Case) -> tuple[float, float, int]:
     if "texts" in case.kind:
         kind = case.model["path"]
         write(folder / kind, kind, **(GPT2 if kind == "gpt2" else BERT))
-        pinned = resolved(JobSpec.model_validate(job), folder, shape["outputs"])
+        asked = JobSpec.model_validate(job)
+        pinned = asked.model_copy(update={"model": resolved(asked.model, folder, shape["outputs"])})
         job["model"] = pinned.model.model_dump(mode="json")
     part = folder / "train.arrow"
     parts = {"train": {"path": str(part), "sha256": save_part(part, data(case))}}

@@ -36,10 +36,10 @@ import numpy as np  # noqa: E402
 import scipy.sparse  # noqa: E402
 import torch  # noqa: E402
 
+from app.admission.facts import DatasetFacts  # noqa: E402
 from app.contracts.dataset_spec import Tensor as TensorFeatures  # noqa: E402
 from app.contracts.job_spec import JobSpec  # noqa: E402
 from app.contracts.slots import PartSlots  # noqa: E402
-from app.jobs.plans import DatasetFacts  # noqa: E402
 from app.privacy.numerics import Numerics, PublicSizes, most_rows, numerics_of  # noqa: E402
 from app.privacy.slots import default_slots  # noqa: E402
 from benchmarks.shipped import Job, job_of  # noqa: E402

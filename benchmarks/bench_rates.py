@@ -26,7 +26,7 @@ import asyncio  # noqa: E402
 
 from app.db.engine import Database  # noqa: E402
 from app.db.migrate import upgrade  # noqa: E402
-from app.jobs.pricing import PricingService  # noqa: E402
+from app.pricing.service import PricingService  # noqa: E402
 from app.settings import Settings  # noqa: E402
 from benchmarks import load_client as client  # noqa: E402
 from benchmarks.bench_load import Deployment, Load, events_phase, loads, phase_of  # noqa: E402

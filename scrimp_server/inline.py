@@ -16,14 +16,13 @@ from typing import Any, get_args
 
 import torch
 
+from app.admission.checks import Checked, check
+from app.admission.choices import with_rate
+from app.admission.facts import DatasetFacts
 from app.catalogue import model_folders
 from app.contracts.dataset_spec import DatasetSpec
 from app.contracts.job_spec import JobSpec
 from app.contracts.slots import PartSlots, Slots
-from app.jobs import rates
-from app.jobs.planning import plan
-from app.jobs.plans import DatasetFacts
-from app.jobs.plans import Plan as Planned
 from app.privacy.mechanism import MechanismConfig
 from app.privacy.plans import PlanRequest
 from app.privacy.prices import Price
@@ -82,7 +81,8 @@ class Data:
 
     def pinned(self, asked: JobSpec) -> JobSpec:
         """The specification with its model's content filled in."""
-        return model_folders.resolved(asked, self.models_root, self.outputs, prompts="prompt" in self.task)
+        model = model_folders.resolved(asked.model, self.models_root, self.outputs, prompts="prompt" in self.task)
+        return asked.model_copy(update={"model": model})
 
     def shape(self) -> Shape:
         """Its public sizes."""
@@ -196,9 +196,9 @@ def run(
     """
     spec = JobSpec.model_validate(job | {"dataset": "ds_0", "seed": seed})
     side = data.facts("ds_1", data.side) if data.side is not None else None
-    planned = plan(data.pinned(spec), data.facts(), side)
+    planned = check(data.pinned(spec), data.facts(), side)
     priced = _priced(planned.pricing.model_dump_json()) if planned.pricing is not None else Price.nothing()
-    planned = rates.with_rate(planned, priced)
+    planned = with_rate(planned, priced)
     mechanism = priced.mechanism
     built = _built(data, planned, mechanism, device)
     if optimizer is not None:
@@ -227,7 +227,7 @@ def run(
     )
 
 
-def _built(data: Data, planned: Planned, mechanism: MechanismConfig | None, device: torch.device) -> Plan:
+def _built(data: Data, planned: Checked, mechanism: MechanismConfig | None, device: torch.device) -> Plan:
     what = data.spec()
     return build_plan(
         planned.spec,

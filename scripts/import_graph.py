@@ -1,7 +1,8 @@
 """The import graph in numbers and as a picture: rooms, arrows, floors, upward arrows, circles.
 
-    python scripts/import_graph.py            # the numbers
-    python scripts/import_graph.py --write    # into docs/architecture.md and docs/img/floors.svg
+    python -m scripts.import_graph            # the numbers
+    python -m scripts.import_graph --write    # into docs/architecture.md and docs/img/floors.svg
+    python -m scripts.import_graph --follow app.jobs.routes:submit:spec    # a parameter's way (scripts/walk.py)
 
 A room is a folder or a file right under a package (`app.jobs`, `app.errors`). An arrow leads from a room to one that it
 imports; imports for type checking count. A circle is a set of rooms that reach each other. Upward arrows are the fewest
@@ -18,6 +19,8 @@ from functools import cache
 from pathlib import Path
 
 import grimp
+
+from scripts.walk import Program
 
 ROOT = Path(__file__).resolve().parents[1]
 Graph = Mapping[str, frozenset[str]]  # what each node imports
@@ -160,7 +163,14 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--write", action="store_true", help="write docs/architecture.md and docs/img/floors.svg")
     options.add_argument("--root", type=Path, default=ROOT, help="another checkout, to measure only")
+    options.add_argument(
+        "--follow", metavar="MODULE:FUNCTION:PARAMETER", help="walk with a parameter (scripts/walk.py)"
+    )
+    options.add_argument("--parts", action="store_true", help="follow what it consists of, too")
     asked = options.parse_args()
+    if asked.follow:
+        print(Program(asked.root, ("app",)).follow(*asked.follow.split(":"), parts=asked.parts).told())
+        return
     graphs = {package: read(package, asked.root) for package in PACKAGES}
     print(table(graphs))
     if asked.write:

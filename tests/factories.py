@@ -8,16 +8,16 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.admission import hold
+from app.admission.checks import Checked
+from app.admission.price import Priced
+from app.admission.request import Limits, Request
 from app.contracts.dataset_spec import DatasetSpec
 from app.contracts.slots import PartSlots, Slots
 from app.contracts.stored import PartFiles, Shape
 from app.db.engine import Database
 from app.db.models import ApiKey, Dataset, Grant
 from app.ids import new_id, now
-from app.jobs import admission
-from app.jobs import service as jobs
-from app.jobs.plans import Plan
-from app.jobs.rows import new_job
 from app.keys.service import Caller
 from app.ledger.accounts import open_account
 from app.ledger.heads import Heads
@@ -126,11 +126,12 @@ def share(session: Session, dataset_id: str) -> None:
     session.flush()
 
 
-def admit(session: Session, caller: Caller, planned: Plan, priced: Price, once: str) -> str:
+def admit(session: Session, caller: Caller, checked: Checked, price: Price, once: str) -> str:
     """A job with its hold, written as a submission writes it."""
-    job = new_job(caller, planned, priced, once, "00")
-    admission.write(session, caller, planned, priced, job)
-    jobs.hold(session, caller, planned, priced, job.id)
+    priced = Priced(checked, price)
+    job = hold.new_job(Request(caller, checked.spec, Limits()), priced, once)
+    hold.write(session, caller, priced, job)
+    hold.hold_charge(session, caller, priced, job.id)
     return job.id
 
 

@@ -17,7 +17,7 @@ from app.contracts.extractor import (
     Manifest,
     Words,
 )
-from app.contracts.job_spec import JobSpec, LinearModel
+from app.contracts.job_spec import LinearModel, Model
 from app.errors import InvalidRequest
 
 MAX_MANIFEST_BYTES = 1 << 16
@@ -64,8 +64,8 @@ def every(models_root: Path | None) -> list[Extractor]:
     return [each for each in found if each is not None]
 
 
-def resolved(spec: JobSpec, models_root: Path | None, features_kind: str = "") -> JobSpec:
-    """The specification with its extractor pinned: content hash and number of features filled in.
+def resolved(model: Model, models_root: Path | None, features_kind: str = "") -> Model:
+    """The model with its extractor pinned: content hash and number of features filled in.
 
     Args:
         features_kind: the data set's; a linear model on `text` hashes words if it names no extractor.
@@ -73,15 +73,15 @@ def resolved(spec: JobSpec, models_root: Path | None, features_kind: str = "") -
     Raises:
         InvalidRequest: there is no such extractor, or it differs from the pinned one.
     """
-    if not isinstance(spec.model, LinearModel):
-        return spec
-    asked = spec.model.extractor
+    if not isinstance(model, LinearModel):
+        return model
+    asked = model.extractor
     if asked is None and features_kind == "text":
         asked = ExtractorRef(name=HASHED_WORDS)
     if asked is None:
-        return spec
+        return model
     if asked.name == HASHED_WORDS:
-        return _with_extractor(spec, _of_words(asked))
+        return model.model_copy(update={"extractor": _of_words(asked)})
     found = find(models_root, asked.name)
     if found is None:
         known = ", ".join(each.name for each in every(models_root)) or "none"
@@ -99,7 +99,7 @@ def resolved(spec: JobSpec, models_root: Path | None, features_kind: str = "") -
         raise InvalidRequest.at("/model/extractor/image", detail)
     manifest = found.manifest
     facts = {"sha256": found.sha256, "features": manifest.features, "length": manifest.length}
-    return _with_extractor(spec, asked.model_copy(update=facts))
+    return model.model_copy(update={"extractor": asked.model_copy(update=facts)})
 
 
 def _of_words(asked: ExtractorRef) -> ExtractorRef:
@@ -111,7 +111,3 @@ def _of_words(asked: ExtractorRef) -> ExtractorRef:
     if asked.features not in (None, words.buckets):
         raise InvalidRequest.at("/model/extractor/features", f"this extractor makes {words.buckets} features")
     return asked.model_copy(update={"words": words, "sha256": WORDS_SHA256, "features": words.buckets, "length": 1.0})
-
-
-def _with_extractor(spec: JobSpec, pinned: ExtractorRef) -> JobSpec:
-    return spec.model_copy(update={"model": spec.model.model_copy(update={"extractor": pinned})})

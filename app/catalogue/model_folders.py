@@ -7,7 +7,7 @@ from pathlib import Path
 
 from app.confinement import Policy
 from app.contracts.hf import HfModel, adapted, size
-from app.contracts.job_spec import JobSpec
+from app.contracts.job_spec import Model
 from app.errors import InvalidRequest, LimitError
 from app.formats import model_folder
 from app.formats.model_folder import CONFIG, TEMPLATE, TOKENIZER_CONFIG, ModelFolder, UnfitModelError
@@ -17,8 +17,8 @@ LISTED = 20
 TEMPLATE_MEMORY, TEMPLATE_TIME_S = 1 << 30, 10.0
 
 
-def resolved(spec: JobSpec, models_root: Path | None, outputs: int, *, prompts: bool = False) -> JobSpec:
-    """The specification with its model pinned: content hash, kind and sizes filled in.
+def resolved(asked: Model, models_root: Path | None, outputs: int, *, prompts: bool = False) -> Model:
+    """The model, pinned: content hash, kind and sizes filled in.
 
     Args:
         outputs: the number of the data set's classes, or 1.
@@ -27,9 +27,8 @@ def resolved(spec: JobSpec, models_root: Path | None, outputs: int, *, prompts: 
     Raises:
         InvalidRequest: the model is missing, cannot be tuned as requested, or differs from the pinned one.
     """
-    asked = spec.model
     if not isinstance(asked, HfModel):
-        return spec
+        return asked
     found = _find(models_root, asked.path)
     of, tensors = found.architecture, found.tensors(asked, outputs)
     if found.of_images != (asked.image is not None):
@@ -63,7 +62,7 @@ def resolved(spec: JobSpec, models_root: Path | None, outputs: int, *, prompts: 
     for name, fact in facts.items():
         if getattr(asked, name) not in (None, fact):
             raise InvalidRequest.at(f"/model/{name}", f"the model in this folder has {fact}: leave this out")
-    return spec.model_copy(update={"model": asked.model_copy(update=facts)})
+    return asked.model_copy(update=facts)
 
 
 def _check_chat(found: ModelFolder, *, prompts: bool) -> None:

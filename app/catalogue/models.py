@@ -14,7 +14,6 @@ from app.contracts.hf import HfModel
 from app.contracts.job_spec import (
     CnnModel,
     GruRecModel,
-    JobSpec,
     LinearModel,
     LstmRecModel,
     MatrixFactorizationModel,
@@ -132,14 +131,14 @@ CATALOGUE: dict[str, Entry] = {
 }
 
 
-def resolved(spec: JobSpec, task_kind: str) -> JobSpec:
-    """Returns the specification with its linear model's intercept decided: by default regression has one.
+def resolved(model: Model, task_kind: str) -> Model:
+    """Returns the model with a linear one's intercept decided: by default regression has one.
 
     Admission calls this once, before pricing, so that price, plan, certificate and worker read the same choice.
     """
-    if not isinstance(spec.model, LinearModel) or spec.model.bias is not None:
-        return spec
-    return spec.model_copy(update={"model": spec.model.model_copy(update={"bias": task_kind == "regression"})})
+    if not isinstance(model, LinearModel) or model.bias is not None:
+        return model
+    return model.model_copy(update={"bias": task_kind == "regression"})
 
 
 def layers(model: Model, features: int, outputs: int, rows: tuple[int, int] = (0, 0)) -> list[Layer]:

@@ -11,9 +11,9 @@ from sqlalchemy.orm import Session
 from app.charges import service
 from app.charges.schemas import ChargeList, ChargeRequest, ChargeView, Status, VoidRequest
 from app.db.models import Account, Charge
-from app.jobs.pricing import PricingService
 from app.keys.auth import CurrentKey
 from app.ledger.accounts import filter_for
+from app.pricing.service import PricingService
 from app.web.answers import as_json
 from app.web.deps import Db, RecordedHeads, get_pricing
 from app.web.pagination import After, Limit, decode_row, encode_cursor

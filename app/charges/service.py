@@ -23,12 +23,12 @@ from app.db.models import Account, ApiKey, Charge, Dataset
 from app.errors import BudgetError, Conflict, Forbidden, InvalidRequest, NotFound, TransientError
 from app.grants import service as grants
 from app.ids import new_id, now
-from app.jobs.pricing import PricingService
 from app.keys.service import Caller, is_alive
 from app.ledger import behind, blocks
 from app.ledger.heads import Heads
 from app.ledger.memos import Voided
 from app.ledger.repository import dataset_with_account, unit_of
+from app.pricing.service import PricingService
 from app.privacy.claims import ClaimRequest
 from app.privacy.plans import FilterChoice
 

@@ -18,7 +18,7 @@ Norm = Annotated[float, Field(strict=True, ge=1e-6, le=1e6)]
 Levels = Annotated[list[EpsilonValue], Field(min_length=2, max_length=3)]
 PointCount = Annotated[int, Field(strict=True, ge=1, le=100)]
 NoiseMu = Annotated[float, Field(strict=True, ge=1e-5, le=10.0)]
-# "auto": a number from the public counts of records, which admission puts in its place (app.jobs.priors).
+# "auto": a number from the public counts of records, which admission puts in its place (app.admission.choices).
 ScoreMu = NoiseMu | Literal["auto"]
 MOST_RUNS = 100
 MEAN_FILE = "mean.safetensors"  # an artifact of a study's first trial: the private mean that all its trials centre by
@@ -35,7 +35,7 @@ class GridPoints(Document):
 class Space(Document):
     """The bounds of the study, each [least, most]. They replace the spec's own values.
 
-    `learning_rate`: or "auto": admission puts bounds from public numbers in its place (app.jobs.priors).
+    `learning_rate`: or "auto": admission puts bounds from public numbers in its place (app.admission.choices).
     `steps` null: T is the job's `length`, as Poisson sampling requires. `max_grad_norm` null: C is the clipping's.
     `points`: only the values of a log grid are used.
     """
@@ -144,7 +144,7 @@ class LinearScaling(ScoredSearch):
     and splits r* like `steps`. `final_steps`: the final trial has the most steps that keep η within the space, which
     costs time and no privacy, as a large η may not settle; or as many as `split` draws, as in the paper.
 
-    `levels`: or "auto": admission puts two in their place, at 0.15 and 0.3 of the total's μ (app.jobs.priors).
+    `levels`: or "auto": admission puts two in their place, at 0.15 and 0.3 of the total's μ (app.admission.choices).
 
     Source: Panda, Tang, Mahloujifar, Sehwag & Mittal 2024, "A New Linear Scaling Rule for Private Adaptive
     Hyperparameter Optimization", Algorithm 1.
@@ -215,7 +215,7 @@ class GridOracle(Search):
 class Auto(Document):
     """No search where a rule gives the learning rate: one run with the whole budget. Otherwise linear scaling.
 
-    Admission decides, from public facts alone, and puts the job that runs in its place (app.jobs.priors).
+    Admission decides, from public facts alone, and puts the job that runs in its place (app.admission.choices).
     """
 
     strategy: Literal["auto"] = "auto"

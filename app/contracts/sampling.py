@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from app.contracts.base import Document, Steps
+from app.errors import InvalidRequest
+
+MOST_STEPS = 10_000_000
 
 
 class FullBatch(Document):
@@ -119,3 +123,16 @@ class Length(Document):
         if (self.steps is None) == (self.epochs is None):
             raise ValueError("give either `steps` or `epochs`")
         return self
+
+    def total(self, steps_an_epoch: Fraction) -> int:
+        """Returns T, exact for the decimal number in the request.
+
+        Raises:
+            InvalidRequest: more than MOST_STEPS.
+        """
+        if self.epochs is None:
+            return self.steps or 0
+        steps = max(1, math.floor(Fraction(repr(self.epochs)) * steps_an_epoch))
+        if steps > MOST_STEPS:
+            raise InvalidRequest.at("/length/epochs", f"that is {steps} steps; at most {MOST_STEPS} are allowed")
+        return steps

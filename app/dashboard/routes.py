@@ -41,7 +41,7 @@ from app.db.engine import Database
 from app.db.models import ApiKey, Job
 from app.errors import InvalidRequest, NotFound, RequestError, Unauthenticated
 from app.grants.service import Access, require, visible
-from app.jobs import service as job_service
+from app.jobs import steering as job_service
 from app.jobs.labels import LONGEST_NOTES, LONGEST_TAG, MOST_TAGS, JobLabels, edit
 from app.jobs.repository import JobOrder, count_by_status
 from app.jobs.routes import Pricing, Status, download_artifact, jobs_among, page_of_jobs, show_certificate

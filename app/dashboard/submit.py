@@ -18,6 +18,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import RedirectResponse
 from starlette.concurrency import run_in_threadpool
 
+from app.admission.forecast import Quote
 from app.contracts.job_spec import JobSpec
 from app.dashboard import job_draft
 from app.dashboard.draft import Draft, placed
@@ -34,11 +35,9 @@ from app.errors import BudgetError, Conflict, Forbidden, InvalidRequest, LimitEr
 from app.grants.service import REFUSED, Access, require_job
 from app.hpo.rates import Rated
 from app.jobs import routes as jobs
-from app.jobs.routes import Pricing
-from app.jobs.schemas import Quote
+from app.jobs.routes import Admissions
 from app.keys.service import Caller
 from app.ledger.heads import Heads
-from app.web.deps import Db, Gpus, RecordedHeads, ServiceSettings
 
 PAGE = f"{HOME}/submit"
 router = APIRouter(prefix=PAGE, include_in_schema=False, route_class=PageRoute)
@@ -59,11 +58,9 @@ REFUSALS = (RequestError, BudgetError, LimitError)
 class Api:
     """The API's own routes, for this page."""
 
-    def __init__(
-        self, request: Request, db: Db, heads: RecordedHeads, pricing: Pricing, settings: ServiceSettings, gpus: Gpus
-    ) -> None:
-        self.request, self.db, self.heads = request, db, heads
-        self.pricing, self.settings, self.gpus = pricing, settings, gpus
+    def __init__(self, request: Request, admission: Admissions) -> None:
+        self.request, self.admission = request, admission
+        self.db, self.heads = admission.db, admission.heads
 
     async def datasets(self, caller: Caller, wanted: Iterable[str] = ()) -> list[DatasetView]:
         """The newest data sets that a key may train on, and those of `wanted`, by id or name."""
@@ -96,16 +93,12 @@ class Api:
 
     async def quote(self, caller: Caller, spec: JobSpec, records: int | None = None) -> Quote:
         """`POST /v1/quotes`; or for a hypothetical number of training records."""
-        answer = await jobs.quote_at(
-            self.request, spec, self.db, self.pricing, self.settings, caller, self.gpus, records
-        )
+        answer = await jobs.quote_at(self.request, spec, self.admission, caller, records)
         return Quote.model_validate_json(bytes(answer.body))
 
     async def submit(self, caller: Caller, spec: JobSpec, once: str) -> str:
         """`POST /v1/jobs`; returns the job's id."""
-        answer = await jobs.submit(
-            self.request, spec, self.db, self.pricing, self.settings, caller, self.heads, self.gpus, once
-        )
+        answer = await jobs.submit(self.request, spec, self.admission, caller, once)
         return answer.headers["Location"].rpartition("/")[2]
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.admission.request import blocks_of, remaining
 from app.budgets.schemas import BudgetView
 from app.budgets.service import visible_to
 from app.contracts.base import Epsilon
@@ -21,7 +22,7 @@ from app.db.models import Account, ApiKey, Certificate, Dataset, Job, LedgerEntr
 from app.grants.service import Access, find, require_job, visible
 from app.jobs import repository as jobs
 from app.jobs.schemas import EventView, JobView, MetricView
-from app.jobs.service import STOPPABLE, may_cancel
+from app.jobs.steering import STOPPABLE, may_cancel
 from app.jobs.trials import TrialList, TrialView, trials
 from app.keys.service import Caller
 from app.ledger import repository as ledger
@@ -232,8 +233,8 @@ def _last_step(job: Job, metrics: list[MetricView]) -> int:
 def _room(session: Session, caller: Caller, dataset: Dataset, charge: Units | None) -> int | None:
     """How many jobs of this charge fit what is left to the caller, on the open block where most fit: a job leaves out
     blocks that cannot pay. None where nothing is charged."""
-    blocks = jobs.blocks_of(session, dataset, caller.id)
-    left = jobs.remaining(session, [dataset.id], caller.id) if blocks is None else None
+    blocks = blocks_of(session, dataset, caller.id)
+    left = remaining(session, [dataset.id], caller.id) if blocks is None else None
     lefts = [left] if blocks is None else [each.left for each in blocks]
     if charge is None:
         return None

@@ -33,13 +33,13 @@ from app.db.models import Account, Dataset, DatasetReading
 from app.errors import Conflict
 from app.grants import service as grants
 from app.ids import rfc3339
-from app.jobs.pricing import PricingService
 from app.jobs.stream import EventStream
 from app.keys.auth import CurrentKey, OwnerKey
 from app.keys.service import Caller
 from app.ledger import summary
 from app.ledger.behind import problems
 from app.ledger.heads import Heads
+from app.pricing.service import PricingService
 from app.settings import Settings
 from app.web.deps import Db, RecordedHeads, ServiceSettings, get_parsers, get_pricing
 from app.web.examples import DATASET_SPECS, SPECS_WITHOUT_FILE

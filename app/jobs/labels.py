@@ -17,7 +17,7 @@ from app.contracts.base import NO_NUL, Document
 from app.db.models import Job
 from app.errors import Forbidden
 from app.grants.service import require_job
-from app.jobs.service import may_cancel
+from app.jobs.steering import may_cancel
 from app.keys.service import Caller
 from app.lifecycle.states import get_job
 

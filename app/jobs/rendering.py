@@ -17,8 +17,9 @@ from typing import Any
 from pydantic_core import to_json
 from sqlalchemy import Row
 
+from app.admission.forecast import Quote
 from app.contracts.base import Epsilon
-from app.jobs.schemas import ChargedView, Quote, held_by, members, progress_of, shown_status, spent_by, tags_of
+from app.jobs.schemas import ChargedView, held_by, members, progress_of, shown_status, spent_by, tags_of
 from app.lifecycle.presence import GpuWorkers
 from app.privacy.prices import Units
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Literal
 
@@ -11,7 +11,6 @@ from sqlalchemy import (
     ColumnElement,
     CompoundSelect,
     Float,
-    Integer,
     Row,
     Select,
     String,
@@ -32,16 +31,11 @@ from sqlalchemy import (
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
-from app.contracts.blocks import FIRST
-from app.contracts.dataset_spec import DatasetSpec
-from app.contracts.job_spec import JobSpec
-from app.datasets.repository import has_blocks
 from app.db.models import (
     Account,
     Artifact,
     Attempt,
     Certificate,
-    Dataset,
     Job,
     JobEvent,
     LedgerEntry,
@@ -50,12 +44,6 @@ from app.db.models import (
     table_of,
 )
 from app.errors import NotFound
-from app.jobs.plans import BlockFacts, DatasetFacts
-from app.ledger import budgets
-from app.ledger.accounts import remaining_of
-from app.ledger.blocks import label_of
-from app.privacy.prices import Units
-from app.privacy.slots import slots_of
 
 JobOrder = Literal["newest", "oldest", "name"]
 PARTS = ("attempts", "metrics", "artifacts", "settlements")  # a job's details
@@ -72,29 +60,6 @@ DETAIL_COLUMNS: dict[str, ColumnElement[Any]] = {
 
 # Statements of hot paths are built once.
 JOB, ACCOUNTS = table_of(Job).c, table_of(Account).c
-ACCOUNT: Select[Any] = select(ACCOUNTS.filter, ACCOUNTS.filter_order, ACCOUNTS.cap_delta).where(
-    ACCOUNTS.dataset_id == bindparam("dataset")
-)
-ONCE = select(JOB.id, JOB.request_sha256).where(
-    JOB.key_id == bindparam("key"), JOB.idempotency_key == bindparam("once")
-)
-# A paused job counts: it can be queued at any time. A running study counts while one of its trials is queued.
-RUNS = table_of(Job).alias("runs").c
-QUEUED = select(func.count()).select_from(
-    union_all(
-        select(JOB.id).where(
-            JOB.key_id == bindparam("key"), JOB.status.in_(("queued", "paused")), JOB.parent_id.is_(None)
-        ),
-        select(JOB.id).where(
-            JOB.key_id == bindparam("key"),
-            JOB.status == "running",
-            JOB.study.is_not(None),
-            exists(select(literal_column("1")).where(RUNS.parent_id == JOB.id, RUNS.status == "queued")),
-        ),
-    )
-    .limit(bindparam("limit", type_=Integer))
-    .subquery()
-)
 # The columns of a job that callers see; the mechanism and the salts are not among them.
 SHOWN: list[ColumnElement[Any]] = [
     JOB.id,
@@ -124,93 +89,6 @@ TEXTS = ("spec", "quote")
 SHOWN_AS_TEXT: list[ColumnElement[Any]] = [
     cast(each, Text).label(each.name) if each.name in TEXTS else each for each in SHOWN
 ]
-
-
-def dataset_facts(session: Session, dataset: Dataset) -> DatasetFacts:
-    """Reads the public facts of a data set."""
-    return facts_of(dataset, session.execute(ACCOUNT, {"dataset": dataset.id}).one_or_none())
-
-
-def facts_of(dataset: Dataset | Row[Any], account: Row[Any] | None) -> DatasetFacts:
-    """The public facts in a data set's columns and its account's filter, order and δ."""
-    return DatasetFacts(
-        id=dataset.id,
-        name=dataset.name,
-        spec=DatasetSpec.model_validate(dataset.spec),
-        records_train=dataset.shape.records_train,
-        records_holdout=dataset.shape.records_holdout,
-        features=dataset.shape.features,
-        outputs=dataset.shape.outputs,
-        filter=account.filter if account else None,
-        order=account.filter_order if account else None,
-        cap_delta=account.cap_delta if account else None,
-        declaration=dataset.declaration,
-        stated_slots=dataset.shape.slots,
-    )
-
-
-def remaining(session: Session, dataset_ids: Iterable[str], key_id: str) -> Units | None:
-    """Returns the units that a key may still hold on both accounts of each of several data sets, within the cap and its
-    own budget; None on public data."""
-    found = []
-    for each in dataset_ids:
-        account = session.get(Account, each)
-        if account is None:
-            return None
-        found.append(budgets.with_own(remaining_of(account), budgets.of_key(session, each, key_id)))
-    return _least(found)
-
-
-def left_within(session: Session, dataset_ids: Iterable[str], key_id: str) -> Units | None:
-    """Returns the units left of a key's own budget within the cap, on each of several data sets; None if the cap alone
-    bounds it."""
-    own = (budgets.of_key(session, each, key_id) for each in dataset_ids)
-    return _least([budgets.remaining_of(each) for each in own if each is not None])
-
-
-def _least(found: list[dict[str, int]]) -> Units | None:
-    return Units(**{part: min(each[part] for each in found) for part in budgets.PARTS}) if found else None
-
-
-def blocks_of(
-    session: Session, dataset: Dataset, key_id: str, labels: Collection[str] | None = None
-) -> list[BlockFacts] | None:
-    """Reads the blocks of a data set that are open and have their content, in the order of their arrival; None if
-    it never grew. The statements are as many for any number of blocks, and the rows are those of the blocks read.
-
-    Args:
-        labels: of those to read; None: all.
-    """
-    if not has_blocks(session, dataset.id):
-        return None
-    rows = (
-        select(Dataset, Account)
-        .join(Account, Account.dataset_id == Dataset.id)
-        .where(or_(Dataset.id == dataset.id, Dataset.parent_id == dataset.id))
-        .where(Account.joined_into.is_(None), Dataset.content_deleted_at.is_(None))
-        .order_by(Dataset.parent_id.is_not(None), Dataset.created_at, Dataset.id)
-    )
-    if labels is not None:
-        rows = rows.where(func.coalesce(Dataset.label, FIRST).in_(labels))
-    found = [(block, account) for block, account in session.execute(rows)]
-    own = budgets.of_key_on(session, [block.id for block, _ in found], key_id)
-    per_unit = DatasetSpec.model_validate(dataset.spec).privacy.max_records_per_user or 1
-    return [
-        BlockFacts(
-            id=block.id,
-            label=label_of(block),
-            records_train=block.shape.records_train,
-            records_holdout=block.shape.records_holdout,
-            slots=slots_of(block.shape.slots, block.shape.records_train, per_unit),
-            left=Units.model_validate(budgets.with_own(remaining_of(account), own.get(block.id))),
-        )
-        for block, account in found
-    ]
-
-
-def by_idempotency_key(session: Session, key_id: str, idempotency_key: str) -> Row[Any, Any] | None:
-    """Finds the job that used an Idempotency-Key: its id and its request's digest."""
-    return session.execute(ONCE, {"key": key_id, "once": idempotency_key}).one_or_none()
 
 
 def page_of_jobs(
@@ -357,41 +235,6 @@ def artifact(session: Session, job_id: str, name: str) -> Artifact:
 def certificate(session: Session, job_id: str) -> Certificate | None:
     """Returns a job's certificate; None if none is issued."""
     return session.get(Certificate, job_id)
-
-
-def count_queued(session: Session, key_id: str, at_most: int) -> int:
-    """Counts a key's queued jobs, up to `at_most`."""
-    return session.scalar(QUEUED, {"key": key_id, "limit": at_most}) or 0
-
-
-def seconds_per_step(session: Session, dataset_id: str, spec: JobSpec) -> float | None:
-    """Returns the median time per step of recent similar jobs: same data set, model and sampling; None without any."""
-    asked = spec.model_dump(mode="json")
-    like = {name: asked.get(name) for name in ("model", "sampling", "blocks")}
-    recent = session.scalars(
-        select(Job)
-        .where(Job.dataset_id == dataset_id, Job.status == "succeeded", Job.attempt == 1, Job.study.is_(None))
-        .order_by(Job.created_at.desc())
-        .limit(20)
-    )
-    times = [
-        (job.finished_at - job.started_at).total_seconds() / job.steps
-        for job in recent
-        if job.finished_at and job.started_at and {name: job.spec.get(name) for name in like} == like
-    ]
-    return sorted(times)[len(times) // 2] if times else None
-
-
-def typical_duration_s(session: Session, among: ColumnElement[bool]) -> float | None:
-    """Returns the median time from start to end of recent jobs that may be shown; None without any."""
-    recent = (
-        select(Job.started_at, Job.finished_at)
-        .where(among, Job.status == "succeeded", Job.study.is_(None), Job.started_at.is_not(None))
-        .order_by(Job.created_at.desc())
-        .limit(20)
-    )
-    times = [(ended - began).total_seconds() for began, ended in session.execute(recent) if began and ended]
-    return sorted(times)[len(times) // 2] if times else None
 
 
 def count_by_status(session: Session, among: ColumnElement[bool]) -> dict[str, int]:

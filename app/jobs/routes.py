@@ -1,4 +1,4 @@
-"""/v1/quotes and /v1/jobs: thin routes over app.jobs.service."""
+"""/v1/quotes and /v1/jobs: thin routes over app.admission and app.jobs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from email.utils import format_datetime
 from functools import partial
-from pathlib import Path
-from typing import Annotated, Any, Literal, TypedDict, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
@@ -17,6 +16,9 @@ from sqlalchemy import ColumnElement, Row, and_
 from sqlalchemy.orm import Session
 
 from app import objects
+from app.admission.forecast import Forecast, Quote, SweepView
+from app.admission.request import Limits
+from app.admission.service import Admission
 from app.audit import record as audit
 from app.contracts.base import NO_NUL
 from app.contracts.job_spec import JobSpec
@@ -27,31 +29,27 @@ from app.errors import Conflict, NotFound, RequestError
 from app.grants.service import check_job, require, require_job, visible
 from app.hpo.stored import StoredStudy
 from app.ids import rfc3339
-from app.jobs import artifacts, labels, repository, service, sweeps
+from app.jobs import artifacts, labels, repository, steering
 from app.jobs.polling import Polled, job_of
-from app.jobs.pricing import PricingService
 from app.jobs.rendering import job_json, page_json
 from app.jobs.repository import SHOWN_AS_TEXT
 from app.jobs.schemas import (
     CertificateDocument,
     EventList,
     EventView,
-    Forecast,
     JobList,
     JobView,
     MetricList,
     MetricView,
-    Quote,
 )
 from app.jobs.stream import EventStream, follow
-from app.jobs.sweeps import SweepView
 from app.jobs.trials import TrialList, trials
 from app.keys.auth import CurrentKey, admitted, identified, require_some_key, token_in
 from app.keys.service import Caller, id_in
 from app.lifecycle.presence import GpuWorkers
 from app.lifecycle.states import FINISHED
+from app.pricing.service import PricingService
 from app.privacy.quoted import Quoted
-from app.settings import Settings
 from app.web.answers import as_json
 from app.web.deps import Db, Gpus, RecordedHeads, ServiceSettings, database_of, get_pricing, gpus_of
 from app.web.examples import EVENT_STREAM
@@ -94,102 +92,59 @@ FILE: Responses = {
 T = TypeVar("T")
 
 
-class _Machine(TypedDict):
-    models_root: Path | None
-    memory_bytes: int | None
-
-
-def _machine(settings: Settings) -> _Machine:
-    """What admission knows of the machines that train."""
-    return {"models_root": settings.models_root, "memory_bytes": settings.attempt_memory_bytes}
-
-
 async def _priced(request: Request, work: Callable[[], T]) -> T:
     """Runs work that may wait for prices in its own threads, so that waiting keys do not block other requests."""
     return await to_thread.run_sync(work, limiter=cast(CapacityLimiter, request.app.state.pricing_threads))
 
 
+async def get_admission(db: Db, pricing: Pricing, settings: ServiceSettings, heads: RecordedHeads) -> Admission:
+    return Admission(db, pricing, heads, Limits.of(settings))
+
+
+Admissions = Annotated[Admission, Depends(get_admission)]
+
+
 @router.post("/quotes", operation_id="quote_job", response_model=Quote)
-async def quote(
-    request: Request, spec: JobSpec, db: Db, pricing: Pricing, settings: ServiceSettings, caller: CurrentKey, gpus: Gpus
-) -> Response:
+async def quote(request: Request, spec: JobSpec, admission: Admissions, caller: CurrentKey) -> Response:
     """Quotes a job's cost, line by line, and tells if it fits now. Charges and reserves nothing."""
-    return await quote_at(request, spec, db, pricing, settings, caller, gpus, None)
+    return await quote_at(request, spec, admission, caller, None)
 
 
 async def quote_at(
-    request: Request,
-    spec: JobSpec,
-    db: Database,
-    pricing: PricingService,
-    settings: Settings,
-    caller: Caller,
-    gpus: GpuWorkers,
-    records: int | None,
+    request: Request, spec: JobSpec, admission: Admission, caller: Caller, records: int | None
 ) -> Response:
     """As `quote`, for a hypothetical number of training records."""
-
-    def made() -> Response:
-        asked = pricing.of(caller.id)
-        return as_json(service.quote(db, asked, caller, spec, gpus, **_machine(settings), records=records))
-
-    return await _priced(request, made)
+    return await _priced(request, lambda: as_json(admission.quote(caller, spec, records)))
 
 
 @router.post("/quotes/sweep", operation_id="sweep_quotes", response_model=SweepView)
-async def sweep(
-    request: Request, asked: Sweep, db: Db, pricing: Pricing, settings: ServiceSettings, caller: CurrentKey
-) -> Response:
+async def sweep(request: Request, asked: Sweep, admission: Admissions, caller: CurrentKey) -> Response:
     """Quotes a study's final trial under other totals, levels and numbers of trials. Charges and reserves nothing."""
-
-    def made() -> Response:
-        return as_json(sweeps.sweep(db, pricing.of(caller.id), caller, asked, models_root=settings.models_root))
-
-    return await _priced(request, made)
+    return await _priced(request, lambda: as_json(admission.sweep(caller, asked)))
 
 
 @forecast_router.post("/forecast", operation_id="forecast_ledger", response_model=Forecast)
 async def forecast(
-    request: Request,
-    dataset_id: str,
-    spec: JobSpec,
-    db: Db,
-    pricing: Pricing,
-    settings: ServiceSettings,
-    caller: CurrentKey,
+    request: Request, dataset_id: str, spec: JobSpec, admission: Admissions, caller: CurrentKey
 ) -> Response:
     """Tells how many jobs of this spec still fit the budget, exactly. Charges and reserves nothing."""
-
-    def made() -> Response:
-        return as_json(service.forecast(db, pricing.of(caller.id), caller, dataset_id, spec, **_machine(settings)))
-
-    return await _priced(request, made)
+    return await _priced(request, lambda: as_json(admission.forecast(caller, dataset_id, spec)))
 
 
 @router.post("/jobs", status_code=201, operation_id="submit_job", response_model=JobView)
 async def submit(
-    request: Request,
-    spec: JobSpec,
-    db: Db,
-    pricing: Pricing,
-    settings: ServiceSettings,
-    caller: CurrentKey,
-    heads: RecordedHeads,
-    gpus: Gpus,
-    idempotency_key: IdempotencyKey,
+    request: Request, spec: JobSpec, admission: Admissions, caller: CurrentKey, idempotency_key: IdempotencyKey
 ) -> Response:
     """Admits a job if its whole cost fits. The same Idempotency-Key with the same spec returns the same job."""
-    limit, machine = settings.max_queued_jobs, _machine(settings)
 
-    def made() -> Response:
-        asked = pricing.of(caller.id)
-        job_id, job = service.submit(db, asked, caller, spec, idempotency_key, limit, heads, **machine)
-        headers = {"Location": f"/v1/jobs/{job_id}"}
-        if job is not None:
-            return as_json(JobView.of(job, {part: [] for part in repository.PARTS}, gpus), 201, headers)
-        return as_json(_view(db, caller, job_id, gpus), 201, headers | {"Idempotent-Replayed": "true"})
+    def answer() -> Response:
+        held, gpus = admission.submit(caller, spec, idempotency_key), gpus_of(request)
+        headers = {"Location": f"/v1/jobs/{held.id}"}
+        if held.job is not None:
+            return as_json(JobView.of(held.job, {part: [] for part in repository.PARTS}, gpus), 201, headers)
+        return as_json(_view(admission.db, caller, held.id, gpus), 201, headers | {"Idempotent-Replayed": "true"})
 
-    return await _priced(request, made)
+    return await _priced(request, answer)
 
 
 @router.get("/jobs", response_model=JobList, openapi_extra=KEYED, dependencies=[Depends(require_some_key)])
@@ -340,21 +295,21 @@ def label_job(job_id: str, body: labels.JobLabels, db: Db, caller: CurrentKey, g
 @router.post("/jobs/{job_id}/cancel", status_code=202)
 def cancel_job(job_id: str, db: Db, heads: RecordedHeads, caller: CurrentKey, gpus: Gpus) -> JobView:
     """Stops a job. Started steps stay charged; the rest of the hold is released."""
-    service.cancel(db, caller, job_id, heads)
+    steering.cancel(db, caller, job_id, heads)
     return _view(db, caller, job_id, gpus)
 
 
 @router.post("/jobs/{job_id}/pause", status_code=202)
 def pause_job(job_id: str, db: Db, caller: CurrentKey, gpus: Gpus) -> JobView:
     """Pauses a job: it leaves its worker within a second and keeps its hold. It goes on when it is resumed."""
-    service.pause(db, caller, job_id)
+    steering.pause(db, caller, job_id)
     return _view(db, caller, job_id, gpus)
 
 
 @router.post("/jobs/{job_id}/resume", status_code=202)
 def resume_job(job_id: str, db: Db, caller: CurrentKey, gpus: Gpus) -> JobView:
     """Lets a paused job go on. The steps before are repeated bit for bit, free of charge."""
-    service.resume(db, caller, job_id)
+    steering.resume(db, caller, job_id)
     return _view(db, caller, job_id, gpus)
 
 

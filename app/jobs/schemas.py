@@ -10,72 +10,17 @@ from typing import Any, Literal
 from pydantic import BaseModel
 from sqlalchemy import Row
 
+from app.admission.forecast import Quote
 from app.contracts.base import Epsilon
 from app.contracts.runtime import StoredRuntime
 from app.contracts.stored import Failure
 from app.db.models import Artifact, Attempt, Job, JobEvent, Metric
-from app.hpo.rates import Resolved
 from app.ids import now
-from app.jobs.memory import MemoryEstimate
-from app.jobs.quotes import ModelQuote, ReadBlock
-from app.jobs.study_quotes import SearchQuote
 from app.jobs.trials import StudyView
 from app.lifecycle.presence import GpuWorkers
-from app.privacy.numerics import Numerics
-from app.privacy.prices import Charge, Line, Units
-from app.privacy.releases import ScoreNoise
+from app.privacy.prices import Units
 
 JobLike = Job | Row[Any] | SimpleNamespace  # the ORM's object, or one with its columns
-
-
-class Start(BaseModel):
-    """When a job would start that is submitted now, if nobody submits more and jobs take as long as the caller's own
-    and visible ones did."""
-
-    claims_before: int  # jobs that workers take first, by turns, weights and the key's own priorities
-    at_least: bool = False  # there may be more of them
-    in_s: float | None = None  # null: no job that this key may see has ended yet
-
-
-class Quote(BaseModel):
-    """A price. `mechanism` is the event tree of each account, for accountants."""
-
-    noise_multiplier: float | None
-    sample_rate: float
-    steps: int
-    expected_batch_size: int
-    mechanism: dict[str, Any] | None
-    epsilon: Epsilon | None
-    comparison: dict[str, float | None] | None
-    charge: Charge
-    lines: list[Line]
-    scores: list[ScoreNoise] = []  # each score's noise; its std at most about this. In a study, of the final trial
-    model: ModelQuote | None = None  # its parameters, and its layers with the shapes of their tensors
-    numerics: Numerics | None = None  # shapes and types of the passes; null for jobs older than this member
-    fits: bool | None = None
-    remaining_after: Charge | None = None
-    largest_epsilon_that_fits: float | None = None
-    jobs_that_fit: int | None = None  # how many jobs of this price fit now; null on public data
-    hpo: SearchQuote | None = None  # for a study: how pilots, scores and the final trial share the total
-    estimated_duration_s: float | None = None
-    start: Start | None = None  # null inside a job, for a study, and if no worker is alive that may take it
-    declaration: int | None = None  # the version of the data set's declaration; null inside a job, which has it itself
-    warnings: list[str] = []
-    memory: MemoryEstimate | None = None  # of each process of an attempt; null inside a job
-    resolved: Resolved | None = None  # the learning rate that "auto" stands for, and why
-    reads: list[ReadBlock] = []  # the blocks that it reads, with their declared records; empty for older jobs
-
-
-class Forecast(BaseModel):
-    """How many jobs of one price fit what is left: that many are admitted one after another, and not one more.
-
-    `per_job` is the price on each account, in the filter's units; `share_per_job` its share of the budget, on the
-    account where that is larger.
-    """
-
-    jobs_that_fit: int
-    per_job: Units
-    share_per_job: float
 
 
 class Progress(BaseModel):

@@ -6,9 +6,7 @@ specification and compares the two (`check_agreement`).
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from fractions import Fraction
 
 from pydantic import ValidationError
 
@@ -30,9 +28,8 @@ from app.privacy.mechanism import DelayedMechanism, MechanismConfig
 from app.privacy.plans import FilterChoice, PlanRequest, TrainingPlan
 from app.privacy.releases import BEFORE, SCORE, BeforeFirstStep, NoisyCount, NoisyMean, NoisySum
 
-# Public data have no account: a job on them is priced too, but charged nothing (app.jobs.service).
+# Public data have no account: a job on them is priced too, but charged nothing (app.jobs.steering).
 ANY_FILTER = FilterChoice(kind="rdp", order=8.0)
-MOST_STEPS = 10_000_000
 
 
 @dataclass(frozen=True)
@@ -66,23 +63,22 @@ def plan_request(spec: JobSpec, facts: PublicFacts) -> PlanRequest | None:
     """Builds the request to price; None without privacy.
 
     Raises:
-        InvalidRequest: as in steps_of.
+        InvalidRequest: too many steps.
     """
     if spec.privacy is None:
         return None
-    clip = spec.clipping or Clipping()
+    clip, records = spec.clipping or Clipping(), facts.records_train
     adaptive = (clip.adaptive or AdaptiveNorm()) if spec.norm_adapts else None
-    batch = batch_of(spec, facts.records_train)
     training = TrainingPlan(
         sampling=spec.sampling.kind,
-        sample_rate=rate_of(spec, facts.records_train),
+        sample_rate=spec.sampling.rate(records),
         cycle=spec.sampling.batches if isinstance(spec.sampling, Cyclic) else None,
         noise=CorrelatedMechanism(decay=spec.noise.decay) if spec.noise is not None else None,
         truncation=_truncation(spec, facts),
-        steps=steps_of(spec, facts.records_train),
+        steps=spec.length.total(spec.sampling.steps_an_epoch(records)),
         max_grad_norm=clip.max_grad_norm,
         clipping=clip.kind,
-        expected_batch_size=batch,
+        expected_batch_size=spec.sampling.batch(records),
         records_per_unit=facts.records_per_unit,
         adaptive=adaptive,
         delayed=delayed_of(spec.optimizer),
@@ -91,8 +87,8 @@ def plan_request(spec: JobSpec, facts: PublicFacts) -> PlanRequest | None:
         training=training,
         target_epsilon=spec.privacy.target_epsilon,
         noise_multiplier=spec.privacy.noise_multiplier,
-        target_delta=spec.privacy.target_delta or facts.delta or default_delta(facts.records_train),
-        releases=(*before_of(spec.model, facts.records_train), *scores_of(spec.evaluation, facts, spec.model)),
+        target_delta=spec.privacy.target_delta or facts.delta or default_delta(records),
+        releases=(*before_of(spec.model, records), *scores_of(spec.evaluation, facts, spec.model)),
         unit=facts.unit,
         filter=facts.filter,
     )
@@ -137,32 +133,6 @@ def _with_choices(asked: PlanRequest, stored: MechanismConfig) -> MechanismConfi
         training = training.model_copy(update={"adaptive": training.adaptive.model_copy(update=noise)})
     sigma = asked.noise_multiplier or stored.training.noise_multiplier
     return asked.model_copy(update={"training": training}).mechanism(sigma)
-
-
-def batch_of(spec: JobSpec, records: int) -> int:
-    """Returns L, the divisor of every step."""
-    return spec.sampling.batch(records)
-
-
-def rate_of(spec: JobSpec, records: int) -> float:
-    """Returns q = L / records; 1 where every step takes all records."""
-    return spec.sampling.rate(records)
-
-
-def steps_of(spec: JobSpec, records: int) -> int:
-    """Returns T: floor(epochs · records / L), at least 1; floor(epochs · batches) with `cyclic` ones. Exact for the
-    decimal number in the request.
-
-    Raises:
-        InvalidRequest: more than MOST_STEPS.
-    """
-    if spec.length.steps is not None:
-        return spec.length.steps
-    epochs = Fraction(repr(spec.length.epochs))
-    steps = max(1, math.floor(epochs * spec.sampling.steps_an_epoch(records)))
-    if steps > MOST_STEPS:
-        raise InvalidRequest.at("/length/epochs", f"that is {steps} steps; at most {MOST_STEPS} are allowed")
-    return steps
 
 
 def delayed_of(optimizer: Optimizer) -> DelayedMechanism | None:

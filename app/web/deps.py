@@ -16,7 +16,7 @@ from app.settings import Settings
 
 if TYPE_CHECKING:
     from app.datasets.parsing import Parsers
-    from app.jobs.pricing import PricingService
+    from app.pricing.service import PricingService
 
 
 def database_of(request: Request) -> Database:

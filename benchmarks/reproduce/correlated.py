@@ -118,10 +118,10 @@ def noise_of_a_mean(name: str, way: Way, epsilon: float) -> float:
 
 
 def _mechanism(them: Data, asked: JobSpec) -> Any:
-    from app.jobs.planning import plan
+    from app.admission.checks import check
     from app.privacy.pricing import price
 
-    planned = plan(asked, them.facts())
+    planned = check(asked, them.facts())
     assert planned.pricing is not None
     mechanism = price(PlanRequest.model_validate(planned.pricing)).mechanism
     assert mechanism is not None

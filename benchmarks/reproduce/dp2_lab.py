@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from app.admission.checks import check
 from app.contracts.job_spec import JobSpec
-from app.jobs.planning import plan
 from app.privacy.pricing import price
 from benchmarks.reproduce.runs import Data, Kept, run
 
@@ -83,7 +83,7 @@ def rdp_epsilon(data: Data, setting: Setting, epochs: float) -> float:
     """ε of a run on the reviews by Rényi accounting, as the service's price names it for comparison."""
     sigma = SIGMA[PRIVATE]
     spec = JobSpec.model_validate(job(setting, epochs=epochs, sigma=sigma) | {"dataset": "ds_0", "seed": 0})
-    asked = plan(spec, data.facts()).pricing
+    asked = check(spec, data.facts()).pricing
     if asked is None:
         raise ValueError("a private job has a price")
     found = price(asked).comparison

@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from app.admission.checks import check
 from app.contracts.job_spec import JobSpec
 from app.hpo.rates import Constants, PublicNumbers, Ruled, rate_of
 from app.hpo.tangents import tangent_length
-from app.jobs.planning import plan
 from app.privacy.pricing import price
 from benchmarks.reproduce import rate_data
 from benchmarks.reproduce.linear_scaling_data import CLOTHES, TENSOR
@@ -138,7 +138,7 @@ def sigma(cell: Cell) -> float:
     """σ, as the service prices it."""
 
     def priced() -> dict[str, float]:
-        request = plan(spec(cell), data(cell.name).facts()).pricing
+        request = check(spec(cell), data(cell.name).facts()).pricing
         mechanism = price(request).mechanism if request else None
         if mechanism is None:
             raise TypeError("the experiment's jobs are private")

@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 
+from app.admission.checks import check
 from app.contracts.job_spec import JobSpec
 from app.contracts.optimizers import DpSgd
 from app.hpo.rates import PublicNumbers, rate_of
-from app.jobs.planning import plan
 from app.privacy.pricing import price
 from benchmarks.reproduce.rate_data import data, length
 from benchmarks.reproduce.runs import REPORTS, Kept
@@ -77,7 +77,7 @@ def sigma(cell: Cell) -> float:
     """σ, as the service prices it."""
 
     def priced() -> dict[str, float]:
-        request = plan(JobSpec.model_validate(job(cell, 1.0) | {"dataset": "ds_0"}), data(cell.name).facts()).pricing
+        request = check(JobSpec.model_validate(job(cell, 1.0) | {"dataset": "ds_0"}), data(cell.name).facts()).pricing
         mechanism = price(request).mechanism if request else None
         if mechanism is None:
             raise TypeError("the experiment's jobs are private")

@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from app.admission.choices import Rule, rule_of
+from app.admission.facts import DatasetFacts
+from app.admission.study import check_study
 from app.contracts.hpo import PrivateCount, Strategy
 from app.contracts.job_spec import JobSpec
 from app.hpo.strategies import Run, Study, runs_of
-from app.jobs.plans import DatasetFacts
-from app.jobs.rates import Rule, rule_of
-from app.jobs.studies import plan_study
 from app.privacy.division import price_runs
 from app.privacy.gdp import mu_from_epsilon
 from app.privacy.plans import FilterChoice
@@ -55,8 +55,8 @@ Linear models without a bias, full batch, momentum 0.9, C = 1, the free step, δ
 records in percent: the mean, and in brackets the worst seed.
 
 * **Old search**: the former recipe `linear_probe`, η in 1 … 1000, T in 5 … 100, levels 0.1 and 0.2, noise_mu = 0.01.
-* **New search**: the defaults of `linear_scaling` (`app/jobs/priors.py`), T in 15 … 60. The last column is the ε that
-  its final run has.
+* **New search**: the defaults of `linear_scaling` (`app/admission/choices.py`), T in 15 … 60. The last column is the
+  ε that its final run has.
 * **Formula**: one run with everything, `learning_rate: auto`, T = {STEPS}, with the frozen constants
   ([decision 21](../../../docs/decisions/0021-a-rate-from-public-numbers.md)). They were fitted to nine sets, imdb,
   fashion pixels and small digits among them. No fit saw credit, nor did the choice of the search's defaults; it was run
@@ -150,7 +150,7 @@ def formula(name: str, epsilon: float) -> float:
 
 def searched(name: str, epsilon: float, seed: int, hpo: dict[str, Any]) -> tuple[float, float]:
     """The share of correct answers of a search's final run, and its ε: by the service's plan, draws and division."""
-    plan = plan_study(spec(epsilon, hpo), facts(name), None)
+    plan = check_study(spec(epsilon, hpo), facts(name), None)
     if plan.pricing is None:
         raise ValueError("the experiment's studies are private")
     priced = price_runs(plan.pricing.model_copy(update={"filter": FilterChoice(kind="gdp")}))
@@ -166,9 +166,9 @@ def searched(name: str, epsilon: float, seed: int, hpo: dict[str, Any]) -> tuple
 
 def drawn_from_prior(name: str, epsilon: float, seed: str) -> float:
     """One draw from the new search's space, with the whole total."""
-    plan = plan_study(spec(epsilon, NEW), facts(name), None)
+    plan = check_study(spec(epsilon, NEW), facts(name), None)
     space = {"learning_rate": list(plan.hpo.space.rates), "steps": plan.hpo.space.steps}
-    draw = plan_study(spec(epsilon, {"strategy": "random", "space": space}), facts(name), None)
+    draw = check_study(spec(epsilon, {"strategy": "random", "space": space}), facts(name), None)
     [run_] = runs_of(Study(draw.hpo, draw.bounds, f"{name}/{seed}"), {})
     mu = mu_from_epsilon(epsilon, DELTA)
     return float(trial(name, run_.point.learning_rate, run_.point.steps, mu, int(seed.partition("/")[0]))["test"])

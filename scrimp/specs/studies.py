@@ -12,7 +12,7 @@ from scrimp.spec import Spec
 class Auto(Spec):
     """No search where a rule gives the learning rate: one run with the whole budget. Otherwise linear scaling.
 
-    Admission decides, from public facts alone, and puts the job that runs in its place (app.jobs.priors).
+    Admission decides, from public facts alone, and puts the job that runs in its place (app.admission.choices).
     """
 
     strategy: Literal["auto"] = "auto"
@@ -68,7 +68,7 @@ class GridPoints(Spec):
 class Space(Spec):
     """The bounds of the study, each [least, most]. They replace the spec's own values.
 
-    `learning_rate`: or "auto": admission puts bounds from public numbers in its place (app.jobs.priors).
+    `learning_rate`: or "auto": admission puts bounds from public numbers in its place (app.admission.choices).
     `steps` null: T is the job's `length`, as Poisson sampling requires. `max_grad_norm` null: C is the clipping's.
     `points`: only the values of a log grid are used.
     """
@@ -106,7 +106,7 @@ class LinearScaling(Spec):
     and splits r* like `steps`. `final_steps`: the final trial has the most steps that keep η within the space, which
     costs time and no privacy, as a large η may not settle; or as many as `split` draws, as in the paper.
 
-    `levels`: or "auto": admission puts two in their place, at 0.15 and 0.3 of the total's μ (app.jobs.priors).
+    `levels`: or "auto": admission puts two in their place, at 0.15 and 0.3 of the total's μ (app.admission.choices).
 
     Source: Panda, Tang, Mahloujifar, Sehwag & Mittal 2024, "A New Linear Scaling Rule for Private Adaptive
     Hyperparameter Optimization", Algorithm 1.

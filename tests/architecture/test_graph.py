@@ -9,15 +9,15 @@ from scripts.import_graph import Graph, read, rooms, shape
 
 # Arrows between rooms that lead up, and why. A noun's folder has routes (high) and rules (low).
 KNOWN = {
+    ("app.admission", "app.datasets"): "a hold reads whether the content is still there",
     ("app.audit", "app.keys"): "the audit log's routes need a caller; callers are recorded",
-    ("app.datasets", "app.jobs"): "registration asks the pricing process for an order",
-    ("app.grants", "app.lifecycle"): "the words for a job that is not there",
-    ("app.jobs", "app.lifecycle"): "submitting and cancelling change a job's state",
+    ("app.audit", "app.web"): "the audit log's routes are routes",
+    ("app.lifecycle", "app.ledger"): "the end of a job is an entry; the relay keeps heads and checks",
+    ("app.lifecycle", "app.predictions"): "the relay takes back predictions that a dead worker had",
     ("app.lifecycle", "app.retention"): "the relay deletes what has expired",
+    ("app.lifecycle", "app.webhooks"): "the relay delivers them",
     ("app.web", "app.datasets"): "requests get the parsing process",
-    ("app.web", "app.jobs"): "requests get the pricing process",
     ("app.web", "app.ledger"): "requests get the recorded heads",
-    ("app.web", "app.lifecycle"): "requests get the GPU workers that are alive",
     ("worker.attempt", "worker.predicting"): "one process answers predictions too; their supervisor forks it",
 }
 

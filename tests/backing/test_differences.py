@@ -17,10 +17,11 @@ from app.db import engine
 from app.db.engine import Database
 from app.db.models import ApiKey, Job
 from app.ids import now
-from app.jobs import pricing, service
-from app.jobs.pricing import PricingService
+from app.jobs import steering
 from app.keys.service import Caller
 from app.lifecycle.claims import claim
+from app.pricing import service as pricing
+from app.pricing.service import PricingService
 from app.privacy.plans import OrderRequest
 from app.settings import Settings
 from tests.conftest import Api
@@ -54,7 +55,7 @@ def test_a_job_that_is_claimed_while_it_is_cancelled_is_not_voided(db: Database,
     job_id = submit()
     held = balances(db, job_id)[1]
     admin = Caller(job_row(db, job_id).key_id, "admin", "admin")
-    cancelling = threading.Thread(target=service.cancel, args=(db, admin, job_id, NO_HEADS))
+    cancelling = threading.Thread(target=steering.cancel, args=(db, admin, job_id, NO_HEADS))
     with db.write() as session:
         assert claim(session, job_id, "w", 30.0) is not None
         session.flush()

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from app.admission.checks import check
+from app.admission.request import dataset_facts
 from app.contracts.job_spec import JobSpec
 from app.db.engine import Database
 from app.db.models import Dataset
 from app.formats.part_files import save_part
 from app.formats.stored import StoredPart
-from app.jobs import repository, service
-from app.jobs.planning import plan
+from app.jobs import steering
 from app.keys import service as keys
 from app.keys.service import Caller
 from app.ledger import certificates
@@ -102,7 +103,7 @@ class Scene:
         by = by or self.analyst
         spec = JobSpec.model_validate(job_spec(dataset, name=name, **changes))
         with self.db.read() as session:
-            planned = plan(spec, repository.dataset_facts(session, session.get_one(Dataset, dataset)))
+            planned = check(spec, dataset_facts(session, session.get_one(Dataset, dataset)))
         priced = price(planned.pricing) if planned.pricing else Price.nothing()
         with self.db.write() as session:
             once = f"{name}-{dataset}-{priced.charge}"
@@ -186,7 +187,7 @@ def everything(scene: Scene) -> Everything:
     cancelled = scene.job(reviews, "too slow", privacy={"target_epsilon": 0.5})
     log = scene.start(cancelled)
     scene.step(log, 20)
-    service.cancel(scene.db, scene.admin.caller, cancelled, NO_HEADS)
+    steering.cancel(scene.db, scene.admin.caller, cancelled, NO_HEADS)
     log.cancelled()
     scene.certify(cancelled)
     failed = scene.job(incomes, "large batch", privacy={"noise_multiplier": 30.0})
@@ -218,7 +219,7 @@ def everything(scene: Scene) -> Everything:
     evil = scene.job(reviews, XSS, privacy={"target_epsilon": 0.1}, evaluation=None)
     cancelling = scene.job(reviews, "stop this one", privacy={"target_epsilon": 0.2})
     scene.step(scene.start(cancelling), 8)
-    service.cancel(scene.db, scene.admin.caller, cancelling, NO_HEADS)
+    steering.cancel(scene.db, scene.admin.caller, cancelling, NO_HEADS)
     queued = scene.job(reviews, "next in the queue", by=scene.owner, privacy={"target_epsilon": 0.3})
     running = scene.job(
         reviews,

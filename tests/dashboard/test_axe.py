@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from app.admission.service import Admission
 from app.budgets import service as budgets
 from app.budgets.schemas import BudgetSetting
 from app.contracts.job_spec import JobSpec
-from app.jobs import service
 from app.jobs.labels import JobLabels, edit
 from app.ledger.heads import Heads
 from tests.by_night import but
@@ -44,7 +44,7 @@ def study(whole: Whole) -> str:
         study_spec(ids.reviews, runs_per_level=1) | {"name": "a search", "privacy": {"target_epsilon": 0.5}}
     )
     heads, other = Heads.of(scene.settings), scene.key("analyst")
-    made = service.submit(scene.db, PlainPricing(), scene.analyst.caller, spec, "axe", 100, heads)[0]  # type: ignore[arg-type]
+    made = Admission(scene.db, PlainPricing(), heads).submit(scene.analyst.caller, spec, "axe").id  # type: ignore[arg-type]
     for score in (0.7, 0.8):
         for run in runs_of(scene.db, made, "queued"):
             play(scene.db, run, score)

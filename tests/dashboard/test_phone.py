@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from app.admission.service import Admission
 from app.contracts.job_spec import JobSpec
-from app.jobs import service
 from app.ledger.heads import Heads
 from tests.dashboard.scene import Everything, Scene
 from tests.hpo.conftest import PlainPricing, study_spec
@@ -56,7 +56,7 @@ def study(whole: Whole) -> str:
     changes = {"name": "search", "privacy": {"target_epsilon": 0.5}}
     spec = JobSpec.model_validate(study_spec(ids.reviews) | changes)
     heads = Heads.of(scene.settings)
-    return service.submit(scene.db, PlainPricing(), scene.analyst.caller, spec, "search", 100, heads)[0]  # type: ignore[arg-type]
+    return Admission(scene.db, PlainPricing(), heads).submit(scene.analyst.caller, spec, "search").id  # type: ignore[arg-type]
 
 
 @pytest.mark.nightly  # by day test_browser.py looks at each page at 390 pixels

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event, select
 
+from app.admission import hold
 from app.db.models import Account, Dataset, Job, LedgerCheck, SubAccount, SubAccountKey
 from app.ledger import accounts, blocks
 from app.ledger.heads import Heads
@@ -98,16 +99,15 @@ def test_all_means_those_that_can_pay(api: Api) -> None:
 
 def test_a_job_pays_for_the_blocks_of_its_price_or_is_refused(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """A block is emptied after the price was made: the job does not go on with fewer records than its rate says."""
-    from app.jobs import service
 
     first, two = grown(api)
-    real = service.new_job
+    real = hold.new_job
 
     def race(*args: Any) -> Any:
         exhaust(api, max(first, two))
         return real(*args)
 
-    monkeypatch.setattr(service, "new_job", race)
+    monkeypatch.setattr(hold, "new_job", race)
     refused = submit(api, first)
     assert (refused.status_code, refused.json()["type"]) == (409, "/problems/budget-exceeded")
     assert account(api, min(first, two)).train_held == 0

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
+from app.admission import hold
+from app.admission.request import dataset_facts
 from app.contracts.dataset_spec import DatasetSpec
 from app.contracts.job_spec import JobSpec
 from app.contracts.stored import Shape
@@ -16,8 +18,6 @@ from app.db.declared import declared
 from app.db.models import Account, Dataset, Declaration, Job
 from app.errors import PrivacyError
 from app.hpo.stored import StoredStudy
-from app.jobs import repository
-from app.jobs import service as jobs
 from app.lifecycle import studies
 from app.privacy.derive import check_agreement
 from app.privacy.mechanism import MechanismConfig
@@ -68,7 +68,7 @@ def test_a_job_keeps_the_version_of_its_price(api: Api) -> None:
     with api.db.read() as session:
         stored = session.get_one(Job, job["id"])
         said, dataset = declared(session, stored), session.get_one(Dataset, made["id"])
-        facts = repository.dataset_facts(session, dataset).public
+        facts = dataset_facts(session, dataset).public
     assert said.version == 1 and said.shape == Shape(**made["shape"]) and said.spec.task.outputs == 2
     spec_of, mechanism = JobSpec.model_validate(stored.spec), MechanismConfig.model_validate(stored.mechanism)
     with pytest.raises(PrivacyError):
@@ -111,14 +111,14 @@ def test_trials_that_start_later_keep_the_studys_version(api: Api) -> None:
 def test_a_declaration_between_price_and_hold(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """The job is stored with the version that its price used, not with the one that is there at its commit."""
     made = api.upload(spec(**private(records=100))).json()
-    read = jobs.behind.read_recorded
+    read = hold.behind.read_recorded
 
     def declared_meanwhile(*asked: Any) -> Any:
-        monkeypatch.setattr(jobs.behind, "read_recorded", read)
+        monkeypatch.setattr(hold.behind, "read_recorded", read)
         assert declare(api, made["id"], records=50).status_code == 201
         return read(*asked)
 
-    monkeypatch.setattr(jobs.behind, "read_recorded", declared_meanwhile)
+    monkeypatch.setattr(hold.behind, "read_recorded", declared_meanwhile)
     stored = row(api, submit(api, made["id"]).json()["id"])
     assert stored.declaration == 1 and stored.mechanism is not None
     assert stored.mechanism["training"]["expected_batch_size"] == 80

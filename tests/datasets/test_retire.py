@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
+from app.admission import hold
 from app.db.models import Account, LedgerEntry
-from app.jobs import service as jobs
 from app.ledger import joining
 from app.ledger.heads import Heads
 from app.ledger.verify import verify
@@ -88,16 +88,16 @@ def test_a_charge_of_a_joined_ledger_counts_as_use(api: Api) -> None:
 def test_an_admission_that_was_priced_before_is_refused(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between price and hold the data set is retired and registered anew: the hold would be on the first budget."""
     made = api.upload(spec()).json()
-    read = jobs.behind.read_recorded
+    read = hold.behind.read_recorded
 
     def retired_meanwhile(*asked: Any) -> Any:
-        monkeypatch.setattr(jobs.behind, "read_recorded", read)
+        monkeypatch.setattr(hold.behind, "read_recorded", read)
         found = read(*asked)
         assert retire(api, made["id"]).status_code == 200
         assert api.upload(spec("anew")).status_code == 201
         return found
 
-    monkeypatch.setattr(jobs.behind, "read_recorded", retired_meanwhile)
+    monkeypatch.setattr(hold.behind, "read_recorded", retired_meanwhile)
     assert submit(api, made["id"]).json()["type"] == "/problems/content-deleted"
     with api.db.read() as session:
         account = session.get_one(Account, made["id"])

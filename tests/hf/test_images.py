@@ -181,11 +181,11 @@ def test_refusals(images_root: Path, models_root: Path, asked: dict[str, Any], p
     root = models_root if asked["path"] == "gpt2" else images_root
     spec = JobSpec.model_validate(job_spec("ds_x", model={"kind": "hf"} | asked))
     if says.endswith("numbers"):
-        found = refusal(resolved(spec, root, 3).model, "classification", "tensor", 108, 3)
+        found = refusal(resolved(spec.model, root, 3), "classification", "tensor", 108, 3)
         assert found is not None and found[0] == pointer and says in found[1]
         return
     with pytest.raises(InvalidRequest) as refused:
-        resolved(spec, root, 3)
+        resolved(spec.model, root, 3)
     error = refused.value.members["errors"][0]
     assert error["pointer"] == pointer and says in error["detail"]
 

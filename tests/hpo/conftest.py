@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from app.admission.service import Admission
 from app.contracts.job_spec import JobSpec
 from app.db.engine import Database
 from app.db.models import Account, Job
-from app.jobs import service
 from app.keys.service import Caller
 from app.ledger.heads import Heads
 from app.ledger.verify import verify
@@ -39,6 +39,9 @@ def price_once(request: StudyRequest) -> StudyPrice:
 
 class PlainPricing:
     """The real prices, made in this process, each once: the helper process has tests of its own."""
+
+    def of(self, _key_id: str) -> PlainPricing:
+        return self
 
     def price(self, request: PlanRequest) -> Price:
         return pricing.price(request)
@@ -82,8 +85,7 @@ def submit(db: Database, plain: PlainPricing, tmp_path: Path) -> Submit:
         spec = JobSpec.model_validate(study_spec(dataset, **hpo) | (changes or {}))
         caller = Caller(key, "test", "admin")
         heads = Heads(tmp_path / "heads")
-        job_id, _ = service.submit(db, plain, caller, spec, f"once {key}", 100, heads)  # type: ignore[arg-type]
-        return job_id
+        return Admission(db, plain, heads).submit(caller, spec, f"once {key}").id  # type: ignore[arg-type]
 
     return submitted
 

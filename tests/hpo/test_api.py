@@ -14,13 +14,14 @@ import pytest
 from rich.console import Console
 from sqlalchemy import func, select
 
+from app.admission.hold import count_queued
+from app.admission.request import dataset_facts
+from app.admission.study import check_study
 from app.contracts.job_spec import JobSpec
 from app.db.engine import Database
 from app.db.models import Job, LedgerEntry
 from app.hpo.strategies import Study
 from app.hpo.strategies import runs_of as runs_at
-from app.jobs import repository
-from app.jobs.studies import plan_study
 from app.lifecycle.studies import run_spec
 from app.privacy.gdp import mu_from_epsilon
 from app.privacy.shares import run_mechanism
@@ -110,16 +111,16 @@ def test_a_study_with_queued_runs_is_in_the_queue(api: Api, db: Database) -> Non
     made = api.client.post("/v1/jobs", json=study_spec(add_dataset(db)), headers=headers).json()
     with db.read() as session:
         key = session.get_one(Job, made["id"]).key_id
-        assert repository.count_queued(session, key, 10) == 1
+        assert count_queued(session, key, 10) == 1
     play(db, runs_of(db, made["id"])[0])
     with db.read() as session:
         assert session.get_one(Job, made["id"]).status == "running"
-        assert repository.count_queued(session, key, 10) == 1
+        assert count_queued(session, key, 10) == 1
     for _ in range(2):
         for run in runs_of(db, made["id"], "queued"):
             play(db, run)
     with db.read() as session:
-        assert repository.count_queued(session, key, 10) == 0
+        assert count_queued(session, key, 10) == 0
 
 
 def test_a_search_that_does_not_fit_is_refused_as_a_job_is(api: Api, db: Database) -> None:
@@ -275,8 +276,8 @@ def test_what_runs_of_a_search_is_what_is_charged(db: Database, kind: str, sampl
     from app.db.models import Dataset
 
     with db.read() as session:
-        facts, other = (repository.dataset_facts(session, session.get_one(Dataset, each)) for each in (dataset, side))
-    planned = plan_study(spec, facts, other)
+        facts, other = (dataset_facts(session, session.get_one(Dataset, each)) for each in (dataset, side))
+    planned = check_study(spec, facts, other)
     assert planned.pricing is not None and planned.evaluation is not None
     priced = price_once(planned.pricing)
     search = Study(planned.hpo, planned.bounds, "s", (0.05, 0.1), 0.4)

@@ -21,7 +21,7 @@ from sqlalchemy import select
 from app.db.engine import Database
 from app.db.models import Account, Job, LedgerEntry
 from app.errors import Conflict, StaleAttempt
-from app.jobs import service
+from app.jobs import steering
 from app.keys.service import Caller
 from app.ledger.verify import verify
 from app.lifecycle import studies
@@ -122,7 +122,7 @@ class StudyMachine(RuleBasedStateMachine):
             return
         caller = Caller(self.row(self.study).key_id, "test", "admin")
         try:
-            service.cancel(self.db, caller, self.study, NO_HEADS)
+            steering.cancel(self.db, caller, self.study, NO_HEADS)
         except Conflict:
             assert self.row(self.study).status in FINISHED
 

@@ -7,7 +7,7 @@ from sqlalchemy import select
 
 from app.db.engine import Database
 from app.db.models import JobEvent
-from app.jobs import service
+from app.jobs import steering
 from app.keys.service import Caller
 from tests.by_night import SQLITE_BY_DAY
 from tests.factories import NO_HEADS
@@ -32,13 +32,13 @@ def test_a_study_pauses_with_its_trials_and_goes_on(db: Database, submit: Submit
     first, second = runs_of(db, study)
     log = claimed(db, first.id)
     assert log.start_block(1, 2)
-    service.pause(db, ADMIN, study)
+    steering.pause(db, ADMIN, study)
     assert (job_of(db, study).status, statuses(db, study)) == ("pausing", ["pausing", "paused"])
     assert log.heartbeat()
     log.stopped()
     assert (job_of(db, study).status, statuses(db, study)) == ("paused", ["paused", "paused"])
     assert account_of(db, study).train_held == held
-    service.resume(db, ADMIN, study)
+    steering.resume(db, ADMIN, study)
     assert (job_of(db, study).status, statuses(db, study)) == ("running", ["queued", "queued"])
     for run in (first, second):
         play(db, run)
@@ -51,9 +51,9 @@ def test_a_study_pauses_with_its_trials_and_goes_on(db: Database, submit: Submit
 
 def test_a_study_that_has_not_begun_pauses_at_once(db: Database, submit: Submit) -> None:
     study = submit(runs_per_level=1)
-    service.pause(db, ADMIN, study)
+    steering.pause(db, ADMIN, study)
     assert (job_of(db, study).status, statuses(db, study)) == ("paused", ["paused", "paused"])
-    service.resume(db, ADMIN, study)
+    steering.resume(db, ADMIN, study)
     assert (job_of(db, study).status, statuses(db, study)) == ("queued", ["queued", "queued"])
 
 
@@ -65,10 +65,10 @@ def test_a_trial_that_ends_while_its_study_pauses_starts_no_other(db: Database, 
     assert log.start_block(1, second.steps)
     log.record_digest(second.steps, "a" * 64)
     release(log, second, 0.5)
-    service.pause(db, ADMIN, study)
+    steering.pause(db, ADMIN, study)
     log.succeed(artifacts_of(second), second.steps, [])
     assert (job_of(db, study).status, statuses(db, study)) == ("paused", ["succeeded", "succeeded", "paused"])
-    service.resume(db, ADMIN, study)
+    steering.resume(db, ADMIN, study)
     (final,) = runs_of(db, study, "queued")
     play(db, final)
     assert job_of(db, study).status == "succeeded"
@@ -79,9 +79,9 @@ def test_a_paused_study_is_cancelled_at_once(db: Database, submit: Submit) -> No
     first, _second = runs_of(db, study)
     log = claimed(db, first.id)
     assert log.start_block(1, 2)
-    service.pause(db, ADMIN, study)
+    steering.pause(db, ADMIN, study)
     log.stopped()
-    service.cancel(db, ADMIN, study, NO_HEADS)
+    steering.cancel(db, ADMIN, study, NO_HEADS)
     account = account_of(db, study)
     assert (job_of(db, study).status, statuses(db, study)) == ("cancelled", ["cancelled", "cancelled"])
     assert account.train_held == 0 and 0 < account.train_spent <= first.quote["charge"]["train"]
@@ -96,7 +96,7 @@ def test_a_trial_that_fails_while_its_study_pauses_ends_it(db: Database, submit:
     first, _second = runs_of(db, study)
     log = claimed(db, first.id)
     assert log.start_block(1, 2)
-    service.pause(db, ADMIN, study)
+    steering.pause(db, ADMIN, study)
     log.fail("internal", "The attempt failed.")
     ended, account = job_of(db, study), account_of(db, study)
     assert ended.status == "failed"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from app.db.engine import Database
-from app.jobs import service
+from app.jobs import steering
 from app.keys.service import Caller
 from app.lifecycle.attempts import AttemptLog
 from tests.conftest import BACKINGS
@@ -85,7 +85,7 @@ def test_a_cancel_while_the_last_pilot_ends(db: Database, submit: Submit) -> Non
     caller = Caller(job_of(db, study).key_id, "test", "admin")
     at_once(
         lambda: last.succeed(artifacts_of(pilots[1]), pilots[1].steps, []),
-        lambda: service.cancel(db, caller, study, NO_HEADS),
+        lambda: steering.cancel(db, caller, study, NO_HEADS),
     )
     account = account_of(db, study)
     assert (job_of(db, study).status, account.train_held) == ("cancelled", 0)

@@ -9,6 +9,11 @@ import pytest
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
+from app.admission import hold
+from app.admission.checks import check
+from app.admission.hold import NewJob, count_queued, new_job, standing
+from app.admission.price import Priced
+from app.admission.request import Limits, Request, dataset_facts, look_up
 from app.contracts.job_spec import JobSpec
 from app.datasets.repository import check_content
 from app.db.engine import Database
@@ -28,19 +33,14 @@ from app.db.together import Together, row_of
 from app.errors import Conflict, NotFound, ServiceError
 from app.grants import service as grants
 from app.ids import now
-from app.jobs import admission, repository
-from app.jobs.planning import plan
-from app.jobs.plans import Plan
-from app.jobs.rows import NewJob, new_job
 from app.keys.service import Caller, create
 from app.ledger import accounts, behind
 from app.ledger.heads import Head
-from app.privacy.prices import Price
 from app.privacy.pricing import price
 from tests.factories import add_dataset, job_spec, share
 
 PEPPER = b"p" * 32
-Made = tuple[Plan, Price, NewJob]
+Made = tuple[Priced, NewJob]
 
 
 def callers(db: Database, dataset: str) -> list[Caller]:
@@ -58,10 +58,10 @@ def made(db: Database, caller: Caller, dataset: str, once: str) -> Made:
     """A priced job that is not written yet."""
     spec = JobSpec.model_validate(job_spec(dataset))
     with db.read() as session:
-        planned = plan(spec, repository.dataset_facts(session, session.get_one(Dataset, dataset)))
-    assert planned.pricing is not None
-    priced = price(planned.pricing)
-    return planned, priced, new_job(caller, planned, priced, once, "00")
+        checked = check(spec, dataset_facts(session, session.get_one(Dataset, dataset)))
+    assert checked.pricing is not None
+    priced = Priced(checked, price(checked.pricing))
+    return priced, new_job(Request(caller, spec, Limits()), priced, once)
 
 
 def plain(session: Session, caller: Caller, dataset: str, once: str) -> Any:
@@ -69,21 +69,21 @@ def plain(session: Session, caller: Caller, dataset: str, once: str) -> Any:
         row, access = grants.find(session, caller, dataset)
     except NotFound:
         return None
-    before = repository.by_idempotency_key(session, caller.id, once)
-    return access, repository.dataset_facts(session, row), None if before is None else tuple(before)
+    before = session.execute(hold.ONCE, {"key": caller.id, "once": once}).one_or_none()
+    return access, dataset_facts(session, row), None if before is None else tuple(before)
 
 
 def test_looking_up_finds_what_plain_queries_find(db: Database) -> None:
     private, public = add_dataset(db), add_dataset(db, privacy={"sensitivity": "public"})
     for caller in callers(db, private):
-        planned, priced, job = made(db, caller, private, "mine")
+        priced, job = made(db, caller, private, "mine")
         with db.write() as session:
-            assert admission.write(session, caller, planned, priced, job) is not None
+            assert hold.write(session, caller, priced, job) is not None
         with db.read() as session:
             names = [private, public, session.get_one(Dataset, private).name, "missing", ""]
             for name in names:
                 for once in ("mine", "other"):
-                    found = admission.look_up(session.connection(), caller, name, once)
+                    found = look_up(session.connection(), caller, name, once)
                     said = None if found is None else (found.access, found.facts, found.before)
                     assert said == plain(session, caller, name, once)
 
@@ -108,20 +108,20 @@ def test_standing_is_what_plain_queries_say(db: Database) -> None:
     older = head.model_copy(update={"seq": 2})
     for caller in callers(db, dataset):
         for number in range(2):
-            planned, priced, job = made(db, caller, dataset, f"{number}")
+            priced, job = made(db, caller, dataset, f"{number}")
             with db.write() as session:
-                admission.write(session, caller, planned, priced, job)
+                hold.write(session, caller, priced, job)
         for recorded in (None, head, wrong, later, older):
             with db.write() as session:
-                found = admission.standing(session, caller, [dataset], {dataset: recorded}, 10)
+                found = standing(session, caller, [dataset], {dataset: recorded}, 10)
                 assert found.access == grants.access_by_id(session, caller, dataset)
-                assert found.queued == repository.count_queued(session, caller.id, 10) == 2
+                assert found.queued == count_queued(session, caller.id, 10) == 2
                 assert found.problem == problem(session, recorded, dataset)
-                assert admission.standing(session, caller, [dataset], {dataset: recorded}, 1).queued == 1
+                assert standing(session, caller, [dataset], {dataset: recorded}, 1).queued == 1
     with db.write() as session:
         session.add(LedgerCheck(dataset_id=dataset, problem="broken"))
     with db.write() as session:
-        assert admission.standing(session, caller, [dataset], {dataset: head}, 10).problem == "broken"
+        assert standing(session, caller, [dataset], {dataset: head}, 10).problem == "broken"
 
 
 @pytest.mark.parametrize("column", ["retired_at", "content_deleted_at"])
@@ -131,7 +131,7 @@ def test_standing_refuses_content_that_is_gone(db: Database, column: str) -> Non
     with db.write() as session:
         session.execute(update(Dataset).where(Dataset.id == dataset).values({column: now() - timedelta(hours=1)}))
     for read in (
-        lambda s: admission.standing(s, caller, [dataset], {dataset: None}, 1),
+        lambda s: standing(s, caller, [dataset], {dataset: None}, 1),
         lambda s: check_content(s, [dataset]),
     ):
         with db.write() as session, pytest.raises(ServiceError) as refused:
@@ -146,16 +146,20 @@ def test_a_job_is_written_with_everything_that_belongs_to_it(db: Database, annou
     if announced:
         with db.write() as session:
             session.add(webhook(caller))
-    planned, priced, job = made(db, caller, dataset, "one")
+    priced, job = made(db, caller, dataset, "one")
     with db.write() as session:
-        key = admission.write(session, caller, planned, priced, job)
+        key = hold.write(session, caller, priced, job)
         assert key is not None and key.id == caller.id
     with db.read() as session:
         stored = session.execute(select(table_of(Job)).where(table_of(Job).c.id == job.id)).one()._mapping
         assert {name: stored[name] for name in job.columns} == job.columns
         assert (stored["attempt"], stored["ran_s"], stored["started_at"]) == (0, 0.0, None)
         event = session.scalars(select(JobEvent).where(JobEvent.job_id == job.id)).one()
-        assert (event.seq, event.type, event.data) == (1, "queued", {"charge": priced.charge.model_dump(mode="json")})
+        assert (event.seq, event.type, event.data) == (
+            1,
+            "queued",
+            {"charge": priced.price.charge.model_dump(mode="json")},
+        )
         message = session.scalars(select(Outbox).where(Outbox.job_id == job.id)).one()
         assert message.topic == "notify"
         entry = session.scalars(select(AuditEntry).where(AuditEntry.target == job.id)).one()

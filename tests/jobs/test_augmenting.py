@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from app.admission.checks import check
+from app.admission.facts import DatasetFacts
 from app.contracts.job_spec import JobSpec
 from app.dashboard import job_draft
 from app.errors import InvalidRequest
-from app.jobs.planning import plan
-from app.jobs.plans import DatasetFacts
 from app.privacy.pricing import price
 from tests.factories import job_spec
 from tests.jobs.test_planning import facts
@@ -43,7 +43,7 @@ def asked(model: dict[str, Any], augmentation: Any, **changes: Any) -> JobSpec:
 
 
 def test_a_price_does_not_see_the_views() -> None:
-    plain, viewed = (plan(asked(CNN, each), images()) for each in (None, IMAGES))
+    plain, viewed = (check(asked(CNN, each), images()) for each in (None, IMAGES))
     assert plain.pricing is not None and plain.pricing == viewed.pricing
     assert price(plain.pricing) == price(viewed.pricing)  # type: ignore[arg-type]
     assert viewed.numerics.rows_per_pass < plain.numerics.rows_per_pass
@@ -111,7 +111,7 @@ def test_what_has_no_exact_mean_is_refused_by_name(
 ) -> None:
     evaluation = None if of.spec.holdout is None else {"points": 1}
     with pytest.raises(InvalidRequest) as refused:
-        plan(asked(model, augmentation, evaluation=evaluation), of)
+        check(asked(model, augmentation, evaluation=evaluation), of)
     (error,) = refused.value.members["errors"]
     assert error["pointer"] == pointer and says in error["detail"]
 
@@ -145,9 +145,9 @@ def test_the_form_has_it_from_the_schema() -> None:
 
 def test_hashed_words_are_dropped_for_optimizers_that_do_not_divide() -> None:
     model = {"kind": "linear", "extractor": {"name": "hashed-words", "words": {}, "features": 32_768}}
-    made = plan(asked(model, WORDS), facts(**TEXT))
+    made = check(asked(model, WORDS), facts(**TEXT))
     assert made.numerics.positions == 4 and made.numerics.sums == "float64"
     divided = {"kind": "scale_then_privatize", "learning_rate": 0.1}
     with pytest.raises(InvalidRequest) as refused:
-        plan(asked(model, WORDS, optimizer=divided), facts(**TEXT))
+        check(asked(model, WORDS, optimizer=divided), facts(**TEXT))
     assert refused.value.members["errors"][0]["pointer"] == "/optimizer/kind"

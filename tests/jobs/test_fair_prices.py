@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from app.db.engine import Database
-from app.jobs.pricing import WAITING, PricingService
+from app.pricing.service import WAITING, PricingService
 from app.privacy import pricing_server
 from tests.conftest import Api
 from tests.factories import add_dataset, job_spec

@@ -7,17 +7,17 @@ from typing import Any, cast
 import pytest
 from sqlalchemy import select
 
+from app.admission.service import Admission
 from app.contracts.dataset_spec import DatasetSpec
 from app.contracts.job_spec import JobSpec
 from app.datasets.sizes import split_sizes, whole_of
 from app.db.models import JobEvent
 from app.errors import InvalidRequest
-from app.jobs import service
-from app.jobs.pricing import PricingService
 from app.jobs.schemas import Quote
 from app.keys.service import Caller
+from app.ledger.heads import Heads
 from app.lifecycle.attempts import Delivered
-from app.lifecycle.presence import GpuWorkers
+from app.pricing.service import PricingService
 from tests.datasets.conftest import Api, api, make_api, spec
 from tests.factories import dataset_spec, job_spec, numerics
 from tests.hpo.conftest import PlainPricing
@@ -51,7 +51,7 @@ def quote(api: Api, dataset: str, job: dict[str, Any], records: int | None = Non
     caller = Caller(api.key_ids["owner"], "owner", "owner")
     asked = JobSpec.model_validate(job_spec(dataset, **job))
     pricing = cast(PricingService, PlainPricing())
-    return service.quote(api.db, pricing, caller, asked, GpuWorkers(api.db, 60.0), records=records)
+    return Admission(api.db, pricing, Heads.of(api.settings)).quote(caller, asked, records)
 
 
 def registered(api: Api, data: str, declared: int) -> str:

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+from app.admission.memory import SORTED_SLOT_BYTES, MemoryEstimate, _places_bytes, check, estimate, least_bytes, warning
 from app.catalogue.optimizers import CATALOGUE
 from app.contracts import optimizers as specs
 from app.contracts.dataset_spec import Tensor
 from app.contracts.slots import PartSlots
 from app.db.engine import Database
 from app.errors import InvalidRequest
-from app.jobs.memory import SORTED_SLOT_BYTES, MemoryEstimate, _places_bytes, check, estimate, least_bytes, warning
 from app.privacy.numerics import PublicSizes, numerics_of
 from app.privacy.slots import unstated_slots
 from app.settings import Settings

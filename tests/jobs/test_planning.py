@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.admission.checks import check
+from app.admission.facts import DatasetFacts
 from app.contracts.dataset_spec import DatasetSpec
 from app.contracts.job_spec import AdaptiveNorm, JobSpec
 from app.errors import InvalidRequest
-from app.jobs.planning import plan
-from app.jobs.plans import DatasetFacts
 from app.privacy.derive import default_delta
 from app.privacy.pricing import price
 from app.privacy.releases import NoisyCount, NoisyScore
@@ -46,7 +46,7 @@ def spec_of(**changes: Any) -> JobSpec:
 
 
 def test_full_batch_divides_by_the_public_count() -> None:
-    made = plan(spec_of(), facts())
+    made = check(spec_of(), facts())
     assert (made.steps, made.expected_batch_size, made.sample_rate) == (50, 8000, 1.0)
     assert made.pricing is not None
     score = NoisyCount(account="holdout", noise_mu=0.05, sensitivity=1.0, times=1, records=2000)
@@ -56,10 +56,10 @@ def test_full_batch_divides_by_the_public_count() -> None:
 def test_steps_of_epochs_are_floored_as_everywhere() -> None:
     """Golden: 20 epochs of 50,000 at 512 are 1953 steps; 100 epochs of 25,000 at 64 are 39062."""
     poisson = {"kind": "poisson", "expected_batch_size": 512}
-    made = plan(spec_of(sampling=poisson, length={"epochs": 20}, evaluation=None), facts(50_000, 0, privacy=RDP))
+    made = check(spec_of(sampling=poisson, length={"epochs": 20}, evaluation=None), facts(50_000, 0, privacy=RDP))
     assert made.steps == 1953
     poisson = {"kind": "poisson", "expected_batch_size": 64}
-    made = plan(spec_of(sampling=poisson, length={"epochs": 100}, evaluation=None), facts(25_000, 0, privacy=RDP))
+    made = check(spec_of(sampling=poisson, length={"epochs": 100}, evaluation=None), facts(25_000, 0, privacy=RDP))
     assert made.steps == 39_062
 
 
@@ -67,7 +67,7 @@ def test_epochs_are_exact_in_decimal() -> None:
     """0.7 · 10 is 7 steps; in binary floating point it would be 6."""
     poisson = {"kind": "poisson", "expected_batch_size": 1}
     asked = spec_of(sampling=poisson, length={"epochs": 0.7}, evaluation=None, privacy=None)
-    made = plan(asked, facts(10, 0, privacy=PUBLIC))
+    made = check(asked, facts(10, 0, privacy=PUBLIC))
     assert made.steps == 7
 
 
@@ -117,18 +117,18 @@ REFUSED = [
 @pytest.mark.parametrize(("spec", "of", "pointer"), REFUSED, ids=[each[2] + str(i) for i, each in enumerate(REFUSED)])
 def test_refusals_point_at_what_to_change(spec: JobSpec, of: DatasetFacts, pointer: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        plan(spec, of)
+        check(spec, of)
     assert refused.value.members["errors"][0]["pointer"] == pointer
 
 
 def test_public_data_needs_no_privacy_and_has_no_price() -> None:
     for runtime in ({}, {"processes": 2}, {"processes": 2, "shard": "optimizer"}):
-        made = plan(spec_of(privacy=None, seed=7, runtime=runtime), facts(privacy=PUBLIC))
+        made = check(spec_of(privacy=None, seed=7, runtime=runtime), facts(privacy=PUBLIC))
         assert made.pricing is None
 
 
 def test_a_private_job_on_public_data_is_priced_but_scores_are_free() -> None:
-    made = plan(spec_of(), facts(privacy=PUBLIC))
+    made = check(spec_of(), facts(privacy=PUBLIC))
     assert made.pricing is not None
     assert made.pricing.releases == ()
 
@@ -158,14 +158,14 @@ def test_a_model_that_does_not_fit_the_data_is_refused(
     asked: dict[str, Any], data: dict[str, Any], features: int, pointer: str
 ) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        plan(spec_of(**asked), facts(width=features, **data))
+        check(spec_of(**asked), facts(width=features, **data))
     assert refused.value.members["errors"][0]["pointer"] == pointer
-    plan(spec_of(model=CNN), facts(width=784, **TENSOR))
-    plan(spec_of(model=MLP, clipping={"kind": "per_layer", "engine": "opacus"}), facts())
+    check(spec_of(model=CNN), facts(width=784, **TENSOR))
+    check(spec_of(model=MLP, clipping={"kind": "per_layer", "engine": "opacus"}), facts())
 
 
 def test_an_adaptive_norm_is_priced_with_its_count() -> None:
-    made = plan(spec_of(clipping={"kind": "adaptive", "max_grad_norm": 0.1}), facts())
+    made = check(spec_of(clipping={"kind": "adaptive", "max_grad_norm": 0.1}), facts())
     assert made.pricing is not None
     assert made.pricing.training.clipping == "adaptive" and made.pricing.training.adaptive == AdaptiveNorm()
     with pytest.raises(ValueError, match="adaptive"):
@@ -176,7 +176,7 @@ OF_USERS = RDP | {"unit": "user", "user_column": "u", "max_records_per_user": 5}
 
 
 def test_users_are_priced_as_units_with_all_their_records() -> None:
-    made = plan(spec_of(), facts(privacy=OF_USERS | {"filter": "gdp"}))
+    made = check(spec_of(), facts(privacy=OF_USERS | {"filter": "gdp"}))
     assert made.pricing is not None
     assert made.pricing.unit == "user" and made.pricing.training.records_per_unit == 5
     assert [each.records_per_unit for each in made.pricing.releases if isinstance(each, NoisyScore)] == [5]
@@ -184,7 +184,7 @@ def test_users_are_priced_as_units_with_all_their_records() -> None:
     answer = price(made.pricing)
     assert answer.mechanism is not None and answer.epsilon is not None
     assert answer.mechanism.unit == answer.epsilon.unit == answer.lines[0].epsilon.unit == "user"
-    one = plan(spec_of(), facts())
+    one = check(spec_of(), facts())
     assert one.pricing is not None
     alone = price(one.pricing)
     assert alone.epsilon is not None
@@ -193,13 +193,13 @@ def test_users_are_priced_as_units_with_all_their_records() -> None:
 
 def test_an_adaptive_norm_counts_records_and_is_refused_for_users() -> None:
     with pytest.raises(InvalidRequest) as refused:
-        plan(spec_of(clipping={"kind": "adaptive"}), facts(privacy=OF_USERS))
+        check(spec_of(clipping={"kind": "adaptive"}), facts(privacy=OF_USERS))
     assert refused.value.members["errors"][0]["pointer"] == "/clipping/kind"
 
 
 def test_groups_of_classes_cost_what_the_score_costs() -> None:
     grouped = {"on": "holdout", "noise_mu": 0.05, "groups": {"rare": [1]}}
-    made = plan(spec_of(evaluation=grouped), facts())
+    made = check(spec_of(evaluation=grouped), facts())
     assert made.pricing is not None
     (release,) = made.pricing.releases
     assert (
@@ -212,7 +212,7 @@ def test_groups_of_classes_cost_what_the_score_costs() -> None:
 
 def test_accuracy_and_loss_are_two_releases_each_charged() -> None:
     asked = {"on": "holdout", "noise_mu": 0.05, "metrics": ["accuracy", "loss"], "loss_bound": 0.5}
-    one, two = (plan(spec_of(evaluation=each), facts()) for each in (asked | {"metrics": ["accuracy"]}, asked))
+    one, two = (check(spec_of(evaluation=each), facts()) for each in (asked | {"metrics": ["accuracy"]}, asked))
     assert one.pricing is not None and two.pricing is not None
     assert [(r.what, r.sensitivity) for r in two.pricing.releases] == [("accuracy", 1.0), ("loss", 0.5)]
     charges = [price(each.pricing).charge.holdout for each in (one, two) if each.pricing]
@@ -226,41 +226,41 @@ def test_accuracy_and_loss_are_two_releases_each_charged() -> None:
 )
 def test_groups_that_are_private_or_no_classes_are_refused(asked: dict[str, Any], pointer: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        plan(spec_of(evaluation={"on": "holdout"} | asked), facts())
+        check(spec_of(evaluation={"on": "holdout"} | asked), facts())
     assert refused.value.members["errors"][0]["pointer"] == pointer
-    assert plan(spec_of(privacy=None, evaluation={"on": "holdout", "by_frequency": True}), facts(privacy=PUBLIC))
+    assert check(spec_of(privacy=None, evaluation={"on": "holdout", "by_frequency": True}), facts(privacy=PUBLIC))
 
 
 def test_a_scores_noise_is_known_before_the_job_runs() -> None:
-    made = plan(spec_of(evaluation={"on": "holdout", "noise_mu": 0.05}), facts(held_out=5000))
+    made = check(spec_of(evaluation={"on": "holdout", "noise_mu": 0.05}), facts(held_out=5000))
     assert [(each.name, each.std) for each in made.scores] == [("accuracy", pytest.approx(0.004))]
     assert made.warnings == ()
     groups = {"on": "holdout", "noise_mu": 0.05, "groups": {"a": [0], "b": [1]}, "metrics": ["loss"], "loss_bound": 4.0}
-    made = plan(spec_of(evaluation=groups), facts(held_out=5000))
+    made = check(spec_of(evaluation=groups), facts(held_out=5000))
     assert [(each.name, each.std) for each in made.scores] == [("loss", pytest.approx(0.016 * 3**0.5))]
-    assert plan(spec_of(evaluation=None), facts()).scores == ()
-    public = plan(spec_of(privacy=None), facts(privacy=PUBLIC))
+    assert check(spec_of(evaluation=None), facts()).scores == ()
+    public = check(spec_of(privacy=None), facts(privacy=PUBLIC))
     assert (public.scores, public.warnings) == ((), ())
 
 
 def test_a_score_that_its_noise_makes_meaningless_is_warned_of() -> None:
     """0.84 ± 0.20 fitted without a word. The noise_mu that the warning names is enough."""
-    made = plan(spec_of(evaluation={"on": "holdout", "noise_mu": 0.05}), facts(held_out=100))
+    made = check(spec_of(evaluation={"on": "holdout", "noise_mu": 0.05}), facts(held_out=100))
     (warning,) = made.warnings
     assert warning.startswith("accuracy is released with noise of about ± 0.2, too much to tell models apart")
     assert warning.endswith("noise_mu = 0.5 gives ± 0.02")
-    assert plan(spec_of(evaluation={"on": "holdout", "noise_mu": 0.5}), facts(held_out=100)).warnings == ()
+    assert check(spec_of(evaluation={"on": "holdout", "noise_mu": 0.5}), facts(held_out=100)).warnings == ()
 
 
 CYCLIC = {"kind": "cyclic", "batches": 20}
 
 
 def test_cyclic_batches_have_a_public_plan() -> None:
-    made = plan(spec_of(sampling=CYCLIC, length={"epochs": 2.5}), facts())
+    made = check(spec_of(sampling=CYCLIC, length={"epochs": 2.5}), facts())
     assert (made.steps, made.expected_batch_size, made.sample_rate) == (50, 400, 1.0)
     assert made.pricing is not None and made.pricing.training.cycle == 20 and made.pricing.training.participations == 3
     with pytest.raises(InvalidRequest, match="at most as many batches"):
-        plan(spec_of(sampling=CYCLIC), facts(train=19))
+        check(spec_of(sampling=CYCLIC), facts(train=19))
 
 
 @pytest.mark.parametrize(
@@ -270,13 +270,13 @@ def test_cyclic_batches_have_a_public_plan() -> None:
 def test_correlated_noise_that_gains_little_is_warned_of(sampling: dict[str, Any], decay: float, warned: bool) -> None:
     """A step's noise is taken back within 1/(1 − λ) steps: a record should not take part again before."""
     noise = {"kind": "correlated", "decay": decay}
-    made = plan(spec_of(sampling=sampling, noise=noise, optimizer={"kind": "dp_sgd", "learning_rate": 1.0}), facts())
+    made = check(spec_of(sampling=sampling, noise=noise, optimizer={"kind": "dp_sgd", "learning_rate": 1.0}), facts())
     assert any("gains little" in each for each in made.warnings) is warned
 
 
 def test_a_largest_batch_is_priced_at_the_enforced_bound() -> None:
     sampling = {"kind": "poisson", "expected_batch_size": 80, "largest_batch": 240}
-    made = plan(spec_of(sampling=sampling, length={"steps": 100}, evaluation=None), facts(privacy=RDP))
+    made = check(spec_of(sampling=sampling, length={"steps": 100}, evaluation=None), facts(privacy=RDP))
     assert made.pricing is not None and made.pricing.training.truncation is not None
     assert made.pricing.training.truncation.records == 2 * 8000 + 64
     rows = made.numerics.rows_per_pass
@@ -290,11 +290,11 @@ def test_a_largest_batch_is_priced_at_the_enforced_bound() -> None:
 def test_a_largest_batch_that_cuts_nothing_is_refused(batch: int, largest: int, says: str) -> None:
     sampling = {"kind": "poisson", "expected_batch_size": batch, "largest_batch": largest}
     with pytest.raises(InvalidRequest, match=says) as refused:
-        plan(spec_of(sampling=sampling, length={"steps": 100}, evaluation=None), facts(privacy=RDP))
+        check(spec_of(sampling=sampling, length={"steps": 100}, evaluation=None), facts(privacy=RDP))
     assert refused.value.members["errors"][0]["pointer"] == "/sampling/largest_batch"
 
 
 def test_a_largest_batch_at_the_bound_has_a_price() -> None:
     sampling = {"kind": "poisson", "expected_batch_size": 80, "largest_batch": 2 * 8000 + 64}
-    made = plan(spec_of(sampling=sampling, length={"steps": 100}, evaluation=None), facts(privacy=RDP))
+    made = check(spec_of(sampling=sampling, length={"steps": 100}, evaluation=None), facts(privacy=RDP))
     assert made.pricing is not None and price(made.pricing).epsilon is not None

@@ -10,7 +10,7 @@ from sqlalchemy import select
 from app.db.engine import Database
 from app.db.models import PriceCache
 from app.errors import LimitError
-from app.jobs.pricing import PricingService
+from app.pricing.service import PricingService
 from app.privacy import events
 from app.privacy.plans import CompareRequest
 from app.settings import Settings

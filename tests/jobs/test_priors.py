@@ -9,15 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.admission.checks import check
+from app.admission.choices import decided, levels_of, score_mu, with_rate
+from app.admission.study import check_study
 from app.contracts.hpo import Auto, LinearScaling, PrivateCount, Space, noise_mu_of
 from app.contracts.job_spec import JobSpec
 from app.db.engine import Database
 from app.db.models import Job
 from app.errors import InvalidRequest
-from app.jobs.planning import plan
-from app.jobs.priors import decided, levels_of, score_mu
-from app.jobs.rates import with_rate
-from app.jobs.studies import plan_study
 from app.privacy import pricing
 from app.privacy.gdp import mu_from_epsilon
 from tests.conftest import Api
@@ -103,7 +102,7 @@ def test_the_space_is_around_the_rules_rate(
     if sampling == "full_batch":
         space["steps"] = [steps[0], sum(steps)]
     sampled = {"sampling": POISSON, "length": {"steps": 40}} if sampling == "poisson" else {}
-    study = plan_study(search(epsilon, hpo=strategy | {"space": space}, **sampled), facts_of({"privacy": RDP}), None)
+    study = check_study(search(epsilon, hpo=strategy | {"space": space}, **sampled), facts_of({"privacy": RDP}), None)
     least, most = study.hpo.space.rates
     assert 0.0 < least < most
     assert most / least >= 8.9
@@ -116,11 +115,11 @@ def test_the_rate_of_one_run_with_everything_lies_within_the_space(sampling: str
     """Also under Poisson sampling, where σ of the space is a guess."""
     changes: dict[str, Any] = {"sampling": POISSON} if sampling == "poisson" else {}
     facts = facts_of({"privacy": RDP})
-    single = plan(search(hpo=None, **changes), facts)
+    single = check(search(hpo=None, **changes), facts)
     assert single.pricing is not None
     rate = with_rate(single, pricing.price(single.pricing)).spec.optimizer.rate
     hpo = {"space": {}} if sampling == "poisson" else {"space": {"steps": [15, 60]}}
-    study = plan_study(search(hpo=hpo, **changes), facts, None)
+    study = check_study(search(hpo=hpo, **changes), facts, None)
     least, most = study.bounds.r
     assert 2.0 * least < rate * 50 < most / 1.8
     assert math.log10(most / least) < 2.1
@@ -129,8 +128,8 @@ def test_the_rate_of_one_run_with_everything_lies_within_the_space(sampling: str
 def test_the_space_reaches_down_to_the_levels_that_are_named() -> None:
     """Levels far below the total have a smaller r."""
     facts, space = facts_of(GDP), {"steps": [15, 60]}
-    least, most = plan_study(search(hpo={"levels": [0.01, 0.02], "space": space}), facts, None).hpo.space.rates
-    own, top = plan_study(search(hpo={"space": space}), facts, None).hpo.space.rates
+    least, most = check_study(search(hpo={"levels": [0.01, 0.02], "space": space}), facts, None).hpo.space.rates
+    own, top = check_study(search(hpo={"space": space}), facts, None).hpo.space.rates
     assert most == top and least < own / 3.0
 
 
@@ -138,9 +137,9 @@ def test_without_a_rule_the_space_is_around_the_named_rate() -> None:
     for changes in ({"model": MLP, "clipping": {"kind": "automatic"}}, {"optimizer": {"kind": "dp_adambc"}}):
         optimizer = {"kind": "dp_sgd"} | changes.get("optimizer", {})
         named = search(**changes | {"optimizer": optimizer | {"learning_rate": 0.02}})
-        assert plan_study(named, facts_of(GDP), None).hpo.space.rates == (0.002, 0.2)
+        assert check_study(named, facts_of(GDP), None).hpo.space.rates == (0.002, 0.2)
         with pytest.raises(InvalidRequest) as refused:
-            plan_study(search(**changes), facts_of(GDP), None)
+            check_study(search(**changes), facts_of(GDP), None)
         assert refused.value.members["errors"][0]["pointer"] == "/hpo/space/learning_rate"
 
 
@@ -151,14 +150,14 @@ def test_numbers_stay_as_they_are() -> None:
         "score": {"kind": "private_count", "on": "train", "noise_mu": 0.01},
     }
     asked = search(hpo=said)
-    study = plan_study(asked, facts_of(GDP), None)
+    study = check_study(asked, facts_of(GDP), None)
     assert study.hpo == asked.hpo and study.spec == asked
 
 
 @pytest.mark.parametrize("epsilon", [0.05, 1.0, 8.0, 80.0])
 def test_the_defaults_divide_any_total(epsilon: float) -> None:
     """Levels, scores and the final run: it keeps most of the total."""
-    study = plan_study(search(epsilon), facts_of(GDP), None)
+    study = check_study(search(epsilon), facts_of(GDP), None)
     assert study.pricing is not None
     priced = price_once(study.pricing)
     assert ((priced.runs[-1].mu or 0.0) / mu_from_epsilon(epsilon, 1e-5)) ** 2 > 0.59

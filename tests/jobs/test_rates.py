@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from app.admission.choices import rule_of
 from app.contracts.job_spec import JobSpec
 from app.db.engine import Database
 from app.db.models import Job
-from app.jobs.rates import rule_of
 from tests.conftest import Api
 from tests.factories import add_dataset, job_spec
 from tests.jobs.test_api import RDP, get, post

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
+from app.admission.checks import check
+from app.admission.request import dataset_facts
 from app.contracts.job_spec import JobSpec
 from app.db.engine import Database
 from app.db.models import Attempt, Dataset, Job, LedgerEntry, Metric, table_of
 from app.ids import whole_second
 from app.jobs import repository
-from app.jobs.planning import plan
 from app.jobs.rendering import job_json, page_json
 from app.jobs.schemas import JobView
 from app.keys.service import Caller
@@ -36,7 +37,7 @@ def add(db: Database, dataset: str, number: int, **changes: Any) -> str:
     with db.write() as session:
         key = add_key(session)
     with db.read() as session:
-        planned = plan(spec, repository.dataset_facts(session, session.get_one(Dataset, dataset)))
+        planned = check(spec, dataset_facts(session, session.get_one(Dataset, dataset)))
     priced = price(planned.pricing) if planned.pricing else Price.nothing()
     with db.write() as session:
         return admit(session, Caller(key, "test", "admin"), planned, priced, f"once {number}")

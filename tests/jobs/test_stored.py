@@ -13,15 +13,16 @@ from typing import Any, cast
 
 import pytest
 
+from app.admission.facts import DatasetFacts
+from app.admission.hold import new_job
+from app.admission.price import price_one
+from app.admission.request import Limits, Request
 from app.catalogue.models import resolved
 from app.contracts.dataset_spec import DatasetSpec
 from app.contracts.job_spec import JobSpec
 from app.hpo.stored import StoredStudy
-from app.jobs import priced
-from app.jobs.plans import DatasetFacts
-from app.jobs.pricing import PricingService
-from app.jobs.rows import new_job
 from app.keys.service import Caller
+from app.pricing.service import PricingService
 from app.privacy.numerics import PLACES, Numerics
 from tests.factories import dataset_spec, slots_for
 from tests.hpo.conftest import PlainPricing
@@ -77,8 +78,9 @@ def stored(name: str) -> dict[str, str]:
 
 
 def columns_of(spec: JobSpec, facts: DatasetFacts) -> dict[str, Any]:
-    made = priced.price_plan(cast(PricingService, PlainPricing()), resolved(spec, facts.spec.task.kind), facts, None)
-    return new_job(Caller("key", "test", "admin"), *made, "once", "00").columns
+    spec = spec.model_copy(update={"model": resolved(spec.model, facts.spec.task.kind)})
+    priced = price_one(cast(PricingService, PlainPricing()), spec, facts, None)
+    return new_job(Request(Caller("key", "test", "admin"), spec, Limits()), priced, "once").columns
 
 
 def mechanisms_of(column: dict[str, Any] | None) -> list[dict[str, Any]]:

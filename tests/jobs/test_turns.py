@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 
 from app.errors import LimitError
-from app.jobs.turns import EXPENSIVE_S, FairTurns, Ticket
+from app.pricing.turns import EXPENSIVE_S, FairTurns, Ticket
 from app.sandbox import busy
 
 KEYS = "abcdefgh"

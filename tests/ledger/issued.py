@@ -11,23 +11,27 @@ from typing import Any, cast
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from app.admission.hold import hold
+from app.admission.price import price
+from app.admission.request import Limits, Request, Resolved, facts_for, side_facts
 from app.catalogue import models
 from app.contracts.base import Epsilon
 from app.contracts.job_spec import JobSpec
-from app.db.models import Certificate, Dataset, Job
-from app.jobs import priced, service
-from app.jobs.pricing import PricingService
+from app.db.models import Certificate, Job
+from app.grants import service as grants
+from app.jobs import steering
 from app.keys.service import Caller
 from app.ledger import certificates, checkpoints
 from app.ledger.heads import Heads
 from app.lifecycle.attempts import AttemptLog, Delivered
 from app.lifecycle.events import Number, Part
+from app.pricing.service import PricingService
 from app.privacy.canaries import Finding, coins, decoys, found
 from app.privacy.mechanism import MechanismConfig
 from app.privacy.numerics import NumericsReport
 from tests.datasets.conftest import Api, spec
 from tests.datasets.test_blocks import append, grant, retire, rows
-from tests.factories import NO_HEADS, add_dataset, add_key, admit, dataset_spec, job_spec, numerics
+from tests.factories import NO_HEADS, add_dataset, add_key, dataset_spec, job_spec, numerics
 from tests.hpo.conftest import PlainPricing, runs_of
 from tests.jobs.stored_cases import BATCHES, CASES, PUBLIC, RDP, SCALING, SPACE, job_of
 from tests.ledger.test_anchors import unheard
@@ -122,14 +126,14 @@ class Issuer:
         return job_id
 
     def _admitted(self, asked: JobSpec, dataset: str) -> str:
+        """Admits it as the service does; models' folders are not read, as their content is in the samples."""
         with self.db.read() as session:
-            row = session.get_one(Dataset, dataset)
-            facts = priced.facts_for(session, self.caller, row, asked)
-            side = priced.side_facts(session, self.caller, asked)
-        chosen = models.resolved(asked, facts.spec.task.kind)
-        planned, cost = priced.price_on_blocks(cast(PricingService, PlainPricing()), chosen, facts, side)
-        with self.db.write() as session:
-            return admit(session, self.caller, planned, cost, f"once {dataset}")
+            row, access = grants.find(session, self.caller, dataset, "train")
+            facts, side = facts_for(session, self.caller, row, asked), side_facts(session, self.caller, asked)
+        spec = asked.model_copy(update={"model": models.resolved(asked.model, facts.spec.task.kind)})
+        resolved = Resolved(Request(self.caller, asked, Limits()), spec, facts, side, access)
+        priced = price(cast(PricingService, PlainPricing()), resolved)
+        return hold(self.db, self.heads, resolved, priced, f"once {dataset}").id
 
     def _run(self, job_id: str, kind: str) -> None:
         """Plays all attempts of a job, or of a study's trials."""
@@ -142,7 +146,7 @@ class Issuer:
             for run in queued[:1] if kind == "cancelled study" else queued:
                 self._play(run.id, kind)
             if kind == "cancelled study":
-                service.cancel(self.db, self.caller, job_id, NO_HEADS)
+                steering.cancel(self.db, self.caller, job_id, NO_HEADS)
 
     def _play(self, job_id: str, kind: str) -> None:
         log = claimed(self.db, job_id)
@@ -155,7 +159,7 @@ class Issuer:
         assert log.start_block(1, last)
         log.record_digest(last, "00")
         if kind == "cancelled":
-            service.cancel(self.db, self.caller, job_id, NO_HEADS)
+            steering.cancel(self.db, self.caller, job_id, NO_HEADS)
             log.cancelled()
             return
         if kind == "failed":

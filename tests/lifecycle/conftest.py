@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
+from app.admission.checks import check
+from app.admission.request import dataset_facts
 from app.contracts.job_spec import JobSpec
 from app.db.engine import Database
 from app.db.models import Account, Dataset, Job
-from app.jobs import repository
-from app.jobs.planning import plan
 from app.keys.service import Caller
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.claims import claim
@@ -33,6 +33,9 @@ def backing(request: pytest.FixtureRequest) -> str:
 class PlainPricing:
     """The real prices, made in this process: the helper process has tests of its own."""
 
+    def of(self, _key_id: str) -> PlainPricing:
+        return self
+
     def price(self, request: PlanRequest) -> Price:
         return price(request)
 
@@ -47,7 +50,7 @@ def submit(db: Database) -> Submit:
             key = by or add_key(session)
         spec = JobSpec.model_validate(job_spec(dataset, **changes))
         with db.read() as session:
-            planned = plan(spec, repository.dataset_facts(session, session.get_one(Dataset, dataset)))
+            planned = check(spec, dataset_facts(session, session.get_one(Dataset, dataset)))
         priced = PlainPricing().price(planned.pricing) if planned.pricing else Price.nothing()
         with db.write() as session:
             return admit(session, Caller(key, "test", "admin"), planned, priced, once)

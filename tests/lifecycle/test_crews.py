@@ -13,7 +13,7 @@ from sqlalchemy import select, update
 from app.contracts.runtime import Runtime
 from app.db.engine import Database
 from app.db.models import Job, Outbox, Worker
-from app.jobs import service
+from app.jobs import steering
 from app.keys.service import Caller
 from app.lifecycle import crews
 from app.lifecycle.crews import Place, Pool
@@ -142,7 +142,7 @@ def test_releasing_wakes_the_workers_whose_gpus_were_borrowed(db: Database, queu
     assert sorted(woken) == sorted(waiting[:2]), "the gang, and one for each of two GPUs"
 
 
-@pytest.mark.parametrize("leave", [partial(service.cancel, heads=NO_HEADS), service.pause], ids=["cancel", "pause"])
+@pytest.mark.parametrize("leave", [partial(steering.cancel, heads=NO_HEADS), steering.pause], ids=["cancel", "pause"])
 def test_the_end_of_a_waiting_gang_wakes_the_workers_whose_gpus_were_kept(
     db: Database, queue: Queue, leave: Any
 ) -> None:

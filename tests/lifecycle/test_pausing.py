@@ -14,7 +14,7 @@ from app.db.engine import Database
 from app.db.models import ApiKey, Attempt, Job, JobEvent
 from app.errors import Conflict, ServiceError, StaleAttempt
 from app.ids import whole_second
-from app.jobs import repository, service
+from app.jobs import repository, steering
 from app.jobs.schemas import JobView
 from app.keys.service import Caller
 from app.ledger.verify import verify
@@ -32,15 +32,15 @@ ADMIN = Caller("key_admin", "admin", "admin")
 
 
 def pause(db: Database, job: str) -> None:
-    service.pause(db, ADMIN, job)
+    steering.pause(db, ADMIN, job)
 
 
 def resume(db: Database, job: str) -> None:
-    service.resume(db, ADMIN, job)
+    steering.resume(db, ADMIN, job)
 
 
 def cancel(db: Database, job: str) -> None:
-    service.cancel(db, ADMIN, job, NO_HEADS)
+    steering.cancel(db, ADMIN, job, NO_HEADS)
 
 
 def events(db: Database, job: str) -> list[str]:

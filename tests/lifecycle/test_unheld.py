@@ -9,7 +9,7 @@ from sqlalchemy import select
 
 from app.db.engine import Database
 from app.db.models import AuditEntry, LedgerEntry
-from app.jobs import service
+from app.jobs import steering
 from app.keys.service import Caller
 from app.ledger.verify import verify
 from app.lifecycle.sweeper import expire_all_leases, reap_expired
@@ -88,10 +88,10 @@ def test_a_cancel_and_a_lapse_end_it_too(db: Database, submit: Submit) -> None:
     first, second = submit(), submit()
     for each in (first, second):
         forget(db, each)
-    service.cancel(db, Caller(job_row(db, first).key_id, "test", "admin"), first, NO_HEADS)
+    steering.cancel(db, Caller(job_row(db, first).key_id, "test", "admin"), first, NO_HEADS)
     assert job_row(db, first).status == "failed"
     claimed(db, second)
-    service.cancel(db, Caller(job_row(db, second).key_id, "test", "admin"), second, NO_HEADS)
+    steering.cancel(db, Caller(job_row(db, second).key_id, "test", "admin"), second, NO_HEADS)
     expire_all_leases(db)
     assert reap_expired(db, 3) == 1
     assert job_row(db, second).status == "failed"

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
+from app.admission.hold import Held
+from app.admission.request import Limits
+from app.admission.service import Admission
 from app.contracts.job_spec import JobSpec
 from app.db.models import Job
-from app.jobs import service as jobs
+from app.jobs import steering as jobs
 from app.ledger import behind, blocks
 from app.ledger.accounts import filter_for
 from app.lifecycle.attempts import AttemptLog
@@ -82,14 +85,15 @@ class Jobs(Machine):
         if not self.agree(found, BUDGET if refuses else None):
             self.check_refusal(found, refuses or "", key, amounts)
             return
-        job_id, _ = found.result
+        job_id = found.result.id
         hold = state.hold(asked, key, amounts)
         state.jobs[job_id] = model.Job(hold, key, self.parts(job_id, amounts[0]), amounts[1] > 0, once)
         self.check_held(job_id, hold)
 
     def admitted(self, key: str, once: str, spec: JobSpec) -> Any:
         prices: Any = self.world.prices
-        return jobs.submit(self.db, prices, caller(key), spec, once, 10**6, self.world.heads)
+        admission = Admission(self.db, prices, self.world.heads, Limits(max_queued_jobs=10**6))
+        return admission.submit(caller(key), spec, once)
 
     def spec(self) -> JobSpec:
         state = self.state
@@ -138,7 +142,7 @@ class Jobs(Machine):
             return
         job = self.state.jobs[job_id]
         found = self.call("submit again", lambda: self.admitted(job.key, job.once, self.asked[job.once]))
-        if self.agree(found, None) and found.result != (job_id, None):
+        if self.agree(found, None) and found.result != Held(job_id):
             raise Divergence(f"the same request made another job, {found.result}")
 
     def steer(self, how: str, into: dict[str, str]) -> None:

@@ -53,6 +53,9 @@ class Prices:
 
     last: Price
 
+    def of(self, _key_id: str) -> Prices:
+        return self
+
     def price(self, request: PlanRequest) -> Price:
         self.last = _price(request.model_dump_json())
         return self.last

@@ -23,7 +23,7 @@ from app.contracts.optimizers import PublicSideSettings
 from app.contracts.sampling import Cyclic
 from app.contracts.slots import PartSlots, Slots
 from app.errors import PrivacyError
-from app.privacy.derive import PublicFacts, batch_of, check_agreement, delayed_of, rate_of
+from app.privacy.derive import PublicFacts, check_agreement, delayed_of
 from app.privacy.mechanism import MIN_POISSON_BLOCK_STEPS, MechanismConfig, TrainingMechanism
 from app.privacy.numerics import KEPT_BYTES, PLACES, Numerics, most_rows, numerics_of
 from app.privacy.slots import slots_of
@@ -106,13 +106,13 @@ class Plan:
     def sample_rate(self) -> float:
         """q."""
         charged = self.mechanism
-        return charged.training.sample_rate if charged else rate_of(self.spec, self.shape.records_train)
+        return charged.training.sample_rate if charged else self.spec.sampling.rate(self.shape.records_train)
 
     @property
     def expected_batch_size(self) -> int:
         """L, the divisor."""
         charged = self.mechanism
-        return charged.training.expected_batch_size if charged else batch_of(self.spec, self.shape.records_train)
+        return charged.training.expected_batch_size if charged else self.spec.sampling.batch(self.shape.records_train)
 
     @property
     def sparse(self) -> bool:

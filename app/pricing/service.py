@@ -1,6 +1,6 @@
 """Prices: computed by a few warm helper processes under time and memory limits, cached in the database by request.
 
-Keys take turns at the processes (app.jobs.turns). A key has at most one price fewer computed at a time than there are
+Keys take turns at the processes (turns.py). A key has at most one price fewer computed at a time than there are
 processes, and so have all keys together whose prices are expensive; the others wait, and a request is refused only if
 sixteen of the key's own wait already. A cached price never waits.
 
@@ -30,8 +30,8 @@ from app.db.engine import Database
 from app.db.models import PriceCache, table_of
 from app.errors import LimitError, ServiceError
 from app.ids import now
-from app.jobs.turns import FairTurns
 from app.lifecycle.measures import PRICES, PRICING_QUEUE, Measures
+from app.pricing.turns import FairTurns
 from app.privacy import questions
 from app.privacy.claims import ClaimRequest
 from app.privacy.plans import (

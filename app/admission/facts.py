@@ -1,4 +1,4 @@
-"""A planned job and a planned study, with the public facts about a data set that they depend on."""
+"""The public facts about a data set that an admission depends on."""
 
 from __future__ import annotations
 
@@ -8,18 +8,12 @@ from dataclasses import dataclass, replace
 from app.contracts.base import AccountName, Unit
 from app.contracts.dataset_spec import DatasetSpec, LastItemHoldout, SplitHoldout
 from app.contracts.filters import FilterName
-from app.contracts.hpo import Strategy
-from app.contracts.job_spec import Evaluation, JobSpec
 from app.contracts.slots import Slots
 from app.datasets.sizes import declared_slots, split_sizes, whole_of
-from app.hpo.rates import Resolved
-from app.hpo.space import Bounds
-from app.hpo.strategies import Slot
 from app.privacy.derive import ANY_FILTER, PublicFacts
-from app.privacy.numerics import Numerics, PublicSizes
-from app.privacy.plans import FilterChoice, PlanRequest, StudyRequest
+from app.privacy.numerics import PublicSizes
+from app.privacy.plans import FilterChoice
 from app.privacy.prices import Units
-from app.privacy.releases import NoisyScore, ScoreNoise
 from app.privacy.slots import added, slots_of
 
 
@@ -160,55 +154,3 @@ class DatasetFacts:
             slots=self.slots.train.units,
             filter=FilterChoice(kind=self.filter, order=self.order) if self.filter else ANY_FILTER,
         )
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A job, fixed in advance.
-
-    Attributes:
-        steps: T.
-        expected_batch_size: L, the divisor of every step.
-        sample_rate: q = L / records.
-        pricing: the request to the pricing process; None for a job without privacy on public data.
-        numerics: the shapes and number types of its computation.
-        resolved: the learning rate that "auto" stands for; None if the job named one.
-    """
-
-    spec: JobSpec
-    facts: DatasetFacts
-    steps: int
-    expected_batch_size: int
-    sample_rate: float
-    pricing: PlanRequest | None
-    numerics: Numerics
-    warnings: tuple[str, ...] = ()
-    study: StudyPlan | None = None  # set if the job is a study
-    resolved: Resolved | None = None
-
-    @property
-    def scores(self) -> tuple[ScoreNoise, ...]:
-        """The noisy scores that the job will release; a study's are the final trial's."""
-        releases = self.pricing.releases if self.pricing is not None else ()
-        return tuple(score for each in releases if isinstance(each, NoisyScore) for score in each.planned)
-
-
-@dataclass(frozen=True)
-class StudyPlan:
-    """A study, fixed in advance.
-
-    Attributes:
-        longest: the plan of the final trial at the space's largest point, which has the common part of all trials.
-        hpo: the study's settings.
-        slots: its trials, before their points are known.
-        evaluation: the trials' evaluation; None if there is none.
-        pricing: the request to the pricing process; None without privacy.
-    """
-
-    longest: Plan
-    spec: JobSpec
-    hpo: Strategy
-    bounds: Bounds
-    slots: list[Slot]
-    evaluation: Evaluation | None
-    pricing: StudyRequest | None

@@ -1,21 +1,27 @@
-"""Puts numbers in the place of what a search leaves "auto": bounds of η, levels, noise of scores, the search itself.
+"""Closes what a specification leaves "auto": the learning rate, and what a search begins with. Each by a rule.
 
-Nothing here has seen the data. With μ that of the whole total:
+Nothing here has seen the data. The learning rate follows from app.hpo.rates, once the price has fixed σ. Of a search,
+with μ that of the whole total:
 
     levels     the ε's of 0.15 μ and 0.3 μ: three pilots at each take 34 % of μ²
     noise_mu   200/records, a deviation of half a percent of the records; at most 0.1 μ, at least 0.001
     space      r = ηT (times C) from a third of the rule's r at the lowest level to three times that at the whole total;
                without a rule η is within a factor of ten of the rate that the job names
 
-The rule is that of `learning_rate: auto` (app.hpo.rates). In full batch σ = √T/μ. Under Poisson sampling σ follows from
-the limit μ ≈ q √(T (exp(1/σ²) − 1)), which is no guarantee and no price, but good enough for where to look.
+In full batch σ = √T/μ. Under Poisson sampling σ follows from the limit μ ≈ q √(T (exp(1/σ²) − 1)), which is no
+guarantee and no price, but good enough for where to look.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 from itertools import product
 
+from pydantic import ValidationError
+
+from app.admission.checks import Checked
+from app.admission.facts import DatasetFacts
 from app.contracts.hpo import (
     Auto,
     LinearScaling,
@@ -28,13 +34,17 @@ from app.contracts.hpo import (
     RandomK,
     Strategy,
 )
-from app.contracts.job_spec import Clipping, JobSpec
+from app.contracts.job_spec import Clipping, CnnModel, JobSpec, LinearModel, MlpModel
+from app.contracts.sampling import Cyclic
 from app.errors import InvalidRequest
-from app.jobs.plans import DatasetFacts
-from app.jobs.rates import Rule, rule_of
+from app.hpo.rates import CALIBRATED, NETWORKS, Constants, PublicNumbers, Resolved, Ruled, rate_of
+from app.hpo.tangents import tangent_length
 from app.privacy import derive
 from app.privacy.gdp import epsilon_from_mu, mu_from_epsilon
+from app.privacy.prices import Price
 
+WHERE = "/optimizer/learning_rate"
+NAMED = "`strategy: auto` runs no search here, and the job keeps the learning rate that it names."
 LEVELS = (0.15, 0.3)  # of the total's μ
 MANY = 3  # pilots of a level; more of them are cheaper ones, so that all together take no more
 DEVIATION = 0.005  # of the records: the noise of a score
@@ -47,6 +57,135 @@ NO_GAIN = (
     f"A search is not expected to gain: two levels with three pilots each would take "
     f"{100 * MANY * sum(each**2 for each in LEVELS):.0f} % of μ², and a rate from public numbers takes none."
 )
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How a job's rate follows from T, σ and C.
+
+    Attributes:
+        batch: L.
+        length, outputs, is_sparse: see PublicNumbers.
+        unmeasured: what the job has and no experiment had, though the rule is the same.
+    """
+
+    optimizer: Ruled
+    constants: Constants
+    batch: int
+    length: float
+    outputs: int
+    is_sparse: bool
+    unmeasured: tuple[str, ...] = ()
+
+    def rate(self, steps: int, sigma: float, max_grad_norm: float) -> Resolved:
+        """Returns the rate for T steps at σ and C."""
+        numbers = PublicNumbers(
+            steps=steps,
+            expected_batch_size=self.batch,
+            noise_multiplier=sigma,
+            max_grad_norm=max_grad_norm,
+            length=self.length,
+            outputs=self.outputs,
+            is_sparse=self.is_sparse,
+        )
+        found = rate_of(self.optimizer, numbers, self.constants)
+        if not self.unmeasured:
+            return found
+        because = f"{found.because}, without {' or '.join(self.unmeasured)}, which this job has"
+        return found.model_copy(update={"because": because})
+
+
+def with_rate(checked: Checked, priced: Price, more: str | None = None) -> Checked:
+    """Returns the job with a number as its learning rate, and with the reason if it was "auto".
+
+    Args:
+        more: to say besides.
+
+    Raises:
+        InvalidRequest: no rule is known for such a job, or its rate does not go with the weight decay.
+    """
+    spec = checked.spec
+    if spec.optimizer.learning_rate != "auto":
+        return checked if more is None else replace(checked, warnings=(*checked.warnings, f"{NAMED} {more}"))
+    rule = rule_of(spec, checked.facts)
+    if isinstance(rule, str):
+        raise InvalidRequest.at(WHERE, f"no rule for `auto` is known {rule}: give a number (docs/choosing.md)")
+    training = priced.mechanism.training if priced.mechanism else None
+    sigma, norm = (training.noise_multiplier, training.max_grad_norm) if training else (0.0, 1.0)
+    found = rule.rate(checked.steps, sigma, norm)
+    try:
+        optimizer = type(spec.optimizer).model_validate(
+            spec.optimizer.model_dump() | {"learning_rate": found.learning_rate}
+        )
+    except ValidationError as error:
+        why = error.errors()[0]["msg"].removeprefix("Value error, ")
+        detail = f"`auto` means {found.learning_rate:g} here ({found.because}); {why}: give a number"
+        raise InvalidRequest.at(WHERE, detail) from None
+    if more is not None:
+        found = found.model_copy(update={"because": f"{found.because}. {more}"})
+    return replace(checked, spec=spec.model_copy(update={"optimizer": optimizer}), resolved=found)
+
+
+def rule_of(spec: JobSpec, facts: DatasetFacts) -> Rule | str:
+    """Returns the rule for a job's learning rate; where nothing like it was tried, says where: "for regression"."""
+    model, optimizer = spec.model, spec.optimizer
+    if not isinstance(model, LinearModel | MlpModel | CnnModel):
+        return f"for a `{model.kind}` model"
+    if not isinstance(optimizer, Ruled):
+        return f"for the optimizer `{optimizer.kind}`"
+    length = tangent_length(model, _inputs(model, facts), _length(model, facts))
+    untried = _untried(spec, facts)
+    if length is None or untried is not None:
+        return untried or f"for the network `{getattr(model, 'preset', model.kind)}`"
+    return Rule(
+        optimizer=optimizer,
+        constants=CALIBRATED if isinstance(model, LinearModel) else NETWORKS,
+        batch=spec.sampling.batch(facts.records_train),
+        length=length,
+        outputs=facts.outputs,
+        is_sparse=isinstance(model, LinearModel) and model.is_sparse(facts.is_sparse),
+        unmeasured=_unmeasured(spec),
+    )
+
+
+def _unmeasured(spec: JobSpec) -> tuple[str, ...]:
+    optimizer, dropout = spec.optimizer, getattr(spec.model, "dropout", 0.0)
+    has = {
+        "`averaging`": optimizer.averaging is not None,
+        "a `schedule`": optimizer.schedule.kind != "constant",
+        "`dropout`": dropout > 0.0,
+        "`augmentation`": spec.augmentation is not None,
+    }
+    return tuple(name for name, there in has.items() if there)
+
+
+def _untried(spec: JobSpec, facts: DatasetFacts) -> str | None:
+    """Returns what no experiment had, of the models and optimizers with a rule."""
+    is_linear = isinstance(spec.model, LinearModel)
+    clipping = spec.clipping.kind if spec.clipping is not None else "flat"
+    if not facts.spec.task.is_classification:
+        return "for regression"
+    if facts.records_per_unit > 1:
+        return "where a user has several records"
+    if clipping != "flat" and not (is_linear and clipping == "per_layer"):  # a linear model is one layer
+        return f"for `{clipping}` clipping"
+    if spec.privacy is None and not is_linear:
+        return "for a network without privacy"
+    if isinstance(spec.sampling, Cyclic):
+        return "for `cyclic` batches"
+    return None if spec.noise is None else "with correlated noise"
+
+
+def _inputs(model: LinearModel | MlpModel | CnnModel, facts: DatasetFacts) -> int:
+    return model.inputs(facts.features) if isinstance(model, LinearModel) else facts.features
+
+
+def _length(model: LinearModel | MlpModel | CnnModel, facts: DatasetFacts) -> float:
+    """About ‖x‖ of what the model reads."""
+    extractor = model.extractor if isinstance(model, LinearModel) else None
+    if extractor is not None:
+        return extractor.length or math.sqrt(_inputs(model, facts)) / 2.0
+    return facts.spec.features.length(facts.features)
 
 
 def decided(spec: JobSpec, facts: DatasetFacts) -> tuple[JobSpec, str | None]:
@@ -129,7 +268,7 @@ def rates_of(spec: JobSpec, hpo: Strategy, facts: DatasetFacts, mu: float | None
     if isinstance(rule, str):
         return _around_named(spec, rule)
     clip = (spec.clipping or Clipping()).max_grad_norm if spec.privacy is not None else 1.0
-    planned = derive.steps_of(spec, facts.records_train)
+    planned = spec.length.total(spec.sampling.steps_an_epoch(facts.records_train))
     steps, norms = hpo.space.steps or (planned, planned), hpo.space.max_grad_norm or (clip, clip)
     products = []  # ηTC by the rule, at each end of the privacy of trials and of T and C
     for each, length, norm in product({_least_mu(hpo, mu, delta), mu}, set(steps), set(norms)):
@@ -182,7 +321,7 @@ def _sigma(spec: JobSpec, facts: DatasetFacts, steps: int, mu: float) -> float:
     """Returns about the σ of a trial with this much privacy."""
     if not spec.sampling.is_sampled:
         return math.sqrt(steps) / mu
-    ratio = mu / (derive.rate_of(spec, facts.records_train) * math.sqrt(steps))
+    ratio = mu / (spec.sampling.rate(facts.records_train) * math.sqrt(steps))
     return 1.0 / math.sqrt(math.log1p(ratio**2))
 
 

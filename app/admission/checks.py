@@ -1,4 +1,4 @@
-"""Turns a JobSpec and a data set's PUBLIC numbers into a checked plan with a request to price.
+"""The rules of a job: whether a specification goes with its data set's public numbers, and what it then computes.
 
 Nothing here has seen the data. app.privacy.derive derives the mechanism, which decides both execution and charge.
 """
@@ -7,39 +7,78 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 
+from app.admission.facts import DatasetFacts
 from app.catalogue import models, optimizers
 from app.contracts import filters
+from app.contracts.audit import WORDS, Audit
+from app.contracts.augmentation import Augmentation, Crop, Erase, Transform
+from app.contracts.cnn import MOST_NUMBERS
 from app.contracts.dataset_spec import (
     Interactions,
     LanguageModelTask,
     LastItemHoldout,
 )
 from app.contracts.hf import HfModel
-from app.contracts.job_spec import Evaluation, JobSpec, LinearModel, TransformerRecModel
+from app.contracts.job_spec import CnnModel, Evaluation, JobSpec, LinearModel, TransformerRecModel
 from app.contracts.metrics import rule_of
-from app.contracts.optimizers import PublicSideSettings
+from app.contracts.model_settings import ImageForm, RecordSizes
+from app.contracts.optimizers import AdaDps, Dp2Settings, PublicSideSettings, ScaleThenPrivatize
 from app.contracts.sampling import Cyclic, Poisson
 from app.errors import InvalidRequest
-from app.jobs import auditing, augmenting
-from app.jobs.plans import DatasetFacts, Plan
+from app.hpo.rates import Resolved
 from app.privacy import derive
 from app.privacy.mechanism import MIN_POISSON_BLOCK_STEPS
-from app.privacy.numerics import numerics_of
-from app.privacy.releases import READABLE
+from app.privacy.numerics import Numerics, numerics_of
+from app.privacy.plans import PlanRequest
+from app.privacy.releases import READABLE, NoisyScore, ScoreNoise
+
+MOST_CANARY_NUMBERS = 2**26  # of all canaries: an attempt holds them in memory, 4 bytes each
+AUGMENTATION = "/augmentation"
 
 
-def plan(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None = None) -> Plan:
-    """Checks a spec against its data set and fixes the plan.
+@dataclass(frozen=True)
+class Checked:
+    """A job that goes with its data set, fixed in advance.
+
+    Attributes:
+        steps: T.
+        expected_batch_size: L, the divisor of every step.
+        sample_rate: q = L / records.
+        pricing: the request to the pricing process; None for a job without privacy on public data.
+        numerics: the shapes and number types of its computation.
+        resolved: the learning rate that "auto" stands for; None if the job named one.
+    """
+
+    spec: JobSpec
+    facts: DatasetFacts
+    steps: int
+    expected_batch_size: int
+    sample_rate: float
+    pricing: PlanRequest | None
+    numerics: Numerics
+    warnings: tuple[str, ...] = ()
+    resolved: Resolved | None = None
+
+    @property
+    def scores(self) -> tuple[ScoreNoise, ...]:
+        """The noisy scores that the job will release; a study's are the final trial's."""
+        releases = self.pricing.releases if self.pricing is not None else ()
+        return tuple(score for each in releases if isinstance(each, NoisyScore) for score in each.planned)
+
+
+def check(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None = None) -> Checked:
+    """Checks a specification against its data set.
 
     Args:
-        side: the data set of its optimizer's side information, if any; the plan's spec names it by id.
+        side: the data set of its optimizer's side information, if any; the result's specification names it by id.
 
     Raises:
         InvalidRequest: with a pointer to what to change.
     """
     records = facts.records_train
-    batch = derive.batch_of(spec, records)
+    batch = spec.sampling.batch(records)
     if batch > records:
         detail = f"the batch is larger than the training part: use at most {records} (its public record count)"
         raise InvalidRequest.at("/sampling/expected_batch_size", detail)
@@ -47,25 +86,26 @@ def plan(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None = None) -
         detail = f"there are only {records} records: ask for at most as many batches"
         raise InvalidRequest.at("/sampling/batches", detail)
     _check_largest_batch(spec, records, facts.slots.train.units)
-    auditing.check(spec, facts)
+    _check_audit(spec, facts)
     _check_privacy(spec, facts)
     _check_processes(spec)
     _check_model(spec, facts)
     _check_re_attention(spec, facts)
     _check_center(spec, facts)
-    augmenting.check(spec, facts)
+    _check_augmentation(spec, facts)
     spec = _with_side(spec, facts, side)
-    steps = derive.steps_of(spec, records)
-    unfit = optimizers.refusal(spec, steps)
-    if unfit is not None:
-        raise InvalidRequest.at(*unfit)
+    steps = spec.length.total(spec.sampling.steps_an_epoch(records))
     if spec.privacy is not None and spec.sampling.is_sampled and steps < MIN_POISSON_BLOCK_STEPS:
         least = f"a Poisson-sampled job needs at least {MIN_POISSON_BLOCK_STEPS}, to hide single steps' times"
         raise InvalidRequest.at("/length", f"that is {steps} steps: {least}")
     _check_evaluation(spec, facts, steps)
+    warnings = _warnings(spec, facts)
+    unfit = optimizers.refusal(spec, steps)
+    if unfit is not None:
+        raise InvalidRequest.at(*unfit)
     numerics = numerics_of(spec, facts.sizes, facts.spec.features)
-    pricing, rate = derive.plan_request(spec, facts.public), derive.rate_of(spec, records)
-    return Plan(spec, facts, steps, batch, rate, pricing, numerics, _warnings(spec, facts))
+    asked, rate = derive.plan_request(spec, facts.public), spec.sampling.rate(records)
+    return Checked(spec, facts, steps, batch, rate, asked, numerics, warnings)
 
 
 def _check_largest_batch(spec: JobSpec, records: int, slots: int) -> None:
@@ -236,7 +276,7 @@ def _check_center(spec: JobSpec, facts: DatasetFacts) -> None:
 def _warnings(spec: JobSpec, facts: DatasetFacts) -> tuple[str, ...]:
     """Warns of an audit that costs accuracy, of correlated noise that gains nothing, and of scores that clipping makes
     less informative than they seem."""
-    return (*auditing.cost(spec, facts), *_gainless_noise(spec), *_of_scores(spec, facts))
+    return (*_audit_cost(spec, facts), *_gainless_noise(spec), *_of_scores(spec, facts))
 
 
 def _gainless_noise(spec: JobSpec) -> tuple[str, ...]:
@@ -273,3 +313,142 @@ def _beyond_bound(evaluation: Evaluation, facts: DatasetFacts) -> tuple[str, ...
     bound = evaluation.sensitivities(classes=facts.outputs > 1).get("loss")
     said = facts.spec.task.clipped(bound, facts.rows[1]) if bound is not None else None
     return (said,) if said is not None else ()
+
+
+def _check_audit(spec: JobSpec, facts: DatasetFacts) -> None:
+    """Which jobs can be audited by canaries of their own."""
+    if spec.audit is None:
+        return
+    why = _audit_refusal(spec, facts)
+    if why is not None:
+        raise InvalidRequest.at("/audit", f"{why}: leave `audit` out")
+    if spec.audit.kind == "gradients":
+        _check_gradient_canaries(spec)
+    else:
+        _check_record_canaries(spec, spec.audit, facts)
+
+
+def _audit_cost(spec: JobSpec, facts: DatasetFacts) -> tuple[str, ...]:
+    """Warns of canaries that the model trains on."""
+    if spec.audit is None or not spec.audit.trained:
+        return ()
+    included, unit = spec.audit.canaries / 2.0, "user" if facts.unit == "user" else "record"
+    share = 100.0 * included / (included + facts.records_train)
+    return (
+        f"about half of the {spec.audit.canaries} canaries train like {unit}s, beside {facts.records_train} declared "
+        f"ones: {share:.2g} % of what the model learns from is random, so its scores will be lower. Canaries of kind "
+        "`gradients` leave the model as it is",
+    )
+
+
+def _audit_refusal(spec: JobSpec, facts: DatasetFacts) -> str | None:
+    if not facts.is_private or spec.privacy is None:
+        return "canaries test what a certificate claims, and a job on public data has none"
+    if isinstance(spec.sampling, Poisson) and spec.sampling.largest_batch is not None:
+        return "with `largest_batch` canaries would take records' places in a full batch"
+    return None
+
+
+def _check_gradient_canaries(spec: JobSpec) -> None:
+    why = None
+    if isinstance(spec.optimizer, PublicSideSettings):
+        why = f"`{spec.optimizer.kind}` takes public gradients, which have no coordinate of a canary"
+    elif spec.runtime.shard != "none":
+        why = "`runtime.shard` divides tensors among processes, and the canaries' belongs to all of them"
+    if why is not None:
+        detail = f'{why}: ask for canaries of kind "records", or leave `audit` out'
+        raise InvalidRequest.at("/audit", detail)
+
+
+def _check_record_canaries(spec: JobSpec, audit: Audit, facts: DatasetFacts) -> None:
+    if audit.canaries > facts.records_train:
+        detail = (
+            f"{audit.canaries} canaries of kind `records` are more than the {facts.records_train} declared "
+            f"{'users' if facts.unit == 'user' else 'records'}: the model would learn mostly noise. Ask for at most as "
+            'many, or for the kind "gradients"'
+        )
+        raise InvalidRequest.at("/audit/canaries", detail)
+    numbers = _canary_numbers(spec, facts)
+    if audit.canaries * numbers > MOST_CANARY_NUMBERS:
+        detail = (
+            f"{audit.canaries} canaries of {numbers} numbers each do not fit in an attempt's memory: ask for at most "
+            f"{MOST_CANARY_NUMBERS // numbers}"
+        )
+        raise InvalidRequest.at("/audit/canaries", detail)
+
+
+def _canary_numbers(spec: JobSpec, facts: DatasetFacts) -> int:
+    """How many numbers an attempt keeps of one synthetic record, at most."""
+    model = spec.model
+    if isinstance(model, LinearModel):
+        return WORDS if model.is_sparse(facts.is_sparse) else model.inputs(facts.features)
+    length = getattr(model, "max_length", 1)  # of a recommender's or a language model's sequences
+    return int(length) + 1 if facts.spec.task.of_interactions else max(int(length) + 1, facts.features)
+
+
+def _check_augmentation(spec: JobSpec, facts: DatasetFacts) -> None:
+    """Where a record's views are averaged exactly, and its transforms fit what the model reads."""
+    if spec.augmentation is None:
+        return
+    _check_viewed(spec, facts)
+    form = spec.model.pixels()
+    for place, each in enumerate(spec.augmentation.transforms):
+        _check_transform(each, form, f"{AUGMENTATION}/transforms/{place}")
+    _check_views(spec, spec.augmentation, facts)
+
+
+def _check_viewed(spec: JobSpec, facts: DatasetFacts) -> None:
+    model = spec.model
+    if isinstance(model, CnnModel) or (isinstance(model, HfModel) and facts.spec.task.is_classification):
+        return
+    if isinstance(model, LinearModel) and model.is_sparse(facts.is_sparse):
+        _check_undivided(spec)
+        return
+    needs = (
+        "augmentation is for `cnn` models, `hf` models that classify images or texts, and `linear` models of hashed "
+        "words"
+    )
+    if isinstance(model, LinearModel) and model.extractor is not None:
+        detail = f"an extractor's features are made once for each record, so a record has one view: {needs}"
+    elif facts.spec.task.of_interactions:
+        detail = f"no transform of ratings and sequences of items is known: {needs}"
+    elif isinstance(model, HfModel):
+        detail = f"a language model would learn to write the changed text: {needs}"
+    else:
+        detail = f"a `{model.kind}` model does not know which of a record's numbers are pixels or words: {needs}"
+    raise InvalidRequest.at(AUGMENTATION, detail)
+
+
+def _check_undivided(spec: JobSpec) -> None:
+    """The norm of a linear model's mean over views has a rule for undivided gradients alone."""
+    if isinstance(spec.optimizer, Dp2Settings | ScaleThenPrivatize | AdaDps):
+        detail = (
+            f"`{spec.optimizer.kind}` divides gradients before the clip, and a linear model's views have no rule for "
+            "that: use `dp_sgd` or `dp_adam`, or leave `augmentation` out"
+        )
+        raise InvalidRequest.at("/optimizer/kind", detail)
+
+
+def _check_transform(transform: Transform, form: ImageForm | None, where: str) -> None:
+    if transform.of_images != (form is not None):
+        fitting = "`drop_words`" if form is None else "`crop`, `flip` and `erase`"
+        reads = "texts" if form is None else "images"
+        raise InvalidRequest.at(f"{where}/kind", f"this model reads {reads}: use {fitting}")
+    if form is None:
+        return
+    side = min(form.height, form.width)
+    if isinstance(transform, Crop) and transform.padding >= side:
+        raise InvalidRequest.at(f"{where}/padding", f"images of {side} pixels move by at most {side - 1}: lower it")
+    if isinstance(transform, Erase) and transform.side > side:
+        raise InvalidRequest.at(f"{where}/side", f"the images have {side} pixels: erase at most as many")
+
+
+def _check_views(spec: JobSpec, asked: Augmentation, facts: DatasetFacts) -> None:
+    """A pass holds all views of a record at once."""
+    held = spec.model.held(RecordSizes(facts.features, facts.outputs, facts.is_sparse, 1))
+    if held is not None and held <= MOST_NUMBERS < held * asked.views:
+        detail = (
+            f"a pass would hold {held * asked.views} numbers for the views of one record; at most {MOST_NUMBERS} are "
+            f"allowed: ask for at most {MOST_NUMBERS // held} views"
+        )
+        raise InvalidRequest.at(f"{AUGMENTATION}/views", detail)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 
+from app.admission.checks import Checked
+from app.admission.facts import DatasetFacts
 from app.catalogue.models import Layer, layers
 from app.contracts.base import Document
 from app.contracts.hf import HfModel
@@ -16,7 +18,6 @@ from app.contracts.memory import in_memory, record_bytes
 from app.contracts.model_settings import RecordSizes
 from app.contracts.sampling import Cyclic
 from app.errors import InvalidRequest
-from app.jobs.plans import DatasetFacts, Plan
 from app.privacy.numerics import BYTES, KEPT_BYTES, PASS_BYTES, Numerics, PublicSizes
 
 NUMBER_BYTES = 8  # parameters are in float64, totals in float64 or int64
@@ -55,9 +56,9 @@ class MemoryEstimate(Document):
     records_bytes: int
 
 
-def of_plan(planned: Plan) -> MemoryEstimate:
-    """The memory of a planned job; of a study, of its final trial."""
-    return estimate(planned.spec, planned.facts.sizes, planned.facts.rows, planned.numerics)
+def of_job(job: Checked) -> MemoryEstimate:
+    """The memory of a job; of a study, of its final trial."""
+    return estimate(job.spec, job.facts.sizes, job.facts.rows, job.numerics)
 
 
 def estimate(spec: JobSpec, sizes: PublicSizes, rows: tuple[int, int], numerics: Numerics) -> MemoryEstimate:
