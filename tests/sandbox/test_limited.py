@@ -388,6 +388,7 @@ def test_each_format_is_read_by_a_process_that_sees_its_file_alone(
     file, out = files.write(tmp_path / f"d.{format}", format, files.number_rows(50)), tmp_path / "out"
     out.mkdir()
     request = {"spec": files.spec(format, records=50), "file": str(file), "holdout_file": None, "output_dir": str(out)}
-    rest = {"keys": files.KEYS, "max_unpacked_bytes": 2**28, "opens": {}, "seal": None}
+    limits = {"max_unpacked_bytes": 2**28, "max_unpack_ratio": 1e9, "reserve_bytes": 0}
+    rest = {"keys": files.KEYS, "opens": {}, "seal": None} | limits
     found = Parsers(settings).parse(ParseRequest.model_validate(request | rest))
     assert found.counts.train == 50 and source.files == [Policy((file,), (out,))]
