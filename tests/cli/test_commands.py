@@ -28,7 +28,7 @@ def test_a_data_set_is_shown_with_its_budget(cli: Cli, dataset: str) -> None:
     assert shown.exit_code == 0, shown.output
     assert "cap ε = 8 (δ = 1e-05, gdp, one example added or removed)" in shown.output
     assert dataset in cli("datasets", "list").output
-    assert [each["name"] for each in cli.json("datasets", "list")] == [dataset]
+    assert dataset in [each["name"] for each in cli.json("datasets", "list")]
 
 
 def test_optimizers_are_listed_with_their_settings(cli: Cli) -> None:
@@ -95,13 +95,15 @@ def test_a_preset_is_submitted_as_it_is(cli: Cli, dataset: str) -> None:
 
 
 def test_a_job_is_submitted_listed_and_cancelled(cli: Cli, dataset: str, job_file: str) -> None:
+    before = cli.json("ledger", "show", dataset)["accounts"]["train"]["held"]
     job = cli.json("jobs", "submit", job_file, "--idempotency-key", "once")
     assert cli.json("jobs", "submit", job_file, "--idempotency-key", "once")["id"] == job["id"]
     assert job["id"] in cli("jobs", "list", "--dataset", dataset, "--status", "queued").output
     assert [each["id"] for each in cli.json("jobs", "list", "--search", job["id"], "--sort", "name")] == [job["id"]]
     assert cli.json("jobs", "list", "--search", "no such name") == []
     assert job["id"] in cli("jobs", "show", job["id"]).output
-    assert cli.json("ledger", "show", dataset)["accounts"]["train"]["held"] == job["quote"]["charge"]["train"]
+    held = cli.json("ledger", "show", dataset)["accounts"]["train"]["held"]
+    assert held - before == job["quote"]["charge"]["train"]
     assert "is cancelled" in cli("jobs", "cancel", job["id"]).output
     assert "cancelled" in cli("jobs", "events", job["id"]).output
     kinds = [each["kind"] for each in cli.json("ledger", "entries", dataset, "--job", job["id"])]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -180,9 +181,12 @@ def test_a_file_that_is_read_in_the_background_shows_how_far_it_is(whole: Whole,
     assert "The file is read" in browser.get(f"/dashboard/live/readings/{ready.id}").text
 
 
-def test_a_large_file_has_arrived_before_it_is_read(whole: Whole, signed_in: SignedIn, tmp_path: Path) -> None:
+def test_a_large_file_has_arrived_before_it_is_read(
+    signed_in: SignedIn, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     browser = signed_in("owner")
     state = browser.client.app.state  # type: ignore[attr-defined]
+    request.addfinalizer(partial(setattr, state, "settings", state.settings))
     state.settings = state.settings.model_copy(update={"read_at_once_bytes": 10})
     spec = dataset_spec(name="large", features={"kind": "columns", "columns": ["age", "height"]})
     files = {"spec": (None, json.dumps(spec)), "file": ("people.csv", table(tmp_path / "people.csv", 20).read_bytes())}
