@@ -245,6 +245,16 @@ class Settings(BaseSettings):
     attempt_memory_bytes: int | None = Field(
         None, ge=2**28, description="Memory limit of an attempt's process; none: nine tenths of the machine's."
     )
+    attempt_uid: int | None = Field(
+        None,
+        ge=1,
+        lt=2**32 - 1,
+        description="User of attempts and predictions; the worker then needs CAP_SETUID, CAP_SETGID and CAP_KILL; "
+        "none: the worker's own.",
+    )
+    attempt_gid: int | None = Field(
+        None, ge=1, lt=2**32 - 1, description="Their only group, in which the worker is too; set it with the user."
+    )
     max_attempts: int = Field(
         5,
         description="Attempts of one job that may crash before it fails. Ten times as many lapsed leases fail it, too.",

@@ -13,6 +13,7 @@ import os
 import select
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -26,6 +27,7 @@ from app.processes import loading
 from app.settings import Settings
 from scrimp_server.children import Child, stop
 from worker.attempt.devices import DevicesError, on_this_machine
+from worker.attempt.user_checks import UserError, require, user_of
 
 READY_TIMEOUT_S = 60.0
 # Celery checks every two seconds if it must stop; a running attempt is ended and its job queued again.
@@ -37,6 +39,7 @@ BACKLOG = 512
 # A child that fails this often in its first seconds will not start by retrying.
 MAX_FAILED_STARTS = 3
 PUBLIC_KEY_FILE = "signing_key.pub"
+PROGRAM = Path(__file__).resolve().parents[1]
 
 
 class ServeError(Exception):
@@ -64,7 +67,7 @@ def worker_lines() -> list[WorkerLine]:
     """One worker's process for each device of SCRIMP_DEVICES. Those of several GPUs are a crew.
 
     Raises:
-        ServeError: a device is not there, or the GPUs cannot be asked for.
+        ServeError: a device is not there, or the GPUs cannot be asked for; or attempts cannot have a user of their own.
     """
     from app.lifecycle.broker import queues_of  # loads Celery's transports, which takes a while
 
@@ -73,6 +76,7 @@ def worker_lines() -> list[WorkerLine]:
         devices = on_this_machine(settings.devices)
     except DevicesError as error:
         raise ServeError(str(error)) from None
+    _require_user(settings)
     celery = [*PYTHON, "celery", "--quiet", "--app", "worker.celery_app", "worker"]
     plain = [
         "--pool",
@@ -95,6 +99,24 @@ def worker_lines() -> list[WorkerLine]:
         )
         for device in devices
     ]
+
+
+def _require_user(settings: Settings) -> None:
+    """Checks that attempts can run as the user that the settings name, with a process of that user."""
+    try:
+        user = user_of(settings)
+        if user is None:
+            return
+        require(user, settings)
+    except UserError as error:
+        raise ServeError(str(error)) from None
+    from worker.attempt.sandbox import default_memory_bytes, probe
+
+    try:
+        probe(default_memory_bytes(), user)
+    except (subprocess.SubprocessError, ValueError) as error:
+        rights = f"user {user.uid}, group {user.gid} must be able to read {sys.prefix} and {PROGRAM}"
+        raise ServeError(f"no process can run as SCRIMP_ATTEMPT_UID ({error}): {rights}") from None
 
 
 def work() -> int:

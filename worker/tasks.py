@@ -34,6 +34,7 @@ from worker.attempt.devices import on_this_machine
 from worker.attempt.fork_server import ForkServer
 from worker.attempt.sandbox import default_memory_bytes, probe
 from worker.attempt.supervisor import STOPPING, run_attempt
+from worker.attempt.user_checks import user_of
 from worker.celery_app import app
 from worker.predicting.supervise import predict
 
@@ -70,7 +71,7 @@ def _measures() -> Measures:
 
 @cache
 def _fork_server() -> ForkServer:
-    return ForkServer(get_settings().attempt_memory_bytes, _device())
+    return ForkServer(get_settings().attempt_memory_bytes, _device(), user_of(get_settings()))
 
 
 def _kinds() -> frozenset[Kind]:
@@ -95,7 +96,7 @@ def _member() -> Member | None:
 def _sandbox() -> Sandbox | None:
     """Probes once how attempts on this worker are confined; None if the probe fails."""
     try:
-        found = probe(get_settings().attempt_memory_bytes or default_memory_bytes())
+        found = probe(get_settings().attempt_memory_bytes or default_memory_bytes(), user_of(get_settings()))
     except (OSError, SubprocessError, ValueError) as error:
         logger.error("the attempt sandbox cannot be probed: %s", type(error).__name__)
         return None

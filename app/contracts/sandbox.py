@@ -15,6 +15,7 @@ class Sandbox(Document):
         landlock: only the interpreter, libraries and the attempt's own files of the file system are visible.
         network: `loopback`: an empty network, and System V's memory, of its own; `none`: no socket can be made;
             `host`: open.
+        uid: the user of attempts, if it is not the worker's.
         memory_limit_bytes: the limit of its cgroup, or of its data segment (RLIMIT_DATA).
     """
 
@@ -22,3 +23,4 @@ class Sandbox(Document):
     landlock: bool
     network: Literal["loopback", "none", "host"]
     memory_limit_bytes: int
+    uid: int | None = None

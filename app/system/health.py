@@ -45,6 +45,8 @@ def checks(db: Database, settings: Settings) -> dict[str, str]:
         ("clock", _clock),
         ("ledger", _ledger),
     )
+    if settings.attempt_uid is not None:
+        named += (("attempts", _attempts),)
     found: dict[str, str] = {}
     for name, check in named:
         try:
@@ -157,6 +159,21 @@ def skews(db: Database, lease_s: float) -> dict[str, float]:
             if worker.skew_s is not None and is_alive(worker, lease_s, at):
                 found[worker.name] = worker.skew_s
     return found
+
+
+class AttemptUserError(Exception):
+    """No living worker's attempts have the user of SCRIMP_ATTEMPT_UID, or some have another.
+
+    A worker that may not change its attempts' user does not start, and says why.
+    """
+
+
+def _attempts(db: Database, settings: Settings) -> None:
+    with db.read() as session:
+        at = now_there(session)
+        alive = [worker for worker, _job in workers(session) if is_alive(worker, settings.lease_s, at)]
+    if {(worker.sandbox or {}).get("uid") for worker in alive} != {settings.attempt_uid}:
+        raise AttemptUserError
 
 
 def _broker(_db: Database, settings: Settings) -> None:

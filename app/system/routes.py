@@ -35,7 +35,7 @@ class Readiness(Document):
 async def readyz(request: Request, response: Response) -> Readiness:
     """Shows each part's state within the last second; needs no key. 503 if database, migrations or storage (writable,
     with room) are not well; "degraded" if the broker or the pricing process is away: jobs still queue, and the next
-    request starts a pricing process.
+    request starts a pricing process; or if attempts do not have the user that SCRIMP_ATTEMPT_UID names.
     """
     found = await cast(health.Readiness, request.app.state.readiness).checks()
     pricing = cast(PricingService, request.app.state.pricing)

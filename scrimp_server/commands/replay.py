@@ -41,10 +41,11 @@ def replay(
     from worker.attempt import auditor
     from worker.attempt.devices import on_this_machine
     from worker.attempt.fork_server import ForkServer
+    from worker.attempt.user_checks import user_of
 
     settings = Settings()
     device = on_this_machine(settings.devices)[0]
-    db, server = Database.of(settings), ForkServer(settings.attempt_memory_bytes, device)
+    db, server = Database.of(settings), ForkServer(settings.attempt_memory_bytes, device, user_of(settings))
     try:
         found = auditor.replay(db, settings, server, job, samples, has_gpu=device.kind == "cuda")
     except (ServiceError, auditor.ReplayFailedError) as error:

@@ -27,6 +27,8 @@ from app.settings import Settings
 from scrimp.cli import app
 from tests import servers
 from tests.e2e.conftest import until
+from tests.worker import second_user
+from worker.attempt.user_checks import CAPABILITIES
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docker-compose.yml").read_text()
@@ -110,6 +112,47 @@ def test_every_setting_that_it_gives_exists() -> None:
     for name in OURS:
         given = {variable for variable in SERVICES[name]["environment"] if variable.startswith("SCRIMP_")}
         assert given <= known
+
+
+def test_a_second_user_for_attempts_begins_as_root_with_three_capabilities_and_becomes_the_service_s() -> None:
+    more = yaml.safe_load((ROOT / "deploy" / "compose.second-user.yml").read_text())
+    merged = {name: SERVICES[name] | more["services"].get(name, {}) for name in SERVICES}
+    PyCompose.from_yaml(yaml.safe_dump({**COMPOSE, "services": merged})).validate()
+    known = {f"SCRIMP_{name.upper()}" for name in Settings.model_fields}
+    for name in ("worker", "worker-gpu"):
+        service = merged[name]
+        assert (service["user"], service["cap_add"]) == ("0:0", ["SETUID", "SETGID", "KILL"])
+        assert (service["cap_drop"], service["security_opt"]) == (["ALL"], ["no-new-privileges:true"])
+        assert set(service["environment"]) <= known and service["environment"] == more["services"]["api"]["environment"]
+        before = service["command"].index("scrimp")
+        assert service["command"][before:] == SERVICES[name]["command"]
+        assert service["healthcheck"]["test"][-3:] == SERVICES[name]["healthcheck"]["test"][-3:]
+    second_user.require_root()
+    with second_user.home_of_service(10001) as home:
+        said = second_user.becomes(merged["worker"]["command"][:before], merged["worker"]["environment"], home)
+    assert said == "(10001, 10001, 10001) [10002]"
+
+
+def test_the_unit_of_systemd_is_one() -> None:
+    unit = (ROOT / "deploy" / "systemd" / "scrimp-worker.service").read_text()
+    lines = [line for line in unit.splitlines() if line and not line.startswith(("#", "["))]
+    values = [tuple(line.split("=", 1)) for line in lines]
+    assert ("User", "scrimp") in values and ("SupplementaryGroups", "scrimp-attempts") in values
+    given = {tuple(value.split()) for name, value in values if name in ("AmbientCapabilities", "CapabilityBoundingSet")}
+    assert given == {("CAP_SETUID", "CAP_SETGID", "CAP_KILL")} and set(*given) == set(CAPABILITIES)
+    named = {word.split("=")[0] for name, value in values if name == "Environment" for word in value.split()}
+    assert named <= {f"SCRIMP_{name.upper()}" for name in Settings.model_fields} and len(named) == 3
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not here")
+def test_systemd_accepts_it(tmp_path: Path) -> None:
+    unit = (ROOT / "deploy" / "systemd" / "scrimp-worker.service").read_text()
+    here = unit.replace("/opt/scrimp/bin/scrimp", sys.executable).replace("User=scrimp", "User=root")
+    for line, said in (("", ""), ("NoSuchSetting=1\n", "Unknown key")):
+        place = tmp_path / "scrimp-worker.service"
+        place.write_text(here.replace("[Service]\n", f"[Service]\n{line}"))
+        done = subprocess.run(["systemd-analyze", "verify", str(place)], capture_output=True, text=True, check=True)
+        assert said in done.stderr and bool(said) is bool(done.stderr), done.stderr
 
 
 @pytest.fixture(scope="module")

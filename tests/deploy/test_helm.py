@@ -26,6 +26,7 @@ from app.settings import Settings
 from scrimp.cli import app
 from tests.lifecycle.conftest import Submit as Submit  # noqa: PLC0414 - of the fixture below
 from tests.lifecycle.conftest import submit
+from tests.worker import second_user
 
 __all__ = ["submit"]
 helm = pytest.importorskip("helm_python")  # its wheels are for Linux on x86-64, macOS and Windows
@@ -59,6 +60,7 @@ VALUES: dict[str, dict[str, Any]] = {
         },
         "api": {"hosts": ["scrimp.example.org"], "ingress": INGRESS | {"annotations": {"a": "b"}}},
     },
+    "a second user": {"secondUser": {"enabled": True}, "objectStore": {"url": "s3://scrimp/team"}},
     "a GPU alone": {"workers": {"cpu": None, "cuda": GPU}, "scaling": {"enabled": True}},
 }
 HOLDS = {
@@ -110,7 +112,10 @@ def test_kubernetes_accepts_every_document(documents: list[Document]) -> None:
 def test_pods_are_confined_and_hold_their_own_secrets_alone(documents: list[Document]) -> None:
     for name, each in containers(documents):
         context = each["securityContext"]
-        assert context["readOnlyRootFilesystem"] and context["capabilities"] == {"drop": ["ALL"]}, name
+        becomes = context.get("runAsUser") == 0
+        kept = {"add": ["SETUID", "SETGID", "KILL"]} if becomes else {}
+        assert context["readOnlyRootFilesystem"] and context["capabilities"] == {"drop": ["ALL"]} | kept, name
+        assert becomes is (each["name"] == "worker" and "command" in each), name
         assert not context["allowPrivilegeEscalation"] and "memory" in each["resources"]["limits"], name
         mounted = {mount["name"] for mount in each["volumeMounts"]}
         assert ("given" in mounted) is (each["name"] == "secrets"), name
@@ -129,6 +134,27 @@ def test_every_setting_exists(documents: list[Document]) -> None:
     assert named <= known
 
 
+def test_a_second_user_for_attempts() -> None:
+    documents = rendered(VALUES["a second user"])
+    (config,) = of_kind(documents, "ConfigMap").values()
+    settings = {name: value for name, value in config["data"].items() if "ATTEMPT" in name}
+    assert settings == {"SCRIMP_ATTEMPT_UID": "10002", "SCRIMP_ATTEMPT_GID": "10002"}
+    (worker,) = [each for name, each in containers(documents) if name.endswith("/worker")]
+    assert worker["livenessProbe"]["exec"]["command"][-3:] == ["python", "-m", "app.system.health"]
+    second_user.require_root()
+    with second_user.home_of_service(10001) as home:
+        open_ = home.parent / "open"
+        open_.mkdir()
+        open_.chmod(0o777)
+        shell, option, script, name = worker["command"]
+        script = re.sub(r"/var/lib/scrimp\b", str(open_), script).replace(" /tmp /dev/shm", f" {home.parent / 'tmp'}")
+        (home.parent / "tmp").mkdir()
+        assert second_user.becomes([shell, option, script, name], settings, home) == "(10001, 10001, 10001) [10002]"
+        modes = [stat.S_IMODE(each.stat().st_mode) for each in (open_, home.parent / "tmp")]
+    assert modes == [0o775, 0o1777]
+    assert all("ATTEMPT" not in name for name in of_kind(rendered({}), "ConfigMap").popitem()[1]["data"])
+
+
 def test_parts_are_sealed_if_a_value_says_so() -> None:
     for values, said in (({}, None), ({"storage": {"encrypt": True}}, "true")):
         (config,) = of_kind(rendered(values), "ConfigMap").values()
@@ -141,7 +167,7 @@ def test_each_command_line_is_one_of_ours(documents: list[Document]) -> None:
         done = CliRunner().invoke(app, [*line[1:], "--help"])
         assert done.exit_code == 0 and "Usage" in done.output, (line, done.output)
     scripts = [each["command"] for _, each in containers(documents) if "command" in each]
-    for shell, option, script in scripts:
+    for shell, option, script, *_ in scripts:
         assert subprocess.run([shell, "-n", option, script], check=False).returncode == 0
 
 
@@ -155,9 +181,9 @@ def test_the_probes_ask_what_answers(documents: list[Document], settings: Settin
         asked = api[probe]["httpGet"]
         assert asked["path"] in ("/healthz", "/readyz") and asked["httpHeaders"][0]["value"] in yaml.safe_load(hosts)
     checks = {
-        tuple(each["livenessProbe"]["exec"]["command"])
+        tuple(command[command.index("python") :])  # as the service's user
         for _, each in containers(documents)
-        if "exec" in each.get("livenessProbe", {})
+        if (command := each.get("livenessProbe", {}).get("exec", {}).get("command"))
     }
     environment = os.environ | {"SCRIMP_HOME": str(settings.home)}
     for program, *arguments in sorted(checks - RUN):

@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -38,9 +38,10 @@ def until(what: Callable[[], T], timeout_s: float = 300.0) -> T:
 
 
 class Service:
-    """One home, and the `scrimp serve` that runs in it."""
+    """One home, and the `scrimp serve` that runs in it; `under` is a command that starts it."""
 
-    def __init__(self, home: Path, environment: dict[str, str] | None = None) -> None:
+    def __init__(self, home: Path, environment: dict[str, str] | None = None, under: Sequence[str] = ()) -> None:
+        self.under = under
         self.port = servers.free_port()
         self.models = home.parent / "models"
         self.models.mkdir(exist_ok=True)
@@ -54,7 +55,17 @@ class Service:
         self.starts += 1
         with self.output.open("a") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "scrimp.cli", "serve", "--home", str(self.home), "--port", str(self.port)],
+                [
+                    *self.under,
+                    sys.executable,
+                    "-m",
+                    "scrimp.cli",
+                    "serve",
+                    "--home",
+                    str(self.home),
+                    "--port",
+                    str(self.port),
+                ],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 text=True,

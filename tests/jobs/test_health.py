@@ -8,7 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from app.contracts.sandbox import Sandbox
 from app.db.engine import Database
+from app.lifecycle.presence import Presence
 from app.settings import Settings
 from app.system import health
 
@@ -38,6 +40,18 @@ def test_a_storage_without_room_is_not_ready(db: Database, settings: Settings, m
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
     found = health.checks(db, settings)
     assert found["storage"] == "StorageFullError" and health.status(found) == "not ready"
+
+
+def test_attempts_without_their_own_user_degrade(db: Database, settings: Settings) -> None:
+    wanted = settings.model_copy(update={"attempt_uid": 10002, "attempt_gid": 10002})
+    assert "attempts" not in health.checks(db, settings)
+    assert health.checks(db, wanted)["attempts"] == "AttemptUserError", "no worker lives: it may have refused to start"
+    own = Sandbox(seccomp=True, landlock=True, network="none", memory_limit_bytes=1, uid=10002)
+    Presence(db, "h", 1, 5.0, own).beat()
+    assert health.checks(db, wanted)["attempts"] == "ok"
+    Presence(db, "h", 2, 5.0, own.model_copy(update={"uid": None})).beat()
+    found = health.checks(db, wanted)
+    assert found["attempts"] == "AttemptUserError" and health.status(found) == "degraded"
 
 
 def test_readiness_is_looked_at_once_for_all_who_ask_at_once() -> None:

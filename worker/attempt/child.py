@@ -30,6 +30,7 @@ from worker.attempt.failures import StopRequested, StorageFailed, failed_module,
 from worker.attempt.means import write_mean
 from worker.attempt.policy import policy_of
 from worker.attempt.prepare import agreed_plan, device_of_start, extractor_of, loader, report_of
+from worker.attempt.second_user import User
 from worker.attempt.together import PEER_GONE, Forked, Others, SharedLink, Unheard, exit_status, fork_ranks
 from worker.channel import Channel
 from worker.data.parts import records_of, users_of
@@ -308,15 +309,19 @@ def _serve_rank(start: Start, forked: Forked) -> int:
     return 0
 
 
-def main(fd: int, memory_limit_bytes: int) -> int:
-    """The process: sets its limits, then runs one attempt over the socket `fd`, in a sandbox."""
+def main(fd: int, memory_limit_bytes: int, user: User | None = None) -> int:
+    """The process: sets its limits, then runs one attempt over the socket `fd`, in a sandbox.
+
+    Args:
+        user: whose the process becomes before it reads what the attempt is about.
+    """
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would hold data and keys
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the supervisor decides
     be_deterministic()
 
     def confine(message: Start | Predict) -> Forked:
-        entered = sandbox.enter(policy_of(message, memory_limit_bytes))
+        entered = sandbox.enter(policy_of(message, memory_limit_bytes, user))
         forked = fork_ranks(message.processes if isinstance(message, Start) else 1)  # while there is one thread
         sandbox.seal(entered)
         os.environ.update(visible_to(message, forked.rank))  # CUDA reads it when it is initialized: nothing has yet

@@ -21,6 +21,8 @@ from app.lifecycle.claims import Claim
 from app.objects import Objects
 from app.secrets import write_private
 from app.settings import Settings
+from worker.attempt.second_user import remove
+from worker.attempt.user_checks import user_of
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +65,7 @@ def clear(output: Path, settings: Settings, *, kept: bool) -> None:
     Another attempt of this job may run here at the same time: its files stay.
     """
     if not kept or settings.object_store:
-        shutil.rmtree(output, ignore_errors=True)
+        remove(output, user_of(settings))
     if not settings.object_store:
         return
     if not any(output.parent.glob("attempt-*")):

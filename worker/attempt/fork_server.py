@@ -6,10 +6,10 @@ environment, understands only "fork" and "how", and receives neither a job nor a
 processes. It runs no torch kernel itself, so forks inherit no torch threads and no CUDA context. It ends with its
 worker (by the kernel's rule, with the thread that started it), and its children end with it.
 
-`python -m worker.attempt.fork_server FD BYTES`: each message on the socket FD carries the descriptor of an attempt's
-channel. The answer carries the forked process's pidfd and its pid, or neither if the machine cannot fork. Each process
-may use BYTES of memory (worker.attempt.sandbox). To "how" it answers with a process's exit status, which the kernel
-tells only a parent.
+`python -m worker.attempt.fork_server FD BYTES [UID GID]`: each message on the socket FD carries the descriptor of an
+attempt's channel. The answer carries the forked process's pidfd and its pid, or neither if the machine cannot fork.
+Each process may use BYTES of memory (worker.attempt.sandbox) and becomes that user's (worker.attempt.second_user). To
+"how" it answers with a process's exit status, which the kernel tells only a parent.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from app.errors import TransientError, WorkerError
 from app.processes import ATTEMPT_ENVIRONMENT, loading, plain_environment
 from worker.attempt import sandbox
 from worker.attempt.devices import processor, visible
+from worker.attempt.second_user import User
 
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
 START_S = 120.0  # loading torch takes twenty seconds on a slow, busy machine
@@ -83,14 +84,18 @@ class ForkServer:
     Args:
         memory_limit_bytes: of each forked process; None: nine tenths of the machine's.
         device: the only GPU that they may see; None or the processor: they see none.
+        user: of each forked process, once it knows its files; None: the worker's.
 
     Attributes:
         device: the same.
     """
 
-    def __init__(self, memory_limit_bytes: int | None = None, device: Device | None = None) -> None:
+    def __init__(
+        self, memory_limit_bytes: int | None = None, device: Device | None = None, user: User | None = None
+    ) -> None:
         self._memory_limit_bytes = memory_limit_bytes or sandbox.default_memory_bytes()
         self.device, self._visible = device, visible(device or processor())
+        self._user = user
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
@@ -153,7 +158,12 @@ class ForkServer:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [*COMMAND, str(theirs.fileno()), str(self._memory_limit_bytes)],
+                [
+                    *COMMAND,
+                    str(theirs.fileno()),
+                    str(self._memory_limit_bytes),
+                    *(self._user.arguments if self._user else ()),
+                ],
                 cwd=ROOT,
                 env=plain_environment(*LOGS) | {"SCRIMP_ATTEMPT": "1"} | ATTEMPT_ENVIRONMENT | self._visible,
                 pass_fds=[theirs.fileno()],
@@ -172,7 +182,7 @@ class ForkServer:
         self._socket = self._process = None
 
 
-def main(fd: int, memory_limit_bytes: int) -> None:
+def main(fd: int, memory_limit_bytes: int, user: User | None = None) -> None:
     """The fork server's process: forks until its worker is gone."""
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     LIBC.prctl(PR_SET_NAME, b"scrimp-forks", 0, 0, 0)
@@ -182,20 +192,21 @@ def main(fd: int, memory_limit_bytes: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the worker decides
     # What libraries say before an attempt is silent (worker.attempt.child).
     logs.configure("attempt", *(os.environ.get(name, default) for name, default in LOGS.items()))
-    sandbox.sweep()
-    kernel.offers_namespaces()  # finds out in a fork, which is cheaper now; attempts inherit the answer
+    sandbox.sweep(user)
+    if user is None:  # otherwise each attempt asks as that user
+        kernel.offers_namespaces()  # finds out in a fork, which is cheaper now; attempts inherit the answer
     with loading():  # loaded objects stay shared: no garbage collection in a child writes to them
         from worker.attempt import child  # noqa: PLC0415  # takes seconds, once for all forks
     asked, fork_server = socket.socket(fileno=fd), os.getpid()
     ended: dict[int, int] = {}
     while True:
-        _bury(ended)
+        _bury(ended, user)
         try:
             message, channels, _, _ = socket.recv_fds(asked, READ, 1)
         except ConnectionError:
             return
         if message.startswith(HOW):
-            _bury(ended)
+            _bury(ended, user)
             status = ended.get(int(message.removeprefix(HOW)))
             with suppress(ConnectionError):
                 asked.send(UNKNOWN if status is None else b"%d" % status)
@@ -207,7 +218,8 @@ def main(fd: int, memory_limit_bytes: int) -> None:
         except OSError:
             pid = -1
         if pid == 0:
-            _attempt(partial(child.main, memory_limit_bytes=memory_limit_bytes), asked, channels[0], fork_server)
+            run = partial(child.main, memory_limit_bytes=memory_limit_bytes, user=user)
+            _attempt(run, asked, channels[0], fork_server)
         os.close(channels[0])
         with suppress(ConnectionError):
             _answer(asked, pid)
@@ -224,11 +236,11 @@ def _answer(asked: socket.socket, pid: int) -> None:
         os.close(handle)
 
 
-def _bury(ended: dict[int, int]) -> None:
+def _bury(ended: dict[int, int], user: User | None) -> None:
     """Reaps processes that have ended and notes their exit status. Their pidfds report the end before and after."""
     with suppress(ChildProcessError):
         while (found := os.waitpid(-1, os.WNOHANG))[0]:
-            sandbox.leave(found[0])
+            sandbox.leave(found[0], user)
             ended.pop(found[0], None)  # a reused pid
             ended[found[0]] = os.waitstatus_to_exitcode(found[1])
             while len(ended) > REMEMBERED:
@@ -253,4 +265,4 @@ def _attempt(run: Callable[[int], int], asked: socket.socket, channel: int, fork
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(int(sys.argv[1]), int(sys.argv[2]), User.parsed(sys.argv[3:]))

@@ -1,9 +1,10 @@
 """An attempt's or prediction's process before it touches data: confined (app.confinement), with a limit of memory.
 
+    user       a second one, where the operator has one (worker.attempt.second_user)
     memory     a cgroup if it may make one, else RLIMIT_DATA; first to be killed if the machine runs out
     devices    the nodes of GPUs, and their driver's files
 
-`python -m worker.attempt.sandbox BYTES` probes the protections in a separate process and prints which are on.
+`python -m worker.attempt.sandbox BYTES [UID GID]` probes the protections in a separate process and prints which are on.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import fcntl
 import json
 import os
 import resource
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -24,6 +24,8 @@ from pathlib import Path
 from app import confinement
 from app.contracts.sandbox import Sandbox
 from app.processes import plain_environment
+from worker.attempt import second_user
+from worker.attempt.second_user import User
 
 ROOT = Path(__file__).resolve().parents[2]
 NODES = Path("/dev")
@@ -46,11 +48,13 @@ class Policy:
         files: what it reads and writes.
         memory_limit_bytes: the most memory it may use.
         scratch: its own folder for temporary files, extracted features included; `leave` removes it.
+        user: whose the process becomes; None: it stays the worker's.
     """
 
     files: confinement.Policy
     memory_limit_bytes: int
     scratch: Path | None = None
+    user: User | None = None
 
 
 def enter(policy: Policy) -> Sandbox:
@@ -68,12 +72,16 @@ def enter(policy: Policy) -> Sandbox:
         tempfile.tempdir = os.environ["TMPDIR"] = str(policy.scratch)
         files = replace(files, writable=(*files.writable, policy.scratch))
     limit = _limit_memory(policy.memory_limit_bytes)
+    if policy.user is not None:
+        second_user.open_to(policy.user, files.readable, files.writable)
+        second_user.become(policy.user)
     confined = confinement.confine(with_gpus(files))
     return Sandbox(
         seccomp=False,
         landlock=confined.landlock,
         network="loopback" if confined.namespaces else "host",
         memory_limit_bytes=limit,
+        uid=None if policy.user is None else os.getuid(),
     )
 
 
@@ -171,9 +179,13 @@ def own_scratch() -> Path:
         os.close(descriptor)
 
 
-def leave(pid: int) -> None:
-    """Removes the cgroup of a process that has ended, and all scratch folders whose processes have."""
-    _remove_scratch()
+def leave(pid: int, user: User | None = None) -> None:
+    """Removes the cgroup of a process that has ended, and all scratch folders whose processes have.
+
+    Args:
+        user: whose the process became.
+    """
+    _remove_scratch(user)
     parent = own_cgroup()
     if parent is not None:
         _remove_group(parent / GROUP.format(pid=pid))
@@ -195,17 +207,17 @@ def _remove_group(group: Path) -> None:
     return None
 
 
-def sweep() -> None:
+def sweep(user: User | None = None) -> None:
     """Removes what dead processes left because their fork server died first. Call it at the start."""
     parent = own_cgroup()
     for group in () if parent is None else parent.glob(GROUP.format(pid="*")):
         pid = group.name.removeprefix("scrimp-")
         if pid.isdecimal() and not Path("/proc", pid).exists():  # not a group of somebody else's with such a name
             _remove_group(group)
-    _remove_scratch()
+    _remove_scratch(user)
 
 
-def _remove_scratch() -> None:
+def _remove_scratch(user: User | None) -> None:
     """Removes the folders that no process holds. Another user's stay."""
     for folder in Path(tempfile.gettempdir()).glob(f"{SCRATCH}*"):
         try:
@@ -214,21 +226,24 @@ def _remove_scratch() -> None:
             continue
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
+            second_user.remove(folder, user)
         except OSError:  # its process lives
             continue
         finally:
             os.close(descriptor)
 
 
-def probe(memory_limit_bytes: int) -> Sandbox:
+def probe(memory_limit_bytes: int, user: User | None = None) -> Sandbox:
     """Starts a process that enters a sandbox, and returns the protections that attempts on this machine have.
+
+    Args:
+        user: of attempts; it must be able to read the interpreter and this program.
 
     Raises:
         subprocess.SubprocessError, ValueError: the process fails.
     """
     done = subprocess.run(
-        [sys.executable, "-m", "worker.attempt.sandbox", str(memory_limit_bytes)],
+        [sys.executable, "-m", "worker.attempt.sandbox", str(memory_limit_bytes), *(user.arguments if user else ())],
         cwd=ROOT,
         env=plain_environment(),
         stdin=subprocess.DEVNULL,
@@ -240,5 +255,7 @@ def probe(memory_limit_bytes: int) -> Sandbox:
 
 
 if __name__ == "__main__":
-    found = seal(enter(Policy(confinement.Policy(), int(sys.argv[1]))))
+    found = seal(enter(Policy(confinement.Policy(), int(sys.argv[1]), user=User.parsed(sys.argv[2:]))))
+    for each in (Path(__file__), Path(json.__file__)):
+        each.read_bytes()
     print(found.model_dump_json())  # noqa: T201 - a command's answer

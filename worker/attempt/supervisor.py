@@ -48,6 +48,8 @@ from worker.attempt.data import Opened, blocks_of, claim_of, parts_of, released_
 from worker.attempt.devices import divided
 from worker.attempt.folders import clear, output_folder
 from worker.attempt.fork_server import ForkServer, Process
+from worker.attempt.second_user import take_over
+from worker.attempt.user_checks import user_of
 from worker.attempt.verdicts import FILE, Hearing, Verdicts
 from worker.attempt.watch import TICK_S, Watch
 from worker.channel import Channel
@@ -376,6 +378,8 @@ class Supervised:
         content = path.read_bytes()
         if hashlib.sha256(content).hexdigest() != file.sha256:
             raise PrivacyError("an artifact's SHA-256 differs from the one that the attempt reported")
+        if user_of(self.settings) is not None:
+            take_over(path, content)
         stored = str(path.relative_to(self.settings.storage_root.resolve()))
         objects.of(self.settings).publish(stored, path, file.sha256)
         return Delivered(name=file.name, sha256=file.sha256, size_bytes=len(content), path=stored)

@@ -20,12 +20,20 @@ securityContext:
   seccompProfile: { type: RuntimeDefault }
 {{- end }}
 
+{{/* `.becomes`: it begins as root, with the capabilities that it takes along as it becomes the service's user. */}}
 {{- define "scrimp.container" -}}
 imagePullPolicy: {{ .Values.images.pullPolicy }}
 securityContext:
   allowPrivilegeEscalation: false
   readOnlyRootFilesystem: true
+  {{- if .becomes }}
+  runAsNonRoot: false
+  runAsUser: 0
+  runAsGroup: 0
+  capabilities: { drop: [ALL], add: [SETUID, SETGID, KILL] }
+  {{- else }}
   capabilities: { drop: [ALL] }
+  {{- end }}
 envFrom:
   - configMapRef: { name: {{ .Release.Name }}-settings }
   {{- with .Values.objectStore.secret }}

@@ -1,0 +1,81 @@
+"""Who may test a second user: root, where that user can read the interpreter and this program."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from worker.attempt.sandbox import probe
+from worker.attempt.second_user import User
+from worker.attempt.user_checks import CAPABILITIES
+
+SERVICE, ATTEMPTS = 61_001, User(61_002, 61_003)
+GIVEN = ",".join(f"+{name.removeprefix('CAP_').lower()}" for name in CAPABILITIES)
+
+
+def as_service(*rights: str, groups: str = str(ATTEMPTS.gid)) -> list[str]:
+    """The command before a command that runs it as the service's user: `rights` of setpriv, and no new privileges."""
+    return ["setpriv", f"--reuid={SERVICE}", f"--regid={SERVICE}", f"--groups={groups}", "--no-new-privs", *rights]
+
+
+CAPABLE = (f"--inh-caps=-all,{GIVEN}", f"--ambient-caps=-all,{GIVEN}", f"--bounding-set=-all,{GIVEN}")
+
+
+# A container's root with the capabilities that it is given, and no other right.
+ROOT_OF_CONTAINER = ("setpriv", "--inh-caps=-all", f"--bounding-set=-all,{GIVEN}", "--no-new-privs")
+MAY = """
+import os
+from app.settings import Settings
+from scrimp_server.serve import _require_user
+_require_user(Settings())
+print(os.getresuid(), os.getgroups())
+"""
+
+
+def becomes(command: list[str], environment: dict[str, str], home: Path) -> str:
+    """Runs the command of a container, with MAY in the place of `scrimp worker`; its users and groups, if it may."""
+    line = [*ROOT_OF_CONTAINER, *command, sys.executable, "-c", MAY]
+    places = {"SCRIMP_HOME": str(home), "HOME": str(home), "TMPDIR": "/tmp"}  # noqa: S108 - as in a container
+    done = subprocess.run(line, env=os.environ | environment | places, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@cache
+def _why_not() -> str:
+    if os.getuid() != 0 or shutil.which("setpriv") is None:
+        return "only root can start a process as another user (with setpriv)"
+    try:
+        probe(2**32, ATTEMPTS)
+    except subprocess.SubprocessError:
+        return "another user cannot read this machine's Python"
+    return ""
+
+
+def require_root() -> None:
+    """Skips the test where nobody can become another user."""
+    if why := _why_not():
+        pytest.skip(why)
+
+
+@contextmanager
+def home_of_service(uid: int = SERVICE) -> Iterator[Path]:
+    """A folder that belongs to the service's user, below one that every user may enter."""
+    above = Path(tempfile.mkdtemp(prefix="second-user-"))
+    above.chmod(0o755)
+    try:
+        home = above / "home"
+        home.mkdir(mode=0o700)
+        os.chown(home, uid, uid)
+        yield home
+    finally:
+        shutil.rmtree(above)
