@@ -263,7 +263,7 @@ def _part_of(training: TrainingMechanism, spent: int, held: int) -> TrainingMech
         return training.model_copy(update={"steps": steps})
 
     def queries(steps: int) -> int:
-        return upto(steps).participations + upto(steps).double_steps
+        return upto(steps).participations + upto(steps).double_steps()
 
     # The charge was rounded up by less than one unit: without it the quotient is not past the true number.
     enough = -(-queries(training.steps) * (spent - 1) // held) if spent < held else queries(training.steps)

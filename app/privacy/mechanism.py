@@ -100,7 +100,41 @@ def participations(steps: int, cycle: int | None) -> int:
     return -(-steps // (cycle or 1))
 
 
-class TrainingMechanism(Document):
+class GradientSums(Document):
+    """T noisy sums of clipped gradients, but for their noise: the fields that a request and its mechanism share."""
+
+    sampling: Literal["full_batch", "poisson", "cyclic"]
+    sample_rate: Annotated[float, Field(gt=0.0, le=1.0)]
+    cycle: Annotated[int, Field(ge=2)] | None = Field(default=None, exclude_if=_is_none)
+    noise: CorrelatedMechanism | None = Field(default=None, exclude_if=_is_none)
+    truncation: Truncation | None = Field(default=None, exclude_if=_is_none)
+    steps: Steps
+    max_grad_norm: Annotated[float, Field(gt=0.0)]
+    # In each kind a record's whole gradient weighs at most C.
+    clipping: Literal["flat", "automatic", "per_layer", "adaptive"]
+    expected_batch_size: Annotated[int, Field(ge=1)]
+    records_per_unit: Annotated[int, Field(ge=1)] = 1
+    delayed: DelayedMechanism | None = Field(default=None, exclude_if=_is_none)
+
+    def double_steps(self, steps: int | None = None) -> int:
+        """Returns how many of `steps` steps (default: T) release two noisy sums over their batch."""
+        return self.delayed.double_steps(self.steps if steps is None else steps) if self.delayed else 0
+
+    @property
+    def participations(self) -> int:
+        """How often one unit takes part at most: T, or ⌈T/b⌉ with a cycle of b steps."""
+        return participations(self.steps, self.cycle)
+
+    def event_of(self, sigma: float) -> SelfComposed | Composed:
+        """Returns the event of all steps with noise multiplier σ."""
+        return gradient_sums(self.sample_rate, sigma, self.participations, self.double_steps(), self.truncation)
+
+
+# The members that version 1 of a mechanism writes last, in this order.
+_LAST_MEMBERS = ("max_grad_norm", "clipping", "adaptive", "delayed", "expected_batch_size", "records_per_unit")
+
+
+class TrainingMechanism(GradientSums):
     """T noisy sums of clipped gradients: Σ_{i∈B} clip_C(g_i) + N(0, σ_g²C² I), divided by the public L.
 
     `full_batch`: B is the whole training part, q = 1, T steps are (√T/σ)-GDP exactly.
@@ -124,37 +158,14 @@ class TrainingMechanism(Document):
     Theorem 1.
     """
 
-    sampling: Literal["full_batch", "poisson", "cyclic"]
-    sample_rate: Annotated[float, Field(gt=0.0, le=1.0)]
-    cycle: Annotated[int, Field(ge=2)] | None = Field(default=None, exclude_if=_is_none)
-    noise: CorrelatedMechanism | None = Field(default=None, exclude_if=_is_none)
-    truncation: Truncation | None = Field(default=None, exclude_if=_is_none)
-    steps: Steps
     noise_multiplier: NoiseMultiplier
-    max_grad_norm: Annotated[float, Field(gt=0.0)]
-    # In each kind a record's whole gradient weighs at most C.
-    clipping: Literal["flat", "automatic", "per_layer", "adaptive"]
     adaptive: AdaptiveMechanism | None = None
-    delayed: DelayedMechanism | None = None
-    expected_batch_size: Annotated[int, Field(ge=1)]
-    records_per_unit: Annotated[int, Field(ge=1)] = 1
-
-    @property
-    def double_steps(self) -> int:
-        """How many of the T steps release two noisy sums over their batch."""
-        return self.delayed.double_steps(self.steps) if self.delayed else 0
-
-    @property
-    def participations(self) -> int:
-        """How often one unit takes part at most: T, or ⌈T/b⌉ with a cycle of b steps."""
-        return participations(self.steps, self.cycle)
+    delayed: DelayedMechanism | None = None  # stored as null, unlike a request's
 
     @property
     def event(self) -> SelfComposed | Composed:
         """The event of all steps."""
-        return gradient_sums(
-            self.sample_rate, self.noise_multiplier, self.participations, self.double_steps, self.truncation
-        )
+        return self.event_of(self.noise_multiplier)
 
     def covers(self, segments: int) -> int:
         """Returns how many steps the price of T covers, repeated ones included, under so many keys.
@@ -165,13 +176,13 @@ class TrainingMechanism(Document):
         """
         if segments > 1 and self.cycle is not None:
             return min(self.steps, max(0, self.participations + 1 - segments) * self.cycle)
-        return (self.double_steps or self.steps) if segments > 1 else self.steps
+        return (self.double_steps() or self.steps) if segments > 1 else self.steps
 
     def started(self, steps: int, segments: int) -> TrainingMechanism:
         """Returns the mechanism that `steps` started steps under so many keys are charged as; see `covers`."""
         more = (self.cycle or 0) * (segments - 1)
         ran = self.model_copy(update={"steps": steps + more})
-        return ran.at_its_most_expensive() if self.double_steps and segments > 1 else ran
+        return ran.at_its_most_expensive() if self.double_steps() and segments > 1 else ran
 
     def norms(self, step: int) -> tuple[float, ...]:
         """Returns C for each noisy sum of a step, by the public schedule."""
@@ -179,7 +190,7 @@ class TrainingMechanism(Document):
 
     def at_its_most_expensive(self) -> TrainingMechanism:
         """Returns the same number of steps, each priced as the most expensive."""
-        if self.double_steps == 0:
+        if self.double_steps() == 0:
             return self
         return self.model_copy(update={"noise_multiplier": of_two_queries(self.noise_multiplier), "delayed": None})
 
@@ -187,7 +198,7 @@ class TrainingMechanism(Document):
     def _rate_matches(self) -> TrainingMechanism:
         if self.sampling != "poisson" and self.sample_rate != 1.0:
             raise ValueError("without Poisson sampling the sample rate must be 1")
-        if (self.sampling == "cyclic") != (self.cycle is not None) or (self.cycle and self.double_steps):
+        if (self.sampling == "cyclic") != (self.cycle is not None) or (self.cycle and self.double_steps()):
             raise ValueError("cyclic sampling needs a cycle and steps of one query; other sampling has no cycle")
         if self.truncation is not None and (self.sampling != "poisson" or self.sample_rate >= 1.0):
             raise ValueError("a largest batch needs Poisson sampling at a rate below 1")
@@ -206,6 +217,13 @@ class TrainingMechanism(Document):
         if self.adaptive and self.adaptive.count_noise_multiplier < MIN_COUNT_NOISE * self.noise_multiplier:
             raise ValueError("the count's noise multiplier must be at least twice the whole step's")
         return self
+
+    @model_serializer(mode="wrap")
+    def _write_version_1(self, write: SerializerFunctionWrapHandler) -> object:
+        """Writes the members in version 1's order."""
+        written = write(self)
+        last = {name: written.pop(name) for name in _LAST_MEMBERS if name in written}
+        return written | last
 
     @property
     def gradient_noise_multiplier(self) -> float:

@@ -5,25 +5,23 @@ Their JSON form exists only on the pipe to that process and, for StudyCommon, in
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field, SerializerFunctionWrapHandler, WrapSerializer, model_validator
 
-from app.contracts.base import AccountName, Document, Steps, Unit
+from app.contracts.base import AccountName, Document, Unit
 from app.contracts.dataset_spec import TypicalJob
 from app.contracts.job_spec import AdaptiveNorm
 from app.contracts.stored import Role
 from app.errors import InvalidRequest
-from app.privacy.correlated import CorrelatedMechanism
-from app.privacy.events import Composed, Event, SelfComposed, Truncation, gradient_sums
+from app.privacy.events import Event
 from app.privacy.filters import Filter, filter_of
 from app.privacy.mechanism import (
     MIN_COUNT_NOISE,
     AdaptiveMechanism,
-    DelayedMechanism,
+    GradientSums,
     MechanismConfig,
     TrainingMechanism,
-    participations,
 )
 from app.privacy.prices import Units
 from app.privacy.releases import BeforeFirstStep, NoisyMean, Release, Score
@@ -62,38 +60,14 @@ class FilterChoice(Document):
         return filter_of(self.kind, self.order)
 
 
-class TrainingPlan(Document):
+class TrainingPlan(GradientSums):
     """A TrainingMechanism before its noise is known.
 
     Attributes:
         adaptive: the requested count of an adaptive norm; pricing chooses its noise if the request leaves it out.
     """
 
-    sampling: Literal["full_batch", "poisson", "cyclic"]
-    sample_rate: float
-    cycle: int | None = Field(default=None, exclude_if=_is_none)
-    noise: CorrelatedMechanism | None = Field(default=None, exclude_if=_is_none)
-    truncation: Truncation | None = Field(default=None, exclude_if=_is_none)
-    steps: Steps
-    max_grad_norm: float
-    clipping: Literal["flat", "automatic", "per_layer", "adaptive"]
-    expected_batch_size: int
-    records_per_unit: int = 1
     adaptive: AdaptiveNorm | None = Field(default=None, exclude_if=_is_none)
-    delayed: DelayedMechanism | None = Field(default=None, exclude_if=_is_none)
-
-    def double_steps(self, steps: int | None = None) -> int:
-        """Returns how many of `steps` steps (default: T) query their batch twice."""
-        return self.delayed.double_steps(self.steps if steps is None else steps) if self.delayed else 0
-
-    @property
-    def participations(self) -> int:
-        """How often one unit takes part at most; see TrainingMechanism.participations."""
-        return participations(self.steps, self.cycle)
-
-    def event(self, sigma: float) -> SelfComposed | Composed:
-        """Returns the event of all steps with noise multiplier σ."""
-        return gradient_sums(self.sample_rate, sigma, self.participations, self.double_steps(), self.truncation)
 
     def with_noise(self, sigma: float) -> TrainingMechanism:
         """Returns the mechanism with noise multiplier σ.
@@ -101,21 +75,8 @@ class TrainingPlan(Document):
         Raises:
             InvalidRequest: the requested count of an adaptive norm has too little noise.
         """
-        return TrainingMechanism(
-            sampling=self.sampling,
-            sample_rate=self.sample_rate,
-            cycle=self.cycle,
-            noise=self.noise,
-            truncation=self.truncation,
-            steps=self.steps,
-            noise_multiplier=sigma,
-            max_grad_norm=self.max_grad_norm,
-            clipping=self.clipping,
-            adaptive=self.count(sigma),
-            delayed=self.delayed,
-            expected_batch_size=self.expected_batch_size,
-            records_per_unit=self.records_per_unit,
-        )
+        shared = {name: getattr(self, name) for name in GradientSums.model_fields}
+        return TrainingMechanism(**shared, noise_multiplier=sigma, adaptive=self.count(sigma))
 
     def count(self, sigma: float) -> AdaptiveMechanism | None:
         """Returns an adaptive norm's count with its noise: the requested one, or max(L/10, 5σ).

@@ -79,11 +79,11 @@ def largest_that_fits(request: FitRequest) -> Largest:
         return Largest(epsilon=None, account="holdout")
     training, double = plan.training, plan.training.double_steps()
     left = remaining.train - charges["train"]
-    sigma = smallest_sigma(filter_, training.event, double, left)
+    sigma = smallest_sigma(filter_, training.event_of, double, left)
     count = training.adaptive.count_noise_multiplier if training.adaptive else None
     if sigma is None or (count is not None and sigma > count / MIN_COUNT_NOISE):
         return Largest(epsilon=None, account="train")
-    steps = training.event(sigma)
+    steps = training.event_of(sigma)
     event, delta = events.composed([steps, *others["train"]]), plan.target_delta
     # A millionth below the ε of that σ: calibration then ends above that σ despite float errors.
     most = min(epsilon_of(event, delta).value * (1.0 - 1e-6), LARGEST_EPSILON)
@@ -115,7 +115,7 @@ def _mechanism(request: PlanRequest) -> tuple[MechanismConfig, Epsilon | None]:
         raise InvalidRequest.at("/privacy", "give either `target_epsilon` or `noise_multiplier`")
     elif not SIGMA_MIN <= sigma <= SIGMA_MAX:
         raise InvalidRequest.at(_SIGMA, f"the noise multiplier must lie between {SIGMA_MIN:g} and {SIGMA_MAX:g}")
-    elif rate < 1.0 and rdp.epsilon(training.event(sigma), delta)[0] > _HOPELESS:
+    elif rate < 1.0 and rdp.epsilon(training.event_of(sigma), delta)[0] > _HOPELESS:
         raise InvalidRequest.at(_SIGMA, f"this plan costs far more than ε = {LARGEST_EPSILON:g}: raise the noise")
     if double and of_two_queries(sigma) < SIGMA_MIN:
         detail = f"a step of two queries has σ/√2 = {of_two_queries(sigma):.4g}, below {SIGMA_MIN:g}: use more noise"

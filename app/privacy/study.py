@@ -93,7 +93,7 @@ def _most_sampled(request: StudyRequest, filter_: Filter, remaining: int) -> flo
     others = others_of(request, releases_of(request))
     left = remaining - sum(filter_.charge_event(event) for event in others)
     sharers = request.sharers
-    sigma = smallest_sigma(filter_, training.event, double, left // sharers)
+    sigma = smallest_sigma(filter_, training.event_of, double, left // sharers)
     if sigma is None:
         return 0.0
     final = events.gradient_sums(rate, sigma, steps, double)

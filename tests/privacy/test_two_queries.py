@@ -45,7 +45,7 @@ def request(rate: float = 0.01, steps: int = 100, **changes: Any) -> PlanRequest
 def test_all_but_every_sth_step_make_two_queries(steps: int, delay: int, single: int) -> None:
     made = training(steps, delay_sgd=delay)
     queries = [len(made.norms(step)) for step in range(1, steps + 1)]
-    assert queries.count(1) == single == math.ceil(steps / delay) and made.double_steps == steps - single
+    assert queries.count(1) == single == math.ceil(steps / delay) and made.double_steps() == steps - single
     assert queries[0] == 1 and made.norms(1) == (1.0,) and (delay == 1 or steps == 1 or made.norms(2) == (1.0, 3.0))
 
 
