@@ -16,7 +16,7 @@ from app.keys.service import Caller
 from app.ledger.heads import Heads
 from app.lifecycle import marks, pausing
 from app.lifecycle.events import Requested
-from app.lifecycle.settle import settle
+from app.lifecycle.settle import settle, settlement_of
 from app.lifecycle.states import IDLE, append_event, get_job
 from app.lifecycle.studies import cancel as cancel_study
 from app.lifecycle.studies import pause as pause_study
@@ -53,7 +53,7 @@ def cancel(db: Database, caller: Caller, job_id: str, heads: Heads) -> None:
         if job.study is not None:
             cancel_study(session, job)
         elif job.status in IDLE:
-            settle(session, job, "cancelled")
+            settle(session, settlement_of(session, job, "cancelled"))
         else:
             job.status = "cancelling"
 

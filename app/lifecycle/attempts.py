@@ -34,6 +34,7 @@ from app.lifecycle.claims import Claim, end_attempt, fence, give_back
 from app.lifecycle.coverage import covered_steps
 from app.lifecycle.events import Mismatch, Number, Part, Progress, Rank, Ranks, Ready
 from app.lifecycle.marks import Mark, Marks, adopt, mark_of, release
+from app.lifecycle.settle import Cause
 from app.lifecycle.states import STOPPING, append_event
 from app.privacy.canaries import EXCEEDED, Finding
 from app.privacy.filters import load_numerics
@@ -362,16 +363,14 @@ class AttemptLog:
             else:
                 pausing.queue(session, job)
 
-    def fail(self, code: str, message: str, *, whole: bool = False) -> None:
-        """Ends the job as failed by the attempt's own error. Once a step was started, nothing of the hold is released;
-        with `whole` also before."""
+    def fail(self, code: str, message: str, cause: Cause = Cause.ERROR) -> None:
+        """Ends the job as failed. Once a step was started, nothing of the hold is released; at a time limit also
+        before."""
         self._wait()
         with self.db.write(urgent=True) as session:
             job = self._ending(session)
             end_attempt(session, job, "failed")
-            studies.end(
-                session, job, "failed", failure=Failure(code=code, message=message), own_fault=True, whole=whole
-            )
+            studies.end(session, job, "failed", failure=Failure(code=code, message=message), cause=cause)
 
     def outcome(self) -> str:
         """Returns this attempt's status, for the log; "unknown" while the database is away."""

@@ -20,7 +20,7 @@ from app.db.models import ApiKey, Attempt, Job
 from app.errors import StaleAttempt
 from app.ids import whole_second
 from app.lifecycle import events, measures, studies
-from app.lifecycle.settle import limit_of_running
+from app.lifecycle.settle import Cause, limit_of_running
 from app.lifecycle.states import ACTIVE, IS_DUE, append_event, notify
 
 LONGEST_BACKOFF_S = 60.0
@@ -174,7 +174,7 @@ def give_back(session: Session, job: Job, how: Gone, max_attempts: int) -> None:
     if gone[how] >= most[how]:
         message = f"{gone[how]} attempts ended without a result ({how})"
         failure = Failure(code="worker-crashed", message=message)
-        studies.end(session, job, "failed", failure=failure, own_fault=True)
+        studies.end(session, job, "failed", failure=failure, cause=Cause.ERROR)
         return
     if job.status == "pausing":
         studies.park(session, job)

@@ -30,7 +30,7 @@ from app.ledger.heads import Head, Heads, UnreadableHeadError
 from app.lifecycle import studies
 from app.lifecycle.claims import give_back
 from app.lifecycle.marks import Mark, Marks, adopt_all, forgotten, unfinished
-from app.lifecycle.settle import NO_UNITS, settle
+from app.lifecycle.settle import NO_UNITS, settle, settlement_of
 from app.lifecycle.states import ACTIVE, FINISHED, IDLE, get_job
 from app.objects import Objects
 from app.privacy.prices import Units
@@ -225,7 +225,7 @@ def _end_jobs(session: Session, dataset_id: str, left: dict[str, Mark]) -> None:
             give_back(session, job, "lost", 1)
             session.flush()
         if job.status not in FINISHED:
-            settle(session, job, "cancelled")
+            settle(session, settlement_of(session, job, "cancelled"))
 
 
 def _post_charges(session: Session, dataset_id: str) -> None:

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from dataclasses import dataclass
+from enum import Enum
 from typing import Literal
 
 from sqlalchemy import func, select
@@ -42,32 +44,103 @@ UNHELD = "the job's hold is not in the ledger: the ledger was changed from outsi
 logger = logging.getLogger(__name__)
 
 
-def settle(
-    session: Session,
-    job: Job,
-    outcome: Outcome,
-    *,
-    failure: Failure | None = None,
-    own_fault: bool = False,
-    whole: bool = False,
-) -> None:
-    """Ends the job and moves its hold, in the caller's transaction.
+class Cause(Enum):
+    """Why a job ends, as far as its charge depends on that."""
 
-    Args:
+    OUTSIDE = "success, a person's request, or a worker that was lost"
+    ERROR = "the attempt's own error, or a hold that is not in the ledger"
+    TIME_LIMIT = "the job's time limit"
+    OVERRUN = "more was recorded than the hold covers"
+
+
+class Charging(Enum):
+    """The part of a job's hold that its end posts."""
+
+    NOTHING = 0
+    STARTED_PART = 1
+    WHOLE_HOLD = 2
+
+
+@dataclass(frozen=True)
+class Settlement:
+    """How a job ends, and its charge.
+
+    Attributes:
         job: a fresh row of the job, locked by this transaction.
         failure: code and message of a failed job, without values. app.lifecycle.failures decides what callers see.
-        own_fault: the attempt itself raised the error: nothing is released.
-        whole: post the whole hold even if no step was started, because that may depend on the data.
+        charge: at most the hold; None on public data, which have no account.
+        withholds: models that this transaction was about to deliver are removed.
+        unheld: the job's hold is not in the ledger.
     """
-    is_unheld = lacks_hold(session, job)
-    if is_unheld or overrun(session, job):
-        # The job ends anyway: otherwise it would be attempted for ever, with its hold open.
-        outcome, own_fault = "failed", True
-        failure = Failure(code=PrivacyError.code, message=UNHELD if is_unheld else OVERRUN)
-        _withhold(session, job)
+
+    job: Job
+    outcome: Outcome
+    failure: Failure | None
+    charge: Units | None
+    withholds: bool
+    unheld: bool
+
+
+def settlement_of(
+    session: Session, job: Job, outcome: Outcome, *, failure: Failure | None = None, cause: Cause = Cause.OUTSIDE
+) -> Settlement:
+    """Returns how the job ends, and its charge; changes nothing.
+
+    A broken invariant fails the job, also one that succeeded or was cancelled. It ends anyway: otherwise it would be
+    attempted for ever, with its hold open.
+
+    Args:
+        job, failure: see Settlement.
+    """
+    mechanism = None if job.mechanism is None else MechanismConfig.model_validate(job.mechanism)
+    released = Counter[str]() if mechanism is None else _released(session, job.id)
+    unheld = lacks_hold(session, job)
+    overrun = mechanism is not None and (
+        job.steps_started > mechanism.training.steps or not released <= _planned(mechanism)
+    )
+    if unheld or overrun:
+        outcome, cause = "failed", Cause.OVERRUN if overrun else Cause.ERROR
+        failure = Failure(code=PrivacyError.code, message=UNHELD if unheld else OVERRUN)
+    charge = None
+    quoted = Quoted.of(job.quote).charge
+    hold = Units(train=quoted.train, holdout=quoted.holdout)
+    if mechanism is not None and hold != NO_UNITS:
+        match _charging(session, job, outcome, cause):
+            case Charging.NOTHING:
+                charge = NO_UNITS
+            case Charging.STARTED_PART:
+                charge = _started_part(session, job, mechanism, hold, released)
+            case Charging.WHOLE_HOLD:
+                charge = hold
+    return Settlement(job, outcome, failure, charge, withholds=unheld or overrun, unheld=unheld)
+
+
+def _charging(session: Session, job: Job, outcome: Outcome, cause: Cause) -> Charging:
+    """Returns what the table above charges."""
+    match cause:
+        case Cause.OVERRUN | Cause.TIME_LIMIT:
+            return Charging.WHOLE_HOLD
+        case _ if job.steps_started == 0:
+            return Charging.NOTHING
+        case Cause.ERROR:
+            return Charging.WHOLE_HOLD
+        case Cause.OUTSIDE if outcome != "succeeded" and _has_crashed(session, job):
+            return Charging.WHOLE_HOLD
+        case Cause.OUTSIDE:
+            return Charging.STARTED_PART
+
+
+def _has_crashed(session: Session, job: Job) -> bool:
     crashes = select(func.count()).where(Attempt.job_id == job.id, Attempt.status == "crashed")
-    kept = outcome != "succeeded" and (own_fault or bool(session.scalar(crashes)))
-    charge = _charge(session, job, whole=kept, unstarted_too=whole)
+    return bool(session.scalar(crashes))
+
+
+def settle(session: Session, settlement: Settlement) -> None:
+    """Ends the job and moves its hold, in the caller's transaction."""
+    job = settlement.job
+    outcome, failure, charge = settlement.outcome, settlement.failure, settlement.charge
+    if settlement.withholds:
+        _withhold(session, job)
     waiting = waiting_for(session, job)
     leave_queue(session, job)
     if failure is not None:
@@ -79,7 +152,7 @@ def settle(
     if charge is not None:
         train, holdout = charge.train, charge.holdout
         spent = job.steps_started > 0 or charge != NO_UNITS
-        if is_unheld:
+        if settlement.unheld:
             _spend(session, job, charge)
         elif spent and job.parent_id is not None:
             blocks.draw_all(session, job.id, study_id=job.parent_id, train=train, holdout=holdout, actor="worker")
@@ -94,14 +167,6 @@ def settle(
     append_event(session, job.id, outcome, said)
     for job_id in waiting:
         notify(session, job_id)
-
-
-def overrun(session: Session, job: Job) -> bool:
-    """Returns True if more was started or released than the job's hold covers: a broken invariant, so the job fails."""
-    if job.mechanism is None:
-        return False
-    mechanism = MechanismConfig.model_validate(job.mechanism)
-    return job.steps_started > mechanism.training.steps or not _released(session, job.id) <= _planned(mechanism)
 
 
 def lacks_hold(session: Session, job: Job) -> bool:
@@ -158,35 +223,21 @@ def waiting_for(session: Session, job: Job) -> list[str]:
     return list(session.scalars(queued.limit(max(0, limit - running))))
 
 
-def _charge(session: Session, job: Job, *, whole: bool, unstarted_too: bool = False) -> Units | None:
-    """Returns the charge for the job's started part, at most the hold. None on public data, which have no account."""
-    if job.mechanism is None:
-        return None
-    quoted = Quoted.of(job.quote).charge
-    held = Units(train=quoted.train, holdout=quoted.holdout)
-    if held == NO_UNITS:
-        return None
-    mechanism = MechanismConfig.model_validate(job.mechanism)
-    released, planned = _released(session, job.id), _planned(mechanism)
-    if overrun(session, job):
-        return held
-    if job.steps_started == 0 and not unstarted_too:
-        return NO_UNITS
-    if whole:
-        return held
+def _started_part(session: Session, job: Job, mechanism: MechanismConfig, hold: Units, released: Counter[str]) -> Units:
+    """Returns the charge for the steps and scores that were started, at most the hold."""
     account = session.get_one(Account, job.dataset_id)
-    of = filter_of(account.filter, account.order)
-    training = started_training(session, job, mechanism.training)
+    privacy_filter = filter_of(account.filter, account.order)
     on_train = [
         each.model_copy(update={"times": released[each.metric]})
         for each in mechanism.scores
         if each.account == "train" and released[each.metric] > 0
     ]
-    started = mechanism.started(training, on_train)
-    train = held.train if job.steps_started == mechanism.training.steps else of.charge(started, "train")
-    held_out = [each.metric for each in mechanism.scores if each.account == "holdout"]
-    counts = (sum(counted[name] for name in held_out) for counted in (released, planned))
-    return Units(train=min(train, held.train), holdout=_released_charge(held.holdout, *counts))
+    started = mechanism.started(started_training(session, job, mechanism.training), on_train)
+    is_whole = job.steps_started == mechanism.training.steps
+    train = hold.train if is_whole else privacy_filter.charge(started, "train")
+    on_holdout = [each.metric for each in mechanism.scores if each.account == "holdout"]
+    counts = (sum(times[name] for name in on_holdout) for times in (released, _planned(mechanism)))
+    return Units(train=min(train, hold.train), holdout=_released_charge(hold.holdout, *counts))
 
 
 def _planned(mechanism: MechanismConfig) -> Counter[str]:

@@ -42,7 +42,7 @@ from app.ledger import blocks
 from app.ledger.memos import Settled
 from app.lifecycle import pausing
 from app.lifecycle.events import Ended, Queued, Requested, Score, TrialEnded, TrialQueued
-from app.lifecycle.settle import Outcome, lacks_hold, overrun, settle
+from app.lifecycle.settle import Cause, Outcome, lacks_hold, settle, settlement_of
 from app.lifecycle.states import (
     ACTIVE,
     FINISHED,
@@ -84,19 +84,19 @@ def end(
     outcome: Outcome,
     *,
     failure: Failure | None = None,
-    own_fault: bool = False,
-    whole: bool = False,
+    cause: Cause = Cause.OUTSIDE,
 ) -> None:
     """Ends a job and moves its hold; if it is a trial, advances its study. In the caller's transaction.
 
     Args:
         job: a fresh, locked row; its study was locked before it.
-        failure, own_fault, whole: as in app.lifecycle.settle.
+        failure, cause: as in app.lifecycle.settle.
     """
-    if job.parent_id is not None and (outcome == "failed" or overrun(session, job) or lacks_hold(session, job)):
+    settlement = settlement_of(session, job, outcome, failure=failure, cause=cause)
+    if job.parent_id is not None and settlement.outcome == "failed":
         # The study will stop its other trials: their rows are locked before the key's and the account's.
         _runs(session, get_job(session, job.parent_id, lock=True), lock=True)
-    settle(session, job, outcome, failure=failure, own_fault=own_fault, whole=whole)
+    settle(session, settlement)
     if job.parent_id is not None:
         _advance(session, get_job(session, job.parent_id, lock=True), job)
 
@@ -111,7 +111,7 @@ def cancel(session: Session, study: Job) -> None:
     session.flush()
     for run in _runs(session, study, lock=True):
         if run.status in IDLE:
-            settle(session, run, "cancelled")
+            settle(session, settlement_of(session, run, "cancelled"))
             _note_end(session, study, run)
         elif run.status in ("running", "pausing"):
             run.status, run.cancel_requested_at = "cancelling", now()

@@ -16,7 +16,7 @@ from app.ledger import accounts, blocks
 from app.ledger.heads import Heads
 from app.ledger.verify import verify
 from app.lifecycle import fair, restore
-from app.lifecycle.settle import settle
+from app.lifecycle.settle import settle, settlement_of
 from app.objects import of as objects_of
 from app.retention import service as retention
 from tests.datasets.conftest import Api, spec
@@ -203,7 +203,7 @@ def test_a_settlement_is_the_same_on_every_block(api: Api) -> None:
     with api.db.write() as session:
         row = session.get_one(Job, job)
         row.steps_started = 2
-        settle(session, row, "cancelled")
+        settle(session, settlement_of(session, row, "cancelled"))
     spent = {account(api, each).train_spent for each in (first, two)}
     assert len(spent) == 1 and 0 < spent.pop() < api.get(f"/v1/jobs/{job}").json()["quote"]["charge"]["train"]
     assert account(api, first).train_held == account(api, two).train_held == 0

@@ -15,7 +15,7 @@ from app.db.models import ApiKey, Dataset, Job, Worker
 from app.ids import now
 from app.lifecycle.ahead import Ahead, ahead_of
 from app.lifecycle.fair import claim_next
-from app.lifecycle.settle import settle
+from app.lifecycle.settle import settle, settlement_of
 from app.lifecycle.states import ACTIVE, get_job
 from tests.by_night import but
 from tests.factories import add_dataset, add_key, job_spec
@@ -51,7 +51,7 @@ def claims_until(db: Database, job_id: str, workers: int) -> tuple[int, int]:
     while True:
         if len(running) >= workers or (held := claim_next(db, NO_RECORDS, "w", 600.0, BOTH)) is None:
             with db.write() as session:
-                settle(session, get_job(session, running.pop(0)), "cancelled")
+                settle(session, settlement_of(session, get_job(session, running.pop(0)), "cancelled"))
             ends += 1
             continue
         if held.job_id == job_id:

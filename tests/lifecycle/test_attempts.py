@@ -11,8 +11,8 @@ from sqlalchemy import select, update
 from app.db.engine import Database
 from app.db.models import Account, Attempt, Job, Metric
 from app.errors import PrivacyError, StaleAttempt
-from app.lifecycle import settle
 from app.lifecycle.claims import Claim, claim
+from app.lifecycle.settle import settlement_of
 from app.lifecycle.sweeper import expire_all_leases, reap_expired
 from app.lifecycle.wakeups import unclaimed
 from app.privacy.filters import filter_of
@@ -428,5 +428,5 @@ def test_scores_on_the_training_account_are_posted_with_the_steps(db: Database, 
     with pytest.raises(PrivacyError):
         release(log, ndcg | {"name": "ndcg@5", "parts": []})
     with db.write() as session:
-        charge = settle._charge(session, session.get_one(Job, job_id), whole=False)
+        charge = settlement_of(session, session.get_one(Job, job_id), "cancelled").charge
     assert charge is not None and charge.holdout == 0 and charge.train == pytest.approx((whole + cost) / 2, rel=1e-6)

@@ -18,7 +18,7 @@ from app.lifecycle.cadence import Cadence
 from app.lifecycle.fair import claim_next
 from app.lifecycle.presence import GpuWorkers, Presence
 from app.lifecycle.relay import Relay
-from app.lifecycle.settle import settle
+from app.lifecycle.settle import settle, settlement_of
 from app.lifecycle.states import get_job
 from app.lifecycle.wakeups import CeleryNotifier, WakeUp
 from app.settings import Settings
@@ -161,5 +161,5 @@ def test_a_job_that_waits_for_a_gpu_is_cancelled_free_of_charge(db: Database, su
     job_id = submit(runtime={"device": "cuda"}, **CHEAP)
     assert balances(db, job_id)[1] > 0
     with db.write() as session:
-        settle(session, get_job(session, job_id), "cancelled")
+        settle(session, settlement_of(session, get_job(session, job_id), "cancelled"))
     assert balances(db, job_id) == (0, 0, 0, 0)

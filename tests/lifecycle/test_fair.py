@@ -18,7 +18,7 @@ from app.ledger.behind import record
 from app.ledger.heads import Heads
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.fair import Candidate, Chosen, claim_next, fairest
-from app.lifecycle.settle import settle
+from app.lifecycle.settle import settle, settlement_of
 from app.lifecycle.states import get_job
 from app.lifecycle.turns import Pair, Turn, Turns
 from tests.factories import add_dataset, add_key, numerics
@@ -123,7 +123,7 @@ def claimed(db: Database, count: int = 1) -> list[str]:
         assert held is not None
         found.append(held.job_id)
         with db.write() as session:
-            settle(session, get_job(session, held.job_id, lock=True), "cancelled")
+            settle(session, settlement_of(session, get_job(session, held.job_id, lock=True), "cancelled"))
     return found
 
 

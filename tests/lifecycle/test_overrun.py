@@ -15,7 +15,7 @@ from app.db.models import Artifact, Attempt, AuditEntry, Job, Metric, Outbox
 from app.ledger.verify import verify
 from app.lifecycle.attempt_records import Delivered
 from app.lifecycle.attempts import AttemptLog
-from app.lifecycle.settle import settle
+from app.lifecycle.settle import settle, settlement_of
 from app.lifecycle.states import get_job
 from app.lifecycle.sweeper import expire_all_leases, reap_expired
 from tests.factories import release
@@ -48,7 +48,7 @@ def lose(log: AttemptLog, db: Database) -> None:
 def cancel_in_the_queue(log: AttemptLog, db: Database) -> None:
     log.gone("lost")
     with db.write() as session:
-        settle(session, get_job(session, log.held.job_id, lock=True), "cancelled")
+        settle(session, settlement_of(session, get_job(session, log.held.job_id, lock=True), "cancelled"))
 
 
 def more_scores(db: Database, job_id: str) -> None:

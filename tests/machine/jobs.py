@@ -17,6 +17,7 @@ from app.ledger import behind, blocks
 from app.ledger.accounts import filter_for
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.claims import claim
+from app.lifecycle.settle import Cause
 from app.lifecycle.sweeper import reap_expired
 from app.privacy.mechanism import MechanismConfig
 from tests import factories
@@ -282,7 +283,8 @@ class Jobs(Machine):
         made, whole = self.pick(self.live), self.draw.random() < 0.3
         if made is None:
             return
-        found = self.call("fail", lambda: made.log.fail("internal", "The attempt failed.", whole=whole))
+        cause = Cause.TIME_LIMIT if whole else Cause.ERROR
+        found = self.call("fail", lambda: made.log.fail("internal", "The attempt failed.", cause))
         if self.ended(made, found):
             self.state.end(self.state.jobs[made.job_id], "failed", own_fault=True, whole=whole)
 

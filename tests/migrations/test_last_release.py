@@ -18,7 +18,7 @@ from app.db.migrate import upgrade
 from app.db.models import Base, Job
 from app.ledger.verify import verify
 from app.lifecycle.attempts import AttemptLog
-from app.lifecycle.settle import settle
+from app.lifecycle.settle import settle, settlement_of
 from app.lifecycle.states import get_job
 from tests.conftest import BACKINGS
 from tests.factories import AT_ONCE, add_dataset, numerics
@@ -146,7 +146,7 @@ def test_a_running_job_of_the_last_release_ends_after_the_upgrade(db: Database, 
     moved = AttemptLog(new, log.held, lease_s=30.0, max_attempts=3, cadence=AT_ONCE)
     moved.start_block(1, 50)
     with new.write() as session:
-        settle(session, get_job(session, running, lock=True), "succeeded")
+        settle(session, settlement_of(session, get_job(session, running, lock=True), "succeeded"))
     assert claimed(new, queued)
     with new.read() as session:
         for model in Base.metadata.tables.values():
@@ -171,7 +171,7 @@ def test_the_last_release_reads_and_writes_the_newest_schema(db: Database, empty
         connection.execute(update(jobs).where(jobs.c.id == job).values(step=3, status="cancelling"))
     with newest.write() as session:
         assert get_job(session, job).step == 3
-        settle(session, get_job(session, job, lock=True), "cancelled")
+        settle(session, settlement_of(session, get_job(session, job, lock=True), "cancelled"))
         assert verify(session, dataset).valid
     with newest.engine.connect() as connection:
         for table in old.tables.values():

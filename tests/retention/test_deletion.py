@@ -19,7 +19,7 @@ from app.errors import Conflict
 from app.ids import new_id, now
 from app.ledger.verify import verify
 from app.lifecycle.claims import claim
-from app.lifecycle.settle import settle
+from app.lifecycle.settle import settle, settlement_of
 from app.lifecycle.states import get_job
 from app.retention import service as retention
 from app.settings import Settings
@@ -61,7 +61,7 @@ def delete(api: Roles, dataset: str, role: str = "owner") -> Any:
 
 def end(db: Database, job: str) -> None:
     with db.write() as session:
-        settle(session, get_job(session, job, lock=True), "cancelled")
+        settle(session, settlement_of(session, get_job(session, job, lock=True), "cancelled"))
 
 
 def test_content_goes_and_the_ledger_stays(
@@ -175,7 +175,7 @@ def finished(db: Database, settings: Settings, dataset: str, submit: Submit, par
         path = str((folder / "model.safetensors").relative_to(settings.storage_root))
         session.add(Artifact(job_id=job, name="model.safetensors", sha256="0" * 64, size_bytes=7, path=path))
         session.flush()
-        settle(session, get_job(session, job, lock=True), "cancelled")
+        settle(session, settlement_of(session, get_job(session, job, lock=True), "cancelled"))
         session.get_one(Job, job).parent_id = parent
     return job
 

@@ -36,6 +36,7 @@ from app.lifecycle.attempt_records import Begun, Delivered
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.coverage import covered_steps
 from app.lifecycle.events import Number, Part, Rank
+from app.lifecycle.settle import Cause
 from app.lifecycle.studies import has_one_mean, released_mean
 from app.privacy.mechanism import MechanismConfig
 from app.privacy.quoted import Quoted
@@ -294,7 +295,7 @@ class Supervised:
         The whole hold is spent: how far the job came depends on the data.
         """
         self.kill()
-        self.log.fail("time-limit", TIME_LIMIT, whole=True)
+        self.log.fail("time-limit", TIME_LIMIT, Cause.TIME_LIMIT)
 
     def _hear(self, channel: Channel, said: messages.ToSupervisor) -> bool | None:
         """Records one message and answers it. Returns None while the attempt goes on, else True if it succeeded."""
