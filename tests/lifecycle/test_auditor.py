@@ -30,7 +30,7 @@ from tests.e2e.conftest import csv_spec, job_of, write_csv
 from tests.lifecycle.conftest import claimed, job_row
 from tests.lifecycle.crew import crew_of, in_use
 from worker.attempt import fork_server as serving
-from worker.attempt import supervisor
+from worker.attempt import start
 from worker.attempt.auditor import Choose, missed, replay
 from worker.attempt.devices import Divided
 from worker.attempt.fork_server import ForkServer
@@ -133,7 +133,7 @@ def test_a_gang_s_job_is_the_same_to_the_bit_on_one_process(
     job_id = str(client.post("/v1/jobs", json=spec, headers={"Idempotency-Key": "gang"}).json()["id"])
     hands = crew_of(db, 2)
     hands[1].claim()
-    monkeypatch.setattr(supervisor, "divided", on_the_processor)
+    monkeypatch.setattr(start, "divided", on_the_processor)
     run_attempt(hands[1].log(), settings, fork_server, has_gpu=True)
     assert job_row(db, job_id).status == "succeeded" and not in_use(db)
     with db.read() as session:

@@ -18,6 +18,7 @@ from sqlalchemy import select
 from app import objects
 from app.db.engine import Database
 from app.db.models import Account, Dataset, DatasetContent, Job
+from app.errors import PrivacyError
 from app.keys import service as keys
 from app.ledger import behind
 from app.ledger.heads import Heads
@@ -33,7 +34,8 @@ from tests import processes, servers
 from tests.factories import add_dataset, job_spec
 from tests.lifecycle.conftest import claimed, job_row, no_wait
 from worker.attempt.fork_server import ForkServer, Process
-from worker.attempt.supervisor import Supervised, run_attempt
+from worker.attempt.start import NoiseSecrets
+from worker.attempt.supervisor import run_attempt
 
 CAP = {"sensitivity": "private", "records": 10_000, "cap": {"epsilon": 1.0, "delta": 1e-5}, "filter": "gdp"}
 
@@ -258,12 +260,16 @@ def test_a_new_epoch_gives_unfinished_jobs_fresh_keys(world: World) -> None:
     job = world.submit(dataset, 0.5, "first").json()["id"]
     log = claimed(world.db, job)
     secret = load_secret(world.settings, "noise_secret")
-    before = Supervised(log, world.settings, Refusing(), world.folder)
-    assert before.secrets[before.key_id] == secret
+    before = NoiseSecrets.of(world.settings)
+    assert before.by_id[before.current] == secret
+    log.name_key(before.current)
+    (segment,) = log.recorded()[0].segments
+    before.keys(segment)
     world.heads.rotate_epoch()
-    after = Supervised(log, world.settings, Refusing(), world.folder)
-    assert after.secrets[after.key_id] == at_epoch(secret, world.heads.epoch()) != secret
-    assert before.key_id not in after.secrets
+    after = NoiseSecrets.of(world.settings)
+    assert after.by_id[after.current] == at_epoch(secret, world.heads.epoch()) != secret
+    with pytest.raises(PrivacyError, match="its epoch has ended"):
+        after.keys(segment)
 
 
 def scrimp_restore(world: World, *arguments: str) -> subprocess.CompletedProcess[str]:

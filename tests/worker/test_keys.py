@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, get_args
 
 import numpy as np
@@ -26,7 +25,8 @@ from tests.worker.test_adaptive import adaptive_start
 from tests.worker.test_center import start as centred_start
 from tests.worker.test_joined import attempt
 from tests.worker.test_planted import start_for
-from worker.attempt import supervisor as real
+from worker.attempt import start as real
+from worker.attempt.start import NoiseSecrets
 from worker.messages import Finished
 from worker.noise.generator import KeyedStream
 from worker.noise.keys import Purpose, public_key_of_seed
@@ -270,10 +270,10 @@ SECRETS = {"k1": bytes(range(1, 33)), "k2": bytes(range(2, 34))}
 SEGMENT = SaltedSteps(from_step=1, salt="ab" * 32, key_id="k1")
 
 
-def sent(segment: SaltedSteps = SEGMENT, secret: bytes = SECRETS["k1"], **public: Any) -> dict[str, str]:
+def sent(segment: SaltedSteps = SEGMENT, secret: bytes = SECRETS["k1"], current: str = "k1") -> dict[str, str]:
     """The keys that the supervisor of an attempt sends."""
-    this: Any = SimpleNamespace(secrets=SECRETS | {"k1": secret}, **public)
-    return {name.removesuffix("_key"): key for name, key in dict(real.Supervised._keys(this, segment)).items()}
+    keys = NoiseSecrets(SECRETS | {"k1": secret}, current).keys(segment)
+    return {name.removesuffix("_key"): key for name, key in dict(keys).items()}
 
 
 def require_secret(purpose: Purpose) -> None:
@@ -283,7 +283,7 @@ def require_secret(purpose: Purpose) -> None:
     assert key != sent(secret=at_epoch(SECRETS["k1"], "ep_1"))[purpose]
     assert key != sent(SEGMENT.model_copy(update={"salt": "cd" * 32}))[purpose]
     assert key != sent(SEGMENT.model_copy(update={"key_id": "k2"}), secret=SECRETS["k1"])[purpose]
-    assert key == sent(SEGMENT.model_copy(update={"from_step": 9}), key_id="k2", output="elsewhere")[purpose]
+    assert key == sent(SEGMENT.model_copy(update={"from_step": 9}), current="k2")[purpose]
     assert list(sent().values()).count(key) == 1
     assert bytes.fromhex(key) not in names_of(keys_of(SALT))
 

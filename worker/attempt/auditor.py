@@ -45,7 +45,7 @@ from app.lifecycle.states import FINISHED
 from app.settings import Settings
 from worker import messages
 from worker.attempt.fork_server import ForkServer
-from worker.attempt.supervisor import Supervised
+from worker.attempt.start import Inputs, Machine, NoiseSecrets, start_message
 from worker.channel import Channel
 
 # Facts of a machine on which the bits of a sum may depend.
@@ -124,14 +124,15 @@ def replay(
         ReplayFailedError: the process ended early.
     """
     job = _finished(db, job_id)
+    inputs = Inputs(settings)
     output = Path(tempfile.mkdtemp(prefix="replay-"))
-    attempt: Supervised | None = None
     try:
         log = AttemptLog(db, Claim(job_id, job.attempt, "auditor"), lease_s=0.0, max_attempts=0)
         ran = _ready(db, job_id)
         ranks = 1 if job.mechanism else max(1, ran.processes)
-        attempt = Supervised(log, settings, fork_server, output, has_gpu=has_gpu, processes=ranks)
-        start = attempt.described().model_copy(update={"allowed_steps": 0})  # no step that was not run before
+        machine, secrets = Machine(has_gpu, ranks), NoiseSecrets.of(settings)
+        start = start_message(log, settings, secrets, inputs, machine, output)
+        start = start.model_copy(update={"allowed_steps": 0})  # no step that was not run before
         stretches = _stretches(start)
         count = len(stretches) if samples is None else samples
         if not 1 <= count <= len(stretches):
@@ -140,8 +141,7 @@ def replay(
         chosen = tuple(stretches[k] for k in sorted(picked))
         return _Conversation(db, start, stretches, chosen, ran).run(fork_server)
     finally:
-        if attempt is not None:
-            attempt.close()
+        inputs.close()
         shutil.rmtree(output, ignore_errors=True)
 
 

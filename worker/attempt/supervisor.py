@@ -11,57 +11,38 @@ import logging
 import math
 import socket
 import threading
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
-from typing import get_args
 
 from sqlalchemy.exc import OperationalError
-from sqlalchemy.orm import Session
 
-from app import objects, parts, tracing
-from app.contracts.dataset_spec import LastItemHoldout, PublicHoldout
-from app.contracts.extractor import HASHED_WORDS
-from app.contracts.hf import HfModel
-from app.contracts.job_spec import JobSpec, LinearModel
-from app.contracts.stored import SaltedSteps, StoredFile
-from app.db.declared import declared
-from app.db.models import Job
+from app import objects, tracing
 from app.disk import sync
 from app.errors import PrivacyError, ServiceError, StaleAttempt, TransientError, Unavailable
 from app.formats.damage import DataDamagedError
 from app.ledger.behind import record, record_soon
-from app.ledger.blocks import read_by
 from app.ledger.heads import Heads
 from app.lifecycle.attempt_records import Begun, Delivered
 from app.lifecycle.attempts import AttemptLog
-from app.lifecycle.coverage import covered_steps
 from app.lifecycle.events import Number, Part, Rank
 from app.lifecycle.settle import Cause
-from app.lifecycle.studies import has_one_mean, released_mean
-from app.privacy.mechanism import MechanismConfig
-from app.privacy.quoted import Quoted
-from app.seals import Seals
-from app.secrets import at_epoch, load_secrets, secret_id
 from app.settings import Settings
 from worker import messages
 from worker.attempt.audited import finding_of
-from worker.attempt.data import Opened, blocks_of, claim_of, parts_of, released_of, shape_of, side_of, slots_by_id
-from worker.attempt.devices import divided
 from worker.attempt.folders import clear, output_folder
 from worker.attempt.fork_server import ForkServer, Process
 from worker.attempt.second_user import take_over
+from worker.attempt.start import Inputs, Machine, NoiseSecrets, start_message
 from worker.attempt.user_checks import user_of
 from worker.attempt.verdicts import FILE, Hearing, Verdicts
 from worker.attempt.watch import TICK_S, Watch
 from worker.channel import Channel
-from worker.noise.keys import Purpose, derive_key
 
 logger = logging.getLogger(__name__)
 
 STOPPING = threading.Event()  # set when this worker is told to stop
 
 RUNNING = "its process runs"
-KEYLESS = "the noise secret under which this job ran is not here, or its epoch has ended"
 TIME_LIMIT = "The job reached its time limit; its whole hold is spent."
 EXIT_S = 1.0
 
@@ -97,7 +78,7 @@ def run_attempt(
             record(log.db, Heads.of(settings), each)
         output = output_folder(settings.storage_root, log.held, begun, objects.of(settings))
         time_left_s = log.may_run_s(_time_left_s(begun, settings))
-        attempt = Supervised(log, settings, fork_server, output, time_left_s, has_gpu=has_gpu, processes=processes)
+        attempt = Supervised(log, settings, fork_server, output, time_left_s, Machine(has_gpu, processes))
         kept = attempt.run()
     except StaleAttempt:
         logger.warning("attempt %s of %s is stale and writes nothing", log.held.attempt, log.held.job_id)
@@ -161,24 +142,15 @@ class Supervised:
         fork_server: ForkServer,
         output: Path,
         time_left_s: float = math.inf,
-        *,
-        has_gpu: bool = False,
-        processes: int = 1,
+        machine: Machine = Machine(),
     ) -> None:
         self.log, self.settings, self.fork_server, self.output = log, settings, fork_server, output
-        self.has_gpu, self.processes = has_gpu, processes
-        self.parts, self.seals, self.held = parts.of(settings), Seals(settings), ExitStack()
-        # The current secret for new segments, and earlier ones for segments that began under them.
-        epoch = Heads.of(settings).epoch()
-        found = [at_epoch(each, epoch) for each in load_secrets(settings, "noise_secret")]
-        self.secrets = {secret_id(each): each for each in found}
-        self.key_id = secret_id(found[0])
+        self.machine, self.secrets = machine, NoiseSecrets.of(settings)
+        self.inputs = Inputs(settings, self._require_going)
         self.process: Process | None = None
         self.exit, self.ended_by = "no process was started", "unstarted"
         self.watch = Watch(log, settings, self.kill, STOPPING, time_left_s)
         self.told_to_stop = False
-        self.opened: list[Opened] = []
-        self.reads: list[str] = []  # the ids of the data sets whose parts are open
         self.was_ready, self.phase_began = False, tracing.wall()
 
     def run(self) -> bool:
@@ -257,7 +229,7 @@ class Supervised:
             self.kill()
             self.process.close()
             self.process = None
-        self.held.close()
+        self.inputs.close()
 
     def _note_exit(self) -> None:
         """Notes once how the process ended, before the supervisor ends it."""
@@ -316,8 +288,8 @@ class Supervised:
                 self.log.record_digest(said.step, said.digest)
                 self._answer(channel, messages.Written())
             case messages.Mismatch():
-                fresh = self.log.resalt(said.matched_step, self.key_id)
-                keys = dict(self._keys(fresh.segment))
+                fresh = self.log.resalt(said.matched_step, self.secrets.current)
+                keys = dict(self.secrets.keys(fresh.segment))
                 first = fresh.segment.from_step
                 self._answer(channel, messages.Resalt(from_step=first, allowed_steps=fresh.allowed_steps, **keys))
             case messages.MetricValue():
@@ -344,7 +316,7 @@ class Supervised:
                 self.watch.stop()
                 # The machine's fault, before anything private: another worker may do better. Or a copy of a part that
                 # this machine's disk has changed: another attempt fetches it anew.
-                if said.code == "device" or (said.code == "data-damaged" and self._discarded()):
+                if said.code == "device" or (said.code == "data-damaged" and self.inputs.discard()):
                     self.log.gone("crashed")
                 else:
                     self.log.fail(said.code, self._text(said))
@@ -390,112 +362,18 @@ class Supervised:
         if self.process is not None and not self.process.ended(self.settings.cancel_grace_s):
             self.kill()
 
-    def _keys(self, segment: SaltedSteps) -> messages.Keys:
-        """A segment's keys, from its salt and the secret that it began under.
-
-        Raises:
-            PrivacyError: that secret is not here.
-        """
-        key_id = segment.key_id
-        if key_id is None or key_id not in self.secrets:
-            raise PrivacyError(KEYLESS)
-        secret, salt = self.secrets[key_id], bytes.fromhex(segment.salt)
-        keys = {f"{purpose}_key": derive_key(secret, key_id, salt, purpose).hex() for purpose in get_args(Purpose)}
-        return messages.Keys(**keys)
-
     def _start_message(self) -> messages.Start:
         """Everything the attempt needs, from the current database."""
-        self.log.name_key(self.key_id)
+        secrets = self.secrets
+        self.log.name_key(secrets.current)
         job, _blocks, _released = self.log.recorded()
-        foreign = [each.from_step for each in job.segments if each.key_id not in self.secrets]
+        foreign = [each.from_step for each in job.segments if each.key_id not in secrets.by_id]
         if foreign:
             # Their noise secret was removed since: without its keys an identical replay is impossible.
-            self.log.resalt(min(foreign) - 1, self.key_id)
-        return self.described()
-
-    def described(self) -> messages.Start:
-        """The job as the database describes it to a process; changes nothing.
-
-        Raises:
-            PrivacyError: the noise secret of one of its segments was removed.
-        """
-        job, blocks, released = self.log.recorded()
-        keys = [(each, dict(self._keys(each))) for each in job.segments]
-        spec = JobSpec.model_validate(job.spec)
-        with self.log.db.read() as session:
-            read = read_by(session, job)
-            self.reads = [each.id for each in read]
-            allowed = max(0, covered_steps(session, job) - job.steps_started)
-            said = declared(session, job)
-            side, claim = side_of(session, spec), claim_of(session, job)
-            one_mean = has_one_mean(session, job)
-            mean = self._mean(session, job) if one_mean and job.trial_number != 0 else None
-        holdout, trial = said.spec.holdout, job.trial
-        is_public = all(each.sensitivity == "public" for each in read)
-        extractor = spec.model.extractor.name if isinstance(spec.model, LinearModel) and spec.model.extractor else None
-        models = None if self.settings.models_root is None else self.settings.models_root.resolve()
-        features = self.parts.features if extractor is not None else None
-        gpus = self.log.held.gpus
-        on = divided(spec.runtime, job.device, has_gpu=self.has_gpu, processes=self.processes, gpus=gpus)
-        return messages.Start(
-            extractor_dir=str(models / extractor) if extractor not in (None, HASHED_WORDS) and models else None,
-            models_root=str(models) if isinstance(spec.model, HfModel) and models else None,
-            job_id=job.id,
-            spec=spec,
-            mechanism=None if job.mechanism is None else MechanismConfig.model_validate(job.mechanism),
-            task=said.spec.task,
-            features=said.spec.features,
-            shape=shape_of(said, job.dataset_id, read),
-            device=on.device,
-            processes=on.processes,
-            gpus=on.gpus,
-            numerics=Quoted.of(job.quote).numerics,
-            fitted_rows=job.fitted_rows,
-            threads=job.threads,
-            begun=job.device is not None,
-            parts=parts_of(self._part, features, read, slots_by_id(said, job.dataset_id, read), side),
-            data_public=is_public,
-            holdout_public=is_public or isinstance(holdout, PublicHoldout),
-            holdout_account="train" if isinstance(holdout, LastItemHoldout) else "holdout",
-            steps=job.steps,
-            segments=tuple(
-                messages.Segment(from_step=each.from_step, recorded=blocks_of(blocks[each.salt]), **own)
-                for each, own in keys
-            ),
-            released=tuple(released_of(each) for each in released),
-            claim=claim,
-            allowed_steps=allowed,
-            score_only=trial is not None and trial.role != "final",
-            keeps_weights=trial is None or trial.keeps_weights,
-            mean=mean,
-            hands_mean_on=one_mean and job.trial_number == 0,
-            output_dir=str(self.output.resolve()),
-        )
-
-    def _mean(self, session: Session, job: Job) -> messages.Part:
-        """The file of the mean that the first trial of this trial's study released."""
-        file = released_mean(session, job)
-        mean = objects.of(self.settings).local(file.path, file.sha256)
-        return messages.Part(path=str(mean.resolve()), sha256=file.sha256)
-
-    def _part(self, stored: StoredFile) -> Opened:
-        """One stored part as a file of this machine, held until `close`. The one place where a worker opens a part.
-
-        Raises:
-            DataDamagedError, StorageFull, Unavailable: as `Parts.held`, and `Seals.key_of`.
-            Ended: the watch ended the attempt meanwhile.
-        """
-        path = self.held.enter_context(self.parts.held(stored.path, stored.sha256, self._require_going))
-        found = Opened(path, self.seals.key_of(path))
-        self.opened.append(found)
-        return found
-
-    def _discarded(self) -> bool:
-        """Removes this machine's copies of what was read, since a part is damaged. Returns False if it has none, and no
-        part was sealed meanwhile (app.resealing): another attempt then has its key."""
-        found = [self.parts.discard(each) for each in self.reads]  # all of them, whatever the first says
-        return any(found) or any(each.sealed_since for each in self.opened)
+            self.log.resalt(min(foreign) - 1, secrets.current)
+        return start_message(self.log, self.settings, secrets, self.inputs, self.machine, self.output)
 
     def _require_going(self) -> None:
+        """Raises Ended if the watch ended the attempt: a part may take long to arrive."""
         if self.watch.told_at is not None or self.watch.ended is not None:
             raise Ended
