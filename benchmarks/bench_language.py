@@ -15,6 +15,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -74,7 +75,7 @@ def opacus(job: Job, records: int) -> Step:
     trained = [each for each in wrapped.parameters() if each.requires_grad]
     sgd = torch.optim.SGD(trained, lr=0.01)
     optimizer = DPOptimizer(sgd, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=records)
-    drawn: Any = job._train
+    drawn: Any = job._batches.train
     batch = drawn.piece(np.arange(records), model.dtype)
 
     def step() -> None:
@@ -114,7 +115,7 @@ def _fix_draw(job: Job, records: int) -> None:
         def draw(self, step: int) -> np.ndarray:
             return np.arange(records)
 
-    job._sampler = First()
+    job._randomness = replace(job._randomness, sampler=First())
 
 
 TEXT = """\

@@ -44,13 +44,13 @@ class Job(Training):
         return Outcome(0, {}, ())
 
     def __call__(self) -> None:
-        step, passes = self.position.step + 1, self._private_passes
+        step, passes = self.position.step + 1, self._batches.private_passes
         if step > self._end:
             _, self._end = self._block(self.position.step)
         self.position = self._step(step, self.position)
         if step == self._end:
             self.position = self._close_block(self.position)
-        self.passes = self._private_passes - passes
+        self.passes = self._batches.private_passes - passes
 
     def _block(self, step: int) -> tuple[int, int]:
         found = self._replay.next_block(step)
@@ -95,7 +95,7 @@ def plain(job: Job, batch: int, losses: Callable[[nn.Module, Any], Tensor] | Non
         for name, parameter in module.named_parameters():
             if name in values:
                 parameter.copy_(values[name])
-    drawn: Any = job._train
+    drawn: Any = job._batches.train
     records = drawn.piece(np.arange(batch), model.dtype)
     optimizer = torch.optim.SGD([each for each in module.parameters() if each.requires_grad], lr=0.01)
 

@@ -30,11 +30,12 @@ from app.privacy.pricing import price
 from app.privacy.slots import default_slots
 from worker.data.placed import CPU
 from worker.data.records import Records
-from worker.messages import Digest, MetricValue, Resalt, Segment, Shape
+from worker.messages import Digest, JobDescription, MetricValue, Resalt, Segment, Shape
 from worker.models.base import Parameters
 from worker.noise.keys import Purpose
 from worker.optimizers.base import Optimizer
 from worker.telemetry import Telemetry
+from worker.training.batches import TrainingData
 from worker.training.loop import Training
 from worker.training.plan import Plan, build_plan
 from worker.training.replay import Replay
@@ -205,15 +206,13 @@ def run(
         built = replace(built, optimizer=optimizer(built.optimizer))
     keys = {f"{name}_key": _key(seed, name) for name in get_args(Purpose)}
     book = Book()
+    public = built.side(data.side) if data.side is not None else None
     loop = training(
         built,
-        data.train,
-        data.holdout,
-        holdout_public=True,
+        TrainingData(data.train, data.holdout, holdout_public=True, side=public),
         replay=Replay(planned.steps, (Segment(from_step=1, **keys),), planned.steps, built.block_end),
         link=book,
         telemetry=Telemetry(book, mechanism, data_public=True, holdout_public=True),
-        side=built.side(data.side) if data.side is not None else None,
     )
     began = time.perf_counter()
     outcome = loop.run()
@@ -229,18 +228,18 @@ def run(
 
 def _built(data: Data, planned: Checked, mechanism: MechanismConfig | None, device: torch.device) -> Plan:
     what = data.spec()
-    return build_plan(
-        planned.spec,
-        mechanism,
-        data.shape(),
-        what.task,
-        what.features,
+    job = JobDescription(
+        spec=planned.spec,
+        mechanism=mechanism,
+        shape=data.shape(),
+        task=what.task,
+        features=what.features,
         steps=planned.steps,
         data_public=True,
         holdout_public=True,
-        models_root=data.models_root,
-        device=device,
+        models_root=None if data.models_root is None else str(data.models_root),
     )
+    return build_plan(job, device=device)
 
 
 @cache

@@ -228,23 +228,45 @@ class Claim(Document):
 # --- supervisor → child ---
 
 
-class Start(Document):
-    """Everything that an attempt needs.
+class JobDescription(Document):
+    """What a job's plan follows from, but for the machine: all of it is public.
 
     Attributes:
+        spec, mechanism: the job's specification, and its mechanism as it was stored.
+        shape, task, features: the data set's public properties.
         data_public: the data set is declared public. Only then may a job lack a mechanism or have a seed.
         holdout_public: the hold-out is public (a public file, or a part of public data). Scores on it are exact and
             free.
         holdout_account: the account that noisy scores are charged to; `train` if the hold-out belongs to the training
             users.
-        device: the kind of device that the attempt runs on; nothing else is used in its place.
         numerics: the stored numerics; null for a job that was admitted before numerics were stored.
+        steps: T of the stored plan.
+        models_root: the folder of Hugging Face models, if the job uses one.
+    """
+
+    spec: JobSpec
+    mechanism: MechanismConfig | None
+    task: Task
+    features: Features
+    shape: Shape
+    numerics: Numerics | None = None
+    data_public: bool
+    holdout_public: bool
+    holdout_account: AccountName = "holdout"
+    steps: Annotated[int, Field(ge=1)]
+    models_root: str | None = None
+
+
+class Start(JobDescription):
+    """Everything that an attempt needs.
+
+    Attributes:
+        device: the kind of device that the attempt runs on; nothing else is used in its place.
         fitted_rows: the rows of a pass that fit in the memory of earlier attempts, if fewer than the numerics'.
         threads: of each rank, as the first ready attempt had them; null: this attempt chooses.
         begun: an earlier attempt became ready. The size of passes is fixed.
         processes: how many ranks this attempt has: what the job asks, or fewer after a loss.
         gpus: what each of several ranks on GPUs sees, as CUDA_VISIBLE_DEVICES.
-        steps: T of the stored plan.
         segments: the salts in use, oldest first, with the blocks recorded under each.
         released: the metrics recorded so far, by any attempt.
         claim: what the model's card says about its privacy; null where none is claimed.
@@ -255,30 +277,19 @@ class Start(Document):
         allowed_steps: how many further steps may still be charged.
         self_tested: this machine keeps the verdict of such a self-test (worker.attempt.verdicts).
         extractor_dir: the extractor's folder, if the job uses one.
-        models_root: the folder of Hugging Face models, if the job uses one.
         output_dir: an existing folder of this attempt's own for its artifacts. Nothing in it is published before
             `finished`.
     """
 
     kind: Literal["start"] = "start"
     job_id: str
-    spec: JobSpec
-    mechanism: MechanismConfig | None
-    task: Task
-    features: Features
-    shape: Shape
     device: Kind = "cpu"
-    numerics: Numerics | None = None
     fitted_rows: Annotated[int, Field(ge=1)] | None = None
     threads: Annotated[int, Field(ge=1)] | None = None
     begun: bool = False
     processes: Annotated[int, Field(ge=1, le=MOST_PROCESSES)] = 1
     gpus: tuple[str, ...] = ()
     parts: Parts
-    data_public: bool
-    holdout_public: bool
-    holdout_account: AccountName = "holdout"
-    steps: Annotated[int, Field(ge=1)]
     segments: Annotated[tuple[Segment, ...], Field(min_length=1)]
     released: tuple[Released, ...] = ()
     claim: Claim | None = None
@@ -289,8 +300,12 @@ class Start(Document):
     hands_mean_on: bool = False
     self_tested: bool = False
     extractor_dir: str | None = None
-    models_root: str | None = None
     output_dir: str
+
+    @property
+    def job(self) -> JobDescription:
+        """The description alone, without keys and records."""
+        return JobDescription(**{name: getattr(self, name) for name in JobDescription.model_fields})
 
 
 class Predict(Document):

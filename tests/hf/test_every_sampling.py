@@ -10,6 +10,7 @@ import torch
 
 from tests.worker.support import DirectLink, Supervisor, plan_of, spec, start_of
 from worker.telemetry import Telemetry
+from worker.training.batches import TrainingData
 from worker.training.loop import Training
 from worker.training.replay import Replay
 from worker.training.self_test import random_records
@@ -62,7 +63,7 @@ def test_a_job_runs_and_replays(name: str, sampled: str, models_root: Path) -> N
         train = random_records(plan.model, 60, torch.Generator().manual_seed(4))
         telemetry = Telemetry(link, start.mechanism, data_public=False, holdout_public=False, released=start.released)
         replay = Replay(start.steps, start.segments, start.allowed_steps, plan.block_end)
-        out = Training(plan, train, None, holdout_public=False, replay=replay, link=link, telemetry=telemetry).run()
+        out = Training(plan, TrainingData(train, None, holdout_public=False), replay, link, telemetry).run()
         assert out.steps == 10
         digests.append(record.digests())
     assert digests[0] == digests[1]

@@ -34,7 +34,7 @@ from tests.dashboard.scene import Key
 from tests.factories import add_dataset, job_spec
 from tests.hpo.conftest import play, price_once, runs_of, study_spec
 from tests.worker.optimizing import OPTIMIZERS
-from worker.messages import Shape
+from worker.messages import JobDescription, Shape
 from worker.training.plan import build_plan
 
 mu_of = partial(mu_from_epsilon, delta=1e-5)
@@ -294,7 +294,15 @@ def test_what_runs_of_a_search_is_what_is_charged(db: Database, kind: str, sampl
         )
         child = run_spec(planned.spec, run, mechanism, planned.evaluation, "s")
         task, features = facts.spec.task, facts.spec.features
-        built = build_plan(
-            child, mechanism, SHAPE, task, features, steps=run.point.steps, data_public=False, holdout_public=False
+        job = JobDescription(
+            spec=child,
+            mechanism=mechanism,
+            shape=SHAPE,
+            task=task,
+            features=features,
+            steps=run.point.steps,
+            data_public=False,
+            holdout_public=False,
         )
+        built = build_plan(job)
         assert built.steps == run.point.steps and built.mechanism == mechanism

@@ -129,14 +129,15 @@ def test_the_places_of_records_in_memory_are_counted(name: str) -> None:
     supervisor = Supervisor(start_of(spec(**SAMPLINGS[name] | {"evaluation": None}), shape))
     x, y = dense(slots, 2)
     loop = training_of(supervisor, records(x, y), None)
-    whole_part, draws = name in ("full batch", "poisson, scored"), [loop._sampler.draw(step) for step in range(1, 6)]
+    whole_part = name in ("full batch", "poisson, scored")
+    draws = [loop._randomness.sampler.draw(step) for step in range(1, 6)]
     tracemalloc.start()
     if whole_part:
-        loop._injections.clear()
-        assert len(loop._whole(loop._train, TRAIN)) == slots
+        loop._batches._injections.clear()
+        assert len(loop._batches.whole(loop._batches.train, TRAIN)) == slots
     for step, numbers in enumerate([] if whole_part else draws, start=1):
         assert numbers is not None
-        loop._in_rows(step, numbers, loop._plan.rows_of(len(numbers)))
+        loop._batches._in_rows(step, numbers, loop._plan.rows_of(len(numbers)), loop._randomness.order)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     counted = _places_bytes(asked, sizes, numerics, loaded=True)

@@ -15,6 +15,7 @@ from worker.attempt.together import SharedLink, Unheard
 from worker.data.ranks import ALONE, Ranks
 from worker.data.records import Records
 from worker.telemetry import Telemetry
+from worker.training.batches import TrainingData
 from worker.training.loop import Outcome, Training
 from worker.training.plan import Plan
 from worker.training.replay import Replay
@@ -66,6 +67,6 @@ def trained(
         )
         replay = Replay(start.steps, start.segments, start.allowed_steps, plan.block_end)
         link = SharedLink(ranks, own)
-        return Training(plan, train, None, holdout_public=True, replay=replay, link=link, telemetry=telemetry).run()
+        return Training(plan, TrainingData(train, None, holdout_public=True), replay, link, telemetry).run()
 
     return [work(ALONE)] if size == 1 else together(size, work)

@@ -22,7 +22,6 @@ from app.contracts.job_spec import JobSpec
 from app.formats.part_files import save_part
 from app.formats.stored import Csr, StoredPart
 from app.privacy.derive import delayed_of
-from app.privacy.mechanism import MechanismConfig
 from app.privacy.slots import unstated_slots
 from worker.attempt.child import serve
 from worker.attempt.failures import StopRequested
@@ -51,6 +50,7 @@ from worker.messages import (
 )
 from worker.noise.keys import Purpose
 from worker.telemetry import Telemetry
+from worker.training.batches import TrainingData
 from worker.training.loop import Outcome, Training
 from worker.training.plan import Plan, build_plan
 from worker.training.replay import Replay
@@ -296,22 +296,9 @@ def parts_of(parts: dict[str, Any], **more: Any) -> dict[str, Any]:
 def plan_of(
     start: dict[str, Any], ranks: Ranks = ALONE, *, rows: int | None = None, models_root: Path | None = None
 ) -> Plan:
-    message = Start.model_validate(start | {"segments": [{"from_step": 1, **keys_of("x")}], "allowed_steps": 0})
-    return build_plan(
-        JobSpec.model_validate(start["spec"]),
-        MechanismConfig.model_validate(start["mechanism"]) if start["mechanism"] else None,
-        message.shape,
-        message.task,
-        message.features,
-        steps=start["steps"],
-        data_public=start["data_public"],
-        holdout_public=start["holdout_public"],
-        holdout_account=message.holdout_account,
-        models_root=models_root,
-        numerics=message.numerics,
-        rows=rows,
-        ranks=ranks,
-    )
+    more = {"segments": [{"from_step": 1, **keys_of("x")}], "allowed_steps": 0}
+    more |= {} if models_root is None else {"models_root": str(models_root)}
+    return build_plan(Start.model_validate(start | more).job, rows=rows, ranks=ranks)
 
 
 def run_direct(
@@ -340,16 +327,8 @@ def training_of(
         released=start.released,
     )
     replay = Replay(start.steps, start.segments, start.allowed_steps, plan.block_end)
-    return Training(
-        plan,
-        train,
-        holdout,
-        holdout_public=start.holdout_public,
-        replay=replay,
-        link=link,
-        telemetry=telemetry,
-        side=plan.side(side) if side is not None else None,
-    )
+    data = TrainingData(train, holdout, start.holdout_public, side=plan.side(side) if side is not None else None)
+    return Training(plan, data, replay, link, telemetry)
 
 
 # --- A real process ---

@@ -37,7 +37,7 @@ def loop_over(numbers: NDArray[np.int64], sampling: dict[str, Any]) -> Training:
 
 def numbers_of(loop: Training, step: int) -> Occupants:
     """The step's draw: records, and beyond them slots without one."""
-    numbers = loop._sampler.draw(step)
+    numbers = loop._randomness.sampler.draw(step)
     assert numbers is not None
     return numbers
 
@@ -70,12 +70,12 @@ class Restriction:
         def order(step: int, count: int) -> Occupants:
             rows = joined._plan.rows_of(len(numbers_of(joined, step)))
             drawn = int(np.searchsorted(numbers_of(joined, step), 81))
-            assert rows is not None and joined._order is not None
-            whole = original(joined._order, step, max(rows, drawn))
+            assert rows is not None and joined._randomness.order is not None
+            whole = original(joined._randomness.order, step, max(rows, drawn))
             return without_x(whole, self.place[step], count) if self.heads[step] else whole
 
-        loop._sampler.draw = draw  # type: ignore[method-assign]
-        loop._order.of = order  # type: ignore[method-assign, union-attr]
+        loop._randomness.sampler.draw = draw  # type: ignore[method-assign]
+        loop._randomness.order.of = order  # type: ignore[method-assign, union-attr]
 
 
 def without_x(order: Occupants, place: int, count: int) -> Occupants:
@@ -111,7 +111,7 @@ def steps_of(sampling: dict[str, Any], x: int) -> tuple[Restriction, Training, T
 
 
 def rows_of(loop: Training, step: int) -> tuple[Slotted[Any], Occupants]:
-    batch, _ = loop._sample(step)
+    batch, _ = loop._batches.sample(step, loop._randomness)
     assert isinstance(batch, Slotted)
     return batch, np.asarray(batch.occupants[:])
 
@@ -139,7 +139,7 @@ def test_tails_and_absence_leave_the_same_rows_and_sum(name: str, x: int) -> Non
             assert same(sum_with, sum_without)
             continue
         assert full[moved[0]] == x and fewer[moved[0]] == EMPTY
-        emptied = Slotted(joined._drawn, np.where(full == x, EMPTY, full))
+        emptied = Slotted(joined._batches._drawn, np.where(full == x, EMPTY, full))
         assert same(sums_of(joined, emptied), sum_without)
         assert 0.0 < change(sum_with, sum_without) <= joined._plan.numerics.sensitivity_slack
     assert seen == {True, False}
@@ -179,11 +179,11 @@ def test_a_full_batch_without_x_leaves_its_slot_empty(x: int, monkeypatch: pytes
         RandomOrder, "of", lambda self, step, count, *part: without_x(original(self, step, count, *part), x, count)
     )
     alone = loop_over(np.delete(numbers, x), FULL)
-    full, fewer = (np.asarray(loop._whole(loop._train, TRAIN).occupants[:]) for loop in (joined, alone))
+    full, fewer = (np.asarray(loop._batches.whole(loop._batches.train, TRAIN).occupants[:]) for loop in (joined, alone))
     assert len(full) == len(fewer) == unstated_slots(80)
     assert np.array_equal(np.where(full == x, EMPTY, full), renumbered(fewer, x))
-    batches = [loop._sample(1)[0] for loop in (joined, alone)]
+    batches = [loop._batches.sample(1, loop._randomness)[0] for loop in (joined, alone)]
     sum_with, sum_without = (sums_of(loop, batch) for loop, batch in zip((joined, alone), batches, strict=True))
-    emptied = Slotted(joined._train, np.where(full == x, EMPTY, full))
+    emptied = Slotted(joined._batches.train, np.where(full == x, EMPTY, full))
     assert same(sums_of(joined, emptied), sum_without)
     assert 0.0 < change(sum_with, sum_without) <= joined._plan.numerics.sensitivity_slack

@@ -32,7 +32,6 @@ from worker.statistics.center import Centering
 from worker.training.evaluation import Scores
 from worker.training.loop import Training
 from worker.training.plan import Plan
-from worker.training.replay import Replay
 
 SHAPE = {"records_train": 80, "records_holdout": 80, "features": 3, "outputs": 2, "sparse": False}
 X, Y = dense(400, 3)
@@ -81,16 +80,16 @@ class Sum:
 
 
 def _step(loop: Training, step: int) -> Slotted[Any]:
-    batch, _ = loop._sample(step)
+    batch, _ = loop._batches.sample(step, loop._randomness)
     assert isinstance(batch, Slotted)
     return batch
 
 
 def _part(part: int) -> Callable[[Training, int], Slotted[Any]]:
     def rows(loop: Training, draw: int) -> Slotted[Any]:
-        segment = Segment.model_validate({"from_step": 1} | keys_of(f"{loop._keys.order_key} {draw}"))
-        loop._replay = Replay(10, (segment,), 10, loop._plan.block_end)
-        return loop._whole(loop._train, part)
+        segment = Segment.model_validate({"from_step": 1} | keys_of(f"{loop._randomness.keys.order_key} {draw}"))
+        loop._batches.rekey(segment)
+        return loop._batches.whole(loop._batches.train, part)
 
     return rows
 
@@ -147,7 +146,7 @@ def places_are_uniform(of: Sum) -> None:
 def places_are_fresh(of: Sum) -> None:
     """A record's rows in draws that follow each other, and under another key, are independent: they agree by chance."""
     loop, other = of.loop(), of.loop(salt="another")
-    other._sampler = loop._sampler
+    other._randomness = replace(other._randomness, sampler=loop._randomness.sampler)
     one, later, elsewhere = (
         [_rows(of.occupants(source, draw + more)) for draw in range(1, 201)]
         for source, more in ((loop, 0), (loop, of.period), (other, 0))
@@ -307,11 +306,11 @@ def test_scores_and_statistics_of_an_attempt_take_all_slots(monkeypatch: pytest.
 
 def test_a_full_batch_and_its_scores_keep_their_places_for_all_steps_and_keys() -> None:
     loop = training(sampling=FULL, model=MLP)
-    first = loop._whole(loop._train, TRAIN).occupants
+    first = loop._batches.whole(loop._batches.train, TRAIN).occupants
     assert len(first) == unstated_slots(80) and sorted(first[first != EMPTY]) == list(range(80))
-    assert not np.array_equal(first, loop._whole(loop._train, HOLDOUT).occupants[: len(first)])
+    assert not np.array_equal(first, loop._batches.whole(loop._batches.train, HOLDOUT).occupants[: len(first)])
     other = training(salt="another", sampling=FULL, model=MLP)
-    assert not np.array_equal(first, other._whole(other._train, TRAIN).occupants)
+    assert not np.array_equal(first, other._batches.whole(other._batches.train, TRAIN).occupants)
 
 
 def test_an_attempt_draws_each_part_s_places_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -358,7 +357,7 @@ def test_no_place_shows_in_how_long_a_draw_takes() -> None:
     """Coins are tossed for all slots: the draws of 1 record and of 80 are the same numbers."""
     one, all_of_them = (SUMS["poisson"].loop(count) for count in (1, 80))
     for step in range(1, 20):
-        assert np.array_equal(one._sampler.draw(step), all_of_them._sampler.draw(step))  # type: ignore[arg-type]
+        assert np.array_equal(one._randomness.sampler.draw(step), all_of_them._randomness.sampler.draw(step))  # type: ignore[arg-type]
 
 
 def test_an_attempt_ends_alike_with_few_records_and_many() -> None:

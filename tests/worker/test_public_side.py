@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -102,9 +103,10 @@ def test_public_gradients_tell_nothing_of_the_masks_that_private_records_have(ki
     seen = []
     for salt in ("s0", "s1"):
         training = training_of(Supervisor(start), TRAIN, None, PUBLIC)
-        plan, training._keys = training._plan, training._keys.model_copy(update=keys_of(salt))
+        plan, keys = training._plan, training._randomness.keys.model_copy(update=keys_of(salt))
+        training._randomness = replace(training._randomness, keys=keys)
         parameters = plan.model.init(bytes(range(32)))
-        plan.begin_passes(training._keys, 1)
+        plan.begin_passes(keys, 1)
         seen.append(training._observed(1, Position(0, parameters, plan.optimizer.init(parameters))).state)
     assert any(bool(value.any()) for value in seen[0].values())
     assert all(torch.equal(seen[0][slot], seen[1][slot]) for slot in seen[0])

@@ -177,16 +177,9 @@ def sequences_plan(model: dict[str, Any], **changes: Any) -> Plan:
     shape = SHAPE | {"features": 30, "outputs": 1, "records_train": 5000 if changes else 80}
     asked = Supervisor(start_of(spec(model=model, evaluation=None, **changes), shape)).message()
     items = {"kind": "interactions", "layout": "inter", "items": {"kind": "numbered", "count": 30}}
-    return build_plan(
-        asked.spec,
-        asked.mechanism,
-        asked.shape,
-        TypeAdapter(Task).validate_python({"kind": "next_item"}),
-        TypeAdapter(Features).validate_python(items),
-        steps=asked.steps,
-        data_public=False,
-        holdout_public=False,
-    )
+    data = {"task": TypeAdapter(Task).validate_python({"kind": "next_item"})}
+    data["features"] = TypeAdapter(Features).validate_python(items)
+    return build_plan(asked.job.model_copy(update=data))
 
 
 def test_norms_of_divided_gradients_are_tested(monkeypatch: pytest.MonkeyPatch) -> None:

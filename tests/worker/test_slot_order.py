@@ -34,7 +34,7 @@ from worker.data.ranks import own_rows
 from worker.data.slots import Block, SlotOrder, Slotted, joined_slots
 from worker.messages import Failed, Finished, Part, Shape
 from worker.noise.order import WHOLE_DATA, RandomOrder
-from worker.training.loop import Training
+from worker.training.batches import Batches
 
 KEY = DataKey(bytes(range(32)), b"w" * WRAP_BYTES)
 KINDS = ["dense", "sparse", "pairs", "sequences"]
@@ -274,13 +274,13 @@ def test_a_sorted_part_keeps_the_rows_that_it_was_stored_with(tmp_path: Path, mo
     x, y = dense(200, 5, 3)
     part, rows = StoredPart(x, y), ROWS + 500
     seen: list[int] = []
-    use = Training._use
+    use = Batches._use
 
-    def noted(self: Training, train: Any) -> None:
+    def noted(self: Batches, train: Any) -> None:
         use(self, train)
         seen.append(self._everything_rows)
 
-    monkeypatch.setattr(Training, "_use", noted)
+    monkeypatch.setattr(Batches, "_use", noted)
     start = start_of(spec(evaluation=None, sampling={"kind": "full_batch"}), SHAPE | {"records_holdout": 0})
     order = np.random.default_rng(1).permutation(rows)
     told(attempt(tmp_path / "a", start, train=[(in_slots(part, order, rows), ROWS)]))

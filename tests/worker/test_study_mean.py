@@ -10,10 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from app.contracts.job_spec import JobSpec
 from app.errors import PrivacyError
 from app.formats.damage import DataDamagedError
-from app.privacy.mechanism import MechanismConfig
 from tests.worker.support import (
     Ended,
     Supervisor,
@@ -31,7 +29,7 @@ from worker.attempt.means import read_mean
 from worker.attempt.policy import policy_of
 from worker.data.records import Records
 from worker.messages import Failed, Finished, Part, Start
-from worker.training.loop import Training
+from worker.training.batches import Batches
 from worker.training.plan import Plan, build_plan
 
 
@@ -90,13 +88,13 @@ def test_a_job_that_began_anew_has_the_order_of_a_process_that_begins(
     """Records are ordered as they are given, and again when they are centred."""
     supervisor, _ = trial(tmp_path, "one", later(first_of(tmp_path)))
     supervisor.segments[0]["recorded"][0]["digest"] = "0" * 64
-    supervisor.hold, orders, use = 40, [], Training._use
+    supervisor.hold, orders, use = 40, [], Batches._use
 
-    def watched(self: Training, train: Records) -> None:
+    def watched(self: Batches, train: Records) -> None:
         use(self, train)
-        orders.append(self._train.labels.clone())
+        orders.append(self.train.labels.clone())
 
-    monkeypatch.setattr(Training, "_use", watched)
+    monkeypatch.setattr(Batches, "_use", watched)
     assert isinstance(run_thread(supervisor).last, Finished) and supervisor.resalts == 1
     assert isinstance(run_thread(supervisor).last, Finished) and supervisor.resalts == 1
     assert len(orders) == 6 and all(torch.equal(*each) for each in zip(orders[2:4], orders[4:], strict=True))
@@ -108,17 +106,7 @@ def given() -> torch.Tensor:
 
 def planned(made: dict[str, Any], mean: torch.Tensor | None) -> Plan:
     message = Start.model_validate(made | {"segments": [{"from_step": 1, **keys_of("x")}], "allowed_steps": 0})
-    return build_plan(
-        JobSpec.model_validate(made["spec"]),
-        MechanismConfig.model_validate(made["mechanism"]),
-        message.shape,
-        message.task,
-        message.features,
-        steps=made["steps"],
-        data_public=False,
-        holdout_public=False,
-        mean=mean,
-    )
+    return build_plan(message.job, mean=mean)
 
 
 def test_a_second_release_and_an_uncharged_one_are_refused() -> None:

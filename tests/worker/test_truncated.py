@@ -17,7 +17,7 @@ from worker.data.passes import EMPTY
 from worker.data.slots import Slotted
 from worker.messages import Keys
 from worker.noise.order import RandomOrder
-from worker.training.loop import Training
+from worker.training.batches import Batches
 
 KEY = bytes(range(32))
 SHAPE = {"records_train": 200, "records_holdout": 0, "features": 3, "outputs": 2, "sparse": False}
@@ -43,7 +43,7 @@ def test_no_batch_is_larger_and_smaller_draws_stay() -> None:
     for step in range(1, 60):
         whole = sampler.draw(step)
         assert whole is not None
-        batch, again = (training._sample(step)[0] for _ in range(2))
+        batch, again = (training._batches.sample(step, training._randomness)[0] for _ in range(2))
         assert isinstance(batch, Slotted) and isinstance(again, Slotted) and len(batch) == 110
         kept = batch.occupants[batch.occupants != EMPTY]
         assert len(kept) == min((whole < 200).sum(), 110) and set(kept) <= set(whole)
@@ -76,14 +76,14 @@ def attempt(record: Supervisor) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_every_step_makes_the_same_number_of_passes(monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
     made: list[int] = []
-    original = Training._sample
+    original = Batches.sample
 
-    def watched(self: Any, step: int) -> Any:
-        batch, canaries = original(self, step)
+    def watched(self: Any, step: int, randomness: Any) -> Any:
+        batch, canaries = original(self, step, randomness)
         made.append(len(list(batch.passes(48, torch.float64))))
         return batch, canaries
 
-    monkeypatch.setattr(Training, "_sample", watched)
+    monkeypatch.setattr(Batches, "sample", watched)
     attempt(job(runtime={"physical_batch_size": 48, "dtype": dtype}))
     assert made == [3] * 20
     assert plan_of(job().start).numerics.rows_per_step == 110

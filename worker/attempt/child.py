@@ -66,6 +66,7 @@ from worker.noise.order import HOLDOUT, TRAIN
 from worker.predicting.predict import predicted
 from worker.statistics.center import TENSOR
 from worker.telemetry import Telemetry
+from worker.training.batches import TrainingData
 from worker.training.canaries import write_canaries
 from worker.training.loop import Outcome, Training
 from worker.training.planted import canaries_of
@@ -165,19 +166,16 @@ def run_attempt(
         numerics=report,
     )
     channel.send(ready)
-    training = Training(
-        plan,
+    data = TrainingData(
         train,
         holdout,
+        start.holdout_public,
         users=users,
         blocks={TRAIN: stored.blocks, HOLDOUT: held_out.blocks if held_out is not None else ()},
-        holdout_public=start.holdout_public,
-        replay=replay,
-        link=link if ranks.size == 1 else SharedLink(ranks, link),
-        telemetry=telemetry,
         side=plan.side(public) if public is not None else None,
         canaries=canaries_of(start, plan),
     )
+    training = Training(plan, data, replay, link if ranks.size == 1 else SharedLink(ranks, link), telemetry)
     outcome = training.run()
     reports = () if ranks.size == 1 or not start.data_public else _reports(ranks, outcome)
     privacy = None if start.claim is None else Privacy.of(start.claim, telemetry.scores)
@@ -197,20 +195,17 @@ def run_rank(start: Start, ranks: Ranks) -> None:
     stored = load(start.parts.train)
     public = records_of(load([start.parts.public]).whole) if start.parts.public else None
     unheard = Telemetry(Unheard(), start.mechanism, data_public=start.data_public, holdout_public=start.holdout_public)
-    training = Training(
-        plan,
+    data = TrainingData(
         records_of(stored.whole),
         None,
+        start.holdout_public,
         users=users_of(stored.whole, start.mechanism),
         blocks={TRAIN: stored.blocks},
-        holdout_public=start.holdout_public,
-        replay=Replay(start.steps, start.segments, start.allowed_steps, plan.block_end),
-        link=SharedLink(ranks, None),
-        telemetry=unheard,
         side=plan.side(public) if public is not None else None,
         canaries=canaries_of(start, plan),
     )
-    outcome = training.run()
+    replay = Replay(start.steps, start.segments, start.allowed_steps, plan.block_end)
+    outcome = Training(plan, data, replay, SharedLink(ranks, None), unheard).run()
     if start.data_public:
         _reports(ranks, outcome)
 

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from app.contracts.extractor import ExtractorRef, Words
 from app.contracts.job_spec import LinearModel
@@ -82,8 +81,9 @@ def fitting_plan(start: Start, device: torch.device, ranks: Ranks) -> tuple[Plan
     """
     fitted = start.fitted_rows
     mean = None if start.mean is None else read_mean(start.mean, _inputs(start))
+    build = partial(build_plan, start.job, device=device, mean=mean, ranks=ranks)
     while True:
-        plan = _plan(start, device, mean, ranks, rows=fitted)
+        plan = build(rows=fitted)
         rows = able = plan.numerics.rows_per_pass
         failed: MemoryError | RuntimeError = MemoryError("another rank has no memory for passes of one record")
         tested: SelfTest = "passed"
@@ -91,7 +91,7 @@ def fitting_plan(start: Start, device: torch.device, ranks: Ranks) -> tuple[Plan
             if device.type != "cpu":
                 rehearse(plan)
             known = start.self_tested and fitted == start.fitted_rows
-            plan, tested = _tested_plan(start, plan, mean, known=known)
+            plan, tested = _tested_plan(plan, partial(build, rows=1), known=known)
         except (MemoryError, RuntimeError) as error:
             able = fewer_rows(rows) or 0
             if start.begun or failure_code(error) != "out-of-memory":
@@ -109,10 +109,11 @@ def fitting_plan(start: Start, device: torch.device, ranks: Ranks) -> tuple[Plan
             torch.cuda.empty_cache()
 
 
-def _tested_plan(start: Start, plan: Plan, mean: Tensor | None, *, known: bool) -> tuple[Plan, SelfTest]:
+def _tested_plan(plan: Plan, of_one_record: Callable[[], Plan], *, known: bool) -> tuple[Plan, SelfTest]:
     """The plan, with passes that keep each record's results independent on this machine.
 
     Args:
+        of_one_record: builds the same plan with passes of one record.
         known: the self-test of this very plan passed before, on this machine.
 
     Raises:
@@ -126,30 +127,10 @@ def _tested_plan(start: Start, plan: Plan, mean: Tensor | None, *, known: bool) 
     self_test.require_exact(plan)
     if self_test.holds(plan):
         return plan, "passed"
-    plan = _plan(start, plan.device, mean, plan.ranks, rows=1)
+    plan = of_one_record()
     if self_test.holds(plan):
         return plan, "one_record"
     raise self_test.NumericsError("a record's results depend on other records")
-
-
-def _plan(start: Start, device: torch.device, mean: Tensor | None, ranks: Ranks, *, rows: int | None = None) -> Plan:
-    return build_plan(
-        start.spec,
-        start.mechanism,
-        start.shape,
-        start.task,
-        start.features,
-        steps=start.steps,
-        data_public=start.data_public,
-        holdout_public=start.holdout_public,
-        holdout_account=start.holdout_account,
-        models_root=Path(start.models_root) if start.models_root else None,
-        numerics=start.numerics,
-        rows=rows,
-        device=device,
-        mean=mean,
-        ranks=ranks,
-    )
 
 
 def report_of(plan: Plan, tested: SelfTest, device: torch.device) -> NumericsReport:

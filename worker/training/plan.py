@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor
 
-from app.contracts.base import AccountName
-from app.contracts.dataset_spec import Features, HashedText, Task
+from app.contracts.dataset_spec import HashedText
 from app.contracts.extractor import Words
 from app.contracts.job_spec import JobSpec, LinearModel
 from app.contracts.memory import in_memory, record_bytes
@@ -24,7 +23,7 @@ from app.contracts.sampling import Cyclic
 from app.contracts.slots import PartSlots, Slots
 from app.errors import PrivacyError
 from app.privacy.derive import PublicFacts, check_agreement, delayed_of
-from app.privacy.mechanism import MIN_POISSON_BLOCK_STEPS, MechanismConfig, TrainingMechanism
+from app.privacy.mechanism import MIN_POISSON_BLOCK_STEPS, MechanismConfig
 from app.privacy.numerics import KEPT_BYTES, PLACES, Numerics, most_rows, numerics_of
 from app.privacy.slots import slots_of
 from worker.clipping.adaptive import AdaptiveNorm
@@ -35,7 +34,7 @@ from worker.clipping.totals import Floats, Grid
 from worker.data.placed import CPU, placed, resident
 from worker.data.ranks import ALONE, Ranks
 from worker.data.records import Records
-from worker.messages import Keys, Shape
+from worker.messages import JobDescription, Keys, Segment, Shape
 from worker.models.base import Model, Parameters
 from worker.models.build import build_model
 from worker.models.matrix_factorization import MatrixFactorization
@@ -64,38 +63,86 @@ MAX_BLOCK_STEPS = 1000
 
 
 @dataclass(frozen=True)
+class Randomness:
+    """All that is drawn under one segment's keys.
+
+    Attributes:
+        order: gives private records their rows; None for public data.
+        gradients, counts: the noise on gradients, and on counts if the norm adapts.
+    """
+
+    keys: Segment
+    sampler: Sampler
+    order: RandomOrder | None
+    gradients: GradientRelease
+    counts: CountRelease | None
+
+
+@dataclass(frozen=True)
 class Plan:
     """Everything that determines a job's work, except data and keys.
 
     Attributes:
-        spec, mechanism: as stored; the mechanism is None on public data without privacy.
-        shape: the data set's public numbers.
-        steps: T.
+        job: as stored; its mechanism is None on public data without privacy.
         before: the statistics of the training part that are released once, before the first step.
         scores: what is scored, and when.
         numerics: types and shapes of passes, and the rounding of sums: as fixed at admission, or with one row per pass
             if an operation is not known to keep rows apart.
-        device: of passes, sums, noise, parameters and optimizer state.
         ranks: the processes that share the attempt's passes.
         views: of each record in a step; None: the record itself.
-        even_words: records are hashed words that are declared as present or not: one value in each record.
     """
 
-    spec: JobSpec
-    mechanism: MechanismConfig | None
-    shape: Shape
-    steps: int
+    job: JobDescription
     model: Model
     engine: GradientEngine
-    adaptive_norm: AdaptiveNorm | None
     optimizer: Optimizer
     before: tuple[Statistic, ...]
     scores: Scores
     numerics: Numerics
-    device: torch.device = CPU
     ranks: Ranks = ALONE
     views: Views | None = None
-    even_words: bool = False
+
+    @property
+    def spec(self) -> JobSpec:
+        """The job's specification."""
+        return self.job.spec
+
+    @property
+    def mechanism(self) -> MechanismConfig | None:
+        """The stored mechanism; None on public data without privacy."""
+        return self.job.mechanism
+
+    @property
+    def shape(self) -> Shape:
+        """The data set's public numbers."""
+        return self.job.shape
+
+    @property
+    def steps(self) -> int:
+        """T."""
+        return self.job.steps
+
+    @property
+    def device(self) -> torch.device:
+        """The device of passes, sums, noise, parameters and optimizer state."""
+        return self.model.device
+
+    @property
+    def adaptive_norm(self) -> AdaptiveNorm | None:
+        """How the clipping norm adapts; None: it does not."""
+        training = self.mechanism.training if self.mechanism else None
+        if training is None or training.adaptive is None:
+            return None
+        engine, adaptive = cast(CountingEngine, self.engine), training.adaptive  # see _engine
+        rates = adaptive.target_quantile, adaptive.learning_rate
+        return AdaptiveNorm(engine, training.max_grad_norm, *rates, training.expected_batch_size)
+
+    @property
+    def even_words(self) -> bool:
+        """True if records are hashed words that are declared as present or not: one value in each record."""
+        extractor = self.spec.model.extractor if isinstance(self.spec.model, LinearModel) else None
+        words = self.job.features if extractor is None else extractor.words
+        return isinstance(words, HashedText | Words) and words.binary
 
     @property
     def sampling(self) -> Literal["full_batch", "poisson", "cyclic"]:
@@ -296,6 +343,20 @@ class Plan:
             return None
         return CountRelease(self._key(keys, "noise"), self.mechanism.training.adaptive.count_noise_multiplier)
 
+    def randomness(self, keys: Segment, units: int) -> Randomness:
+        """All that is drawn under one segment's keys.
+
+        Args:
+            units: how many the sampler draws from.
+        """
+        return Randomness(
+            keys,
+            sampler=self.sampler(keys, units),
+            order=self.order(keys),
+            gradients=self.gradient_release(keys, max(1, keys.from_step)),
+            counts=self.count_release(keys),
+        )
+
     def release_key(self, keys: Keys) -> bytes:
         """The key of one segment's noise on scores."""
         return self._key(keys, "release")
@@ -330,18 +391,8 @@ class Plan:
 
 
 def build_plan(
-    spec: JobSpec,
-    mechanism: MechanismConfig | None,
-    shape: Shape,
-    task: Task,
-    features: Features,
+    job: JobDescription,
     *,
-    steps: int,
-    data_public: bool,
-    holdout_public: bool,
-    holdout_account: AccountName = "holdout",
-    models_root: Path | None = None,
-    numerics: Numerics | None = None,
     rows: int | None = None,
     device: torch.device = CPU,
     mean: Tensor | None = None,
@@ -350,13 +401,7 @@ def build_plan(
     """Builds the plan of an attempt.
 
     Args:
-        spec, mechanism: the job's specification, and the mechanism as it was stored.
-        shape, task, features: the data set's public properties.
-        steps: T of the stored plan.
-        data_public, holdout_public: what is declared public.
-        holdout_account: the account that scores on a private hold-out are charged to.
-        models_root: the folder of Hugging Face models.
-        numerics: the stored numerics; None: those of this release.
+        job: without stored numerics it has those of this release.
         rows: of a pass, if not the numerics': fewer where more do not fit in memory, or 1 where an operation is not
             known to keep rows apart.
         device, ranks: what computes, and the processes that share the attempt's passes.
@@ -367,36 +412,31 @@ def build_plan(
         PrivacyError: specification and mechanism disagree; a mean is given that was not asked for; or private data lack
             a mechanism or have a seed.
     """
-    if not data_public and (mechanism is None or spec.seed is not None):
+    spec, mechanism, shape = job.spec, job.mechanism, job.shape
+    if not job.data_public and (mechanism is None or spec.seed is not None):
         raise PrivacyError("private data need a mechanism and must not have a seed")
     if mechanism is not None:
-        facts = _facts(mechanism, shape, task, holdout_public, holdout_account)
-        check_agreement(spec, facts, mechanism, mean_given=mean is not None)
-        if steps != mechanism.training.steps:
+        check_agreement(spec, _facts(job, mechanism), mechanism, mean_given=mean is not None)
+        if job.steps != mechanism.training.steps:
             raise PrivacyError("the job's steps and its stored mechanism disagree")
     sizes = shape.public_sizes(mechanism)
-    numerics = _numerics(numerics or numerics_of(spec, sizes, features), mechanism, rows)
+    numerics = _numerics(job.numerics or numerics_of(spec, sizes, job.features), mechanism, rows)
+    models_root = Path(job.models_root) if job.models_root else None
     by = (numerics.passes, numerics.rows_per_pass, models_root, device)
-    model = build_model(spec.model, shape, task, features, *by)
-    training = mechanism.training if mechanism else None
+    model = build_model(spec.model, shape, job.task, job.features, *by)
     views = Views.of_job(spec.augmentation, spec.model)
-    numerics, engine = _engine(spec, model, training, numerics, ranks, views, most_rows(spec, sizes))
+    numerics, engine = _engine(job, model, numerics, ranks, views, most_rows(spec, sizes))
+    public = {"data_public": job.data_public, "holdout_public": job.holdout_public}
     return Plan(
-        spec=spec,
-        mechanism=mechanism,
-        shape=shape,
-        steps=steps,
+        job=job,
         model=model,
         engine=engine,
-        adaptive_norm=_adaptive_norm(engine, training) if training else None,
-        optimizer=build_optimizer(spec.optimizer, steps),
-        before=statistics_of(Job(spec, mechanism, model, features, shape, mean)),
-        scores=Scores.of(spec, mechanism, task, data_public=data_public, holdout_public=holdout_public),
+        optimizer=build_optimizer(spec.optimizer, job.steps),
+        before=statistics_of(Job(spec, mechanism, model, job.features, shape, mean)),
+        scores=Scores.of(spec, mechanism, job.task, **public),
         numerics=numerics,
-        device=device,
         ranks=ranks,
         views=views,
-        even_words=_even_words(spec, features),
     )
 
 
@@ -407,31 +447,19 @@ def _numerics(numerics: Numerics, mechanism: MechanismConfig | None, rows: int |
     return numerics if rows is None else numerics.of_rows(rows)
 
 
-def _even_words(spec: JobSpec, features: Features) -> bool:
-    """Returns True if records are hashed words that are declared as present or not."""
-    extractor = spec.model.extractor if isinstance(spec.model, LinearModel) else None
-    words = features if extractor is None else extractor.words
-    return isinstance(words, HashedText | Words) and words.binary
-
-
 def _engine(
-    spec: JobSpec,
-    model: Model,
-    training: TrainingMechanism | None,
-    numerics: Numerics,
-    ranks: Ranks,
-    views: Views | None,
-    most: int,
+    job: JobDescription, model: Model, numerics: Numerics, ranks: Ranks, views: Views | None, most: int
 ) -> tuple[Numerics, GradientEngine]:
     """The numerics, with the slack of integer totals, and the engine that adds passes so. `most`: rows of one sum."""
-    grid, sharded = None, _is_sharded(spec, ranks)
+    training = job.mechanism.training if job.mechanism else None
+    grid, sharded = None, _is_sharded(job.spec, ranks)
     if training is not None:
         numerics = numerics.of_numbers(model.numbers, most, training.records_per_unit)
         grid = Grid(most, numerics.rows_per_pass, ranks, sharded)
     over = Floats(ranks, sharded)
-    return numerics, build_engine(
+    engine = build_engine(
         model,
-        spec.clipping,
+        job.spec.clipping,
         training,
         positions=numerics.positions,
         sums=numerics.sums,
@@ -440,37 +468,26 @@ def _engine(
         over=over,
         views=views,
     )
+    if training is not None and training.adaptive is not None and not isinstance(engine, CountingEngine):
+        raise PrivacyError("this model's engine cannot count: its clipping norm cannot adapt")
+    return numerics, engine
 
 
 def _is_sharded(spec: JobSpec, ranks: Ranks) -> bool:
     return spec.runtime.shard == "optimizer" and ranks.size > 1
 
 
-def _adaptive_norm(engine: GradientEngine, training: TrainingMechanism) -> AdaptiveNorm | None:
-    asked = training.adaptive
-    if asked is None:
-        return None
-    if not isinstance(engine, CountingEngine):
-        raise PrivacyError("this model's engine cannot count: its clipping norm cannot adapt")
-    return AdaptiveNorm(
-        engine, training.max_grad_norm, asked.target_quantile, asked.learning_rate, training.expected_batch_size
-    )
-
-
-def _facts(
-    mechanism: MechanismConfig, shape: Shape, task: Task, holdout_public: bool, holdout_account: AccountName
-) -> PublicFacts:
+def _facts(job: JobDescription, mechanism: MechanismConfig) -> PublicFacts:
     """The public facts from which the mechanism is derived again, as at admission."""
-    k = mechanism.training.records_per_unit
-    slots = slots_of(shape.slots, shape.records_train, k)
+    shape, k = job.shape, mechanism.training.records_per_unit
     return PublicFacts(
         records_train=shape.records_train,
         records_holdout=shape.records_holdout,
-        records_per_unit=mechanism.training.records_per_unit,
+        records_per_unit=k,
         unit=mechanism.unit,
-        classification=task.is_classification,
-        holdout_is_private=not holdout_public,
-        holdout_account=holdout_account,
+        classification=job.task.is_classification,
+        holdout_is_private=not job.holdout_public,
+        holdout_account=job.holdout_account,
         delta=mechanism.target_delta,
-        slots=slots.train.units,
+        slots=slots_of(shape.slots, shape.records_train, k).train.units,
     )
