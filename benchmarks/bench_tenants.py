@@ -267,14 +267,14 @@ def uploads(at: Service) -> dict[str, str]:
 
 
 def readers(at: Service) -> dict[str, str]:
-    """An archive of 3 MB that unpacks to 1 GB, and another owner's file of 10 MB after it."""
+    """An archive of 10 MB that unpacks to 3 GB, and another owner's file of 10 MB after it."""
     packed = at.home / "packed.zst"
     line = b"1.0,2.0,0," + b"0" * 2000 + b"\n"
     import pyarrow as pa
 
     with pa.CompressedOutputStream(str(packed), "zstd") as out:
         out.write(b"a,b,y,c\n")
-        for _ in range(500):
+        for _ in range(1500):
             out.write(line * 1000)
     noise = os.urandom(9 * MIB).hex().encode()  # so that it is above what is read at once
     spec = {
@@ -307,7 +307,7 @@ def readers(at: Service) -> dict[str, str]:
     waited, then = time.perf_counter() - began, state("owner", hostile)
     size = (len(blob) + len(padding)) / MIB
     return {
-        f"an archive of {size:.0f} MiB that unpacks to 1 GB": f"another owner's 10 MB are {state('other', mine)} after "
+        f"an archive of {size:.0f} MiB that unpacks to 3 GB": f"another owner's 10 MB are {state('other', mine)} after "
         f"{waited:.0f} s; the archive is then {then}"
     }
 
