@@ -1,13 +1,15 @@
 """Cells of a declared table as a model's features, as the service makes them (app.formats.tables; tests compare).
 
 number, date   clipped to the declared range, which becomes [−1, 1]; without a range the number itself
-               a missing one is the middle, 0; with `flag`, a further feature is 1
+               a missing one is the middle, 0, or the declared number; with `flag`, a further feature is 1
+               a log scale maps log x; with `bins`, a feature for each, and one for a missing cell of its `own`
 category       a feature for each declared value, and one for `other` if the declaration has it
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime
 from typing import Any
@@ -63,7 +65,15 @@ def _features(column: Column, cell: Any) -> Iterator[float]:
     if isinstance(column, CategoryColumn):
         return _one_hot(column, None if missing else _written(cell))
     value = None if missing else (_day(column, cell) if isinstance(column, DateColumn) else _number(cell))
+    if isinstance(column, NumberColumn):
+        value = _substituted(column, value)
+        return _scaled(column, value) if column.bins is None else _binned(column, value)
     return _scaled(column, value)
+
+
+def _substituted(column: NumberColumn, value: float | None) -> float | None:
+    """The number that a missing one counts as, if it is declared."""
+    return column.missing if value is None and isinstance(column.missing, float) else value
 
 
 def _one_hot(column: CategoryColumn, text: str | None) -> Iterator[float]:
@@ -80,9 +90,31 @@ def _scaled(column: NumberColumn | DateColumn, value: float | None) -> Iterator[
         yield value or 0.0
         return
     low, high = (float((end - EPOCH).days) if isinstance(end, date) else end for end in column.range)
-    yield 0.0 if value is None else 2.0 * ((min(max(value, low), high) - low) / (high - low)) - 1.0
+    at = low if value is None else min(max(value, low), high)
+    if isinstance(column, NumberColumn) and column.scale == "log":
+        low, high, at = math.log(low), math.log(high), math.log(at)
+    yield 0.0 if value is None else 2.0 * ((at - low) / (high - low)) - 1.0
     if column.missing == "flag":
         yield float(value is None)
+
+
+def _binned(column: NumberColumn, value: float | None) -> Iterator[float]:
+    edges = _edges(column)
+    if value is None and column.missing == "middle" and column.range is not None:
+        low, high = column.range
+        value = math.sqrt(low) * math.sqrt(high) if column.scale == "log" else low / 2 + high / 2
+    place = len(edges) + 1 if value is None else bisect_right(edges, value)
+    yield from (float(each == place) for each in range(len(edges) + 1 + (column.missing == "own")))
+
+
+def _edges(column: NumberColumn) -> list[float]:
+    """The edges between bins, as the service has them to the last bit."""
+    if not isinstance(column.bins, int) or column.range is None:
+        return list(column.bins) if isinstance(column.bins, list | tuple) else []
+    (low, high), bins = column.range, column.bins
+    if column.scale == "log":
+        return [low * (high / low) ** (each / bins) for each in range(1, bins)]
+    return [low + (high - low) * (each / bins) for each in range(1, bins)]
 
 
 def _number(cell: Any) -> float:

@@ -3,6 +3,7 @@
 A record's features are a function of its own cells and of the declaration; nothing is computed from other records.
 
     number     2 (clip(x) − lo) / (hi − lo) − 1, in [−1, 1]; without a range x itself
+               with `scale` "log" the same of log x; with `bins`, 1 for the bin that x is in and 0 for each other
     date       the same, of its day; the range is two days
     category   one place for each declared value, which is 1 or 0; one more for `other` where a rule needs it
 """
@@ -15,12 +16,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
-from app.contracts.base import Document
+from app.contracts.base import Document, is_none
 from app.contracts.feature_settings import ColumnName, FeatureSettings
 
 CellText = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 CategoryValue = Annotated[int, Field(ge=-(2**53), le=2**53)] | CellText
 RangeEnd = Annotated[float, Field(ge=-1e30, le=1e30)]
+Bins = (
+    Annotated[int, Field(strict=True, ge=2, le=1_000)]
+    | Annotated[tuple[RangeEnd, ...], Field(min_length=1, max_length=999)]
+)
 EPOCH = date(1970, 1, 1)
 
 
@@ -34,26 +39,68 @@ class _Column(Document):
 class NumberColumn(_Column):
     """A number. With `range`, values beyond it are clipped, and the range becomes [−1, 1].
 
-    `missing`: `refuse` the file, take the `middle` of the range, or the middle with a `flag`: a further feature that is
-    1 where the cell is missing.
+    `scale`: "log" for sums of money, counts and other quantities over several decades, with a range above 0: its
+    lowest end is the smallest value that is told from zero.
+
+    `bins`: a number of bins that are equally wide on the scale, or the edges between them: (18, 65) makes three bins,
+    and 18 is in the second. Each bin is a feature, 1 for a number in it.
+
+    `missing`: `refuse` the file; take the `middle` of the range, or a number; the middle with a `flag`, a further
+    feature that is 1 where the cell is missing; or, with `bins`, a bin of its `own`.
     """
 
     kind: Literal["number"] = "number"
     range: tuple[RangeEnd, RangeEnd] | None = None
-    missing: Literal["refuse", "middle", "flag"] = "refuse"
+    scale: Literal["linear", "log"] = Field(default="linear", exclude_if=lambda scale: scale == "linear")
+    bins: Bins | None = Field(default=None, exclude_if=is_none)
+    missing: Literal["refuse", "middle", "flag", "own"] | Annotated[float, Field(strict=True, ge=-1e30, le=1e30)] = (
+        "refuse"
+    )
 
     @model_validator(mode="after")
     def _ordered(self) -> NumberColumn:
         if self.range is not None and self.range[0] >= self.range[1]:
             raise ValueError("`range` must be [lowest, highest]")
-        if self.range is None and self.missing != "refuse":
+        if self.range is None and self.missing in ("middle", "flag"):
             raise ValueError("a missing number becomes the middle of `range`: declare one")
+        if self.scale == "log" and (self.range is None or self.range[0] <= 0.0):
+            raise ValueError("a log scale needs a `range` above 0: smaller values count as its lowest end")
+        return self
+
+    @model_validator(mode="after")
+    def _binned(self) -> NumberColumn:
+        if (self.bins is None and self.missing == "own") or (self.bins is not None and self.missing == "flag"):
+            raise ValueError("a missing number has its `own` bin with `bins`, and a `flag` without them")
+        if isinstance(self.bins, int) and self.range is None:
+            raise ValueError("a number of `bins` divides a `range`: declare one, or give the edges between bins")
+        if isinstance(self.bins, tuple) and (self.range is not None or sorted(set(self.bins)) != list(self.bins)):
+            raise ValueError("the edges between `bins` must rise, and need no `range`")
         return self
 
     @property
     def ends(self) -> tuple[float, float] | None:
         """The range as numbers."""
         return self.range
+
+    @property
+    def edges(self) -> tuple[float, ...]:
+        """The edges between bins; empty without bins."""
+        if not isinstance(self.bins, int) or self.range is None:
+            return self.bins if isinstance(self.bins, tuple) else ()
+        low, high = self.range
+        if self.scale == "log":
+            return tuple(low * (high / low) ** (each / self.bins) for each in range(1, self.bins))
+        return tuple(low + (high - low) * (each / self.bins) for each in range(1, self.bins))
+
+    @property
+    def substitute(self) -> float:
+        """The number that a missing cell counts as, if it has no feature of its own."""
+        if isinstance(self.missing, float):
+            return self.missing
+        if self.range is None:
+            return 0.0
+        low, high = self.range
+        return math.sqrt(low) * math.sqrt(high) if self.scale == "log" else low / 2 + high / 2
 
     @property
     def example(self) -> float:
@@ -63,7 +110,8 @@ class NumberColumn(_Column):
     @property
     def width(self) -> int:
         """How many features it makes."""
-        return 2 if self.missing == "flag" else 1
+        bins = len(self.edges) + 1 if self.bins is not None else 1
+        return bins + (self.missing in ("flag", "own"))
 
 
 class DateColumn(_Column):
@@ -142,6 +190,11 @@ class CategoryColumn(_Column):
         return self.values[0]
 
 
+def is_one_hot(column: NumberColumn | DateColumn | CategoryColumn) -> bool:
+    """Returns True if exactly one of the column's features is 1, and the others are 0."""
+    return isinstance(column, CategoryColumn) or (isinstance(column, NumberColumn) and column.bins is not None)
+
+
 TableColumn = Annotated[NumberColumn | DateColumn | CategoryColumn, Field(discriminator="kind")]
 
 
@@ -169,8 +222,9 @@ class TableFeatures(FeatureSettings):
         return [each.name for each in self.columns]
 
     def length(self, features: int) -> float:
-        """See FeatureSettings.length: a number anywhere in [−1, 1] has a mean square of 1/3, and a category one 1."""
-        return math.sqrt(sum(1.0 if isinstance(each, CategoryColumn) else 1.0 / 3.0 for each in self.columns))
+        """See FeatureSettings.length: a number anywhere in [−1, 1] has a mean square of 1/3; a category, or a number in
+        a bin, has 1."""
+        return math.sqrt(sum(1.0 if is_one_hot(each) else 1.0 / 3.0 for each in self.columns))
 
     def numbers(self, stored: int) -> int:
         """See FeatureSettings.numbers: what is stored are cells."""

@@ -158,6 +158,8 @@ def expanded(cells: NDArray[Any], features: TableFeatures) -> NDArray[np.float32
         target = out[:, at : at + column.width]
         if isinstance(column, CategoryColumn):
             _one_hot(values, column, target)
+        elif isinstance(column, NumberColumn) and column.bins is not None:
+            _binned(values, column, target)
         else:
             _scaled(values, column, target)
         at += column.width
@@ -181,13 +183,30 @@ def scaled(stored: StoredPart, features: Features) -> StoredPart:
 def _scaled(values: NDArray[np.float64], column: NumberColumn | DateColumn, target: NDArray[np.float32]) -> None:
     missing = np.isnan(values)
     if column.ends is None:
-        target[:, 0] = values
+        target[:, 0] = np.where(missing, _substitute(column), values)
         return
     low, high = column.ends
-    clipped = np.clip(np.where(missing, low, values), low, high)
-    target[:, 0] = np.where(missing, 0.0, 2.0 * ((clipped - low) / (high - low)) - 1.0)
+    clipped = np.clip(np.where(missing, _substitute(column), values), low, high)
+    if isinstance(column, NumberColumn) and column.scale == "log":
+        clipped, low, high = np.log(clipped), math.log(low), math.log(high)
+    target[:, 0] = 2.0 * ((clipped - low) / (high - low)) - 1.0
+    if column.missing in ("middle", "flag"):
+        target[missing, 0] = 0.0
     if column.width == 2:
         target[:, 1] = missing
+
+
+def _substitute(column: NumberColumn | DateColumn) -> float:
+    """What a missing number counts as; of a date, the middle is written over it."""
+    return column.substitute if isinstance(column, NumberColumn) else column.ends[0]
+
+
+def _binned(values: NDArray[np.float64], column: NumberColumn, target: NDArray[np.float32]) -> None:
+    missing = np.isnan(values)
+    places = np.searchsorted(np.array(column.edges), np.where(missing, column.substitute, values), side="right")
+    if column.missing == "own":
+        places[missing] = column.width - 1
+    target[np.arange(len(values)), places] = 1.0
 
 
 def _one_hot(values: NDArray[np.float64], column: CategoryColumn, target: NDArray[np.float32]) -> None:

@@ -263,15 +263,27 @@ class DateColumn(Spec):
 class NumberColumn(Spec):
     """A number. With `range`, values beyond it are clipped, and the range becomes [−1, 1].
 
-    `missing`: `refuse` the file, take the `middle` of the range, or the middle with a `flag`: a further feature that is
-    1 where the cell is missing.
+    `scale`: "log" for sums of money, counts and other quantities over several decades, with a range above 0: its
+    lowest end is the smallest value that is told from zero.
+
+    `bins`: a number of bins that are equally wide on the scale, or the edges between them: (18, 65) makes three bins,
+    and 18 is in the second. Each bin is a feature, 1 for a number in it.
+
+    `missing`: `refuse` the file; take the `middle` of the range, or a number; the middle with a `flag`, a further
+    feature that is 1 where the cell is missing; or, with `bins`, a bin of its `own`.
     """
 
     name: Annotated[str, Field(min_length=1, max_length=200)]
     missing_cells: Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], Field(max_length=20)] = []
     kind: Literal["number"] = "number"
     range: tuple[Annotated[float, Field(ge=-1e30, le=1e30)], Annotated[float, Field(ge=-1e30, le=1e30)]] | None = None
-    missing: Literal["refuse", "middle", "flag"] = "refuse"
+    scale: Literal["linear", "log"] = "linear"
+    bins: (
+        Annotated[int, Field(ge=2, le=1000)]
+        | Annotated[list[Annotated[float, Field(ge=-1e30, le=1e30)]], Field(min_length=1, max_length=999)]
+        | None
+    ) = None
+    missing: Literal["refuse", "middle", "flag", "own"] | Annotated[float, Field(ge=-1e30, le=1e30)] = "refuse"
 
 
 class TableFeatures(Spec):

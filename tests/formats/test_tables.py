@@ -199,3 +199,56 @@ def test_days_are_numbers_of_days() -> None:
     assert (
         column.kind == "date" and column.day("2020-01-06T23:59:00+02:00") == (date(2020, 1, 6) - date(1970, 1, 1)).days
     )
+
+
+MAPS: list[tuple[dict[str, Any], list[tuple[float, list[float]]]]] = [
+    (
+        {"range": [0, 8], "bins": 4, "missing": "own"},
+        [(-1, [1, 0, 0, 0, 0]), (2, [0, 1, 0, 0, 0]), (8, [0, 0, 0, 1, 0]), (math.nan, [0, 0, 0, 0, 1])],
+    ),
+    ({"bins": [18, 65], "missing": 30}, [(17.5, [1, 0, 0]), (18, [0, 1, 0]), (65, [0, 0, 1]), (math.nan, [0, 1, 0])]),
+    ({"range": [1, 100], "scale": "log", "bins": 2}, [(0, [1, 0]), (9.5, [1, 0]), (10.5, [0, 1]), (1e9, [0, 1])]),
+    ({"range": [1, 100], "scale": "log", "missing": 10}, [(-5, [-1]), (10, [0]), (100, [1]), (math.nan, [0])]),
+    ({"range": [1, 100], "scale": "log", "missing": "flag"}, [(100, [1, 0]), (math.nan, [0, 1])]),
+    ({"range": [1, 100], "scale": "log", "bins": 3, "missing": "middle"}, [(math.nan, [0, 1, 0])]),
+]
+
+
+@pytest.mark.parametrize(("declared", "cells"), MAPS)
+def test_a_number_on_its_declared_map(declared: dict[str, Any], cells: list[tuple[float, list[float]]]) -> None:
+    column = {"name": "a", "kind": "number"} | declared
+    table = TableFeatures.model_validate({"kind": "table", "columns": [column]})
+    assert expanded(np.array([[cell] for cell, _ in cells]), table).tolist() == [
+        pytest.approx(features, abs=1e-6) for _, features in cells
+    ]
+
+
+def test_a_record_of_bins_has_the_declared_length() -> None:
+    columns = [{"name": f"b{k}", "kind": "number", "range": [0, 1], "bins": 16, "missing": "own"} for k in range(9)]
+    table = TableFeatures.model_validate({"kind": "table", "columns": columns})
+    cells = np.random.default_rng(0).uniform(-1.0, 2.0, (50, 9))
+    cells[cells < -0.8] = math.nan
+    assert np.linalg.norm(expanded(cells, table), axis=1).tolist() == [table.length(table.width)] * 50
+
+
+@pytest.mark.parametrize(
+    ("declared", "why"),
+    [
+        ({"scale": "log"}, "a log scale needs a `range` above 0"),
+        ({"scale": "log", "range": [0, 1]}, "a log scale needs a `range` above 0"),
+        ({"bins": 4}, "a number of `bins` divides a `range`"),
+        ({"bins": [2, 1]}, "must rise"),
+        ({"bins": [1, 2], "range": [0, 3]}, "need no `range`"),
+        ({"bins": 4, "range": [0, 3], "missing": "flag"}, "its `own` bin"),
+        ({"range": [0, 3], "missing": "own"}, "its `own` bin"),
+        ({"bins": [1, 2], "missing": "middle"}, "declare one"),
+    ],
+)
+def test_a_map_that_means_nothing_is_refused(declared: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        TableFeatures.model_validate({"kind": "table", "columns": [{"name": "a", "kind": "number"} | declared]})
+
+
+def test_columns_without_a_map_are_stored_as_before() -> None:
+    stored = TableFeatures.model_validate(TABLE).model_dump(mode="json")["columns"][0]
+    assert stored.keys() == {"kind", "name", "range", "missing", "missing_cells"}

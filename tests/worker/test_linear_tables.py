@@ -25,6 +25,10 @@ COLUMNS: list[dict[str, Any]] = [
     {"name": "plain", "kind": "number"},
     {"name": "age", "kind": "number", "range": [18, 90], "missing": "flag", "missing_cells": ["-1", "unknown"]},
     {"name": "dose", "kind": "number", "range": [-0.5, 0.25], "missing": "middle"},
+    {"name": "income", "kind": "number", "range": [1, 100000], "scale": "log", "missing": "flag"},
+    {"name": "pulse", "kind": "number", "range": [0, 5], "bins": 5, "missing": "own"},
+    {"name": "cost", "kind": "number", "range": [0.1, 1000], "scale": "log", "bins": 4, "missing": "middle"},
+    {"name": "stage", "kind": "number", "bins": [1, 2.5], "missing": 2},
     {"name": "seen", "kind": "date", "range": ["2001-05-03", "2020-02-29"], "missing": "flag"},
     {"name": "born", "kind": "date", "range": ["1900-01-01", "2000-01-01"], "format": "%d.%m.%Y"},
     {"name": "sex", "kind": "category", "values": ["f", "m"]},
@@ -32,7 +36,16 @@ COLUMNS: list[dict[str, Any]] = [
 ]
 TABLE = {"kind": "table", "columns": COLUMNS}
 HERE, THERE = specs.TableFeatures.model_validate(TABLE), TableFeatures.model_validate(TABLE)
-GOOD = {"plain": 3, "age": 50, "dose": 0.1, "seen": "2010-01-01", "born": "24.12.1950", "sex": "f", "ward": 2}
+GOOD = {
+    "plain": 3,
+    "age": 50,
+    "dose": 0.1,
+    **dict.fromkeys(("income", "pulse", "cost", "stage"), 1),
+    "seen": "2010-01-01",
+    "born": "24.12.1950",
+    "sex": "f",
+    "ward": 2,
+}
 CELLS: list[Any] = [None, "", " ", -1, "-1", "unknown", 0, 1, 1.0, 2.5, True, 1e30, 4e38, float("nan"), float("inf")]
 CELLS += ["f", "m ", "x", "2", "2010-06-01", "2010-06-01T10:00:00", "24.12.1950", "1.1.1", "text", [1]]
 CELLS += [datetime.date(2015, 5, 5), datetime.datetime(2015, 5, 5, 12, tzinfo=datetime.UTC)]
