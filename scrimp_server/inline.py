@@ -17,7 +17,7 @@ from typing import Any, get_args
 import torch
 
 from app.admission.checks import Checked, check
-from app.admission.choices import with_rate
+from app.admission.choices import with_numbers, with_rate
 from app.admission.facts import DatasetFacts
 from app.catalogue import model_folders
 from app.contracts.dataset_spec import DatasetSpec
@@ -197,9 +197,10 @@ def run(
     """
     spec = JobSpec.model_validate(job | {"dataset": "ds_0", "seed": seed})
     side = data.facts("ds_1", data.side) if data.side is not None else None
-    planned = check(data.pinned(spec), data.facts(), side)
+    numbered, chosen = with_numbers(data.pinned(spec), data.facts())
+    planned = check(numbered, data.facts(), side)
     priced = _priced(planned.pricing.model_dump_json()) if planned.pricing is not None else Price.nothing()
-    planned = with_rate(planned, priced)
+    planned = with_rate(planned, priced, chosen=chosen)
     mechanism = priced.mechanism
     built = _built(data, planned, mechanism, device)
     if optimizer is not None:

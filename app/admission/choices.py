@@ -1,7 +1,7 @@
-"""Closes what a specification leaves "auto": the learning rate, and what a search begins with. Each by a rule.
+"""Closes what a specification leaves "auto": T, C, the learning rate, and what a search begins with. Each by a rule.
 
-Nothing here has seen the data. The learning rate follows from app.hpo.rates, once the price has fixed σ. Of a search,
-with μ that of the whole total:
+Nothing here has seen the data. T and C follow from app.hpo.rates before the job is priced, the learning rate once the
+price has fixed σ. Of a search, with μ that of the whole total:
 
     levels     the ε's of 0.15 μ and 0.3 μ: three pilots at each take 34 % of μ²
     noise_mu   200/records, a deviation of half a percent of the records; at most 0.1 μ, at least 0.001
@@ -34,16 +34,29 @@ from app.contracts.hpo import (
     RandomK,
     Strategy,
 )
-from app.contracts.job_spec import Clipping, CnnModel, JobSpec, LinearModel, MlpModel
-from app.contracts.sampling import Cyclic
+from app.contracts.job_spec import Clipping, CnnModel, JobSpec, LinearModel, MlpModel, Model
+from app.contracts.sampling import Cyclic, Length
+from app.contracts.table import TableFeatures
 from app.errors import InvalidRequest
-from app.hpo.rates import CALIBRATED, NETWORKS, Constants, PublicNumbers, Resolved, Ruled, rate_of
+from app.hpo.rates import (
+    CALIBRATED,
+    NETWORKS,
+    TABLES,
+    Choice,
+    Constants,
+    PublicNumbers,
+    Resolved,
+    Ruled,
+    norm_of,
+    rate_of,
+    steps_of,
+)
 from app.hpo.tangents import tangent_length
 from app.privacy import derive
 from app.privacy.gdp import epsilon_from_mu, mu_from_epsilon
 from app.privacy.prices import Price
 
-WHERE = "/optimizer/learning_rate"
+WHERE, STEPS_AT, NORM_AT = "/optimizer/learning_rate", "/length/steps", "/clipping/max_grad_norm"
 NAMED = "`strategy: auto` runs no search here, and the job keeps the learning rate that it names."
 LEVELS = (0.15, 0.3)  # of the total's μ
 MANY = 3  # pilots of a level; more of them are cheaper ones, so that all together take no more
@@ -65,7 +78,7 @@ class Rule:
 
     Attributes:
         batch: L.
-        length, outputs, is_sparse: see PublicNumbers.
+        length, outputs, is_sparse, spread: see PublicNumbers.
         unmeasured: what the job has and no experiment had, though the rule is the same.
     """
 
@@ -75,11 +88,12 @@ class Rule:
     length: float
     outputs: int
     is_sparse: bool
+    spread: float | None = None
     unmeasured: tuple[str, ...] = ()
 
-    def rate(self, steps: int, sigma: float, max_grad_norm: float) -> Resolved:
-        """Returns the rate for T steps at σ and C."""
-        numbers = PublicNumbers(
+    def numbers(self, steps: int, sigma: float, max_grad_norm: float) -> PublicNumbers:
+        """What the rule depends on."""
+        return PublicNumbers(
             steps=steps,
             expected_batch_size=self.batch,
             noise_multiplier=sigma,
@@ -87,18 +101,65 @@ class Rule:
             length=self.length,
             outputs=self.outputs,
             is_sparse=self.is_sparse,
+            spread=self.spread,
         )
-        found = rate_of(self.optimizer, numbers, self.constants)
+
+    def rate(self, steps: int, sigma: float, max_grad_norm: float) -> Choice:
+        """Returns the rate for T steps at σ and C."""
+        found = rate_of(self.optimizer, self.numbers(steps, sigma, max_grad_norm), self.constants)
         if not self.unmeasured:
             return found
         because = f"{found.because}, without {' or '.join(self.unmeasured)}, which this job has"
         return found.model_copy(update={"because": because})
 
 
-def with_rate(checked: Checked, priced: Price, more: str | None = None) -> Checked:
+def with_numbers(spec: JobSpec, facts: DatasetFacts) -> tuple[JobSpec, Resolved | None]:
+    """Returns the job with numbers as its T and C, and why these; None if it named both.
+
+    Raises:
+        InvalidRequest: no rule is known for such a job.
+    """
+    auto_steps = spec.length.steps == "auto"
+    if spec.clipping is None and spec.privacy is not None and auto_steps:
+        spec = spec.model_copy(update={"clipping": Clipping(max_grad_norm="auto")})
+    auto_norm = spec.clipping is not None and spec.clipping.max_grad_norm == "auto"
+    if not auto_steps and not auto_norm:
+        return spec, None
+    where = STEPS_AT if auto_steps else NORM_AT
+    rule = rule_of(spec, facts)
+    if isinstance(rule, str):
+        raise InvalidRequest.at(where, f"no rule for `auto` is known {rule}: give a number (docs/choosing.md)")
+    if not isinstance(spec.model, LinearModel):
+        detail = f"no rule for `auto` is known for a `{spec.model.kind}` model: give a number (docs/choosing.md)"
+        raise InvalidRequest.at(where, detail)
+    norm = steps = None
+    if auto_norm and spec.clipping is not None:
+        norm = norm_of(rule.length, rule.outputs, rule.constants)
+        spec = spec.model_copy(update={"clipping": spec.clipping.model_copy(update={"max_grad_norm": norm.value})})
+    if auto_steps:
+        steps = _steps(rule, spec, facts)
+        spec = spec.model_copy(update={"length": Length(steps=int(steps.value))})
+    return spec, Resolved(steps=steps, max_grad_norm=norm)
+
+
+def _steps(rule: Rule, spec: JobSpec, facts: DatasetFacts) -> Choice:
+    if not spec.sampling.takes_all:
+        detail = "`auto` knows full batches, where steps cost no ε: give a number, or `sampling` of kind `full_batch`"
+        raise InvalidRequest.at(STEPS_AT, detail)
+    if spec.privacy is not None and spec.privacy.target_epsilon is None:
+        detail = "with `noise_multiplier` each step costs ε: give a number, or `target_epsilon`"
+        raise InvalidRequest.at(STEPS_AT, detail)
+    _, mu = _total(spec, facts)
+    norm = spec.clipping.norm if spec.clipping is not None else 1.0
+    numbers = rule.numbers(steps=1, sigma=1.0, max_grad_norm=norm)
+    return steps_of(rule.optimizer, numbers, math.inf if mu is None else mu, rule.constants)
+
+
+def with_rate(checked: Checked, priced: Price, more: str | None = None, chosen: Resolved | None = None) -> Checked:
     """Returns the job with a number as its learning rate, and with the reason if it was "auto".
 
     Args:
+        chosen: its T and C, to tell beside the rate.
         more: to say besides.
 
     Raises:
@@ -106,7 +167,8 @@ def with_rate(checked: Checked, priced: Price, more: str | None = None) -> Check
     """
     spec = checked.spec
     if spec.optimizer.learning_rate != "auto":
-        return checked if more is None else replace(checked, warnings=(*checked.warnings, f"{NAMED} {more}"))
+        named = checked if more is None else replace(checked, warnings=(*checked.warnings, f"{NAMED} {more}"))
+        return replace(named, resolved=chosen)
     rule = rule_of(spec, checked.facts)
     if isinstance(rule, str):
         raise InvalidRequest.at(WHERE, f"no rule for `auto` is known {rule}: give a number (docs/choosing.md)")
@@ -114,16 +176,14 @@ def with_rate(checked: Checked, priced: Price, more: str | None = None) -> Check
     sigma, norm = (training.noise_multiplier, training.max_grad_norm) if training else (0.0, 1.0)
     found = rule.rate(checked.steps, sigma, norm)
     try:
-        optimizer = type(spec.optimizer).model_validate(
-            spec.optimizer.model_dump() | {"learning_rate": found.learning_rate}
-        )
+        optimizer = type(spec.optimizer).model_validate(spec.optimizer.model_dump() | {"learning_rate": found.value})
     except ValidationError as error:
         why = error.errors()[0]["msg"].removeprefix("Value error, ")
-        detail = f"`auto` means {found.learning_rate:g} here ({found.because}); {why}: give a number"
+        detail = f"`auto` means {found.value:g} here ({found.because}); {why}: give a number"
         raise InvalidRequest.at(WHERE, detail) from None
-    if more is not None:
-        found = found.model_copy(update={"because": f"{found.because}. {more}"})
-    return replace(checked, spec=spec.model_copy(update={"optimizer": optimizer}), resolved=found)
+    because = found.because if more is None else f"{found.because}. {more}"
+    resolved = (chosen or Resolved()).model_copy(update={"learning_rate": found.value, "because": because})
+    return replace(checked, spec=spec.model_copy(update={"optimizer": optimizer}), resolved=resolved)
 
 
 def rule_of(spec: JobSpec, facts: DatasetFacts) -> Rule | str:
@@ -139,13 +199,24 @@ def rule_of(spec: JobSpec, facts: DatasetFacts) -> Rule | str:
         return untried or f"for the network `{getattr(model, 'preset', model.kind)}`"
     return Rule(
         optimizer=optimizer,
-        constants=CALIBRATED if isinstance(model, LinearModel) else NETWORKS,
+        constants=_constants(model, facts),
         batch=spec.sampling.batch(facts.records_train),
         length=length,
         outputs=facts.outputs,
         is_sparse=isinstance(model, LinearModel) and model.is_sparse(facts.is_sparse),
+        spread=facts.spec.features.spread(facts.features) if _is_table(model, facts) else None,
         unmeasured=_unmeasured(spec),
     )
+
+
+def _is_table(model: Model, facts: DatasetFacts) -> bool:
+    return isinstance(model, LinearModel) and model.extractor is None and isinstance(facts.spec.features, TableFeatures)
+
+
+def _constants(model: Model, facts: DatasetFacts) -> Constants:
+    if not isinstance(model, LinearModel):
+        return NETWORKS
+    return TABLES if _is_table(model, facts) else CALIBRATED
 
 
 def _unmeasured(spec: JobSpec) -> tuple[str, ...]:
@@ -267,13 +338,13 @@ def rates_of(spec: JobSpec, hpo: Strategy, facts: DatasetFacts, mu: float | None
     rule = rule_of(spec, facts)
     if isinstance(rule, str):
         return _around_named(spec, rule)
-    clip = (spec.clipping or Clipping()).max_grad_norm if spec.privacy is not None else 1.0
+    clip = (spec.clipping or Clipping()).norm if spec.privacy is not None else 1.0
     planned = spec.length.total(spec.sampling.steps_an_epoch(facts.records_train))
     steps, norms = hpo.space.steps or (planned, planned), hpo.space.max_grad_norm or (clip, clip)
     products = []  # ηTC by the rule, at each end of the privacy of trials and of T and C
     for each, length, norm in product({_least_mu(hpo, mu, delta), mu}, set(steps), set(norms)):
         sigma = _sigma(spec, facts, length, each) if each is not None else 0.0
-        products.append(rule.rate(length, sigma, norm).learning_rate * length * norm)
+        products.append(rule.rate(length, sigma, norm).value * length * norm)
     least = min(products) / (AROUND * steps[0] * norms[0])
     most = max(products) * AROUND / (steps[1] * norms[1])
     if most < AROUND**2 * least:  # T or C alone span more than that

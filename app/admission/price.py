@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from app.admission import memory
 from app.admission.checks import Checked, check
-from app.admission.choices import decided, with_rate
+from app.admission.choices import decided, with_numbers, with_rate
 from app.admission.facts import DatasetFacts
 from app.admission.request import Resolved
 from app.admission.study import CheckedStudy, SearchQuote, check_levels, check_study, quoted, unpriced
@@ -14,7 +14,7 @@ from app.catalogue.models import Layer, layers
 from app.contracts.base import Document, Epsilon
 from app.contracts.blocks import ALL, FIRST
 from app.contracts.job_spec import JobSpec
-from app.hpo.rates import Resolved as ResolvedRate
+from app.hpo.rates import Resolved as ResolvedNumbers
 from app.pricing.service import PricingService
 from app.privacy.events import AccountEvents
 from app.privacy.numerics import Numerics
@@ -52,7 +52,7 @@ class StoredQuote(Document):
     numerics: Numerics
     hpo: SearchQuote | None
     warnings: tuple[str, ...]
-    resolved: ResolvedRate | None = None
+    resolved: ResolvedNumbers | None = None
     reads: tuple[ReadBlock, ...] = ()  # empty for jobs older than this member
 
 
@@ -151,18 +151,19 @@ def _named(pricing: PricingService, spec: JobSpec, facts: DatasetFacts, side: Da
 
 def price_one(pricing: PricingService, spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None) -> Priced:
     """Checks and prices a job on exactly these records."""
+    spec, chosen = with_numbers(spec, facts)
     spec, why = decided(spec, facts)
     if spec.hpo is not None:
-        priced = _price_study(pricing, check_study(spec, facts, side))
+        priced = _price_study(pricing, check_study(spec, facts, side), chosen)
     else:
         checked = check(spec, facts, side)
         cost = Price.nothing() if checked.pricing is None else pricing.price(checked.pricing)
-        priced = Priced(with_rate(checked, cost, why), cost)
+        priced = Priced(with_rate(checked, cost, why, chosen), cost)
     return priced if facts.is_private else replace(priced, price=priced.price.free())
 
 
-def _price_study(pricing: PricingService, study: CheckedStudy) -> Priced:
-    checked = replace(study.longest, spec=study.spec)
+def _price_study(pricing: PricingService, study: CheckedStudy, chosen: ResolvedNumbers | None) -> Priced:
+    checked = replace(study.longest, spec=study.spec, resolved=chosen)
     if study.pricing is None:
         return Priced(checked, unpriced(study), study)
     cost = pricing.price_study(study.pricing)

@@ -41,6 +41,14 @@ class FeatureSettings(Document):
         """
         return math.sqrt(features) / 2.0
 
+    def spread(self, features: int) -> float:
+        """The part of ‖x‖ that differs between records, from what is declared: all of it, where nothing else is known.
+
+        Args:
+            features: the number of features.
+        """
+        return self.length(features)
+
     def numbers(self, stored: int) -> int:
         """How many numbers a record has for a model.
 

@@ -309,12 +309,14 @@ class Clipping(Document):
     """flat: g / max(1, ‖g‖/C);  automatic: C g / (‖g‖ + 0.01);  per_layer: each of m layers' part flat, to C/√m;
     adaptive: flat, with a C that begins at `max_grad_norm` and moves between steps.
 
+    `max_grad_norm`: C, or "auto": a number from public facts, which admission puts in its place (app.hpo.rates).
+
     All engines compute the same sums. `bookkeeping` avoids forming per-record gradients where it can. `opacus` forms
     all of them with Opacus' GradSampleModule: a reference for comparison, slower and larger.
     """
 
     kind: Literal["flat", "automatic", "per_layer", "adaptive"] = "flat"
-    max_grad_norm: Bound = 1.0
+    max_grad_norm: Bound | Literal["auto"] = 1.0
     adaptive: AdaptiveNorm | None = None  # for kind `adaptive` alone; null: its defaults
     engine: Literal["bookkeeping", "opacus"] = "bookkeeping"
 
@@ -323,6 +325,13 @@ class Clipping(Document):
         if self.adaptive is not None and self.kind != "adaptive":
             raise ValueError("give `adaptive` only with clipping of kind 'adaptive'")
         return self
+
+    @property
+    def norm(self) -> float:
+        """C; raises ValueError if it is still "auto"."""
+        if self.max_grad_norm == "auto":
+            raise ValueError("`max_grad_norm` is still auto")
+        return self.max_grad_norm
 
 
 GroupName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_-]{1,40}$")]
@@ -421,12 +430,12 @@ class JobSpec(Document):
     # Which blocks of the data set it reads and pays on, by their labels; "all": those that can pay, as it is priced.
     blocks: BlockChoice = Field(default="all", exclude_if=lambda blocks: blocks == "all")
     privacy: JobPrivacy | None
-    clipping: Clipping | None = None  # default: flat at 1.0 on private data
+    clipping: Clipping | None = None  # default: flat, at a C that is "auto" where `steps` are, else at 1.0
     sampling: Sampling = FullBatch()
     noise: CorrelatedNoise | None = Field(default=None, exclude_if=lambda noise: noise is None)  # null: independent
     # null: a step sees each of its records once, as it is
     augmentation: Augmentation | None = Field(default=None, exclude_if=lambda augmentation: augmentation is None)
-    length: Length
+    length: Length = Length(steps="auto")
     evaluation: Evaluation | None = None
     runtime: Runtime = Runtime()
     # Which of a key's queued jobs starts first: that of the highest priority, then the oldest. It never passes another

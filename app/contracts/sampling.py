@@ -113,9 +113,12 @@ Sampling = Annotated[FullBatch | Poisson | Cyclic, Field(discriminator="kind")]
 
 
 class Length(Document):
-    """steps, or epochs: floor(epochs · records / expected_batch_size), at least 1."""
+    """steps, or epochs: floor(epochs · records / expected_batch_size), at least 1.
 
-    steps: Steps | None = None
+    `steps` "auto", the default of a job: a number from public facts, which admission puts in its place (app.hpo.rates).
+    """
+
+    steps: Steps | Literal["auto"] | None = None
     epochs: Annotated[float, Field(strict=True, gt=0.0, le=1e7)] | None = None
 
     @model_validator(mode="after")
@@ -129,7 +132,10 @@ class Length(Document):
 
         Raises:
             InvalidRequest: more than MOST_STEPS.
+            ValueError: `steps` is still "auto".
         """
+        if self.steps == "auto":
+            raise ValueError("`steps` is still auto")
         if self.epochs is None:
             return self.steps or 0
         steps = max(1, math.floor(Fraction(repr(self.epochs)) * steps_an_epoch))

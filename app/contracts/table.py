@@ -26,6 +26,7 @@ Bins = (
     Annotated[int, Field(strict=True, ge=2, le=1_000)]
     | Annotated[tuple[RangeEnd, ...], Field(min_length=1, max_length=999)]
 )
+WITHIN_RANGE = 0.06  # the variance of a number on its range as [−1, 1]
 EPOCH = date(1970, 1, 1)
 
 
@@ -225,6 +226,11 @@ class TableFeatures(FeatureSettings):
         """See FeatureSettings.length: a number anywhere in [−1, 1] has a mean square of 1/3; a category, or a number in
         a bin, has 1."""
         return math.sqrt(sum(1.0 if is_one_hot(each) else 1.0 / 3.0 for each in self.columns))
+
+    def spread(self, features: int) -> float:
+        """See FeatureSettings.spread: most numbers lie in a small part of their range, a deviation of about a quarter
+        around their common mean."""
+        return math.sqrt(sum(1.0 if is_one_hot(each) else WITHIN_RANGE for each in self.columns))
 
     def numbers(self, stored: int) -> int:
         """See FeatureSettings.numbers: what is stored are cells."""

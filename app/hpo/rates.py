@@ -9,6 +9,9 @@ The rate is the one whose κ is a constant, or the largest at which training set
 stable for η λ < 2 (1 + β), and the largest curvature λ is about ‖x‖²/(a K) of what the clip leaves. Public data sets
 calibrated the constants (benchmarks/reports/reproduce/rate.md). Nothing here has seen the data.
 
+Of a declared table, most of ‖x‖ is common to all records, whose numbers lie in a part of their ranges. There curvature
+is large and takes noise back, so noise counts by the part that differs between records.
+
 A network near its start is a linear model of its tangent features: J, the length of an output's gradient, is in the
 place of ‖x‖ (app.hpo.tangents). That is reasoning, which benchmarks/reports/reproduce/rate_networks.md measures.
 """
@@ -18,13 +21,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 
-from app.contracts.base import Document
+from app.contracts.base import Document, is_none
 from app.contracts.optimizers import DpAdam, DpSgd
 
 SUMMED = 1_000  # as many steps are summed one by one, without cancellation
 Ruled = DpSgd | DpAdam  # the optimizers with a rule
+FRESH = 0.4  # C as a part of a fresh gradient's length
+LEAST_STEPS, MOST_STEPS, MARGIN = 100, 800, 4.0  # T, and how far below settling the rate shall be
+STEPS_EVIDENCE = "calibrated on eleven public tables"
 ADAM_DRIFT = 1.06  # of η √T: how far noise alone moves a coordinate under DP-Adam, simulated
 
 
@@ -51,8 +57,14 @@ class Constants:
     evidence: str = "calibrated on nine public data sets"
     adam_evidence: str = "calibrated on six public data sets"
 
+    def kappa_at(self, clipping: float) -> float:
+        """κ at c."""
+        return self.kappa * math.sqrt(min(clipping, self.most_clipped))
+
 
 CALIBRATED = Constants(kappa=0.92, most_clipped=6.0, dense=0.45, words=4.4)
+# Of declared tables, scored by AUC (benchmarks/reports/tables.md).
+TABLES = replace(CALIBRATED, kappa=0.54, evidence=STEPS_EVIDENCE)
 # One κ for each optimizer is fitted; the rest is the linear model's (benchmarks/reports/reproduce/rate_networks.md).
 NETWORKS = replace(
     CALIBRATED,
@@ -83,6 +95,7 @@ class PublicNumbers:
         length: about ‖x‖, with the 1 of a bias; of a network, J.
         outputs: K, the number of classes; 1 for a number.
         is_sparse: the features are hashed words.
+        spread: the part of the length that differs between records, where noise stays; None: all of it.
     """
 
     steps: int
@@ -92,19 +105,43 @@ class PublicNumbers:
     length: float
     outputs: int = 1
     is_sparse: bool = False
+    spread: float | None = None
+
+    @property
+    def noisy_length(self) -> float:
+        """The length that carries noise into an output."""
+        return self.length if self.spread is None else self.spread
 
     @property
     def clipping(self) -> float:
-        """max(1, ‖g‖/C) of a record before the first step: ‖g‖ = √(1 − 1/K) ‖x‖; for a number, with a residual of 1."""
-        share = math.sqrt(1.0 - 1.0 / self.outputs) if self.outputs > 1 else 1.0
-        return max(1.0, share * self.length / self.max_grad_norm)
+        """c = max(1, ‖g‖/C) of a record before the first step."""
+        return max(1.0, first_norm(self.length, self.outputs) / self.max_grad_norm)
+
+
+def first_norm(length: float, outputs: int) -> float:
+    """‖g‖ of a record before the first step: √(1 − 1/K) ‖x‖; for a number ‖x‖, with a residual of 1."""
+    return (math.sqrt(1.0 - 1.0 / outputs) if outputs > 1 else 1.0) * length
+
+
+class Choice(Document):
+    """A number that "auto" stood for, and why."""
+
+    value: float
+    because: str
 
 
 class Resolved(Document):
-    """What "auto" stood for, and why."""
+    """What "auto" stood for, and why.
 
-    learning_rate: float
-    because: str
+    Attributes:
+        learning_rate, because: None and empty if the job names its rate.
+        steps, max_grad_norm: T and C; None if the job names them.
+    """
+
+    learning_rate: float | None = None
+    because: str = ""
+    steps: Choice | None = Field(default=None, exclude_if=is_none)
+    max_grad_norm: Choice | None = Field(default=None, exclude_if=is_none)
 
 
 class Rated(Document):
@@ -135,11 +172,11 @@ def settled(momentum: float, steps: int, *, free_step: bool = False) -> float:
     return max(math.sqrt(max(0.0, (steps - 2.0 * a * once + a * a * twice) / steps)), 1.0 - momentum)
 
 
-def rate_of(optimizer: Ruled, of: PublicNumbers, constants: Constants = CALIBRATED) -> Resolved:
+def rate_of(optimizer: Ruled, of: PublicNumbers, constants: Constants = CALIBRATED) -> Choice:
     """The rate of a linear model, or of a network's tangent features.
 
     >>> of = PublicNumbers(steps=50, expected_batch_size=20_000, noise_multiplier=26.4, max_grad_norm=1.0, length=1.0)
-    >>> rate_of(DpSgd(momentum=0.9), of).learning_rate
+    >>> rate_of(DpSgd(momentum=0.9), of).value
     1.71
     """
     root, x = math.sqrt(of.steps * optimizer.schedule.mean_square), constants.symbol
@@ -147,25 +184,71 @@ def rate_of(optimizer: Ruled, of: PublicNumbers, constants: Constants = CALIBRAT
     if isinstance(optimizer, DpAdam):
         kappa = constants.adam_words if of.is_sparse else constants.adam_dense
         rate = kappa / (ADAM_DRIFT * root * of.length)
-        return _resolved(rate, f"κ = {kappa:.3g} = η √T {x} · {ADAM_DRIFT:g} {at}; {constants.adam_evidence}")
+        return _choice(rate, f"κ = {kappa:.3g} = η √T {x} · {ADAM_DRIFT:g} {at}; {constants.adam_evidence}")
     a = constants.words if of.is_sparse else constants.dense
-    most = a * 2.0 * (1.0 + optimizer.momentum) * of.outputs * of.clipping**1.5 / of.length**2
-    kappa = constants.kappa * math.sqrt(min(of.clipping, constants.most_clipped))
+    most, kappa = most_rate(optimizer, of, constants), constants.kappa_at(of.clipping)
     built = settled(optimizer.momentum, of.steps, free_step=optimizer.free_step)
-    noise = root * of.noise_multiplier * of.max_grad_norm * of.length * built
+    noise = root * of.noise_multiplier * of.max_grad_norm * of.noisy_length * built
     rate = kappa * (1.0 - optimizer.momentum) * of.expected_batch_size / noise if noise > 0.0 else math.inf
     because = f"κ = {kappa:.3g} = η √T σ C {x} m_T / ((1 − β) L)"
     if rate > most:
         rate, because = most, f"more would not settle: {a:g} · 2 (1 + β) K c^1.5 / {x}²"
-    return _resolved(rate, f"{because} {at}; {constants.evidence}")
+    return _choice(rate, f"{because} {at}; {constants.evidence}")
 
 
-def _resolved(rate: float, because: str) -> Resolved:
-    return Resolved(learning_rate=float(f"{rate:.3g}"), because=because)
+def norm_of(length: float, outputs: int, constants: Constants = CALIBRATED) -> Choice:
+    """C of a linear model: a part of its gradients' length before the first step. More of it is noise for records that
+    are learned; with less, clipping only normalises.
+
+    >>> norm_of(1.0, 2).value
+    0.283
+    """
+    because = f"{FRESH:g} of a fresh gradient, √(1 − 1/K) {constants.symbol} ≈ {first_norm(length, outputs):.3g}"
+    return _choice(FRESH * first_norm(length, outputs), f"{because}; {STEPS_EVIDENCE}")
+
+
+def steps_of(optimizer: Ruled, of: PublicNumbers, mu: float, constants: Constants = CALIBRATED) -> Choice:
+    """T of a linear model in full batch, where steps cost no ε: so many that the noise bounds the rate, not settling.
+
+    ηT = κ μ n (1 − β)/(C ‖x‖) whatever T is, so η falls with T; below a quarter of the rate that settles nothing is
+    gained by more.
+
+    Args:
+        of: its steps and noise are not read.
+        mu: of the training; infinite without privacy.
+
+    >>> of = PublicNumbers(steps=1, expected_batch_size=20_000, noise_multiplier=1.0, max_grad_norm=1.0, length=3.0)
+    >>> steps_of(DpSgd(momentum=0.9), of, 0.27).value
+    100.0
+    """
+    said = f"between {LEAST_STEPS} and {MOST_STEPS}"
+    if isinstance(optimizer, DpAdam):
+        return Choice(value=LEAST_STEPS, because="the least of the rule for `dp_sgd`; no experiment had `dp_adam`")
+    kappa = constants.kappa_at(of.clipping)
+    whole = kappa * mu * of.expected_batch_size * (1.0 - optimizer.momentum) / (of.max_grad_norm * of.noisy_length)
+    wanted = MARGIN * whole / most_rate(optimizer, of, constants)
+    steps = math.ceil(min(max(wanted, LEAST_STEPS), MOST_STEPS))
+    because = f"the rate that noise allows is at most 1/{MARGIN:g} of the one that settles; {said}"
+    return Choice(value=steps, because=f"{because}; {STEPS_EVIDENCE}")
+
+
+def most_rate(optimizer: DpSgd, of: PublicNumbers, constants: Constants = CALIBRATED) -> float:
+    """The largest η that settles."""
+    a = constants.words if of.is_sparse else constants.dense
+    return float(a * 2.0 * (1.0 + optimizer.momentum) * of.outputs * of.clipping**1.5 / of.length**2)
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.3g}")
+
+
+def _choice(value: float, because: str) -> Choice:
+    return Choice(value=_rounded(value), because=because)
 
 
 def _numbers(of: PublicNumbers, symbol: str) -> str:
+    spread = "" if of.spread is None else f"{of.spread:.3g} of it between records, "
     return (
         f"T = {of.steps}, L = {of.expected_batch_size}, σ = {of.noise_multiplier:.4g}, C = {of.max_grad_norm:g}, "
-        f"{symbol} ≈ {of.length:.3g}, K = {of.outputs}, c = {of.clipping:.3g}"
+        f"{symbol} ≈ {of.length:.3g}, {spread}K = {of.outputs}, c = {of.clipping:.3g}"
     )

@@ -76,7 +76,7 @@ def plan_request(spec: JobSpec, facts: PublicFacts) -> PlanRequest | None:
         noise=CorrelatedMechanism(decay=spec.noise.decay) if spec.noise is not None else None,
         truncation=_truncation(spec, facts),
         steps=spec.length.total(spec.sampling.steps_an_epoch(records)),
-        max_grad_norm=clip.max_grad_norm,
+        max_grad_norm=clip.norm,
         clipping=clip.kind,
         expected_batch_size=spec.sampling.batch(records),
         records_per_unit=facts.records_per_unit,

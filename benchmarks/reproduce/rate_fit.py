@@ -35,7 +35,7 @@ def eta(cell: Cell, constants: Constants, assumed: float | None = None) -> float
         outputs=them.outputs,
         is_sparse=them.sparse,
     )
-    return rate_of(DpSgd(momentum=setting.momentum, free_step=True), numbers, constants).learning_rate
+    return rate_of(DpSgd(momentum=setting.momentum, free_step=True), numbers, constants).value
 
 
 @cache

@@ -174,7 +174,7 @@ def rate_at(cell: Cell, constants: Constants) -> float:
     optimizer = spec(cell).optimizer
     if not isinstance(optimizer, Ruled):
         raise TypeError("the experiment's optimizers have a rule")
-    return rate_of(optimizer, numbers(cell), constants).learning_rate
+    return rate_of(optimizer, numbers(cell), constants).value
 
 
 def accuracy(cell: Cell, learning_rate: float, seed: int) -> float:

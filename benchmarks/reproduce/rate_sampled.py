@@ -99,7 +99,7 @@ def rule(cell: Cell) -> float:
         outputs=them.outputs,
         is_sparse=them.sparse,
     )
-    return rate_of(DpSgd(momentum=0.9), numbers).learning_rate
+    return rate_of(DpSgd(momentum=0.9), numbers).value
 
 
 def accuracy(cell: Cell, learning_rate: float, seed: int) -> float:

@@ -145,7 +145,7 @@ def formula(name: str, epsilon: float) -> float:
     rule = rule_of(spec(epsilon, None), facts(name))
     if not isinstance(rule, Rule):
         raise ValueError(f"the recipe has a rule: {rule}")
-    return rule.rate(STEPS, math.sqrt(STEPS) / mu_from_epsilon(epsilon, DELTA), 1.0).learning_rate
+    return rule.rate(STEPS, math.sqrt(STEPS) / mu_from_epsilon(epsilon, DELTA), 1.0).value
 
 
 def searched(name: str, epsilon: float, seed: int, hpo: dict[str, Any]) -> tuple[float, float]:

@@ -222,6 +222,8 @@ def as_data(name: str, kind: str) -> Data:
     records, held = (DenseRecords(torch.from_numpy(each.x), torch.from_numpy(each.y)) for each in (train, test))
     classes = SOURCES[name].positive is not None
     task = (
-        {"kind": "classification", "label": "y", "classes": [0, 1]} if classes else {"kind": "regression", "label": "y"}
+        {"kind": "classification", "label": "target", "classes": [0, 1]}
+        if classes
+        else {"kind": "regression", "label": "target"}
     )
     return Data(task, features.model_dump(mode="json"), records, held, features.width, 2 if classes else 1)

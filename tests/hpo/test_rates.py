@@ -42,7 +42,7 @@ def moved_by_noise(spec: Optimizer, of: PublicNumbers, coordinates: int = 20_000
 def test_noise_alone_leaves_kappa_in_an_output(momentum: float, free_step: bool, schedule: str) -> None:
     spec = DpSgd.model_validate({"momentum": momentum, "free_step": free_step, "schedule": {"kind": schedule}})
     found = rate_of(spec, SMALL_STEPS)
-    spec = spec.model_copy(update={"learning_rate": found.learning_rate})
+    spec = spec.model_copy(update={"learning_rate": found.value})
     left = moved_by_noise(spec, SMALL_STEPS) * SMALL_STEPS.length
     # Momentum and a schedule together are not in the formula: a step's noise acts at later rates too.
     assert left == pytest.approx(KAPPA, rel=0.03 if schedule == "constant" else 0.2)
@@ -50,7 +50,7 @@ def test_noise_alone_leaves_kappa_in_an_output(momentum: float, free_step: bool,
 
 def test_adam_moves_by_noise_as_the_formula_says() -> None:
     found = rate_of(DpAdam(), SMALL_STEPS)
-    spec = DpAdam(learning_rate=found.learning_rate)
+    spec = DpAdam(learning_rate=found.value)
     left = moved_by_noise(spec, SMALL_STEPS) * SMALL_STEPS.length
     assert left == pytest.approx(rates.CALIBRATED.adam_dense, rel=0.1)
 
@@ -61,7 +61,7 @@ def test_without_much_noise_training_must_settle() -> None:
     for of in (quiet, none):
         found = rate_of(DpSgd(momentum=0.5), of)
         # 2 (1 + β) over the curvature ‖x‖²/a, and c = ‖g‖/C = 2.
-        assert found.learning_rate == pytest.approx(2.0 * 1.5 / (4.0 / rates.CALIBRATED.dense) * 2.0**1.5, rel=0.01)
+        assert found.value == pytest.approx(2.0 * 1.5 / (4.0 / rates.CALIBRATED.dense) * 2.0**1.5, rel=0.01)
         assert "settle" in found.because
 
 

@@ -1,0 +1,150 @@
+"""What `steps`, `max_grad_norm` and `learning_rate` by "auto" reach on public tables, by the service's own code.
+
+    python -m benchmarks.reproduce.tables_report --run fitted     # or untouched: once, after the constants are frozen
+    python -m benchmarks.reproduce.tables_report                  # prints the tables of benchmarks/reports/tables.md
+
+AUC on the test split, three seeds. "50 steps" is the preset before: T = 50, C = 1 and the rate of nine public sets.
+"auto" names nothing but the data set and ε. Linear: numbers on their declared ranges. Bins: 16 of the range, wide
+ranges in logs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import itertools
+import json
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from app.contracts.optimizers import DpSgd
+from app.hpo.rates import PublicNumbers, rate_of
+from app.privacy.gdp import mu_from_epsilon
+from benchmarks.reproduce.runs import REPORTS, run
+from benchmarks.reproduce.tables import DELTA, EPSILONS, auc
+from benchmarks.reproduce.tables_data import FITTED, MAPS, UNTOUCHED, as_data, table
+from worker.models.linear import Linear
+
+SEEDS = (0, 1, 2)
+KEPT = REPORTS / "tables_scores.json.gz"
+OPTIMIZER = {"kind": "dp_sgd", "momentum": 0.9, "free_step": True}
+JOBS = (("50 steps", "linear"), ("50 steps", "bins"), ("auto", "linear"), ("auto", "bins"))
+PUBLIC = ("logistic", "boosting")
+
+
+def job(how: str, name: str, kind: str, epsilon: float) -> dict[str, Any]:
+    """A JobSpec."""
+    common = {
+        "model": {"kind": "linear", "bias": False},
+        "privacy": {"target_epsilon": epsilon, "target_delta": DELTA},
+    }
+    if how == "auto":
+        return common | {"optimizer": OPTIMIZER}
+    features, (train, _, _) = table(name, kind)
+    steps = 50
+    numbers = PublicNumbers(
+        steps=steps,
+        expected_batch_size=len(train.y),
+        noise_multiplier=math.sqrt(steps) / mu_from_epsilon(epsilon, DELTA),
+        max_grad_norm=1.0,
+        length=features.length(features.width),
+        outputs=2,
+    )
+    rate = rate_of(DpSgd.model_validate(OPTIMIZER), numbers).value
+    return common | {
+        "optimizer": OPTIMIZER | {"learning_rate": rate},
+        "clipping": {"max_grad_norm": 1.0},
+        "length": {"steps": steps},
+    }
+
+
+def private(how: str, name: str, kind: str, epsilon: float, seed: int) -> dict[str, float]:
+    """AUC of one job, its T and its seconds."""
+    data = as_data(name, kind)
+    done = run(data, job(how, name, kind, epsilon), seed=seed)
+    outputs = Linear(data.features_count, 2).forward(done.parameters, data.holdout).numpy()
+    score = float(auc((outputs[1] - outputs[0])[:, None], table(name, kind)[1][2].y)[0])
+    return {"auc": round(score, 4), "steps": done.steps, "seconds": round(done.seconds, 2)}
+
+
+def public(how: str, name: str, kind: str) -> dict[str, float]:
+    """AUC without privacy: logistic regression on these features, or boosted trees."""
+    from sklearn.ensemble import HistGradientBoostingClassifier
+    from sklearn.linear_model import LogisticRegression
+
+    _, (train, _, test) = table(name, kind)
+    model = LogisticRegression(max_iter=2000) if how == "logistic" else HistGradientBoostingClassifier(random_state=0)
+    scores = model.fit(train.x, train.y).predict_proba(test.x)[:, 1]
+    return {"auc": round(float(auc(scores[:, None], test.y)[0]), 4)}
+
+
+class Scores:
+    """Scores by question in a compressed JSON file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.cells: dict[str, Any] = json.loads(gzip.decompress(path.read_bytes())) if path.exists() else {}
+
+    def fill(self, name: str, score: Callable[[], dict[str, float]]) -> None:
+        """Scores a cell unless it is kept."""
+        if name not in self.cells:
+            self.cells[name] = score()
+            part = self.path.with_suffix(".part")
+            part.write_bytes(gzip.compress(json.dumps(self.cells, sort_keys=True).encode(), mtime=0))
+            part.replace(self.path)
+
+    def of(self, how: str, name: str, kind: str, epsilon: float) -> list[float]:
+        """AUC of each seed, in points."""
+        return [100.0 * self.cells[f"{how}/{name}/{kind}/ε={epsilon:g}/seed={seed}"]["auc"] for seed in SEEDS]
+
+
+def fill(scores: Scores, names: Iterable[str]) -> None:
+    """All runs on these tables."""
+    began = time.perf_counter()
+    for name in names:
+        for kind, how in itertools.product(MAPS, PUBLIC):
+            scores.fill(f"{how}/{name}/{kind}", lambda: public(how, name, kind))  # noqa: B023 - called at once
+        for (how, kind), epsilon, seed in itertools.product(JOBS, EPSILONS, SEEDS):
+            cell = f"{how}/{name}/{kind}/ε={epsilon:g}/seed={seed}"
+            scores.fill(cell, lambda: private(how, name, kind, epsilon, seed))  # noqa: B023 - called at once
+        print(f"{time.perf_counter() - began:6.0f} s  {name}", file=sys.stderr, flush=True)
+
+
+def report(scores: Scores, names: Iterable[str]) -> None:
+    """Prints a table: a row for each data set."""
+    titles = [f"{how}, {kind}, ε = {epsilon:g}" for how, kind in JOBS for epsilon in EPSILONS]
+    print("| table | logistic | boosting |", " | ".join(titles), "|")
+    print("|" + "---|" * (len(titles) + 3))
+    rows = []
+    for name in names:
+        best = [100.0 * max(scores.cells[f"{how}/{name}/{kind}"]["auc"] for kind in MAPS) for how in PUBLIC]
+        row = [*best, *(statistics.mean(scores.of(how, name, kind, eps)) for how, kind in JOBS for eps in EPSILONS)]
+        rows.append(row)
+        print(f"| {name} |", " | ".join(f"{each:.1f}" for each in row), "|")
+    if rows:
+        print("| mean |", " | ".join(f"{each:.1f}" for each in np.mean(rows, axis=0)), "|")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", choices=("fitted", "untouched"))
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    scores = Scores(KEPT)
+    if asked.run is not None:
+        fill(scores, FITTED if asked.run == "fitted" else UNTOUCHED)
+    for names in (FITTED, UNTOUCHED):
+        report(scores, [each for each in names if f"auto/{each}/bins/ε=4/seed=2" in scores.cells])
+        print()
+
+
+if __name__ == "__main__":
+    main()
