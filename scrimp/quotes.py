@@ -52,11 +52,27 @@ class ScoreNoise(Resource):
     std: float
 
 
-class Rate(Resource):
-    """The learning rate that "auto" stands for, and why."""
+class Choice(Resource):
+    """A number that "auto" stands for, and why."""
 
-    learning_rate: float
+    value: float
     because: str
+
+
+class Resolved(Resource):
+    """What "auto" stands for, and why; None where the job names a number."""
+
+    learning_rate: float | None = None
+    because: str = ""
+    steps: Choice | None = None
+    max_grad_norm: Choice | None = None
+
+    @property
+    def told(self) -> list[tuple[str, float, str]]:
+        """Name, value and reason of each number."""
+        rate = None if self.learning_rate is None else Choice(value=self.learning_rate, because=self.because)
+        numbers = {"steps": self.steps, "clipping norm": self.max_grad_norm, "learning rate": rate}
+        return [(name, number.value, number.because) for name, number in numbers.items() if number is not None]
 
 
 class Start(Resource):
@@ -110,7 +126,7 @@ class Quote(Resource):
     memory: Memory | None = None
     numerics: Numerics | None = None
     warnings: list[str] = []
-    resolved: Rate | None = None
+    resolved: Resolved | None = None
     reads: list[ReadBlock] = []
 
     def _repr_html_(self) -> str:

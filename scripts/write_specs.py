@@ -106,8 +106,8 @@ def _of_many(schema: Schema) -> str:
     return _bounded(f"dict[Annotated[str, Field(pattern={pattern!r})], {_type(value)}]", schema)
 
 
-def _default(schema: Schema) -> str:
-    """The default of a member; of a document: its class with its own defaults."""
+def _default(schema: Schema, defs: dict[str, Schema]) -> str:
+    """The default of a member; of a document: its class, with what differs from its own defaults."""
     value = schema["default"]
     if not isinstance(value, dict):
         return repr(tuple(value) if "prefixItems" in schema else value)
@@ -115,16 +115,20 @@ def _default(schema: Schema) -> str:
     if len(options) > 1:
         found = schema["discriminator"]
         options = [{"$ref": found["mapping"][value[found["propertyName"]]]}]
-    return f"{_type(options[0])}()"
+    name = _type(options[0])
+    own = {member: each.get("default") for member, each in defs[name]["properties"].items()}
+    others = ", ".join(f"{member}={each!r}" for member, each in value.items() if own[member] != each)
+    return f"{name}({others})"
 
 
-def _member(name: str, schema: Schema) -> str:
-    default = f" = {_default(schema)}" if "default" in schema else ""
+def _member(name: str, schema: Schema, defs: dict[str, Schema]) -> str:
+    default = f" = {_default(schema, defs)}" if "default" in schema else ""
     return f"    {name}: {_type(schema)}{default}\n"
 
 
-def _class(name: str, schema: Schema) -> str:
-    members = "".join(_member(*each) for each in schema.get("properties", {}).items())
+def _class(name: str, defs: dict[str, Schema]) -> str:
+    schema = defs[name]
+    members = "".join(_member(member, each, defs) for member, each in schema.get("properties", {}).items())
     said = schema["description"]
     end = "\n    " if "\n" in said else ""
     indented = said.replace("\n", "\n    ").replace("\n    \n", "\n\n")
@@ -133,7 +137,7 @@ def _class(name: str, schema: Schema) -> str:
 
 def _file(part: str, classes: list[str], defs: dict[str, Schema], home: dict[str, str]) -> str:
     """One file with these classes; what they refer to elsewhere is imported."""
-    body = "".join(_class(name, defs[name]) for name in classes)
+    body = "".join(_class(name, defs) for name in classes)
     if part == "jobs":
         hpo = defs["JobSpec"]["properties"]["hpo"]["anyOf"][0]
         body += STUDY.format(hpo=_type(hpo))

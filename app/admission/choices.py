@@ -56,7 +56,8 @@ from app.privacy import derive
 from app.privacy.gdp import epsilon_from_mu, mu_from_epsilon
 from app.privacy.prices import Price
 
-WHERE, STEPS_AT, NORM_AT = "/optimizer/learning_rate", "/length/steps", "/clipping/max_grad_norm"
+WHERE = "/optimizer/learning_rate"
+USUAL_STEPS, USUAL_NORM = 50, 1.0  # where no rule is known
 NAMED = "`strategy: auto` runs no search here, and the job keeps the learning rate that it names."
 LEVELS = (0.15, 0.3)  # of the total's μ
 MANY = 3  # pilots of a level; more of them are cheaper ones, so that all together take no more
@@ -114,27 +115,20 @@ class Rule:
 
 
 def with_numbers(spec: JobSpec, facts: DatasetFacts) -> tuple[JobSpec, Resolved | None]:
-    """Returns the job with numbers as its T and C, and why these; None if it named both.
-
-    Raises:
-        InvalidRequest: no rule is known for such a job.
-    """
+    """Returns the job with numbers as its T and C, and why these; None if it named both. Where no experiment tells,
+    they are the usual ones, and the reason says so."""
     auto_steps = spec.length.steps == "auto"
     if spec.clipping is None and spec.privacy is not None and auto_steps:
         spec = spec.model_copy(update={"clipping": Clipping(max_grad_norm="auto")})
     auto_norm = spec.clipping is not None and spec.clipping.max_grad_norm == "auto"
     if not auto_steps and not auto_norm:
         return spec, None
-    where = STEPS_AT if auto_steps else NORM_AT
     rule = rule_of(spec, facts)
-    if isinstance(rule, str):
-        raise InvalidRequest.at(where, f"no rule for `auto` is known {rule}: give a number (docs/choosing.md)")
     if not isinstance(spec.model, LinearModel):
-        detail = f"no rule for `auto` is known for a `{spec.model.kind}` model: give a number (docs/choosing.md)"
-        raise InvalidRequest.at(where, detail)
+        rule = f"for a `{spec.model.kind}` model"
     norm = steps = None
     if auto_norm and spec.clipping is not None:
-        norm = norm_of(rule.length, rule.outputs, rule.constants)
+        norm = _usual(USUAL_NORM, rule) if isinstance(rule, str) else norm_of(rule.length, rule.outputs, rule.constants)
         spec = spec.model_copy(update={"clipping": spec.clipping.model_copy(update={"max_grad_norm": norm.value})})
     if auto_steps:
         steps = _steps(rule, spec, facts)
@@ -142,13 +136,17 @@ def with_numbers(spec: JobSpec, facts: DatasetFacts) -> tuple[JobSpec, Resolved 
     return spec, Resolved(steps=steps, max_grad_norm=norm)
 
 
-def _steps(rule: Rule, spec: JobSpec, facts: DatasetFacts) -> Choice:
+def _usual(value: float, why: str) -> Choice:
+    return Choice(value=value, because=f"the usual number: no experiment tells one {why}")
+
+
+def _steps(rule: Rule | str, spec: JobSpec, facts: DatasetFacts) -> Choice:
     if not spec.sampling.takes_all:
-        detail = "`auto` knows full batches, where steps cost no ε: give a number, or `sampling` of kind `full_batch`"
-        raise InvalidRequest.at(STEPS_AT, detail)
+        return _usual(USUAL_STEPS, f"for `{spec.sampling.kind}` batches")
     if spec.privacy is not None and spec.privacy.target_epsilon is None:
-        detail = "with `noise_multiplier` each step costs ε: give a number, or `target_epsilon`"
-        raise InvalidRequest.at(STEPS_AT, detail)
+        return _usual(USUAL_STEPS, "where each step costs ε, as with a `noise_multiplier`")
+    if isinstance(rule, str):
+        return _usual(USUAL_STEPS, rule)
     _, mu = _total(spec, facts)
     norm = spec.clipping.norm if spec.clipping is not None else 1.0
     numbers = rule.numbers(steps=1, sigma=1.0, max_grad_norm=norm)

@@ -17,10 +17,10 @@ class Preset(NamedTuple):
 PRESETS: dict[str, Preset] = {
     "linear_probe": Preset(
         "A linear layer on the features as they are, or as a frozen public extractor computes them "
-        "(`model.extractor`): no bias, from zeros, full batch, momentum 0.9, unit clipping, no weight decay, the "
-        "free step at the end; 50 steps, and a learning rate from public numbers. One run gets the whole total.",
+        "(`model.extractor`): no bias, from zeros, full batch, momentum 0.9, no weight decay, the free step at "
+        "the end; steps, clipping norm and learning rate from public numbers. One run gets the whole total.",
         "Classification with good features. Give the data set and the total ε; nothing else needs a choice. The quote "
-        "says which rate was taken, and why there is no search (`resolved`). To search, set `hpo` to `linear_scaling`. "
+        "says which numbers, and why there is no search (`resolved`). To search, set `hpo` to `linear_scaling`. "
         "If the data set has a hold-out, set `evaluation.on` to `holdout`: its own account pays for the score then.",
         'Panda, Tang, Mahloujifar, Sehwag & Mittal 2024, "A New Linear Scaling Rule for Private Adaptive '
         'Hyperparameter Optimization", Section 3. Its centring of features by a private mean is `model.center`; '
@@ -28,9 +28,9 @@ PRESETS: dict[str, Preset] = {
         {
             "model": {"kind": "linear", "bias": False, "init": "zeros"},
             "optimizer": {"kind": "dp_sgd", "momentum": 0.9, "free_step": True},
-            "clipping": {"kind": "flat", "max_grad_norm": 1.0},
+            "clipping": {"kind": "flat", "max_grad_norm": "auto"},
             "sampling": {"kind": "full_batch"},
-            "length": {"steps": 50},
+            "length": {"steps": "auto"},
             "evaluation": {"on": "train", "noise_mu": 0.01},
             "hpo": {"strategy": "auto"},
         },

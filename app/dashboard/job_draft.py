@@ -16,6 +16,7 @@ from app.contracts.job_spec import JobSpec
 from app.dashboard.draft import Draft, Layout, Section, sent_draft
 from app.dashboard.fields import Control, SchemaForm
 from app.datasets.schemas import DatasetView
+from app.hpo.rates import Resolved
 from app.privacy.prices import Charge
 
 RECIPE = "linear_probe"
@@ -104,15 +105,20 @@ def named_datasets(sent: Mapping[str, str]) -> set[str]:
     return {each for each in (sent.get("/dataset"), written) if isinstance(each, str) and each}
 
 
-def of_job(spec: dict[str, Any], resolved: bool) -> Draft:
+def of_job(spec: dict[str, Any], resolved: Resolved | None) -> Draft:
     """A job's specification, to submit again or to change.
 
     Args:
-        resolved: its learning rate was "auto", and is again.
+        resolved: what was "auto", and is again.
     """
     document = form().pruned(json.loads(json.dumps(spec)))
-    if resolved:
+    resolved = resolved or Resolved()
+    if resolved.learning_rate is not None:
         document["optimizer"].pop("learning_rate", None)
+    if resolved.steps is not None:
+        document["length"] = {"steps": "auto"}
+    if resolved.max_grad_norm is not None:
+        document["clipping"]["max_grad_norm"] = "auto"
     return Draft(document)
 
 
@@ -121,10 +127,11 @@ def name_of(text: str) -> str:
     return hashlib.sha256(text.replace("\r\n", "\n").strip().encode(errors="replace")).hexdigest()
 
 
-def agreed_on(spec: JobSpec, charge: Charge, rate: float | None) -> str:
-    """Names a specification, its price and what its "auto" rate stands for: a click spends what was shown, or
+def agreed_on(spec: JobSpec, charge: Charge, resolved: Resolved | None) -> str:
+    """Names a specification, its price and what "auto" stands for: a click spends what was shown, or
     nothing."""
-    said = json.dumps([spec.model_dump(mode="json"), charge.model_dump(mode="json"), rate], sort_keys=True)
+    numbers = None if resolved is None else resolved.model_dump(mode="json")
+    said = json.dumps([spec.model_dump(mode="json"), charge.model_dump(mode="json"), numbers], sort_keys=True)
     return hashlib.sha256(said.encode()).hexdigest()
 
 

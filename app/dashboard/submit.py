@@ -89,7 +89,7 @@ class Api:
                 return require_job(session, caller, job_id)
 
         job = await run_in_threadpool(found)
-        return of_job(job.spec, resolved=Rated.model_validate(job.quote).resolved is not None)
+        return of_job(job.spec, resolved=Rated.model_validate(job.quote).resolved)
 
     async def quote(self, caller: Caller, spec: JobSpec, records: int | None = None) -> Quote:
         """`POST /v1/quotes`; or for a hypothetical number of training records."""
@@ -275,8 +275,7 @@ async def _quoted(
         return None
     dataset = next((each for each in datasets if spec.dataset in (each.id, each.name)), None)
     shares = shares_of(dataset.ledger if dataset else None, quote.charge)
-    rate = None if quote.resolved is None else quote.resolved.learning_rate
-    return Quoted(spec, quote, dataset, shares, agreed_on(spec, quote.charge, rate))
+    return Quoted(spec, quote, dataset, shares, agreed_on(spec, quote.charge, quote.resolved))
 
 
 def _page(

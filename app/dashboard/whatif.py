@@ -75,7 +75,7 @@ def _at(spec: JobSpec, pointer: str, text: str) -> Variation:
     document = spec.model_dump(mode="json")
     outer, inner = pointer.split("/")[1:]
     held = document.get(outer)
-    if not isinstance(held, dict) or not isinstance(held.get(inner), int | float):
+    if not isinstance(held, dict) or not (held.get(inner) == "auto" or isinstance(held.get(inner), int | float)):
         raise ValueError(f"this job does not set “{name}”: set it in the form first, or choose another setting")
     varied = _valid(document | {outer: {**held, inner: value}})
     if varied is None:

@@ -143,6 +143,13 @@ class Resolved(Document):
     steps: Choice | None = Field(default=None, exclude_if=is_none)
     max_grad_norm: Choice | None = Field(default=None, exclude_if=is_none)
 
+    @property
+    def told(self) -> tuple[tuple[str, float, str], ...]:
+        """Name, value and reason of each number, for readers."""
+        rate = None if self.learning_rate is None else Choice(value=self.learning_rate, because=self.because)
+        numbers = (("steps", self.steps), ("clipping norm", self.max_grad_norm), ("learning rate", rate))
+        return tuple((name, number.value, number.because) for name, number in numbers if number is not None)
+
 
 class Rated(Document):
     """What a job's stored quote says of its learning rate."""

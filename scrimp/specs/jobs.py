@@ -113,12 +113,14 @@ class Clipping(Spec):
     """flat: g / max(1, ‖g‖/C);  automatic: C g / (‖g‖ + 0.01);  per_layer: each of m layers' part flat, to C/√m;
     adaptive: flat, with a C that begins at `max_grad_norm` and moves between steps.
 
+    `max_grad_norm`: C, or "auto": a number from public facts, which admission puts in its place (app.hpo.rates).
+
     All engines compute the same sums. `bookkeeping` avoids forming per-record gradients where it can. `opacus` forms
     all of them with Opacus' GradSampleModule: a reference for comparison, slower and larger.
     """
 
     kind: Literal["flat", "automatic", "per_layer", "adaptive"] = "flat"
-    max_grad_norm: Annotated[float, Field(ge=1e-06, le=1000000.0)] = 1.0
+    max_grad_norm: Annotated[float, Field(ge=1e-06, le=1000000.0)] | Literal["auto"] = 1.0
     adaptive: AdaptiveNorm | None = None
     engine: Literal["bookkeeping", "opacus"] = "bookkeeping"
 
@@ -214,9 +216,12 @@ class JobPrivacy(Spec):
 
 
 class Length(Spec):
-    """steps, or epochs: floor(epochs · records / expected_batch_size), at least 1."""
+    """steps, or epochs: floor(epochs · records / expected_batch_size), at least 1.
 
-    steps: Annotated[int, Field(ge=1, le=10000000)] | None = None
+    `steps` "auto", the default of a job: a number from public facts, which admission puts in its place (app.hpo.rates).
+    """
+
+    steps: Annotated[int, Field(ge=1, le=10000000)] | Literal["auto"] | None = None
     epochs: Annotated[float, Field(gt=0.0, le=10000000.0)] | None = None
 
 
@@ -286,7 +291,7 @@ class JobSpec(Spec):
     sampling: Annotated[FullBatch | Poisson | Cyclic, Field(discriminator="kind")] = FullBatch()
     noise: CorrelatedNoise | None = None
     augmentation: Augmentation | None = None
-    length: Length
+    length: Length = Length(steps="auto")
     evaluation: Evaluation | None = None
     runtime: Runtime = Runtime()
     priority: Annotated[int, Field(ge=-10, le=10)] = 0

@@ -19,6 +19,7 @@ from app.dashboard.job_draft import LAYOUT, agreed_on, form
 from app.dashboard.whatif import chosen, variations
 from app.db.models import Dataset, Job
 from app.grants.service import Granted, give
+from app.hpo.rates import Choice, Resolved
 from app.ids import now
 from app.privacy.prices import Charge
 from tests.dashboard.conftest import Browser, token_of
@@ -229,10 +230,11 @@ def test_the_mark_of_a_click_is_as_the_api_has_it(whole: Whole, signed_in: Signe
 
 def test_another_rate_or_price_is_another_agreement() -> None:
     spec = JobSpec.model_validate(job_spec("ds_1"))
-    agreements = [(1, 0.5), (1, 0.25), (1, None), (2, 0.5)]
-    assert len({agreed_on(spec, Charge(train=train, holdout=0, unit=None), rate) for train, rate in agreements}) == len(
-        agreements
-    )
+    half, other = Resolved(learning_rate=0.5), Resolved(learning_rate=0.25)
+    longer = Resolved(learning_rate=0.5, steps=Choice(value=200, because=""))
+    agreements = [(1, half), (1, other), (1, longer), (1, None), (2, half)]
+    names = {agreed_on(spec, Charge(train=train, holdout=0, unit=None), auto) for train, auto in agreements}
+    assert len(names) == len(agreements)
 
 
 def test_what_does_not_fit_cannot_be_submitted(whole: Whole, signed_in: SignedIn) -> None:
@@ -331,7 +333,7 @@ def test_variations_change_one_weighed_setting_each() -> None:
 def test_each_variation_is_quoted_by_the_api(whole: Whole, signed_in: SignedIn) -> None:
     scene, ids = whole
     browser = signed_in("analyst")
-    sent = sent_from(browser.get(f"{PAGE}?dataset={ids.reviews}"))
+    sent = sent_from(browser.get(f"{PAGE}?dataset={ids.reviews}"), **{"/length/steps": "50"})
     table = browser.client.post(f"{PAGE}/what-if", data=sent)
     rows = dict(re.findall(r'<th scope="row">([^<]+)</th>(.*?)</tr>', table.text, re.DOTALL))
     assert {"as it is", "ε 0.5", "ε 2", "steps 25", "steps 100"} <= set(rows)
@@ -387,6 +389,8 @@ def test_values_that_do_not_fit_are_refused(vary: str, values: str, said: str) -
 
 def test_the_quote_of_a_study_counts_its_trials(whole: Whole, signed_in: SignedIn) -> None:
     browser = signed_in("analyst")
-    sent = sent_from(browser.get(f"{PAGE}?dataset={whole[1].reviews}"), **{"/hpo/strategy": "linear_scaling"})
+    sent = sent_from(
+        browser.get(f"{PAGE}?dataset={whole[1].reviews}"), **{"/hpo/strategy": "linear_scaling", "/length/steps": "50"}
+    )
     page = browser.client.post(f"{PAGE}/draft", data=sent)
     assert "at most 50 in a trial; 7 trials" in page.text and "pilots of level 1, 3 times" in page.text

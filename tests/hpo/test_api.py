@@ -196,7 +196,7 @@ def test_a_preset_is_whole_with_a_data_set_and_a_total_and_scores_its_model(api:
     assert (preset["name"], found.status_code) == ("linear_probe", 200), found.text
     # One run with everything but its own score.
     assert found.json()["hpo"] is None
-    training = sqrt(50) / found.json()["noise_multiplier"]
+    training = sqrt(found.json()["steps"]) / found.json()["noise_multiplier"]
     assert training == pytest.approx(sqrt(mu_of(1.0) ** 2 - 0.01**2), rel=1e-3)
     assert "A search is not expected to gain" in found.json()["resolved"]["because"]
     assert found.json()["scores"] == [{"name": "accuracy", "std": pytest.approx(1 / (0.01 * 8000))}]

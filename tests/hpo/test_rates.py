@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,25 @@ def test_without_much_noise_training_must_settle() -> None:
         # 2 (1 + β) over the curvature ‖x‖²/a, and c = ‖g‖/C = 2.
         assert found.value == pytest.approx(2.0 * 1.5 / (4.0 / rates.CALIBRATED.dense) * 2.0**1.5, rel=0.01)
         assert "settle" in found.because
+
+
+def test_steps_are_so_many_that_settling_does_not_bind() -> None:
+    for mu in (0.2, 0.4):  # between the least and the most steps
+        quiet = PublicNumbers(
+            steps=1, expected_batch_size=12_000, noise_multiplier=1.0, max_grad_norm=1.0, length=3.5, outputs=2
+        )
+        spec = DpSgd(momentum=0.9)
+        steps = rates.steps_of(spec, quiet, mu).value
+        assert rates.LEAST_STEPS < steps < rates.MOST_STEPS
+        at = replace(quiet, steps=int(steps), noise_multiplier=math.sqrt(steps) / mu)
+        assert rate_of(spec, at).value <= rates.most_rate(spec, at) / rates.MARGIN * 1.15  # m_T, below 1 so early
+        assert "κ" in rate_of(spec, at).because
+    assert rates.steps_of(DpSgd(), quiet, math.inf).value == rates.MOST_STEPS
+
+
+def test_noise_on_a_table_counts_by_what_differs_between_records() -> None:
+    whole = replace(SMALL_STEPS, spread=None)
+    assert rate_of(DpSgd(), replace(whole, spread=1.0)).value == pytest.approx(3.0 * rate_of(DpSgd(), whole).value)
 
 
 def test_a_tables_length_is_that_of_random_records() -> None:

@@ -49,6 +49,57 @@ def test_more_noise_means_a_smaller_rate(api: Api, db: Database) -> None:
     assert large / small == pytest.approx(found[0]["noise_multiplier"] / found[1]["noise_multiplier"], rel=0.01)
 
 
+AGE = {"name": "age", "kind": "number", "range": [0, 110], "bins": 16, "missing": "own"}
+SEX = {"name": "sex", "kind": "category", "values": ["f", "m"]}
+TABLE = {"kind": "table", "columns": [AGE, SEX]}
+
+
+@SQLITE
+def test_a_data_set_and_epsilon_tell_steps_norm_and_rate(api: Api, db: Database) -> None:
+    spec = job_spec(add_dataset(db, features=TABLE), optimizer=AUTO, clipping=None)
+    del spec["length"], spec["clipping"]
+    job = post(api, "/v1/jobs", spec).json()
+    resolved = job["quote"]["resolved"]
+    assert job["spec"]["length"]["steps"] == job["quote"]["steps"] == resolved["steps"]["value"] >= 100
+    # 0.4 of a fresh gradient, √(1 − 1/K) ‖x‖: both columns always have length 1.
+    assert job["spec"]["clipping"]["max_grad_norm"] == resolved["max_grad_norm"]["value"] == 0.4
+    assert all("eleven public tables" in resolved[each]["because"] for each in ("steps", "max_grad_norm"))
+    assert "eleven public tables" in resolved["because"]
+    named = post(api, "/v1/quotes", job["spec"], key=None).json()
+    assert named["resolved"] is None and named["charge"] == job["quote"]["charge"]
+
+
+@SQLITE
+def test_more_epsilon_gives_more_steps_and_a_named_number_stays(api: Api, db: Database) -> None:
+    dataset = add_dataset(db, features=TABLE)
+    asked = [
+        job_spec(dataset, optimizer=AUTO, length={"steps": "auto"}, privacy={"target_epsilon": each}, **more)
+        for each, more in ((0.5, {}), (3.0, {}), (0.5, {"clipping": {"max_grad_norm": 2.0}}))
+    ]
+    few, many, named = (post(api, "/v1/quotes", each, key=None).json() for each in asked)
+    assert few["steps"] < many["steps"]
+    assert "max_grad_norm" not in named["resolved"]
+    rate = post(api, "/v1/quotes", asked[0] | {"optimizer": AUTO | {"learning_rate": 1.0}}, key=None).json()["resolved"]
+    assert rate["learning_rate"] is None and rate["steps"]["value"] == few["steps"]
+
+
+UNKNOWN: list[tuple[dict[str, Any], str]] = [
+    ({"model": MLP}, "for a `mlp` model"),
+    ({"optimizer": {"kind": "dp_adambc", "learning_rate": 0.1}}, "for the optimizer `dp_adambc`"),
+    ({"privacy": {"noise_multiplier": 30.0}}, "where each step costs ε"),
+]
+
+
+@SQLITE
+@pytest.mark.parametrize(("changes", "why"), UNKNOWN)
+def test_where_no_experiment_tells_numbers_are_the_usual_ones(
+    api: Api, db: Database, changes: dict[str, Any], why: str
+) -> None:
+    spec = job_spec(add_dataset(db), optimizer=AUTO, length={"steps": "auto"}) | changes
+    steps = post(api, "/v1/quotes", spec, key=None).json()["resolved"]["steps"]
+    assert steps["value"] == 50 and steps["because"].startswith("the usual number") and why in steps["because"]
+
+
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"optimizer": {"kind": "dp_adambc"}}, "no rule"),
     ({"optimizer": {"kind": "scale_then_privatize"}}, "no rule"),
