@@ -61,10 +61,10 @@ class Runs:
             cell = f"{name}/{kind}/T={steps}/seed={seed}"
             if cell not in self.cells:
                 self.cells[cell] = grid(name, kind, steps, seed, declared=declared)
-                self._write()
+                self.write()
                 print(f"{time.perf_counter() - began:6.0f} s  {cell}", file=sys.stderr, flush=True)
 
-    def _write(self) -> None:
+    def write(self) -> None:
         """Replaces the file; equal runs make equal bytes."""
         part = self.path.with_suffix(".part")
         part.write_bytes(gzip.compress(json.dumps(self.cells, sort_keys=True).encode(), mtime=0))

@@ -39,12 +39,14 @@ class Source:
         label: the column that is predicted.
         columns: what it is predicted from.
         positive: whether a label is of the second class; None: the label is a number.
+        range: that an owner would declare of such a number.
     """
 
     path: str
     label: str
     columns: str
     positive: Callable[[Any], bool] | None = None
+    range: tuple[float, float] = (0.0, 1.0)
 
 
 FITTED: dict[str, Source] = {
@@ -119,22 +121,31 @@ UNTOUCHED: dict[str, Source] = {
     ),
 }
 NUMBERS: dict[str, Source] = {
-    "computers": Source("Ecdat/Computers", "price", "speed hd ram screen cd multi premium ads trend"),
-    "deliveries": Source(
-        "modeldata/deliveries", "time_to_delivery", "hour day distance item_01 item_02 item_03 item_04 item_05 item_10"
+    "computers": Source(
+        "Ecdat/Computers", "price", "speed hd ram screen cd multi premium ads trend", range=(0.0, 6_000.0)
     ),
-    "wages": Source("AER/CPS1988", "wage", "education experience ethnicity smsa region parttime"),
+    "deliveries": Source(
+        "modeldata/deliveries",
+        "time_to_delivery",
+        "hour day distance item_01 item_02 item_03 item_04 item_05 item_10",
+        range=(0.0, 90.0),
+    ),
+    "wages": Source("AER/CPS1988", "wage", "education experience ethnicity smsa region parttime", range=(0.0, 3_000.0)),
     "rooms": Source(
         "modeldata/hotel_rates",
         "avg_price_per_room",
         "lead_time stays_in_weekend_nights stays_in_week_nights adults children meal market_segment reserved_room_type "
         "total_of_special_requests customer_type historical_adr near_christmas",
+        range=(0.0, 500.0),
     ),
 }
 UNTOUCHED_NUMBERS: dict[str, Source] = {
-    "diamonds": Source("ggplot2/diamonds", "price", "carat cut color clarity depth table x y z"),
+    "diamonds": Source("ggplot2/diamonds", "price", "carat cut color clarity depth table x y z", range=(0.0, 20_000.0)),
     "incomes": Source(
-        "stevedata/gss_wages", "realrinc", "year age occrecode prestg10 childs wrkstat gender educcat maritalcat"
+        "stevedata/gss_wages",
+        "realrinc",
+        "year age occrecode prestg10 childs wrkstat gender educcat maritalcat",
+        range=(0.0, 150_000.0),
     ),
 }
 SOURCES = FITTED | UNTOUCHED | NUMBERS | UNTOUCHED_NUMBERS
