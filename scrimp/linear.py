@@ -65,7 +65,7 @@ class Model:
             raise ValueError("give a list of records, not a single one")
         outputs = [self._outputs(record, at) for at, record in enumerate(records)]
         if self.card["task"]["kind"] != "classification":
-            return [{"value": _finite(float(each[0]))} for each in outputs]
+            return [{"value": _finite(_in_unit(float(each[0]), self.card["task"].get("range")))} for each in outputs]
         return [_classes(each, self.card["task"]["classes"], top) for each in outputs]
 
     def _outputs(self, record: Any, at: int) -> Floats:
@@ -115,6 +115,14 @@ def _classes(outputs: Floats, classes: list[Any], top: int) -> dict[str, Any]:
         "class": classes[int(shares.argmax())],
         "probabilities": {str(classes[at]): float(shares[at]) for at in best.tolist()},
     }
+
+
+def _in_unit(output: float, ends: list[float] | None) -> float:
+    """A prediction in the target's unit, within its declared range, which the model learned as [−1, 1]."""
+    if ends is None:
+        return output
+    low, high = ends
+    return low + (min(max(output, -1.0), 1.0) + 1.0) / 2.0 * (high - low)
 
 
 def _finite(value: float) -> float | None:

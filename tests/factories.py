@@ -78,7 +78,9 @@ def add_dataset(
     spec = DatasetSpec.model_validate(dataset_spec(**changes))
     records = spec.privacy.records or 10_000
     held_out = round(records * spec.holdout.fraction) if spec.holdout and spec.holdout.kind == "split" else 0
-    shape = Shape(records_train=records - held_out, records_holdout=held_out, features=2, outputs=2, sparse=False)
+    outputs = 1 if spec.task.kind == "regression" else 2
+    sizes = {"records_train": records - held_out, "records_holdout": held_out}
+    shape = Shape(**sizes, features=2, outputs=outputs, sparse=False)
     if spec.holdout is not None and spec.holdout.kind == "last_item":
         shape = shape.model_copy(update={"records_holdout": records})  # the same users
     if shape.records_holdout and slots:

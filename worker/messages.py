@@ -418,7 +418,7 @@ class Mismatch(Document):
 MetricName = Annotated[
     str,
     StringConstraints(
-        pattern=rf"^(({'|'.join(METRICS)})(:[a-z0-9_-]{{1,40}})?|(hit|ndcg)@[0-9]{{1,5}}|training_loss|clipping_norm)$"
+        pattern=rf"^(({'|'.join(METRICS)})(:[a-z0-9_-]{{1,40}})?|(hit|ndcg)@[0-9]{{1,5}}|rmse|training_loss|clipping_norm)$"
     ),
 ]
 

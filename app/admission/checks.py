@@ -232,6 +232,9 @@ def _check_groups(evaluation: Evaluation, facts: DatasetFacts) -> None:
     for metric in evaluation.metrics or ():
         if (needed := rule_of(metric).task) not in (None, facts.spec.task.kind):
             raise InvalidRequest.at("/evaluation/metrics", f"`{metric}` needs a data set whose task is `{needed}`")
+        if metric == "r_squared" and getattr(facts.spec.task, "range", None) is None:
+            detail = "`r_squared` needs the target's range (`task.range`), which bounds what a record adds to it"
+            raise InvalidRequest.at("/evaluation/metrics", detail)
     where = "/evaluation/by_frequency" if evaluation.by_frequency else "/evaluation/groups"
     tokens = evaluation.by_frequency and isinstance(facts.spec.task, LanguageModelTask)
     if (evaluation.groups or evaluation.by_frequency) and not tokens and not facts.spec.task.is_classification:

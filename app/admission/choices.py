@@ -22,6 +22,7 @@ from pydantic import ValidationError
 
 from app.admission.checks import Checked
 from app.admission.facts import DatasetFacts
+from app.contracts.dataset_spec import RegressionTask
 from app.contracts.hpo import (
     Auto,
     LinearScaling,
@@ -41,6 +42,7 @@ from app.errors import InvalidRequest
 from app.hpo.rates import (
     CALIBRATED,
     NETWORKS,
+    NUMBERS,
     TABLES,
     Choice,
     Constants,
@@ -207,6 +209,11 @@ def rule_of(spec: JobSpec, facts: DatasetFacts) -> Rule | str:
     )
 
 
+def _target(facts: DatasetFacts) -> tuple[float, float] | None:
+    """The declared range of a number that is predicted."""
+    return facts.spec.task.range if isinstance(facts.spec.task, RegressionTask) else None
+
+
 def _is_table(model: Model, facts: DatasetFacts) -> bool:
     return isinstance(model, LinearModel) and model.extractor is None and isinstance(facts.spec.features, TableFeatures)
 
@@ -214,6 +221,8 @@ def _is_table(model: Model, facts: DatasetFacts) -> bool:
 def _constants(model: Model, facts: DatasetFacts) -> Constants:
     if not isinstance(model, LinearModel):
         return NETWORKS
+    if not facts.spec.task.is_classification:
+        return NUMBERS
     return TABLES if _is_table(model, facts) else CALIBRATED
 
 
@@ -232,8 +241,8 @@ def _untried(spec: JobSpec, facts: DatasetFacts) -> str | None:
     """Returns what no experiment had, of the models and optimizers with a rule."""
     is_linear = isinstance(spec.model, LinearModel)
     clipping = spec.clipping.kind if spec.clipping is not None else "flat"
-    if not facts.spec.task.is_classification:
-        return "for regression"
+    if not facts.spec.task.is_classification and not (is_linear and _target(facts)):
+        return "for regression" if not is_linear else "for regression without the target's range (`task.range`)"
     if facts.records_per_unit > 1:
         return "where a user has several records"
     if clipping != "flat" and not (is_linear and clipping == "per_layer"):  # a linear model is one layer

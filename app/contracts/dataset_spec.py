@@ -13,7 +13,7 @@ from app.contracts.declared_ids import Ids
 from app.contracts.feature_settings import ColumnName, FeatureSettings, TypicalLength
 from app.contracts.filters import FilterName
 from app.contracts.slots import DeclaredSlots
-from app.contracts.table import CsvDialect, TableFeatures
+from app.contracts.table import CsvDialect, RangeEnd, TableFeatures
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 ScaleEnd = Annotated[float, Field(ge=-1e6, le=1e6)]
@@ -96,10 +96,21 @@ class ClassificationTask(TaskSettings):
 
 
 class RegressionTask(TaskSettings):
-    """Predicts a number."""
+    """Predicts a number.
+
+    `range`: [least, most], what the target can be, from public knowledge. Targets beyond it count as its ends; models
+    learn it as [−1, 1], and predict within it, in the target's unit. Without it a model learns the number as it is.
+    """
 
     kind: Literal["regression"] = "regression"
     label: ColumnName
+    range: tuple[RangeEnd, RangeEnd] | None = Field(default=None, exclude_if=is_none)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> RegressionTask:
+        if self.range is not None and self.range[0] >= self.range[1]:
+            raise ValueError("`range` must be [least, most]")
+        return self
 
     @property
     def label_column(self) -> str:

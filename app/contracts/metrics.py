@@ -1,16 +1,20 @@
-"""The metrics of an evaluation: each is the mean over records of a value between 0 and Δ.
+"""The metrics of an evaluation: each is the mean over records of a value between 0 and Δ; or, of `r_squared`, a ratio
+of such means (worker.metrics.fit).
 
 A new metric needs its name and its rule here, and a class that computes it (worker.metrics.build).
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, assert_never, get_args
 
 CountedMetric = Literal["accuracy"]  # counts of records
-SummedMetric = Literal["loss"]  # sums of values
+MeanMetric = Literal[CountedMetric, "loss"]
+SummedMetric = Literal["loss", "r_squared"]  # sums of values
 Metric = Literal[CountedMetric, SummedMetric]
+MEANS: tuple[MeanMetric, ...] = get_args(MeanMetric)
 METRICS: tuple[Metric, ...] = get_args(Metric)
 
 
@@ -40,5 +44,7 @@ def rule_of(metric: Metric) -> MetricRule:
             return MetricRule(bound=1.0, task="classification", larger_is_better=True)
         case "loss":
             return MetricRule(bound=None, task=None, larger_is_better=False)
+        case "r_squared":
+            return MetricRule(bound=math.sqrt(2.0), task="regression", larger_is_better=True)
         case _:
             assert_never(metric)

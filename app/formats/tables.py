@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.contracts.dataset_spec import Features
+from app.contracts.dataset_spec import Features, RegressionTask, Task
 from app.contracts.table import CategoryColumn, DateColumn, NumberColumn, TableFeatures
 from app.formats.columns import FLOAT32_MAX, Fault, fault
 from app.formats.damage import DataDamagedError
@@ -178,6 +178,23 @@ def scaled(stored: StoredPart, features: Features) -> StoredPart:
         return replace(stored, x=expanded(np.asarray(stored.x), features))
     except (TypeError, ValueError):
         raise DataDamagedError("a stored part of the data set does not have the declared columns") from None
+
+
+def standardised(stored: StoredPart, task: Task) -> StoredPart:
+    """Returns a stored part with its targets' declared range as [−1, 1]; other labels are as they are."""
+    if not isinstance(task, RegressionTask) or task.range is None:
+        return stored
+    low, high = task.range
+    y = np.asarray(stored.y, dtype=np.float64)
+    return replace(stored, y=2.0 * ((np.clip(y, low, high) - low) / (high - low)) - 1.0)
+
+
+def in_unit(outputs: NDArray[np.float64], task: Task) -> NDArray[np.float64]:
+    """Returns outputs for a standardised target in the target's unit, within its range; others as they are."""
+    if not isinstance(task, RegressionTask) or task.range is None:
+        return outputs
+    low, high = task.range
+    return low + (np.clip(outputs, -1.0, 1.0) + 1.0) / 2.0 * (high - low)
 
 
 def _scaled(values: NDArray[np.float64], column: NumberColumn | DateColumn, target: NDArray[np.float32]) -> None:

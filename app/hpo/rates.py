@@ -41,10 +41,11 @@ class Constants:
     Attributes:
         kappa, most_clipped: κ = kappa · √min(c, most_clipped). Clipped gradients stay long, and bear more noise.
         dense, words: a, for dense features and for hashed words, whose directions share less. The bound grows like
-            c^1.5.
+            c^power.
+        fresh: C by "auto", as a part of a fresh gradient's length.
         adam_dense, adam_words: κ of DP-Adam, which sees no C.
         symbol: of the length.
-        evidence, adam_evidence: what stands behind the rates of DP-SGD and of DP-Adam.
+        evidence, adam_evidence, steps_evidence: what stands behind the rates of DP-SGD, of DP-Adam, and T and C.
     """
 
     kappa: float
@@ -53,8 +54,11 @@ class Constants:
     words: float
     adam_dense: float = 3.2
     adam_words: float = 0.8
+    fresh: float = FRESH
+    power: float = 1.5
     symbol: str = "‖x‖"
     evidence: str = "calibrated on nine public data sets"
+    steps_evidence: str = STEPS_EVIDENCE
     adam_evidence: str = "calibrated on six public data sets"
 
     def kappa_at(self, clipping: float) -> float:
@@ -65,6 +69,19 @@ class Constants:
 CALIBRATED = Constants(kappa=0.92, most_clipped=6.0, dense=0.45, words=4.4)
 # Of declared tables, scored by AUC (benchmarks/reports/tables.md).
 TABLES = replace(CALIBRATED, kappa=0.54, evidence=STEPS_EVIDENCE)
+# Of a target on its declared range as [−1, 1]: outputs must be right to a tenth of it, and a record that is learned is
+# clipped no longer, so that clipping does not flatten the curvature.
+NUMBERS = replace(
+    CALIBRATED,
+    kappa=0.16,
+    most_clipped=1.0,
+    dense=0.5,
+    words=0.5,
+    fresh=0.12,
+    power=0.0,
+    evidence="calibrated on four public tables",
+    steps_evidence="calibrated on four public tables",
+)
 # One κ for each optimizer is fitted; the rest is the linear model's (benchmarks/reports/reproduce/rate_networks.md).
 NETWORKS = replace(
     CALIBRATED,
@@ -199,7 +216,7 @@ def rate_of(optimizer: Ruled, of: PublicNumbers, constants: Constants = CALIBRAT
     rate = kappa * (1.0 - optimizer.momentum) * of.expected_batch_size / noise if noise > 0.0 else math.inf
     because = f"κ = {kappa:.3g} = η √T σ C {x} m_T / ((1 − β) L)"
     if rate > most:
-        rate, because = most, f"more would not settle: {a:g} · 2 (1 + β) K c^1.5 / {x}²"
+        rate, because = most, f"more would not settle: {a:g} · 2 (1 + β) K c^{constants.power:g} / {x}²"
     return _choice(rate, f"{because} {at}; {constants.evidence}")
 
 
@@ -210,8 +227,10 @@ def norm_of(length: float, outputs: int, constants: Constants = CALIBRATED) -> C
     >>> norm_of(1.0, 2).value
     0.283
     """
-    because = f"{FRESH:g} of a fresh gradient, √(1 − 1/K) {constants.symbol} ≈ {first_norm(length, outputs):.3g}"
-    return _choice(FRESH * first_norm(length, outputs), f"{because}; {STEPS_EVIDENCE}")
+    first = first_norm(length, outputs)
+    share = "√(1 − 1/K) " if outputs > 1 else ""
+    because = f"{constants.fresh:g} of a fresh gradient, {share}{constants.symbol} ≈ {first:.3g}"
+    return _choice(constants.fresh * first, f"{because}; {constants.steps_evidence}")
 
 
 def steps_of(optimizer: Ruled, of: PublicNumbers, mu: float, constants: Constants = CALIBRATED) -> Choice:
@@ -236,13 +255,13 @@ def steps_of(optimizer: Ruled, of: PublicNumbers, mu: float, constants: Constant
     wanted = MARGIN * whole / most_rate(optimizer, of, constants)
     steps = math.ceil(min(max(wanted, LEAST_STEPS), MOST_STEPS))
     because = f"the rate that noise allows is at most 1/{MARGIN:g} of the one that settles; {said}"
-    return Choice(value=steps, because=f"{because}; {STEPS_EVIDENCE}")
+    return Choice(value=steps, because=f"{because}; {constants.steps_evidence}")
 
 
 def most_rate(optimizer: DpSgd, of: PublicNumbers, constants: Constants = CALIBRATED) -> float:
     """The largest η that settles."""
     a = constants.words if of.is_sparse else constants.dense
-    return float(a * 2.0 * (1.0 + optimizer.momentum) * of.outputs * of.clipping**1.5 / of.length**2)
+    return float(a * 2.0 * (1.0 + optimizer.momentum) * of.outputs * of.clipping**constants.power / of.length**2)
 
 
 def _rounded(value: float) -> float:

@@ -15,9 +15,10 @@ from pydantic import Field, TypeAdapter, model_validator
 from app.contracts.base import AccountName, Document, Unit
 from app.contracts.hf import rank_groups
 from app.contracts.job_spec import LinearModel, Model, TransformerRecModel
-from app.contracts.metrics import CountedMetric, SummedMetric
+from app.contracts.metrics import CountedMetric, SummedMetric, rule_of
 from app.privacy.events import SelfComposed, noisy_sums
 
+LIKELY_VARIANCE = 1.0 / 36.0  # of a target, as a part of its declared range
 READABLE = 0.05  # noise above this part of a score's range hides what a model has learned
 
 
@@ -42,6 +43,10 @@ class NoisyScore(Document):
     Each of a record's T tokens has weight 1/T. So the record's contributions to all sums are non-negative and add up to
     Δ. Their ℓ₂ norm is at most Δ for any spread of the tokens over the groups.
 
+    `r_squared`: a record's squared error e and target u, both as parts of the declared range, contribute (e, 1 − e) and
+    (u², u − u², 1 − u). Each pair or triple is non-negative and adds up to 1, so together their ℓ₂ norm is at most
+    Δ = √2: the variance that R² is divided by is paid in the same release.
+
     `ranking`: a record with HIT h ∈ {0, 1} and NDCG g ∈ [0, h] at `cutoff` contributes (g, h − g, 1 − h) to three sums.
     These are non-negative and add up to 1, so their ℓ₂ norm is at most Δ = 1.
     """
@@ -65,6 +70,8 @@ class NoisyScore(Document):
             raise ValueError("groups must not overlap: one record would change several sums")
         if (self.what == "ranking") != (self.cutoff is not None) or (self.cutoff is not None and self.groups):
             raise ValueError("a ranking needs a cutoff and no groups; other scores must have no cutoff")
+        if self.what == "r_squared" and (self.groups or self.sensitivity != rule_of("r_squared").bound):
+            raise ValueError("r_squared needs a sensitivity of √2 and no groups")
         if self.ranks is not None and (self.what != "loss" or self.groups):
             raise ValueError("`ranks` needs losses, and no `groups`")
         return self
@@ -79,6 +86,8 @@ class NoisyScore(Document):
         """The names of the numbers derived from the same release."""
         if self.what == "ranking":
             return frozenset({f"hit@{self.cutoff}"})
+        if self.what == "r_squared":
+            return frozenset({"rmse"})
         return frozenset(f"{self.what}:{name}" for name in self.group_names)
 
     @property
@@ -96,11 +105,14 @@ class NoisyScore(Document):
         """The means that it releases as whole scores, each with the std at the public number of records.
 
         The std of the ratio a = S̃ / (S̃ + M̃) is σ_noise · √cells · √(a² + (1−a)²) / n, times Δ/Δ: largest at a = 0
-        and 1. A ranking's is at most √2 times σ_noise / n.
+        and 1. A ranking's is at most √2 times σ_noise / n. R² is divided by the target's variance as a part of its
+        range: 1/36 of a bell over it, a third of that of a flat spread.
         """
         if self.what == "ranking":
             std = math.sqrt(2.0) * self.noise_std / self.records
             return ScoreNoise(name=self.metric, std=std), ScoreNoise(name=f"hit@{self.cutoff}", std=std)
+        if self.what == "r_squared":
+            return (ScoreNoise(name=self.metric, std=self.noise_std / self.records / LIKELY_VARIANCE),)
         cells = len(self.group_names) + 1
         return (ScoreNoise(name=self.metric, std=self.noise_std * math.sqrt(cells) / self.records),)
 

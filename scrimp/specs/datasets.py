@@ -236,10 +236,15 @@ class RatingTask(Spec):
 
 
 class RegressionTask(Spec):
-    """Predicts a number."""
+    """Predicts a number.
+
+    `range`: [least, most], what the target can be, from public knowledge. Targets beyond it count as its ends; models
+    learn it as [−1, 1], and predict within it, in the target's unit. Without it a model learns the number as it is.
+    """
 
     kind: Literal["regression"] = "regression"
     label: Annotated[str, Field(min_length=1, max_length=200)]
+    range: tuple[Annotated[float, Field(ge=-1e30, le=1e30)], Annotated[float, Field(ge=-1e30, le=1e30)]] | None = None
 
 
 class SplitHoldout(Spec):

@@ -168,8 +168,9 @@ class Evaluation(Spec):
     On private data each score is a ratio of noisy sums with noise std sensitivity/noise_mu. The scored part's account
     is charged points · noise_mu² for each of `metrics`. accuracy, the default for classification: correct predictions
     (sensitivity 1). loss, the default for all other tasks: squared errors clipped to [0, loss_bound] (sensitivity
-    loss_bound); for classes, next items and next tokens the cross-entropy, clipped alike. On a public hold-out all
-    scores are exact and free.
+    loss_bound); for classes, next items and next tokens the cross-entropy, clipped alike. r_squared, for regression
+    with a declared range: R², and RMSE in the target's unit, from one release that pays for the target's variance too
+    (sensitivity √2). On a public hold-out all scores are exact and free.
 
     `ranking`: scores next items by HIT@k and NDCG@k instead, from one release with sensitivity 1. Held-out last items
     belong to the users who are trained on, so the training account is charged.
@@ -185,7 +186,7 @@ class Evaluation(Spec):
     on: Literal["holdout", "train"] = "holdout"
     noise_mu: Annotated[float, Field(ge=1e-05, le=10.0)] = 0.05
     points: Annotated[int, Field(ge=1, le=1000)] = 1
-    metrics: Annotated[list[Literal["accuracy", "loss"]], Field(min_length=1, max_length=2)] | None = None
+    metrics: Annotated[list[Literal["accuracy", "loss", "r_squared"]], Field(min_length=1, max_length=3)] | None = None
     loss_bound: Annotated[float, Field(ge=1e-06, le=1000000.0)] = 1.0
     groups: (
         Annotated[

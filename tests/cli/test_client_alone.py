@@ -131,7 +131,7 @@ def test_it_submits_a_job(alone: Environment, cli: Cli, job_file: str) -> None:
     job = json.loads(done.stdout)
     assert cli.json("jobs", "show", job["id"])["status"] == "queued"
     refused = scrimp(alone, "quote", cli.file("wrong.json", {"dataset": "small"}), "--url", cli.url, "--key", cli.key)
-    assert refused.returncode == 1 and "/length" in refused.stderr
+    assert refused.returncode == 1 and "/privacy" in refused.stderr
 
 
 def test_what_is_missing_is_named(alone: Environment, tmp_path: Path) -> None:

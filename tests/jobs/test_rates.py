@@ -189,6 +189,34 @@ def test_networks_that_nothing_was_measured_on_have_no_rule() -> None:
 
 
 @SQLITE
+def test_regression_has_a_rule_once_its_range_is_declared(api: Api, db: Database) -> None:
+    dollars = {"kind": "regression", "label": "y", "range": [0, 5e6]}
+    spec = job_spec(add_dataset(db, task=dollars, features=TABLE), optimizer=AUTO, length={"steps": "auto"})
+    spec["evaluation"] = {"on": "holdout", "metrics": ["r_squared"], "noise_mu": 0.05}
+    quote = post(api, "/v1/quotes", spec, key=None).json()
+    assert "resolved" in quote, quote
+    resolved = quote["resolved"]
+    assert all(
+        "four public tables" in each
+        for each in (resolved["because"], resolved["steps"]["because"], resolved["max_grad_norm"]["because"])
+    )
+    # A linear model of a number has an intercept unless it is asked not to.
+    assert resolved["max_grad_norm"]["value"] == pytest.approx(0.12 * 3.0**0.5, rel=0.01)
+    assert [each["name"] for each in quote["scores"]] == ["r_squared"]
+
+
+@SQLITE
+def test_r_squared_needs_a_declared_range(api: Api, db: Database) -> None:
+    for task, why in (
+        ({"kind": "regression", "label": "y"}, "`task.range`"),
+        ({"kind": "classification", "label": "y", "classes": [0, 1]}, "task is `regression`"),
+    ):
+        spec = job_spec(add_dataset(db, name=task["kind"], task=task), evaluation={"metrics": ["r_squared"]})
+        answer = post(api, "/v1/quotes", spec, key=None)
+        assert answer.status_code == 422 and why in answer.json()["errors"][0]["detail"]
+
+
+@SQLITE
 def test_users_with_several_records_and_numbers_have_no_rule(api: Api, db: Database) -> None:
     users = {"unit": "user", "user_column": "u", "max_records_per_user": 5}
     cases = [

@@ -51,6 +51,7 @@ TIME_S = 120.0  # a fork answers in a tenth; a busy machine takes longer
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], int, list[Any]]] = {
     "linear": ({"kind": "linear"}, CLASSES, COLUMNS, 2, [{"a": 1, "b": -2.5}, {"b": 0.0, "a": 3}]),
     "table": ({"kind": "linear"}, CLASSES, TABLE, 4, [{"age": 30, "sex": "m"}, {"age": None, "sex": "f"}]),
+    "range": ({"kind": "linear"}, NUMBER | {"range": [10, 30]}, COLUMNS, 2, [{"a": 1, "b": -2.5}, {"a": 9e9, "b": 3}]),
     "text": (
         {"kind": "linear", "bias": True},
         CLASSES,
@@ -118,8 +119,9 @@ def test_answers_are_the_model_s(tmp_path: Path, name: str) -> None:
         for answer in answers:
             (best, share), *rest = answer["probabilities"].items()
             assert answer["class"] == best and share >= rest[0][1] > 0.0 and len(rest) == 1
-    elif name in ("mlp", "ratings"):
+    elif name in ("mlp", "ratings", "range"):
         assert all(isinstance(answer["value"], float) for answer in answers)
+        assert name != "range" or (answers[1]["value"] in (10.0, 30.0) and 10.0 < answers[0]["value"] < 30.0)
         assert name != "ratings" or all(1.0 <= answer["value"] <= 5.0 for answer in answers)
     else:
         for answer in answers:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from app.contracts.dataset_spec import Task
 from app.contracts.extractor import ExtractorRef, Words
 from app.contracts.job_spec import LinearModel
 from app.errors import PrivacyError
@@ -19,7 +20,7 @@ from app.formats.part_files import open_part
 from app.formats.part_reader import PartFile
 from app.formats.sealed import DataKey
 from app.formats.stored import StoredPart
-from app.formats.tables import scaled
+from app.formats.tables import scaled, standardised
 from app.privacy.numerics import NumericsReport, SelfTest, fewer_rows
 from worker.attempt import devices
 from worker.attempt.failures import DeviceFailed, failure_code
@@ -183,11 +184,11 @@ def _loader(start: Start, loading: Callable[[], None], plan: Plan) -> Callable[[
     model = plan.model
     if isinstance(model, HfTuning) and not model.of_images:
         tokens = Tokens(model.folder, model.spec.max_length, prompts=model.prompts, chat=model.spec.chat)
-        return lambda part: tokens.of_part(load_stored(part, start.shape), loading)
+        return lambda part: tokens.of_part(load_stored(part, start.shape, partial(_declared, start)), loading)
     extractor, again = extractor_of(start), plan.exceeds(cacheable_bytes())
     if extractor is None:
         load_or_open = load_stored if plan.in_memory else partial(open_stored, again=again)
-        return lambda part: load_or_open(part, start.shape, lambda stored: scaled(stored, start.features))
+        return lambda part: load_or_open(part, start.shape, partial(_declared, start))
     kept = Kept(Path(tempfile.gettempdir()) / FEATURES, on_disk=not plan.in_memory, again=again)
     if extractor.words is not None:
         return _words(start, loading, extractor, kept)
@@ -201,7 +202,9 @@ def _loader(start: Start, loading: Callable[[], None], plan: Plan) -> Callable[[
         stored = _to_extract(part, start)
         how = _sealing(kept, part)
         made = extracted(stored, part.sha256, folder, sha256, _cache(part), loading, image, tested, how)
-        return _as_part(made, start.shape.model_copy(update={"features": plan.model.features, "sparse": False}))
+        return _as_part(
+            made, start.shape.model_copy(update={"features": plan.model.features, "sparse": False}), start.task
+        )
 
     return load
 
@@ -213,7 +216,7 @@ def _words(start: Start, loading: Callable[[], None], extractor: ExtractorRef, k
     def load(part: Part) -> AnyPart:
         stored = _to_extract(part, start)
         made = hashed_words(stored, part.sha256, sha256, words, _cache(part), loading, _sealing(kept, part))
-        return _as_part(made, shape)
+        return _as_part(made, shape, start.task)
 
     return load
 
@@ -236,12 +239,17 @@ def _to_extract(part: Part, start: Start) -> StoredPart | PartFile:
     return load_stored(part, start.shape) if file is None else file
 
 
-def _as_part(found: StoredPart | PartFile, shape: Shape) -> AnyPart:
+def _declared(start: Start, stored: StoredPart) -> StoredPart:
+    """Declared features of a table's cells, and a target in its declared range."""
+    return standardised(scaled(stored, start.features), start.task)
+
+
+def _as_part(found: StoredPart | PartFile, shape: Shape, task: Task) -> AnyPart:
     """Features with their labels, checked against the public sizes: at once, or as they are read."""
 
     def checked(stored: StoredPart) -> StoredPart:
         check(stored, shape)
-        return stored
+        return standardised(stored, task)
 
     return MappedPart(found, checked) if isinstance(found, PartFile) else checked(found)
 

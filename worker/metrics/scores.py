@@ -13,18 +13,18 @@ from torch import Tensor
 
 from app.contracts.hf import rank_groups
 from app.contracts.job_spec import Ranking
-from app.contracts.metrics import METRICS, rule_of
+from app.contracts.metrics import MEANS, rule_of
 from app.errors import PrivacyError
 from app.privacy.numerics import release_slack
 from app.privacy.releases import NoisyScore
 from worker.data.passes import Batch, Pass
 from worker.data.records import Records
 from worker.metrics.build import metric_of
+from worker.metrics.fit import GRID, Fit, cells_of
 from worker.models.base import Model, Parameters
 from worker.noise.generator import GaussianGenerator
 from worker.noise.rounding import add_noise
 
-GRID = 2**30  # a score's bound is divided into this many parts
 Groups = Mapping[str, Sequence[int]]  # class indices, by group name
 
 
@@ -87,12 +87,14 @@ def public_scores(
     records: Records,
     groups: Groups | None = None,
     ranking: Ranking | None = None,
+    ends: tuple[float, float] | None = None,
 ) -> list[Score]:
     """Exact means over public records: all metrics that suit the model, or NDCG and HIT. Empty without records.
 
     Args:
         groups: of classes: also all scores of each group that has records. Of tokens: their mean loss.
         ranking: how next items are ranked.
+        ends: the declared range of a target: also R², and the root of the mean squared error in the target's unit.
     """
     if len(records) == 0:
         return []
@@ -103,12 +105,14 @@ def public_scores(
         return [Score(name, float(values.mean()), 0.0) for name, values in parts.items()]
     if groups and not model.classification and isinstance(model, ScoresTokens):
         return _of_tokens(groups, model, parameters, records)
-    names = [name for name in METRICS if metric_of(name).suits(model)]
+    names = [name for name in MEANS if metric_of(name).suits(model)]
     values = _of_each(model, parameters, records, *(partial(metric_of(name).values, model) for name in names))
     parts = dict(zip(names, values, strict=True))
     labelled = groups if groups and model.classification else {}
     of = {name: torch.isin(records.labels, torch.tensor(places)) for name, places in labelled.items()}
-    return [Score(what, float(values.mean()), 0.0) for what, values in parts.items()] + [
+    fit = [] if ends is None else public_fit(model, parameters, records, ends)
+    means = [Score(what, float(values.mean()), 0.0) for what, values in parts.items()]
+    return [*means, *fit] + [
         Score(f"{what}:{name}", float(values[inside].mean()), 0.0)
         for name, inside in of.items()
         if bool(inside.any())
@@ -241,6 +245,47 @@ def noisy_ranking(
     return Score(release.metric, ndcg, std * math.sqrt((1.0 - ndcg) ** 2 + 2.0 * ndcg**2), release.noise_std, (of_hit,))
 
 
+def noisy_fit(
+    release: NoisyScore,
+    key: bytes,
+    step: int,
+    index: int,
+    model: Model,
+    parameters: Parameters,
+    records: Batch[Any],
+    ends: tuple[float, float],
+) -> Score:
+    """R² over private records, with RMSE as its part, from five noisy sums (worker.metrics.fit).
+
+    Guarantee: a record's cells have ℓ₂ norm at most √2, the release's sensitivity: one Gaussian mechanism, μ-GDP.
+
+    Raises:
+        PrivacyError: the declared release is not of R².
+    """
+    if release.what != "r_squared" or release.sensitivity != rule_of("r_squared").bound or release.groups:
+        raise PrivacyError("R² must have the sensitivity √2 that the mechanism declares")
+    sums = torch.zeros(5, dtype=torch.int64)
+    for outputs, of in model.evaluated(parameters, records):
+        cells = cells_of(outputs.cpu(), of.records.labels.cpu())
+        sums += torch.where(of.present.cpu()[:, None], cells, 0).sum(dim=0)  # integers: the same for any passes
+    generator = GaussianGenerator(key)
+    std = release.noise_std * release_slack(len(records))
+    noise = generator.noise(step, index, len(sums))
+    noisy = add_noise(sums.double() / GRID, noise, std, generator.stream, step, index)
+    fit = Fit.of(noisy.tolist(), release.noise_std, ends)
+    part = Score("rmse", fit.rmse, fit.rmse_std)
+    return Score("r_squared", fit.r_squared, fit.r_squared_std, release.noise_std, (part,))
+
+
+def public_fit(model: Model, parameters: Parameters, records: Records, ends: tuple[float, float]) -> list[Score]:
+    """Exact R² and RMSE over public records."""
+    sums = torch.zeros(5, dtype=torch.int64)
+    for outputs, of in model.evaluated(parameters, records):
+        sums += of.only(cells_of(outputs, of.records.labels)).sum(dim=0).cpu()
+    fit = Fit.of((sums.double() / GRID).tolist(), 0.0, ends)
+    return [Score("r_squared", fit.r_squared, 0.0), Score("rmse", fit.rmse, 0.0)]
+
+
 def _ranked(
     ranking: Ranking, model: Model, parameters: Parameters, records: Batch[Any]
 ) -> Iterator[tuple[Tensor, Tensor, Pass[Any]]]:
@@ -265,7 +310,7 @@ def _private_sums(release: NoisyScore, model: Model, parameters: Parameters, rec
     """Σ s and Σ (Δ − s) of each group of classes, and last of all records outside every group."""
     if release.ranks is not None:
         return _sums_by_rank(release, release.ranks, model, parameters, records)
-    name = next(each for each in METRICS if each == release.what)
+    name = next(each for each in MEANS if each == release.what)
     metric, bound = metric_of(name), rule_of(name).bound
     if not metric.suits(model) or bound not in (None, release.sensitivity):
         raise PrivacyError("a metric needs a model that it suits, and its own sensitivity if it has one")

@@ -10,6 +10,7 @@ from app.contracts.dataset_spec import (
     HashedText,
     Interactions,
     NextItemTask,
+    RegressionTask,
     Task,
     Tensor,
     Text,
@@ -59,7 +60,7 @@ def usage(
         centered: the model takes features minus the mean that lies with its weights.
     """
     words = extractor is not None and extractor.words is not None
-    if isinstance(model, Linear) and (words or extractor is None) and not isinstance(features, TableFeatures):
+    if isinstance(model, Linear) and (words or extractor is None) and not _mapped(task, features):
         return _linear(model, features, extractor, centered=centered)
     tuned = model.spec if isinstance(model, HfTuning) else None
     needs = "; SCRIMP_MODELS_ROOT holds its extractor" if extractor is not None else ""
@@ -67,6 +68,11 @@ def usage(
         needs = "; SCRIMP_MODELS_ROOT holds the model that was tuned"
     record = _record(model, task, features, extractor)
     return _LOADED.format(extra=",hf" if tuned else "", needs=needs, record=record)
+
+
+def _mapped(task: Task, features: Features) -> bool:
+    """Returns True if inputs or outputs are on declared maps, which `scrimp.load_model` knows."""
+    return isinstance(features, TableFeatures) or (isinstance(task, RegressionTask) and task.range is not None)
 
 
 def _linear(model: Linear, features: Features, extractor: ExtractorRef | None, *, centered: bool) -> str:

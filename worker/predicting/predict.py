@@ -1,7 +1,7 @@
 """A finished model applied to inputs from outside: post-processing of released numbers, at no privacy cost.
 
 classification   {"class": …, "probabilities": {class: p} of the best `top`}
-regression       {"value": f};  rating: within the scale
+regression       {"value": f}, in the target's unit;  rating: within the scale
 next_item        {"items": [{"item": id, "row": of the declared list, "score": …}]}, the best `top`
 language_model   worker.predicting.language
 """
@@ -39,6 +39,7 @@ from app.formats.damage import DataDamagedError
 from app.formats.hashing import hashed
 from app.formats.inputs import finite, item_name
 from app.formats.stored import Csr, StoredPart, Texts
+from app.formats.tables import in_unit
 from app.privacy.numerics import numerics_of
 from worker.data.parts import records_of
 from worker.data.ratings import RatingRecords
@@ -115,7 +116,7 @@ class Predictor:
         values = outputs[0]
         if isinstance(self.task, RatingTask):
             values = values.clamp(*self.task.scale)
-        return [{"value": finite(value)} for value in values.tolist()]
+        return [{"value": finite(value)} for value in in_unit(values.double().numpy(), self.task).tolist()]
 
     def _records(self, given: list[Any]) -> Records:
         """The inputs as records of their kind; labels are ignored."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from app.contracts.base import AccountName
-from app.contracts.dataset_spec import LanguageModelTask, Task
+from app.contracts.dataset_spec import LanguageModelTask, RegressionTask, Task
 from app.contracts.job_spec import JobSpec, Ranking
 from app.errors import PrivacyError
 from app.privacy.mechanism import MechanismConfig
@@ -18,6 +18,7 @@ from worker.metrics.scores import (
     Score,
     ScoresTokens,
     frequency_groups,
+    noisy_fit,
     noisy_ranking,
     noisy_score,
     public_scores,
@@ -36,6 +37,7 @@ class Scores:
         groups: classes by group name, which are scored too.
         by_frequency: the groups are frequent and rare labels, or tokens, in this part, which is public.
         ranking: how next items are scored, if they are.
+        ends: the declared range of a target, if there is one.
     """
 
     declared: tuple[NoisyCount | NoisySum, ...]
@@ -44,6 +46,7 @@ class Scores:
     groups: dict[str, tuple[int, ...]]
     by_frequency: Literal["train", "holdout"] | None
     ranking: Ranking | None
+    ends: tuple[float, float] | None = None
 
     @classmethod
     def of(
@@ -57,9 +60,10 @@ class Scores:
         declared, asked = mechanism.scores if mechanism else (), spec.evaluation
         if asked is None:
             return cls(declared, "holdout", 0, {}, None, None)
+        ends = task.range if isinstance(task, RegressionTask) else None
         groups = {name: tuple(places) for name, places in (asked.groups or {}).items()}
         counted = _counted_in(asked.on, task, data_public, holdout_public) if asked.by_frequency else None
-        return cls(declared, asked.on, asked.points, groups, counted, asked.ranking)
+        return cls(declared, asked.on, asked.points, groups, counted, asked.ranking, ends)
 
     def steps(self, last: int) -> tuple[int, ...]:
         """The steps of T after which the model is scored."""
@@ -78,14 +82,20 @@ class Scores:
 
     def exact(self, model: Model, parameters: Parameters, records: Records, groups: Groups) -> list[Score]:
         """Exact scores on public records."""
-        return public_scores(model, parameters, records, groups, self.ranking)
+        return public_scores(model, parameters, records, groups, self.ranking, self.ends)
 
     def noisy(
         self, index: int, key: bytes, step: int, model: Model, parameters: Parameters, records: Batch[Any]
     ) -> Score:
-        """One declared score on private records in their slots; see noisy_score and noisy_ranking."""
+        """One declared score on private records in their slots; see noisy_score, noisy_ranking and noisy_fit."""
         of, what = (self.declared[index], key, step, index), (model, parameters, records)
-        return noisy_ranking(*of, *what, self.ranking) if self.ranking else noisy_score(*of, *what)
+        if self.ranking is not None:
+            return noisy_ranking(*of, *what, self.ranking)
+        if self.declared[index].what == "r_squared":
+            if self.ends is None:
+                raise PrivacyError("R² needs the target's declared range")
+            return noisy_fit(*of, *what, self.ends)
+        return noisy_score(*of, *what)
 
 
 def _counted_in(
