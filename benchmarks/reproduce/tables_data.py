@@ -18,8 +18,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from app.contracts.dataset_spec import ClassificationTask, RegressionTask
 from app.contracts.table import TableFeatures
-from app.formats.tables import expanded
+from app.formats.stored import StoredPart
+from app.formats.tables import expanded, standardised
 from benchmarks.reproduce.rate_data import _table
 from benchmarks.reproduce.runs import Data
 from worker.data.records import DenseRecords
@@ -230,11 +232,10 @@ def table(name: str, kind: str) -> tuple[TableFeatures, tuple[Split, Split, Spli
 def as_data(name: str, kind: str) -> Data:
     """A table for scrimp_server.inline, scored on its test split."""
     features, (train, _, test) = table(name, kind)
-    records, held = (DenseRecords(torch.from_numpy(each.x), torch.from_numpy(each.y)) for each in (train, test))
-    classes = SOURCES[name].positive is not None
-    task = (
-        {"kind": "classification", "label": "target", "classes": [0, 1]}
-        if classes
-        else {"kind": "regression", "label": "target"}
-    )
-    return Data(task, features.model_dump(mode="json"), records, held, features.width, 2 if classes else 1)
+    task: dict[str, Any] = {"kind": "classification", "label": "target", "classes": [0, 1]}
+    if is_number := SOURCES[name].positive is None:
+        task = {"kind": "regression", "label": "target", "range": SOURCES[name].range}
+    declared: RegressionTask | ClassificationTask = (RegressionTask if is_number else ClassificationTask)(**task)
+    parts = [standardised(StoredPart(each.x, each.y), declared) for each in (train, test)]
+    records, held = (DenseRecords(torch.from_numpy(np.asarray(each.x)), torch.from_numpy(each.y)) for each in parts)
+    return Data(task, features.model_dump(mode="json"), records, held, features.width, 1 if is_number else 2)

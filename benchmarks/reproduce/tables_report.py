@@ -1,6 +1,7 @@
 """What `steps`, `max_grad_norm` and `learning_rate` by "auto" reach on public tables, by the service's own code.
 
     python -m benchmarks.reproduce.tables_report --run fitted     # or untouched: once, after the constants are frozen
+    python -m benchmarks.reproduce.tables_report --run numbers    # or untouched-numbers: R² of regression
     python -m benchmarks.reproduce.tables_report                  # prints the tables of benchmarks/reports/tables.md
 
 AUC on the test split, three seeds. "50 steps" is the preset before: T = 50, C = 1 and the rate of nine public sets.
@@ -30,13 +31,24 @@ from app.hpo.rates import PublicNumbers, rate_of
 from app.privacy.gdp import mu_from_epsilon
 from benchmarks.reproduce.runs import REPORTS, run
 from benchmarks.reproduce.tables import DELTA, EPSILONS, auc
-from benchmarks.reproduce.tables_data import FITTED, MAPS, UNTOUCHED, as_data, table
+from benchmarks.reproduce.tables_data import (
+    FITTED,
+    MAPS,
+    NUMBERS,
+    SOURCES,
+    UNTOUCHED,
+    UNTOUCHED_NUMBERS,
+    as_data,
+    table,
+)
+from benchmarks.reproduce.tables_numbers import r_squared
 from worker.models.linear import Linear
 
 SEEDS = (0, 1, 2)
 KEPT = REPORTS / "tables_scores.json.gz"
 OPTIMIZER = {"kind": "dp_sgd", "momentum": 0.9, "free_step": True}
 JOBS = (("50 steps", "linear"), ("50 steps", "bins"), ("auto", "linear"), ("auto", "bins"))
+RUNS = ("fitted", "untouched", "numbers", "untouched-numbers")
 PUBLIC = ("logistic", "boosting")
 
 
@@ -86,6 +98,31 @@ def public(how: str, name: str, kind: str) -> dict[str, float]:
     return {"auc": round(float(auc(scores[:, None], test.y)[0]), 4)}
 
 
+def numbers(name: str, kind: str, epsilon: float, seed: int) -> dict[str, float]:
+    """R² of one regression by "auto" whose target has a declared range."""
+    data = as_data(name, kind)
+    job = {
+        "model": {"kind": "linear", "bias": False},
+        "privacy": {"target_epsilon": epsilon, "target_delta": DELTA},
+        "optimizer": OPTIMIZER,
+    }
+    done = run(data, job, seed=seed)
+    outputs = Linear(data.features_count, 1).forward(done.parameters, data.holdout).numpy()
+    score = float(r_squared(outputs.T, table(name, kind)[1][2], SOURCES[name].range)[0])
+    return {"r_squared": round(score, 4), "steps": done.steps, "seconds": round(done.seconds, 2)}
+
+
+def public_numbers(how: str, name: str, kind: str) -> dict[str, float]:
+    """R² without privacy: least squares, or boosted trees."""
+    from sklearn.ensemble import HistGradientBoostingRegressor
+    from sklearn.linear_model import Ridge
+
+    _, (train, _, test) = table(name, kind)
+    model = Ridge(alpha=1.0) if how == "squares" else HistGradientBoostingRegressor(random_state=0)
+    errors = model.fit(train.x, train.y).predict(test.x) - test.y
+    return {"r_squared": round(float(1.0 - np.mean(errors**2) / test.y.var()), 4)}
+
+
 class Scores:
     """Scores by question in a compressed JSON file."""
 
@@ -118,6 +155,30 @@ def fill(scores: Scores, names: Iterable[str]) -> None:
         print(f"{time.perf_counter() - began:6.0f} s  {name}", file=sys.stderr, flush=True)
 
 
+def fill_numbers(scores: Scores, names: Iterable[str]) -> None:
+    """All regressions on these tables."""
+    for name, kind in itertools.product(names, MAPS):
+        for how in ("squares", "boosting"):
+            scores.fill(f"{how}/{name}/{kind}", lambda: public_numbers(how, name, kind))  # noqa: B023 - called at once
+        for epsilon, seed in itertools.product(EPSILONS, SEEDS):
+            cell = f"auto/{name}/{kind}/ε={epsilon:g}/seed={seed}"
+            scores.fill(cell, lambda: numbers(name, kind, epsilon, seed))  # noqa: B023 - called at once
+
+
+def report_numbers(scores: Scores, names: Iterable[str]) -> None:
+    """Prints a table of R²: a row for each data set."""
+    titles = [f"auto, {kind}, ε = {epsilon:g}" for kind in MAPS for epsilon in EPSILONS]
+    print("| table | least squares, linear | bins | boosting |", " | ".join(titles), "|")
+    print("|" + "---|" * (len(titles) + 4))
+    for name in names:
+        row = [scores.cells[f"squares/{name}/{kind}"]["r_squared"] for kind in MAPS]
+        row.append(max(scores.cells[f"boosting/{name}/{kind}"]["r_squared"] for kind in MAPS))
+        for kind, epsilon in itertools.product(MAPS, EPSILONS):
+            cells = [scores.cells[f"auto/{name}/{kind}/ε={epsilon:g}/seed={seed}"] for seed in SEEDS]
+            row.append(statistics.mean(cell["r_squared"] for cell in cells))
+        print(f"| {name} |", " | ".join(f"{each:.3f}" for each in row), "|")
+
+
 def report(scores: Scores, names: Iterable[str]) -> None:
     """Prints a table: a row for each data set."""
     titles = [f"{how}, {kind}, ε = {epsilon:g}" for how, kind in JOBS for epsilon in EPSILONS]
@@ -135,15 +196,19 @@ def report(scores: Scores, names: Iterable[str]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--run", choices=("fitted", "untouched"))
+    parser.add_argument("--run", choices=RUNS)
     asked = parser.parse_args()
     torch.set_num_threads(1)
     scores = Scores(KEPT)
-    if asked.run is not None:
+    if asked.run in ("fitted", "untouched"):
         fill(scores, FITTED if asked.run == "fitted" else UNTOUCHED)
+    if asked.run in ("numbers", "untouched-numbers"):
+        fill_numbers(scores, NUMBERS if asked.run == "numbers" else UNTOUCHED_NUMBERS)
     for names in (FITTED, UNTOUCHED):
         report(scores, [each for each in names if f"auto/{each}/bins/ε=4/seed=2" in scores.cells])
         print()
+    both = (*NUMBERS, *UNTOUCHED_NUMBERS)
+    report_numbers(scores, [each for each in both if f"auto/{each}/bins/ε=4/seed=2" in scores.cells])
 
 
 if __name__ == "__main__":
