@@ -264,14 +264,11 @@ def noisy_fit(
     """
     if release.what != "r_squared" or release.sensitivity != rule_of("r_squared").bound or release.groups:
         raise PrivacyError("R² must have the sensitivity √2 that the mechanism declares")
-    sums = torch.zeros(5, dtype=torch.int64)
-    for outputs, of in model.evaluated(parameters, records):
-        cells = cells_of(outputs.cpu(), of.records.labels.cpu())
-        sums += torch.where(of.present.cpu()[:, None], cells, 0).sum(dim=0)  # integers: the same for any passes
+    private_sums = _fit_sums(model, parameters, records)
     generator = GaussianGenerator(key)
     std = release.noise_std * release_slack(len(records))
-    noise = generator.noise(step, index, len(sums))
-    noisy = add_noise(sums.double() / GRID, noise, std, generator.stream, step, index)
+    noise = generator.noise(step, index, len(private_sums))
+    noisy = add_noise(private_sums, noise, std, generator.stream, step, index)
     fit = Fit.of(noisy.tolist(), release.noise_std, ends)
     part = Score("rmse", fit.rmse, fit.rmse_std)
     return Score("r_squared", fit.r_squared, fit.r_squared_std, release.noise_std, (part,))
@@ -279,11 +276,17 @@ def noisy_fit(
 
 def public_fit(model: Model, parameters: Parameters, records: Records, ends: tuple[float, float]) -> list[Score]:
     """Exact R² and RMSE over public records."""
+    fit = Fit.of(_fit_sums(model, parameters, records).tolist(), 0.0, ends)
+    return [Score("r_squared", fit.r_squared, 0.0), Score("rmse", fit.rmse, 0.0)]
+
+
+def _fit_sums(model: Model, parameters: Parameters, records: Any) -> Tensor:
+    """The sums of all records' cells, (5,)."""
     sums = torch.zeros(5, dtype=torch.int64)
     for outputs, of in model.evaluated(parameters, records):
-        sums += of.only(cells_of(outputs, of.records.labels)).sum(dim=0).cpu()
-    fit = Fit.of((sums.double() / GRID).tolist(), 0.0, ends)
-    return [Score("r_squared", fit.r_squared, 0.0), Score("rmse", fit.rmse, 0.0)]
+        cells = cells_of(outputs.cpu(), of.records.labels.cpu())
+        sums += torch.where(of.present.cpu()[:, None], cells, 0).sum(dim=0)  # integers: the same for any passes
+    return sums.double() / GRID
 
 
 def _ranked(
