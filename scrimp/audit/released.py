@@ -108,7 +108,7 @@ def uncharged(certificate: Certificate, metrics: Iterable[MetricPoint], posted: 
         elif times > release["times"]:
             found.append(f"{name} on {on} was released {times} times, and charged for {release['times']}")
     for point in metrics:
-        whole = point.name.partition(":")[0].replace("hit@", "ndcg@")
+        whole = "r_squared" if point.name == "rmse" else point.name.partition(":")[0].replace("hit@", "ndcg@")
         if point.released_by == "public_data":
             found.append(f"{point.name} at step {point.step} is exact")
         elif (

@@ -144,6 +144,14 @@ def test_what_was_paid_for_is_nothing_to_report() -> None:
     assert charged_scores_mu(BY_NAME["score loss"], body, metrics) == pytest.approx(3.0)
 
 
+def test_rmse_is_part_of_the_release_that_gives_r_squared() -> None:
+    body = certificate()
+    body["mechanism"]["releases"][0] |= {"what": "r_squared", "sensitivity": 2.0**0.5}
+    metrics = [point("r_squared", 2), point("rmse", 2, released_by="post_processing")]
+    assert uncharged(body, metrics, body["charge"]) == []
+    assert uncharged(body, metrics[1:], body["charge"]) == ["rmse at step 2 is part of no score"]
+
+
 def test_an_uncharged_score_is_named_and_leaves_the_others_less() -> None:
     body = certificate()
     thrice = [point("loss", step) for step in (1, 2, 3)]

@@ -118,7 +118,8 @@ def test_errors_point_at_parameters_by_their_place(client: TestClient, whole: Wh
         "/query/after",
         "/headers/Idempotency-Key",
         "/headers/last-event-id",
-        "/length/steps",
+        "/length/steps",  # it is no number from 1
+        "/length/steps",  # nor "auto"
         "",
         "/headers/Content-Type",
     ]
