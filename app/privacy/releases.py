@@ -106,7 +106,7 @@ class NoisyScore(Document):
 
         The std of the ratio a = S̃ / (S̃ + M̃) is σ_noise · √cells · √(a² + (1−a)²) / n, times Δ/Δ: largest at a = 0
         and 1. A ranking's is at most √2 times σ_noise / n. R² is divided by the target's variance as a part of its
-        range: 1/36 of a bell over it, a third of that of a flat spread.
+        range: 1/36, that of a normal one six deviations wide; a flat one has 1/12.
         """
         if self.what == "ranking":
             std = math.sqrt(2.0) * self.noise_std / self.records

@@ -99,8 +99,16 @@ def test_every_metric_is_documented_with_its_bound() -> None:
     rows = re.findall(r"^\| `(\w+)` \| .* \| (.*) \| (.*) \|$", section, flags=re.MULTILINE)
     rules = {name: rule_of(name) for name in METRICS}
     assert {name: (bound.strip("`"), task.strip("`")) for name, bound, task in rows} == {
-        name: (f"{rule.bound:g}" if rule.bound else "loss_bound", rule.task or "any") for name, rule in rules.items()
+        name: (_written(rule.bound), rule.task or "any") for name, rule in rules.items()
     }
+
+
+def _written(bound: float | None) -> str:
+    """A metric's bound in its table: a root as one."""
+    if not bound:
+        return "loss_bound"
+    square = bound**2
+    return f"√{square:g}" if abs(bound - round(bound)) > 1e-9 else f"{bound:g}"
 
 
 def test_every_format_is_documented() -> None:
