@@ -84,14 +84,21 @@ class AttemptLog:
 
     def _ending(self, session: Session) -> Job:
         """The same as `_fenced`, for a write that may end the job. It locks the study first if the job is a trial, and
-        writes the last news."""
+        writes the last news.
+
+        Raises:
+            TransientError: the attempt has not begun, and the job's mark cannot be read: its lease lapses.
+        """
         studies.lock(session, self.held.job_id)
         job = self._fenced(session)
         for _what, write in self._news:
             write(session, job)
         session.flush()
-        if self._mark is not None:  # the database may have been set back under this attempt
-            adopt(session, job, self._mark)
+        mark = self._mark  # the database may have been set back under this attempt
+        if mark is None and self.marks is not None:  # it never began: what left earlier ones is charged all the same
+            mark = self.marks.read([job.id]).get(job.id)
+        if mark is not None:
+            adopt(session, job, mark)
         return job
 
     def _note(self, mark: Mark) -> None:
@@ -254,7 +261,7 @@ class AttemptLog:
                 block.digest = digest
             if step > job.step:  # not while it repeats what callers have seen
                 self._tell(session, job, "progress", lambda session, job: _progress(session, job, step))
-        if self._mark is not None:  # on disk before the next block starts, or a result leaves
+        if self._mark is not None and step > 0:  # on disk before the next block starts, or a result leaves
             self._mark = self._mark.digested(step, salt)
 
     def name_key(self, key_id: str) -> None:

@@ -83,7 +83,7 @@ class Mark(Document):
         """The larger of two marks, in each part."""
         names = sorted({*self.salts, *other.salts})
         salts = {name: max(self.salts.get(name, NONE), other.salts.get(name, NONE)) for name in names}
-        released = {(each.name, each.step): each for each in (*other.released, *self.released)}
+        released = {(each.name, each.step): each for each in (*self.released, *other.released)}  # what is there stays
         return self.model_copy(
             update={
                 "steps_started": max(self.steps_started, other.steps_started),
@@ -182,7 +182,7 @@ def adopt(session: Session, job: Job, mark: Mark) -> bool:
     last = _last_match(session, job)
     fresh = SaltedSteps(from_step=last + 1, salt=secrets.token_hex(32), key_id=None)
     job.segments = (*(each for each in job.segments if each.from_step <= last), fresh)
-    job.warnings = [*job.warnings, REWOUND]
+    job.warnings = [*(each for each in job.warnings if each != REWOUND), REWOUND]
     session.flush()
     return True
 

@@ -57,9 +57,10 @@ def test_a_person_composes_and_submits_a_job_by_keyboard_alone(open_page: Open, 
     page.get_by_label("Hidden").wait_for()
     page.get_by_role("link", name="Hidden").press("Enter")
     keyboard.type("8, 4")
-    page.get_by_text("stands for “auto”").first.wait_for()  # a rule knows the rate of this model too
+    rate = page.locator("dt", has_text="Learning rate").locator("xpath=..").get_by_text("stands for “auto”")
+    rate.wait_for()  # a rule knows the rate of this model too
     page.get_by_label("Learning rate", exact=True).fill("0.5")
-    page.get_by_text("stands for “auto”").wait_for(state="detached")
+    rate.wait_for(state="detached")
     page.get_by_role("button", name="Submit: hold").wait_for()
     assert page.get_by_label("Model", exact=True).input_value() == "mlp"
     assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0

@@ -222,6 +222,38 @@ def test_a_crash_without_a_restore_changes_no_keys(world: World) -> None:
     assert forgotten(world.db, Marks.of(world.settings)) == []
 
 
+def test_interruptions_of_the_first_block_are_no_restores(world: World) -> None:
+    """An attempt that repeats says the digest of step 0 first, which no mark knows."""
+    _, job = admitted(world)
+    for _ in range(3):
+        log = begun(world, job)
+        log.record_digest(0, "aa" * 32)
+        assert log.start_block(1, 10)
+        expire_all_leases(world.db)
+        reap_expired(world.db, 9, Marks.of(world.settings))
+    row = job_row(world.db, job)
+    assert (len(row.segments), row.steps_started, row.warnings) == (1, 10, [])
+
+
+def test_an_attempt_that_never_began_ends_no_job_without_its_mark(world: World) -> None:
+    _, job = admitted(world)
+    run(begun(world, job), 1, 10)
+    expire_all_leases(world.db)
+    reap_expired(world.db, 9, Marks.of(world.settings))
+    log = claimed(world.db, job)
+    log.marks = Marks.of(world.settings)
+    api_cancel(world, job)
+    mark = world.heads.folder / f"{job}.mark"
+    content = mark.read_text()
+    mark.write_text("{}")
+    with pytest.raises(TransientError):
+        log.gone("lost")
+    assert job_row(world.db, job).status == "cancelling"
+    mark.write_text(content.replace('"steps_started":10', '"steps_started":240'))
+    log.gone("lost")
+    assert (job_row(world.db, job).status, job_row(world.db, job).steps_started) == ("cancelled", 240)
+
+
 def test_nothing_starts_and_nothing_is_released_if_the_mark_cannot_be_written(world: World) -> None:
     _, job = admitted(world)
     log = begun(world, job)
