@@ -56,6 +56,10 @@ JOBS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     if "public" not in name and name not in ("oracle", "search without privacy")
 } | {
     "cyclic": ({"sampling": {"kind": "cyclic", "batches": 20}}, {}),
+    "r squared": (
+        {"evaluation": {"on": "holdout", "noise_mu": 0.05, "metrics": ["r_squared"]}},
+        {"task": {"kind": "regression", "label": "y", "range": [0.0, 1.0]}},
+    ),
     "correlated": ({"sampling": {"kind": "cyclic", "batches": 20}, "noise": {"kind": "correlated", "decay": 0.5}}, {}),
     "truncated": (FEW | {"sampling": BATCHES | {"largest_batch": 160}}, {"privacy": RDP}),
     "automatic": ({"clipping": {"kind": "automatic"}}, {}),

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from fractions import Fraction
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import mpmath
@@ -36,7 +37,7 @@ from worker.models.base import Parameters
 from worker.models.linear import Linear
 from worker.native.library import PATHS
 from worker.native.linear import LinearSteps
-from worker.training.plan import _even_words
+from worker.training.plan import Plan
 
 ODD = [math.nan, math.inf, -math.inf, 0.0, -0.0, 1e-300, -1e300, 5e-324]
 WIDTH, ROWS = 37, 2 * GROUP
@@ -153,7 +154,9 @@ def test_a_data_set_declares_whether_words_are_present_or_counted(binary: bool) 
         "length": {"steps": 1},
         "model": {"kind": "linear"},
     }
-    assert _even_words(JobSpec.model_validate(job), HashedText(column="text", binary=binary)) == binary
+    features = HashedText(column="text", binary=binary)
+    planned: Any = SimpleNamespace(spec=JobSpec.model_validate(job), job=SimpleNamespace(features=features))
+    assert Plan.even_words.fget(planned) == binary  # type: ignore[attr-defined]
     found = hashed(["one two two", "", "three"], HashedText(column="text", binary=binary))
     of = SparseRecords(scipy.sparse.csr_matrix((found.data, found.indices, found.indptr), found.shape), torch.zeros(3))
     if binary:
