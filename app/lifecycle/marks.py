@@ -217,7 +217,7 @@ def release(session: Session, job: Job, numbers: Iterable[Number]) -> None:
     """Writes all numbers of one release, in the caller's transaction."""
     for each in numbers:
         session.add(Metric(job_id=job.id, **dict(each)))
-        append_event(session, job.id, "metric", each)
+        append_event(session, job.id, "metric", each.model_copy(update={"histogram": None}))
 
 
 @dataclass(frozen=True)

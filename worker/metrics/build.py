@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from app.contracts.metrics import Metric
+from app.contracts.metrics import MeanMetric
 from worker.metrics.accuracy import Accuracy
 from worker.metrics.base import RecordMetric
 from worker.metrics.loss import Loss
 
 
-def metric_of(name: Metric) -> RecordMetric:
+def metric_of(name: MeanMetric) -> RecordMetric:
     """The metric of a name."""
     match name:
         case "accuracy":
