@@ -24,6 +24,16 @@ if TYPE_CHECKING:
 TYPES = {"F32": "<f4", "F64": "<f8"}
 Certificate = Mapping[str, Any]
 RELEASED_BY = ("noisy_count", "noisy_sum")
+# What comes with `auc`, from one histogram.
+OF_AUC = (
+    "average_precision",
+    "accuracy",
+    "balanced_accuracy",
+    "recall",
+    "precision",
+    "positive_share",
+    "mean_prediction",
+)
 NETWORK_TENSORS = ("1.weight", "1.bias", "3.weight", "3.bias")  # of an `mlp` with one hidden layer
 
 
@@ -108,16 +118,19 @@ def uncharged(certificate: Certificate, metrics: Iterable[MetricPoint], posted: 
         elif times > release["times"]:
             found.append(f"{name} on {on} was released {times} times, and charged for {release['times']}")
     for point in metrics:
-        whole = point.name.partition(":")[0].replace("hit@", "ndcg@")
         if point.released_by == "public_data":
             found.append(f"{point.name} at step {point.step} is exact")
         elif (
-            point.released_by == "post_processing"
-            and point.name != "clipping_norm"
-            and (whole, point.step) not in wholes
+            point.released_by == "post_processing" and point.name != "clipping_norm" and not _wholes_of(point) & wholes
         ):
             found.append(f"{point.name} at step {point.step} is part of no score")
     return found + _undercharged(certificate, releases, posted)
+
+
+def _wholes_of(point: MetricPoint) -> set[tuple[str, int]]:
+    """The releases that a part may come from."""
+    names = {point.name.partition(":")[0].replace("hit@", "ndcg@")} | ({"auc"} if point.name in OF_AUC else set())
+    return {(name, point.step) for name in names}
 
 
 def _undercharged(certificate: Certificate, releases: list[dict[str, Any]], posted: Mapping[str, int]) -> list[str]:

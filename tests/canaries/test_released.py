@@ -11,12 +11,13 @@ import pytest
 import safetensors.numpy
 
 from app.contracts.dataset_spec import DatasetSpec
+from app.contracts.metrics import AUC_PARTS
 from app.privacy import events, gdp
 from app.privacy.filters import filter_of
 from scrimp.audit import planting
 from scrimp.audit.kinds import KINDS, QUICK, SCORE_MU, SCORE_POINTS, USER_RECORDS, Kind, chosen
 from scrimp.audit.planting import CAP, FILLERS, LOSS_BOUND, ORDER, distinct_words, plant
-from scrimp.audit.released import charged_scores_mu, read_tensor, scores_of, uncharged
+from scrimp.audit.released import OF_AUC, charged_scores_mu, read_tensor, scores_of, uncharged
 from scrimp.audit.run import SHARING, Audit
 from scrimp.client import Client
 from scrimp.models import MetricPoint
@@ -142,6 +143,16 @@ def test_what_was_paid_for_is_nothing_to_report() -> None:
     body = certificate()
     assert uncharged(body, metrics, body["charge"]) == []
     assert charged_scores_mu(BY_NAME["score loss"], body, metrics) == pytest.approx(3.0)
+
+
+def test_what_comes_with_auc_was_paid_for_with_it() -> None:
+    assert OF_AUC == AUC_PARTS
+    release = {"what": "auc", "sensitivity": 1.0, "times": 2}
+    body = certificate(mechanism={"releases": [certificate()["mechanism"]["releases"][0] | release]})
+    parts = [point(name, 2, released_by="post_processing") for name in OF_AUC]
+    assert uncharged(body, [point("auc", 2), *parts], body["charge"]) == []
+    alone = uncharged(body, [point("auc", 1), *parts], body["charge"])
+    assert len(alone) == len(OF_AUC) and all("is part of no score" in each for each in alone)
 
 
 def test_an_uncharged_score_is_named_and_leaves_the_others_less() -> None:
