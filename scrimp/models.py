@@ -307,6 +307,18 @@ class Charge(Resource):
     settled_at: str | None = None
 
 
+# What comes with `auc`, from one histogram.
+OF_AUC = (
+    "average_precision",
+    "accuracy",
+    "balanced_accuracy",
+    "recall",
+    "precision",
+    "positive_share",
+    "mean_prediction",
+)
+
+
 class Metric(Resource):
     """A released number; `std` is the noise's standard deviation, 0 if the number is exact (public data)."""
 
@@ -331,7 +343,7 @@ class Histogram(Resource):
 class MetricPoint(Metric):
     """A released number with its step.
 
-    `histogram`, of `auc`: the released histogram of scores from which it was computed.
+    `histogram`, of the last `auc`: the released histogram of scores from which it was computed.
     """
 
     name: str

@@ -54,7 +54,7 @@ class AttemptView(BaseModel):
 class MetricView(BaseModel):
     """A released number, with the std of its noise.
 
-    `histogram`, in the list of a job's metrics: from which `auc` and what comes with it were computed.
+    `histogram`, in the list of a job's metrics: from which the last `auc` and what comes with it were computed.
     """
 
     name: str

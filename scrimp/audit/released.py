@@ -14,7 +14,7 @@ import numpy as np
 from scrimp.audit.claims import precision
 from scrimp.audit.kinds import USER_RECORDS, Kind
 from scrimp.audit.planting import FILLERS
-from scrimp.models import MetricPoint
+from scrimp.models import OF_AUC, MetricPoint
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,16 +24,6 @@ if TYPE_CHECKING:
 TYPES = {"F32": "<f4", "F64": "<f8"}
 Certificate = Mapping[str, Any]
 RELEASED_BY = ("noisy_count", "noisy_sum")
-# What comes with `auc`, from one histogram.
-OF_AUC = (
-    "average_precision",
-    "accuracy",
-    "balanced_accuracy",
-    "recall",
-    "precision",
-    "positive_share",
-    "mean_prediction",
-)
 NETWORK_TENSORS = ("1.weight", "1.bias", "3.weight", "3.bias")  # of an `mlp` with one hidden layer
 
 

@@ -17,10 +17,10 @@ from app.privacy.filters import filter_of
 from scrimp.audit import planting
 from scrimp.audit.kinds import KINDS, QUICK, SCORE_MU, SCORE_POINTS, USER_RECORDS, Kind, chosen
 from scrimp.audit.planting import CAP, FILLERS, LOSS_BOUND, ORDER, distinct_words, plant
-from scrimp.audit.released import OF_AUC, charged_scores_mu, read_tensor, scores_of, uncharged
+from scrimp.audit.released import charged_scores_mu, read_tensor, scores_of, uncharged
 from scrimp.audit.run import SHARING, Audit
 from scrimp.client import Client
-from scrimp.models import MetricPoint
+from scrimp.models import OF_AUC, MetricPoint
 
 BY_NAME = {kind.name: kind for kind in KINDS}
 

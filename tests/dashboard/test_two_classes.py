@@ -65,6 +65,8 @@ def test_a_job_s_page_shows_its_curves_and_thresholds(visit: Callable[[], Browse
     assert len(charts["scores-roc"]["lines"][0]["points"]) > 50
     assert "a histogram of scores by class on the hold-out part" in page and "Thresholds by cost" in page
     assert "which was charged: all this costs nothing more" in page and "the noise and the draw" in page
+    listed = browser.get("/dashboard").text
+    assert all(f">{name}<" in listed for name in ("auc", "accuracy")) and ">recall<" not in listed
     assert "Thresholds by cost" not in browser.get(f"/dashboard/jobs/{plain}").text
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from sqlalchemy import select
 
 from app.contracts.metrics import ReleasedHistogram
 from app.db.engine import Database
-from app.db.models import Job
+from app.db.models import Job, Metric
 from app.lifecycle.learning import Released, about
 from app.privacy.larger_class import against_larger_class
 from app.privacy.score_histogram import BINS, EDGES, Floats, cells_of, tree_sums
@@ -91,3 +92,18 @@ def test_a_job_s_histogram_is_compared_when_it_ends(db: Database, submit: Submit
     with db.read() as session:
         (warning,) = session.get_one(Job, job_id).warnings
     assert warning.startswith("did not learn: as good as always answering '0': accuracy 0.8")
+
+
+def test_a_job_keeps_its_last_histogram_alone(db: Database, submit: Submit) -> None:
+    """Of a thousand evaluations each mark and each list would have been megabytes."""
+    job_id = submit(evaluation={"noise_mu": 0.05, "points": 2})
+    log = claimed(db, job_id)
+    score = {"name": "auc", "value": 0.5, "std": 0.01, "on": "holdout", "released_by": "noisy_count"}
+    for step in (25, 50):
+        assert log.start_block(step - 24, step)
+        log.record_digest(step, "a" * 64)
+        release(log, score | {"step": step, "histogram": {"cells": [float(step)] * 2 * BINS, "noise_std": 20.0}})
+    with db.read() as session:
+        rows = session.scalars(select(Metric).where(Metric.job_id == job_id).order_by(Metric.step)).all()
+    first, last = (each.histogram for each in rows)
+    assert first is None and last is not None and last.cells[0] == 50.0
