@@ -307,6 +307,18 @@ class Charge(Resource):
     settled_at: str | None = None
 
 
+# What comes with `auc`, from one histogram.
+OF_AUC = (
+    "average_precision",
+    "accuracy",
+    "balanced_accuracy",
+    "recall",
+    "precision",
+    "positive_share",
+    "mean_prediction",
+)
+
+
 class Metric(Resource):
     """A released number; `std` is the noise's standard deviation, 0 if the number is exact (public data)."""
 
@@ -316,11 +328,27 @@ class Metric(Resource):
     released_by: str
 
 
+class Histogram(Resource):
+    """A released histogram of records by class and score.
+
+    `cells`: 256 counts of the first class, then 256 of the second, in bins of x = ln(p/(1 − p)), where p is the second
+    class's probability: 254 equal bins from −8 to 8, and an open one at each end. `noise_std`: of the noise on the sums
+    from which they follow; 0 if they are exact.
+    """
+
+    cells: list[float]
+    noise_std: float
+
+
 class MetricPoint(Metric):
-    """A released number with its step."""
+    """A released number with its step.
+
+    `histogram`, of the last `auc`: the released histogram of scores from which it was computed.
+    """
 
     name: str
     step: int
+    histogram: Histogram | None = None
 
 
 class Progress(Resource):

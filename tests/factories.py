@@ -144,7 +144,7 @@ def job_spec(dataset: str, **changes: Any) -> dict[str, Any]:
         "privacy": {"target_epsilon": 1.0},
         "sampling": {"kind": "full_batch"},
         "length": {"steps": 50},
-        "evaluation": {"on": "holdout", "noise_mu": 0.05},
+        "evaluation": {"on": "holdout", "noise_mu": 0.05, "metrics": ["accuracy"]},
     }
     return spec | changes
 

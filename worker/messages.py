@@ -24,11 +24,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, TypeAdapter, model_validator
 
-from app.contracts.base import AccountName, Document, Epsilon
+from app.contracts.base import AccountName, Document, Epsilon, is_none
 from app.contracts.dataset_spec import Features, Task
 from app.contracts.devices import Kind
 from app.contracts.job_spec import JobSpec
-from app.contracts.metrics import METRICS
+from app.contracts.metrics import AUC_PARTS, METRICS, ReleasedHistogram
 from app.contracts.runtime import MOST_PROCESSES
 from app.contracts.slots import Slots
 from app.contracts.stored import Shape as StoredShape
@@ -418,7 +418,8 @@ class Mismatch(Document):
 MetricName = Annotated[
     str,
     StringConstraints(
-        pattern=rf"^(({'|'.join(METRICS)})(:[a-z0-9_-]{{1,40}})?|(hit|ndcg)@[0-9]{{1,5}}|rmse|training_loss|clipping_norm)$"
+        pattern=rf"^(({'|'.join(METRICS)})(:[a-z0-9_-]{{1,40}})?|{'|'.join(AUC_PARTS)}|(hit|ndcg)@[0-9]{{1,5}}|rmse|"
+        "training_loss|clipping_norm)$"
     ),
 ]
 
@@ -435,6 +436,7 @@ class MetricValue(Document):
     """A released number, with all other numbers of the same release in `parts`: they leave together or not at all.
 
     `std` is the noise's on `value`. It is 0 for exact values: on public data, or computed from released numbers alone.
+    `histogram`: from which `value` and `parts` follow.
     """
 
     kind: Literal["metric"] = "metric"
@@ -445,6 +447,7 @@ class MetricValue(Document):
     on: Literal["train", "holdout"]
     released_by: Literal["noisy_count", "noisy_sum", "public_data", "post_processing"]
     parts: tuple[PartValue, ...] = ()
+    histogram: ReleasedHistogram | None = Field(default=None, exclude_if=is_none)
 
 
 class ArtifactFile(Document):

@@ -150,8 +150,8 @@ class Telemetry:
 
     @property
     def scores(self) -> tuple[ReleasedScore, ...]:
-        """The last released value of each score, by whatever attempt; the clipping norm is none."""
-        return tuple(score for name, (_, score) in self._scores.items() if name != NORM)
+        """The last released value of each score by name, by whatever attempt; the clipping norm is none."""
+        return tuple(score for name, (_, score) in sorted(self._scores.items()) if name != NORM)
 
     def finished(
         self,
@@ -194,7 +194,8 @@ class Telemetry:
                 self._scores[each.name] = (step, shown)
         metric = {"name": score.name, "step": step, "value": score.value, "std": score.std}
         parts = [{"name": each.name, "value": each.value, "std": each.std} for each in score.parts]
-        self._sender.send(MetricValue.model_validate(metric | {"on": on, "released_by": released_by, "parts": parts}))
+        rest = {"on": on, "released_by": released_by, "parts": parts, "histogram": score.histogram}
+        self._sender.send(MetricValue.model_validate(metric | rest))
 
 
 def state_digest(step: int, *parts: Mapping[str, Tensor] | Iterable[InPieces]) -> str:

@@ -93,7 +93,7 @@ def check(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None = None) 
     _check_re_attention(spec, facts)
     _check_center(spec, facts)
     _check_augmentation(spec, facts)
-    spec = _with_side(spec, facts, side)
+    spec = with_scores(_with_side(spec, facts, side), facts)
     steps = spec.length.total(spec.sampling.steps_an_epoch(records))
     if spec.privacy is not None and spec.sampling.is_sampled and steps < MIN_POISSON_BLOCK_STEPS:
         least = f"a Poisson-sampled job needs at least {MIN_POISSON_BLOCK_STEPS}, to hide single steps' times"
@@ -106,6 +106,20 @@ def check(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None = None) 
     numerics = numerics_of(spec, facts.sizes, facts.spec.features)
     asked, rate = derive.plan_request(spec, facts.public), spec.sampling.rate(records)
     return Checked(spec, facts, steps, batch, rate, asked, numerics, warnings)
+
+
+def with_scores(spec: JobSpec, facts: DatasetFacts) -> JobSpec:
+    """Names the scores of two classes where a private evaluation names none: `auc`, which tells of a rare class.
+
+    Stored, so that an evaluation that names none, as older jobs have, keeps its meaning.
+    """
+    asked = spec.evaluation
+    if asked is None or spec.privacy is None or not derive.is_noisy(asked, facts.public):
+        return spec
+    two_classes = facts.spec.task.is_classification and facts.outputs == 2
+    if not two_classes or asked.metrics or asked.groups or asked.by_frequency or asked.ranking:
+        return spec
+    return spec.model_copy(update={"evaluation": asked.model_copy(update={"metrics": ["auc"]})})
 
 
 def _check_largest_batch(spec: JobSpec, records: int, slots: int) -> None:
@@ -230,10 +244,14 @@ def _check_ranking(evaluation: Evaluation, facts: DatasetFacts) -> None:
 
 def _check_groups(evaluation: Evaluation, facts: DatasetFacts) -> None:
     for metric in evaluation.metrics or ():
-        if (needed := rule_of(metric).task) not in (None, facts.spec.task.kind):
-            raise InvalidRequest.at("/evaluation/metrics", f"`{metric}` needs a data set whose task is `{needed}`")
+        rule = rule_of(metric)
+        if rule.task not in (None, facts.spec.task.kind):
+            raise InvalidRequest.at("/evaluation/metrics", f"`{metric}` needs a data set whose task is `{rule.task}`")
         if metric == "r_squared" and getattr(facts.spec.task, "range", None) is None:
             detail = "`r_squared` needs the target's range (`task.range`), which bounds what a record adds to it"
+            raise InvalidRequest.at("/evaluation/metrics", detail)
+        if rule.classes not in (None, facts.outputs):
+            detail = f"`{metric}` needs {rule.classes} classes, and this data set has {facts.outputs}"
             raise InvalidRequest.at("/evaluation/metrics", detail)
     where = "/evaluation/by_frequency" if evaluation.by_frequency else "/evaluation/groups"
     tokens = evaluation.by_frequency and isinstance(facts.spec.task, LanguageModelTask)

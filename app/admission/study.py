@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from pydantic import ValidationError
 
-from app.admission.checks import Checked, check
+from app.admission.checks import Checked, check, with_scores
 from app.admission.choices import settled
 from app.admission.facts import DatasetFacts
 from app.contracts.base import Document, Epsilon
@@ -81,7 +81,7 @@ def check_study(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None) -
     if spec.hpo is None or isinstance(spec.hpo, Auto):
         raise TypeError("this specification asks for no study")
     _check(spec, spec.hpo, facts)
-    spec, hpo = settled(spec, spec.hpo, facts)
+    spec, hpo = settled(with_scores(spec, facts), spec.hpo, facts)
     evaluation = _evaluation(hpo, facts)
     bounds = Bounds.of(hpo.space, 1)
     if hpo.space.steps is None:

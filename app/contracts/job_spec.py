@@ -356,8 +356,10 @@ class Evaluation(Document):
     """A score on the hold-out or on the training part, at `points` evenly spaced steps, the last one included.
 
     On private data each score is a ratio of noisy sums with noise std sensitivity/noise_mu. The scored part's account
-    is charged points · noise_mu² for each of `metrics`. accuracy, the default for classification: correct predictions
-    (sensitivity 1). loss, the default for all other tasks: squared errors clipped to [0, loss_bound] (sensitivity
+    is charged points · noise_mu² for each of `metrics`. auc, the default for two classes: one histogram of scores by
+    class (sensitivity 1), from which AUC, average precision, accuracy, recall and precision follow, and how well
+    probabilities are calibrated. accuracy, the default for more classes or `groups`: correct predictions (sensitivity
+    1). loss, the default for all other tasks: squared errors clipped to [0, loss_bound] (sensitivity
     loss_bound); for classes, next items and next tokens the cross-entropy, clipped alike. r_squared, for regression
     with a declared range: R², and RMSE in the target's unit, from one release that pays for the target's variance too
     (sensitivity √2). On a public hold-out all scores are exact and free.
@@ -390,6 +392,10 @@ class Evaluation(Document):
             places = [place for group in self.groups.values() for place in group]
             if len(set(places)) != len(places):
                 raise ValueError("a class may be in one group at most, and only once")
+        if "auc" in (self.metrics or ()) and (self.groups is not None or self.by_frequency):
+            raise ValueError("`auc` has no groups: name `accuracy`, or leave the groups out")
+        if {"auc", "accuracy"} <= set(self.metrics or ()):
+            raise ValueError("`auc` comes with accuracy: leave `accuracy` out")
         if self.metrics is not None and len(set(self.metrics)) != len(self.metrics):
             raise ValueError("`metrics` must not repeat a name")
         if self.metrics is not None and self.ranking is not None:

@@ -1,5 +1,5 @@
-"""The metrics of an evaluation: each is the mean over records of a value between 0 and Δ; or, of `r_squared`, a ratio
-of such means (worker.metrics.fit).
+"""The metrics of an evaluation: each is the mean over records of a value between 0 and Δ; or AUC with its parts, from a
+histogram (app.privacy.score_histogram); or, of `r_squared`, a ratio of such means (worker.metrics.fit).
 
 A new metric needs its name and its rule here, and a class that computes it (worker.metrics.build).
 """
@@ -8,14 +8,43 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, assert_never, get_args
+from typing import Annotated, Literal, assert_never, get_args
 
-CountedMetric = Literal["accuracy"]  # counts of records
-MeanMetric = Literal[CountedMetric, "loss"]
+from pydantic import Field
+
+from app.contracts.base import Document
+
+CountedMetric = Literal["accuracy", "auc"]  # counts of records
+MeanMetric = Literal["accuracy", "loss"]  # means over records
 SummedMetric = Literal["loss", "r_squared"]  # sums of values
 Metric = Literal[CountedMetric, SummedMetric]
 MEANS: tuple[MeanMetric, ...] = get_args(MeanMetric)
 METRICS: tuple[Metric, ...] = get_args(Metric)
+CELLS = 2 * 256  # of a histogram of scores by class
+# What follows from that histogram, which is released for `auc` (app.privacy.score_histogram).
+AUC_PARTS = (
+    "average_precision",
+    "accuracy",
+    "balanced_accuracy",
+    "recall",
+    "precision",
+    "positive_share",
+    "mean_prediction",
+)
+
+
+class ReleasedHistogram(Document):
+    """A histogram of records by class and score, as released.
+
+    Attributes:
+        cells: 256 counts of the first class, then 256 of the second, in bins of the score x = ln(p/(1 − p)), where p is
+            the second class's probability: 254 equal bins from −8 to 8, and an open one at each end. Noisy counts may
+            be negative.
+        noise_std: σ of the noise on each of the weighted sums from which `cells` follow; 0: exact.
+    """
+
+    cells: Annotated[tuple[float, ...], Field(min_length=CELLS, max_length=CELLS)]
+    noise_std: Annotated[float, Field(ge=0.0)]
 
 
 @dataclass(frozen=True)
@@ -25,12 +54,14 @@ class MetricRule:
     Attributes:
         bound: Δ, the most that one record's value can be; None: `loss_bound`, to which values are clipped.
         task: the kind of task that it needs; None: any.
+        classes: how many classes it needs; None: any number.
         larger_is_better: how studies compare trials by it.
     """
 
     bound: float | None
     task: str | None
     larger_is_better: bool
+    classes: int | None = None
 
 
 def rule_of(metric: Metric) -> MetricRule:
@@ -42,6 +73,8 @@ def rule_of(metric: Metric) -> MetricRule:
     match metric:
         case "accuracy":
             return MetricRule(bound=1.0, task="classification", larger_is_better=True)
+        case "auc":
+            return MetricRule(bound=1.0, task="classification", larger_is_better=True, classes=2)
         case "loss":
             return MetricRule(bound=None, task=None, larger_is_better=False)
         case "r_squared":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -12,6 +13,7 @@ from app.admission.request import blocks_of, remaining
 from app.budgets.schemas import BudgetView
 from app.budgets.service import visible_to
 from app.contracts.base import Epsilon
+from app.contracts.dataset_spec import ClassificationTask, DatasetSpec
 from app.dashboard.curve import Curve, curves
 from app.dashboard.entry_pages import CapChange, EntriesQuery, cap_changes, entry_page
 from app.dashboard.numbers import percent
@@ -35,6 +37,9 @@ from app.lifecycle.states import FINISHED
 from app.privacy.mechanism import MechanismConfig
 from app.privacy.prices import Charge, Units
 from app.privacy.quoted import Quoted
+
+if TYPE_CHECKING:
+    from app.dashboard.two_classes import TwoClasses
 
 EVENTS_SHOWN = 200
 JOBS_ON_DATASET = 10
@@ -146,6 +151,7 @@ class JobPage:
     room: int | None
     charged_share: float | None
     curves: list[Curve]
+    two_classes: TwoClasses | None
     metrics: list[MetricView]
     events: list[EventView]
     entries: list[LedgerEntry]
@@ -206,6 +212,7 @@ def job_page(session: Session, job_id: str, viewer: Viewer, gpus: GpuWorkers) ->
         room=None if job.parent_id else _room(session, viewer.caller, dataset, view.quote.charge),
         charged_share=None if view.charged is None else view.charged.share,
         curves=curves(metrics, _last_step(job, metrics)),
+        two_classes=_two_classes(session, job, dataset),
         metrics=metrics,
         events=[EventView.of(event) for event in reversed(events)],
         entries=entries,
@@ -223,6 +230,16 @@ def job_page(session: Session, job_id: str, viewer: Viewer, gpus: GpuWorkers) ->
         is_trial=job.trial is not None and job.trial.role != "final",
         hands_out_model=job.trial is None or job.trial.keeps_weights,
     )
+
+
+def _two_classes(session: Session, job: Job, dataset: Dataset) -> TwoClasses | None:
+    """Draws the job's last histogram of scores, if it released one."""
+    last, task = jobs.last_histogram(session, job.id), DatasetSpec.model_validate(dataset.spec).task
+    if last is None or last.histogram is None or not isinstance(task, ClassificationTask):
+        return None
+    from app.dashboard.two_classes import two_classes  # noqa: PLC0415  # loads numpy
+
+    return two_classes(last.histogram, last.step, last.on, task.classes)
 
 
 def _last_step(job: Job, metrics: list[MetricView]) -> int:

@@ -46,6 +46,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
+from app.contracts.metrics import ReleasedHistogram
 from app.contracts.stored import Failure, PartFiles, ReadingOutcome, SaltedSteps, Shape, TrialPoint
 
 # Re-exported, because everybody imports it from here.
@@ -420,6 +421,7 @@ class Metric(Base):
     std: Mapped[float]  # of the noise on `value`
     on: Mapped[str] = mapped_column("measured_on")
     released_by: Mapped[str]  # noisy_count | noisy_sum | public_data | post_processing
+    histogram: Mapped[ReleasedHistogram | None] = mapped_column(Documents(ReleasedHistogram))  # of `auc`
 
 
 class Artifact(Base):

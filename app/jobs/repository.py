@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
@@ -156,6 +156,17 @@ def details(session: Session, job_ids: list[str]) -> dict[str, dict[str, list[An
     for row in session.connection().execute(DETAILS, {"jobs": job_ids}).all():
         found[row.job_id][row.part].append(row)
     return found
+
+
+def released_metrics(session: Session, job_id: str) -> Sequence[Metric]:
+    """Reads all released numbers of a job by step and name, with the histograms that `details` leaves out."""
+    return session.scalars(select(Metric).where(Metric.job_id == job_id).order_by(Metric.step, Metric.name)).all()
+
+
+def last_histogram(session: Session, job_id: str) -> Metric | None:
+    """Reads the last released number that has a histogram of scores."""
+    query = select(Metric).where(Metric.job_id == job_id, Metric.histogram.is_not(None))
+    return session.scalar(query.order_by(Metric.step.desc()).limit(1))
 
 
 def details_where(

@@ -344,8 +344,7 @@ def list_metrics(job_id: str, db: Db, caller: CurrentKey) -> MetricList:
     """Lists every released number, with its noise's std and its kind of release."""
     with db.read() as session:
         require_job(session, caller, job_id)
-        metrics = repository.details(session, [job_id])[job_id]["metrics"]
-        return MetricList(items=[MetricView.of(metric) for metric in metrics])
+        return MetricList(items=[MetricView.whole(each) for each in repository.released_metrics(session, job_id)])
 
 
 @router.get("/jobs/{job_id}/trials")

@@ -7,11 +7,12 @@ from datetime import datetime
 from types import SimpleNamespace
 from typing import Any, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from sqlalchemy import Row
 
 from app.admission.forecast import Quote
-from app.contracts.base import Epsilon
+from app.contracts.base import Epsilon, is_none
+from app.contracts.metrics import ReleasedHistogram
 from app.contracts.runtime import StoredRuntime
 from app.contracts.stored import Failure
 from app.db.models import Artifact, Attempt, Job, JobEvent, Metric
@@ -51,7 +52,10 @@ class AttemptView(BaseModel):
 
 
 class MetricView(BaseModel):
-    """A released number, with the std of its noise."""
+    """A released number, with the std of its noise.
+
+    `histogram`, in the list of a job's metrics: from which the last `auc` and what comes with it were computed.
+    """
 
     name: str
     step: int
@@ -59,6 +63,7 @@ class MetricView(BaseModel):
     std: float
     on: str
     released_by: str
+    histogram: ReleasedHistogram | None = Field(default=None, exclude_if=is_none)
 
     @classmethod
     def of(cls, metric: Metric) -> MetricView:
@@ -70,6 +75,10 @@ class MetricView(BaseModel):
             on=metric.on,
             released_by=metric.released_by,
         )
+
+    @classmethod
+    def whole(cls, metric: Metric) -> MetricView:
+        return cls.model_validate(metric, from_attributes=True)
 
 
 class ArtifactView(BaseModel):

@@ -12,6 +12,7 @@ from pydantic import ConfigDict, Field
 
 from app.contracts.base import Document, is_none
 from app.contracts.devices import Kind
+from app.contracts.metrics import ReleasedHistogram
 from app.contracts.stored import Failure, Role, TrialPoint
 from app.privacy.numerics import NumericsReport
 from app.privacy.prices import Charge, Units
@@ -64,7 +65,10 @@ class Progress(Document):
 
 
 class Number(Document):
-    """A released number. `std` is that of its noise; 0 for an exact value."""
+    """A released number. `std` is that of its noise; 0 for an exact value.
+
+    `histogram`: from which `auc` was computed; not part of its event.
+    """
 
     name: str
     step: int
@@ -72,6 +76,7 @@ class Number(Document):
     std: float
     on: Literal["train", "holdout"]
     released_by: ReleasedBy
+    histogram: ReleasedHistogram | None = Field(default=None, exclude_if=is_none)
 
 
 class Part(Document):
@@ -83,8 +88,7 @@ class Part(Document):
 
     def of(self, whole: Number) -> Number:
         """Returns it as a number of its own, which follows from the whole release."""
-        said = {"name": self.name, "value": self.value, "std": self.std, "released_by": "post_processing"}
-        return whole.model_copy(update=said)
+        return whole.model_copy(update={**dict(self), "released_by": "post_processing", "histogram": None})
 
 
 class Mismatch(Document):

@@ -1,7 +1,9 @@
 """Warnings about a model that did not learn, or of which the noise hides it: from released scores alone.
 
-    accuracy   within two std of the noise of chance, 1 / classes
-    loss       within two std of the noise of its bound, to which each record's loss is clipped
+    two classes  accuracy within two std of the larger class's share, and AUC within two std of 0.5: of the noise and of
+                 the draw of records, both from the released histogram of scores
+    accuracy     of other classes: within two std of the noise of chance, 1 / classes
+    loss         within two std of the noise of its bound, to which each record's loss is clipped
 
 Post-processing of numbers that were released and charged; no other score, and nothing private, is read.
 """
@@ -14,12 +16,10 @@ from typing import NamedTuple
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.contracts.dataset_spec import DatasetSpec
+from app.contracts.dataset_spec import ClassificationTask, DatasetSpec
 from app.db.models import Dataset, Job, Metric
 from app.privacy.mechanism import MechanismConfig
-from app.privacy.releases import READABLE
-
-STDS = 2.0
+from app.privacy.releases import MORE, READABLE, STDS, with_std
 
 
 class Released(NamedTuple):
@@ -32,12 +32,18 @@ class Released(NamedTuple):
 
 def warnings(session: Session, job: Job) -> list[str]:
     """The warnings about a job's last released scores."""
-    rows = session.scalars(select(Metric).where(Metric.job_id == job.id).order_by(Metric.step))
+    rows = session.scalars(select(Metric).where(Metric.job_id == job.id).order_by(Metric.step)).all()
     last = {each.name: Released(each.name, each.value, each.std) for each in rows}
     task = DatasetSpec.model_validate(session.get_one(Dataset, job.dataset_id).spec).task
-    classes = task.outputs if task.is_classification else None
     scores = MechanismConfig.model_validate(job.mechanism).scores if job.mechanism is not None else ()
-    return about(last.values(), classes, next((each.sensitivity for each in scores if each.what == "loss"), None))
+    loss_bound = next((each.sensitivity for each in scores if each.what == "loss"), None)
+    histogram = next((each.histogram for each in reversed(rows) if each.histogram is not None), None)
+    if histogram is not None and isinstance(task, ClassificationTask):
+        from app.privacy.larger_class import against_larger_class  # noqa: PLC0415
+
+        others = (each for each in last.values() if each.name != "accuracy")
+        return [*about(others, None, loss_bound), *against_larger_class(histogram, task.classes)]
+    return about(last.values(), task.outputs if task.is_classification else None, loss_bound)
 
 
 def about(scores: Iterable[Released], classes: int | None, loss_bound: float | None) -> list[str]:
@@ -57,7 +63,7 @@ def about(scores: Iterable[Released], classes: int | None, loss_bound: float | N
 
 
 def _said(score: Released, where: str, width: float) -> str:
-    shown = f"{score.name} {score.value:.3g}" + (f" ± {score.std:.2g}" if score.std > 0.0 else "")
+    number = f"{score.name} {with_std(score.value, score.std)}"
     if score.std <= READABLE * width:
-        return f"did not learn: {shown} is {where}"
-    return f"the noise hides if it learned: {shown} may be {where}; ask for a larger noise_mu of the evaluation"
+        return f"did not learn: {number} is {where}"
+    return f"the noise hides if it learned: {number} may be {where}; {MORE}"

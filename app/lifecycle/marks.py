@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from app.contracts.base import Document
@@ -76,8 +76,9 @@ class Mark(Document):
         return self if last is None else self.model_copy(update={"salts": {**self.salts, name: max(last, step)}})
 
     def with_released(self, numbers: Iterable[Number]) -> Mark:
-        """With the numbers of one more release."""
-        return self.model_copy(update={"released": (*self.released, *numbers)})
+        """With the numbers of one more release. Histograms stay out: each release writes the whole mark."""
+        plain = (each.model_copy(update={"histogram": None}) for each in numbers)
+        return self.model_copy(update={"released": (*self.released, *plain)})
 
     def joined(self, other: Mark) -> Mark:
         """The larger of two marks, in each part."""
@@ -214,10 +215,12 @@ def outside(db: Database, heads: Heads, job_id: str) -> dict[str, Mark]:
 
 
 def release(session: Session, job: Job, numbers: Iterable[Number]) -> None:
-    """Writes all numbers of one release, in the caller's transaction."""
+    """Writes all numbers of one release, in the caller's transaction. A job keeps its last histogram alone."""
     for each in numbers:
+        if each.histogram is not None:
+            session.execute(update(Metric).where(Metric.job_id == job.id).values(histogram=None))
         session.add(Metric(job_id=job.id, **dict(each)))
-        append_event(session, job.id, "metric", each)
+        append_event(session, job.id, "metric", each.model_copy(update={"histogram": None}))
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,24 @@ from pydantic import Field, TypeAdapter, model_validator
 from app.contracts.base import AccountName, Document, Unit
 from app.contracts.hf import rank_groups
 from app.contracts.job_spec import LinearModel, Model, TransformerRecModel
-from app.contracts.metrics import CountedMetric, SummedMetric, rule_of
+from app.contracts.metrics import AUC_PARTS, CountedMetric, SummedMetric, rule_of
 from app.privacy.events import SelfComposed, noisy_sums
 
 LIKELY_VARIANCE = 1.0 / 36.0  # of a target, as a part of its declared range
+# The std of accuracy and AUC in parts of σ/n, about: exact for accuracy; for AUC at equal classes, more at a rare one.
+ACCURACY_OF_TREE, AUC_OF_TREE = 2.0, 6.0
 READABLE = 0.05  # noise above this part of a score's range hides what a model has learned
+STDS = 2.0  # within so many std a score may be that of a model that has learned nothing
+MORE = "ask for a larger noise_mu of the evaluation"
+
+
+def with_std(value: float, std: float) -> str:
+    """A score in words.
+
+    >>> with_std(0.8444, 0.0085)
+    '0.844 ± 0.0085'
+    """
+    return f"{value:.3g}" + (f" ± {std:.2g}" if std > 0.0 else "")
 
 
 class ScoreNoise(Document):
@@ -47,6 +60,9 @@ class NoisyScore(Document):
     (u², u − u², 1 − u). Each pair or triple is non-negative and adds up to 1, so together their ℓ₂ norm is at most
     Δ = √2: the variance that R² is divided by is paid in the same release.
 
+    `auc`: a record is in one cell of a histogram of scores by class. What is released are weighted sums of its cells,
+    which a record moves by at most 1 in ℓ₂ norm (app.privacy.score_histogram).
+
     `ranking`: a record with HIT h ∈ {0, 1} and NDCG g ∈ [0, h] at `cutoff` contributes (g, h − g, 1 − h) to three sums.
     These are non-negative and add up to 1, so their ℓ₂ norm is at most Δ = 1.
     """
@@ -72,6 +88,8 @@ class NoisyScore(Document):
             raise ValueError("a ranking needs a cutoff and no groups; other scores must have no cutoff")
         if self.what == "r_squared" and (self.groups or self.sensitivity != rule_of("r_squared").bound):
             raise ValueError("r_squared needs a sensitivity of √2 and no groups")
+        if self.what == "auc" and (self.groups or self.sensitivity != 1.0):
+            raise ValueError("a histogram of scores has sensitivity 1 and no groups")
         if self.ranks is not None and (self.what != "loss" or self.groups):
             raise ValueError("`ranks` needs losses, and no `groups`")
         return self
@@ -88,6 +106,8 @@ class NoisyScore(Document):
             return frozenset({f"hit@{self.cutoff}"})
         if self.what == "r_squared":
             return frozenset({"rmse"})
+        if self.what == "auc":
+            return frozenset(AUC_PARTS)
         return frozenset(f"{self.what}:{name}" for name in self.group_names)
 
     @property
@@ -113,6 +133,10 @@ class NoisyScore(Document):
             return ScoreNoise(name=self.metric, std=std), ScoreNoise(name=f"hit@{self.cutoff}", std=std)
         if self.what == "r_squared":
             return (ScoreNoise(name=self.metric, std=self.noise_std / self.records / LIKELY_VARIANCE),)
+        if self.what == "auc":
+            std = self.noise_std / self.records
+            accuracy = ScoreNoise(name="accuracy", std=ACCURACY_OF_TREE * std)
+            return ScoreNoise(name="auc", std=AUC_OF_TREE * std), accuracy
         cells = len(self.group_names) + 1
         return (ScoreNoise(name=self.metric, std=self.noise_std * math.sqrt(cells) / self.records),)
 
@@ -123,7 +147,7 @@ class NoisyScore(Document):
 
 
 class NoisyCount(NoisyScore):
-    """The noisy count of correct predictions; a record changes it by at most one."""
+    """The noisy count of correct predictions, or counts by class and score; a record changes them by at most one."""
 
     what: CountedMetric = "accuracy"
     released_by: ClassVar[Literal["noisy_count"]] = "noisy_count"

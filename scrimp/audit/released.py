@@ -14,7 +14,7 @@ import numpy as np
 from scrimp.audit.claims import precision
 from scrimp.audit.kinds import USER_RECORDS, Kind
 from scrimp.audit.planting import FILLERS
-from scrimp.models import MetricPoint
+from scrimp.models import OF_AUC, MetricPoint
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -108,16 +108,20 @@ def uncharged(certificate: Certificate, metrics: Iterable[MetricPoint], posted: 
         elif times > release["times"]:
             found.append(f"{name} on {on} was released {times} times, and charged for {release['times']}")
     for point in metrics:
-        whole = "r_squared" if point.name == "rmse" else point.name.partition(":")[0].replace("hit@", "ndcg@")
         if point.released_by == "public_data":
             found.append(f"{point.name} at step {point.step} is exact")
         elif (
-            point.released_by == "post_processing"
-            and point.name != "clipping_norm"
-            and (whole, point.step) not in wholes
+            point.released_by == "post_processing" and point.name != "clipping_norm" and not _wholes_of(point) & wholes
         ):
             found.append(f"{point.name} at step {point.step} is part of no score")
     return found + _undercharged(certificate, releases, posted)
+
+
+def _wholes_of(point: MetricPoint) -> set[tuple[str, int]]:
+    """The releases that a part may come from."""
+    whole = "r_squared" if point.name == "rmse" else point.name.partition(":")[0].replace("hit@", "ndcg@")
+    names = {whole} | ({"auc"} if point.name in OF_AUC else set())
+    return {(name, point.step) for name in names}
 
 
 def _undercharged(certificate: Certificate, releases: list[dict[str, Any]], posted: Mapping[str, int]) -> list[str]:

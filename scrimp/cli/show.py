@@ -17,6 +17,7 @@ from rich.text import Text
 
 from scrimp.errors import ApiError, BudgetRefused, InvalidRequest, ScrimpError
 from scrimp.models import (
+    OF_AUC,
     Account,
     Dataset,
     Epsilon,
@@ -63,6 +64,11 @@ def eps(epsilon: Epsilon | None) -> str:
 def score(metric: Metric) -> str:
     """A released number with the standard deviation of its noise."""
     return f"{metric.value:.4f} ± {metric.std:.4f}" if metric.std > 0 else f"{metric.value:.4f} (exact, {metric.on})"
+
+
+def main_scores(job: Job) -> dict[str, Metric]:
+    """A job's last scores for one line: of those that come with `auc` accuracy alone."""
+    return {name: each for name, each in job.metrics.items() if name == "accuracy" or name not in OF_AUC}
 
 
 def sparkline(values: Sequence[float]) -> str:
@@ -369,7 +375,7 @@ def jobs(console: Console, found: Iterable[Job]) -> None:
     """Prints jobs as a table."""
     rows = []
     for each in found:
-        metrics = ", ".join(f"{name} {score(metric)}" for name, metric in each.metrics.items())
+        metrics = ", ".join(f"{name} {score(metric)}" for name, metric in main_scores(each).items())
         steps = f"{each.progress.step}/{each.progress.steps}"
         rows.append((each.id, each.name, each.status, steps, brief_cost(each), metrics, when(each.created_at)[:16]))
     table(console, ("id", "name", "status", "step", "ε", "released", "created (UTC)"), rows)

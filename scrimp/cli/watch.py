@@ -47,7 +47,7 @@ class _Released:
 
     def __call__(self, job: Job) -> str:
         said = []
-        for name, metric in job.metrics.items():
+        for name, metric in show.main_scores(job).items():
             values = self.seen.setdefault((job.id, name), [])
             if not values or values[-1] != metric.value:  # a score is noisy: the same number twice is one release
                 values.append(metric.value)

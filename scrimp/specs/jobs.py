@@ -166,8 +166,10 @@ class Evaluation(Spec):
     """A score on the hold-out or on the training part, at `points` evenly spaced steps, the last one included.
 
     On private data each score is a ratio of noisy sums with noise std sensitivity/noise_mu. The scored part's account
-    is charged points · noise_mu² for each of `metrics`. accuracy, the default for classification: correct predictions
-    (sensitivity 1). loss, the default for all other tasks: squared errors clipped to [0, loss_bound] (sensitivity
+    is charged points · noise_mu² for each of `metrics`. auc, the default for two classes: one histogram of scores by
+    class (sensitivity 1), from which AUC, average precision, accuracy, recall and precision follow, and how well
+    probabilities are calibrated. accuracy, the default for more classes or `groups`: correct predictions (sensitivity
+    1). loss, the default for all other tasks: squared errors clipped to [0, loss_bound] (sensitivity
     loss_bound); for classes, next items and next tokens the cross-entropy, clipped alike. r_squared, for regression
     with a declared range: R², and RMSE in the target's unit, from one release that pays for the target's variance too
     (sensitivity √2). On a public hold-out all scores are exact and free.
@@ -186,7 +188,9 @@ class Evaluation(Spec):
     on: Literal["holdout", "train"] = "holdout"
     noise_mu: Annotated[float, Field(ge=1e-05, le=10.0)] = 0.05
     points: Annotated[int, Field(ge=1, le=1000)] = 1
-    metrics: Annotated[list[Literal["accuracy", "loss", "r_squared"]], Field(min_length=1, max_length=3)] | None = None
+    metrics: (
+        Annotated[list[Literal["accuracy", "auc", "loss", "r_squared"]], Field(min_length=1, max_length=3)] | None
+    ) = None
     loss_bound: Annotated[float, Field(ge=1e-06, le=1000000.0)] = 1.0
     groups: (
         Annotated[

@@ -101,7 +101,7 @@ class World:
     def target(self, name: str, owner: str) -> Target:
         dataset = add_dataset(self.db, owner=self.ids[owner], name=name, shared=False)
         by = Key(self.ids[owner], self.tokens[owner], "owner")
-        evaluation = {"on": "holdout", "noise_mu": 0.05, "points": 1}
+        evaluation = {"on": "holdout", "noise_mu": 0.05, "points": 1, "metrics": ["accuracy"]}
         job = self.scene.job(dataset, f"{name}-job", by=by, privacy={"target_epsilon": 0.5}, evaluation=evaluation)
         log = self.scene.start(job)
         self.scene.step(log, log.recorded()[0].steps)

@@ -50,6 +50,7 @@ NUMBERS = (1, 2, 3, 4, 5, 7, 9, 13, 17, 20, 31, 32, 33)
 FEW = (1, 2, 3, 4, 17)  # where a pass takes long
 SCORES = {
     "accuracy": {"what": "accuracy"},
+    "auc": {"what": "auc"},
     "loss": {"what": "loss", "sensitivity": 8.0},
 }
 
@@ -233,7 +234,7 @@ def worst_sum(case: Case, numbers: tuple[int, ...] | None = None) -> float:
 
 def scores(case: Case, what: str) -> bool:
     """Whether this kind of model has this score."""
-    return what == "loss" or case.model.classification
+    return what == "loss" or (case.model.classification and (what == "accuracy" or case.model.outputs == 2))
 
 
 def sums_of(release: NoisyScore, model: Model, parameters: Parameters, records: Batch[Any]) -> Tensor:

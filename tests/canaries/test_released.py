@@ -11,6 +11,7 @@ import pytest
 import safetensors.numpy
 
 from app.contracts.dataset_spec import DatasetSpec
+from app.contracts.metrics import AUC_PARTS
 from app.privacy import events, gdp
 from app.privacy.filters import filter_of
 from scrimp.audit import planting
@@ -19,7 +20,7 @@ from scrimp.audit.planting import CAP, FILLERS, LOSS_BOUND, ORDER, distinct_word
 from scrimp.audit.released import charged_scores_mu, read_tensor, scores_of, uncharged
 from scrimp.audit.run import SHARING, Audit
 from scrimp.client import Client
-from scrimp.models import MetricPoint
+from scrimp.models import OF_AUC, MetricPoint
 
 BY_NAME = {kind.name: kind for kind in KINDS}
 
@@ -150,6 +151,14 @@ def test_rmse_is_part_of_the_release_that_gives_r_squared() -> None:
     metrics = [point("r_squared", 2), point("rmse", 2, released_by="post_processing")]
     assert uncharged(body, metrics, body["charge"]) == []
     assert uncharged(body, metrics[1:], body["charge"]) == ["rmse at step 2 is part of no score"]
+def test_what_comes_with_auc_was_paid_for_with_it() -> None:
+    assert OF_AUC == AUC_PARTS
+    release = {"what": "auc", "sensitivity": 1.0, "times": 2}
+    body = certificate(mechanism={"releases": [certificate()["mechanism"]["releases"][0] | release]})
+    parts = [point(name, 2, released_by="post_processing") for name in OF_AUC]
+    assert uncharged(body, [point("auc", 2), *parts], body["charge"]) == []
+    alone = uncharged(body, [point("auc", 1), *parts], body["charge"])
+    assert len(alone) == len(OF_AUC) and all("is part of no score" in each for each in alone)
 
 
 def test_an_uncharged_score_is_named_and_leaves_the_others_less() -> None:

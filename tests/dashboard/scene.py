@@ -147,7 +147,7 @@ class Scene:
 
     def succeeded(self, dataset: str, name: str, values: list[float], std: float = 0.004, **changes: Any) -> str:
         """A job that ran to its end, with a released number at every point."""
-        evaluation = {"on": "holdout", "noise_mu": 0.05, "points": len(values)}
+        evaluation = {"on": "holdout", "noise_mu": 0.05, "points": len(values), "metrics": ["accuracy"]}
         job_id = self.job(dataset, name, **{"evaluation": evaluation} | changes)
         log = self.start(job_id)
         steps = log.recorded()[0].steps
@@ -225,7 +225,7 @@ def everything(scene: Scene) -> Everything:
         reviews,
         "finer curve",
         privacy={"target_epsilon": 1.2},
-        evaluation={"on": "holdout", "noise_mu": 0.02, "points": 10},
+        evaluation={"on": "holdout", "noise_mu": 0.02, "points": 10, "metrics": ["accuracy"]},
     )
     log = scene.start(running)
     for number, value in ((1, 0.702), (2, 0.768), (3, 0.791), (4, 0.806)):

@@ -127,7 +127,7 @@ def test_progress_moves_without_a_reload_and_leaves_an_open_dialog_alone(open_pa
 def test_a_new_job_appears_on_top_and_a_score_on_the_curve(open_page: Open, whole: Whole) -> None:
     scene, ids = whole
     page = open_page("/dashboard", scene.analyst)
-    evaluation = {"on": "holdout", "noise_mu": 0.01, "points": 2}
+    evaluation = {"on": "holdout", "noise_mu": 0.01, "points": 2, "metrics": ["accuracy"]}
     job_id = scene.job(ids.reviews, "appears", privacy={"target_epsilon": 0.05}, evaluation=evaluation)
     page.locator(f"tbody tr:first-child#{job_id}").wait_for()
     page.get_by_role("link", name="appears").click()

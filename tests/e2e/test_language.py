@@ -148,7 +148,7 @@ def test_texts_from_post_to_classifiers(service: Service, tmp_path: Path) -> Non
         client.create_dataset(spec("starts", labels), texts(tmp_path / "b", labelled=True))
     classifier = finished(service, submit(service, job("starts", {"path": "tiny/roberta", "tuning": "head"})))
     assert classifier["status"] == "succeeded", classifier["failure"]
-    assert classifier["metrics"]["accuracy"]["released_by"] == "noisy_count"
+    assert classifier["metrics"]["auc"]["released_by"] == "noisy_count"
     loaded = RobertaForSequenceClassification.from_pretrained(delivered(service, classifier, tmp_path / "head"))
     assert loaded.config.id2label == {0: "no", 1: "yes"} and loaded.classifier.out_proj.bias.abs().max() > 0
     names = {each["name"] for each in classifier["artifacts"]}

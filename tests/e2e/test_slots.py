@@ -37,7 +37,7 @@ def test_a_sorted_part_keeps_its_slots_and_trains_under_others(service: Service,
         dataset = client.create_dataset(document(), file).id
     stored = parts(service, dataset)
     assert len(stored) == 1
-    scored = {"on": "train", "noise_mu": 0.2}
+    scored = {"on": "train", "noise_mu": 0.2, "metrics": ["accuracy"]}
     asked = job_of(dataset, privacy={"noise_multiplier": 20.0}, length={"steps": 1}, evaluation=scored)
     for slots in (MORE, FEWER):
         with service.client() as client:

@@ -82,12 +82,17 @@ def test_the_whole_path(service: Service, tmp_path: Path) -> None:
     assert job["status"] == "succeeded", job
     assert job["progress"]["step"] == 30
     assert job["metrics"]["accuracy"]["value"] > 0.8
-    assert job["metrics"]["accuracy"]["std"] < 1 / 0.2 / 380
-    assert job["metrics"]["accuracy"]["released_by"] == "noisy_count"
+    assert job["metrics"]["accuracy"]["std"] < 3 / 0.2 / 380
+    # Two classes: all of it follows from one histogram.
+    assert (job["spec"]["evaluation"]["metrics"], job["metrics"]["auc"]["released_by"]) == (["auc"], "noisy_count")
+    assert job["metrics"]["auc"]["value"] > 0.8 and job["metrics"]["accuracy"]["released_by"] == "post_processing"
     metrics = service.get(f"/v1/jobs/{job['id']}/metrics")["items"]
-    assert [each["step"] for each in metrics] == [10, 20, 30]
+    histograms = {each["step"]: each.get("histogram") for each in metrics if each["name"] == "auc"}
+    assert list(histograms) == [10, 20, 30] and (histograms[10], histograms[20]) == (None, None)  # the last is kept
+    assert histograms[30]["noise_std"] == 5.0
     mark = json.loads((service.home / "heads" / f"{job['id']}.mark").read_text())
-    assert (mark["steps_started"], [each["step"] for each in mark["released"]]) == (30, [10, 20, 30])
+    released = [each["step"] for each in mark["released"] if each["name"] == "auc"]
+    assert (mark["steps_started"], released) == (30, [10, 20, 30])
 
     ledger = service.get(f"/v1/datasets/{dataset}/ledger")
     charge = job["quote"]["charge"]

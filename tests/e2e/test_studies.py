@@ -53,8 +53,9 @@ ON_POSTGRES = pytest.mark.parametrize(
 
 def search_of(dataset: str, steps: int, **hpo: Any) -> dict[str, Any]:
     block = {"runs_per_level": 1, "space": {"learning_rate": [0.1, 10.0], "steps": [steps, steps]}} | hpo
+    scored = {"on": "holdout", "noise_mu": 0.1, "metrics": ["accuracy"]}
     model = {"kind": "linear", "center": {"max_norm": 4.0}}  # the first run releases it, also over a kill
-    return job_of(dataset, model=model, evaluation={"on": "holdout", "noise_mu": 0.1}, hpo=block)
+    return job_of(dataset, model=model, evaluation=scored, hpo=block)
 
 
 def trials(place: Looks, study: str) -> list[dict[str, Any]]:

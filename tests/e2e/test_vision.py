@@ -51,7 +51,7 @@ def test_images_from_post_to_prediction(service: Service, tmp_path: Path) -> Non
     for each in jobs:
         ended = finished(service, each)
         assert ended["status"] == "succeeded", ended["failure"]
-        assert ended["metrics"]["accuracy"]["released_by"] == "noisy_count"
+        assert ended["metrics"]["auc"]["released_by"] == "noisy_count"
         assert ended["spec"]["model"]["patches"] == 5
     with service.client() as client:
         (answer,) = client.predict(jobs[1], [[0.0] * 20])

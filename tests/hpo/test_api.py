@@ -160,7 +160,8 @@ def test_trials_are_told_to_clients_and_shown(api: Api, db: Database) -> None:
 
 def test_a_studys_score_is_inside_its_chart(api: Api, db: Database) -> None:
     """The axis was the number of trials, and the score's step, T of the final trial, far right of it."""
-    body = study_spec(add_dataset(db), runs_per_level=1) | {"evaluation": {"on": "holdout", "noise_mu": 0.05}}
+    scored = {"on": "holdout", "noise_mu": 0.05, "metrics": ["accuracy"]}
+    body = study_spec(add_dataset(db), runs_per_level=1) | {"evaluation": scored}
     made = api.client.post("/v1/jobs", json=body, headers=api.headers("analyst", **{"Idempotency-Key": "x"}))
     assert made.status_code == 201, made.text
     study = made.json()["id"]
@@ -199,7 +200,8 @@ def test_a_preset_is_whole_with_a_data_set_and_a_total_and_scores_its_model(api:
     training = sqrt(found.json()["steps"]) / found.json()["noise_multiplier"]
     assert training == pytest.approx(sqrt(mu_of(1.0) ** 2 - 0.01**2), rel=1e-3)
     assert "A search is not expected to gain" in found.json()["resolved"]["because"]
-    assert found.json()["scores"] == [{"name": "accuracy", "std": pytest.approx(1 / (0.01 * 8000))}]
+    stds = [("auc", 6 / (0.01 * 8000)), ("accuracy", 2 / (0.01 * 8000))]
+    assert found.json()["scores"] == [{"name": name, "std": pytest.approx(std)} for name, std in stds]
 
 
 def test_a_study_s_private_mean_is_a_line_of_the_quote(api: Api, db: Database) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from app.admission.checks import check
 from app.admission.facts import DatasetFacts
@@ -210,6 +212,42 @@ def test_groups_of_classes_cost_what_the_score_costs() -> None:
     )
 
 
+def test_two_classes_are_scored_by_one_histogram_at_the_price_of_a_count() -> None:
+    asked = {"on": "holdout", "noise_mu": 0.05}
+    named, count = (check(spec_of(evaluation=each), facts()) for each in (asked, asked | {"metrics": ["accuracy"]}))
+    assert named.spec.evaluation is not None and named.spec.evaluation.metrics == ["auc"]  # stored, and told
+    assert named.pricing is not None and count.pricing is not None
+    (release,) = named.pricing.releases
+    assert isinstance(release, NoisyCount) and (release.what, release.sensitivity) == ("auc", 1.0)
+    priced, of_a_count = price(named.pricing), price(count.pricing)
+    assert (priced.charge, priced.epsilon, priced.lines) == (of_a_count.charge, of_a_count.epsilon, of_a_count.lines)
+    assert release.noise_std == 20.0 and "recall" in release.parts
+
+
+NINE = {"task": {"kind": "classification", "label": "y", "classes": list(range(9))}}
+
+
+@pytest.mark.parametrize(
+    ("asked", "of", "kept"),
+    [
+        ({}, NINE, None),
+        ({"groups": {"rare": [1]}}, {}, None),
+        ({"metrics": ["loss"]}, {}, ["loss"]),
+    ],
+)
+def test_other_scores_stay_as_they_are_named(asked: dict[str, Any], of: dict[str, Any], kept: list[str] | None) -> None:
+    made = check(spec_of(evaluation={"on": "holdout"} | asked), replace(facts(**of), outputs=9 if of else 2))
+    assert made.spec.evaluation is not None and made.spec.evaluation.metrics == kept
+
+
+def test_an_auc_of_nine_classes_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="2 classes, and this data set has 9"):
+        check(spec_of(evaluation={"on": "holdout", "metrics": ["auc"]}), replace(facts(**NINE), outputs=9))
+    for wrong in ({"metrics": ["auc", "accuracy"]}, {"metrics": ["auc"], "groups": {"rare": [1]}}):
+        with pytest.raises(ValidationError):
+            spec_of(evaluation={"on": "holdout"} | wrong)
+
+
 def test_accuracy_and_loss_are_two_releases_each_charged() -> None:
     asked = {"on": "holdout", "noise_mu": 0.05, "metrics": ["accuracy", "loss"], "loss_bound": 0.5}
     one, two = (check(spec_of(evaluation=each), facts()) for each in (asked | {"metrics": ["accuracy"]}, asked))
@@ -232,8 +270,12 @@ def test_groups_that_are_private_or_no_classes_are_refused(asked: dict[str, Any]
 
 
 def test_a_scores_noise_is_known_before_the_job_runs() -> None:
-    made = check(spec_of(evaluation={"on": "holdout", "noise_mu": 0.05}), facts(held_out=5000))
+    asked = {"on": "holdout", "noise_mu": 0.05}
+    made = check(spec_of(evaluation=asked | {"metrics": ["accuracy"]}), facts(held_out=5000))
     assert [(each.name, each.std) for each in made.scores] == [("accuracy", pytest.approx(0.004))]
+    made = check(spec_of(evaluation=asked), facts(held_out=5000))
+    stds = [("auc", pytest.approx(0.024)), ("accuracy", pytest.approx(0.008))]
+    assert [(each.name, each.std) for each in made.scores] == stds
     assert made.warnings == ()
     groups = {"on": "holdout", "noise_mu": 0.05, "groups": {"a": [0], "b": [1]}, "metrics": ["loss"], "loss_bound": 4.0}
     made = check(spec_of(evaluation=groups), facts(held_out=5000))
@@ -245,11 +287,12 @@ def test_a_scores_noise_is_known_before_the_job_runs() -> None:
 
 def test_a_score_that_its_noise_makes_meaningless_is_warned_of() -> None:
     """0.84 ± 0.20 fitted without a word. The noise_mu that the warning names is enough."""
-    made = check(spec_of(evaluation={"on": "holdout", "noise_mu": 0.05}), facts(held_out=100))
+    asked = {"on": "holdout", "metrics": ["accuracy"]}
+    made = check(spec_of(evaluation=asked | {"noise_mu": 0.05}), facts(held_out=100))
     (warning,) = made.warnings
     assert warning.startswith("accuracy is released with noise of about ± 0.2, too much to tell models apart")
     assert warning.endswith("noise_mu = 0.5 gives ± 0.02")
-    assert check(spec_of(evaluation={"on": "holdout", "noise_mu": 0.5}), facts(held_out=100)).warnings == ()
+    assert check(spec_of(evaluation=asked | {"noise_mu": 0.5}), facts(held_out=100)).warnings == ()
 
 
 CYCLIC = {"kind": "cyclic", "batches": 20}

@@ -95,6 +95,8 @@ def mechanisms_of(column: dict[str, Any] | None) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("name", [name for name in CASES if name not in OTHERWISE])
 def test_stored_documents_are_those_of_version_1(name: str) -> None:
     now = stored(name)
+    # Version 1 left out what a job of two classes names since.
+    now["spec"] = now["spec"].replace('"metrics": ["accuracy"]', '"metrics": null')
     for column, member in SINCE + (SINCE_FOR_TEXTS if name == "tokens" else []):
         now[column], found = re.subn(member, "", now[column])
         assert found == 1

@@ -68,6 +68,7 @@ JOBS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "canaries": ({"audit": {"canaries": 200}, "evaluation": None}, {}),
     "trained canaries": ({"audit": {"canaries": 200, "kind": "records"}, "evaluation": None}, {}),
     "sampled canaries": (FEW | {"audit": {"canaries": 200}, "sampling": BATCHES, "evaluation": None}, {"privacy": RDP}),
+    "scores by class": ({"evaluation": {"noise_mu": 0.05}}, {}),
     "random": ({"hpo": {"strategy": "random", "space": SPACE}}, {}),
     "scaling, weights kept": ({"hpo": SCALING | {"runs_per_level": 1, "keep_weights": True}}, {}),
 }

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from sqlalchemy import select
 
+from app.contracts.metrics import ReleasedHistogram
 from app.db.engine import Database
-from app.db.models import Job
+from app.db.models import Job, Metric
 from app.lifecycle.learning import Released, about
+from app.privacy.larger_class import against_larger_class
+from app.privacy.score_histogram import BINS, EDGES, Floats, cells_of, tree_sums
 from tests.factories import release
 from tests.lifecycle.conftest import Submit, claimed
 
@@ -45,3 +50,60 @@ def test_a_job_that_did_not_learn_has_a_warning(db: Database, submit: Submit, va
         warnings = session.get_one(Job, job_id).warnings
     assert warnings[0] == "another"
     assert any(each.startswith("did not learn") for each in warnings) is not learned
+
+
+def rare(records: int, shift: float, gap: float) -> Floats:
+    """A histogram of records of which 16 % are positive."""
+    generator = np.random.default_rng(0)
+    labels = generator.random(records) < 0.16
+    bins = np.searchsorted(EDGES, shift + gap * labels + generator.standard_normal(records))
+    return np.array([np.bincount(bins[labels == each], minlength=BINS) for each in (False, True)], dtype=np.float64)
+
+
+OF_TWO = [
+    (rare(2400, -4.5, 0.0), 0.0, "did not learn: as good as always answering 'no'"),
+    (rare(2400, -4.5, 0.0), 2.0, "did not learn: as good as always answering 'no'"),
+    (rare(2400, -3.5, 0.9), 2.0, "at a threshold of 0.5 as good as always answering 'no'"),
+    (rare(2400, -4.5, 0.0), 60.0, "the noise hides if it learned: it may be as good as always answering 'no'"),
+    (rare(2400, -1.5, 3.0), 2.0, None),
+    (rare(2400, -4.5, 0.0)[::-1], 2.0, "did not learn: as good as always answering 'yes'"),
+]
+
+
+@pytest.mark.parametrize(("cells", "noise_std", "said"), OF_TWO)
+def test_two_classes_are_compared_with_the_larger_one(cells: Floats, noise_std: float, said: str | None) -> None:
+    noise = noise_std * np.random.default_rng(4).standard_normal(cells.shape)
+    released = cells_of(tree_sums(cells) + noise).flatten().tolist()
+    found = against_larger_class(ReleasedHistogram(cells=released, noise_std=noise_std), ["no", "yes"])
+    assert [each[: len(said or "")] for each in found] == ([said] if said else [])
+
+
+def test_a_job_s_histogram_is_compared_when_it_ends(db: Database, submit: Submit) -> None:
+    """Of 0.84 accuracy nothing warned, as chance is 0.5."""
+    job_id = submit(evaluation={"noise_mu": 0.25})
+    log = claimed(db, job_id)
+    assert log.start_block(1, 50)
+    log.record_digest(50, "a" * 64)
+    score = {"name": "auc", "step": 50, "value": 0.5, "std": 0.01, "on": "holdout", "released_by": "noisy_count"}
+    histogram = {"cells": rare(24_000, -4.5, 0.0).flatten().tolist(), "noise_std": 4.0}
+    parts = [{"name": "accuracy", "value": 0.84, "std": 0.001}]
+    release(log, score | {"histogram": histogram, "parts": parts})
+    log.succeed([], 50, [])
+    with db.read() as session:
+        (warning,) = session.get_one(Job, job_id).warnings
+    assert warning.startswith("did not learn: as good as always answering '0': accuracy 0.8")
+
+
+def test_a_job_keeps_its_last_histogram_alone(db: Database, submit: Submit) -> None:
+    """Of a thousand evaluations each mark and each list would have been megabytes."""
+    job_id = submit(evaluation={"noise_mu": 0.05, "points": 2})
+    log = claimed(db, job_id)
+    score = {"name": "auc", "value": 0.5, "std": 0.01, "on": "holdout", "released_by": "noisy_count"}
+    for step in (25, 50):
+        assert log.start_block(step - 24, step)
+        log.record_digest(step, "a" * 64)
+        release(log, score | {"step": step, "histogram": {"cells": [float(step)] * 2 * BINS, "noise_std": 20.0}})
+    with db.read() as session:
+        rows = session.scalars(select(Metric).where(Metric.job_id == job_id).order_by(Metric.step)).all()
+    first, last = (each.histogram for each in rows)
+    assert first is None and last is not None and last.cells[0] == 50.0

@@ -50,6 +50,7 @@ STORED: dict[str, Any] = {
 COUNT = NoisyCount(account="train", noise_mu=0.5, records=10, times=4)
 EXAMPLES = {
     "accuracy": COUNT,
+    "auc": NoisyCount(what="auc", account="train", noise_mu=0.5, records=10, times=4),
     "loss": NoisySum(what="loss", account="holdout", noise_mu=0.5, sensitivity=2.0, records=10, times=4),
     "frequencies": NoisyHistogram(noise_mu=0.5, max_items=9),
     "mean": NoisyMean(noise_mu=0.5, max_norm=2.0, records=10),
@@ -99,5 +100,5 @@ def test_each_knows_its_event_its_account_its_line_and_its_noise(what: str) -> N
     release = EXAMPLES[what]
     assert release.what == what and release.account in ("train", "holdout")
     assert release.line == {"frequencies": "frequencies", "mean": "mean"}.get(what, "evaluation")
-    times = 4 if what in ("accuracy", "loss") else 1
+    times = 4 if what in ("accuracy", "auc", "loss") else 1
     assert gdp.mu_of_event(release.event) == pytest.approx(math.sqrt(times) * release.sensitivity / release.noise_std)

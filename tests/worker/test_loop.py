@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.contracts.metrics import AUC_PARTS
 from app.errors import PrivacyError
 from app.privacy.slots import unstated_slots
 from tests.worker.support import Supervisor, dense, key, keys_of, plan_of, records, run_direct, spec, start_of
@@ -442,7 +443,7 @@ def test_a_public_run_scores_groups_by_frequency() -> None:
     names = {each.name for each in record.of(MetricValue)}
     counts = torch.bincount(TRAIN.labels).tolist()
     groups = {f"{2 ** (c.bit_length() - 1)}-{2 ** c.bit_length() - 1}" for c in counts}
-    assert names == {"training_loss", "accuracy", "loss"} | {
+    assert names == {"training_loss", "accuracy", "loss", "auc", *AUC_PARTS} | {
         f"{what}:{g}" for what in ("accuracy", "loss") for g in groups
     }
     with pytest.raises(PrivacyError):

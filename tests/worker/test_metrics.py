@@ -8,13 +8,25 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from scipy import stats
+from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from app.contracts.job_spec import MlpModel
+from app.contracts.metrics import AUC_PARTS, CELLS
 from app.errors import PrivacyError
 from app.privacy.releases import SCORE, NoisyCount, NoisySum
+from app.privacy.score_histogram import BINS, tree_sums
 from tests.worker.support import dense, records
-from worker.metrics.scores import _private_sums, frequency_groups, noisy_score, public_scores, public_training_loss
+from worker.metrics.cells import cell_of
+from worker.metrics.scores import (
+    Score,
+    _private_sums,
+    frequency_groups,
+    noisy_score,
+    public_scores,
+    public_training_loss,
+)
 from worker.models.base import Parameters
 from worker.models.linear import Linear
 from worker.models.networks import Network
@@ -148,12 +160,82 @@ def test_parameters_that_are_not_finite_count_as_wrong() -> None:
     [
         (Linear(6, 3), declared(sensitivity=0.5)),
         (Linear(6, 1), declared("accuracy")),
+        (Linear(6, 3), declared("auc")),
     ],
 )
 def test_a_sensitivity_that_is_not_the_measurement_s_is_refused(model: Linear, release: NoisyCount | NoisySum) -> None:
     x, y = dense(10, 6, model.outputs)
     with pytest.raises(PrivacyError):
         noisy_score(release, KEY, 1, 0, model, model.init(), records(x, y))
+
+
+# --- The histogram of scores by class ---
+
+
+def test_scores_of_two_classes_of_public_data() -> None:
+    x, y = dense(4000, 6, 2)
+    model = Linear(6, 2)
+    parameters = fitted(model)
+    found = {each.name: each for each in public_scores(model, parameters, records(x, y))}
+    scores = x.astype(np.float64) @ (parameters["weight"][1] - parameters["weight"][0]).numpy()
+    assert set(found) == {"accuracy", "loss", "auc", *AUC_PARTS} and all(each.std == 0.0 for each in found.values())
+    assert found["auc"].value == pytest.approx(roc_auc_score(y, scores), abs=3e-3)
+    assert found["accuracy"].value == pytest.approx(((scores > 0.0) == y).mean())
+    assert found["positive_share"].value == pytest.approx(y.mean())
+    assert _cells(found["auc"]).sum() == 4000.0
+
+
+@pytest.mark.parametrize("removed", range(0, 80, 7))
+def test_one_record_is_in_one_cell_of_class_and_score(removed: int) -> None:
+    x, y = dense(80, 6, 2)
+    model = Linear(6, 2)
+    kept = np.arange(80) != removed
+    whole, fewer = (
+        np.array(_private_sums(declared("auc"), model, fitted(model), records(x[at], y[at])))
+        for at in (slice(None), kept)
+    )
+    moved = (whole - fewer).reshape(2, BINS)
+    assert 0.97 < np.linalg.norm(moved) <= 1.0
+    assert not moved[1 - y[removed]].any()
+    assert np.array_equal(np.abs(moved[y[removed]]), np.abs(tree_sums(np.eye(BINS))[_bin(model, x, removed)]))
+
+
+def _bin(model: Linear, x: npt.NDArray[np.float32], place: int) -> int:
+    one = records(x[place : place + 1], np.zeros(1, dtype=np.int64))
+    return int(cell_of(model.forward(fitted(model), one), one.labels))
+
+
+def test_outputs_that_are_not_finite_are_wrong_with_certainty() -> None:
+    nan, inf = math.nan, math.inf
+    outputs = torch.tensor([[0.0, nan, 1.0, 0.0, inf, 0.0], [0.0, 1.0, nan, inf, 0.0, 1e300]], dtype=torch.float64)
+    labels = torch.tensor([1, 0, 1, 1, 0, 1])
+    middle = BINS + BINS // 2 - 1  # a tie is the first class's, as in `correct`
+    assert cell_of(outputs, labels).tolist() == [middle, BINS - 1, BINS, BINS, BINS - 1, CELLS - 1]
+
+
+def test_the_histogram_has_the_noise_that_was_charged() -> None:
+    x, y = dense(500, 6, 2)
+    model = Linear(6, 2)
+    parameters, batch = fitted(model), records(x, y)
+    exact = np.array(_private_sums(declared("auc"), model, parameters, batch))
+    runs = [noisy_score(declared("auc"), KEY, step, 0, model, parameters, batch) for step in range(12)]
+    errors = np.array([tree_sums(_cells(run)).flatten() - exact for run in runs]).flatten()
+    assert stats.kstest(errors / 2.0, "norm").pvalue > 1e-3  # σ = 1/μ = 2
+    assert all(stats.kstest(errors / scale, "norm").pvalue < 1e-3 for scale in (1.8, 2.2))
+    assert runs[0] != runs[1] and runs[0] == noisy_score(declared("auc"), KEY, 0, 0, model, parameters, batch)
+    for run in runs:
+        assert (run.name, run.noise_std) == ("auc", 2.0) and {each.name for each in run.parts} == set(AUC_PARTS)
+        assert abs(run.value - roc_auc_score(y, _scores(parameters, x))) < 4 * run.std
+
+
+def _cells(score: Score) -> npt.NDArray[np.float64]:
+    assert score.histogram is not None
+    return np.reshape(score.histogram.cells, (2, BINS))
+
+
+def _scores(parameters: Parameters, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+    difference: npt.NDArray[np.float64] = (parameters["weight"][1] - parameters["weight"][0]).numpy()
+    return x.astype(np.float64) @ difference
 
 
 # --- Groups of classes ---

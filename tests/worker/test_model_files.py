@@ -24,7 +24,7 @@ from app.contracts.table import TableFeatures
 from worker.data.records import DenseRecords
 from worker.messages import Claim, ReleasedScore
 from worker.models.base import Model
-from worker.models.card import Privacy
+from worker.models.card import Privacy, readme
 from worker.models.files import save_model
 from worker.models.linear import Linear
 from worker.models.networks import Network
@@ -128,6 +128,15 @@ def test_every_file_says_the_same_about_its_privacy(tmp_path: Path) -> None:
     assert front["privacy"] == wanted and {"differential-privacy", "linear"} <= set(front["tags"])
     for part in ("ε = 0.99995", "δ = 1e-05", "one record", "job_1", "0.8246 ± 0.004", "## Not covered"):
         assert part in readme, part
+
+
+@pytest.mark.parametrize(("accuracy", "as_good"), [(0.8444, True), (0.88, False)])
+def test_a_card_says_what_the_larger_class_alone_scores(accuracy: float, as_good: bool) -> None:
+    scores = [SCORE.model_copy(update={"name": "accuracy", "value": accuracy, "std": 0.008})]
+    scores += [SCORE.model_copy(update={"name": "positive_share", "value": 0.161, "std": 0.004})]
+    text = readme("linear", "model.safetensors", Privacy.of(CLAIM, scores)).decode()
+    assert "baseline: always answering the larger class has accuracy 0.839 ± 0.004" in text
+    assert ("this model is as good as always answering the larger class" in text) is as_good
 
 
 def test_a_model_of_public_data_claims_nothing(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from app.formats.tables import in_unit, standardised
 from app.privacy.releases import SCORE, NoisyCount, NoisySum
 from tests.worker.support import Supervisor, dense, records, run_thread, spec, start_of, stored_part
 from worker.messages import Finished, MetricValue
-from worker.metrics.fit import GRID, Fit, cells_of
+from worker.metrics.fit import GRID, Fit, fit_cells
 from worker.metrics.scores import noisy_fit, public_scores
 from worker.models.linear import Linear
 
@@ -76,7 +76,7 @@ def test_an_attempt_trains_on_the_range_and_scores_in_the_unit(tmp_path: Path) -
 
 @given(output=st.floats(), label=st.floats())
 def test_a_record_adds_at_most_the_sensitivity(output: float, label: float) -> None:
-    cells = cells_of(torch.tensor([[output]], dtype=torch.float64), torch.tensor([label], dtype=torch.float64))
+    cells = fit_cells(torch.tensor([[output]], dtype=torch.float64), torch.tensor([label], dtype=torch.float64))
     assert bool((cells >= 0).all())
     assert cells[0, :2].sum() == cells[0, 2:].sum() == GRID
     assert float((cells.double() / GRID).norm()) <= math.sqrt(2.0)

@@ -11,7 +11,7 @@ from torch import Tensor
 GRID = 2**30  # a score's bound is divided into this many parts
 
 
-def cells_of(outputs: Tensor, labels: Tensor) -> Tensor:
+def fit_cells(outputs: Tensor, labels: Tensor) -> Tensor:
     """Each record's cells (e, 1 − e, u², u − u², 1 − u), int64 (n, 5), in parts of GRID.
 
     e is ((f − y)/2)² with f and y clipped to [−1, 1], and u is (y + 1)/2. A record whose prediction is not a number has

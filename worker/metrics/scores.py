@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from app.contracts.hf import rank_groups
 from app.contracts.job_spec import Ranking
-from app.contracts.metrics import MEANS, rule_of
+from app.contracts.metrics import CELLS, MEANS, ReleasedHistogram, rule_of
 from app.errors import PrivacyError
 from app.privacy.numerics import release_slack
 from app.privacy.releases import NoisyScore
+from app.privacy.score_histogram import ScoreHistogram, cells_of, tree_sums
 from worker.data.passes import Batch, Pass
 from worker.data.records import Records
 from worker.metrics.build import metric_of
-from worker.metrics.fit import GRID, Fit, cells_of
+from worker.metrics.cells import cell_of, has_histogram
+from worker.metrics.fit import GRID, Fit, fit_cells
 from worker.models.base import Model, Parameters
 from worker.noise.generator import GaussianGenerator
 from worker.noise.rounding import add_noise
 
+CELL_DIGITS = 3  # of a released count
 Groups = Mapping[str, Sequence[int]]  # class indices, by group name
 
 
@@ -68,7 +72,8 @@ class Score:
     Attributes:
         std: of the noise on `value`, 0 if it is exact. A function of released numbers.
         noise_std: of the noise on the underlying sums; this is what was charged.
-        parts: other numbers from the same release: the score on groups of classes, or HIT with NDCG.
+        parts: other numbers from the same release: the score on groups of classes, HIT, or AUC's.
+        histogram: from which the value and the parts follow, as released.
 
     >>> Score("accuracy", 0.9, std=0.0).noise_std
     0.0
@@ -79,6 +84,7 @@ class Score:
     std: float
     noise_std: float = 0.0
     parts: tuple[Score, ...] = ()
+    histogram: ReleasedHistogram | None = None
 
 
 def public_scores(
@@ -106,18 +112,30 @@ def public_scores(
     if groups and not model.classification and isinstance(model, ScoresTokens):
         return _of_tokens(groups, model, parameters, records)
     names = [name for name in MEANS if metric_of(name).suits(model)]
-    values = _of_each(model, parameters, records, *(partial(metric_of(name).values, model) for name in names))
-    parts = dict(zip(names, values, strict=True))
+    functions = [partial(metric_of(name).values, model) for name in names]
+    cells = [cell_of] if has_histogram(model) else []
+    values = _of_each(model, parameters, records, *functions, *cells)
+    parts = dict(zip(names, values, strict=False))
     labelled = groups if groups and model.classification else {}
     of = {name: torch.isin(records.labels, torch.tensor(places)) for name, places in labelled.items()}
     fit = [] if ends is None else public_fit(model, parameters, records, ends)
     means = [Score(what, float(values.mean()), 0.0) for what, values in parts.items()]
-    return [*means, *fit] + [
+    in_groups = [
         Score(f"{what}:{name}", float(values[inside].mean()), 0.0)
         for name, inside in of.items()
         if bool(inside.any())
         for what, values in parts.items()
     ]
+    histogram = _of_histogram(torch.bincount(values[-1], minlength=CELLS).tolist(), parts) if cells else []
+    return [*means, *fit, *in_groups, *histogram]
+
+
+def _of_histogram(counts: list[float], apart: Container[str]) -> list[Score]:
+    """The scores of an exact histogram, without those that are computed apart."""
+    found = ScoreHistogram(counts, 0.0).scores()
+    scores = [Score(name, each.value, 0.0) for name, each in found.items() if name not in apart]
+    released = ReleasedHistogram(cells=tuple(counts), noise_std=0.0)
+    return [replace(each, histogram=released) if each.name == "auc" else each for each in scores]
 
 
 def _of_tokens(groups: Groups, model: ScoresTokens, parameters: Parameters, records: Records) -> list[Score]:
@@ -165,6 +183,9 @@ def noisy_score(
     it is correct; loss: Model.errors), clipped to [0, Δ], Δ = `sensitivity`; a NaN counts as Δ. S̃ and M̃ get
     independent noise N(0, (kΔ/μ)²), where a unit has at most k records.
 
+    AUC: S are the weighted sums of a histogram by class and score, which a record moves by at most 1
+    (app.privacy.score_histogram), and AUC and all else follow from S̃.
+
     Guarantee: one record changes (S, M) by (s, Δ − s), whose ℓ₂ norm is at most Δ. So both sums together are one
     Gaussian mechanism, μ-GDP: the second sum costs nothing. A user's k records change it by kΔ, and the noise is k
     times as large. Dividing by a public count instead would be off by the hash split's deviation (5,000 ± 63 of
@@ -189,9 +210,10 @@ def noisy_score(
     private_sums = torch.tensor(_private_sums(release, model, parameters, records), dtype=torch.float64)
     generator = GaussianGenerator(key)
     noise = generator.noise(step, index, len(private_sums))
-    noisy = add_noise(private_sums, noise, noise_std * release_slack(len(records)), generator.stream, step, index).view(
-        -1, 2
-    )
+    scale = noise_std * release_slack(len(records))
+    noisy = add_noise(private_sums, noise, scale, generator.stream, step, index).view(-1, 2)
+    if release.what == "auc":
+        return _of_noisy_histogram(noisy.view(2, -1), noise_std)
     groups = tuple(
         Score(f"{release.what}:{name}", *_ratio(inside, rest, noise_std, bound))
         for name, (inside, rest) in zip(release.group_names, noisy.tolist(), strict=False)
@@ -245,6 +267,18 @@ def noisy_ranking(
     return Score(release.metric, ndcg, std * math.sqrt((1.0 - ndcg) ** 2 + 2.0 * ndcg**2), release.noise_std, (of_hit,))
 
 
+def _of_noisy_histogram(sums: Tensor, noise_std: float) -> Score:
+    """AUC with its parts, from noisy `tree_sums`, (2, BINS). All follows from the rounded cells."""
+    cells = np.round(cells_of(sums.numpy()), CELL_DIGITS).flatten().tolist()
+    scores = {
+        name: Score(name, each.value, each.std, noise_std)
+        for name, each in ScoreHistogram(cells, noise_std).scores().items()
+    }
+    auc = scores.pop("auc")
+    released = ReleasedHistogram(cells=tuple(cells), noise_std=noise_std)
+    return replace(auc, parts=tuple(scores.values()), histogram=released)
+
+
 def noisy_fit(
     release: NoisyScore,
     key: bytes,
@@ -284,7 +318,7 @@ def _fit_sums(model: Model, parameters: Parameters, records: Any) -> Tensor:
     """The sums of all records' cells, (5,)."""
     sums = torch.zeros(5, dtype=torch.int64)
     for outputs, of in model.evaluated(parameters, records):
-        cells = cells_of(outputs.cpu(), of.records.labels.cpu())
+        cells = fit_cells(outputs.cpu(), of.records.labels.cpu())
         sums += torch.where(of.present.cpu()[:, None], cells, 0).sum(dim=0)  # integers: the same for any passes
     return sums.double() / GRID
 
@@ -313,6 +347,8 @@ def _private_sums(release: NoisyScore, model: Model, parameters: Parameters, rec
     """Σ s and Σ (Δ − s) of each group of classes, and last of all records outside every group."""
     if release.ranks is not None:
         return _sums_by_rank(release, release.ranks, model, parameters, records)
+    if release.what == "auc":
+        return _tree_sums(release, model, parameters, records)
     name = next(each for each in MEANS if each == release.what)
     metric, bound = metric_of(name), rule_of(name).bound
     if not metric.suits(model) or bound not in (None, release.sensitivity):
@@ -331,6 +367,17 @@ def _private_sums(release: NoisyScore, model: Model, parameters: Parameters, rec
         groups = group_of[labels.cpu()] if model.classification else torch.zeros(len(cells), dtype=torch.int64)
         total.index_add_(0, groups, cells)  # integers: the same for any passes
     return tuple(each / GRID * release.sensitivity for each in total.flatten().tolist())
+
+
+def _tree_sums(release: NoisyScore, model: Model, parameters: Parameters, records: Batch[Any]) -> tuple[float, ...]:
+    """The weighted sums of the histogram by class and score: of whole numbers with dyadic weights, so exact."""
+    if not has_histogram(model) or release.sensitivity != 1.0:
+        raise PrivacyError("a histogram of scores by class needs two classes and sensitivity 1")
+    counts = torch.zeros(CELLS, dtype=torch.int64)
+    for outputs, of in model.evaluated(parameters, records):
+        cells = cell_of(outputs.cpu(), of.records.labels.cpu())
+        counts.index_add_(0, cells, of.present.cpu().to(torch.int64))
+    return tuple(tree_sums(counts.view(2, -1).numpy()).flatten().tolist())
 
 
 def _sums_by_rank(

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import Field
 
 from app.contracts.base import Document
+from app.privacy.releases import STDS
 from worker.messages import Claim, ReleasedScore
 
 COVERED = (
@@ -99,10 +100,23 @@ def _for_people(privacy: Privacy) -> list[str]:
     if privacy.noise is not None:
         claim += f" Correlated noise: {privacy.noise}."
     shown = [f"* {each.name} on the {each.on} part: {_score(each)}" for each in privacy.scores]
+    shown += _baseline({each.name: each for each in privacy.scores})
     scores = "\n".join(["## Scores", "", *(shown or ["None was released."])])
     covered = "\n".join(["## Covered", "", *(f"* {each}" for each in privacy.covered)])
     not_covered = "\n".join(["## Not covered", "", *(f"* {each}" for each in privacy.not_covered)])
     return [claim, scores, covered, not_covered]
+
+
+def _baseline(scores: Mapping[str, ReleasedScore]) -> list[str]:
+    """What always answering the larger of two classes scores, beside the model's accuracy."""
+    share, accuracy = scores.get("positive_share"), scores.get("accuracy")
+    if share is None or accuracy is None:
+        return []
+    larger = share.model_copy(update={"value": max(share.value, 1.0 - share.value)})
+    said = f"* baseline: always answering the larger class has accuracy {_score(larger)}"
+    if accuracy.value - larger.value > STDS * math.hypot(accuracy.std, larger.std):
+        return [said]
+    return [f"{said}: **at a threshold of 0.5 this model is as good as always answering the larger class**"]
 
 
 def _score(score: ReleasedScore) -> str:
