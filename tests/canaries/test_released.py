@@ -151,6 +151,8 @@ def test_rmse_is_part_of_the_release_that_gives_r_squared() -> None:
     metrics = [point("r_squared", 2), point("rmse", 2, released_by="post_processing")]
     assert uncharged(body, metrics, body["charge"]) == []
     assert uncharged(body, metrics[1:], body["charge"]) == ["rmse at step 2 is part of no score"]
+
+
 def test_what_comes_with_auc_was_paid_for_with_it() -> None:
     assert OF_AUC == AUC_PARTS
     release = {"what": "auc", "sensitivity": 1.0, "times": 2}
