@@ -1,4 +1,4 @@
-"""Published files in the storage's folder, on this machine or on a volume that all share (see app.objects)."""
+"""Published files in the storage's folder, on this machine or on a volume that all share (see app.storage.objects)."""
 
 from __future__ import annotations
 

@@ -14,7 +14,6 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.concurrency import run_in_threadpool
 from starlette.routing import BaseRoute
 
-from app import objects
 from app.audit.origin import Origins
 from app.audit.routes import router as audit_router
 from app.budgets.request_routes import router as budget_requests_router
@@ -52,10 +51,10 @@ from app.jobs.stream import EventHub
 from app.keys.gate import KeyFirst, NamedCheck
 from app.keys.routes import router as keys_router
 from app.ledger.behind import survey
-from app.ledger.checkpoint_routes import router as checkpoints_router
-from app.ledger.heads import Heads
 from app.ledger.routes import router as ledger_router
 from app.ledger.signing_key_routes import router as signing_keys_router
+from app.ledger.transparency.checkpoint_routes import router as checkpoints_router
+from app.ledger.transparency.heads import Heads
 from app.lifecycle.measures import Measures
 from app.predictions.routes import router as predictions_router
 from app.predictions.service import require_model
@@ -63,6 +62,7 @@ from app.pricing.service import PricingService
 from app.retention.routes import router as retention_router
 from app.secrets import load_secret, load_secrets
 from app.settings import Settings, get_settings
+from app.storage import objects
 from app.system.health import Readiness, checks
 from app.system.prometheus import RequestMetrics, make_registry
 from app.system.routes import router as system_router

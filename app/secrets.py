@@ -4,13 +4,13 @@
     session_key      the API     signs dashboard sign-ins
     data_hmac_key    the API     keyed hashes of contents, and the hold-out split
     webhook_key      the API and the relay: webhooks' signing secrets are stored encrypted under it
-    parts_key        the API and the worker: wraps the data keys of sealed files (app.seals)
+    parts_key        the API and the worker: wraps the data keys of sealed files (app.storage.seals)
     noise_secret     the worker  every job's noise and sampling keys are derived from it
     signing_key      the relay   Ed25519, signs certificates
 
-A file holds the secret on its first line and, after a rotation (app.rotation), older ones below, the newest first.
-`SCRIMP_SECRET_<NAME>` (hex) overrides the file. A missing secret is an error and never gets a default: `scrimp serve`
-makes the files of an embedded home once, and none where the operator provides them (`SCRIMP_SECRETS_DIR`).
+A file holds the secret on its first line and, after a rotation (app.renewal.rotation), older ones below, the newest
+first. `SCRIMP_SECRET_<NAME>` (hex) overrides the file. A missing secret is an error and never gets a default: `scrimp
+serve` makes the files of an embedded home once, and none where the operator provides them (`SCRIMP_SECRETS_DIR`).
 """
 
 from __future__ import annotations

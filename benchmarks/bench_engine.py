@@ -24,7 +24,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]
 
-from app.processes import ATTEMPT_ENVIRONMENT  # noqa: E402
+from app.sandbox.processes import ATTEMPT_ENVIRONMENT  # noqa: E402
 from benchmarks.environment import as_in_an_attempt  # noqa: E402
 
 if __name__ == "__main__" and "--torch-allocation" not in sys.argv:
@@ -414,8 +414,8 @@ correctly rounded, but not made ahead on another thread. The non-private step an
 pooling. The last column compares with a non-private step that uses our loss layer and our pooling. Memory: the peak of
 two steps minus what the process held before them.
 
-All steps run in the environment of an attempt (app/processes.py), whose allocator keeps memory from step to step. One
-column has both without it.
+All steps run in the environment of an attempt (app/sandbox/processes.py), whose allocator keeps memory from step to
+step. One column has both without it.
 """
 GROWTH = """\
 Around B=64, T=50, M=1000, d=64. The tables give the exponent of the time's growth between the two largest sizes."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from app.processes import ATTEMPT_ENVIRONMENT
+from app.sandbox.processes import ATTEMPT_ENVIRONMENT
 
 
 def as_in_an_attempt() -> None:

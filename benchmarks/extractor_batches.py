@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Callable
 
-from app.processes import ATTEMPT_ENVIRONMENT
+from app.sandbox.processes import ATTEMPT_ENVIRONMENT
 
 os.environ.update(ATTEMPT_ENVIRONMENT)
 

@@ -15,7 +15,7 @@ from types import FrameType
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from app.processes import loading, use_few_arenas
+from app.sandbox.processes import loading, use_few_arenas
 from app.settings import get_settings
 
 MAX_HEAD_BYTES = 64 * 1024

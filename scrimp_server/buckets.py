@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from app.errors import ServiceError
 from app.ids import new_id
-from app.s3 import client
+from app.storage.s3 import client
 
 if TYPE_CHECKING:
     from obstore.store import S3Store

@@ -22,7 +22,6 @@ import torch
 from numpy.typing import NDArray
 from sqlalchemy import or_, select
 
-from app import parts
 from app.catalogue import extractors
 from app.catalogue.presets import PRESETS
 from app.contracts.dataset_spec import DatasetSpec, Tensor, Text
@@ -32,8 +31,9 @@ from app.db.models import Dataset
 from app.formats.part_files import load_part
 from app.formats.sealed import DataKey
 from app.formats.stored import Csr, StoredPart, Texts
-from app.seals import Seals
 from app.settings import Settings
+from app.storage import parts
+from app.storage.seals import Seals
 from scrimp_server.inline import Data, run
 from worker.data.records import DenseRecords, Records, SparseRecords
 from worker.extractors.features import Kept, extracted

@@ -23,7 +23,7 @@ from pathlib import Path
 from secrets import token_hex
 from types import FrameType
 
-from app.processes import loading
+from app.sandbox.processes import loading
 from app.settings import Settings
 from scrimp_server.children import Child, stop
 from worker.attempt.devices import DevicesError, on_this_machine

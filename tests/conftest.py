@@ -19,12 +19,12 @@ from fastapi.testclient import TestClient
 from hypothesis.database import DirectoryBasedExampleDatabase
 from sqlalchemy import create_engine
 
-from app import sandbox
 from app.db.engine import Database
 from app.db.migrate import upgrade
 from app.keys import service as keys
 from app.main import create_app
-from app.processes import loading
+from app.sandbox import limited as sandbox
+from app.sandbox.processes import loading
 from app.secrets import ensure_secrets, load_secret
 from app.settings import Settings
 from tests import servers, spread, warm
@@ -128,7 +128,7 @@ def warm_pricing() -> Iterator[None]:
     """Services of this process price and parse with real helper processes, which go from one service to the next."""
     with pytest.MonkeyPatch.context() as patch:
         kept = warm.Warm(sandbox.source)
-        patch.setattr("app.sandbox.source", kept)
+        patch.setattr("app.sandbox.limited.source", kept)
         yield
     kept.end()
 

@@ -20,7 +20,7 @@ from app.db.models import ApiKey, Dataset, Grant
 from app.ids import new_id, now
 from app.keys.service import Caller
 from app.ledger.accounts import open_account
-from app.ledger.heads import Heads
+from app.ledger.transparency.heads import Heads
 from app.lifecycle.attempt_records import Delivered
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.cadence import Cadence

@@ -12,8 +12,8 @@ from typing import Any
 from sqlalchemy import Engine, event
 from sqlalchemy.util import LRUCache
 
-from app.confinement import Policy
-from app.sandbox import HelperProcess, Source
+from app.sandbox.confinement import Policy
+from app.sandbox.limited import HelperProcess, Source
 
 # What services ask for by default. Tests of the limits themselves get fresh processes.
 KEPT = {"app.privacy.pricing_server:answer", "app.formats.parse:parse"}

@@ -11,25 +11,26 @@ from typing import Any
 
 from celery.signals import worker_ready, worker_shutdown
 
-from app import parts, tracing
+from app import tracing
 from app.contracts.devices import Device, Kind
 from app.contracts.events import RUN_JOB
 from app.contracts.runtime import MOST_PROCESSES
 from app.contracts.sandbox import Sandbox
 from app.db.engine import Database
-from app.ledger.heads import Heads
+from app.ledger.transparency.heads import Heads
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.copies import LOOK_S, drop_deleted
-from app.lifecycle.crews import Member, release
-from app.lifecycle.fair import claim_next
 from app.lifecycle.marks import Marks
 from app.lifecycle.measures import ENDS, Measures
-from app.lifecycle.presence import Presence
+from app.lifecycle.queue.crews import Member, release
+from app.lifecycle.queue.fair import claim_next
+from app.lifecycle.queue.presence import Presence
 from app.lifecycle.states import notify
 from app.logs import about
 from app.predictions import claims as predictions
 from app.repeat import in_thread
 from app.settings import get_settings
+from app.storage import parts
 from worker.attempt.devices import on_this_machine
 from worker.attempt.fork_server import ForkServer
 from worker.attempt.sandbox import default_memory_bytes, probe

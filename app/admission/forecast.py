@@ -32,8 +32,8 @@ from app.errors import BudgetError, InvalidRequest, PrivacyError
 from app.grants import service as grants
 from app.hpo.rates import Resolved as ResolvedRate
 from app.ledger.repository import dataset_with_account
-from app.lifecycle.ahead import ahead_of
-from app.lifecycle.presence import GpuWorkers
+from app.lifecycle.queue.ahead import ahead_of
+from app.lifecycle.queue.presence import GpuWorkers
 from app.pricing.service import PricingService
 from app.privacy.gdp import mu_from_epsilon
 from app.privacy.numerics import Numerics

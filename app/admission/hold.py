@@ -50,8 +50,8 @@ from app.ids import new_id, now
 from app.keys import service as keys
 from app.keys.service import LOCKED, Caller, KeyLike
 from app.ledger import behind, blocks
-from app.ledger.heads import Head, Heads
 from app.ledger.memos import HeldFor
+from app.ledger.transparency.heads import Head, Heads
 from app.lifecycle.events import Queued
 from app.lifecycle.states import ANNOUNCE, event_row
 from app.lifecycle.studies import begin

@@ -23,7 +23,7 @@ from app.contracts.sweep import Sweep
 from app.db.engine import Database
 from app.errors import BudgetError, InvalidRequest
 from app.keys.service import Caller
-from app.ledger.heads import Heads
+from app.ledger.transparency.heads import Heads
 from app.pricing.service import PricingService
 
 

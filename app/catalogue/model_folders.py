@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 
-from app.confinement import Policy
 from app.contracts.hf import HfModel, adapted, size
 from app.contracts.job_spec import Model
 from app.errors import InvalidRequest, LimitError
 from app.formats import model_folder
 from app.formats.model_folder import CONFIG, TEMPLATE, TOKENIZER_CONFIG, ModelFolder, UnfitModelError
-from app.sandbox import run_limited
+from app.sandbox.confinement import Policy
+from app.sandbox.limited import run_limited
 
 LISTED = 20
 TEMPLATE_MEMORY, TEMPLATE_TIME_S = 1 << 30, 10.0

@@ -25,9 +25,9 @@ from app.grants import service as grants
 from app.ids import new_id, now
 from app.keys.service import Caller, is_alive
 from app.ledger import behind, blocks
-from app.ledger.heads import Heads
 from app.ledger.memos import Voided
 from app.ledger.repository import dataset_with_account, unit_of
+from app.ledger.transparency.heads import Heads
 from app.pricing.service import PricingService
 from app.privacy.claims import ClaimRequest
 from app.privacy.plans import FilterChoice

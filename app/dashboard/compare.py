@@ -19,7 +19,7 @@ from app.grants.service import require_job
 from app.jobs import repository as jobs
 from app.jobs.schemas import JobView, MetricView
 from app.keys.service import Caller
-from app.lifecycle.presence import GpuWorkers
+from app.lifecycle.queue.presence import GpuWorkers
 from app.web.deps import Db, Gpus
 
 PAGE = f"{HOME}/compare"

@@ -51,7 +51,7 @@ from app.keys.service import Caller
 from app.ledger import summary
 from app.ledger.certificate_checks import check as check_certificate
 from app.ledger.checks import last_check
-from app.lifecycle.presence import GpuWorkers
+from app.lifecycle.queue.presence import GpuWorkers
 from app.web.deps import Db, Gpus, RecordedHeads, ServiceSettings, gpus_of
 from app.web.headers import is_head
 from app.web.pagination import After

@@ -37,7 +37,7 @@ from app.hpo.rates import Rated
 from app.jobs import routes as jobs
 from app.jobs.routes import Admissions
 from app.keys.service import Caller
-from app.ledger.heads import Heads
+from app.ledger.transparency.heads import Heads
 
 PAGE = f"{HOME}/submit"
 router = APIRouter(prefix=PAGE, include_in_schema=False, route_class=PageRoute)

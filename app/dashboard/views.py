@@ -32,7 +32,7 @@ from app.ledger import summary
 from app.ledger.accounts import filter_for
 from app.ledger.blocks import held_on
 from app.ledger.schemas import AccountView, LedgerView
-from app.lifecycle.presence import GpuWorkers
+from app.lifecycle.queue.presence import GpuWorkers
 from app.lifecycle.states import FINISHED
 from app.privacy.mechanism import MechanismConfig
 from app.privacy.prices import Charge, Units

@@ -26,9 +26,9 @@ from app.ids import new_id
 from app.keys.service import Caller
 from app.ledger import accounts, behind, budgets
 from app.ledger.blocks import lead
-from app.ledger.heads import Head, Heads
-from app.parts import Published
+from app.ledger.transparency.heads import Head, Heads
 from app.settings import Settings
+from app.storage.parts import Published
 
 Recorded = dict[str, Head | None]  # by data set: what was recorded outside the database
 

@@ -25,8 +25,8 @@ from app.keys.auth import CurrentKey
 from app.keys.service import Caller
 from app.ledger import accounts, behind, summary
 from app.ledger.blocks import label_of
-from app.ledger.heads import Heads
 from app.ledger.repository import dataset_with_account
+from app.ledger.transparency.heads import Heads
 from app.settings import Settings
 from app.web.deps import Db, RecordedHeads, ServiceSettings
 

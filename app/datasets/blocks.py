@@ -29,9 +29,9 @@ from app.formats.damage import DataDamagedError
 from app.grants import service as grants
 from app.keys.service import Caller
 from app.ledger import accounts, blocks
-from app.seals import Seals
 from app.secrets import secret_id
 from app.settings import Settings
+from app.storage.seals import Seals
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from app.datasets.storage import COPY_BYTES
 from app.disk import LOOK_BYTES, Room
 from app.errors import InvalidRequest, Unavailable, too_large
 from app.formats.sealed import DataKey, create
-from app.s3 import client_of
+from app.storage.s3 import client_of
 
 SCHEME = "s3://"
 BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")

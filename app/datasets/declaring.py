@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from app import parts
 from app.audit import record as audit
 from app.contracts.dataset_spec import DatasetSpec, PublicHoldout, SplitHoldout
 from app.contracts.redeclaration import Redeclaration, amended
@@ -33,10 +32,11 @@ from app.ids import now
 from app.keys.service import Caller
 from app.ledger import accounts, behind
 from app.ledger.blocks import family_of
-from app.ledger.heads import Heads
-from app.parts import Parts
-from app.seals import Seals
+from app.ledger.transparency.heads import Heads
 from app.settings import Settings
+from app.storage import parts
+from app.storage.parts import Parts
+from app.storage.seals import Seals
 
 DEVIATION = 0.1  # as at a registration
 

@@ -16,7 +16,7 @@ from app.db.models import Dataset
 from app.errors import Conflict, InvalidRequest, Unavailable
 from app.formats.asked import ContentHash
 from app.ledger import accounts, behind
-from app.ledger.heads import Heads
+from app.ledger.transparency.heads import Heads
 from app.settings import Settings
 
 

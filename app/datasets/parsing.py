@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from app.confinement import Policy
 from app.contracts.base import Document
 from app.formats.asked import ParsedFiles, ParseRequest, PartCounts, RecountRequest
-from app.sandbox import Watch, busy, run_limited
+from app.sandbox.confinement import Policy
+from app.sandbox.limited import Watch, busy, run_limited
 from app.settings import Settings
 
 PARSER = "app.formats.parse:parse"

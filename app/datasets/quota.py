@@ -10,13 +10,13 @@ from __future__ import annotations
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from app import parts
 from app.datasets import resumable
 from app.db.engine import Database
 from app.db.models import ApiKey, Dataset, DatasetReading
 from app.disk import share_bytes
 from app.errors import Conflict
 from app.settings import Settings
+from app.storage import parts
 
 
 def require(db: Database, settings: Settings, owner_key: str, more: int) -> None:

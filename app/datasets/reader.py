@@ -32,11 +32,11 @@ from app.db.engine import Database
 from app.disk import is_full
 from app.errors import InvalidRequest, LimitError, ServiceError, StorageFull, Unavailable
 from app.ledger import behind
-from app.ledger.heads import Heads
-from app.parts import Published
+from app.ledger.transparency.heads import Heads
 from app.repeat import in_thread
-from app.sandbox import Interrupted, Watch
+from app.sandbox.limited import Interrupted, Watch
 from app.settings import Settings
+from app.storage.parts import Published
 
 logger = logging.getLogger(__name__)
 POLL_S = 0.5

@@ -27,7 +27,6 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, and_, case, delete, exists, func, or_, select, tuple_, update
 from sqlalchemy.orm import Session, aliased
 
-from app import parts
 from app.audit import record as audit
 from app.contracts.dataset_spec import DatasetSpec
 from app.contracts.stored import ReadingOutcome
@@ -43,6 +42,7 @@ from app.grants.service import NO_SUCH_DATASET
 from app.ids import new_id, now
 from app.keys.service import Caller
 from app.settings import Settings
+from app.storage import parts
 
 KIND = "reading"  # the folder under the storage root
 KEPT = timedelta(days=1)  # how long the owner sees the outcome

@@ -19,8 +19,8 @@ from app.datasets.upload import Upload
 from app.db.engine import Database
 from app.errors import InvalidRequest, TooLarge
 from app.keys.service import Caller
-from app.seals import Seals
 from app.settings import Settings
+from app.storage.seals import Seals
 from app.web import strict_json
 from app.web.limits import LARGE_NODES, chunks_of
 from app.web.problems import errors_of, validation_errors

@@ -39,8 +39,8 @@ from app.disk import LOOK_BYTES, Room, sync
 from app.errors import Conflict, InvalidRequest, NotFound, too_large
 from app.formats.sealed import HEADER_BYTES, Header, Named, Pieces, create, header_of
 from app.ids import new_id, now
-from app.seals import Seals
 from app.settings import Settings
+from app.storage.seals import Seals
 
 ID = re.compile(r"up_[a-z2-7]{21}")
 FILE, DECLARED, LOCK = "file", "upload.json", "lock"

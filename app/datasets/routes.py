@@ -38,7 +38,7 @@ from app.keys.auth import CurrentKey, OwnerKey
 from app.keys.service import Caller
 from app.ledger import summary
 from app.ledger.behind import problems
-from app.ledger.heads import Heads
+from app.ledger.transparency.heads import Heads
 from app.pricing.service import PricingService
 from app.settings import Settings
 from app.web.deps import Db, RecordedHeads, ServiceSettings, get_parsers, get_pricing

@@ -21,7 +21,6 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from app import parts
 from app.audit import record as audit
 from app.contracts import filters
 from app.contracts.blocks import UNITS
@@ -39,14 +38,15 @@ from app.formats.damage import DataDamagedError
 from app.ids import new_id, now
 from app.keys.service import Caller
 from app.ledger import accounts
-from app.ledger.heads import Heads
-from app.parts import Published
+from app.ledger.transparency.heads import Heads
 from app.privacy.derive import default_delta
 from app.privacy.plans import OrderRequest
-from app.sandbox import Watch
-from app.seals import Seals
+from app.sandbox.limited import Watch
 from app.secrets import load_secrets, secret_id
 from app.settings import Settings
+from app.storage import parts
+from app.storage.parts import Published
+from app.storage.seals import Seals
 
 
 class OrderChooser(Protocol):

@@ -15,8 +15,8 @@ from app.datasets import bucket_files, folders, resumable, storage
 from app.datasets.parsing import Parsers
 from app.errors import InvalidRequest
 from app.formats.sealed import DataKey, content_size, readable
-from app.seals import Seals
 from app.settings import Settings
+from app.storage.seals import Seals
 
 PREFIXES = {"file": "", "holdout_file": "holdout_"}
 

@@ -4,7 +4,8 @@ staging/<random>/     a file and the parts parsed from it; gone when the request
                       `file`, `holdout_file`: as they arrived; with the ending .sealed they are (app.formats.sealed)
 reading/<id>/         the files of a registration that is read in the background; gone when that ends
 uploads/              files that arrive in pieces (app.datasets.resumable)
-datasets/<id>/        the parts of a registered data set, never changed (app.parts; with a bucket they lie there)
+datasets/<id>/        the parts of a registered data set, never changed (app.storage.parts; with a bucket they lie
+there)
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from app.disk import LOOK_BYTES, Room
 from app.errors import InvalidRequest, too_large
 from app.formats.sealed import DataKey, create
 from app.ids import new_id
-from app.seals import Seals
+from app.storage.seals import Seals
 
 PARTS = "parts"
 SEALED = ".sealed"

@@ -1,4 +1,5 @@
-"""The keyed digests of a data set's units, as a published file (see app.objects): a later block is compared with it.
+"""The keyed digests of a data set's units, as a published file (see app.storage.objects): a later block is compared
+with it.
 
 It lies apart from the parts, because it outlives them: a unit that came back after its block was deleted would have a
 second budget.
@@ -9,15 +10,15 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from app import objects
 from app.contracts.blocks import UNITS
 from app.disk import sync
 from app.errors import NotFound, ServiceError
 from app.formats.damage import DataDamagedError
 from app.formats.sealed import Named
-from app.parts import DATASETS
-from app.seals import Seals
 from app.settings import Settings
+from app.storage import objects
+from app.storage.parts import DATASETS
+from app.storage.seals import Seals
 
 logger = logging.getLogger(__name__)
 

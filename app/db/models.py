@@ -348,7 +348,8 @@ class Job(Base):
 
 
 class ClaimTurn(Base):
-    """The last claim of a key's job on an owner's data. The next claim's turn depends on it (app.lifecycle.turns)."""
+    """The last claim of a key's job on an owner's data. The next claim's turn depends on it
+    (app.lifecycle.queue.turns)."""
 
     __tablename__ = "claim_turns"
     __table_args__ = (Index("ix_claim_turns_turn", "turn"), Index("ix_claim_turns_owner_start", "owner_start"))
@@ -374,7 +375,8 @@ class Attempt(Base):
     started_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]
     device: Mapped[str | None]  # "cpu" or "cuda", once it is ready
-    # The crew of its worker, and the GPUs of it that it holds while it runs (app.lifecycle.crews), by their indexes.
+    # The crew of its worker, and the GPUs of it that it holds while it runs (app.lifecycle.queue.crews), by their
+    # indexes.
     crew: Mapped[str | None]
     gpus: Mapped[tuple[int, ...] | None] = mapped_column(Documents(tuple[int, ...]))
 

@@ -25,4 +25,4 @@ class Worker(Base):
     sandbox: Mapped[dict[str, Any] | None]  # the isolation of its attempts
     skew_s: Mapped[float | None]  # how far its own clock is ahead of the database's
     devices: Mapped[list[Any] | None] = mapped_column(JSON(none_as_null=True))  # what it computes on
-    crew: Mapped[str | None]  # the workers that lend each other their GPUs (app.lifecycle.crews)
+    crew: Mapped[str | None]  # the workers that lend each other their GPUs (app.lifecycle.queue.crews)

@@ -1,4 +1,5 @@
-"""What the service asks of the process that reads data files, and what that answers: JSON on the pipe of app.sandbox,
+"""What the service asks of the process that reads data files, and what that answers: JSON on the pipe of
+app.sandbox.limited,
 these documents on both of its sides."""
 
 from __future__ import annotations

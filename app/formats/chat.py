@@ -104,7 +104,7 @@ class ChatTemplate:
 
 
 def tried(request: dict[str, Any]) -> dict[str, Any]:
-    """{"refused": why the template cannot be used, or ""}: for a process under limits. See app.sandbox.
+    """{"refused": why the template cannot be used, or ""}: for a process under limits. See app.sandbox.limited.
 
     Args:
         request: `template` and `config`, the paths of the folder's two files, "" for a missing one.

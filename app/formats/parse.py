@@ -1,4 +1,4 @@
-"""From a raw data file to checked, split, immutable parts. Runs in a helper process (app.sandbox).
+"""From a raw data file to checked, split, immutable parts. Runs in a helper process (app.sandbox.limited).
 
 file ── reader (csv, parquet, npz, jsonl, arrow) ── pieces ── checks ── features ── split ── train.arrow, holdout.arrow
 

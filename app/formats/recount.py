@@ -1,4 +1,4 @@
-"""Counts units and records of stored parts. Runs in a helper process (app.sandbox): a part may be large."""
+"""Counts units and records of stored parts. Runs in a helper process (app.sandbox.limited): a part may be large."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ chunk that is changed, moved, or taken from another file does not open; a file t
 whole file in another's place is found by whoever compares the content's hash.
 
 The data key is random and belongs to all files that are written together. It lies in each of them, wrapped by a key of
-the service (app.seals): to replace that key, only wraps are written anew. There are two places, so that the new wrap
-is on disk before the old one goes.
+the service (app.storage.seals): to replace that key, only wraps are written anew. There are two places, so that the new
+wrap is on disk before the old one goes.
 
 A file that arrives in pieces (`Pieces`) is encrypted by AES-256-CTR instead: its end may be anywhere, and its size is
 its content's. It is not authenticated; its hash is compared if its sender declared one.

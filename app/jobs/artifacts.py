@@ -11,12 +11,12 @@ from fastapi.responses import FileResponse
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Message, Receive, Scope, Send
 
-from app.bucket import DamagedError
 from app.db.engine import Database
 from app.db.models import Artifact
 from app.errors import Conflict
 from app.ids import now
-from app.objects import Objects
+from app.storage.bucket import DamagedError
+from app.storage.objects import Objects
 
 logger = logging.getLogger(__name__)
 READ_BYTES = 1 << 20

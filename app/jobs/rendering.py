@@ -20,7 +20,7 @@ from sqlalchemy import Row
 from app.admission.forecast import Quote
 from app.contracts.base import Epsilon
 from app.jobs.schemas import ChargedView, held_by, members, progress_of, shown_status, spent_by, tags_of
-from app.lifecycle.presence import GpuWorkers
+from app.lifecycle.queue.presence import GpuWorkers
 from app.privacy.prices import Units
 
 REMEMBERED = 2048  # some 4 KiB each

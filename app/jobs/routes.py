@@ -15,7 +15,6 @@ from fastapi.responses import FileResponse
 from sqlalchemy import ColumnElement, Row, and_
 from sqlalchemy.orm import Session
 
-from app import objects
 from app.admission.forecast import Forecast, Quote, SweepView
 from app.admission.request import Limits
 from app.admission.service import Admission
@@ -46,10 +45,11 @@ from app.jobs.stream import EventStream, follow
 from app.jobs.trials import TrialList, trials
 from app.keys.auth import CurrentKey, admitted, identified, require_some_key, token_in
 from app.keys.service import Caller, id_in
-from app.lifecycle.presence import GpuWorkers
+from app.lifecycle.queue.presence import GpuWorkers
 from app.lifecycle.states import FINISHED
 from app.pricing.service import PricingService
 from app.privacy.quoted import Quoted
+from app.storage import objects
 from app.web.answers import as_json
 from app.web.deps import Db, Gpus, RecordedHeads, ServiceSettings, database_of, get_pricing, gpus_of
 from app.web.examples import EVENT_STREAM

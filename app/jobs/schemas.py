@@ -18,7 +18,7 @@ from app.contracts.stored import Failure
 from app.db.models import Artifact, Attempt, Job, JobEvent, Metric
 from app.ids import now
 from app.jobs.trials import StudyView
-from app.lifecycle.presence import GpuWorkers
+from app.lifecycle.queue.presence import GpuWorkers
 from app.privacy.prices import Units
 
 JobLike = Job | Row[Any] | SimpleNamespace  # the ORM's object, or one with its columns

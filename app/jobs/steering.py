@@ -13,7 +13,7 @@ from app.errors import Conflict, Forbidden
 from app.grants import service as grants
 from app.ids import now
 from app.keys.service import Caller
-from app.ledger.heads import Heads
+from app.ledger.transparency.heads import Heads
 from app.lifecycle import marks, pausing
 from app.lifecycle.events import Requested
 from app.lifecycle.settle import settle, settlement_of

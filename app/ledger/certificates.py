@@ -3,11 +3,11 @@
     {"certificate": body, "signature": base64, "public_key": base64, "algorithm": "Ed25519", "envelope": DSSE envelope}
 
 The signature is over the canonical JSON of the body: sorted keys, no spaces, UTF-8. The envelope holds the same body
-and the delivered files' hashes for readers that are not this service (app.ledger.attestations); a body of version 1 has
-none. ε is the PLANNED one even if the job stopped early: a figure computed at the stopping time would be
+and the delivered files' hashes for readers that are not this service (app.ledger.transparency.attestations); a body of
+version 1 has none. ε is the PLANNED one even if the job stopped early: a figure computed at the stopping time would be
 no guarantee. The charged amounts stand beside it. `ledger` holds the newest signed checkpoint too, and proofs that the
-job's entries are in its tree (app.ledger.checkpoints). For a job on blocks of a data set it is a list of their ledgers:
-each was charged the same amounts, and no other was charged.
+job's entries are in its tree (app.ledger.transparency.checkpoints). For a job on blocks of a data set it is a list of
+their ledgers: each was charged the same amounts, and no other was charged.
 
 A job on public data gets no certificate: no privacy is claimed. Nor does a job that never started a private step: its
 hold was voided.
@@ -34,7 +34,6 @@ from app.db.models import Artifact, Certificate, Dataset, Job, JobEvent, LedgerC
 from app.errors import Conflict, NotFound, PrivacyError
 from app.hpo.stored import StoredStudy
 from app.ids import rfc3339, whole_second
-from app.ledger import attestations, checkpoints, notes, signatures
 from app.ledger.accounts import filter_for, find
 from app.ledger.blocks import held_on, label_of
 from app.ledger.certified import (
@@ -61,6 +60,7 @@ from app.ledger.certified import (
 from app.ledger.memos import Memo
 from app.ledger.repository import dataset_with_account
 from app.ledger.signing_keys import public_key
+from app.ledger.transparency import attestations, checkpoints, notes, signatures
 from app.privacy.canaries import Finding
 from app.privacy.mechanism import MechanismConfig
 from app.privacy.numerics import NumericsReport

@@ -18,7 +18,7 @@ from app.db.engine import Database
 from app.db.models import Account, LedgerCheck, table_of
 from app.db.upsert import insert_into
 from app.ids import now
-from app.ledger.heads import Heads, UnreadableHeadError
+from app.ledger.transparency.heads import Heads, UnreadableHeadError
 from app.ledger.verify import verify
 
 logger = logging.getLogger(__name__)

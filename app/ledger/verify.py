@@ -6,8 +6,9 @@ At the end: the account's row (balances, cap, head) against the last entry, and 
 the holds that name it, and the budget against the ε that it states.
 
 A chain that was rewritten or rolled back completely, with its row, is consistent. Kept heads and checkpoints reveal it:
-those that certificates and the relay have signed, and those outside the database (app.ledger.anchors). Each of them
-must be in the chain, and each signature must be valid. The tree over the entries is recomputed, with its stored tiles.
+those that certificates and the relay have signed, and those outside the database (app.ledger.transparency.anchors).
+Each of them must be in the chain, and each signature must be valid. The tree over the entries is recomputed, with its
+stored tiles.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from app.contracts.base import LARGEST_EPSILON
 from app.db.models import Account, LedgerEntry, LedgerTile, SubAccount
 from app.errors import InvalidRequest, NotFound
 from app.ledger.accounts import filter_for
-from app.ledger.anchors import Anchors, anchors
 from app.ledger.entries import COLUMNS, balance_of, content, genesis
-from app.ledger.heads import Head
 from app.ledger.memos import Balance, Balances, Memo
-from app.ledger.merkle import TILE, Frontier, leaf
+from app.ledger.transparency.anchors import Anchors, anchors
+from app.ledger.transparency.heads import Head
+from app.ledger.transparency.merkle import TILE, Frontier, leaf
 
 BATCH = 1000
 ROUNDING = 1e-9

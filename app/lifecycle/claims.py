@@ -31,7 +31,8 @@ Gone = Literal["lost", "lapsed", "crashed"]
 @dataclass(frozen=True)
 class Claim:
     """A worker's claim on a job. `attempt` is the fencing token: it grows with every claim. `traceparent` is where the
-    job's trace goes on, if it has one. `gpus` are those of its crew that the attempt holds (app.lifecycle.crews)."""
+    job's trace goes on, if it has one. `gpus` are those of its crew that the attempt holds
+    (app.lifecycle.queue.crews)."""
 
     job_id: str
     attempt: int

@@ -8,7 +8,7 @@ from sqlalchemy import select
 
 from app.db.engine import Database
 from app.db.models import Dataset
-from app.parts import Parts
+from app.storage.parts import Parts
 
 logger = logging.getLogger(__name__)
 LOOK_S = 60.0

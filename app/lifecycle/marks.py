@@ -1,8 +1,8 @@
 """What left a job's attempts, recorded outside the database: started steps, and released numbers.
 
 A backup of the database forgets what a job started and released since. The ledger's head does not tell, because the
-job's hold is in both. So each private job has a mark beside the heads (app.ledger.records), never restored with the
-database:
+job's hold is in both. So each private job has a mark beside the heads (app.ledger.transparency.records), never restored
+with the database:
 
     started steps, salts     on disk before an attempt may run them
     digested steps           on disk before a result of them leaves
@@ -33,8 +33,8 @@ from app.db.engine import Database
 from app.db.models import Block, Job, LedgerEntry, Metric
 from app.errors import TransientError, Unavailable
 from app.ledger.behind import refusal
-from app.ledger.heads import Heads, UnreadableHeadError
-from app.ledger.records import Record, Records, records_of
+from app.ledger.transparency.heads import Heads, UnreadableHeadError
+from app.ledger.transparency.records import Record, Records, records_of
 from app.lifecycle.events import Number
 from app.lifecycle.states import FINISHED, append_event, get_job
 from app.settings import Settings

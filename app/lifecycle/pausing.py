@@ -14,7 +14,7 @@ from __future__ import annotations
 from sqlalchemy.orm import Session
 
 from app.db.models import Job
-from app.lifecycle.crews import leave_queue
+from app.lifecycle.queue.crews import leave_queue
 from app.lifecycle.settle import waiting_for
 from app.lifecycle.states import append_event, notify
 

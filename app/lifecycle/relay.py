@@ -19,18 +19,19 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import BindParameter, bindparam, delete, exists, literal, select, union_all
 from sqlalchemy.orm import Session
 
-from app import logs, objects, tracing
+from app import logs, tracing
 from app.audit import chain, same_content
 from app.db.changes import Changes
 from app.db.engine import Database
 from app.db.models import Account, Job, Outbox, Prediction
 from app.errors import ServiceError, TransientError, Unavailable
-from app.ledger import behind, certificates, checkpoints
+from app.ledger import behind, certificates
 from app.ledger.blocks import held_on
 from app.ledger.checks import check_next
-from app.ledger.heads import Heads
 from app.ledger.signing_keys import publish, signing_key
-from app.ledger.witnesses import configured
+from app.ledger.transparency import checkpoints
+from app.ledger.transparency.heads import Heads
+from app.ledger.transparency.witnesses import configured
 from app.lifecycle import marks, spool, wakeups
 from app.lifecycle.marks import Marks
 from app.lifecycle.states import ACTIVE, append_event
@@ -40,6 +41,7 @@ from app.predictions import claims as predictions
 from app.repeat import in_thread, repeat
 from app.retention import service as retention
 from app.settings import Settings, get_settings
+from app.storage import objects
 from app.webhooks.delivery import Deliverer
 from app.webhooks.service import announce_checkpoint
 

@@ -26,14 +26,14 @@ from app.db.models import Account, Charge, Dataset, Job, LedgerCheck, LedgerEntr
 from app.errors import InvalidRequest, NotFound
 from app.ids import now
 from app.ledger import accounts, behind, blocks, joining, memos
-from app.ledger.heads import Head, Heads, UnreadableHeadError
+from app.ledger.transparency.heads import Head, Heads, UnreadableHeadError
 from app.lifecycle import studies
 from app.lifecycle.claims import give_back
 from app.lifecycle.marks import Mark, Marks, adopt_all, forgotten, unfinished
 from app.lifecycle.settle import NO_UNITS, settle, settlement_of
 from app.lifecycle.states import ACTIVE, FINISHED, IDLE, get_job
-from app.objects import Objects
 from app.privacy.prices import Units
+from app.storage.objects import Objects
 
 ACTOR = "restore"
 PREFIX = "restore_"  # of the job ids in these entries, which name no job of this database

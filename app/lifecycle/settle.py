@@ -29,8 +29,8 @@ from app.ids import whole_second
 from app.ledger import accounts, blocks, joining, memos
 from app.lifecycle import failures
 from app.lifecycle.coverage import started_training
-from app.lifecycle.crews import leave_queue
 from app.lifecycle.events import Ended
+from app.lifecycle.queue.crews import leave_queue
 from app.lifecycle.states import ACTIVE, IN_ORDER, IS_DUE, append_event, discard, notify, want_certificate
 from app.privacy.filters import filter_of
 from app.privacy.mechanism import MechanismConfig

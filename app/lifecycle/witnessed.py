@@ -10,8 +10,8 @@ from sqlalchemy import select
 from app.db.engine import Database
 from app.db.models import Account, Dataset
 from app.errors import TransientError
-from app.ledger.trees import contains
-from app.ledger.witnesses import Away, Witness
+from app.ledger.transparency.trees import contains
+from app.ledger.transparency.witnesses import Away, Witness
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ from app.privacy.plans import (
 )
 from app.privacy.prices import BasicSum, Compared, FinalRun, Largest, Price, StudyPrice, Units
 from app.privacy.questions import Answer, Asked, Question
-from app.sandbox import LimitedServer, busy
+from app.sandbox.limited import LimitedServer, busy
 from app.settings import Settings
 
 logger = logging.getLogger(__name__)

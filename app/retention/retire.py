@@ -24,7 +24,7 @@ from app.grants import service as grants
 from app.ids import now
 from app.keys.service import Caller
 from app.ledger import accounts, behind, joining
-from app.ledger.heads import Heads
+from app.ledger.transparency.heads import Heads
 from app.retention.service import mark_deleted, remove_content
 from app.settings import Settings
 

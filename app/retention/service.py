@@ -13,7 +13,6 @@ from datetime import datetime, timedelta
 from sqlalchemy import ColumnElement, and_, delete, func, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from app import parts
 from app.audit import record as audit
 from app.contracts.stored import PartFiles
 from app.datasets import readings, resumable, unit_files
@@ -27,6 +26,7 @@ from app.keys.service import Caller
 from app.ledger.accounts import RETIRED
 from app.lifecycle.states import FINISHED, discard, get_job
 from app.settings import Settings
+from app.storage import parts
 
 logger = logging.getLogger(__name__)
 AT_ONCE = 100  # deletions of one kind in one sweep

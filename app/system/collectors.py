@@ -22,7 +22,7 @@ from app.db.engine import Database
 from app.db.models import ApiKey, Attempt, DatasetReading, Job, Outbox, Prediction, Webhook, WebhookDelivery
 from app.lifecycle import measures
 from app.lifecycle.measures import BOUNDS, METRICS, SUM, Measures
-from app.lifecycle.presence import is_alive, workers
+from app.lifecycle.queue.presence import is_alive, workers
 from app.lifecycle.states import ACTIVE, NEEDS_GPU
 from app.lifecycle.sweeper import CLAIMABLE
 from app.settings import Settings

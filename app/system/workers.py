@@ -15,8 +15,8 @@ from app.db.clock import now_there
 from app.db.models import Job, Worker
 from app.grants.service import visible
 from app.keys.auth import CurrentKey
-from app.lifecycle import crews
-from app.lifecycle.presence import is_alive, workers
+from app.lifecycle.queue import crews
+from app.lifecycle.queue.presence import is_alive, workers
 from app.web.deps import Db, ServiceSettings
 
 router = APIRouter(prefix="/v1/workers", tags=["workers"])

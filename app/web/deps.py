@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, cast
 from fastapi import Depends, Request
 
 from app.db.engine import Database
-from app.ledger.heads import Heads
-from app.lifecycle.presence import GpuWorkers
+from app.ledger.transparency.heads import Heads
+from app.lifecycle.queue.presence import GpuWorkers
 from app.settings import Settings
 
 if TYPE_CHECKING:

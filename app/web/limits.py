@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.errors import InvalidRequest, RequestError, TooLarge, TooSlow
-from app.processes import give_memory_back
+from app.sandbox.processes import give_memory_back
 from app.settings import MIB, Settings
 from app.web import strict_json
 from app.web.headers import announces_body

@@ -36,15 +36,15 @@ def restore(
     """
     set_home(home)
     os.umask(PRIVATE)
-    from app import objects
     from app.db.engine import Database
     from app.errors import ServiceError
-    from app.ledger.heads import Heads
-    from app.ledger.witnesses import configured
+    from app.ledger.transparency.heads import Heads
+    from app.ledger.transparency.witnesses import configured
     from app.lifecycle import restore as restoring
     from app.lifecycle.marks import Marks, forgotten
     from app.lifecycle.witnessed import ahead
     from app.settings import Settings
+    from app.storage import objects
 
     settings = Settings()
     heads, db = Heads.of(settings), Database.of(settings)

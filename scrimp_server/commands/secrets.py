@@ -18,7 +18,7 @@ Name = Annotated[str, typer.Argument(help="api_key_pepper, session_key, data_hma
 @app.command("list")
 def list_(home: Home = None) -> None:
     """List each secret by a public name, with the older ones that are still kept."""
-    from app import rotation
+    from app.renewal import rotation
 
     for each in rotation.states(_settings(home)):
         kept = f"  (kept: {', '.join(each.older)})" if each.older else ""
@@ -28,7 +28,7 @@ def list_(home: Home = None) -> None:
 @app.command()
 def rotate(name: Name, home: Home = None) -> None:
     """Replace a secret. Then restart the service's processes, and finish."""
-    from app import rotation
+    from app.renewal import rotation
 
     done = _do(rotation.rotate, name, home)
     print(f"{name} is now {done.id}")
@@ -41,9 +41,9 @@ def rotate(name: Name, home: Home = None) -> None:
 @app.command()
 def seal(home: Home = None) -> None:
     """Seal what is stored of data sets in plaintext, from before SCRIMP_ENCRYPT_PARTS was on."""
-    from app import rotation
     from app.db.engine import Database
     from app.errors import ServiceError
+    from app.renewal import rotation
 
     settings = _settings(home)
     if not settings.encrypt_parts:
@@ -63,7 +63,7 @@ def seal(home: Home = None) -> None:
 @app.command()
 def finish(name: Name, home: Home = None) -> None:
     """Drop the older secrets that a rotation kept."""
-    from app import rotation
+    from app.renewal import rotation
 
     done = _do(rotation.finish, name, home)
     print(f"{name} is {done.id}" + (f", on top of {', '.join(done.older)}" if done.older else "; no older one is kept"))

@@ -11,7 +11,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from app.errors import TooManyRequests
-from app.processes import give_memory_back, use_few_arenas
+from app.sandbox.processes import give_memory_back, use_few_arenas
 from app.settings import Settings
 from app.web import places, problems
 from app.web.places import BodyPlaces

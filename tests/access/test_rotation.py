@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from app import rotation
 from app.datasets import hashes
 from app.datasets import service as datasets
 from app.db.engine import Database
@@ -20,6 +19,7 @@ from app.errors import Unavailable
 from app.keys import service as keys
 from app.ledger.signing_keys import public_key, signing_key
 from app.lifecycle.attempts import AttemptLog
+from app.renewal import rotation
 from app.secrets import NAMES, SecretError, load_secret, load_secrets, secret_id
 from app.settings import Settings
 from app.webhooks import encryption

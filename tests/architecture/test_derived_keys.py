@@ -16,12 +16,13 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from app import seals, secrets
+from app import secrets
 from app.datasets import hashes, service
 from app.formats import digests, sealed, units, users
 from app.keys import service as keys
 from app.keys import sessions
 from app.settings import Settings
+from app.storage import seals
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("app", "worker", "scrimp", "scrimp_server")
@@ -51,7 +52,7 @@ def record_digests(**of: bytes) -> digests.RecordDigests:
 Made = Callable[[bytes], Any]
 DERIVED: dict[str, list[Made]] = {
     "app/secrets.py at_epoch": [lambda secret: secrets.at_epoch(secret, "ep_1")],
-    "app/seals.py _wrapping": [seals._wrapping],
+    "app/storage/seals.py _wrapping": [seals._wrapping],
     "app/formats/sealed.py Header.key": [HEADER.key],
     "app/datasets/service.py content_keys.key": [
         lambda secret: service.content_keys([secret, THIRD]).split,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.system_calls import ABSENT, CALLS, NEWEST, table
+from app.sandbox.system_calls import ABSENT, CALLS, NEWEST, table
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "system-calls.md"
 HEADERS = {
@@ -41,7 +41,7 @@ def test_numbers_are_those_of_the_kernel_s_headers(machine: str) -> None:
 
 
 def test_the_page_shows_the_list() -> None:
-    """Write it with `python -m app.system_calls`."""
+    """Write it with `python -m app.sandbox.system_calls`."""
     assert "\n".join(table()) in PAGE.read_text()
 
 

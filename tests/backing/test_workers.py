@@ -9,7 +9,7 @@ from app.contracts.devices import Device
 from app.db.engine import Database
 from app.db.models import Worker
 from app.ids import now
-from app.lifecycle.presence import Presence
+from app.lifecycle.queue.presence import Presence
 from tests.conftest import Api
 from tests.e2e.conftest import until
 from tests.lifecycle.conftest import claimed

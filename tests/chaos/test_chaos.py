@@ -12,7 +12,7 @@ from sqlalchemy import select
 from app.db.engine import Database
 from app.db.models import LedgerEntry
 from app.ledger.checks import check
-from app.ledger.heads import Heads
+from app.ledger.transparency.heads import Heads
 from tests.chaos.invariants import dataset_faults, ledger_faults
 from tests.chaos.nightly import drawn, kinds
 from tests.chaos.report import Journal, Result, text

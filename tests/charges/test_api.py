@@ -10,7 +10,7 @@ import pytest
 from app.db.engine import Database
 from app.db.models import ApiKey, Dataset, Grant
 from app.ids import new_id, now
-from app.ledger.heads import Heads
+from app.ledger.transparency.heads import Heads
 from app.ledger.verify import verify
 from app.settings import Settings
 from tests.conftest import Api

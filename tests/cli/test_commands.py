@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 
 from app.audit.chain import seal
 from app.db.engine import Database
-from app.ledger.checkpoints import sign_due
 from app.ledger.checks import check_next
-from app.ledger.heads import Heads
 from app.ledger.signing_keys import public_key, publish, signing_key
+from app.ledger.transparency.checkpoints import sign_due
+from app.ledger.transparency.heads import Heads
 from app.settings import Settings
 from scrimp.cli import app, audit, predict
 from scrimp.cli.session import connection

@@ -13,7 +13,7 @@ from app.budgets import service as budgets
 from app.budgets.schemas import BudgetSetting
 from app.contracts.job_spec import JobSpec
 from app.jobs.labels import JobLabels, edit
-from app.ledger.heads import Heads
+from app.ledger.transparency.heads import Heads
 from tests.by_night import but
 from tests.dashboard.scene import Everything, Scene
 from tests.dashboard.test_browser import CONTRAST

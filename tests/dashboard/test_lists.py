@@ -20,7 +20,7 @@ from app.errors import NotFound
 from app.grants import service as grants
 from app.jobs.routes import page_of_jobs
 from app.keys.service import Caller, generation_of, still
-from app.lifecycle.presence import GpuWorkers
+from app.lifecycle.queue.presence import GpuWorkers
 from app.web.lists import EMPTY, KEEP_ALIVE, ListHub, Reader, changes_of, state_of
 from tests.dashboard.scene import Key, Scene
 

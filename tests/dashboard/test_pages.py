@@ -19,7 +19,7 @@ from app.ids import now
 from app.ledger import certificates
 from app.ledger.accounts import remaining_of
 from app.ledger.checks import check
-from app.ledger.heads import Heads
+from app.ledger.transparency.heads import Heads
 from app.web.headers import POLICIES
 from tests.dashboard.conftest import Browser, token_of
 from tests.dashboard.scene import SHA, XSS, Everything, Scene

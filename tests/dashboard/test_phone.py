@@ -9,7 +9,7 @@ import pytest
 
 from app.admission.service import Admission
 from app.contracts.job_spec import JobSpec
-from app.ledger.heads import Heads
+from app.ledger.transparency.heads import Heads
 from tests.dashboard.scene import Everything, Scene
 from tests.hpo.conftest import PlainPricing, study_spec
 

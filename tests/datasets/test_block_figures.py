@@ -9,7 +9,7 @@ from app.datasets.blocks import family
 from app.db.models import Dataset
 from app.keys.service import Caller
 from app.ledger import accounts, blocks
-from app.lifecycle.presence import GpuWorkers
+from app.lifecycle.queue.presence import GpuWorkers
 from tests.datasets.conftest import Api
 from tests.datasets.test_block_jobs import FULL, account, exhaust, grown, post, submit
 from tests.datasets.test_blocks import retire

@@ -13,12 +13,13 @@ from sqlalchemy import event, select
 from app.admission import hold
 from app.db.models import Account, Dataset, Job, LedgerCheck, SubAccount, SubAccountKey
 from app.ledger import accounts, blocks
-from app.ledger.heads import Heads
+from app.ledger.transparency.heads import Heads
 from app.ledger.verify import verify
-from app.lifecycle import fair, restore
+from app.lifecycle import restore
+from app.lifecycle.queue import fair
 from app.lifecycle.settle import settle, settlement_of
-from app.objects import of as objects_of
 from app.retention import service as retention
+from app.storage.objects import of as objects_of
 from tests.datasets.conftest import Api, spec
 from tests.datasets.test_blocks import append, grant, retire, rows
 from tests.factories import job_spec

@@ -18,7 +18,7 @@ from app.contracts.blocks import UNITS
 from app.datasets import blocks, hashes
 from app.db.models import Account, AuditEntry, Dataset, DatasetContent, LedgerEntry
 from app.errors import Unavailable
-from app.ledger.heads import Heads
+from app.ledger.transparency.heads import Heads
 from app.ledger.verify import verify
 from app.secrets import load_secrets
 from tests.datasets.conftest import CSV, PUBLIC, Api, MakeApi, private, spec

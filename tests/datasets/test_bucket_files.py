@@ -16,7 +16,7 @@ from app.datasets.bucket_files import Address, Found
 from app.datasets.reader import Reader
 from app.disk import Room
 from app.errors import InvalidRequest, Unavailable
-from app.s3 import client
+from app.storage.s3 import client
 from tests.datasets.conftest import CSV, Api, MakeApi, spec
 
 

@@ -8,14 +8,14 @@ from typing import Any
 import obstore
 import pytest
 
-from app import parts
 from app.datasets import quota, readings
 from app.datasets.reader import Reader
 from app.db.models import Dataset, DatasetReading
 from app.ids import now
 from app.lifecycle.copies import drop_deleted
-from app.parts import InBucket
-from app.s3 import client
+from app.storage import parts
+from app.storage.parts import InBucket
+from app.storage.s3 import client
 from tests.datasets.conftest import CSV, Api, MakeApi, spec
 
 

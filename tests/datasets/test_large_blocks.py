@@ -12,9 +12,9 @@ from sqlalchemy import func, select
 from app.datasets import blocks
 from app.datasets.reader import Reader
 from app.db.models import Account, AuditEntry, Dataset, DatasetContent, DatasetReading, LedgerEntry
-from app.ledger.heads import Heads
+from app.ledger.transparency.heads import Heads
 from app.ledger.verify import verify
-from app.s3 import client
+from app.storage.s3 import client
 from tests.datasets.conftest import Api, MakeApi, spec
 from tests.datasets.test_blocks import append, rows
 from tests.datasets.test_resumable import whole

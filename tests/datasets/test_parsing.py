@@ -9,8 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app import sandbox
-from app.confinement import Policy
 from app.datasets.parsing import RECOUNTER, Parsers
 from app.formats.asked import PartCount, PartCounts, RecountRequest, SealedPart
 from app.formats.damage import DataDamagedError
@@ -19,7 +17,9 @@ from app.formats.part_files import save_part
 from app.formats.recount import recount
 from app.formats.sealed import WRAP_BYTES, DataKey
 from app.formats.stored import StoredPart
-from app.sandbox import HelperProcess
+from app.sandbox import limited as sandbox
+from app.sandbox.confinement import Policy
+from app.sandbox.limited import HelperProcess
 from app.settings import Settings
 from tests.datasets.conftest import CSV, Api, spec
 from worker.attempt.sandbox import probe

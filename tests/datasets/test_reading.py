@@ -22,7 +22,7 @@ from app.errors import InvalidRequest
 from app.ids import now
 from app.lifecycle.sweeper import expire_all_leases
 from app.retention import service as retention
-from app.sandbox import Watch
+from app.sandbox.limited import Watch
 from app.settings import Settings
 from scrimp.client import Client
 from scrimp.errors import InvalidRequest as Refused

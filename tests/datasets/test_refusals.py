@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
-from app import parts
 from app.datasets import service, storage
 from app.db.models import Account, Dataset
+from app.storage import parts
 from tests.datasets.conftest import CSV, MIB, PUBLIC, Api, MakeApi, private, spec
 
 CAP = {"epsilon": 4.0, "delta": 1e-5}

@@ -11,7 +11,7 @@ from sqlalchemy import select
 from app.admission import hold
 from app.db.models import Account, LedgerEntry
 from app.ledger import joining
-from app.ledger.heads import Heads
+from app.ledger.transparency.heads import Heads
 from app.ledger.verify import verify
 from tests.datasets.conftest import CSV, PUBLIC, Api, private, spec
 from tests.datasets.test_refusals import DIFFERENT, REORDERED

@@ -10,7 +10,7 @@ from app.datasets.reader import Reader
 from app.formats.part_files import load_part
 from app.formats.sealed import header_of
 from app.formats.stored import StoredPart
-from app.seals import Seals
+from app.storage.seals import Seals
 from tests.datasets.conftest import CSV, Api, MakeApi, private, spec
 from tests.datasets.test_blocks import append, rows
 from tests.datasets.test_refusals import OTHER, REORDERED

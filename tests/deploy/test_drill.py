@@ -18,17 +18,18 @@ from types import SimpleNamespace
 import psycopg
 import pytest
 
-from app import objects, parts, rotation
 from app.db.engine import Database
 from app.db.migrate import upgrade
 from app.db.models import Dataset
 from app.formats.part_files import load_part
 from app.formats.sealed import MAGIC
-from app.ledger.heads import Heads
+from app.ledger.transparency.heads import Heads
 from app.lifecycle import restore
-from app.seals import KeyMissing, Seals
+from app.renewal import rotation
 from app.secrets import ensure_secrets, load_secret, load_secrets, secret_id, write_private
 from app.settings import Settings
+from app.storage import objects, parts
+from app.storage.seals import KeyMissing, Seals
 from tests import servers
 from tests.datasets.conftest import CSV, spec
 from tests.factories import add_dataset
@@ -156,7 +157,7 @@ def test_a_sealed_home(folder: Path) -> None:
 
 AWS = """#!{python}
 import sys, obstore
-from app.s3 import client
+from app.storage.s3 import client
 source, target = map(client, sys.argv[3:5])
 assert sys.argv[1:3] == ["s3", "sync"]
 for some in obstore.list(source):

@@ -12,7 +12,7 @@ import pytest
 
 from app.db.engine import Database
 from app.db.models import Job
-from app.ledger.heads import Heads
+from app.ledger.transparency.heads import Heads
 from app.secrets import NAMES, at_epoch, load_secret, secret_id
 from app.settings import Settings
 from tests.dashboard.conftest import token_of

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from app.errors import InvalidRequest, LimitError
-from app.sandbox import run_limited
+from app.sandbox.limited import run_limited
 from tests.formats.files import KEYS, TEXT, number_rows, parsed, spec, write
 
 MIB = 2**20

@@ -14,7 +14,7 @@ from app.contracts.job_spec import JobSpec
 from app.db.engine import Database
 from app.db.models import Account, Job
 from app.keys.service import Caller
-from app.ledger.heads import Heads
+from app.ledger.transparency.heads import Heads
 from app.ledger.verify import verify
 from app.lifecycle.attempt_records import Delivered
 from app.lifecycle.attempts import AttemptLog

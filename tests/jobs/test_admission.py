@@ -35,7 +35,7 @@ from app.grants import service as grants
 from app.ids import now
 from app.keys.service import Caller, create
 from app.ledger import accounts, behind
-from app.ledger.heads import Head
+from app.ledger.transparency.heads import Head
 from app.privacy.pricing import price
 from tests.factories import add_dataset, job_spec, share
 

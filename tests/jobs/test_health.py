@@ -10,7 +10,7 @@ import pytest
 
 from app.contracts.sandbox import Sandbox
 from app.db.engine import Database
-from app.lifecycle.presence import Presence
+from app.lifecycle.queue.presence import Presence
 from app.settings import Settings
 from app.system import health
 

@@ -15,7 +15,7 @@ from app.db.models import JobEvent
 from app.errors import InvalidRequest
 from app.jobs.schemas import Quote
 from app.keys.service import Caller
-from app.ledger.heads import Heads
+from app.ledger.transparency.heads import Heads
 from app.lifecycle.attempts import Delivered
 from app.pricing.service import PricingService
 from tests.datasets.conftest import Api, api, make_api, spec

@@ -19,7 +19,7 @@ from app.jobs.rendering import job_json, page_json
 from app.jobs.schemas import JobView
 from app.keys.service import Caller
 from app.ledger import accounts
-from app.lifecycle.presence import GpuWorkers
+from app.lifecycle.queue.presence import GpuWorkers
 from app.privacy.prices import Price
 from app.privacy.pricing import price
 from tests.factories import add_dataset, add_key, admit, job_spec

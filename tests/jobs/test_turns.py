@@ -10,7 +10,7 @@ import pytest
 
 from app.errors import LimitError
 from app.pricing.turns import EXPENSIVE_S, FairTurns, Ticket
-from app.sandbox import busy
+from app.sandbox.limited import busy
 
 KEYS = "abcdefgh"
 

@@ -21,8 +21,9 @@ from app.db.models import Certificate, Job
 from app.grants import service as grants
 from app.jobs import steering
 from app.keys.service import Caller
-from app.ledger import certificates, checkpoints
-from app.ledger.heads import Heads
+from app.ledger import certificates
+from app.ledger.transparency import checkpoints
+from app.ledger.transparency.heads import Heads
 from app.lifecycle.attempts import AttemptLog, Delivered
 from app.lifecycle.events import Number, Part
 from app.pricing.service import PricingService

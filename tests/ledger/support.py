@@ -17,9 +17,10 @@ from app.contracts.job_spec import JobSpec
 from app.db.engine import Database
 from app.db.models import Account, ApiKey, Dataset, Job, table_of
 from app.ids import new_id, now
-from app.ledger import accounts, attestations, certificates
-from app.ledger.attestations import Statement
+from app.ledger import accounts, certificates
 from app.ledger.entries import balance_of
+from app.ledger.transparency import attestations
+from app.ledger.transparency.attestations import Statement
 from app.ledger.verify import Verification, verify
 from app.privacy.mechanism import MechanismConfig
 from tests.factories import job_spec, share

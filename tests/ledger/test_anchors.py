@@ -15,10 +15,11 @@ from sqlalchemy import select, text
 from app.db.engine import Database
 from app.db.models import Account, Certificate, LedgerCheck, LedgerCheckpoint, LedgerEntry
 from app.errors import Conflict
-from app.ledger import attestations, behind, certificates, checks, signing_keys
-from app.ledger.checkpoints import sign_due
+from app.ledger import behind, certificates, checks, signing_keys
 from app.ledger.entries import balance_of
-from app.ledger.heads import Heads
+from app.ledger.transparency import attestations
+from app.ledger.transparency.checkpoints import sign_due
+from app.ledger.transparency.heads import Heads
 from app.ledger.verify import Verification, verify
 from app.settings import Settings
 from app.system import health

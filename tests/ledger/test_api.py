@@ -17,7 +17,7 @@ from app.db.models import Dataset, LedgerCheck
 from app.ids import now
 from app.keys import service as keys
 from app.ledger import checks
-from app.ledger.heads import Heads
+from app.ledger.transparency.heads import Heads
 from app.main import create_app
 from app.secrets import ensure_secrets, load_secret
 from app.settings import Settings

@@ -17,9 +17,10 @@ from typer.testing import CliRunner
 
 from app.db.engine import Database
 from app.db.models import Artifact
-from app.ledger import attestations, certificates, signatures
-from app.ledger.attestations import Statement
+from app.ledger import certificates
 from app.ledger.signing_keys import public_key
+from app.ledger.transparency import attestations, signatures
+from app.ledger.transparency.attestations import Statement
 from scrimp.cli import app
 from scrimp.recompute import recompute
 from scrimp.signatures import is_authentic, problem_of

@@ -13,7 +13,7 @@ from app.charges.schemas import ChargeRequest
 from app.db.engine import Database
 from app.errors import BudgetError, Conflict
 from app.keys.service import Caller
-from app.ledger.heads import Heads
+from app.ledger.transparency.heads import Heads
 from app.pricing.service import PricingService
 from app.settings import Settings
 from tests.ledger.support import OWNER, balances, check, open_ledger

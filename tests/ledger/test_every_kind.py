@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from app.contracts.filters import FILTERS
 from app.ledger import signing_keys
 from app.ledger.certified import Body
-from app.ledger.heads import Heads
+from app.ledger.transparency.heads import Heads
 from app.lifecycle.events import ReleasedBy
 from scrimp.explain import explained
 from scrimp.recompute import body_of, recompute

@@ -15,8 +15,8 @@ from app.errors import TransientError, Unavailable
 from app.folder import Folder
 from app.ids import now
 from app.ledger import behind
-from app.ledger.heads import Balance, Head, Heads, UnreadableHeadError
-from app.ledger.records import InBucket, Record
+from app.ledger.transparency.heads import Balance, Head, Heads, UnreadableHeadError
+from app.ledger.transparency.records import InBucket, Record
 from tests import servers
 from tests.ledger.support import a_history, hold, open_ledger, post
 

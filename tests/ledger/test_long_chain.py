@@ -22,10 +22,10 @@ from app.chain import digest
 from app.db.engine import Database
 from app.db.models import LedgerCheckpoint, LedgerEntry, table_of
 from app.ledger import accounts, behind, signing_keys
-from app.ledger.checkpoints import sign_due
 from app.ledger.entries import COLUMNS, content
-from app.ledger.heads import Head, Heads
 from app.ledger.memos import HeldFor
+from app.ledger.transparency.checkpoints import sign_due
+from app.ledger.transparency.heads import Head, Heads
 from app.ledger.verify import Verification, verify
 from tests.by_night import but
 from tests.chaos.tamper import ENTRIES, roll_back, rows_of, set_account

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from app.ledger import notes
-from app.ledger.attestations import NotAuthentic
-from app.ledger.merkle import TILE, Frontier, Tree, leaf
+from app.ledger.transparency import notes
+from app.ledger.transparency.attestations import NotAuthentic
+from app.ledger.transparency.merkle import TILE, Frontier, Tree, leaf
 from scrimp.transparency import COSIGNATURE, Key, Note, NotProven, follows, includes, root_of, signed_bytes
 
 # The tests of Certificate Transparency's reference implementation: eight leaves, and the roots of 1 … 8 of them.

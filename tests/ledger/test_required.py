@@ -14,9 +14,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from typer.testing import CliRunner
 
 from app.db.engine import Database
-from app.ledger import checkpoints
-from app.ledger.heads import Heads
 from app.ledger.schemas import ProofView
+from app.ledger.transparency import checkpoints
+from app.ledger.transparency.heads import Heads
 from scrimp.cli import app
 from scrimp.signatures import problem_of
 from scrimp.transparency import COSIGNATURE, Key, Note

@@ -17,11 +17,12 @@ from app.budgets import service as budgets
 from app.chain import digest
 from app.db.engine import Database
 from app.db.models import Account
-from app.ledger import accounts, checkpoints, joining, notes, repository
+from app.ledger import accounts, joining, repository
 from app.ledger.accounts import filter_for
-from app.ledger.heads import Heads
 from app.ledger.schemas import EntryView
 from app.ledger.signing_keys import public_key
+from app.ledger.transparency import checkpoints, notes
+from app.ledger.transparency.heads import Heads
 from scrimp.cli import app
 from scrimp.errors import ScrimpError
 from scrimp.models import LedgerEntry

@@ -26,12 +26,13 @@ from app.db.engine import Database
 from app.db.models import Account, LedgerCheckpoint, LedgerEntry
 from app.errors import Conflict, TransientError
 from app.keys import service as keys
-from app.ledger import accounts, behind, checkpoints, notes, signing_keys, witnesses
+from app.ledger import accounts, behind, signing_keys
 from app.ledger.entries import COLUMNS, content, digest, genesis
-from app.ledger.heads import Heads
-from app.ledger.merkle import Frontier, Tree, leaf
+from app.ledger.transparency import checkpoints, notes, witnesses
+from app.ledger.transparency.heads import Heads
+from app.ledger.transparency.merkle import Frontier, Tree, leaf
 from app.lifecycle import witnessed
-from app.lifecycle.fair import claim_next
+from app.lifecycle.queue.fair import claim_next
 from app.main import create_app
 from app.secrets import load_secret
 from app.settings import Settings

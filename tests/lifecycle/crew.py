@@ -13,9 +13,9 @@ from app.db.engine import Database
 from app.db.models import Attempt, Job
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.claims import Claim
-from app.lifecycle.crews import Member, release
-from app.lifecycle.fair import claim_next
-from app.lifecycle.presence import Presence
+from app.lifecycle.queue.crews import Member, release
+from app.lifecycle.queue.fair import claim_next
+from app.lifecycle.queue.presence import Presence
 from app.lifecycle.states import ACTIVE
 from tests.factories import AT_ONCE
 from tests.lifecycle.test_fair import BOTH, NO_RECORDS

@@ -17,7 +17,7 @@ from app.ledger.signing_keys import publish, signing_key
 from app.ledger.verify import verify
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.cadence import Cadence
-from app.lifecycle.presence import GpuWorkers
+from app.lifecycle.queue.presence import GpuWorkers
 from app.lifecycle.sweeper import expire_all_leases, reap_expired
 from app.settings import Settings
 from tests.factories import add_dataset, numerics, release

@@ -17,7 +17,7 @@ from app.db.skew import skew_s
 from app.lifecycle import claims
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.claims import claim
-from app.lifecycle.presence import Presence
+from app.lifecycle.queue.presence import Presence
 from app.lifecycle.sweeper import expire_all_leases, reap_expired
 from app.lifecycle.wakeups import unclaimed
 from app.settings import Settings

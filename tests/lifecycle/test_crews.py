@@ -15,9 +15,9 @@ from app.db.engine import Database
 from app.db.models import Job, Outbox, Worker
 from app.jobs import steering
 from app.keys.service import Caller
-from app.lifecycle import crews
-from app.lifecycle.crews import Place, Pool
-from app.lifecycle.presence import GpuWorkers
+from app.lifecycle.queue import crews
+from app.lifecycle.queue.crews import Place, Pool
+from app.lifecycle.queue.presence import GpuWorkers
 from app.lifecycle.states import get_job
 from app.lifecycle.sweeper import expire_all_leases, reap_expired
 from tests.by_night import but

@@ -15,8 +15,8 @@ from app.jobs.repository import PARTS
 from app.jobs.schemas import AttemptView, JobView
 from app.ledger.signing_keys import signing_key
 from app.lifecycle.cadence import Cadence
-from app.lifecycle.fair import claim_next
-from app.lifecycle.presence import GpuWorkers, Presence
+from app.lifecycle.queue.fair import claim_next
+from app.lifecycle.queue.presence import GpuWorkers, Presence
 from app.lifecycle.relay import Relay
 from app.lifecycle.settle import settle, settlement_of
 from app.lifecycle.states import get_job

@@ -15,12 +15,12 @@ from sqlalchemy import update
 from app.db.engine import Database
 from app.db.models import ApiKey, ClaimTurn, Job
 from app.ledger.behind import record
-from app.ledger.heads import Heads
+from app.ledger.transparency.heads import Heads
 from app.lifecycle.attempts import AttemptLog
-from app.lifecycle.fair import Candidate, Chosen, claim_next, fairest
+from app.lifecycle.queue.fair import Candidate, Chosen, claim_next, fairest
+from app.lifecycle.queue.turns import Pair, Turn, Turns
 from app.lifecycle.settle import settle, settlement_of
 from app.lifecycle.states import get_job
-from app.lifecycle.turns import Pair, Turn, Turns
 from tests.factories import add_dataset, add_key, numerics
 from tests.lifecycle.conftest import Submit
 from tests.lifecycle.conftest import claimed as claimed_again
@@ -205,7 +205,7 @@ def test_a_key_at_its_limit_blocks_nobody(db: Database, submit: Submit) -> None:
 def test_a_job_that_another_worker_took_in_between_is_passed_over(
     db: Database, submit: Submit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from app.lifecycle import fair
+    from app.lifecycle.queue import fair
 
     dataset = add_dataset(db)
     first, second = submit(dataset, **CHEAP), submit(dataset, **CHEAP)

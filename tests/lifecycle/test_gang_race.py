@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from app.db.engine import Database
-from app.lifecycle import fair
 from app.lifecycle.claims import Claim
-from app.lifecycle.crews import Member, place_of
+from app.lifecycle.queue import fair
+from app.lifecycle.queue.crews import Member, place_of
 from tests.factories import add_dataset, add_key
 from tests.lifecycle.conftest import Submit
 from tests.lifecycle.crew import LEASE_S, crew_of, gpu, in_use

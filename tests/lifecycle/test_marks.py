@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from app import objects
 from app.db.models import Block, Metric
 from app.errors import TransientError
 from app.ids import new_id
@@ -20,6 +19,7 @@ from app.lifecycle.cadence import Cadence
 from app.lifecycle.marks import REWOUND, Marks, forgotten, name_of, sweep
 from app.lifecycle.restore import post
 from app.lifecycle.sweeper import expire_all_leases, reap_expired
+from app.storage import objects
 from tests.factories import AT_ONCE, add_dataset, job_spec, release
 from tests.lifecycle.conftest import claimed, job_row
 from tests.lifecycle.test_restore import CAP, World, scrimp_restore, world

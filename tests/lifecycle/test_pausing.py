@@ -19,7 +19,7 @@ from app.jobs.schemas import JobView
 from app.keys.service import Caller
 from app.ledger.verify import verify
 from app.lifecycle.claims import claim
-from app.lifecycle.presence import GpuWorkers
+from app.lifecycle.queue.presence import GpuWorkers
 from app.lifecycle.sweeper import PAST, expire_all_leases, reap_expired
 from app.lifecycle.wakeups import unclaimed
 from app.settings import Settings

@@ -18,8 +18,8 @@ from app.ledger.signing_keys import signing_key
 from app.lifecycle.attempt_records import Delivered
 from app.lifecycle.relay import SWEPT, Relay
 from app.lifecycle.wakeups import WakeUp
-from app.objects import Folder
 from app.settings import Settings
+from app.storage.objects import Folder
 from tests.lifecycle.conftest import Submit, claimed, job_row
 
 

@@ -15,20 +15,20 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from app import objects
 from app.db.engine import Database
 from app.db.models import Account, Dataset, DatasetContent, Job
 from app.errors import PrivacyError
 from app.keys import service as keys
 from app.ledger import behind
-from app.ledger.heads import Heads
+from app.ledger.transparency.heads import Heads
 from app.ledger.verify import verify
 from app.lifecycle import restore
-from app.lifecycle.fair import claim_next
+from app.lifecycle.queue.fair import claim_next
 from app.main import create_app
 from app.privacy.prices import Units
 from app.secrets import at_epoch, load_secret
 from app.settings import Settings
+from app.storage import objects
 from app.system import health
 from tests import processes, servers
 from tests.factories import add_dataset, job_spec

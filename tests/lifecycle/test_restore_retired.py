@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from app import objects
 from app.db.models import Dataset
 from app.ledger import accounts
 from app.ledger.verify import verify
 from app.lifecycle import restore
 from app.privacy.prices import Units
+from app.storage import objects
 from tests.factories import add_dataset
 from tests.lifecycle.test_restore import CAP, World, world
 

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from app import resealing, rotation
 from app.db.engine import Database
 from app.formats.sealed import header_of
 from app.keys import service as keys
 from app.main import create_app
+from app.renewal import resealing, rotation
 from app.secrets import load_secret, secret_id, write_private
 from app.settings import Settings
 from tests.datasets.test_sealed_home import traces as numbers

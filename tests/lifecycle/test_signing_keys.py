@@ -9,8 +9,8 @@ import threading
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from app.db.engine import Database
-from app.ledger.signatures import holds, sign
 from app.ledger.signing_keys import publish, signing_key
+from app.ledger.transparency.signatures import holds, sign
 from app.lifecycle.relay import Relay
 from app.settings import Settings
 from tests.conftest import Api

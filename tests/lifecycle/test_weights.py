@@ -11,8 +11,8 @@ from sqlalchemy.exc import IntegrityError
 
 from app.db.engine import Database
 from app.db.models import ApiKey, ClaimTurn, Job, table_of
-from app.lifecycle.fair import Candidate, claim_next, fairest
-from app.lifecycle.turns import Pair, Turn, Turns
+from app.lifecycle.queue.fair import Candidate, claim_next, fairest
+from app.lifecycle.queue.turns import Pair, Turn, Turns
 from tests.factories import add_dataset, add_key
 from tests.lifecycle.conftest import Submit
 from tests.lifecycle.test_fair import BOTH, CHEAP, NO_RECORDS

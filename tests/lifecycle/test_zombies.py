@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from app import objects
 from app.db.engine import Database
 from app.ledger.behind import MARKER
 from app.lifecycle.attempt_records import Begun, Delivered
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.sweeper import expire_all_leases, reap_expired
-from app.objects import Folder
 from app.settings import Settings
+from app.storage import objects
+from app.storage.objects import Folder
 from tests.lifecycle.conftest import Submit, claimed, job_row
 from worker.attempt.folders import clear, output_folder
 from worker.attempt.fork_server import ForkServer, Process

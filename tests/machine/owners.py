@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from app import objects
 from app.budgets import service as budgets
 from app.budgets.schemas import BudgetSetting
 from app.charges import service as charges
@@ -16,6 +15,7 @@ from app.ledger.schemas import CapChange
 from app.lifecycle import restore
 from app.privacy.prices import Units
 from app.retention.retire import retire_block
+from app.storage import objects
 from tests.machine import model
 from tests.machine.machine import Divergence, Machine, caller
 from tests.machine.model import BEHIND, BUDGET, CLOSED, ZERO, Pair

@@ -12,11 +12,11 @@ from sqlalchemy import event, update
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
-from app import objects
 from app.db.models import Account, Dataset, LedgerEntry
 from app.ledger import accounts, budgets
 from app.lifecycle import restore
 from app.retention.retire import retire_block
+from app.storage import objects
 from tests.by_night import but
 from tests.conftest import BACKINGS
 from tests.machine import histories, nightly

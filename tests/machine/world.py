@@ -24,7 +24,7 @@ from app.errors import LimitError
 from app.ids import now
 from app.keys.service import Caller
 from app.ledger import accounts, behind, budgets
-from app.ledger.heads import Heads
+from app.ledger.transparency.heads import Heads
 from app.lifecycle import claims
 from app.lifecycle.sweeper import PAST
 from app.privacy import claims as claim_prices

@@ -22,7 +22,7 @@ from sqlalchemy.exc import DatabaseError
 from app.db.engine import Database, make_engine
 from app.db.migrate import SCRIPTS, current_revision, head_revision, is_current, migration_connection, upgrade
 from app.db.models import Base
-from app.ledger.anchors import Anchors
+from app.ledger.transparency.anchors import Anchors
 from tests import servers
 from tests.by_night import ON_SQLITE_BY_DAY
 from tests.conftest import BACKINGS, GUARD

@@ -62,9 +62,9 @@ SHARES = {
     "app/privacy/pricing.py": 3,
     "app/privacy/mechanism.py": 3,
     "app/privacy/releases.py": 2,
-    "app/ledger/merkle.py": 2,
-    "app/ledger/heads.py": 2,
-    "app/ledger/anchors.py": 2,
+    "app/ledger/transparency/merkle.py": 2,
+    "app/ledger/transparency/heads.py": 2,
+    "app/ledger/transparency/anchors.py": 2,
     "app/ledger/behind.py": 2,
     "app/ledger/joining.py": 2,
 }

@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 
-from app import sandbox as limited
-from app.confinement import Policy
 from app.datasets.parsing import PARSER, Parsers
 from app.errors import BudgetError, Conflict, InvalidRequest, LimitError, ServiceError
 from app.formats.asked import ParseRequest
-from app.sandbox import Fresh, HelperProcess, LimitedServer, run_limited
+from app.sandbox import limited
+from app.sandbox.confinement import Policy
+from app.sandbox.limited import Fresh, HelperProcess, LimitedServer, run_limited
 from app.settings import Settings
 from tests.formats import files
 
@@ -179,7 +179,7 @@ def test_a_process_outlives_the_thread_that_asked_for_it(server: LimitedServer) 
 def test_it_dies_with_its_parent(tmp_path: Path, how: signal.Signals) -> None:
     mark = tmp_path / "pid"
     code = (
-        "import threading; from app.sandbox import run_limited\n"
+        "import threading; from app.sandbox.limited import run_limited\n"
         "from tests.warm import WIDE\n"
         f"t = threading.Thread(target=run_limited, args=('{TARGETS}:sleep', {{'mark': {str(mark)!r}}}),"
         " kwargs={'memory_bytes': 2**29, 'time_s': 600, 'files': WIDE})\n"
@@ -198,7 +198,7 @@ def test_it_dies_with_its_parent(tmp_path: Path, how: signal.Signals) -> None:
 
 def test_a_helper_whose_parent_is_already_gone_does_not_start() -> None:
     settings = '{"parent": 1, "memory_bytes": 1000000000, "cpu_s": null, "preload": []}'
-    assert subprocess.run([sys.executable, "-m", "app.sandbox", "0", settings], check=False).returncode == 1
+    assert subprocess.run([sys.executable, "-m", "app.sandbox.limited", "0", settings], check=False).returncode == 1
 
 
 def test_a_server_keeps_its_process_warm(server: LimitedServer) -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from app import bucket as buckets
-from app.bucket import Bucket, DamagedError
 from app.errors import NotFound, PrivacyError, Unavailable
 from app.folder import Folder
-from app.objects import Objects
+from app.storage import bucket as buckets
+from app.storage.bucket import Bucket, DamagedError
+from app.storage.objects import Objects
 from tests.servers import s3
 
 KEY = "jobs/job_a/attempt-1/model.safetensors"

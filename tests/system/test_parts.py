@@ -13,8 +13,6 @@ import numpy as np
 import obstore
 import pytest
 
-from app import bucket as buckets
-from app.bucket import Bucket
 from app.contracts.stored import PartFiles, StoredFile
 from app.errors import PrivacyError, StorageFull
 from app.formats.asked import WrittenFile, WrittenParts
@@ -24,11 +22,13 @@ from app.formats.layout import Index, index_path
 from app.formats.part_files import load_part, save_part
 from app.formats.sealed import header_of
 from app.formats.stored import StoredPart
-from app.part_cache import PartCache
-from app.parts import InBucket, InFolder, Published
-from app.seals import Seals
 from app.secrets import ensure_secrets, write_private
 from app.settings import Settings
+from app.storage import bucket as buckets
+from app.storage.bucket import Bucket
+from app.storage.cache import PartCache
+from app.storage.parts import InBucket, InFolder, Published
+from app.storage.seals import Seals
 
 
 @pytest.fixture
@@ -167,9 +167,9 @@ def test_a_part_that_changed_before_its_upload_is_not_published(world: World, ad
 
 
 def test_a_large_part_arrives_in_pieces(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.bucket.ONE_PUT_BYTES", 2**20)
-    monkeypatch.setattr("app.bucket.FEWEST_PIECE_BYTES", 5 * 2**20)
-    monkeypatch.setattr("app.bucket.RANGE_BYTES", 2**20)
+    monkeypatch.setattr("app.storage.bucket.ONE_PUT_BYTES", 2**20)
+    monkeypatch.setattr("app.storage.bucket.FEWEST_PIECE_BYTES", 5 * 2**20)
+    monkeypatch.setattr("app.storage.bucket.RANGE_BYTES", 2**20)
     made = world.publish("ds_a", rows=20_000)
     path, digest = row(made)
     assert made.rows.all[0].bytes > 7 * 2**20

@@ -6,8 +6,8 @@ import errno
 import platform
 from collections.abc import Sequence
 
-from app import kernel
-from app.kernel import ALLOW, EQUAL, ERRNO, FIRST_ARGUMENT, LOAD, NR, RETURN, step, when
+from app.sandbox import kernel
+from app.sandbox.kernel import ALLOW, EQUAL, ERRNO, FIRST_ARGUMENT, LOAD, NR, RETURN, step, when
 
 # unshare, setns, mount, umount2, pivot_root
 REFUSED = {"x86_64": (272, 308, 165, 166, 155), "aarch64": (97, 268, 40, 39, 41)}

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from app import confinement
 from app.contracts.sandbox import Sandbox
 from app.db.models import Worker
+from app.sandbox import confinement
 from app.settings import Settings
 from tests.conftest import Api
 from tests.processes import alive, until
@@ -247,7 +247,7 @@ def test_this_kernel_offers_what_it_is_taken_for(on: Sandbox) -> None:
 
 NESTED = """
 import os, sys
-from app import confinement
+from app.sandbox import confinement
 from tests.worker import standins
 from worker.attempt import sandbox
 kind, user = sys.argv[1], int(sys.argv[2])
@@ -275,7 +275,7 @@ def test_what_is_not_offered_is_said_to_be_off_and_sockets_are_refused_instead(m
 
 THREADED = """
 import threading
-from app import confinement
+from app.sandbox import confinement
 from worker.attempt import sandbox
 threading.Thread(target=threading.Event().wait, daemon=True).start()
 try:
@@ -347,7 +347,7 @@ def test_a_group_whose_other_ranks_still_die_is_removed(tmp_path: Path, monkeypa
 
 
 def test_the_workers_say_what_is_on(api: Api, on: Sandbox) -> None:
-    from app.lifecycle.presence import Presence
+    from app.lifecycle.queue.presence import Presence
 
     db = api.client.app.state.db  # type: ignore[attr-defined]
     Presence(db, "h", 1, 5.0, on).beat()

@@ -33,7 +33,7 @@ HOSTILE = f"""
 import ctypes, json, os, resource, sys, tempfile
 from pathlib import Path
 import worker.attempt.child as child
-from app import kernel
+from app.sandbox import kernel
 from worker.attempt import fork_server
 from worker.attempt.second_user import User
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from app.contracts.devices import Device, Kind, kind_for
 from app.contracts.runtime import Runtime
-from app.processes import plain_environment
+from app.sandbox.processes import plain_environment
 
 NODES = (Path("/dev/nvidiactl"), Path("/dev/dxg"))  # NVIDIA's driver; the one under Windows
 DRIVER = Path("/proc/driver/nvidia/version")

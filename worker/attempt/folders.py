@@ -12,15 +12,15 @@ import re
 import shutil
 from pathlib import Path
 
-from app import objects
 from app.disk import sync
 from app.errors import ServiceError
 from app.ledger.behind import MARKER
 from app.lifecycle.attempt_records import Begun
 from app.lifecycle.claims import Claim
-from app.objects import Objects
 from app.secrets import write_private
 from app.settings import Settings
+from app.storage import objects
+from app.storage.objects import Objects
 from worker.attempt.second_user import remove
 from worker.attempt.user_checks import user_of
 

@@ -28,10 +28,11 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from app import kernel, logs
+from app import logs
 from app.contracts.devices import Device
 from app.errors import TransientError, WorkerError
-from app.processes import ATTEMPT_ENVIRONMENT, loading, plain_environment
+from app.sandbox import kernel
+from app.sandbox.processes import ATTEMPT_ENVIRONMENT, loading, plain_environment
 from worker.attempt import sandbox
 from worker.attempt.devices import processor, visible
 from worker.attempt.second_user import User

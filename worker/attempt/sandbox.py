@@ -1,4 +1,5 @@
-"""An attempt's or prediction's process before it touches data: confined (app.confinement), with a limit of memory.
+"""An attempt's or prediction's process before it touches data: confined (app.sandbox.confinement), with a limit of
+memory.
 
     user       a second one, where the operator has one (worker.attempt.second_user)
     memory     a cgroup if it may make one, else RLIMIT_DATA; first to be killed if the machine runs out
@@ -21,9 +22,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from app import confinement
 from app.contracts.sandbox import Sandbox
-from app.processes import plain_environment
+from app.sandbox import confinement
+from app.sandbox.processes import plain_environment
 from worker.attempt import second_user
 from worker.attempt.second_user import User
 

@@ -24,8 +24,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from app import kernel
 from app.disk import sync
+from app.sandbox import kernel
 
 PR_SET_DUMPABLE = 4
 READ, ENTER, SHARED = 0o040, 0o010, 0o2070

@@ -13,7 +13,6 @@ from typing import get_args
 
 from sqlalchemy.orm import Session
 
-from app import objects, parts
 from app.contracts.dataset_spec import LastItemHoldout, PublicHoldout
 from app.contracts.extractor import HASHED_WORDS
 from app.contracts.hf import HfModel
@@ -23,15 +22,16 @@ from app.db.declared import declared
 from app.db.models import Job
 from app.errors import PrivacyError
 from app.ledger.blocks import read_by
-from app.ledger.heads import Heads
+from app.ledger.transparency.heads import Heads
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.coverage import covered_steps
 from app.lifecycle.studies import has_one_mean, released_mean
 from app.privacy.mechanism import MechanismConfig
 from app.privacy.quoted import Quoted
-from app.seals import Seals
 from app.secrets import at_epoch, load_secrets, secret_id
 from app.settings import Settings
+from app.storage import objects, parts
+from app.storage.seals import Seals
 from worker import messages
 from worker.attempt.data import Opened, blocks_of, claim_of, parts_of, released_of, shape_of, side_of, slots_by_id
 from worker.attempt.devices import divided
@@ -100,7 +100,7 @@ class Inputs:
 
     def discard(self) -> bool:
         """Removes this machine's copies, since a part is damaged. Returns False if it has none, and no part was sealed
-        meanwhile (app.resealing): another attempt then has its key."""
+        meanwhile (app.renewal.resealing): another attempt then has its key."""
         discarded = [self.parts.discard(each) for each in self.datasets]  # all of them, whatever the first says
         return any(discarded) or any(each.sealed_since for each in self._opened)
 

@@ -16,17 +16,18 @@ from pathlib import Path
 
 from sqlalchemy.exc import OperationalError
 
-from app import objects, tracing
+from app import tracing
 from app.disk import sync
 from app.errors import PrivacyError, ServiceError, StaleAttempt, TransientError, Unavailable
 from app.formats.damage import DataDamagedError
 from app.ledger.behind import record, record_soon
-from app.ledger.heads import Heads
+from app.ledger.transparency.heads import Heads
 from app.lifecycle.attempt_records import Begun, Delivered
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.events import Number, Part, Rank
 from app.lifecycle.settle import Cause
 from app.settings import Settings
+from app.storage import objects
 from worker import messages
 from worker.attempt.audited import finding_of
 from worker.attempt.folders import clear, output_folder

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import get_args
 
-from app.confinement import die_with
 from app.contracts.base import Document
+from app.sandbox.confinement import die_with
 from worker.attempt.exchange import Exchange
 from worker.data.ranks import ALONE, Ranks, RanksError
 from worker.messages import Digest, FailureCode, Resalt

@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from app.bucket import CACHE
 from app.contracts.blocks import UNITS
 from app.datasets.storage import SEALED
 from app.disk import Room, sync
@@ -34,10 +33,11 @@ from app.formats.sealed import (
     readable,
     sealed_size,
 )
-from app.parts import DATASETS
-from app.seals import NAME, KeyMissing, Seals, names_of, opened, opens, wrap
 from app.secrets import load_secrets
 from app.settings import Settings
+from app.storage.bucket import CACHE
+from app.storage.parts import DATASETS
+from app.storage.seals import NAME, KeyMissing, Seals, names_of, opened, opens, wrap
 
 logger = logging.getLogger(__name__)
 KEPT = (DATASETS, UNITS, f"{CACHE}/{DATASETS}")

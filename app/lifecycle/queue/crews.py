@@ -10,10 +10,11 @@ that (success, failure, cancel, a crash, a lapsed lease) frees all of them at on
 ranks still live for a moment. Their GPUs are then lent again one lease later, or once their leader says that they have
 ended.
 
-Who waits for a gang: the job whose turn it is (app.lifecycle.fair). If the crew has k equal GPUs but fewer are free, a
-worker whose GPU is free keeps it for the gang, and takes only jobs that ask for a processor. So the free ones grow by
-one with each end there, and a gang whose turn has come is claimed after at most k further ends in that crew. Of several
-crews only the one with the most free keeps any; the others go on. Workers that can never run the gang do not see it.
+Who waits for a gang: the job whose turn it is (app.lifecycle.queue.fair). If the crew has k equal GPUs but fewer are
+free, a worker whose GPU is free keeps it for the gang, and takes only jobs that ask for a processor. So the free ones
+grow by one with each end there, and a gang whose turn has come is claimed after at most k further ends in that crew. Of
+several crews only the one with the most free keeps any; the others go on. Workers that can never run the gang do not
+see it.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from app.ledger.attestations import NotAuthentic
+from app.ledger.transparency.attestations import NotAuthentic
 
 NAME = "scrimp.example.org/ledger"
 ED25519, COSIGNATURE = 1, 4  # the types of keys, in key ids and verifier keys: a log's, a witness's

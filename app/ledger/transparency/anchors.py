@@ -13,10 +13,11 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.db.models import Certificate, Dataset, Job, LedgerCheckpoint, SigningKey
-from app.ledger import certificates, notes
-from app.ledger.attestations import NotAuthentic
+from app.ledger import certificates
 from app.ledger.certified import Certified, Signed
-from app.ledger.heads import Head
+from app.ledger.transparency import notes
+from app.ledger.transparency.attestations import NotAuthentic
+from app.ledger.transparency.heads import Head
 
 
 @dataclass

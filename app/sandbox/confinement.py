@@ -23,10 +23,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from app import kernel
 from app.disk import RESERVE_BYTES
+from app.sandbox import kernel
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 OWN_PACKAGES = ("app", "worker")
 SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/share/zoneinfo", "/etc/ld.so.cache")
 # Libraries read about processors and memory here. Other processes' folders stay closed.
@@ -86,7 +86,8 @@ def confine(policy: Policy) -> Confined:
 
 
 def allow_calls() -> bool:
-    """Refuses all system calls but those of app.system_calls, also to fork. Returns False if it is not offered."""
+    """Refuses all system calls but those of app.sandbox.system_calls, also to fork. Returns False if it is not
+    offered."""
     return kernel.no_new_privileges() and kernel.seccomp()
 
 

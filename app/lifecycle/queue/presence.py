@@ -1,5 +1,5 @@
 """The list of workers: each worker reports itself every `heartbeat_s`. For people, and for
-crews (app.lifecycle.crews): other claims and leases do not use it."""
+crews (app.lifecycle.queue.crews): other claims and leases do not use it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from app.db.engine import Database
 from app.db.models import Job, Worker
 from app.db.skew import skew_s
 from app.ids import now
-from app.lifecycle import crews
+from app.lifecycle.queue import crews
 from app.lifecycle.states import ACTIVE
 
 logger = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class Presence:
     Args:
         sandbox: the limits on its attempts; None: unknown.
         devices: what it computes on; None: unknown.
-        crew: the workers that lend each other their GPUs (app.lifecycle.crews); None: it is in none.
+        crew: the workers that lend each other their GPUs (app.lifecycle.queue.crews); None: it is in none.
     """
 
     def __init__(

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from urllib.parse import quote, urlsplit
 
 from app.errors import TransientError
-from app.ledger import notes
-from app.ledger.attestations import NotAuthentic
+from app.ledger.transparency import notes
+from app.ledger.transparency.attestations import NotAuthentic
 from app.settings import Settings
 
 logger = logging.getLogger(__name__)

@@ -2,7 +2,8 @@
 
 It plays the claims that follow, as if nobody submitted more, no worker came or went, and all jobs took equally long:
 
-    1. while a worker is free, or else when the job that has run longest ends, app.lifecycle.fair chooses the next one
+    1. while a worker is free, or else when the job that has run longest ends, app.lifecycle.queue.fair chooses the next
+    one
     2. until the new job is chosen
 
 A key's own jobs come before it if their priority is as high; others' by their turns, never by their priority. It knows
@@ -24,10 +25,10 @@ from app.contracts.job_spec import JobSpec
 from app.db.clock import now_there
 from app.db.models import Dataset, Job, Worker
 from app.ids import now
-from app.lifecycle.crews import largest
-from app.lifecycle.fair import Candidate, fairest, limits_and_weights
+from app.lifecycle.queue.crews import largest
+from app.lifecycle.queue.fair import Candidate, fairest, limits_and_weights
+from app.lifecycle.queue.turns import Pair, Turn, Turns, turns_of
 from app.lifecycle.states import ACTIVE, DEVICE, IS_DUE, PRIORITY
-from app.lifecycle.turns import Pair, Turn, Turns, turns_of
 
 MOST_CLAIMS = 500
 MOST_WORK = 20_000  # claims times pairs that wait

@@ -6,8 +6,8 @@ A key is a path under the storage root, such as `jobs/job_…/attempt-1/model.sa
     local     a file whose SHA-256 was checked as it was read
     hashes    a bucket's object carries its SHA-256; what arrives with another one is refused
 
-With a bucket (app.bucket), the folder is this process's own: a place to write and a cache. API, relay and workers share
-nothing. Parts of data sets lie there too: app.parts.
+With a bucket (app.storage.bucket), the folder is this process's own: a place to write and a cache. API, relay and
+workers share nothing. Parts of data sets lie there too: app.storage.parts.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from functools import cache
 from pathlib import Path
 from typing import Protocol
 
-from app.bucket import Bucket
 from app.disk import Room
 from app.folder import Folder
 from app.settings import Settings
+from app.storage.bucket import Bucket
 
 
 class Objects(Protocol):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from app.system_calls import ABSENT, CALLS, NEWEST, THIS_PROCESS, WHOLE, Check, Rule
+from app.sandbox.system_calls import ABSENT, CALLS, NEWEST, THIS_PROCESS, WHOLE, Check, Rule
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 # The kernel lacks the feature, or a container's filter or a setting forbids it.
@@ -156,7 +156,7 @@ def _add(ruleset: int, path: Path, rights: int) -> None:
 
 
 def seccomp() -> bool:
-    """Allows the system calls of app.system_calls and refuses all others, for all threads of this process.
+    """Allows the system calls of app.sandbox.system_calls and refuses all others, for all threads of this process.
 
     No process can be forked afterwards.
     """

@@ -1,6 +1,6 @@
 """Signed checkpoints of data sets' ledgers: made by the relay, kept in the database and outside it, proven to readers.
 
-    entries ──▶ tree (app.ledger.merkle) ──▶ checkpoint, signed (app.ledger.notes)
+    entries ──▶ tree (app.ledger.transparency.merkle) ──▶ checkpoint, signed (app.ledger.transparency.notes)
                                                  ├─▶ ledger_checkpoints       the newest one, for readers
                                                  ├─▶ HEADS/DATASET.checkpoint the same, outside every backup
                                                  └─▶ webhooks, witnesses, certificates
@@ -26,14 +26,15 @@ from app.db.engine import Database
 from app.db.models import Account, LedgerCheckpoint, LedgerTile
 from app.errors import Conflict, InvalidRequest, TransientError, Unavailable
 from app.ids import whole_second
-from app.ledger import behind, notes
-from app.ledger.attestations import NotAuthentic
+from app.ledger import behind
 from app.ledger.certified import Proof
-from app.ledger.heads import Heads, UnreadableHeadError
-from app.ledger.merkle import Tree
 from app.ledger.signing_keys import public_key
-from app.ledger.trees import tree_of
-from app.ledger.witnesses import Away, Contradiction, Witness
+from app.ledger.transparency import notes
+from app.ledger.transparency.attestations import NotAuthentic
+from app.ledger.transparency.heads import Heads, UnreadableHeadError
+from app.ledger.transparency.merkle import Tree
+from app.ledger.transparency.trees import tree_of
+from app.ledger.transparency.witnesses import Away, Contradiction, Witness
 
 logger = logging.getLogger(__name__)
 SIGNED_SO = bindparam("signed_so", type_=String)

@@ -4,13 +4,13 @@
     2. of its keys the one with the fewest running jobs for its weight; if several, the one whose turn it is
     3. of that key's jobs the one of the highest priority; if several, the oldest
 
-Weights of keys decide how often each has a turn (app.lifecycle.turns). A job's priority counts among its own key's jobs
-alone.
+Weights of keys decide how often each has a turn (app.lifecycle.queue.turns). A job's priority counts among its own
+key's jobs alone.
 
 A message only says that there is work. A worker skips jobs that it may not take, so they delay no others: jobs for
 another device, jobs that ask for more processes than it has, jobs that wait after a crash, jobs of a key at its limit
 of running jobs, and jobs on a data set whose ledger is behind its record. A job that asks for several GPUs keeps its
-turn: see app.lifecycle.crews. The order depends only on public facts: who asked, and when.
+turn: see app.lifecycle.queue.crews. The order depends only on public facts: who asked, and when.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from app.db.engine import Database
 from app.db.models import ApiKey, Dataset, Job, LedgerEntry
 from app.ledger.behind import ALL, reach
 from app.ledger.blocks import held_on
-from app.ledger.heads import Heads
+from app.ledger.transparency.heads import Heads
 from app.lifecycle.claims import Claim, claim
-from app.lifecycle.crews import Member, Place, place_of
+from app.lifecycle.queue.crews import Member, Place, place_of
+from app.lifecycle.queue.turns import Pair, Turn, Turns, note_turn, rounds, turns_of
 from app.lifecycle.states import ACTIVE, DEVICE, IN_ORDER, IS_DUE, PROCESSES
-from app.lifecycle.turns import Pair, Turn, Turns, note_turn, rounds, turns_of
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Protocol
 
 from app.disk import sync
-from app.s3 import answers, client
 from app.secrets import write_private
 from app.settings import Settings
+from app.storage.s3 import answers, client
 
 AT_ONCE = 16
 
@@ -124,7 +124,7 @@ class InBucket:
     """Objects below s3://bucket/prefix.
 
     Args:
-        encryption, kms_key: see app.s3.client.
+        encryption, kms_key: see app.storage.s3.client.
     """
 
     def __init__(self, url: str, encryption: str = "", kms_key: str = "") -> None:

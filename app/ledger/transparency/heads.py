@@ -7,7 +7,7 @@
 
 A head is recorded before an attempt's first private pass, and after a settlement. A database that was restored from an
 older backup has lost entries; this record has not. It lies in a folder beside the storage root, or in a bucket
-(app.ledger.records), and is never restored with the database: a rollback of both leaves no trace.
+(app.ledger.transparency.records), and is never restored with the database: a rollback of both leaves no trace.
 
 Guarantee: `write` returns once the record is on disk. No older record replaces it, even with concurrent writers.
 """
@@ -25,9 +25,9 @@ from app.contracts.base import Document
 from app.db.models import Account
 from app.ids import now
 from app.ledger.entries import balance_of
-from app.ledger.notes import lines, read
-from app.ledger.records import InFolder, Record, Records, records_of
-from app.ledger.witnesses import Witness, required
+from app.ledger.transparency.notes import lines, read
+from app.ledger.transparency.records import InFolder, Record, Records, records_of
+from app.ledger.transparency.witnesses import Witness, required
 from app.settings import Settings
 
 EPOCH = "noise-epoch"

@@ -1,10 +1,10 @@
 """Work on untrusted input, in a process of its own under limits of memory and time.
 
-A helper process is `python -m app.sandbox`, in its own session, without the service's environment, and confined as an
-attempt is (app.confinement): no network, no other process, and no files but those that its caller names. It reads
-requests from one end of a socket pair and answers there, one JSON document a line: prints cannot mix with an answer.
-So requests and answers are JSON here, whose documents are the callers'. It dies with the service. Whatever happens in
-it, the caller gets a result or a ServiceError.
+A helper process is `python -m app.sandbox.limited`, in its own session, without the service's environment, and confined
+as an attempt is (app.sandbox.confinement): no network, no other process, and no files but those that its caller names.
+It reads requests from one end of a socket pair and answers there, one JSON document a line: prints cannot mix with an
+answer. So requests and answers are JSON here, whose documents are the callers'. It dies with the service. Whatever
+happens in it, the caller gets a result or a ServiceError.
 
     run_limited     one request, then the process is gone: parsing a data file
     LimitedServer   a warm process that answers many requests, one at a time: pricing, whose imports take seconds
@@ -34,13 +34,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from app import progress
-from app.confinement import Policy, allow_calls, confine, die_with
 from app.errors import LimitError, ServiceError
-from app.processes import loading, plain_environment
+from app.sandbox.confinement import Policy, allow_calls, confine, die_with
+from app.sandbox.processes import loading, plain_environment
 
 log = logging.getLogger(__name__)
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 LOOK_S = 0.5  # how often a call looks whether it is to end
 MAX_WAITING = 16  # calls of one LimitedServer, including the running one
@@ -224,7 +224,7 @@ class HelperProcess:
         with theirs:
             settings = {"parent": os.getpid(), "memory_bytes": memory_bytes, "cpu_s": cpu_s, "preload": list(preload)}
             # -P: no module is imported from the folder in which the service was started.
-            command = [sys.executable, "-P", "-m", "app.sandbox", str(theirs.fileno()), json.dumps(settings)]
+            command = [sys.executable, "-P", "-m", "app.sandbox.limited", str(theirs.fileno()), json.dumps(settings)]
             self._popen = _launch(command, theirs.fileno())
         # Not on the command line, which other users of the machine see: names of files may be an owner's.
         with contextlib.suppress(OSError):  # it has ended: its first call says why

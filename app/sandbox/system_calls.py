@@ -2,7 +2,8 @@
 
 Everything else is refused with EPERM; with ENOSYS where the C library then takes another way: `ABSENT`, and numbers
 above `NEWEST`. The list is what the suite's attempts, predictions and parsers were traced to make, and other forms of
-the same calls. CUDA's part is unproven. `python -m app.system_calls` prints it as the table of docs/system-calls.md.
+the same calls. CUDA's part is unproven. `python -m app.sandbox.system_calls` prints it as the table of
+docs/system-calls.md.
 """
 
 from __future__ import annotations

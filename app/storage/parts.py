@@ -3,11 +3,11 @@
     folder   datasets/<data set>/train.arrow, which API and workers share
     bucket   datasets/<data set>/<publication>/train.arrow, under a name that nobody else knows before the database
              names it. The index comes last, if its key is free: a part is published once, and with its index. A machine
-             that needs a part fetches it into its own cache (app.part_cache); each chunk is compared with the
+             that needs a part fetches it into its own cache (app.storage.cache); each chunk is compared with the
              registered hash as it leaves and as it arrives, and again when it is first read.
 
 A part that lies in this machine's own folder is read there, also with a bucket: from before the bucket was used.
-Files of this machine may be sealed (app.seals); objects of a bucket are encrypted by the bucket.
+Files of this machine may be sealed (app.storage.seals); objects of a bucket are encrypted by the bucket.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from app.bucket import CACHE, Bucket
 from app.contracts.stored import PartFiles, StoredFile
 from app.disk import Room, keep
 from app.errors import NotFound, ServiceError
@@ -29,10 +28,11 @@ from app.formats.asked import WrittenFile, WrittenParts
 from app.formats.damage import DataDamagedError
 from app.formats.sealed import DataKey, blocks, content_size, header_of, readable, sealed_size, sealing
 from app.ids import new_id
-from app.objects import bucket_of
-from app.part_cache import PartCache
-from app.seals import Seals
 from app.settings import Settings
+from app.storage.bucket import CACHE, Bucket
+from app.storage.cache import PartCache
+from app.storage.objects import bucket_of
+from app.storage.seals import Seals
 
 logger = logging.getLogger(__name__)
 DATASETS = "datasets"

@@ -13,8 +13,9 @@ from app.errors import Conflict, InvalidRequest, NotFound
 from app.grants.service import require
 from app.keys.auth import CurrentKey
 from app.keys.service import Caller
-from app.ledger import checkpoints, notes, repository
+from app.ledger import repository
 from app.ledger.schemas import CheckpointView, ProofView
+from app.ledger.transparency import checkpoints, notes
 from app.web.deps import Db
 
 router = APIRouter(prefix="/v1/ledger", tags=["ledger"])

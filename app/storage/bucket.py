@@ -1,4 +1,4 @@
-"""Published files in a bucket of an object store (see app.objects)."""
+"""Published files in a bucket of an object store (see app.storage.objects)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Literal
 from app.disk import Room
 from app.errors import NotFound, PrivacyError, ServiceError
 from app.folder import Folder
-from app.s3 import answers, client
+from app.storage.s3 import answers, client
 
 CACHE = "cache"
 CACHED_S = 24 * 3600.0  # a deleted model's copies are gone after this
@@ -38,7 +38,7 @@ class Bucket:
     Args:
         url: s3://bucket/prefix; credentials and endpoint come from the environment (AWS_…).
         root: this process's own folder.
-        encryption, kms_key: see app.s3.client.
+        encryption, kms_key: see app.storage.s3.client.
         room: what copies leave of the disk.
     """
 
@@ -166,7 +166,7 @@ class Bucket:
         for some in objects(self._store, prefix=prefix):
             yield [each["path"] for each in some]
 
-    # --- parts of data sets (app.parts) ---
+    # --- parts of data sets (app.storage.parts) ---
 
     def upload(self, key: str, blocks: Iterable[bytes], size: int) -> None:
         """Puts a stream of so many bytes under a new key.

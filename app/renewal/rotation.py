@@ -28,12 +28,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
-from app import resealing
 from app.audit import record as audit
 from app.datasets import hashes
 from app.db.engine import Database
 from app.db.models import Webhook
 from app.ledger.signing_keys import public_key, publish
+from app.renewal import resealing
 from app.secrets import NAMES, SECRET_BYTES, SecretError, load_secrets, secret_id, write_private
 from app.settings import Settings
 from app.webhooks import encryption
