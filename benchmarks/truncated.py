@@ -43,12 +43,12 @@ def rows() -> list[str]:
     found = []
     for records, batch, steps in PLANS:
         rate = batch / records
-        sigma = calibration.calibrate(TARGET, DELTA, "poisson", rate, steps).noise_multiplier
+        sigma = calibration.calibrate(TARGET, DELTA, rate, steps).noise_multiplier
         charge = RdpFilter(ORDER).charge_event(noisy_sums(rate, sigma, steps))
         for factor in FACTORS:
             truncation = Truncation(records=default_slots(records), largest_batch=round(factor * batch))
             event = noisy_sums(rate, sigma, steps, truncation)
-            priced = calibration.calibrate(TARGET, DELTA, "poisson", rate, steps, truncation=truncation)
+            priced = calibration.calibrate(TARGET, DELTA, rate, steps, truncation=truncation)
             found.append(
                 f"| {records:,}, {batch:,}, {steps:,} | {factor:g} | {truncation.overflow(rate):.1e} | "
                 f"{pld.epsilon(event, DELTA):.4g} | {priced.noise_multiplier / sigma:.4f} | "

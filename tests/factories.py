@@ -19,7 +19,7 @@ from app.db.engine import Database
 from app.db.models import ApiKey, Dataset, Grant
 from app.ids import new_id, now
 from app.keys.service import Caller
-from app.ledger.accounts import open_account
+from app.ledger.accounts import filter_for, open_account
 from app.ledger.transparency.heads import Heads
 from app.lifecycle.attempt_records import Delivered
 from app.lifecycle.attempts import AttemptLog
@@ -109,8 +109,7 @@ def add_dataset(
             open_account(
                 session,
                 dataset_id=dataset_id,
-                filter_kind=spec.privacy.filter,
-                order=order,
+                privacy_filter=filter_for(spec.privacy.filter, order),
                 cap_epsilon=spec.privacy.cap.epsilon,
                 cap_delta=spec.privacy.cap.delta or 1e-5,
                 has_holdout=held_out > 0,

@@ -62,9 +62,24 @@ def reserve(
         dataset, account = dataset_with_account(session, grants.require(session, caller, asked.dataset, "charge").id)
         charge, is_new = _replayed(session, caller, once, digest), False
     if charge is None:
-        amounts = _amounts(pricing, asked, dataset, account)
+        train, holdout = _amounts(pricing, asked, dataset, account)
+        new = Charge(
+            id=new_id("chg"),
+            dataset_id=dataset.id,
+            key_id=caller.id,
+            idempotency_key=once,
+            request_sha256=digest,
+            account=asked.account,
+            status="held",
+            mechanism=asked.mechanism.model_dump(mode="json"),
+            attested=asked.attested,
+            train=train,
+            holdout=holdout,
+            created_at=now(),
+        )
         try:
-            charge, is_new = _newly_held(db, heads, caller, asked, dataset.id, amounts, once, digest), True
+            _hold(db, heads, caller, asked, new)
+            charge, is_new = new, True
         except IntegrityError:  # two concurrent requests had the same Idempotency-Key: the database admitted one
             with db.read() as session:
                 charge = _replayed(session, caller, once, digest)
@@ -163,17 +178,9 @@ def _seen(session: Session, caller: Caller, charge_id: str, *, lock: bool = Fals
     return charge, access
 
 
-def _newly_held(
-    db: Database,
-    heads: Heads,
-    caller: Caller,
-    asked: ChargeRequest,
-    dataset_id: str,
-    amounts: tuple[int, int],
-    once: str,
-    digest: str,
-) -> Charge:
-    """Holds the amounts on every block, if no ledger is behind its recorded head."""
+def _hold(db: Database, heads: Heads, caller: Caller, asked: ChargeRequest, charge: Charge) -> None:
+    """Holds a new charge on every block, if no ledger is behind its recorded head."""
+    dataset_id = charge.dataset_id
     with db.read() as session:
         members = blocks.family_of(session, dataset_id)
     for each in members:
@@ -184,7 +191,7 @@ def _newly_held(
             grants.require(session, caller, dataset_id, "charge")
             for each in blocks.family_of(session, dataset_id):
                 behind.require_current(session, recorded.get(each), each)
-            return _held(session, caller, asked, dataset_id, amounts, once, digest)
+            _insert(session, caller, asked, charge)
     except BudgetError as refusal:
         refusal.members["largest_epsilon_that_fits"] = None  # that is a job's
         refused = refusal.members.pop("dataset")
@@ -212,44 +219,20 @@ def _read_by(session: Session, asked: ChargeRequest, members: list[str]) -> list
     return [there[label] for label in asked.blocks]
 
 
-def _held(
-    session: Session,
-    caller: Caller,
-    asked: ChargeRequest,
-    dataset_id: str,
-    amounts: tuple[int, int],
-    once: str,
-    digest: str,
-) -> Charge:
-    mechanism = asked.mechanism.model_dump(mode="json")
-    charge = Charge(
-        id=new_id("chg"),
-        dataset_id=dataset_id,
-        key_id=caller.id,
-        idempotency_key=once,
-        request_sha256=digest,
-        account=asked.account,
-        status="held",
-        mechanism=mechanism,
-        attested=asked.attested,
-        train=amounts[0],
-        holdout=amounts[1],
-        created_at=now(),
-    )
-    members = blocks.lock_family(session, dataset_id)  # no block is appended meanwhile
+def _insert(session: Session, caller: Caller, asked: ChargeRequest, charge: Charge) -> None:
+    members = blocks.lock_family(session, charge.dataset_id)  # no block is appended meanwhile
     blocks.hold_all(
         session,
-        _read_by(session, asked, members) or [dataset_id],
+        _read_by(session, asked, members) or [charge.dataset_id],
         job_id=charge.id,
-        train=amounts[0],
-        holdout=amounts[1],
+        train=charge.train,
+        holdout=charge.holdout,
         actor=caller.id,
         memo=Charged(charge=Attested(account=asked.account, mechanism=asked.mechanism, attested=asked.attested)),
     )
     session.add(charge)
     session.flush()
-    audit.record(session, "charge.held", charge.id, dataset=dataset_id)
-    return charge
+    audit.record(session, "charge.held", charge.id, dataset=charge.dataset_id)
 
 
 def _settle(session: Session, charge: Charge, caller: Caller, voided_because: str | None) -> None:

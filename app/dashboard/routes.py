@@ -44,7 +44,7 @@ from app.grants.service import Access, require, visible
 from app.jobs import steering as job_service
 from app.jobs.labels import LONGEST_NOTES, LONGEST_TAG, MOST_TAGS, JobLabels, edit
 from app.jobs.repository import JobOrder, count_by_status
-from app.jobs.routes import Pricing, Status, download_artifact, jobs_among, page_of_jobs, show_certificate
+from app.jobs.routes import JobsQuery, Pricing, Status, download_artifact, jobs_among, page_of_jobs, show_certificate
 from app.keys import service as keys
 from app.keys.auth import authenticated
 from app.keys.service import Caller
@@ -133,8 +133,8 @@ def logout(db: Db, viewer: PostingViewer) -> Response:
     return response
 
 
-class JobsQuery:
-    """The filters of the list of jobs."""
+class ListQuery:
+    """The filters of the list of jobs, as its address has them."""
 
     def __init__(
         self,
@@ -150,6 +150,11 @@ class JobsQuery:
         self.sort = sort or "newest"
 
     @property
+    def jobs(self) -> JobsQuery:
+        """The same page, as jobs are asked for."""
+        return JobsQuery(self.dataset, self.q, self.tag, self.status, self.after, ROWS, self.sort)
+
+    @property
     def is_filtered(self) -> bool:
         """Returns True if some jobs may be left out."""
         return any((self.status, self.dataset, self.q, self.tag))
@@ -160,7 +165,7 @@ class JobsQuery:
         return address(path, asked | {"sort": self.sort if self.sort != "newest" else None} | changes)
 
 
-AskedJobs = Annotated[JobsQuery, Depends()]
+AskedJobs = Annotated[ListQuery, Depends()]
 
 
 @router.get("")
@@ -277,7 +282,7 @@ def dataset_page(
             return render(request, "reading.html", viewer=viewer, dataset=ReadingDataset.of(reading))
         page = views.dataset_page(session, dataset_id, viewer, asked)
         checked = last_check(session, page.dataset.id) if check and page.ledger else None
-    recent = page_of_jobs(db, viewer.caller, gpus_of(request), dataset=page.dataset.id, limit=views.JOBS_ON_DATASET)
+    recent = page_of_jobs(db, viewer.caller, gpus_of(request), JobsQuery(page.dataset.id, limit=views.JOBS_ON_DATASET))
     usable = page.dataset.state == "ready" and states_of(db, heads, [page.dataset.id])[page.dataset.id] == "ready"
     may_start = usable and Access(page.dataset.access).covers("train") and viewer.caller.role != "viewer"
     return render(
@@ -334,12 +339,11 @@ def _job(request: Request, db: Database, viewer: Viewer, job_id: str) -> views.J
     return page
 
 
-def _jobs(db: Database, caller: Caller, gpus: GpuWorkers, asked: JobsQuery) -> dict[str, Any]:
+def _jobs(db: Database, caller: Caller, gpus: GpuWorkers, asked: ListQuery) -> dict[str, Any]:
     """One page of jobs, and the data that its filters need."""
-    among = {"dataset": asked.dataset, "q": asked.q, "tag": asked.tag}
-    page = page_of_jobs(db, caller, gpus, **among, status=asked.status, after=asked.after, limit=ROWS, sort=asked.sort)
+    page = page_of_jobs(db, caller, gpus, asked.jobs)
     with db.read() as session:
-        counts = count_by_status(session, jobs_among(session, caller, **among))
+        counts = count_by_status(session, jobs_among(session, caller, asked.jobs))
         return {
             "asked": asked,
             "page": page,

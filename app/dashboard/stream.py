@@ -16,7 +16,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
 from app.dashboard.page import PageRoute
-from app.dashboard.routes import ROWS, AskedJobs, JobsQuery
+from app.dashboard.routes import ROWS, AskedJobs, ListQuery
 from app.dashboard.session import HOME, SignInNeeded, Viewer, current_viewer, is_signed_in
 from app.datasets import readings
 from app.datasets.stream import page_of_reading
@@ -160,14 +160,14 @@ async def _told(events: AsyncIterator[str], alive: Callable[[], bool]) -> AsyncI
             yield event
 
 
-def page_of(db: Database, caller: Caller, asked: JobsQuery) -> Page:
+def page_of(db: Database, caller: Caller, asked: ListQuery) -> Page:
     """The page of the list of jobs that a caller asks for.
 
     Raises:
         NotFound: the filter's data set is not there for this caller.
     """
     with db.read() as session:
-        among = jobs_among(session, caller, asked.dataset, asked.q, asked.tag)
+        among = jobs_among(session, caller, asked.jobs)
     states = repository.states_of_page(
         # The first condition again: who loses the data set of the filter loses its jobs.
         among=and_(visible(caller, Job.dataset_id), among),
@@ -179,7 +179,7 @@ def page_of(db: Database, caller: Caller, asked: JobsQuery) -> Page:
     return Page((sees_as(caller), *vars(asked).values()), states)
 
 
-def _is_there(db: Database, caller: Caller, asked: JobsQuery) -> bool:
+def _is_there(db: Database, caller: Caller, asked: ListQuery) -> bool:
     """False if the data set of the filter is gone, or no longer to be seen."""
     try:
         page_of(db, caller, asked)

@@ -44,16 +44,15 @@ def append(
     caller: Caller,
     to: Growing,
     label: str,
-    spec: DatasetSpec,
+    arrived: Arrived,
     folder: Path,
-    new_bytes: int,
 ) -> Registered:
     """Checks and stores a block, and opens its account with the data set's cap.
 
     Args:
         to: what `blocks.growing` answered.
-        spec: the data set's declaration, with the block's number of records.
-        folder, new_bytes: as `service.register` takes them.
+        arrived: with the data set's declaration, and the block's number of records.
+        folder: as `service.register` takes it.
 
     Raises:
         InvalidRequest: the file cannot be used.
@@ -63,17 +62,17 @@ def append(
     """
     with db.read() as session:
         blocks.check_room(session, to.id, label)
-    service.check_files(spec, storage.names(folder))
-    spec = spec.model_copy(update={"path": None, "upload": None})
+    service.check_files(arrived.spec, storage.names(folder))
+    spec = arrived.spec.model_copy(update={"path": None, "upload": None})
     content = service.read(settings, parsers, spec, folder)
-    recorded = examine(db, settings, to, spec, content, folder)
+    recorded = examine(db, settings, to, spec, content)
     dataset_id = new_id("ds")
-    with service.published(settings, dataset_id, content, folder) as kept, db.write() as session:
+    with service.published(settings, dataset_id, content) as kept, db.write() as session:
         repository.take_turns(session)
-        quota.reserve(session, settings, to.owner_key, new_bytes)
+        quota.reserve(session, settings, to.owner_key, arrived.new_bytes)
         grants.require(session, caller, to.id, "own")
         new = New(dataset_id, to.owner_key, spec, to.block(label))
-        return enter(session, settings, to, new, content, kept, folder, recorded)
+        return enter(session, settings, to, new, content, kept, recorded)
 
 
 def accept(
@@ -97,9 +96,7 @@ def accept(
         return row
 
 
-def examine(
-    db: Database, settings: Settings, to: Growing, spec: DatasetSpec, content: Content, folder: Path
-) -> Recorded:
+def examine(db: Database, settings: Settings, to: Growing, spec: DatasetSpec, content: Content) -> Recorded:
     """Compares what was read with the data set and all its blocks. Returns the heads recorded outside the database.
 
     Raises:
@@ -115,7 +112,7 @@ def examine(
     if lost := behind.forgotten(db, heads, to.owner_key):
         raise behind.refusal(f"the database has lost {lost}, which may be a block of it")
     recorded = {each: behind.read_recorded(heads, each) for each in to.family}
-    blocks.check_units(db, settings, to, content, folder)
+    blocks.check_units(db, settings, to, content)
     return recorded
 
 
@@ -126,7 +123,6 @@ def enter(
     new: New,
     content: Content,
     kept: Published,
-    folder: Path,
     recorded: Recorded,
 ) -> Registered:
     """Writes the block, its account with the cap as it is now, and its budgets. `repository.take_turns` comes first.
@@ -149,7 +145,7 @@ def enter(
     for each, head in recorded.items():
         behind.require_current(session, head, each)
     of = New(new.dataset_id, new.owner_key, _capped(new.spec, lead(session, to.id)), new.block)
-    made = service.store(session, settings, of, content, kept, folder)
+    made = service.store(session, settings, of, content, kept)
     for found in budgets.newest_of(session, list(to.family)):
         copy_to(session, found, accounts.account_of(session, made.dataset.id))
     return made

@@ -118,7 +118,7 @@ def _append(
         _consume(settings, arrived)
         return ReadingBlock.of(row)
     sources.fetch(arrived.sources, folder, settings, parsers)
-    made = appending.append(db, settings, parsers, caller, to, label, arrived.spec, folder, arrived.new_bytes)
+    made = appending.append(db, settings, parsers, caller, to, label, arrived, folder)
     _consume(settings, arrived)
     behind.record_soon(db, Heads.of(settings), made.dataset.id)
     shown = block_view(db, made.dataset.id, is_behind=False).model_dump()

@@ -11,7 +11,6 @@ visible refusal would be an un-noised function of one unit (decision 25).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -19,7 +18,7 @@ from sqlalchemy.orm import Session
 from app.contracts.blocks import MOST_BLOCKS, UNITS, BlockSpec
 from app.contracts.dataset_spec import DatasetSpec, LastItemHoldout, PublicHoldout
 from app.contracts.stored import Shape
-from app.datasets import storage, unit_files
+from app.datasets import unit_files
 from app.datasets.service import Block, Content
 from app.datasets.sizes import ON_TOP, check_fits, declared_slots
 from app.db.engine import Database
@@ -143,7 +142,7 @@ def check_width(to: Growing, content: Content) -> None:
             raise InvalidRequest.at("/file", detail)
 
 
-def check_units(db: Database, settings: Settings, to: Growing, content: Content, folder: Path) -> None:
+def check_units(db: Database, settings: Settings, to: Growing, content: Content) -> None:
     """Refuses a file that has units of another block.
 
     Raises:
@@ -156,7 +155,7 @@ def check_units(db: Database, settings: Settings, to: Growing, content: Content,
     if sha256 is None:
         raise TypeError("blocks of private data have units")
     try:
-        own = Seals(settings).readable(folder / storage.PARTS / UNITS)
+        own = Seals(settings).readable(content.folder / UNITS)
         mine = units.Saved(own, sha256)
         with db.read() as session:
             members = family(session, to.id)

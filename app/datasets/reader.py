@@ -153,8 +153,8 @@ class Reader:
             return self._append(claimed, claimed.block, work, watch)
         content = service.read(self.settings, self._parsers, claimed.spec, work, watch)
         new = service.New(claimed.id, claimed.owner_key, claimed.spec)
-        with service.published(self.settings, new.dataset_id, content, work) as made:
-            self._again(lambda: self._store(claimed, new, content, made, work), watch)
+        with service.published(self.settings, new.dataset_id, content) as made:
+            self._again(lambda: self._store(claimed, new, content, made), watch)
         return None
 
     def _again(self, store: Callable[[], None], watch: Watch) -> None:
@@ -167,12 +167,12 @@ class Reader:
                     raise
         return store()
 
-    def _store(self, claimed: Claimed, new: service.New, content: service.Content, made: Published, work: Path) -> None:
+    def _store(self, claimed: Claimed, new: service.New, content: service.Content, made: Published) -> None:
         duplicates.check_forgotten(self.db, self.settings, new.owner_key, content.known_as)
         with self.db.write() as session:
             repository.take_turns(session)
             readings.begin_end(session, claimed)
-            readings.end(session, claimed, service.store(session, self.settings, new, content, made, work))
+            readings.end(session, claimed, service.store(session, self.settings, new, content, made))
 
     def _append(self, claimed: Claimed, block: service.Block, work: Path, watch: Watch) -> None:
         """Reads a block under its data set's declaration as it is now."""
@@ -182,8 +182,8 @@ class Reader:
         )
         new = service.New(claimed.id, claimed.owner_key, blocks.declaration(to, asked), block)
         content = service.read(self.settings, self._parsers, new.spec, work, watch)
-        with service.published(self.settings, new.dataset_id, content, work) as made:
-            self._again(lambda: self._store_block(claimed, to, new, content, made, work), watch)
+        with service.published(self.settings, new.dataset_id, content) as made:
+            self._again(lambda: self._store_block(claimed, to, new, content, made), watch)
         behind.record_soon(self.db, Heads.of(self.settings), new.dataset_id)
 
     def _store_block(
@@ -193,7 +193,6 @@ class Reader:
         new: service.New,
         content: service.Content,
         made: Published,
-        work: Path,
     ) -> None:
         """Compares a block with the data set as it is now, and stores it there.
 
@@ -201,11 +200,11 @@ class Reader:
             read_for: the data set with the declaration under which it was read.
         """
         to = replace(blocks.still_growing(self.db, read_for.id), declaration=read_for.declaration)
-        recorded = appending.examine(self.db, self.settings, to, new.spec, content, work)
+        recorded = appending.examine(self.db, self.settings, to, new.spec, content)
         with self.db.write() as session:
             repository.take_turns(session)
             readings.begin_end(session, claimed)
-            made_of = appending.enter(session, self.settings, to, new, content, made, work, recorded)
+            made_of = appending.enter(session, self.settings, to, new, content, made, recorded)
             readings.end(session, claimed, made_of)
 
     def _others_wait(self, claimed: Claimed) -> bool:

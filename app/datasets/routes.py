@@ -242,8 +242,7 @@ def _register(
         view = ReadingDataset.of(row)
     else:
         sources.fetch(arrived.sources, folder, settings, parsers)
-        found = (arrived.spec, folder, arrived.new_bytes)
-        made = service.register(db, settings, pricing.of(caller.id), parsers, caller, *found)
+        made = service.register(db, settings, pricing.of(caller.id), parsers, caller, arrived, folder)
         ledger = None if made.account is None else summary.view(made.dataset, made.account)
         shown = DatasetView.of(made.dataset, ledger, grants.OWN).model_dump()
         view = RegisteredDataset(**shown, read=Read.of(made.counts), warnings=made.warnings)

@@ -30,6 +30,7 @@ from app.contracts.stored import Counts, Shape
 from app.datasets import duplicates, hashes, quota, repository, resumable, storage, unit_files
 from app.datasets.parsing import Parsers
 from app.datasets.sizes import ON_TOP, REGISTRATION, check_fits, declared_slots, split_sizes, suggested_slots
+from app.datasets.sources import Arrived
 from app.db.engine import Database
 from app.db.models import Account, Dataset, DatasetContent
 from app.errors import Conflict, InvalidRequest, ServiceError, Unavailable
@@ -71,16 +72,14 @@ def register(
     pricing: OrderChooser,
     parsers: Parsers,
     caller: Caller,
-    spec: DatasetSpec,
+    arrived: Arrived,
     folder: Path,
-    new_bytes: int,
 ) -> Registered:
     """Checks and stores a data set, and opens its account.
 
     Args:
-        spec: the declaration; everything in it is public.
+        arrived: with the declaration; everything in it is public.
         folder: a staging folder that holds `file` and, for a public hold-out, `holdout_file`.
-        new_bytes: what its files add to the owner's quota.
 
     Raises:
         InvalidRequest: the declaration or a file cannot be used; pointers, columns and counts.
@@ -90,6 +89,7 @@ def register(
             `quota-exceeded`.
         LimitError: parsing took more memory or time than is allowed, or other files are being parsed (503).
     """
+    spec = arrived.spec
     with db.read() as session:
         check_name(session, spec.name)
     check_files(spec, storage.names(folder))
@@ -98,10 +98,10 @@ def register(
     new = New(new_id("ds"), caller.id, spec)
     duplicates.check_forgotten(db, settings, caller.id, content.known_as)
     try:
-        with published(settings, new.dataset_id, content, folder) as kept, db.write() as session:
+        with published(settings, new.dataset_id, content) as kept, db.write() as session:
             repository.take_turns(session)
-            quota.reserve(session, settings, caller.id, new_bytes)
-            return store(session, settings, new, content, kept, folder)
+            quota.reserve(session, settings, caller.id, arrived.new_bytes)
+            return store(session, settings, new, content, kept)
     except IntegrityError:
         with db.read() as session:
             check_name(session, spec.name)
@@ -128,7 +128,7 @@ class Block:
 
 
 @contextmanager
-def published(settings: Settings, dataset_id: str, content: Content, folder: Path) -> Iterator[Published]:
+def published(settings: Settings, dataset_id: str, content: Content) -> Iterator[Published]:
     """Publishes the parts and the units of a data set to be; within the block a transaction names them.
 
     Where the block ends in an error that is known to come before the commit, they are removed. After any other, such as
@@ -139,12 +139,12 @@ def published(settings: Settings, dataset_id: str, content: Content, folder: Pat
     """
     kept, units = parts.of(settings), content.parsed.units_sha256
     try:
-        made = kept.publish(dataset_id, folder / storage.PARTS, content.parsed.parts)
+        made = kept.publish(dataset_id, content.folder, content.parsed.parts)
     except DataDamagedError:
         raise Unavailable("what was read changed on the service's disk before it was stored: try again") from None
     try:
         if units is not None:
-            unit_files.publish(settings, dataset_id, folder / storage.PARTS / UNITS, units)
+            unit_files.publish(settings, dataset_id, content.folder / UNITS, units)
         yield made
     except (ServiceError, IntegrityError, OSError):
         kept.withdraw(made)
@@ -152,9 +152,7 @@ def published(settings: Settings, dataset_id: str, content: Content, folder: Pat
         raise
 
 
-def store(
-    session: Session, settings: Settings, new: New, content: Content, made: Published, folder: Path
-) -> Registered:
+def store(session: Session, settings: Settings, new: New, content: Content, made: Published) -> Registered:
     """Writes the data set, the keyed hashes of its content and its account, and puts its parts in place.
 
     Raises:
@@ -163,7 +161,7 @@ def store(
     dataset, account = _insert(session, Heads.of(settings), new, content, made)
     audit.record(session, "dataset.registered" if new.block is None else "block.appended", dataset.id)
     # Before the commit: every data set in the database then has its files. The other order could lose them.
-    parts.of(settings).place(dataset.id, folder / storage.PARTS)
+    parts.of(settings).place(dataset.id, content.folder)
     if dataset.units_sha256 is not None:
         unit_files.place(settings, dataset.id, dataset.units_sha256)
     return Registered(dataset, account, content.parsed.counts, [*content.parsed.warnings, *_warnings(new.spec)])
@@ -222,11 +220,13 @@ class Content:
     """A parsed file.
 
     Attributes:
+        folder: its parts, staged.
         parsed: as app.formats.parse answers it; its `contents` are under the keys in use.
         known_as: every name that its contents ever had.
         chain: the keys under which they are named.
     """
 
+    folder: Path
     parsed: ParsedFiles
     known_as: set[str]
     chain: Sequence[bytes]
@@ -260,7 +260,7 @@ def read(settings: Settings, parsers: Parsers, spec: DatasetSpec, folder: Path, 
     parsed = parsers.parse(request, watch)
     known_as = {name for each in parsed.contents for name in hashes.every(each.hmac, chain)}
     contents = tuple(each.model_copy(update={"hmac": hashes.nested(each.hmac, chain)}) for each in parsed.contents)
-    return Content(parsed.model_copy(update={"contents": contents}), known_as, chain)
+    return Content(output, parsed.model_copy(update={"contents": contents}), known_as, chain)
 
 
 def resolved(spec: DatasetSpec, pricing: OrderChooser) -> DatasetSpec:
@@ -391,8 +391,7 @@ def _open_account(session: Session, new: New) -> Account | None:
     return accounts.open_account(
         session,
         dataset_id=new.dataset_id,
-        filter_kind=spec.privacy.filter,
-        order=spec.privacy.order,
+        privacy_filter=accounts.filter_for(spec.privacy.filter, spec.privacy.order),
         cap_epsilon=cap.epsilon,
         cap_delta=cap.delta,
         has_holdout=isinstance(spec.holdout, SplitHoldout),

@@ -165,39 +165,34 @@ async def list_jobs(
 
     def found() -> bytes:
         caller, db, gpus = identified(request, token_in(request.headers)), database_of(request), gpus_of(request)
-        among = _Among(dataset, q, tag)
-        page = _page(db, caller, among, status=status, after=after, limit=limit, sort=sort, columns=SHOWN_AS_TEXT)
+        query = JobsQuery(dataset, q, tag, status, after, limit, sort)
+        page = _page(db, caller, query, SHOWN_AS_TEXT)
         return page_json((job_json(job, page.details[job.id], gpus) for job in page.jobs), page.next)
 
     return Response(await in_thread(found), media_type="application/json")
 
 
-def page_of_jobs(
-    db: Database,
-    caller: Caller,
-    gpus: GpuWorkers,
-    *,
-    dataset: str | None = None,
-    status: Status | None = None,
-    after: str | None = None,
-    limit: int = 50,
-    q: str | None = None,
-    tag: str | None = None,
-    sort: Order = "newest",
-) -> JobList:
-    """Returns one page of the jobs that a caller may see; the dashboard shows the same page."""
-    among = _Among(dataset, q, tag)
-    page = _page(db, caller, among, status=status, after=after, limit=limit, sort=sort)
-    return JobList(items=[JobView.of(job, page.details[job.id], gpus) for job in page.jobs], next=page.next)
-
-
 @dataclass(frozen=True)
-class _Among:
-    """Which jobs a page is of."""
+class JobsQuery:
+    """Which jobs a page is of, and in which order.
 
-    dataset: str | None
-    q: str | None
-    tag: str | None
+    Attributes:
+        after: the cursor of the page before.
+    """
+
+    dataset: str | None = None
+    q: str | None = None
+    tag: str | None = None
+    status: Status | None = None
+    after: str | None = None
+    limit: int = 50
+    sort: Order = "newest"
+
+
+def page_of_jobs(db: Database, caller: Caller, gpus: GpuWorkers, query: JobsQuery) -> JobList:
+    """Returns one page of the jobs that a caller may see; the dashboard shows the same page."""
+    page = _page(db, caller, query)
+    return JobList(items=[JobView.of(job, page.details[job.id], gpus) for job in page.jobs], next=page.next)
 
 
 @dataclass(frozen=True)
@@ -210,21 +205,14 @@ class _Page:
 
 
 def _page(
-    db: Database,
-    caller: Caller,
-    asked: _Among,
-    *,
-    status: Status | None,
-    after: str | None,
-    limit: int,
-    sort: Order,
-    columns: list[ColumnElement[Any]] = repository.SHOWN,
+    db: Database, caller: Caller, query: JobsQuery, columns: list[ColumnElement[Any]] = repository.SHOWN
 ) -> _Page:
-    key = key_of_page(after, sort)
+    limit, sort = query.limit, query.sort
+    key = key_of_page(query.after, sort)
     with db.read() as session:
-        among = jobs_among(session, caller, asked.dataset, asked.q, asked.tag)
+        among = jobs_among(session, caller, query)
         jobs = repository.page_of_jobs(
-            session, among=among, status=status, after=key, limit=limit, sort=sort, columns=columns
+            session, among=among, status=query.status, after=key, limit=limit, sort=sort, columns=columns
         )
         more, jobs = len(jobs) > limit, jobs[:limit]
         details = repository.details(session, [job.id for job in jobs])
@@ -246,20 +234,18 @@ def key_of_page(after: str | None, sort: Order) -> tuple[datetime | str, str] | 
     return (first if sort == "name" else decode_moment(first), job_id)
 
 
-def jobs_among(
-    session: Session, caller: Caller, dataset: str | None, q: str | None, tag: str | None = None
-) -> ColumnElement[bool]:
+def jobs_among(session: Session, caller: Caller, query: JobsQuery) -> ColumnElement[bool]:
     """The condition on jobs that a caller may see, on one data set, by a text and by a tag.
 
     Raises:
         NotFound: no such data set, or the caller may not see it.
     """
     among = visible(caller, Job.dataset_id)
-    if dataset is not None:
-        among = Job.dataset_id == require(session, caller, dataset, "view").id
-    if tag:
-        among = and_(among, labels.tagged(tag))
-    return and_(among, repository.named_like(q)) if q else among
+    if query.dataset is not None:
+        among = Job.dataset_id == require(session, caller, query.dataset, "view").id
+    if query.tag:
+        among = and_(among, labels.tagged(query.tag))
+    return and_(among, repository.named_like(query.q)) if query.q else among
 
 
 @router.get("/jobs/{job_id}", response_model=JobView, openapi_extra=KEYED)

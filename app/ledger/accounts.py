@@ -57,8 +57,7 @@ def open_account(
     session: Session,
     *,
     dataset_id: str,
-    filter_kind: str,
-    order: float | None,
+    privacy_filter: Filter,
     cap_epsilon: float,
     cap_delta: float,
     has_holdout: bool,
@@ -67,8 +66,6 @@ def open_account(
     """Opens the ledger of a private data set. Both budgets are the cap's under the filter, frozen here.
 
     Args:
-        filter_kind: "gdp" or "rdp".
-        order: α* of an `rdp` filter; None under `gdp`.
         has_holdout: a private hold-out exists; without one its budget is 0.
         actor: the id of the key that registers the data set.
 
@@ -76,11 +73,11 @@ def open_account(
         InvalidRequest: the cap has no positive budget under this filter, or one too large to count.
     """
     _check_cap(cap_epsilon, cap_delta)
-    of = filter_for(filter_kind, order)
-    budget = _budget(of, cap_epsilon, cap_delta)
+    kind, order = privacy_filter.kind, privacy_filter.order
+    budget = _budget(privacy_filter, cap_epsilon, cap_delta)
     account = Account(
         dataset_id=dataset_id,
-        filter=filter_kind,
+        filter=kind,
         order=order,
         cap_epsilon=cap_epsilon,
         largest_cap_epsilon=cap_epsilon,
@@ -106,7 +103,7 @@ def open_account(
             once="open",
             actor=actor,
             memo=memos.Opened(
-                filter=filter_kind, order=order, unit=of.unit, cap_epsilon=cap_epsilon, cap_delta=cap_delta
+                filter=kind, order=order, unit=privacy_filter.unit, cap_epsilon=cap_epsilon, cap_delta=cap_delta
             ),
         )
     return account

@@ -44,7 +44,6 @@ class Calibration(NamedTuple):
 def noise_multiplier(
     target_epsilon: float,
     target_delta: float,
-    sampling: str,
     sample_rate: float,
     steps: int,
     others: Sequence[Event] = (),
@@ -54,7 +53,6 @@ def noise_multiplier(
     Args:
         target_epsilon: ε > 0, finite.
         target_delta: δ in (0, 1).
-        sampling: `full_batch` or `poisson`.
         sample_rate: q in (0, 1]; 1 for full batch.
         steps: T ≥ 1.
         others: events with fixed noise; the same account pays for them out of the same target.
@@ -65,13 +63,12 @@ def noise_multiplier(
     Raises:
         InvalidRequest: the target is not a positive number, `others` alone cost more, or no σ in the range meets it.
     """
-    return calibrate(target_epsilon, target_delta, sampling, sample_rate, steps, others).noise_multiplier
+    return calibrate(target_epsilon, target_delta, sample_rate, steps, others).noise_multiplier
 
 
 def calibrate(
     target_epsilon: float,
     target_delta: float,
-    sampling: str,
     sample_rate: float,
     steps: int,
     others: Sequence[Event] = (),
@@ -84,8 +81,6 @@ def calibrate(
         raise InvalidRequest.at(_TARGET, "the target ε must be a finite number above 0")
     if not 0.0 < target_delta < 1.0:
         raise InvalidRequest.at("/privacy/target_delta", "δ must lie strictly between 0 and 1")
-    if sampling == "full_batch" and sample_rate != 1.0:
-        raise InvalidRequest.at("/sampling", "full batch must have sample rate 1")
 
     def plan(sigma: float) -> Event:
         return events.composed([events.gradient_sums(sample_rate, sigma, steps, double_steps, truncation), *others])

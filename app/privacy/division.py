@@ -147,7 +147,7 @@ def _sampled(request: StudyRequest, filter_: Filter, released: list[Released]) -
     if request.total_epsilon < smallest:
         raise _too_small(smallest)
     rest = calibration.calibrate(
-        request.total_epsilon, delta, "poisson", rate, steps * sharers, others, double * sharers
+        request.total_epsilon, delta, rate, steps * sharers, others, double * sharers
     ).noise_multiplier
     alone = Calibration(rest, epsilon_of(events.gradient_sums(rate, rest, steps, double), delta).value)
     shares = []
@@ -166,7 +166,7 @@ def _at_level(request: StudyRequest, level: float) -> Calibration:
 
 @lru_cache(maxsize=64)  # sweeps and `largest_that_fits` ask for the same levels again
 def _calibrated(level: float, delta: float, rate: float, steps: int, double: int) -> Calibration:
-    return calibration.calibrate(level, delta, "poisson", rate, steps, (), double)
+    return calibration.calibrate(level, delta, rate, steps, (), double)
 
 
 def _check_holdout(request: StudyRequest, released: list[Released]) -> None:

@@ -107,9 +107,7 @@ def _mechanism(request: PlanRequest) -> tuple[MechanismConfig, Epsilon | None]:
     sigma = request.noise_multiplier
     if target is not None and sigma is None:
         others = request.released_on("train")
-        sigma, value = calibration.calibrate(
-            target, delta, training.sampling, rate, steps, others, double, training.truncation
-        )
+        sigma, value = calibration.calibrate(target, delta, rate, steps, others, double, training.truncation)
         calibrated = Epsilon(value=value, delta=delta, accountant=of_record(sampled=rate < 1.0))
     elif target is not None or sigma is None:
         raise InvalidRequest.at("/privacy", "give either `target_epsilon` or `noise_multiplier`")

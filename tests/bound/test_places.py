@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from app.contracts.job_spec import GruRecModel, MlpModel, TransformerRecModel
-from app.privacy.numerics import grid_slack, sensitivity_slack
+from app.privacy.numerics import GROUP, grid_slack, sensitivity_slack
 from app.privacy.releases import SCORE
 from tests.bound.worst import C, engine_of, flat, sums_of
 from tests.by_night import but
@@ -79,8 +79,8 @@ def _of(name: str, gain: float = 30.0) -> tuple[Model, Parameters, Records, Grad
 
 
 def _engine(model: Model, positions: int) -> GradientEngine:
-    sums = "float32" if model.dtype == torch.float32 else "float64"
-    return engine_of(model, positions=positions, sums=sums, grid=Grid(ROWS, P))
+    group = GROUP if model.dtype == torch.float32 else None
+    return engine_of(model, positions=positions, group=group, grid=Grid(ROWS, P))
 
 
 def _slack(name: str) -> float:

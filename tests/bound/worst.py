@@ -153,7 +153,7 @@ MORE = {
 
 
 def engine_of(model: Model, kind: str = "flat", name: str = "bookkeeping", **more: Any) -> GradientEngine:
-    """Args: as build_engine's `positions`, `views`, `sums` and `grid`; `per_unit`, k."""
+    """Args: as build_engine's `positions`, `views`, `group` and `grid`; `per_unit`, k."""
     training = {
         "sampling": "full_batch",
         "sample_rate": 1.0,

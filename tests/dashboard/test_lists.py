@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import pytest
 from sqlalchemy import delete, event, select
 
-from app.dashboard.routes import ROWS, JobsQuery
+from app.dashboard.routes import ListQuery
 from app.dashboard.stream import page_of
 from app.db.changes import Changes
 from app.db.engine import Database
@@ -58,7 +58,7 @@ def caller_of(db: Database, key: Key) -> Caller:
 
 def reader_of(db: Database, key: Key, **asked: Any) -> Reader:
     caller = caller_of(db, key)
-    return Reader(page_of(db, caller, JobsQuery(**asked)), key.id, lambda row: still(row, caller.generation))
+    return Reader(page_of(db, caller, ListQuery(**asked)), key.id, lambda row: still(row, caller.generation))
 
 
 def add_job(scene: Scene, dataset: str, name: str) -> str:
@@ -90,18 +90,8 @@ def hub(scene: Scene) -> ListHub:
 
 def plain_state(scene: Scene, key: Key, **asked: Any) -> str:
     """The state of the page as the list itself shows it: its jobs, and what their rows say."""
-    query = JobsQuery(**asked)
-    page = page_of_jobs(
-        scene.db,
-        caller_of(scene.db, key),
-        GpuWorkers(scene.db, 10.0),
-        dataset=query.dataset,
-        q=query.q,
-        tag=query.tag,
-        status=query.status,  # type: ignore[arg-type] # as the route has it
-        limit=ROWS,
-        sort=query.sort,  # type: ignore[arg-type]
-    )
+    query = ListQuery(**asked)
+    page = page_of_jobs(scene.db, caller_of(scene.db, key), GpuWorkers(scene.db, 10.0), query.jobs)
     with scene.db.read() as session:
         return state_of([(job.id, job.status, session.get_one(Job, job.id).events) for job in page.items])
 

@@ -77,7 +77,8 @@ def add_dataset(session: Session, *, sensitivity: str = "private") -> str:
 
 def open_ledger(db: Database, *, holdout: bool = True, **terms: Any) -> str:
     """A new data set with an account: `gdp`, ε = 4, δ = 1e-5 unless told otherwise."""
-    asked = {"filter_kind": "gdp", "order": None, "cap_epsilon": EPSILON, "cap_delta": DELTA} | terms
+    privacy_filter = accounts.filter_for(terms.pop("filter_kind", "gdp"), terms.pop("order", None))
+    asked = {"privacy_filter": privacy_filter, "cap_epsilon": EPSILON, "cap_delta": DELTA} | terms
     with db.write() as session:
         dataset_id = add_dataset(session)
         accounts.open_account(session, dataset_id=dataset_id, has_holdout=holdout, actor=OWNER, **asked)

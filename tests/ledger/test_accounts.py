@@ -140,7 +140,7 @@ def test_a_cap_may_be_exactly_what_is_spent_and_held(db: Database) -> None:
 
 
 def test_an_account_that_was_just_opened_knows_its_head(db: Database) -> None:
-    terms: dict[str, Any] = {"filter_kind": "gdp", "order": None, "cap_epsilon": 1.0, "cap_delta": DELTA}
+    terms: dict[str, Any] = {"privacy_filter": accounts.filter_for("gdp", None), "cap_epsilon": 1.0, "cap_delta": DELTA}
     with db.write() as session:
         dataset_id = support.add_dataset(session)
         account = accounts.open_account(session, dataset_id=dataset_id, has_holdout=True, actor=OWNER, **terms)

@@ -143,8 +143,7 @@ class World:
             accounts.open_account(
                 session,
                 dataset_id=dataset_id,
-                filter_kind="gdp",
-                order=None,
+                privacy_filter=accounts.filter_for("gdp", None),
                 cap_epsilon=cap,
                 cap_delta=DELTA,
                 has_holdout=True,

@@ -128,7 +128,7 @@ def test_where_steps_may_be_repeated_the_price_covers_the_most_expensive(rate: f
 
 @pytest.mark.parametrize("steps", [1, 2, 7, 11, 30])
 def test_calibration_takes_double_steps(steps: int) -> None:
-    found = calibration.calibrate(2.0, 1e-5, "full_batch", 1.0, steps, double_steps=steps - 1)
+    found = calibration.calibrate(2.0, 1e-5, 1.0, steps, double_steps=steps - 1)
     tree = events.gradient_sums(1.0, found.noise_multiplier, steps, steps - 1)
     assert gdp.epsilon_from_mu(gdp.mu_of_event(tree) or 0.0, 1e-5) == pytest.approx(2.0, rel=1e-6)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from app.contracts.job_spec import Clipping, LinearModel
 from app.errors import PrivacyError
 from app.privacy.mechanism import TrainingMechanism
-from app.privacy.numerics import GROUP, SumType
+from app.privacy.numerics import SumType
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.engine import ClippingKind, GradientEngine
 from worker.clipping.linear import LinearClipping, LinearGradient
@@ -29,46 +29,39 @@ if TYPE_CHECKING:
 def build_engine(
     model: Model,
     clipping: Clipping | None,
-    training: TrainingMechanism | None,
+    training: TrainingMechanism,
     *,
     positions: int | None = None,
-    sums: SumType = "float64",
-    group: int = GROUP,
+    group: int | None = None,
     grid: Grid | None = None,
-    over: Floats = ONE_PROCESS,
     views: Views | None = None,
 ) -> GradientEngine:
-    """The engine of a job.
+    """The engine of a private job.
 
     Args:
         model: the job's.
         clipping: the requested clipping, which selects the engine.
-        training: what is charged: kind and norm of the clip. None on public data, where nothing is clipped.
+        training: what is charged: kind and norm of the clip.
         positions: see Bookkeeping.
-        sums: the type of sums over records.
-        group: how many records a network adds in float32, if sums are. A linear model adds as many as GROUP says.
+        group: how many records a network adds in float32; None: sums are in float64. A linear model adds as many as
+            GROUP says.
         grid: how passes are added, if as integers.
-        over: the ranks, on public data where nothing is clipped.
         views: of each record, over which its gradient is averaged; None: the record itself.
 
     Raises:
         PrivacyError: a layer has no per-record gradients, or the model's engine cannot average views.
     """
-    if views is not None and isinstance(model, MatrixFactorization):
-        raise PrivacyError("ratings have one view")
+    _require_views(model, views)
     opacus = clipping is not None and clipping.engine == "opacus"
-    if training is None:
-        return unclipped_engine(model, sums, over, views)
     kind: ClippingKind = "flat" if training.clipping == "adaptive" else training.clipping
     norm, of_unit = training.max_grad_norm, training.records_per_unit
     if isinstance(model, Linear) and not opacus:
-        return LinearClipping(model, kind, norm, of_unit, sums, grid, views)
+        return LinearClipping(model, kind, norm, of_unit, "float64" if group is None else "float32", grid, views)
     if isinstance(model, MatrixFactorization):
         return RatingClipping(model, kind, norm, grid)
     network = _module_model(model)
     module = network.module()
-    narrow = group if sums == "float32" else None
-    engine = _reference() if opacus else partial(Bookkeeping[Any], group=narrow)
+    engine = _reference() if opacus else partial(Bookkeeping[Any], group=group)
     if opacus and isinstance(model, Linear):
         module = next(module.children())  # its tensors have the linear model's names
     return engine(
@@ -97,7 +90,8 @@ def unclipped_engine(
     over: Floats = ONE_PROCESS,
     views: Views | None = None,
 ) -> GradientEngine:
-    """The engine for public data: sums gradients without clipping."""
+    """The engine for public data: sums gradients without clipping. Raises PrivacyError: see build_engine."""
+    _require_views(model, views)
     if isinstance(model, Linear):
         return LinearGradient(model, sums, over, views)
     if isinstance(model, MatrixFactorization):
@@ -105,6 +99,11 @@ def unclipped_engine(
     network = _module_model(model)
     module, rows = network.module(), network.rows_per_pass
     return PlainGradient(module, network.record_losses, rows=rows, dtype=network.dtype, over=over, views=views)
+
+
+def _require_views(model: Model, views: Views | None) -> None:
+    if views is not None and isinstance(model, MatrixFactorization):
+        raise PrivacyError("ratings have one view")
 
 
 def _module_model(model: Model) -> ModuleModel:

@@ -451,24 +451,21 @@ def _engine(
     job: JobDescription, model: Model, numerics: Numerics, ranks: Ranks, views: Views | None, most: int
 ) -> tuple[Numerics, GradientEngine]:
     """The numerics, with the slack of integer totals, and the engine that adds passes so. `most`: rows of one sum."""
-    training = job.mechanism.training if job.mechanism else None
-    grid, sharded = None, _is_sharded(job.spec, ranks)
-    if training is not None:
-        numerics = numerics.of_numbers(model.numbers, most, training.records_per_unit)
-        grid = Grid(most, numerics.rows_per_pass, ranks, sharded)
-    over = Floats(ranks, sharded)
+    sharded = _is_sharded(job.spec, ranks)
+    if job.mechanism is None:
+        return numerics, unclipped_engine(model, numerics.sums, Floats(ranks, sharded), views)
+    training = job.mechanism.training
+    numerics = numerics.of_numbers(model.numbers, most, training.records_per_unit)
     engine = build_engine(
         model,
         job.spec.clipping,
         training,
         positions=numerics.positions,
-        sums=numerics.sums,
-        group=numerics.group,
-        grid=grid,
-        over=over,
+        group=numerics.group if numerics.sums == "float32" else None,
+        grid=Grid(most, numerics.rows_per_pass, ranks, sharded),
         views=views,
     )
-    if training is not None and training.adaptive is not None and not isinstance(engine, CountingEngine):
+    if training.adaptive is not None and not isinstance(engine, CountingEngine):
         raise PrivacyError("this model's engine cannot count: its clipping norm cannot adapt")
     return numerics, engine
 
