@@ -12,6 +12,10 @@ Guarantee: all that left a job is in its mark or in its row. `adopt` raises the 
 and before the job is settled, so that a charge counts the larger of the two. What the mark has and the row lacks was
 lost with the database: its digests too. So the job goes on under fresh keys, after the last step with a digest here.
 
+A mark is a file that only grows, by a line for each start of steps and each release; together they are the mark. What
+a job with many scores writes does not grow with them, and two writers lose nothing of each other. A crash may cut off
+the last line: nothing left by it, and it does not count. Anything else that is no line of this job is damage.
+
 A mark shows nothing that callers do not see: counts of steps, released numbers, and SHA-256 of random salts.
 """
 
@@ -21,6 +25,7 @@ import hashlib
 import secrets
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
@@ -40,7 +45,6 @@ from app.lifecycle.states import FINISHED, append_event, get_job
 from app.settings import Settings
 
 ENDING = ".mark"
-TRIES = 100  # each loss means that another writer won
 NONE = -1  # no step has a digest
 NAMED = "sha256:"
 REWOUND = "a backup was restored while the job ran: what left it before is charged, and it goes on with fresh noise"
@@ -76,22 +80,28 @@ class Mark(Document):
         return self if last is None else self.model_copy(update={"salts": {**self.salts, name: max(last, step)}})
 
     def with_released(self, numbers: Iterable[Number]) -> Mark:
-        """With the numbers of one more release. Histograms stay out: each release writes the whole mark."""
+        """With the numbers of one more release. Histograms stay out: a job keeps its last one alone."""
         plain = (each.model_copy(update={"histogram": None}) for each in numbers)
         return self.model_copy(update={"released": (*self.released, *plain)})
 
-    def joined(self, other: Mark) -> Mark:
-        """The larger of two marks, in each part."""
-        names = sorted({*self.salts, *other.salts})
-        salts = {name: max(self.salts.get(name, NONE), other.salts.get(name, NONE)) for name in names}
-        released = {(each.name, each.step): each for each in (*self.released, *other.released)}  # what is there stays
-        return self.model_copy(
-            update={
-                "steps_started": max(self.steps_started, other.steps_started),
-                "salts": salts,
-                "released": tuple(released.values()),
-            }
-        )
+    def since(self, before: Mark | None) -> Mark:
+        """The part that an earlier state of this mark lacks."""
+        if before is None:
+            return self
+        salts = {name: last for name, last in self.salts.items() if before.salts.get(name) != last}
+        return self.model_copy(update={"salts": salts, "released": self.released[len(before.released) :]})
+
+    def joined(self, *others: Mark) -> Mark:
+        """The larger of several marks, in each part."""
+        salts: dict[str, int] = {}
+        released: dict[tuple[str, int], Number] = {}
+        for mark in (self, *others):
+            for name, last in mark.salts.items():
+                salts[name] = max(salts.get(name, NONE), last)
+            for number in mark.released:
+                released.setdefault((number.name, number.step), number)  # what is there stays
+        steps = max(mark.steps_started for mark in (self, *others))
+        return self.model_copy(update={"steps_started": steps, "salts": salts, "released": tuple(released.values())})
 
 
 class Marks:
@@ -114,25 +124,19 @@ class Marks:
         """
         ids = list(job_ids)
         records = self._records.read_all([f"{each}{ENDING}" for each in ids])
-        pairs = zip(ids, records, strict=True)
-        return {job_id: _parsed(job_id, record) for job_id, record in pairs if record is not None}
+        marks = {job_id: _parsed(job_id, record) for job_id, record in zip(ids, records, strict=True)}
+        return {job_id: mark for job_id, mark in marks.items() if mark is not None}
 
-    def raise_to(self, mark: Mark) -> None:
-        """Records a mark, joined with the present one; on disk before this returns.
+    def append(self, part: Mark) -> None:
+        """Adds a part to a job's mark; on disk before this returns.
 
         Raises:
-            TransientError: it cannot be written, or the present one cannot be read.
+            TransientError: it cannot be written, or the mark's end is damaged.
         """
-        name = f"{mark.job}{ENDING}"
         try:
-            for _ in range(TRIES):
-                before = self._records.read(name)
-                joined = mark if before is None else mark.joined(_parsed(mark.job, before))
-                if self._records.put(name, joined.model_dump_json() + "\n", before):
-                    return
+            self._records.append(f"{part.job}{ENDING}", part.model_dump_json(), partial(_lines, part.job))
         except (OSError, Unavailable) as error:
-            raise TransientError(f"the mark of {mark.job} cannot be written: {type(error).__name__}") from None
-        raise TransientError(f"others keep writing the mark of {mark.job}")
+            raise TransientError(f"the mark of {part.job} cannot be written: {type(error).__name__}") from None
 
     def jobs(self) -> list[str]:
         """The jobs that have a mark. Raises Unavailable."""
@@ -315,13 +319,29 @@ def _last_match(session: Session, job: Job) -> int:
     return last
 
 
-def _parsed(job_id: str, record: Record | OSError) -> Mark:
+def _parsed(job_id: str, record: Record | OSError | None) -> Mark | None:
+    """A job's mark; None if no line of it was ever whole."""
+    if isinstance(record, OSError):
+        raise TransientError(f"the mark of {job_id} cannot be read: {type(record).__name__}")
+    lines = [] if record is None else _lines(job_id, record.content)
+    return lines[0].joined(*lines[1:]) if lines else None
+
+
+def _lines(job_id: str, content: bytes) -> list[Mark]:
+    """The whole lines of a job's mark, or of its end.
+
+    Raises:
+        TransientError: one is damaged, or what comes after them is not the beginning of a line.
+    """
+    *whole, torn = content.split(b"\n")
+    beginning = f'{{"version":1,"job":"{job_id}"'.encode()
+    torn = torn.rstrip(b"\0")  # a file system may have extended the file before it wrote the line
+    if not (torn.startswith(beginning) or beginning.startswith(torn)):
+        raise TransientError(f"the mark of {job_id} is damaged after line {len(whole)}")
     try:
-        if isinstance(record, OSError):
-            raise record
-        mark = Mark.model_validate_json(record.content)
-    except (OSError, ValidationError) as error:
+        lines = [Mark.model_validate_json(each) for each in whole]
+    except ValidationError as error:
         raise TransientError(f"the mark of {job_id} cannot be read: {type(error).__name__}") from None
-    if mark.job != job_id:
+    if any(each.job != job_id for each in lines):
         raise TransientError(f"the mark of {job_id} belongs to another job")
-    return mark
+    return lines

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from sqlalchemy import select
 
-from app.db.models import Block, Metric
-from app.errors import TransientError
+from app.db.models import Block, Job, Metric
+from app.errors import StaleAttempt, TransientError
 from app.ids import new_id
 from app.ledger import behind
 from app.ledger.verify import verify
@@ -23,6 +25,7 @@ from app.storage import objects
 from tests.factories import AT_ONCE, add_dataset, job_spec, release
 from tests.lifecycle.conftest import claimed, job_row
 from tests.lifecycle.test_restore import CAP, World, scrimp_restore, world
+from tests.locks import until_waits_for_file
 
 __all__ = ["world"]
 STEPS, SCORES = 240, 24
@@ -271,6 +274,104 @@ def test_nothing_starts_and_nothing_is_released_if_the_mark_cannot_be_written(wo
         assert client.post(f"/v1/jobs/{job}/cancel").json()["type"] == "/problems/ledger-behind"
 
 
+def test_others_write_while_a_mark_waits_for_its_disk(world: World) -> None:
+    """It was written within the transaction: with SQLite everybody waited for its fsync, or for a bucket."""
+    _, job = admitted(world)
+    log = begun(world, job)
+    run(log, 1, 10)
+    assert log.start_block(11, 20)
+    log.record_digest(20, "ab" * 32)
+    mark = world.heads.folder / f"{job}.mark"
+    with ThreadPoolExecutor(1) as threads, mark.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        scored = threads.submit(score, log, 20)
+        until_waits_for_file(mark)
+        with world.db.write(urgent=True) as session:
+            session.get_one(Job, job).notified_at = None
+        assert not scored.done() and len(log.recorded()[2]) == 1, "nothing leaves before its mark is on disk"
+        fcntl.flock(file, fcntl.LOCK_UN)
+        scored.result()
+    assert [each.step for each in log.recorded()[2]] == [10, 20]
+
+
+def test_an_attempt_that_loses_its_job_while_it_writes_the_mark_tells_nothing(world: World) -> None:
+    _, job = admitted(world)
+    log = begun(world, job)
+    run(log, 1, 10)
+    assert log.start_block(11, 20)
+    log.record_digest(20, "ab" * 32)
+    mark = world.heads.folder / f"{job}.mark"
+    with ThreadPoolExecutor(1) as threads, mark.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        scored = threads.submit(score, log, 20)
+        until_waits_for_file(mark)
+        expire_all_leases(world.db)
+        reap_expired(world.db, 3)
+        fcntl.flock(file, fcntl.LOCK_UN)
+        with pytest.raises(StaleAttempt):
+            scored.result()
+    assert [each.step for each in log.recorded()[2]] == [10]
+
+
+def test_a_mark_grows_by_what_is_new(world: World) -> None:
+    """It was written whole for each score: with 50,000 numbers in it, 0.7 s each."""
+    _, job = admitted(world)
+    log = begun(world, job)
+    mark = world.heads.folder / f"{job}.mark"
+    run(log, 1, 10)
+    before, file = mark.read_bytes(), mark.stat().st_ino
+    run(log, 11, STEPS)
+    after = mark.read_bytes()
+    assert after.startswith(before) and mark.stat().st_ino == file
+    lines = after.splitlines()
+    assert len(lines) == 2 * SCORES and max(map(len, lines[2:])) <= max(map(len, lines[:2])) + 20
+    whole = Marks.of(world.settings).read([job])[job]
+    assert (whole.steps_started, len(whole.released), set(whole.salts.values())) == (STEPS, SCORES, {STEPS})
+
+
+@pytest.mark.parametrize("cut", range(4))
+def test_the_line_that_a_crash_cut_off_does_not_count(world: World, cut: int) -> None:
+    """An append returns with its line whole on disk, and only then something leaves."""
+    _, job = admitted(world)
+    log = begun(world, job)
+    run(log, 1, 20)
+    marks, mark = Marks.of(world.settings), world.heads.folder / f"{job}.mark"
+    before = marks.read([job])
+    line = mark.read_bytes().splitlines()[-1]
+    torn = [line, line[:-1], line[:7], b"\0" * 300][cut]
+    with mark.open("ab") as file:
+        file.write(torn)
+    assert marks.read([job]) == before
+    score(log, 30)
+    after = marks.read([job])[job]
+    assert [each.step for each in after.released] == [10, 20, 30]
+    assert b"\0" not in mark.read_bytes() and mark.read_bytes().endswith(b"}\n")
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "another's end": lambda content: content + b'{"version":1,"job":"job_x',
+    "not whole": lambda content: content + b"{}",
+    "a line of another job": lambda content: content + content.replace(b"job_", b"job_x"),
+    "a byte of the last line": lambda content: content[:-9] + b'"' + content[-8:],
+    "no end of a line": lambda content: content.replace(b"\n", b" ") + b"\n",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_anything_else_at_a_mark_s_end_is_damage(world: World, damage: str) -> None:
+    _, job = admitted(world)
+    log = begun(world, job)
+    run(log, 1, 20)
+    marks, mark = Marks.of(world.settings), world.heads.folder / f"{job}.mark"
+    content = DAMAGES[damage](mark.read_bytes())
+    mark.write_bytes(content)
+    with pytest.raises(TransientError):
+        marks.read([job])
+    with pytest.raises(TransientError):
+        score(log, 30)
+    assert mark.read_bytes() == content and len(log.recorded()[2]) == 2
+
+
 def test_a_live_attempt_notices_that_the_database_was_set_back(world: World) -> None:
     _, job = admitted(world)
     log = begun(world, job)
@@ -290,10 +391,10 @@ def test_a_mark_shows_only_what_callers_see(world: World) -> None:
     _, job = admitted(world)
     log = begun(world, job)
     run(log, 1, 10)
-    said: dict[str, Any] = json.loads((world.heads.folder / f"{job}.mark").read_text())
+    lines: list[dict[str, Any]] = list(map(json.loads, (world.heads.folder / f"{job}.mark").read_text().splitlines()))
     row = job_row(world.db, job)
-    assert said.keys() == {"version", "job", "dataset", "steps_started", "salts", "released"}
-    assert said["steps_started"] == row.steps_started and row.segments[0].salt not in json.dumps(said)
+    assert all(each.keys() == {"version", "job", "dataset", "steps_started", "salts", "released"} for each in lines)
+    assert lines[-1]["steps_started"] == row.steps_started and row.segments[0].salt not in json.dumps(lines)
 
 
 def test_the_mark_of_an_ended_job_goes_once_its_settlement_is_in_the_head(world: World) -> None:
