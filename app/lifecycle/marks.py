@@ -24,7 +24,6 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Literal
 
@@ -35,10 +34,10 @@ from sqlalchemy.orm import Session
 from app.contracts.base import Document
 from app.contracts.stored import SaltedSteps
 from app.db.engine import Database
-from app.db.models import Block, Job, LedgerEntry, Metric
+from app.db.models import Block, Job, Metric
 from app.errors import TransientError, Unavailable
 from app.ledger.behind import refusal
-from app.ledger.transparency.heads import Heads, UnreadableHeadError
+from app.ledger.transparency.heads import Heads
 from app.ledger.transparency.records import Record, Records, records_of
 from app.lifecycle.events import Number
 from app.lifecycle.states import FINISHED, append_event, get_job
@@ -48,7 +47,6 @@ ENDING = ".mark"
 NONE = -1  # no step has a digest
 NAMED = "sha256:"
 REWOUND = "a backup was restored while the job ran: what left it before is charged, and it goes on with fresh noise"
-RELEASED_BY_NOISE = ("noisy_count", "noisy_sum")
 
 
 class Mark(Document):
@@ -115,6 +113,23 @@ class Marks:
         """The marks in these settings: where the heads lie."""
         return cls(records_of(settings))
 
+    def examine(self, job_ids: Iterable[str]) -> tuple[dict[str, Mark], dict[str, str]]:
+        """The marks of these jobs, and what is wrong with those that cannot be read; jobs without one are left out.
+
+        Raises:
+            Unavailable: the bucket does not answer.
+        """
+        ids = list(job_ids)
+        marks, problems = dict[str, Mark](), dict[str, str]()
+        for job_id, record in zip(ids, self._records.read_all([f"{each}{ENDING}" for each in ids]), strict=True):
+            try:
+                mark = _parsed(job_id, record)
+            except TransientError as error:
+                problems[job_id] = error.message
+            else:
+                marks |= {} if mark is None else {job_id: mark}
+        return marks, problems
+
     def read(self, job_ids: Iterable[str]) -> dict[str, Mark]:
         """The marks of these jobs; those without one are left out.
 
@@ -122,10 +137,10 @@ class Marks:
             TransientError: one is damaged or cannot be read: what left that job is unknown.
             Unavailable: the bucket does not answer.
         """
-        ids = list(job_ids)
-        records = self._records.read_all([f"{each}{ENDING}" for each in ids])
-        marks = {job_id: _parsed(job_id, record) for job_id, record in zip(ids, records, strict=True)}
-        return {job_id: mark for job_id, mark in marks.items() if mark is not None}
+        marks, problems = self.examine(job_ids)
+        for problem in problems.values():
+            raise TransientError(problem)
+        return marks
 
     def append(self, part: Mark) -> None:
         """Adds a part to a job's mark; on disk before this returns.
@@ -145,6 +160,14 @@ class Marks:
     def remove(self, job_id: str) -> None:
         """Removes a job's mark."""
         self._records.remove(f"{job_id}{ENDING}")
+
+    def set_aside(self, job_id: str) -> None:
+        """Removes a damaged mark; what can be read of it stays beside, under another name."""
+        (record,) = self._records.read_all([f"{job_id}{ENDING}"])
+        if isinstance(record, Record):
+            aside = f"{job_id}{ENDING}.damaged-{hashlib.sha256(record.content).hexdigest()[:16]}"
+            self._records.put(aside, record.content.decode(errors="replace"), None)
+        self.remove(job_id)
 
 
 def name_of(salt: str) -> str:
@@ -227,77 +250,10 @@ def release(session: Session, job: Job, numbers: Iterable[Number]) -> None:
         append_event(session, job.id, "metric", each.model_copy(update={"histogram": None}))
 
 
-@dataclass(frozen=True)
-class Forgotten:
-    """What the database has forgotten of a job.
-
-    Attributes:
-        known: the database has the job.
-        steps, scores: started steps and noisy scores that the database knows of.
-        marked_steps, marked_scores: those in the mark.
-    """
-
-    job_id: str
-    dataset_id: str
-    known: bool
-    steps: int
-    scores: int
-    marked_steps: int
-    marked_scores: int
-
-
-def forgotten(db: Database, marks: Marks) -> list[Forgotten]:
-    """The jobs of which the database knows less than their marks; changes nothing.
-
-    Raises:
-        TransientError, Unavailable: a mark cannot be read.
-    """
-    found = []
-    for job_id, mark in sorted(marks.read(marks.jobs()).items()):
-        with db.read() as session:
-            job = session.get(Job, job_id)
-            if job is not None and job.status in FINISHED:
-                continue
-            noisy = (Metric.job_id == job_id, Metric.released_by.in_(RELEASED_BY_NOISE))
-            here = {(row.name, row.step) for row in session.execute(select(Metric.name, Metric.step).where(*noisy))}
-            steps = 0 if job is None else job.steps_started
-        there = {(each.name, each.step) for each in mark.released if each.released_by in RELEASED_BY_NOISE}
-        if job is None or mark.steps_started > steps or not there <= here:
-            numbers = (steps, len(here), mark.steps_started, len(there | here))
-            found.append(Forgotten(job_id, mark.dataset, job is not None, *numbers))
-    return found
-
-
 def unfinished(session: Session, job_id: str) -> list[str]:
     """A job's id, and those of a study's trials, as far as they have not ended."""
     whose = (Job.id == job_id) | (Job.parent_id == job_id)
     return list(session.scalars(select(Job.id).where(whose, Job.status.not_in(FINISHED)).order_by(Job.id)))
-
-
-def sweep(db: Database, heads: Heads, marks: Marks) -> None:
-    """Removes the marks of ended jobs whose settlement is in the recorded heads: those tell of it from then on.
-
-    Raises:
-        Unavailable: the bucket does not answer.
-    """
-    for job_id in marks.jobs():
-        with db.read() as session:
-            job = session.get(Job, job_id)
-            if job is None or job.status not in FINISHED:
-                continue
-            settled = session.execute(
-                select(LedgerEntry.dataset_id, LedgerEntry.seq).where(LedgerEntry.once == f"settle:{job_id}")
-            ).all()
-        if settled and all(_recorded(heads, dataset_id) >= seq for dataset_id, seq in settled):
-            marks.remove(job_id)
-
-
-def _recorded(heads: Heads, dataset_id: str) -> int:
-    try:
-        head = heads.read(dataset_id)
-    except UnreadableHeadError:
-        return 0
-    return 0 if head is None else head.seq
 
 
 def _last_digests(job: Job, mark: Mark) -> dict[str, int]:

@@ -176,7 +176,7 @@ def test_while_the_bucket_of_heads_is_away_nothing_runs_and_no_ledger_is_behind(
     with pytest.raises(Unavailable):
         behind.read_recorded(heads, dataset)
     with pytest.raises(Unavailable):
-        behind.survey(db, heads, Folder(tmp_path))
+        behind.survey(db, heads, Folder(tmp_path), {})
     assert behind.reach(db, heads, dataset) == 0
     with db.read() as session:
         assert session.scalars(select(LedgerCheck)).all() == []

@@ -18,11 +18,13 @@ from app.ledger import behind
 from app.ledger.verify import verify
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.cadence import Cadence
-from app.lifecycle.marks import REWOUND, Marks, forgotten, name_of, sweep
+from app.lifecycle.mark_survey import forgotten, survey, sweep
+from app.lifecycle.marks import REWOUND, Marks, name_of
 from app.lifecycle.restore import post
 from app.lifecycle.sweeper import expire_all_leases, reap_expired
 from app.storage import objects
 from tests.factories import AT_ONCE, add_dataset, job_spec, release
+from tests.hpo.conftest import study_spec
 from tests.lifecycle.conftest import claimed, job_row
 from tests.lifecycle.test_restore import CAP, World, scrimp_restore, world
 from tests.locks import until_waits_for_file
@@ -51,6 +53,13 @@ def begun(world: World, job: str) -> AttemptLog:
     log.marks = Marks.of(world.settings)
     log.begin()
     return log
+
+
+def resumed(world: World, job: str) -> AttemptLog:
+    """Another attempt of a job whose lease lapsed."""
+    expire_all_leases(world.db)
+    reap_expired(world.db, 9, Marks.of(world.settings))
+    return begun(world, job)
 
 
 def run(log: AttemptLog, first: int, last: int, digest: str = "ab") -> None:
@@ -117,7 +126,7 @@ def test_what_left_a_job_is_charged_though_a_backup_forgot_it(world: World, end:
     expected = charge(world, other)
     world.restore(backup)
     assert job_row(world.db, job).steps_started == 10
-    assert behind.survey(world.db, world.heads, objects.of(world.settings)) == {}, "the heads do not tell"
+    assert survey(world.db, world.heads, objects.of(world.settings)) == {}, "the heads do not tell"
     (found,) = [each for each in forgotten(world.db, Marks.of(world.settings)) if each.job_id == job]
     assert (found.steps, found.scores, found.marked_steps, found.marked_scores) == (10, 1, STEPS, SCORES)
     shown = scrimp_restore(world)
@@ -370,6 +379,63 @@ def test_anything_else_at_a_mark_s_end_is_damage(world: World, damage: str) -> N
     with pytest.raises(TransientError):
         score(log, 30)
     assert mark.read_bytes() == content and len(log.recorded()[2]) == 2
+
+
+@pytest.mark.parametrize("damage", [b"{}\n", b"", None], ids=["damaged", "unreadable", "in the middle"])
+def test_a_damaged_mark_closes_its_own_data_set_alone(world: World, damage: bytes | None) -> None:
+    """One damaged mark stopped `scrimp restore` for all data sets."""
+    dataset, job = admitted(world)
+    sound, twin = admitted(world)
+    for each in (job, twin):
+        behind.record(world.db, world.heads, job_row(world.db, each).dataset_id)
+        run(begun(world, each), 1, 10)
+    backup = world.backup()
+    run(resumed(world, twin), 11, STEPS)
+    world.restore(backup)
+    mark = world.heads.folder / f"{job}.mark"
+    if damage == b"":
+        mark.unlink()
+        mark.mkdir()
+    else:
+        mark.write_bytes(damage or mark.read_bytes().replace(b'"steps_started":10', b'"steps_started":x0', 1))
+    shown = scrimp_restore(world)
+    assert shown.returncode == 1 and f"the mark of {job} " in shown.stdout
+    assert f"{twin} ({sound}): 240 steps and 24 scores left it" in shown.stdout, "the others go on"
+    with world.api() as client:
+        states = {each["id"]: each["state"] for each in client.get("/v1/datasets").json()["items"]}
+        assert states == {dataset: "behind", sound: "ready"}
+    assert world.submit(dataset, 0.2, "one").json()["type"] == "/problems/ledger-behind"
+    assert world.submit(sound, 0.2, "two").status_code == 201
+    assert scrimp_restore(world, "--post", sound).returncode == 1, "what is damaged stays"
+    assert job_row(world.db, twin).steps_started == STEPS and job_row(world.db, job).status == "running"
+    held = world.account(dataset)
+    if damage == b"":
+        mark.rmdir()
+        mark.write_bytes(b"\xff")
+    assert scrimp_restore(world, "--post", dataset).returncode == 0
+    row = job_row(world.db, job)
+    assert (row.status, charge(world, dataset)) == ("failed", (held.train_held, held.holdout_held))
+    assert world.submit(dataset, 0.2, "three").status_code == 201
+    assert [path.suffix[:8] for path in world.heads.folder.glob(f"{job}.mark*")] == [".damaged"[:8]]
+
+
+def test_a_trial_with_a_damaged_mark_ends_with_its_study(world: World) -> None:
+    dataset = add_dataset(world.db)
+    with world.api() as client:
+        made = client.post("/v1/jobs", json=study_spec(dataset), headers={"Idempotency-Key": "study"})
+    assert made.status_code == 201, made.text
+    study = str(made.json()["id"])
+    with world.db.read() as session:
+        trial = session.scalars(select(Job.id).where(Job.parent_id == study).order_by(Job.trial_number)).first()
+    assert trial is not None
+    behind.record(world.db, world.heads, dataset)
+    held = world.account(dataset)
+    (world.heads.folder / f"{trial}.mark").write_bytes(b"?")
+    assert scrimp_restore(world, "--post", dataset).returncode == 0
+    assert (job_row(world.db, trial).status, job_row(world.db, study).status) == ("failed", "cancelled")
+    assert charge(world, dataset) == (held.train_held, held.holdout_held), "a trial failed: the study's rest is spent"
+    with world.db.read() as session:
+        assert verify(session, dataset).valid
 
 
 def test_a_live_attempt_notices_that_the_database_was_set_back(world: World) -> None:
