@@ -17,14 +17,6 @@ RESERVE_BYTES = 2**30
 LOOK_BYTES = 2**22  # so often a writer looks for room: 128 writers at once stay above half the reserve
 
 
-def share_bytes(root: Path, share: float) -> int | None:
-    """A share of a folder's disk; None, for no limit, if it is all of it."""
-    if share >= 1.0:
-        return None
-    root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return int(share * shutil.disk_usage(root).total)
-
-
 def sync(folder: Path) -> None:
     """Returns once a folder's entries are on disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -56,13 +48,13 @@ def is_full(error: BaseException) -> bool:
 
 @dataclass(frozen=True)
 class Room:
-    """What data files may take of a disk: what is free, less a reserve, less what open uploads will bring.
+    """What data files may take of a disk: what is free, less a reserve, less what is kept free for open uploads.
 
     The reserve is for what cannot be refused: the database, messages, results of jobs. Readiness asks for half of it.
 
     Attributes:
         reserve_bytes: left free.
-        promised: counts the bytes that uploads have declared and that have not arrived.
+        promised: counts the bytes that are kept free for open uploads.
     """
 
     reserve_bytes: int = RESERVE_BYTES
@@ -73,11 +65,15 @@ class Room:
         """The bytes that stay free as things are."""
         return self.reserve_bytes + self.promised()
 
+    def available(self, folder: Path) -> int:
+        """The bytes that data files may take of a folder's disk; negative where the reserve is taken already."""
+        return shutil.disk_usage(folder).free - self.set_aside
+
     def require(self, folder: Path, needed_bytes: int = 0) -> None:
         """Checks that so many bytes fit on a folder's disk.
 
         Raises:
             StorageFull: they do not.
         """
-        if shutil.disk_usage(folder).free < needed_bytes + self.set_aside:
+        if self.available(folder) < needed_bytes:
             raise StorageFull("the service's disk has no room for this: an operator has to free some space")

@@ -50,11 +50,11 @@ from app.jobs.routes import router as jobs_router
 from app.jobs.stream import EventHub
 from app.keys.gate import KeyFirst, NamedCheck
 from app.keys.routes import router as keys_router
-from app.ledger.behind import survey
 from app.ledger.routes import router as ledger_router
 from app.ledger.signing_key_routes import router as signing_keys_router
 from app.ledger.transparency.checkpoint_routes import router as checkpoints_router
 from app.ledger.transparency.heads import Heads
+from app.lifecycle.mark_survey import survey
 from app.lifecycle.measures import Measures
 from app.predictions.routes import router as predictions_router
 from app.predictions.service import require_model

@@ -116,7 +116,7 @@ class Settings(BaseSettings):
         gt=0,
         le=1,
         description="What an owner's key may store where neither it nor max_stored_bytes has a limit, as a share of "
-        "the storage's disk; 1: no limit.",
+        "what the storage's disk has free, less the reserve, and of what the key stores there; 1: no limit.",
     )
     disk_reserve_bytes: int = Field(
         RESERVE_BYTES, ge=0, description="What data files and uploads leave free of the storage's disk."

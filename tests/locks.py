@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 from sqlalchemy import text
 
@@ -18,5 +19,14 @@ def until_waiting(db: Database, sessions: int = 1, timeout_s: float = 30.0) -> N
         with db.quick_read() as connection:
             if connection.scalar(WAITING) >= sessions:
                 return
+        assert time.monotonic() < deadline, "nobody waits: the race is none"
+        time.sleep(0.01)
+
+
+def until_waits_for_file(path: Path, timeout_s: float = 30.0) -> None:
+    """Returns once somebody waits for a file's lock (flock)."""
+    deadline = time.monotonic() + timeout_s
+    inode = f":{path.stat().st_ino} "
+    while not any("->" in line and inode in line for line in Path("/proc/locks").read_text().splitlines()):
         assert time.monotonic() < deadline, "nobody waits: the race is none"
         time.sleep(0.01)

@@ -69,7 +69,7 @@ def append(
     dataset_id = new_id("ds")
     with service.published(settings, dataset_id, content) as kept, db.write() as session:
         repository.take_turns(session)
-        quota.reserve(session, settings, to.owner_key, arrived.new_bytes)
+        quota.reserve(session, settings, to.owner_key, arrived.new_bytes, arrived.new_bytes)
         grants.require(session, caller, to.id, "own")
         new = New(dataset_id, to.owner_key, spec, to.block(label))
         return enter(session, settings, to, new, content, kept, recorded)
@@ -87,7 +87,7 @@ def accept(
     service.check_files(arrived.spec, arrived.sources.keys())
     with db.write() as session:
         repository.take_turns(session)
-        quota.reserve(session, settings, to.owner_key, arrived.new_bytes)
+        quota.reserve(session, settings, to.owner_key, arrived.new_bytes, arrived.new_bytes)
         grants.require(session, caller, to.id, "own")
         blocks.check_room(session, to.id, label)
         spec = arrived.spec.model_copy(update={"path": None, "upload": None})

@@ -91,7 +91,7 @@ def accept(
     spec = service.resolved(arrived.spec, pricing)
     with db.write() as session:
         repository.take_turns(session)
-        quota.reserve(session, settings, caller.id, arrived.new_bytes)
+        quota.reserve(session, settings, caller.id, arrived.new_bytes, arrived.new_bytes)
         service.check_name(session, spec.name)
         row = begin(session, settings, caller.id, spec, arrived, folder)
         audit.record(session, "dataset.reading", row.id)

@@ -43,7 +43,7 @@ async def received(
         await run_in_threadpool(_check_room, db, settings, caller, folder, announced)
         arrived = sources.sent(await _uploaded(request, folder, settings, read), folder)
         if not announced:
-            await run_in_threadpool(quota.require, db, settings, caller.id, arrived.size)
+            await run_in_threadpool(quota.require, db, settings, caller.id, arrived.size, arrived.size)
         return arrived
     if kind == "application/json":
         arrived = await _by_reference(request, folder, settings, caller, read)

@@ -10,9 +10,10 @@ API processes with one storage go on with each other's uploads. Others answer 40
 Who writes to a file holds its lock (flock); the end of a process gives it back. A crash leaves at worst a folder
 without upload.json, which `sweep` removes.
 
-What an upload declares is set aside at once, of its key's quota and of the disk. So an incomplete one expires
+What an upload declares counts at once against its own key. From the other keys it keeps at most as many bytes free as
+have arrived of it: a declaration alone takes nothing of the disk from anybody. An incomplete upload expires
 `upload_idle_s` after its last progress, and n bytes are progress of n / `body_bytes_per_s` seconds: who sends a byte
-now and then sets nothing aside for long. A complete one is kept `upload_kept_hours` after its last byte.
+now and then keeps nothing for long. A complete one is kept `upload_kept_hours` after its last byte.
 """
 
 from __future__ import annotations
@@ -93,14 +94,14 @@ def begin(settings: Settings, key_id: str, size: int, sha256: str | None) -> Upl
     Raises:
         TooLarge: it is larger than any upload may be.
         Conflict: `too-many-uploads`: the key has too many, or too many bytes, that are not registered.
-        StorageFull: the disk has no room for it beside what other uploads have declared.
+        StorageFull: the disk has no room for it beside the key's other uploads and what is kept free for other keys'.
     """
     if size > settings.max_upload_total_bytes:
         raise too_large(settings.max_upload_total_bytes)
     with _locked(settings) as root:
         there = _there(settings, root)
         _check_limits(settings, [each.declared.size for each in there if each.declared.key == key_id], size)
-        Room(settings.disk_reserve_bytes, lambda: _promised(there)).require(root, size)
+        Room(settings.disk_reserve_bytes, lambda: _promised(there, key_id)).require(root, size)
         folder = root / new_id("up")
         folder.mkdir(mode=0o700)
         key = Seals(settings).new()
@@ -117,6 +118,11 @@ def declared_bytes(settings: Settings, key_id: str) -> int:
     return sum(each.declared.size for each in _there(settings, _root(settings)) if each.declared.key == key_id)
 
 
+def arrived_bytes(settings: Settings, key_id: str) -> int:
+    """What has arrived of a key's uploads."""
+    return sum(each.offset for each in _there(settings, _root(settings)) if each.declared.key == key_id)
+
+
 def room_of(settings: Settings) -> Room:
     """What data files may take of the storage's disk."""
     return Room(settings.disk_reserve_bytes, partial(_promised_now, settings))
@@ -126,9 +132,11 @@ def _promised_now(settings: Settings) -> int:
     return _promised(_there(settings, _root(settings)))
 
 
-def _promised(uploads: Sequence[Upload]) -> int:
-    """The bytes that uploads have declared and that have not arrived."""
-    return sum(each.declared.size - each.offset for each in uploads)
+def _promised(uploads: Sequence[Upload], key_id: str | None = None) -> int:
+    """The bytes that are kept free for uploads, as this key sees it: all that is missing of its own uploads; of others'
+    at most as many bytes as have arrived. So who keeps n bytes from other keys has sent n."""
+    missing = ((each, each.declared.size - each.offset) for each in uploads)
+    return sum(left if each.declared.key == key_id else min(left, each.offset) for each, left in missing)
 
 
 def count_open(settings: Settings) -> int:

@@ -100,7 +100,7 @@ def register(
     try:
         with published(settings, new.dataset_id, content) as kept, db.write() as session:
             repository.take_turns(session)
-            quota.reserve(session, settings, caller.id, arrived.new_bytes)
+            quota.reserve(session, settings, caller.id, arrived.new_bytes, arrived.new_bytes)
             return store(session, settings, new, content, kept)
     except IntegrityError:
         with db.read() as session:

@@ -14,7 +14,6 @@ from pydantic import AwareDatetime, Field, StringConstraints
 from app.audit import record as audit
 from app.contracts.base import NO_NUL, Document
 from app.db.models import ApiKey
-from app.disk import share_bytes
 from app.keys import service
 from app.keys.auth import AdminKey, CurrentKey
 from app.settings import Settings
@@ -67,7 +66,8 @@ class KeyLimits(Document):
     max_queued_jobs: int
     max_running_jobs: int | None
     max_job_s: float | None  # how long a job may run
-    max_stored_bytes: int | None  # of its data sets and uploads
+    max_stored_bytes: int | None  # of its data sets and uploads; null: `stored_share` applies
+    stored_share: float | None  # of the free disk and of what it stores there; null: a number of bytes, or no limit
     weight: int  # turns of its jobs, compared with others'
     max_priority: int  # of its jobs, among themselves
 
@@ -88,7 +88,7 @@ class KeyView(Document):
     @classmethod
     def of(cls, key: ApiKey, settings: Settings) -> KeyView:
         """Shows a key with the settings' limits where it has none of its own."""
-        share = share_bytes(settings.storage_root, settings.stored_share)
+        stored = key.max_stored_bytes or settings.max_stored_bytes or None
         return cls(
             id=key.id,
             name=key.name,
@@ -103,7 +103,8 @@ class KeyView(Document):
                 max_queued_jobs=key.max_queued_jobs or settings.max_queued_jobs,
                 max_running_jobs=key.max_running_jobs,
                 max_job_s=key.max_job_s or settings.max_job_s or None,
-                max_stored_bytes=key.max_stored_bytes or settings.max_stored_bytes or share,
+                max_stored_bytes=stored,
+                stored_share=settings.stored_share if stored is None and settings.stored_share < 1.0 else None,
                 weight=key.weight,
                 max_priority=key.max_priority,
             ),

@@ -313,7 +313,6 @@ def change_cap(session: Session, *, dataset_id: str, cap_epsilon: float, actor: 
             Account.holdout_spent + Account.holdout_held <= holdout,
             train_budget=train,
             holdout_budget=holdout,
-            cap_epsilon=cap_epsilon,
         )
         if account is None:
             account = account_of(session, dataset_id)
@@ -324,8 +323,7 @@ def change_cap(session: Session, *, dataset_id: str, cap_epsilon: float, actor: 
                 f"the spent and held budget needs a cap of about ε = {least:.6g}: ask for at least that",
                 smallest_epsilon=least,
             )
-        account.largest_cap_epsilon = max(account.largest_cap_epsilon, cap_epsilon)
-        return append_cap(session, account, actor=actor, reason=reason)
+        return append_cap(session, account, cap_epsilon=cap_epsilon, joined_into=None, actor=actor, reason=reason)
 
 
 def filter_for(kind: str, order: float | None) -> Filter:

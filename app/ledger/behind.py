@@ -8,7 +8,7 @@ storage holds a job that the database does not know. Other data sets stay open.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from sqlalchemy import func, select
 from sqlalchemy.exc import OperationalError
@@ -240,8 +240,11 @@ def reach(db: Database, heads: Heads, dataset_id: str) -> int:
     return min(0 if each is None else each.size for each in seen)
 
 
-def survey(db: Database, heads: Heads, store: Objects) -> dict[str, str]:
+def survey(db: Database, heads: Heads, store: Objects, damaged: Mapping[str, str]) -> dict[str, str]:
     """Compares all records, and the jobs in the storage, with the database; notes what is behind, by data set.
+
+    Args:
+        damaged: data sets that have another problem (app.lifecycle.mark_survey calls this with it).
 
     Runs at each start, since the database may have been restored, and once an hour. Admissions check their own record.
     """
@@ -249,7 +252,7 @@ def survey(db: Database, heads: Heads, store: Objects) -> dict[str, str]:
     with db.read() as session:
         known = set(session.scalars(select(Account.dataset_id)))
     recorded = heads.recorded()
-    found = unknown | _against_records(db, heads, sorted(known | set(recorded)))
+    found = {**damaged} | unknown | _against_records(db, heads, sorted(known | set(recorded)))
     found |= {each: "the database does not know this data set" for each in recorded if each not in known}
     with db.write() as session:
         before = {row.dataset_id: row for row in session.scalars(select(LedgerCheck))}

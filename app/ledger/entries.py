@@ -46,14 +46,18 @@ COLUMNS = (
 )
 ACCOUNTS, ENTRIES = table_of(Account), table_of(LedgerEntry)
 AccountLike = Account | Row[Any]  # the ORM's row, or one of a statement
-# Writes an entry and moves the chain's head to it.
-WRITE = Together(
-    update(ACCOUNTS)
-    .where(ACCOUNTS.c.dataset_id == bindparam("of"))
-    .values(head=bindparam("to"))
-    .returning(ACCOUNTS.c.dataset_id),
-    row_of(ENTRIES, *COLUMNS, "hash"),
-)
+
+
+def _writing(*caps: str) -> Together:
+    """Writes an entry and moves the chain's head to it, with these columns of the cap."""
+    moved: dict[str, Any] = {"head": bindparam("to"), **{name: bindparam(f"new_{name}") for name in caps}}
+    where = ACCOUNTS.c.dataset_id == bindparam("of")
+    last = update(ACCOUNTS).where(where).values(moved).returning(ACCOUNTS.c.dataset_id)
+    return Together(last, row_of(ENTRIES, *COLUMNS, "hash"))
+
+
+CAPS = ("cap_epsilon", "largest_cap_epsilon", "joined_into")
+WRITE, WRITE_CAP = _writing(), _writing(*CAPS)
 
 
 def genesis(dataset_id: str) -> str:
@@ -88,6 +92,7 @@ def append(
     actor: str,
     memo: Document,
     budget: str | None = None,
+    caps: Values | None = None,
 ) -> LedgerEntry:
     """Writes a move's entry and advances the chain's head, in the caller's transaction.
 
@@ -99,6 +104,7 @@ def append(
         once: a name that this data set's ledger accepts once.
         memo: further facts to keep: a document of app.ledger.memos. The balances after the move are added as `balance`.
         budget: the sub-account that a hold was taken from.
+        caps: the columns of the cap that change with the entry that states them.
 
     Raises:
         PrivacyError: the memo is not finite JSON.
@@ -124,9 +130,12 @@ def append(
     }
     row["hash"] = digest(content(SimpleNamespace(**row)))
     session.flush()  # what the caller changed on the account
-    WRITE.execute(session.connection(), {"of": account.dataset_id, "to": row["hash"], **values_of(ENTRIES, row)}).one()
+    changed = {"head": row["hash"], **(caps or {})}
+    names = {"of": account.dataset_id, "to": row["hash"], **{f"new_{name}": new for name, new in (caps or {}).items()}}
+    (WRITE_CAP if caps else WRITE).execute(session.connection(), names | values_of(ENTRIES, row)).one()
     if isinstance(account, Account):
-        set_committed_value(account, "head", row["hash"])
+        for name, new in changed.items():
+            set_committed_value(account, name, new)
     return LedgerEntry(**row)
 
 
@@ -136,17 +145,22 @@ def _stated(memo: Document, balance: Balances, budget: str | None) -> Values:
     return memo.model_dump(mode="json") | paid | {"balance": balance.model_dump()}
 
 
-def append_cap(session: Session, account: Account, *, actor: str, reason: str) -> LedgerEntry:
-    """Writes the entry of a cap, as the account's row has it after the move: its budgets, and whether it is closed.
+def append_cap(
+    session: Session, account: Account, *, cap_epsilon: float, joined_into: str | None, actor: str, reason: str
+) -> LedgerEntry:
+    """Writes the entry of a cap, and with it the account's cap and closing: triggers refuse one without the other.
 
     Args:
-        account: as `append` takes it.
+        account: as `append` takes it, with the budgets of this cap.
+        joined_into: closes the ledger.
     """
-    memo = CapSet(
-        cap_epsilon=account.cap_epsilon, cap_delta=account.cap_delta, reason=reason, joined_into=account.joined_into
-    )
+    memo = CapSet(cap_epsilon=cap_epsilon, cap_delta=account.cap_delta, reason=reason, joined_into=joined_into)
     amounts = (account.train_budget, account.holdout_budget)
-    return append(session, account, kind="cap", job_id=None, amounts=amounts, once=None, actor=actor, memo=memo)
+    largest = max(account.largest_cap_epsilon, cap_epsilon)
+    caps = {"cap_epsilon": cap_epsilon, "largest_cap_epsilon": largest, "joined_into": joined_into}
+    return append(
+        session, account, kind="cap", job_id=None, amounts=amounts, once=None, actor=actor, memo=memo, caps=caps
+    )
 
 
 def cap_version(account: Account) -> str:

@@ -132,8 +132,8 @@ def close(session: Session, closed: Account, into: str, actor: str, reason: str)
     Raises:
         Conflict: `ledger-behind`: the account's row, which determines the charge, differs from the last entry.
     """
-    account = accounts.move(session, closed.dataset_id, joined_into=into)
+    account = accounts.move(session, closed.dataset_id)
     if account is None:
         raise RuntimeError("the account's row is locked by this transaction, and yet it is gone")
     require_agreement(session, account)
-    append_cap(session, account, actor=actor, reason=reason)
+    append_cap(session, account, cap_epsilon=account.cap_epsilon, joined_into=into, actor=actor, reason=reason)

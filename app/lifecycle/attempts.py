@@ -13,7 +13,8 @@ import math
 import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Literal
 
 from sqlalchemy import func, select, update
@@ -67,6 +68,7 @@ class AttemptLog:
     ) -> None:
         self.db, self.held, self.lease_s, self.max_attempts, self.marks = db, held, lease_s, max_attempts, marks
         self._mark: Mark | None = None  # what left so far; None: not begun, or public data
+        self._on_disk: Mark | None = None  # as far as it is recorded
         self.cadence = cadence or Cadence()
         self._ran_before: float | None = None
         self._began = time.monotonic()
@@ -82,34 +84,38 @@ class AttemptLog:
         self._is_private = job.mechanism is not None
         return job
 
-    def _ending(self, session: Session) -> Job:
-        """The same as `_fenced`, for a write that may end the job. It locks the study first if the job is a trial, and
+    @contextmanager
+    def _ending(self) -> Iterator[tuple[Session, Job]]:
+        """A transaction that may end the job, at the next tick. It locks the study first if the job is a trial, and
         writes the last news.
 
         Raises:
             TransientError: the attempt has not begun, and the job's mark cannot be read: its lease lapses.
         """
-        studies.lock(session, self.held.job_id)
-        job = self._fenced(session)
-        for _what, write in self._news:
-            write(session, job)
-        session.flush()
+        self._wait()
         mark = self._mark  # the database may have been set back under this attempt
         if mark is None and self.marks is not None:  # it never began: what left earlier ones is charged all the same
-            mark = self.marks.read([job.id]).get(job.id)
-        if mark is not None:
-            adopt(session, job, mark)
-        return job
+            mark = self.marks.read([self.held.job_id]).get(self.held.job_id)
+        with self.db.write(urgent=True) as session:
+            studies.lock(session, self.held.job_id)
+            job = self._fenced(session)
+            for _what, write in self._news:
+                write(session, job)
+            session.flush()
+            if mark is not None:
+                adopt(session, job, mark)
+            yield session, job
 
     def _note(self, mark: Mark) -> None:
-        """Records what is about to leave, on disk before this returns.
+        """Records what is about to leave, on disk before this returns. Call it outside a transaction: with SQLite all
+        other writers would wait for the disk, or for a bucket.
 
         Raises:
             TransientError: it cannot be recorded: nothing may leave.
         """
         if self.marks is not None:
-            self.marks.raise_to(mark)
-        self._mark = mark
+            self.marks.append(mark.since(self._on_disk))
+        self._mark = self._on_disk = mark
 
     @property
     def _waits(self) -> bool:
@@ -283,30 +289,34 @@ class AttemptLog:
             return Resalted(segment, max(0, covered_steps(session, job) - job.steps_started))
 
     def record_metric(self, number: Number, parts: Sequence[Part] = ()) -> None:
-        """Records a released number and the `parts` of the same release, in one transaction.
+        """Records a released number and the `parts` of the same release: in the mark, and then for callers.
 
-        A replay gives the same number; a second value for a step is dropped, never released.
+        A replay gives the same number; a second value for a step is dropped, never released. An attempt that lost the
+        job while it wrote the mark tells nothing: the number is charged, and the next attempt releases it.
 
         Raises:
             PrivacyError: there are more releases than the charge covers, or the mechanism does not declare this one.
             TransientError: the mark cannot be written.
         """
-        with self._lock, self.db.write(urgent=True) as session:
-            job = self._fenced(session)
-            named = f"metric {number.name} "
-            waiting = [what for what, _write in self._news if what.startswith(named)]
-            known = session.get(Metric, (job.id, number.name, number.step)) is not None
-            if known or f"{named}{number.step}" in waiting:
-                return
-            if job.mechanism is not None:
-                of_name = select(func.count()).where(Metric.job_id == job.id, Metric.name == number.name)
-                before = (session.scalar(of_name) or 0) + len(waiting)
-                mechanism = MechanismConfig.model_validate(job.mechanism)
-                _check_declared(mechanism, number, {each.name for each in parts}, before)
-            numbers = [*(each.of(number) for each in parts), number]
+        named = f"metric {number.name} "
+        numbers = [*(each.of(number) for each in parts), number]
+        with self._lock:
+            with self.db.write(urgent=True) as session:
+                job = self._fenced(session)
+                waiting = [what for what, _write in self._news if what.startswith(named)]
+                known = session.get(Metric, (job.id, number.name, number.step)) is not None
+                if known or f"{named}{number.step}" in waiting:
+                    return
+                if job.mechanism is not None:
+                    of_name = select(func.count()).where(Metric.job_id == job.id, Metric.name == number.name)
+                    before = (session.scalar(of_name) or 0) + len(waiting)
+                    mechanism = MechanismConfig.model_validate(job.mechanism)
+                    _check_declared(mechanism, number, {each.name for each in parts}, before)
             if self._mark is not None:
                 self._note(self._mark.with_released(numbers))
-            self._tell(session, job, f"{named}{number.step}", lambda session, job: release(session, job, numbers))
+            with self.db.write(urgent=True) as session:
+                job = self._fenced(session)
+                self._tell(session, job, f"{named}{number.step}", lambda session, job: release(session, job, numbers))
 
     def succeed(
         self,
@@ -318,11 +328,9 @@ class AttemptLog:
     ) -> None:
         """Ends the job as succeeded, with its artifacts, the report of its ranks on public data, and what its canaries
         show."""
-        self._wait()
         if self._mark is not None:
             self._note(self._mark)  # with the last digest
-        with self.db.write(urgent=True) as session:
-            job = self._ending(session)
+        with self._ending() as (session, job):
             session.add_all(each.row(job.id) for each in artifacts)
             job.step = steps_effective
             job.warnings = [*job.warnings, *warnings, *learning.warnings(session, job)]
@@ -342,9 +350,7 @@ class AttemptLog:
     def cancelled(self) -> None:
         """Ends the job as cancelled."""
         load_numerics()
-        self._wait()
-        with self.db.write(urgent=True) as session:
-            job = self._ending(session)
+        with self._ending() as (session, job):
             end_attempt(session, job, "cancelled")
             studies.end(session, job, "cancelled")
 
@@ -355,9 +361,7 @@ class AttemptLog:
         is not counted against the job's limit: the next attempt begins at the first step again.
         """
         load_numerics()
-        self._wait()
-        with self.db.write(urgent=True) as session:
-            job = self._ending(session)
+        with self._ending() as (session, job):
             if job.status == "cancelling":
                 end_attempt(session, job, "cancelled")
                 studies.end(session, job, "cancelled")
@@ -373,9 +377,7 @@ class AttemptLog:
     def fail(self, code: str, message: str, cause: Cause = Cause.ERROR) -> None:
         """Ends the job as failed. Once a step was started, nothing of the hold is released; at a time limit also
         before."""
-        self._wait()
-        with self.db.write(urgent=True) as session:
-            job = self._ending(session)
+        with self._ending() as (session, job):
             end_attempt(session, job, "failed")
             studies.end(session, job, "failed", failure=Failure(code=code, message=message), cause=cause)
 
@@ -393,9 +395,8 @@ class AttemptLog:
     def gone(self, how: Literal["lost", "crashed"]) -> None:
         """Returns the job to the queue: this worker is stopping, or the attempt's process died without a report."""
         load_numerics()
-        self._wait()
-        with self.db.write(urgent=True) as session:
-            give_back(session, self._ending(session), how, self.max_attempts)
+        with self._ending() as (session, job):
+            give_back(session, job, how, self.max_attempts)
 
     def recorded(self) -> tuple[Job, dict[str, list[StartedBlock]], list[ReleasedBefore]]:
         """Returns the job, its recorded blocks by salt (to compare a replay with), and the metrics released so far."""

@@ -12,6 +12,10 @@ Guarantee: all that left a job is in its mark or in its row. `adopt` raises the 
 and before the job is settled, so that a charge counts the larger of the two. What the mark has and the row lacks was
 lost with the database: its digests too. So the job goes on under fresh keys, after the last step with a digest here.
 
+A mark is a file that only grows, by a line for each start of steps and each release; together they are the mark. What
+a job with many scores writes does not grow with them, and two writers lose nothing of each other. A crash may cut off
+the last line: nothing left by it, and it does not count. Anything else that is no line of this job is damage.
+
 A mark shows nothing that callers do not see: counts of steps, released numbers, and SHA-256 of random salts.
 """
 
@@ -20,7 +24,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
@@ -30,21 +34,19 @@ from sqlalchemy.orm import Session
 from app.contracts.base import Document
 from app.contracts.stored import SaltedSteps
 from app.db.engine import Database
-from app.db.models import Block, Job, LedgerEntry, Metric
+from app.db.models import Block, Job, Metric
 from app.errors import TransientError, Unavailable
 from app.ledger.behind import refusal
-from app.ledger.transparency.heads import Heads, UnreadableHeadError
+from app.ledger.transparency.heads import Heads
 from app.ledger.transparency.records import Record, Records, records_of
 from app.lifecycle.events import Number
 from app.lifecycle.states import FINISHED, append_event, get_job
 from app.settings import Settings
 
 ENDING = ".mark"
-TRIES = 100  # each loss means that another writer won
 NONE = -1  # no step has a digest
 NAMED = "sha256:"
 REWOUND = "a backup was restored while the job ran: what left it before is charged, and it goes on with fresh noise"
-RELEASED_BY_NOISE = ("noisy_count", "noisy_sum")
 
 
 class Mark(Document):
@@ -76,22 +78,28 @@ class Mark(Document):
         return self if last is None else self.model_copy(update={"salts": {**self.salts, name: max(last, step)}})
 
     def with_released(self, numbers: Iterable[Number]) -> Mark:
-        """With the numbers of one more release. Histograms stay out: each release writes the whole mark."""
+        """With the numbers of one more release. Histograms stay out: a job keeps its last one alone."""
         plain = (each.model_copy(update={"histogram": None}) for each in numbers)
         return self.model_copy(update={"released": (*self.released, *plain)})
 
-    def joined(self, other: Mark) -> Mark:
-        """The larger of two marks, in each part."""
-        names = sorted({*self.salts, *other.salts})
-        salts = {name: max(self.salts.get(name, NONE), other.salts.get(name, NONE)) for name in names}
-        released = {(each.name, each.step): each for each in (*self.released, *other.released)}  # what is there stays
-        return self.model_copy(
-            update={
-                "steps_started": max(self.steps_started, other.steps_started),
-                "salts": salts,
-                "released": tuple(released.values()),
-            }
-        )
+    def since(self, before: Mark | None) -> Mark:
+        """The part that an earlier state of this mark lacks."""
+        if before is None:
+            return self
+        salts = {name: last for name, last in self.salts.items() if before.salts.get(name) != last}
+        return self.model_copy(update={"salts": salts, "released": self.released[len(before.released) :]})
+
+    def joined(self, *others: Mark) -> Mark:
+        """The larger of several marks, in each part."""
+        salts: dict[str, int] = {}
+        released: dict[tuple[str, int], Number] = {}
+        for mark in (self, *others):
+            for name, last in mark.salts.items():
+                salts[name] = max(salts.get(name, NONE), last)
+            for number in mark.released:
+                released.setdefault((number.name, number.step), number)  # what is there stays
+        steps = max(mark.steps_started for mark in (self, *others))
+        return self.model_copy(update={"steps_started": steps, "salts": salts, "released": tuple(released.values())})
 
 
 class Marks:
@@ -105,6 +113,23 @@ class Marks:
         """The marks in these settings: where the heads lie."""
         return cls(records_of(settings))
 
+    def examine(self, job_ids: Iterable[str]) -> tuple[dict[str, Mark], dict[str, str]]:
+        """The marks of these jobs, and what is wrong with those that cannot be read; jobs without one are left out.
+
+        Raises:
+            Unavailable: the bucket does not answer.
+        """
+        ids = list(job_ids)
+        marks, problems = dict[str, Mark](), dict[str, str]()
+        for job_id, record in zip(ids, self._records.read_all([f"{each}{ENDING}" for each in ids]), strict=True):
+            try:
+                mark = _parsed(job_id, record)
+            except TransientError as error:
+                problems[job_id] = error.message
+            else:
+                marks |= {} if mark is None else {job_id: mark}
+        return marks, problems
+
     def read(self, job_ids: Iterable[str]) -> dict[str, Mark]:
         """The marks of these jobs; those without one are left out.
 
@@ -112,27 +137,21 @@ class Marks:
             TransientError: one is damaged or cannot be read: what left that job is unknown.
             Unavailable: the bucket does not answer.
         """
-        ids = list(job_ids)
-        records = self._records.read_all([f"{each}{ENDING}" for each in ids])
-        pairs = zip(ids, records, strict=True)
-        return {job_id: _parsed(job_id, record) for job_id, record in pairs if record is not None}
+        marks, problems = self.examine(job_ids)
+        for problem in problems.values():
+            raise TransientError(problem)
+        return marks
 
-    def raise_to(self, mark: Mark) -> None:
-        """Records a mark, joined with the present one; on disk before this returns.
+    def append(self, part: Mark) -> None:
+        """Adds a part to a job's mark; on disk before this returns.
 
         Raises:
-            TransientError: it cannot be written, or the present one cannot be read.
+            TransientError: it cannot be written, or the mark's end is damaged.
         """
-        name = f"{mark.job}{ENDING}"
         try:
-            for _ in range(TRIES):
-                before = self._records.read(name)
-                joined = mark if before is None else mark.joined(_parsed(mark.job, before))
-                if self._records.put(name, joined.model_dump_json() + "\n", before):
-                    return
+            self._records.append(f"{part.job}{ENDING}", part.model_dump_json(), partial(_lines, part.job))
         except (OSError, Unavailable) as error:
-            raise TransientError(f"the mark of {mark.job} cannot be written: {type(error).__name__}") from None
-        raise TransientError(f"others keep writing the mark of {mark.job}")
+            raise TransientError(f"the mark of {part.job} cannot be written: {type(error).__name__}") from None
 
     def jobs(self) -> list[str]:
         """The jobs that have a mark. Raises Unavailable."""
@@ -141,6 +160,14 @@ class Marks:
     def remove(self, job_id: str) -> None:
         """Removes a job's mark."""
         self._records.remove(f"{job_id}{ENDING}")
+
+    def set_aside(self, job_id: str) -> None:
+        """Removes a damaged mark; what can be read of it stays beside, under another name."""
+        (record,) = self._records.read_all([f"{job_id}{ENDING}"])
+        if isinstance(record, Record):
+            aside = f"{job_id}{ENDING}.damaged-{hashlib.sha256(record.content).hexdigest()[:16]}"
+            self._records.put(aside, record.content.decode(errors="replace"), None)
+        self.remove(job_id)
 
 
 def name_of(salt: str) -> str:
@@ -223,77 +250,10 @@ def release(session: Session, job: Job, numbers: Iterable[Number]) -> None:
         append_event(session, job.id, "metric", each.model_copy(update={"histogram": None}))
 
 
-@dataclass(frozen=True)
-class Forgotten:
-    """What the database has forgotten of a job.
-
-    Attributes:
-        known: the database has the job.
-        steps, scores: started steps and noisy scores that the database knows of.
-        marked_steps, marked_scores: those in the mark.
-    """
-
-    job_id: str
-    dataset_id: str
-    known: bool
-    steps: int
-    scores: int
-    marked_steps: int
-    marked_scores: int
-
-
-def forgotten(db: Database, marks: Marks) -> list[Forgotten]:
-    """The jobs of which the database knows less than their marks; changes nothing.
-
-    Raises:
-        TransientError, Unavailable: a mark cannot be read.
-    """
-    found = []
-    for job_id, mark in sorted(marks.read(marks.jobs()).items()):
-        with db.read() as session:
-            job = session.get(Job, job_id)
-            if job is not None and job.status in FINISHED:
-                continue
-            noisy = (Metric.job_id == job_id, Metric.released_by.in_(RELEASED_BY_NOISE))
-            here = {(row.name, row.step) for row in session.execute(select(Metric.name, Metric.step).where(*noisy))}
-            steps = 0 if job is None else job.steps_started
-        there = {(each.name, each.step) for each in mark.released if each.released_by in RELEASED_BY_NOISE}
-        if job is None or mark.steps_started > steps or not there <= here:
-            numbers = (steps, len(here), mark.steps_started, len(there | here))
-            found.append(Forgotten(job_id, mark.dataset, job is not None, *numbers))
-    return found
-
-
 def unfinished(session: Session, job_id: str) -> list[str]:
     """A job's id, and those of a study's trials, as far as they have not ended."""
     whose = (Job.id == job_id) | (Job.parent_id == job_id)
     return list(session.scalars(select(Job.id).where(whose, Job.status.not_in(FINISHED)).order_by(Job.id)))
-
-
-def sweep(db: Database, heads: Heads, marks: Marks) -> None:
-    """Removes the marks of ended jobs whose settlement is in the recorded heads: those tell of it from then on.
-
-    Raises:
-        Unavailable: the bucket does not answer.
-    """
-    for job_id in marks.jobs():
-        with db.read() as session:
-            job = session.get(Job, job_id)
-            if job is None or job.status not in FINISHED:
-                continue
-            settled = session.execute(
-                select(LedgerEntry.dataset_id, LedgerEntry.seq).where(LedgerEntry.once == f"settle:{job_id}")
-            ).all()
-        if settled and all(_recorded(heads, dataset_id) >= seq for dataset_id, seq in settled):
-            marks.remove(job_id)
-
-
-def _recorded(heads: Heads, dataset_id: str) -> int:
-    try:
-        head = heads.read(dataset_id)
-    except UnreadableHeadError:
-        return 0
-    return 0 if head is None else head.seq
 
 
 def _last_digests(job: Job, mark: Mark) -> dict[str, int]:
@@ -315,13 +275,29 @@ def _last_match(session: Session, job: Job) -> int:
     return last
 
 
-def _parsed(job_id: str, record: Record | OSError) -> Mark:
+def _parsed(job_id: str, record: Record | OSError | None) -> Mark | None:
+    """A job's mark; None if no line of it was ever whole."""
+    if isinstance(record, OSError):
+        raise TransientError(f"the mark of {job_id} cannot be read: {type(record).__name__}")
+    lines = [] if record is None else _lines(job_id, record.content)
+    return lines[0].joined(*lines[1:]) if lines else None
+
+
+def _lines(job_id: str, content: bytes) -> list[Mark]:
+    """The whole lines of a job's mark, or of its end.
+
+    Raises:
+        TransientError: one is damaged, or what comes after them is not the beginning of a line.
+    """
+    *whole, torn = content.split(b"\n")
+    beginning = f'{{"version":1,"job":"{job_id}"'.encode()
+    torn = torn.rstrip(b"\0")  # a file system may have extended the file before it wrote the line
+    if not (torn.startswith(beginning) or beginning.startswith(torn)):
+        raise TransientError(f"the mark of {job_id} is damaged after line {len(whole)}")
     try:
-        if isinstance(record, OSError):
-            raise record
-        mark = Mark.model_validate_json(record.content)
-    except (OSError, ValidationError) as error:
+        lines = [Mark.model_validate_json(each) for each in whole]
+    except ValidationError as error:
         raise TransientError(f"the mark of {job_id} cannot be read: {type(error).__name__}") from None
-    if mark.job != job_id:
+    if any(each.job != job_id for each in lines):
         raise TransientError(f"the mark of {job_id} belongs to another job")
-    return mark
+    return lines

@@ -32,7 +32,7 @@ from app.ledger.signing_keys import publish, signing_key
 from app.ledger.transparency import checkpoints
 from app.ledger.transparency.heads import Heads
 from app.ledger.transparency.witnesses import configured
-from app.lifecycle import marks, spool, wakeups
+from app.lifecycle import mark_survey, spool, wakeups
 from app.lifecycle.marks import Marks
 from app.lifecycle.states import ACTIVE, append_event
 from app.lifecycle.sweeper import count_queued, reap_expired, traceparent
@@ -113,8 +113,8 @@ class Relay:
     def _survey(self) -> float:
         """Compares ledgers with their records. Returns how long to wait for the next time."""
         try:
-            behind.survey(self.db, self.heads, self.objects)
-            marks.sweep(self.db, self.heads, self.marks)
+            mark_survey.survey(self.db, self.heads, self.objects)
+            mark_survey.sweep(self.db, self.heads, self.marks)
         except Unavailable as error:  # other work goes on while a bucket is away
             logger.error("the ledgers were not compared with their recorded heads: %s", error.message)
             return SURVEY_AGAIN_S

@@ -7,7 +7,8 @@ may have ended already, and running them again would spend again.
     gap = recorded spent + held  −  spent now          (for each account; at least 0)
 
 What left an unfinished job is in its mark (app.lifecycle.marks): its end is charged for the larger of that and of what
-the database knows, also where no entry is lost.
+the database knows, also where no entry is lost. If its mark is damaged, what left it is unknown, and its whole hold is
+spent; other data sets go on meanwhile.
 
 If the database has lost that the ledger was joined to another one, the ledger is closed again. If the database still
 has this, nothing is posted: the other ledger was charged for all that this one held.
@@ -15,22 +16,25 @@ has this, nothing is posted: the other ledger was charged for all that this one 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, or_, select
 from sqlalchemy.orm import Session
 
 from app.audit import record as audit
+from app.contracts.stored import Failure
 from app.db.engine import Database
 from app.db.models import Account, Charge, Dataset, Job, LedgerCheck, LedgerEntry
-from app.errors import InvalidRequest, NotFound
+from app.errors import InvalidRequest, NotFound, PrivacyError
 from app.ids import now
 from app.ledger import accounts, behind, blocks, joining, memos
 from app.ledger.transparency.heads import Head, Heads, UnreadableHeadError
 from app.lifecycle import studies
-from app.lifecycle.claims import give_back
-from app.lifecycle.marks import Mark, Marks, adopt_all, forgotten, unfinished
-from app.lifecycle.settle import NO_UNITS, settle, settlement_of
+from app.lifecycle.claims import end_attempt, give_back
+from app.lifecycle.mark_survey import forgotten, survey
+from app.lifecycle.marks import Mark, Marks, adopt_all, unfinished
+from app.lifecycle.settle import NO_UNITS, Cause, settle, settlement_of
 from app.lifecycle.states import ACTIVE, FINISHED, IDLE, get_job
 from app.privacy.prices import Units
 from app.storage.objects import Objects
@@ -85,7 +89,7 @@ def missing(recorded: Head, train_spent: int, holdout_spent: int) -> Units:
 
 def gaps(db: Database, heads: Heads, store: Objects) -> list[Gap]:
     """Finds every data set whose ledger is behind. Records the finding, and changes nothing else."""
-    found = behind.survey(db, heads, store)
+    found = survey(db, heads, store)
     result = []
     for dataset_id, problem in sorted(found.items()):
         with db.read() as session:
@@ -122,7 +126,6 @@ def post(db: Database, heads: Heads, store: Objects, dataset: str, reason: str) 
     Raises:
         NotFound: the database does not know the data set: only a newer backup helps.
         InvalidRequest: nothing is missing, or the record cannot be read, so the missing units are unknown.
-        TransientError: a job's mark cannot be read.
     """
     found = {gap.dataset_id: gap for gap in gaps(db, heads, store)}
     gap = next((each for each in found.values() if dataset in (each.dataset_id, each.name)), None)
@@ -137,9 +140,9 @@ def post(db: Database, heads: Heads, store: Objects, dataset: str, reason: str) 
             f"it is unknown how much {dataset} had spent ({gap.problem}): restore a newer backup, or lower its cap to "
             "what is spent"
         )
-    left = _marks_on(db, outside, gap.dataset_id)
+    left, damaged = _marks_on(db, outside, gap.dataset_id)
     with db.write() as session:
-        _end_jobs(session, gap.dataset_id, left)
+        _end_jobs(session, gap.dataset_id, left, damaged)
         _post_charges(session, gap.dataset_id)
         posted = _post(session, gap.recorded, reason)
         row = session.get(LedgerCheck, gap.dataset_id)
@@ -157,6 +160,8 @@ def post(db: Database, heads: Heads, store: Objects, dataset: str, reason: str) 
     for each in forgotten(db, outside):
         if each.dataset_id == gap.dataset_id and not each.known:  # its hold is in what was posted
             outside.remove(each.job_id)
+    for job_id in damaged:
+        outside.set_aside(job_id)
     return posted
 
 
@@ -167,17 +172,17 @@ def _end_forgotten(db: Database, outside: Marks, dataset: str) -> None:
         dataset_id = session.scalar(select(Dataset.id).where(or_(Dataset.id == dataset, Dataset.name == dataset)))
     if dataset_id is None or all(each.dataset_id != dataset_id for each in forgotten(db, outside)):
         raise InvalidRequest(f"nothing is missing in the ledger of {dataset}")
-    left = _marks_on(db, outside, dataset_id)
+    left, damaged = _marks_on(db, outside, dataset_id)
     with db.write() as session:
-        _end_jobs(session, dataset_id, left)
+        _end_jobs(session, dataset_id, left, damaged)
         audit.record(session, "dataset.restored", dataset_id)
 
 
-def _marks_on(db: Database, outside: Marks, dataset_id: str) -> dict[str, Mark]:
-    """The marks of a data set's unfinished jobs and trials."""
+def _marks_on(db: Database, outside: Marks, dataset_id: str) -> tuple[dict[str, Mark], dict[str, str]]:
+    """The marks of a data set's unfinished jobs and trials, and what is wrong with those that cannot be read."""
     with db.read() as session:
         jobs = [each for job_id in _unfinished(session, dataset_id) for each in unfinished(session, job_id)]
-    return outside.read(jobs)
+    return outside.examine(jobs)
 
 
 def _post(session: Session, recorded: Head, reason: str) -> Units:
@@ -210,9 +215,12 @@ def _taken(recorded: Head) -> tuple[int, int]:
     return recorded.train.spent + recorded.train.held, recorded.holdout.spent + recorded.holdout.held
 
 
-def _end_jobs(session: Session, dataset_id: str, left: dict[str, Mark]) -> None:
-    """Ends jobs that the database believes unfinished; posts the larger of their started part and of their mark."""
+def _end_jobs(session: Session, dataset_id: str, left: dict[str, Mark], damaged: Collection[str]) -> None:
+    """Ends jobs that the database believes unfinished; posts the larger of their started part and of their mark, and
+    the whole hold of a job whose mark is damaged."""
     adopt_all(session, left, (*IDLE, *ACTIVE))
+    for job_id in damaged:
+        _end_unknown(session, job_id)
     for job_id in _unfinished(session, dataset_id):
         job = get_job(session, job_id, lock=True)
         if job.study is not None:
@@ -226,6 +234,17 @@ def _end_jobs(session: Session, dataset_id: str, left: dict[str, Mark]) -> None:
             session.flush()
         if job.status not in FINISHED:
             settle(session, settlement_of(session, job, "cancelled"))
+
+
+def _end_unknown(session: Session, job_id: str) -> None:
+    """Ends a job, or a trial, whose mark is damaged; a trial's study is ended by whoever calls this."""
+    studies.lock(session, job_id)
+    job = get_job(session, job_id, lock=True)
+    if job.status in ACTIVE:
+        end_attempt(session, job, "lost")
+    failure = Failure(code=PrivacyError.code, message=f"{Cause.UNKNOWN.value}: its whole hold is spent")
+    settle(session, settlement_of(session, job, "failed", failure=failure, cause=Cause.UNKNOWN))
+    session.flush()
 
 
 def _post_charges(session: Session, dataset_id: str) -> None:

@@ -7,6 +7,7 @@ the attempt's own error (also out of memory),     post the whole hold: the failu
 and any end but success after a crash             and so may the wish to stop the job
 more was recorded than the hold covers            fail, deliver no model, post the whole hold
 past its time limit                               post the whole hold, also before the first step
+its mark is damaged (app.lifecycle.restore)       fail, post the whole hold, also before the first step
 no hold in the ledger (changed from outside)      fail; once a step was started, charge the whole quoted cost on each
                                                   block of its data set, or what is left there
 """
@@ -51,6 +52,7 @@ class Cause(Enum):
     ERROR = "the attempt's own error, or a hold that is not in the ledger"
     TIME_LIMIT = "the job's time limit"
     OVERRUN = "more was recorded than the hold covers"
+    UNKNOWN = "what left the job is unknown, as its mark is damaged"
 
 
 class Charging(Enum):
@@ -118,7 +120,7 @@ def settlement_of(
 def _charging(session: Session, job: Job, outcome: Outcome, cause: Cause) -> Charging:
     """Returns what the table above charges."""
     match cause:
-        case Cause.OVERRUN | Cause.TIME_LIMIT:
+        case Cause.OVERRUN | Cause.TIME_LIMIT | Cause.UNKNOWN:
             return Charging.WHOLE_HOLD
         case _ if job.steps_started == 0:
             return Charging.NOTHING

@@ -11,7 +11,7 @@ import typer
 from scrimp_server.commands.service import PRIVATE, Home, set_home
 
 if TYPE_CHECKING:
-    from app.lifecycle.marks import Forgotten
+    from app.lifecycle.mark_survey import Forgotten
     from app.lifecycle.restore import Gap
     from app.lifecycle.witnessed import Ahead
 
@@ -41,7 +41,8 @@ def restore(
     from app.ledger.transparency.heads import Heads
     from app.ledger.transparency.witnesses import configured
     from app.lifecycle import restore as restoring
-    from app.lifecycle.marks import Marks, forgotten
+    from app.lifecycle.mark_survey import forgotten
+    from app.lifecycle.marks import Marks
     from app.lifecycle.witnessed import ahead
     from app.settings import Settings
     from app.storage import objects

@@ -30,15 +30,11 @@ DEFAULTS = {
     "max_queued_jobs": 100,
     "max_running_jobs": None,
     "max_job_s": None,
+    "max_stored_bytes": None,
+    "stored_share": 0.25,
     "weight": 1,
     "max_priority": 10,
 }
-
-
-def limits_in(key: dict[str, Any]) -> dict[str, Any]:
-    """A key's limits; of its bytes only that there is a limit, a share of this machine's disk."""
-    assert key["limits"]["max_stored_bytes"] > 0
-    return {name: value for name, value in key["limits"].items() if name != "max_stored_bytes"}
 
 
 def make(world: World, **body: Any) -> Any:
@@ -79,9 +75,9 @@ def test_a_key_looks_at_itself(world: World) -> None:
     made = make(world, **limits).json()
     answer = world.client.get("/v1/keys/self", headers={"Authorization": f"Bearer {made['token']}"}).json()
     assert answer == made["key"]
-    assert answer["limits"] == limits
+    assert answer["limits"] == limits | {"stored_share": None}
     default = world.ask("trainer", "GET", "/v1/keys/self").json()
-    assert limits_in(default) == DEFAULTS
+    assert default["limits"] == DEFAULTS
     assert default["expires_at"] is None
 
 
@@ -89,7 +85,8 @@ def test_an_admin_changes_limits_and_what_is_left_out_stays(world: World) -> Non
     made = make(world, max_job_s=60, weight=5).json()["key"]
 
     def change(**body: Any) -> Any:
-        return limits_in(world.ask("admin", "PATCH", f"/v1/keys/{made['id']}", json=body).json())
+        answer: dict[str, Any] = world.ask("admin", "PATCH", f"/v1/keys/{made['id']}", json=body).json()
+        return answer["limits"]
 
     wanted = DEFAULTS | {"max_job_s": 60, "weight": 5, "max_running_jobs": 2, "max_priority": -10}
     assert change(max_running_jobs=2, max_priority=-10) == wanted
@@ -117,7 +114,7 @@ def test_a_limit_is_a_whole_number_within_bounds(shared_world: World, name: str,
         answers.append(make(shared_world, **{name: bad}))
     for answer in answers:
         assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, f"/{name}")
-    assert limits_in(shared_world.ask("trainer", "GET", "/v1/keys/self").json()) == DEFAULTS
+    assert shared_world.ask("trainer", "GET", "/v1/keys/self").json()["limits"] == DEFAULTS
 
 
 def test_rotation_gives_the_same_key_a_new_token(world: World) -> None:

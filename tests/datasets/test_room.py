@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from app.datasets import quota
+from app.datasets import quota, resumable
 from app.db.models import ApiKey
 from app.disk import RESERVE_BYTES
 from app.errors import Conflict
 from tests.datasets.conftest import CSV, PUBLIC, Api, MakeApi, spec
-from tests.datasets.test_resumable import begin, begun, give_up, kind, whole
+from tests.datasets.test_resumable import begin, begun, give_up, kind, piece, whole
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -69,26 +69,62 @@ def test_a_key_s_quota(make_api: MakeApi, tmp_path: Path) -> None:
     assert stored_bytes(api) == len(CSV)
 
 
-def test_a_key_without_a_quota_has_a_share_of_the_disk(make_api: MakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    api = make_api(stored_share=0.25)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _folder: Usage(80_000, 0, 10**12))
+def test_a_key_without_a_quota_has_a_share_of_the_free_disk(make_api: MakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It had a share of the whole disk: of one that is nearly full, all that was free."""
+    api = make_api(stored_share=0.25, disk_reserve_bytes=1000)
+    free(monkeypatch, 81_000)
     refused = begin(api, 20_001)
     assert kind(refused) == (409, "quota-exceeded") and refused.json()["limit_bytes"] == 20_000
-    assert begin(api, 20_000).status_code == 201
-    assert begin(api, 20_000, "other-owner").status_code == 201, "each key has its own"
-    assert api.get("/v1/keys/self").json()["limits"]["max_stored_bytes"] == 20_000
+    upload = begun(api, 20_000)
+    assert piece(api, upload, 0, b"x" * 15_000).status_code == 200
+    free(monkeypatch, 66_000)  # what has arrived is the key's, no longer free
+    assert kind(begin(api, 1)) == (409, "quota-exceeded") and piece(api, upload, 15_000, b"x" * 5000).status_code == 200
+    assert begin(api, 15_000, "other-owner").status_code == 201, "each key has its own"
+    limits = api.get("/v1/keys/self").json()["limits"]
+    assert (limits["max_stored_bytes"], limits["stored_share"]) == (None, 0.25)
+
+
+def test_a_file_that_has_arrived_is_the_key_s_own(make_api: MakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it takes of the disk is not taken from its share a second time when its registration is decided."""
+    api = make_api(stored_share=0.25, disk_reserve_bytes=1000)
+    owner = api.key_ids["owner"]
+    free(monkeypatch, 81_000)
+    quota.require(api.db, api.settings, owner, 20_000)
+    free(monkeypatch, 61_000)
+    quota.require(api.db, api.settings, owner, 20_000, on_disk=20_000)
+    with pytest.raises(Conflict):
+        quota.require(api.db, api.settings, owner, 20_001, on_disk=20_000)
+
+
+def test_what_is_declared_and_not_sent_takes_nothing_from_others(
+    make_api: MakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One key declared all that was free, sent nothing, and everybody else's files were refused."""
+    api = make_api(stored_share=1.0, disk_reserve_bytes=1000)
+    free(monkeypatch, 101_000)
+    upload = begun(api, 90_000)
+    assert kind(begin(api, 10_001)) == (507, "storage-full"), "it counts against its own key"
+    declared = begin(api, 100_000, "other-owner")
+    assert declared.status_code == 201 and give_up(api, declared.json()["id"], "other-owner").status_code == 204
+    assert api.upload(spec(), who="other-owner").status_code == 201
+    assert piece(api, upload, 0, b"x" * 30_000).status_code == 200
+    free(monkeypatch, 71_000)  # 70,000 without the reserve: as many as were sent are kept free for the rest
+    assert kind(begin(api, 40_001, "other-owner")) == (507, "storage-full")
+    assert begin(api, 40_000, "other-owner").status_code == 201
+    assert resumable.room_of(api.settings).set_aside == 31_000
+    assert piece(api, upload, 30_000, b"x" * 50_000).status_code == 200
+    assert resumable.room_of(api.settings).set_aside == 11_000, "no more than is missing"
 
 
 def test_a_share_of_the_disk_does_not_bound_what_lies_in_a_bucket(
     make_api: MakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    api = make_api(stored_share=0.25, object_store="s3://bucket")
+    api = make_api(stored_share=0.25, object_store="s3://bucket", disk_reserve_bytes=0)
     monkeypatch.setattr(quota, "stored_bytes", lambda *_: 10**12)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _folder: Usage(80_000, 0, 10**12))
-    with api.db.read() as session:
-        quota._check(session, api.settings, api.key_ids["owner"], 20_000)
-        with pytest.raises(Conflict):
-            quota._check(session, api.settings, api.key_ids["owner"], 20_001)
+    free(monkeypatch, 80_000)
+    quota.require(api.db, api.settings, api.key_ids["owner"], 20_000)
+    with pytest.raises(Conflict):
+        quota.require(api.db, api.settings, api.key_ids["owner"], 20_001)
 
 
 @pytest.mark.parametrize("setting", [0, 10**9, 1000])

@@ -67,6 +67,32 @@ def test_a_writer_that_read_an_older_record_comes_too_late(heads: Heads) -> None
     assert not records.put("x", "four", found)
 
 
+def test_a_record_grows_by_whole_lines(heads: Heads) -> None:
+    records, ends = heads.records, list[bytes]()
+    for line in ("one", "2" * 9000, "three"):
+        records.append("x", line, ends.append)
+    write_over(heads, "x", (records.read("x") or Record(b"", "")).content + b"tor")
+    records.append("x", "four", ends.append)
+    assert (records.read("x") or Record(b"", "")).content == b"one\n" + b"2" * 9000 + b"\nthree\nfour\n"
+    assert ends == [b"", b"one\n", b"2" * 9000 + b"\n", b"three\ntor"]
+
+    def refuse(_end: bytes) -> None:
+        raise ValueError
+
+    with pytest.raises(ValueError):
+        records.append("x", "five", refuse)
+    assert (records.read("x") or Record(b"", "")).content.endswith(b"four\n")
+
+
+def test_lines_of_many_writers_are_all_there(heads: Heads) -> None:
+    threads = [threading.Thread(target=heads.records.append, args=("x", str(n), len)) for n in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(map(int, (heads.records.read("x") or Record(b"", "")).content.split())) == list(range(12))
+
+
 def test_an_older_head_takes_no_newer_ones_place_whoever_comes_last(heads: Heads) -> None:
     threads = [threading.Thread(target=heads.write, args=(head(seq),)) for seq in (5, 9, 2, 7, 1, 8)]
     for thread in threads:
@@ -150,7 +176,7 @@ def test_while_the_bucket_of_heads_is_away_nothing_runs_and_no_ledger_is_behind(
     with pytest.raises(Unavailable):
         behind.read_recorded(heads, dataset)
     with pytest.raises(Unavailable):
-        behind.survey(db, heads, Folder(tmp_path))
+        behind.survey(db, heads, Folder(tmp_path), {})
     assert behind.reach(db, heads, dataset) == 0
     with db.read() as session:
         assert session.scalars(select(LedgerCheck)).all() == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DatabaseError
@@ -11,7 +13,7 @@ from app.db.models import Account
 from app.errors import Conflict
 from app.ledger import accounts
 from app.ledger.entries import append_cap
-from tests.ledger.support import a_history, balances, check, hold
+from tests.ledger.support import OWNER, a_history, balances, check, hold
 
 INTO = (
     "INTO ledger_entries (dataset_id, seq, kind, train, holdout, train_released, holdout_released, once, actor, memo, "
@@ -53,6 +55,14 @@ UNSTATED = [
             "holdout_budget = holdout_budget + 1",
             "cap_epsilon = cap_epsilon * 2",
             "joined_into = 'retired'",
+            # Also counted, as a move is, or with the hash of the entry that is there.
+            *(
+                f"{change}, {counted}"
+                for change in ("cap_epsilon = 9.0", "largest_cap_epsilon = 9.0", "joined_into = 'retired'")
+                for counted in ("entries = entries + 1", "head = head")
+            ),
+            "cap_epsilon = 9.0, largest_cap_epsilon = 9.0, joined_into = 'retired'",
+            "largest_cap_epsilon = largest_cap_epsilon * 2",
             "entries = entries - 1",
             "entries = entries + 2",
             "train_spent = 0, entries = entries + 2",
@@ -86,14 +96,20 @@ OWN = {
 }
 
 
+def row(db: Database, dataset_id: str) -> dict[str, Any]:
+    with db.read() as session:
+        account = text("SELECT * FROM accounts WHERE dataset_id = :d")
+        return dict(session.execute(account, {"d": dataset_id}).mappings().one())
+
+
 def refuses(db: Database, *statements: str) -> None:
     """The database refuses each statement, and the ledger is as it was."""
     dataset_id = a_history(db)
-    before = balances(db, dataset_id)
+    before = row(db, dataset_id)
     for statement in statements:
         with pytest.raises(DatabaseError), db.write() as session:
             session.execute(text(statement), {"d": dataset_id})
-        assert balances(db, dataset_id) == before, statement
+        assert row(db, dataset_id) == before, statement
     assert check(db, dataset_id).valid
 
 
@@ -119,6 +135,39 @@ def test_a_counted_move_without_its_entry_spends_nothing_more(db: Database) -> N
     assert refused.value.code == "ledger-behind"
 
 
+@pytest.mark.parametrize(
+    ("stated", "changed"),
+    [
+        ({"cap_epsilon": 9.0, "joined_into": None}, "cap_epsilon = 8.0, largest_cap_epsilon = 8.0"),
+        ({"cap_epsilon": 9.0, "joined_into": None}, "cap_epsilon = 9.0, largest_cap_epsilon = 10.0"),
+        ({"cap_epsilon": 4.0, "joined_into": "retired"}, "joined_into = 'ds_other'"),
+        ({"cap_epsilon": 4.0, "joined_into": "retired"}, "joined_into = NULL"),
+    ],
+)
+def test_a_cap_that_its_entry_states_otherwise_is_refused(db: Database, stated: Any, changed: str) -> None:
+    """An entry of a cap is written, and the row changed to another one."""
+    dataset_id = a_history(db)
+    before = row(db, dataset_id)
+    with pytest.raises(DatabaseError), db.write() as session:
+        account = accounts.move(session, dataset_id)
+        assert account is not None
+        append_cap(session, account, **stated, actor="nobody", reason="a test")
+        session.execute(text(f"UPDATE accounts SET {changed} WHERE dataset_id = :d"), {"d": dataset_id})  # noqa: S608
+    assert row(db, dataset_id) == before
+
+
+def test_a_cap_moves_with_its_entry(db: Database) -> None:
+    dataset_id = a_history(db)
+    with db.write() as session:
+        accounts.change_cap(session, dataset_id=dataset_id, cap_epsilon=7.1, actor=OWNER, reason="more")
+        accounts.change_cap(session, dataset_id=dataset_id, cap_epsilon=0.1 + 6.2, actor=OWNER, reason="less")
+        assert session.get_one(Account, dataset_id).cap_epsilon == 0.1 + 6.2
+    with db.read() as session:
+        account = session.get_one(Account, dataset_id)
+        assert (account.cap_epsilon, account.largest_cap_epsilon, account.joined_into) == (0.1 + 6.2, 7.1, None)
+    assert check(db, dataset_id).valid
+
+
 def test_a_move_that_an_entry_states_otherwise_is_refused(db: Database) -> None:
     """Whoever calls `append` with a row that is not the account's."""
     dataset_id = a_history(db)
@@ -130,5 +179,6 @@ def test_a_move_that_an_entry_states_otherwise_is_refused(db: Database) -> None:
             text("UPDATE accounts SET train_spent = 0, entries = entries + 1 WHERE dataset_id = :d"), {"d": dataset_id}
         )
         account.entries += 1
-        append_cap(session, account, actor="nobody", reason="a test")
+        terms: dict[str, Any] = {"cap_epsilon": account.cap_epsilon, "joined_into": None}
+        append_cap(session, account, **terms, actor="nobody", reason="a test")
     assert balances(db, dataset_id) == before

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from sqlalchemy import select
 
-from app.db.models import Block, Metric
-from app.errors import TransientError
+from app.db.models import Block, Job, Metric
+from app.errors import StaleAttempt, TransientError
 from app.ids import new_id
 from app.ledger import behind
 from app.ledger.verify import verify
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.cadence import Cadence
-from app.lifecycle.marks import REWOUND, Marks, forgotten, name_of, sweep
+from app.lifecycle.mark_survey import forgotten, survey, sweep
+from app.lifecycle.marks import REWOUND, Marks, name_of
 from app.lifecycle.restore import post
 from app.lifecycle.sweeper import expire_all_leases, reap_expired
 from app.storage import objects
 from tests.factories import AT_ONCE, add_dataset, job_spec, release
+from tests.hpo.conftest import study_spec
 from tests.lifecycle.conftest import claimed, job_row
 from tests.lifecycle.test_restore import CAP, World, scrimp_restore, world
+from tests.locks import until_waits_for_file
 
 __all__ = ["world"]
 STEPS, SCORES = 240, 24
@@ -48,6 +53,13 @@ def begun(world: World, job: str) -> AttemptLog:
     log.marks = Marks.of(world.settings)
     log.begin()
     return log
+
+
+def resumed(world: World, job: str) -> AttemptLog:
+    """Another attempt of a job whose lease lapsed."""
+    expire_all_leases(world.db)
+    reap_expired(world.db, 9, Marks.of(world.settings))
+    return begun(world, job)
 
 
 def run(log: AttemptLog, first: int, last: int, digest: str = "ab") -> None:
@@ -114,7 +126,7 @@ def test_what_left_a_job_is_charged_though_a_backup_forgot_it(world: World, end:
     expected = charge(world, other)
     world.restore(backup)
     assert job_row(world.db, job).steps_started == 10
-    assert behind.survey(world.db, world.heads, objects.of(world.settings)) == {}, "the heads do not tell"
+    assert survey(world.db, world.heads, objects.of(world.settings)) == {}, "the heads do not tell"
     (found,) = [each for each in forgotten(world.db, Marks.of(world.settings)) if each.job_id == job]
     assert (found.steps, found.scores, found.marked_steps, found.marked_scores) == (10, 1, STEPS, SCORES)
     shown = scrimp_restore(world)
@@ -271,6 +283,161 @@ def test_nothing_starts_and_nothing_is_released_if_the_mark_cannot_be_written(wo
         assert client.post(f"/v1/jobs/{job}/cancel").json()["type"] == "/problems/ledger-behind"
 
 
+def test_others_write_while_a_mark_waits_for_its_disk(world: World) -> None:
+    """It was written within the transaction: with SQLite everybody waited for its fsync, or for a bucket."""
+    _, job = admitted(world)
+    log = begun(world, job)
+    run(log, 1, 10)
+    assert log.start_block(11, 20)
+    log.record_digest(20, "ab" * 32)
+    mark = world.heads.folder / f"{job}.mark"
+    with ThreadPoolExecutor(1) as threads, mark.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        scored = threads.submit(score, log, 20)
+        until_waits_for_file(mark)
+        with world.db.write(urgent=True) as session:
+            session.get_one(Job, job).notified_at = None
+        assert not scored.done() and len(log.recorded()[2]) == 1, "nothing leaves before its mark is on disk"
+        fcntl.flock(file, fcntl.LOCK_UN)
+        scored.result()
+    assert [each.step for each in log.recorded()[2]] == [10, 20]
+
+
+def test_an_attempt_that_loses_its_job_while_it_writes_the_mark_tells_nothing(world: World) -> None:
+    _, job = admitted(world)
+    log = begun(world, job)
+    run(log, 1, 10)
+    assert log.start_block(11, 20)
+    log.record_digest(20, "ab" * 32)
+    mark = world.heads.folder / f"{job}.mark"
+    with ThreadPoolExecutor(1) as threads, mark.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        scored = threads.submit(score, log, 20)
+        until_waits_for_file(mark)
+        expire_all_leases(world.db)
+        reap_expired(world.db, 3)
+        fcntl.flock(file, fcntl.LOCK_UN)
+        with pytest.raises(StaleAttempt):
+            scored.result()
+    assert [each.step for each in log.recorded()[2]] == [10]
+
+
+def test_a_mark_grows_by_what_is_new(world: World) -> None:
+    """It was written whole for each score: with 50,000 numbers in it, 0.7 s each."""
+    _, job = admitted(world)
+    log = begun(world, job)
+    mark = world.heads.folder / f"{job}.mark"
+    run(log, 1, 10)
+    before, file = mark.read_bytes(), mark.stat().st_ino
+    run(log, 11, STEPS)
+    after = mark.read_bytes()
+    assert after.startswith(before) and mark.stat().st_ino == file
+    lines = after.splitlines()
+    assert len(lines) == 2 * SCORES and max(map(len, lines[2:])) <= max(map(len, lines[:2])) + 20
+    whole = Marks.of(world.settings).read([job])[job]
+    assert (whole.steps_started, len(whole.released), set(whole.salts.values())) == (STEPS, SCORES, {STEPS})
+
+
+@pytest.mark.parametrize("cut", range(4))
+def test_the_line_that_a_crash_cut_off_does_not_count(world: World, cut: int) -> None:
+    """An append returns with its line whole on disk, and only then something leaves."""
+    _, job = admitted(world)
+    log = begun(world, job)
+    run(log, 1, 20)
+    marks, mark = Marks.of(world.settings), world.heads.folder / f"{job}.mark"
+    before = marks.read([job])
+    line = mark.read_bytes().splitlines()[-1]
+    torn = [line, line[:-1], line[:7], b"\0" * 300][cut]
+    with mark.open("ab") as file:
+        file.write(torn)
+    assert marks.read([job]) == before
+    score(log, 30)
+    after = marks.read([job])[job]
+    assert [each.step for each in after.released] == [10, 20, 30]
+    assert b"\0" not in mark.read_bytes() and mark.read_bytes().endswith(b"}\n")
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "another's end": lambda content: content + b'{"version":1,"job":"job_x',
+    "not whole": lambda content: content + b"{}",
+    "a line of another job": lambda content: content + content.replace(b"job_", b"job_x"),
+    "a byte of the last line": lambda content: content[:-9] + b'"' + content[-8:],
+    "no end of a line": lambda content: content.replace(b"\n", b" ") + b"\n",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_anything_else_at_a_mark_s_end_is_damage(world: World, damage: str) -> None:
+    _, job = admitted(world)
+    log = begun(world, job)
+    run(log, 1, 20)
+    marks, mark = Marks.of(world.settings), world.heads.folder / f"{job}.mark"
+    content = DAMAGES[damage](mark.read_bytes())
+    mark.write_bytes(content)
+    with pytest.raises(TransientError):
+        marks.read([job])
+    with pytest.raises(TransientError):
+        score(log, 30)
+    assert mark.read_bytes() == content and len(log.recorded()[2]) == 2
+
+
+@pytest.mark.parametrize("damage", [b"{}\n", b"", None], ids=["damaged", "unreadable", "in the middle"])
+def test_a_damaged_mark_closes_its_own_data_set_alone(world: World, damage: bytes | None) -> None:
+    """One damaged mark stopped `scrimp restore` for all data sets."""
+    dataset, job = admitted(world)
+    sound, twin = admitted(world)
+    for each in (job, twin):
+        behind.record(world.db, world.heads, job_row(world.db, each).dataset_id)
+        run(begun(world, each), 1, 10)
+    backup = world.backup()
+    run(resumed(world, twin), 11, STEPS)
+    world.restore(backup)
+    mark = world.heads.folder / f"{job}.mark"
+    if damage == b"":
+        mark.unlink()
+        mark.mkdir()
+    else:
+        mark.write_bytes(damage or mark.read_bytes().replace(b'"steps_started":10', b'"steps_started":x0', 1))
+    shown = scrimp_restore(world)
+    assert shown.returncode == 1 and f"the mark of {job} " in shown.stdout
+    assert f"{twin} ({sound}): 240 steps and 24 scores left it" in shown.stdout, "the others go on"
+    with world.api() as client:
+        states = {each["id"]: each["state"] for each in client.get("/v1/datasets").json()["items"]}
+        assert states == {dataset: "behind", sound: "ready"}
+    assert world.submit(dataset, 0.2, "one").json()["type"] == "/problems/ledger-behind"
+    assert world.submit(sound, 0.2, "two").status_code == 201
+    assert scrimp_restore(world, "--post", sound).returncode == 1, "what is damaged stays"
+    assert job_row(world.db, twin).steps_started == STEPS and job_row(world.db, job).status == "running"
+    held = world.account(dataset)
+    if damage == b"":
+        mark.rmdir()
+        mark.write_bytes(b"\xff")
+    assert scrimp_restore(world, "--post", dataset).returncode == 0
+    row = job_row(world.db, job)
+    assert (row.status, charge(world, dataset)) == ("failed", (held.train_held, held.holdout_held))
+    assert world.submit(dataset, 0.2, "three").status_code == 201
+    assert [path.suffix[:8] for path in world.heads.folder.glob(f"{job}.mark*")] == [".damaged"[:8]]
+
+
+def test_a_trial_with_a_damaged_mark_ends_with_its_study(world: World) -> None:
+    dataset = add_dataset(world.db)
+    with world.api() as client:
+        made = client.post("/v1/jobs", json=study_spec(dataset), headers={"Idempotency-Key": "study"})
+    assert made.status_code == 201, made.text
+    study = str(made.json()["id"])
+    with world.db.read() as session:
+        trial = session.scalars(select(Job.id).where(Job.parent_id == study).order_by(Job.trial_number)).first()
+    assert trial is not None
+    behind.record(world.db, world.heads, dataset)
+    held = world.account(dataset)
+    (world.heads.folder / f"{trial}.mark").write_bytes(b"?")
+    assert scrimp_restore(world, "--post", dataset).returncode == 0
+    assert (job_row(world.db, trial).status, job_row(world.db, study).status) == ("failed", "cancelled")
+    assert charge(world, dataset) == (held.train_held, held.holdout_held), "a trial failed: the study's rest is spent"
+    with world.db.read() as session:
+        assert verify(session, dataset).valid
+
+
 def test_a_live_attempt_notices_that_the_database_was_set_back(world: World) -> None:
     _, job = admitted(world)
     log = begun(world, job)
@@ -290,10 +457,10 @@ def test_a_mark_shows_only_what_callers_see(world: World) -> None:
     _, job = admitted(world)
     log = begun(world, job)
     run(log, 1, 10)
-    said: dict[str, Any] = json.loads((world.heads.folder / f"{job}.mark").read_text())
+    lines: list[dict[str, Any]] = list(map(json.loads, (world.heads.folder / f"{job}.mark").read_text().splitlines()))
     row = job_row(world.db, job)
-    assert said.keys() == {"version", "job", "dataset", "steps_started", "salts", "released"}
-    assert said["steps_started"] == row.steps_started and row.segments[0].salt not in json.dumps(said)
+    assert all(each.keys() == {"version", "job", "dataset", "steps_started", "salts", "released"} for each in lines)
+    assert lines[-1]["steps_started"] == row.steps_started and row.segments[0].salt not in json.dumps(lines)
 
 
 def test_the_mark_of_an_ended_job_goes_once_its_settlement_is_in_the_head(world: World) -> None:

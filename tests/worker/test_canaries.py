@@ -21,7 +21,7 @@ from tests.worker.test_joined import attempt
 from tests.worker.test_users import user_start
 from worker.attempt import audited
 from worker.attempt.audited import finding_of
-from worker.messages import ArtifactFile, Finished, Start
+from worker.messages import Finished, Start
 from worker.training.canaries import Coordinates, model_of
 from worker.training.planted import canaries_of
 
@@ -170,29 +170,25 @@ def audited_job() -> Job:
 
 
 @pytest.mark.parametrize("published", ["nothing", "no tensor", "fewer"])
-def test_an_attempt_without_its_canaries_breaks_its_promise(tmp_path: Path, published: str) -> None:
-    files = []
+def test_an_attempt_without_its_canaries_breaks_its_promise(published: str) -> None:
+    content = None
     if published != "nothing":
         tensors = {TENSOR: torch.zeros(299)} if published == "fewer" else {"weight": torch.zeros(300)}
-        safetensors.torch.save_file(tensors, tmp_path / CANARIES_FILE)
-        files = [ArtifactFile(name=CANARIES_FILE, path=str(tmp_path / CANARIES_FILE), sha256="0" * 64, size_bytes=1)]
+        content = safetensors.torch.save(tensors)
     with pytest.raises(PrivacyError, match="other canaries" if published == "fewer" else "did not publish"):
-        finding_of(audited_job(), files)
+        finding_of(audited_job(), content)
 
 
-def test_what_fails_in_the_audit_itself_is_not_said_of_the_attempt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    safetensors.torch.save_file({TENSOR: torch.zeros(300)}, tmp_path / CANARIES_FILE)
-    files = [ArtifactFile(name=CANARIES_FILE, path=str(tmp_path / CANARIES_FILE), sha256="0" * 64, size_bytes=1)]
-    assert finding_of(audited_job(), files) is not None
+def test_what_fails_in_the_audit_itself_is_not_said_of_the_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = safetensors.torch.save({TENSOR: torch.zeros(300)})
+    assert finding_of(audited_job(), content) is not None
 
     def without_a_root(*_: object) -> None:
         raise ValueError("f(a) and f(b) must have different signs")
 
     monkeypatch.setattr(audited, "found", without_a_root)
     with pytest.raises(ValueError, match="different signs"):
-        finding_of(audited_job(), files)
+        finding_of(audited_job(), content)
 
 
 KEYS = ("noise", "sampler", "release", "init", "dropout", "order", "views")

@@ -26,7 +26,7 @@ from worker.clipping.engine import Clip
 from worker.data.ratings import RatingRecords
 from worker.data.records import DenseRecords, SparseRecords
 from worker.data.sequences import SequenceRecords
-from worker.messages import ArtifactFile, Finished, Start
+from worker.messages import Finished, Start
 from worker.noise.gaussian import GaussianRelease
 from worker.training.planted import PlantedRecords, canaries_of
 from worker.training.synthetic import Draws
@@ -129,10 +129,10 @@ def left(folder: Path) -> NDArray[np.float64]:
 
 def shown(folder: Path, start: dict[str, Any]) -> Finding:
     """As the supervisor finds it, from the published file."""
-    file = ArtifactFile(name=CANARIES_FILE, path=str(folder / CANARIES_FILE), sha256="0" * 64, size_bytes=1)
+    canaries = (folder / CANARIES_FILE).read_bytes()
     charge = {"train": 1, "holdout": 0, "unit": "gdp-1e-9"}
     quoted = {"epsilon": {"value": 1.0, "delta": 1e-5, "accountant": "gdp"}, "charge": charge}
-    found = finding_of(Job(id="job_1", spec=start["spec"], mechanism=start["mechanism"], quote=quoted), [file])
+    found = finding_of(Job(id="job_1", spec=start["spec"], mechanism=start["mechanism"], quote=quoted), canaries)
     assert found is not None
     return found
 

@@ -22,6 +22,7 @@ from tests.worker.second_user import ATTEMPTS, CAPABLE, SERVICE, as_service, hom
 from tests.worker.support import ROOT, dense, keys_of, spec, start_of, stored_part
 from tests.worker.test_sandbox import standing_in
 from worker.attempt import second_user
+from worker.attempt.artifacts import take_over
 from worker.attempt.second_user import User
 from worker.attempt.user_checks import UserError, user_of
 from worker.channel import Channel
@@ -148,7 +149,7 @@ def test_what_it_wrote_becomes_the_service_s(folder: Path) -> None:
     command = [sys.executable, "-c", "import os, sys; os.umask(7); open(sys.argv[1], 'w').write('x')", str(model)]
     subprocess.run(command, user=ATTEMPTS.uid, group=ATTEMPTS.gid, extra_groups=[], cwd="/", check=True)
     assert (model.stat().st_uid, stat.S_IMODE(model.stat().st_mode)) == (ATTEMPTS.uid, 0o660)
-    second_user.take_over(model, b"x")
+    take_over(out, "model", b"x")
     assert (model.stat().st_uid, stat.S_IMODE(model.stat().st_mode)) == (os.getuid(), 0o600)
     assert model.read_bytes() == b"x" and stat.S_IMODE(out.stat().st_mode) == 0o700 and list(out.iterdir()) == [model]
     second_user.open_to(ATTEMPTS, (model,), ())

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-
 import numpy as np
 import safetensors.numpy
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 
-from app.contracts.audit import CANARIES_FILE, TENSOR
+from app.contracts.audit import TENSOR
 from app.contracts.job_spec import JobSpec
 from app.db.models import Job
 from app.errors import PrivacyError
 from app.privacy.canaries import Finding, decoys, found
 from app.privacy.mechanism import MechanismConfig
 from app.privacy.quoted import Quoted
-from worker.messages import ArtifactFile
 
 
-def finding_of(job: Job, artifacts: Sequence[ArtifactFile]) -> Finding | None:
+def finding_of(job: Job, canaries: bytes | None) -> Finding | None:
     """What the canaries show; None for a job that asks for none.
+
+    Args:
+        canaries: the file of them that the attempt published, if it did.
 
     Raises:
         PrivacyError: the attempt published no canaries, or others.
@@ -32,15 +31,14 @@ def finding_of(job: Job, artifacts: Sequence[ArtifactFile]) -> Finding | None:
     if charged is None:
         raise PrivacyError("a job without an ε has nothing to audit")
     mechanism = MechanismConfig.model_validate(job.mechanism)
-    released = _released(artifacts, asked.canaries + decoys(asked.canaries, asked.kind))
+    released = _released(canaries, asked.canaries + decoys(asked.canaries, asked.kind))
     return found(released, job.id, asked.canaries, mechanism.training.event, charged, asked.kind)
 
 
-def _released(artifacts: Sequence[ArtifactFile], numbers: int) -> NDArray[np.float64]:
+def _released(canaries: bytes | None, numbers: int) -> NDArray[np.float64]:
     """The numbers that the attempt published of its canaries and decoys."""
-    path = next((Path(each.path) for each in artifacts if each.name == CANARIES_FILE), None)
     try:
-        released = safetensors.numpy.load(path.read_bytes() if path else b"")[TENSOR].astype(np.float64)
+        released = safetensors.numpy.load(canaries or b"")[TENSOR].astype(np.float64)
     except (SafetensorError, KeyError, ValueError):
         raise PrivacyError("an audited attempt did not publish its canaries") from None
     if released.shape != (numbers,):

@@ -8,6 +8,7 @@ before it confines itself:
     output, scratch   02770: the group has what is written there, so the service reads and removes it
     features          the caches stay closed: an attempt keeps features in its scratch folder
     artifacts         become the service's files, in a folder that is closed again, before a row names them
+                      (worker.attempt.artifacts)
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.disk import sync
 from app.sandbox import kernel
 
 PR_SET_DUMPABLE = 4
@@ -123,18 +123,6 @@ def become(user: User) -> None:
     # A change of user gives /proc/self to root, where this process writes its namespace's maps. There is no core file.
     LIBC.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
     os.umask(UMASK)
-
-
-def take_over(path: Path, content: bytes) -> None:
-    """Makes an attempt's file the service's, with this content, and closes its folder to the group."""
-    path.parent.chmod(0o700)
-    own = path.with_name(f"{path.name}.own")
-    with os.fdopen(os.open(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    own.replace(path)
-    sync(path.parent)
 
 
 def remove(folder: Path, user: User | None) -> None:

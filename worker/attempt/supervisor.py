@@ -6,7 +6,6 @@ a fence: an attempt that lost its lease writes nothing.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import math
 import socket
@@ -17,6 +16,7 @@ from pathlib import Path
 from sqlalchemy.exc import OperationalError
 
 from app import tracing
+from app.contracts.audit import CANARIES_FILE
 from app.disk import sync
 from app.errors import PrivacyError, ServiceError, StaleAttempt, TransientError, Unavailable
 from app.formats.damage import DataDamagedError
@@ -29,10 +29,10 @@ from app.lifecycle.settle import Cause
 from app.settings import Settings
 from app.storage import objects
 from worker import messages
+from worker.attempt.artifacts import read_artifact, take_over
 from worker.attempt.audited import finding_of
 from worker.attempt.folders import clear, output_folder
 from worker.attempt.fork_server import ForkServer, Process
-from worker.attempt.second_user import take_over
 from worker.attempt.start import Inputs, Machine, NoiseSecrets, start_message
 from worker.attempt.user_checks import user_of
 from worker.attempt.verdicts import FILE, Hearing, Verdicts
@@ -301,7 +301,9 @@ class Supervised:
                 self._wait()
                 warnings = [WARNINGS[code] for code in said.warnings]
                 artifacts = [self._published(each) for each in said.artifacts]
-                audit = finding_of(self.log.recorded()[0], said.artifacts)  # seconds, so while the lease is renewed
+                canaries = (read_artifact(self.output, each) for each in said.artifacts if each.name == CANARIES_FILE)
+                # It takes seconds, so while the lease is renewed.
+                audit = finding_of(self.log.recorded()[0], next(canaries, None))
                 self.watch.stop()
                 ranks = [Rank.model_validate(each, from_attributes=True) for each in said.ranks]
                 self.log.succeed(artifacts, said.steps_effective, warnings, ranks, audit)
@@ -342,18 +344,14 @@ class Supervised:
         self.log.ready(said.device, said.numerics, said.fallbacks, said.fitted_rows, said.processes)
 
     def _published(self, file: messages.ArtifactFile) -> Delivered:
-        """An artifact's row, after checking the file itself."""
-        path = Path(file.path).resolve()
-        if not path.is_relative_to(self.output.resolve()):
-            raise PrivacyError("an artifact lies outside the attempt's own folder")
+        """An artifact's row, after checking the file itself. Raises as `read_artifact`."""
+        content = read_artifact(self.output, file)
         # The attempt sees no folder above its own, so the supervisor syncs those to disk.
         for folder in (self.output.parent, self.output.parent.parent):
             sync(folder)
-        content = path.read_bytes()
-        if hashlib.sha256(content).hexdigest() != file.sha256:
-            raise PrivacyError("an artifact's SHA-256 differs from the one that the attempt reported")
         if user_of(self.settings) is not None:
-            take_over(path, content)
+            take_over(self.output, file.name, content)
+        path = self.output.resolve() / file.name
         stored = str(path.relative_to(self.settings.storage_root.resolve()))
         objects.of(self.settings).publish(stored, path, file.sha256)
         return Delivered(name=file.name, sha256=file.sha256, size_bytes=len(content), path=stored)

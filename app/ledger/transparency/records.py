@@ -1,14 +1,18 @@
 """Small files outside the database that change only from what a writer has read: in a folder, or in a bucket.
 
 `put` is compare-and-set: of two writers that read the same content, one is told that it came too late. A folder has a
-lock; a bucket answers If-None-Match and If-Match. Both have the content on disk before `put` returns.
+lock; a bucket answers If-None-Match and If-Match. `append` adds a line to a record that only grows: a folder writes the
+line alone, a bucket the whole record. Both have the content on disk before `put` and `append` return.
+
+A crash may leave the beginning of a line after the last whole one. No `append` returned for it: the next removes it.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +26,9 @@ from app.settings import Settings
 from app.storage.s3 import answers, client
 
 AT_ONCE = 16
+TRIES = 100  # each loss means that another writer won
+END_BYTES = 4096  # read first to find a record's last line
+Follows = Callable[[bytes], object]
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,19 @@ class Records(Protocol):
 
         Raises:
             OSError, Unavailable: as `read`.
+        """
+        ...
+
+    def append(self, name: str, line: str, follows: Follows) -> None:
+        """Adds a line to a record, on disk before this returns. Nobody else adds to it meanwhile.
+
+        Args:
+            follows: checks the record's end, its last line and what comes after; what it raises leaves the record as
+                it is.
+
+        Raises:
+            OSError: as `read`; another writer always won; or the line cannot be written whole, and does not count.
+            Unavailable: as `read`.
         """
         ...
 
@@ -100,6 +120,24 @@ class InFolder:
             write_private(self.folder / name, text, overwrite=True)  # this syncs the file
             sync(self.folder)
         return True
+
+    def append(self, name: str, line: str, follows: Follows) -> None:
+        """Under the file's own lock."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(self.folder / name, flags, 0o600), "r+b", buffering=0) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            size = os.fstat(file.fileno()).st_size
+            end = _end(file.fileno(), size)
+            follows(end)
+            if torn := len(end) - end.rfind(b"\n") - 1:
+                file.truncate(size - torn)
+            rest = memoryview(line.encode() + b"\n")
+            while rest:
+                rest = rest[file.write(rest) :]
+            os.fsync(file.fileno())
+            if size == torn:  # new
+                sync(self.folder)
 
     def remove(self, name: str) -> None:
         """Removes the file."""
@@ -169,6 +207,17 @@ class InBucket:
             return now is not None and now.content == content
         return True
 
+    def append(self, name: str, line: str, follows: Follows) -> None:
+        """Writes the object anew: a bucket cannot append."""
+        for _ in range(TRIES):
+            before = self.read(name)
+            lines = [b""] if before is None else before.content.split(b"\n")
+            follows(b"\n".join(lines[-2:]))
+            lines[-1] = line.encode()
+            if self.put(name, b"\n".join([*lines, b""]).decode(), before):
+                return
+        raise OSError(errno.EAGAIN, "others keep writing it", name)
+
     def remove(self, name: str) -> None:
         """Removes the object."""
         from obstore import delete  # noqa: PLC0415
@@ -183,6 +232,17 @@ class InBucket:
         with answers():
             found = [each["path"].rpartition("/")[2] for some in objects(self._store) for each in some]
         return sorted(name for name in found if name.endswith(ending))
+
+
+def _end(descriptor: int, size: int) -> bytes:
+    """A file's last whole line, and what comes after it."""
+    span = END_BYTES
+    while True:
+        start = max(0, size - span)
+        lines = os.pread(descriptor, size - start, start).split(b"\n")
+        if start == 0 or len(lines) > 2:
+            return b"\n".join(lines[-2:])
+        span *= 2
 
 
 def records_of(settings: Settings) -> Records:

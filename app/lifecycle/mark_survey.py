@@ -1,0 +1,113 @@
+"""Compares the marks of jobs (app.lifecycle.marks) with the database, and removes those that are needed no longer."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from sqlalchemy import select
+
+from app.db.engine import Database
+from app.db.models import Job, LedgerEntry, Metric
+from app.ledger import behind
+from app.ledger.blocks import held_on
+from app.ledger.transparency.heads import Heads, UnreadableHeadError
+from app.lifecycle.marks import Marks
+from app.lifecycle.states import FINISHED
+from app.storage.objects import Objects
+
+logger = logging.getLogger(__name__)
+RELEASED_BY_NOISE = ("noisy_count", "noisy_sum")
+
+
+@dataclass(frozen=True)
+class Forgotten:
+    """What the database has forgotten of a job.
+
+    Attributes:
+        known: the database has the job.
+        steps, scores: started steps and noisy scores that the database knows of.
+        marked_steps, marked_scores: those in the mark.
+    """
+
+    job_id: str
+    dataset_id: str
+    known: bool
+    steps: int
+    scores: int
+    marked_steps: int
+    marked_scores: int
+
+
+def survey(db: Database, heads: Heads, store: Objects) -> dict[str, str]:
+    """Compares all recorded heads and marks with the database; notes which data sets admit nothing, and why. Raises as
+    app.ledger.behind.survey."""
+    return behind.survey(db, heads, store, damaged(db, Marks(heads.records)))
+
+
+def damaged(db: Database, marks: Marks) -> dict[str, str]:
+    """The data sets of unfinished jobs whose marks cannot be read, each with its problem: what left such a job is
+    unknown. Of a job that the database does not know, the recorded head tells all that its hold was.
+
+    Raises:
+        Unavailable: the bucket does not answer.
+    """
+    _, problems = marks.examine(marks.jobs())
+    datasets: dict[str, str] = {}
+    for job_id, problem in sorted(problems.items()):
+        with db.read() as session:
+            job = session.get(Job, job_id)
+            if job is None:
+                logger.error("%s; the database does not know this job", problem)
+            elif job.status not in FINISHED:
+                datasets |= dict.fromkeys(held_on(session, job.parent_id or job_id), problem)
+    return datasets
+
+
+def forgotten(db: Database, marks: Marks) -> list[Forgotten]:
+    """The jobs of which the database knows less than their marks; changes nothing. Leaves damaged marks out.
+
+    Raises:
+        Unavailable: the bucket does not answer.
+    """
+    behind_marks = []
+    there, _ = marks.examine(marks.jobs())
+    for job_id, mark in sorted(there.items()):
+        with db.read() as session:
+            job = session.get(Job, job_id)
+            if job is not None and job.status in FINISHED:
+                continue
+            noisy = (Metric.job_id == job_id, Metric.released_by.in_(RELEASED_BY_NOISE))
+            here = {(row.name, row.step) for row in session.execute(select(Metric.name, Metric.step).where(*noisy))}
+            steps = 0 if job is None else job.steps_started
+        released = {(each.name, each.step) for each in mark.released if each.released_by in RELEASED_BY_NOISE}
+        if job is None or mark.steps_started > steps or not released <= here:
+            numbers = (steps, len(here), mark.steps_started, len(released | here))
+            behind_marks.append(Forgotten(job_id, mark.dataset, job is not None, *numbers))
+    return behind_marks
+
+
+def sweep(db: Database, heads: Heads, marks: Marks) -> None:
+    """Removes the marks of ended jobs whose settlement is in the recorded heads: those tell of it from then on.
+
+    Raises:
+        Unavailable: the bucket does not answer.
+    """
+    for job_id in marks.jobs():
+        with db.read() as session:
+            job = session.get(Job, job_id)
+            if job is None or job.status not in FINISHED:
+                continue
+            settled = session.execute(
+                select(LedgerEntry.dataset_id, LedgerEntry.seq).where(LedgerEntry.once == f"settle:{job_id}")
+            ).all()
+        if settled and all(_recorded(heads, dataset_id) >= seq for dataset_id, seq in settled):
+            marks.remove(job_id)
+
+
+def _recorded(heads: Heads, dataset_id: str) -> int:
+    try:
+        head = heads.read(dataset_id)
+    except UnreadableHeadError:
+        return 0
+    return 0 if head is None else head.seq
