@@ -49,6 +49,7 @@ from app.jobs.routes import forecast_router
 from app.jobs.routes import router as jobs_router
 from app.jobs.stream import EventHub
 from app.keys.gate import KeyFirst, NamedCheck
+from app.keys.recent import RecentKeys
 from app.keys.routes import router as keys_router
 from app.ledger.behind import survey
 from app.ledger.routes import router as ledger_router
@@ -163,7 +164,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.lists = ListHub(db)
     app.state.parsers, app.state.heads = Parsers(settings), Heads.of(settings)
     app.state.peppers = load_secrets(settings, "api_key_pepper")
-    app.state.limits = RequestLimits(settings)
+    app.state.recent_keys, app.state.limits = RecentKeys(), RequestLimits(settings)
     app.state.webhook_key = load_secret(settings, "webhook_key")
     if settings.encrypt_parts:
         load_secret(settings, "parts_key")
