@@ -14,7 +14,6 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.concurrency import run_in_threadpool
 from starlette.routing import BaseRoute
 
-from app.audit.origin import Origins
 from app.audit.routes import router as audit_router
 from app.budgets.request_routes import router as budget_requests_router
 from app.budgets.routes import router as budgets_router
@@ -24,7 +23,6 @@ from app.dashboard.audit import router as audit_page_router
 from app.dashboard.budgets import router as budget_pages_router
 from app.dashboard.compare import router as compare_page_router
 from app.dashboard.entries import router as entries_router
-from app.dashboard.gate import SessionFirst
 from app.dashboard.keys import router as key_pages_router
 from app.dashboard.register import router as register_page_router
 from app.dashboard.routes import root as root_router
@@ -43,12 +41,14 @@ from app.datasets.routes import router as datasets_router
 from app.db.engine import Database
 from app.docs.routes import router as docs_router
 from app.errors import Unavailable
+from app.front import Front
 from app.grants import service as grants
 from app.grants.routes import router as grants_router
 from app.jobs.routes import forecast_router
 from app.jobs.routes import router as jobs_router
 from app.jobs.stream import EventHub
-from app.keys.gate import KeyFirst, NamedCheck
+from app.keys.gate import NamedCheck
+from app.keys.recent import RecentKeys
 from app.keys.routes import router as keys_router
 from app.ledger.routes import router as ledger_router
 from app.ledger.signing_key_routes import router as signing_keys_router
@@ -64,15 +64,12 @@ from app.secrets import load_secret, load_secrets
 from app.settings import Settings, get_settings
 from app.storage import objects
 from app.system.health import Readiness, checks
-from app.system.prometheus import RequestMetrics, make_registry
+from app.system.prometheus import make_registry
 from app.system.routes import router as system_router
 from app.system.workers import router as workers_router
 from app.web import openapi, problems
-from app.web.headers import HeadAsGet, HostCheck, SecurityHeaders
-from app.web.limits import BodyLimit
 from app.web.lists import ListHub
 from app.web.ratelimit import RequestLimits
-from app.web.requests import RequestIds
 from app.webhooks.routes import router as webhooks_router
 from app.webhooks.targets import Policy
 
@@ -163,7 +160,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.lists = ListHub(db)
     app.state.parsers, app.state.heads = Parsers(settings), Heads.of(settings)
     app.state.peppers = load_secrets(settings, "api_key_pepper")
-    app.state.limits = RequestLimits(settings)
+    app.state.recent_keys, app.state.limits = RecentKeys(), RequestLimits(settings)
     app.state.webhook_key = load_secret(settings, "webhook_key")
     if settings.encrypt_parts:
         load_secret(settings, "parts_key")
@@ -172,20 +169,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.registry = make_registry(db, settings, measures)
     problems.install(app)
     app.openapi = openapi.document(app)  # type: ignore[method-assign] # how FastAPI has it extended
-    # The middleware added last sees a request first.
-    for middleware, options in (
-        (BodyLimit, {"settings": settings}),
-        (KeyFirst, {"routes": [route for router in ROUTERS for route in router.routes], "named": NAMED}),
-        (SessionFirst, {}),
-        (HeadAsGet, {}),
-        (Origins, {"db": db, "trusted_proxies": settings.trusted_proxies}),
-        (HostCheck, {"allowed_hosts": settings.allowed_hosts}),
-        (problems.Problems, {}),
-        (RequestMetrics, {"measures": measures}),
-        (SecurityHeaders, {"behind_tls": settings.behind_tls}),
-        (RequestIds, {"access_log": settings.access_log, "trusted_proxies": settings.trusted_proxies}),
-    ):
-        app.add_middleware(middleware, **options)
+    routes = [route for router in ROUTERS for route in router.routes]
+    app.add_middleware(Front, settings=settings, db=db, measures=measures, routes=routes, named=NAMED)
     return app
 
 

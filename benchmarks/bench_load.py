@@ -20,7 +20,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -168,8 +168,10 @@ class Deployment:
             used[name] = sum(sum(process.cpu_times()[:2]) for process in processes)
         folder = self.postgres.split("host=")[1]
         master = psutil.Process(int((Path(folder) / "postmaster.pid").read_text().split()[0]))
-        # Includes processes that have ended.
-        used["PostgreSQL"] = sum(sum(each.cpu_times()[:2]) for each in master.children()) + sum(master.cpu_times()[:4])
+        for each in master.children():
+            with suppress(psutil.NoSuchProcess):  # it has ended since, and is the master's then
+                used["PostgreSQL"] += sum(each.cpu_times()[:2])
+        used["PostgreSQL"] += sum(master.cpu_times()[:4])
         return used
 
     def explain(self) -> str:

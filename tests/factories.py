@@ -17,6 +17,7 @@ from app.contracts.slots import PartSlots, Slots
 from app.contracts.stored import PartFiles, Shape
 from app.db.engine import Database
 from app.db.models import ApiKey, Dataset, Grant
+from app.db.trip import round_trip
 from app.ids import new_id, now
 from app.keys.service import Caller
 from app.ledger.accounts import filter_for, open_account
@@ -131,8 +132,15 @@ def admit(session: Session, caller: Caller, checked: Checked, price: Price, once
     """A job with its hold, written as a submission writes it."""
     priced = Priced(checked, price)
     job = hold.new_job(Request(caller, checked.spec, Limits()), priced, once)
-    hold.write(session, caller, priced, job)
-    hold.hold_charge(session, caller, priced, job.id)
+    session.flush()
+    with round_trip(session.connection()) as trip:
+        hold.write(trip, caller, priced, job)
+        holds = hold.ask_holds(trip, caller, priced, job.id)
+    hold.begin_study(session, priced, job.id)
+    if holds is not None:
+        holds.check(session)
+        with round_trip(session.connection()) as trip:
+            holds.place(trip)
     return job.id
 
 

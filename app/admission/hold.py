@@ -1,11 +1,12 @@
 """Holds a priced job's charge: the job, its hold, its first event and its message commit together, or nothing does.
 
     write       the job, its first event, its message and its audit entry; locks the key's row
-    standing    one read after that lock: what the key may do, what it has, and the state of the ledger
-    hold        the charge, on all that the job reads (app.ledger.blocks)
+    standing    after that lock: what the key may do, what it has, and the state of the ledger
+    Holds       locks the accounts of all that the job reads, and reads them with their last entries (app.ledger.blocks)
 
-Few statements, as a round trip costs more than the work on it. `standing` answers what `access_by_id`, `check_content`,
-`count_queued` and `require_current` answer one by one; a contract test compares them.
+go in one round trip. After the checks, the holds, their entries and the commit go in a second one: the lock of an
+account lasts from the first to the second. `standing` answers what `access_by_id`, `check_content` and
+`require_current` answer one by one; a contract test compares them.
 """
 
 from __future__ import annotations
@@ -14,18 +15,19 @@ import logging
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 from sqlalchemy import (
     BigInteger,
     Integer,
-    Row,
     Select,
     and_,
     bindparam,
     exists,
     func,
     literal_column,
+    or_,
     select,
     union_all,
 )
@@ -41,15 +43,17 @@ from app.contracts.optimizers import PublicSideSettings
 from app.contracts.stored import SaltedSteps
 from app.datasets.repository import check_content, check_there
 from app.db.engine import Database
-from app.db.models import Account, AuditEntry, Job, JobEvent, LedgerCheck, LedgerEntry, Outbox, table_of
+from app.db.models import Account, ApiKey, AuditEntry, Job, JobEvent, LedgerCheck, LedgerEntry, Outbox, table_of
 from app.db.together import Together, row_of, values_of
+from app.db.trip import Reply, Trip, round_trip
 from app.errors import Conflict, NotFound, PolicyError, PrivacyError, Unauthenticated
 from app.grants import service as grants
 from app.grants.service import DATA, GIVEN, LOOKED_AT, NO_SUCH_DATASET, Access, access_in, given_to
 from app.ids import new_id, now
 from app.keys import service as keys
 from app.keys.service import LOCKED, Caller, KeyLike
-from app.ledger import behind, blocks
+from app.ledger import behind
+from app.ledger.blocks import Holds
 from app.ledger.memos import HeldFor
 from app.ledger.transparency.heads import Head, Heads
 from app.lifecycle.events import Queued
@@ -59,17 +63,24 @@ from app.logs import about
 from app.privacy.prices import Price, StudyPrice
 
 logger = logging.getLogger(__name__)
-ACCOUNTS, ENTRIES, CHECKS = table_of(Account), table_of(LedgerEntry), table_of(LedgerCheck)
+ACCOUNTS, ENTRIES, CHECKS, KEYS = table_of(Account), table_of(LedgerEntry), table_of(LedgerCheck), table_of(ApiKey)
 JOBS, EVENTS, OUTBOX, AUDIT = table_of(Job), table_of(JobEvent), table_of(Outbox), table_of(AuditEntry)
 ONCE = select(JOBS.c.id, JOBS.c.request_sha256).where(
     JOBS.c.key_id == bindparam("key"), JOBS.c.idempotency_key == bindparam("once")
 )
 # A paused job counts: it can be queued at any time. A running study counts while one of its trials is queued.
 RUNS = table_of(Job).alias("runs").c
+# How many jobs the key may have in the queue: its own limit, or else the setting's; one more is counted.
+OWN_LIMIT = func.coalesce(
+    select(KEYS.c.max_queued_jobs).where(KEYS.c.id == bindparam("key")).scalar_subquery(),
+    bindparam("limit", type_=Integer),
+)
 QUEUED = select(func.count()).select_from(
     union_all(
         select(JOBS.c.id).where(
-            JOBS.c.key_id == bindparam("key"), JOBS.c.status.in_(("queued", "paused")), JOBS.c.parent_id.is_(None)
+            JOBS.c.key_id == bindparam("key"),
+            or_(JOBS.c.status == "queued", JOBS.c.status == "paused"),
+            JOBS.c.parent_id.is_(None),
         ),
         select(JOBS.c.id).where(
             JOBS.c.key_id == bindparam("key"),
@@ -78,7 +89,7 @@ QUEUED = select(func.count()).select_from(
             exists(select(literal_column("1")).where(RUNS.parent_id == JOBS.c.id, RUNS.status == "queued")),
         ),
     )
-    .limit(bindparam("limit", type_=Integer))
+    .limit(OWN_LIMIT + 1)
     .subquery()
 )
 # The columns that a submission sets.
@@ -119,7 +130,7 @@ WRITE_JOB = Together(LOCKED, *STUDY_PARTS, row_of(OUTBOX, "topic", "job_id", "cr
 # Locks the data set's row: a deletion of its content waits for the admission's end.
 STANDING: Select[Any] = (
     select(
-        *(DATA.c.name, DATA.c.retired_at, DATA.c.content_deleted_at),
+        *(DATA.c.id, DATA.c.name, DATA.c.retired_at, DATA.c.content_deleted_at),
         *LOOKED_AT,
         QUEUED.scalar_subquery().label("queued"),
         *(ACCOUNTS.c.entries, ACCOUNTS.c.head, ENTRIES.c.hash.label("there")),
@@ -221,11 +232,8 @@ def hold(db: Database, heads: Heads, resolved: Resolved, priced: Priced, idempot
         behind.require_witnessed(db, heads, each)
     recorded = {each: behind.read_recorded(heads, each) for each in reads}
     try:
-        with tracing.span("hold", {"job": job.id}), db.write() as session:
-            key = write(session, caller, priced, job)
-            # From here to the commit this key's other submissions wait.
-            _check(session, resolved.request, key, priced, recorded)
-            hold_charge(session, caller, priced, job.id)
+        with tracing.span("hold", {"job": job.id}), db.write(in_trips=True) as session:
+            _hold(session, resolved.request, priced, job, recorded)
     except IntegrityError:
         # Two concurrent requests had the same idempotency key: the database admitted one.
         with db.read() as session:
@@ -238,25 +246,46 @@ def hold(db: Database, heads: Heads, resolved: Resolved, priced: Priced, idempot
     return Held(job.id, job.job())
 
 
-def _check(
-    session: Session, request: Request, key: KeyLike | None, priced: Priced, recorded: Mapping[str, Head | None]
-) -> None:
-    """Checks the key, whose row is locked, again: pricing took a while. The count of queued jobs includes the new one;
-    the lock prevents two submissions from both taking the last place. Raises: as `hold`."""
+def _hold(session: Session, request: Request, priced: Priced, job: NewJob, recorded: Mapping[str, Head | None]) -> None:
+    """Writes the job and holds its charge, in two round trips. Raises as `hold`."""
+    reads = priced.checked.facts.reads
+    with round_trip(session.connection()) as trip:
+        key = write(trip, request.caller, priced, job)
+        # From here to the commit this key's other submissions wait,
+        replies = ask_standing(trip, request.caller.id, reads, recorded, request.limits.max_queued_jobs)
+        # and from here all other holds on what the job reads.
+        holds = ask_holds(trip, request.caller, priced, job.id)
+    limit = _check_key(session, request, key.one_or_none(), priced)
+    _check_standing(standing(request.caller, replies, recorded), priced, limit)
+    begin_study(session, priced, job.id)
+    if holds is not None:
+        holds.check(session)
+        with round_trip(session.connection()) as trip:
+            holds.place(trip)
+            trip.commit()
+
+
+def _check_key(session: Session, request: Request, key: KeyLike | None, priced: Priced) -> int:
+    """Checks the key, whose row is locked, again: pricing took a while. Returns how many jobs it may have in the queue.
+    Raises: as `hold`."""
     if key is None or not keys.is_alive(key):
         raise Unauthenticated(keys.NOT_HELD)
     if isinstance(priced.checked.spec.optimizer, PublicSideSettings):
         side = priced.checked.spec.optimizer.public_dataset
         grants.check(grants.access_by_id(session, request.caller, side), "train")
         check_content(session, {side})
-    limit = key.max_queued_jobs or request.limits.max_queued_jobs
-    found = standing(session, request.caller, priced.checked.facts.reads, recorded, limit + 1)
-    _check_policy(grants.check(found.access, "train"), priced)
-    if found.queued > limit:
+    return key.max_queued_jobs or request.limits.max_queued_jobs
+
+
+def _check_standing(standing: Standing, priced: Priced, limit: int) -> None:
+    """Checks access, policy, queue and ledger. The count of queued jobs includes the new one; the key's lock prevents
+    two submissions from both taking the last place. Raises: as `hold`."""
+    _check_policy(grants.check(standing.access, "train"), priced)
+    if standing.queued > limit:
         detail = f"this key has {limit} jobs in the queue; its limit is {limit}: wait until some have started"
         raise Conflict("too-many-jobs", detail, limit=limit, queued=limit)
-    if found.problem is not None:
-        raise behind.refusal(found.problem)
+    if standing.problem is not None:
+        raise behind.refusal(standing.problem)
 
 
 def is_allowed(access: Access, priced: Priced) -> bool:
@@ -281,8 +310,8 @@ def _check_policy(access: Access, priced: Priced) -> None:
     raise PolicyError(detail, requested=requested, allowed=requested | {"value": access.max_epsilon})
 
 
-def write(session: Session, caller: Caller, priced: Priced, job: NewJob) -> Row[Any] | None:
-    """Writes the job with everything except its hold, and for a study also the first trials.
+def write(trip: Trip, caller: Caller, priced: Priced, job: NewJob) -> Reply:
+    """Writes the job with everything except its hold and a study's first trials.
 
     Returns:
         The caller's key, whose row is locked now: its other admissions wait for this transaction's end. None if there
@@ -297,11 +326,15 @@ def write(session: Session, caller: Caller, priced: Priced, job: NewJob) -> Row[
         | values_of(AUDIT, submitted)
     )
     if priced.study is not None:
-        key = WRITE_STUDY.execute(session.connection(), values).one_or_none()
-        begin(session, session.get_one(Job, job.id))
-        return key
-    values |= values_of(OUTBOX, {"topic": "notify", "job_id": job.id, "created_at": now()})
-    return WRITE_JOB.execute(session.connection(), values).one_or_none()
+        return trip.send(WRITE_STUDY, values)
+    return trip.send(WRITE_JOB, values | values_of(OUTBOX, {"topic": "notify", "job_id": job.id, "created_at": now()}))
+
+
+def begin_study(session: Session, priced: Priced, job_id: str) -> None:
+    """Writes a study's first trials."""
+    if priced.study is not None:
+        begin(session, session.get_one(Job, job_id))
+        session.flush()
 
 
 @dataclass(frozen=True)
@@ -319,52 +352,57 @@ class Standing:
     problem: str | None
 
 
-def standing(
-    session: Session, caller: Caller, dataset_ids: Sequence[str], recorded: Mapping[str, Head | None], at_most: int
-) -> Standing:
-    """Reads it, and makes a deletion of the content wait until the transaction's end. One statement for each block.
+def ask_standing(
+    trip: Trip, key_id: str, dataset_ids: Sequence[str], recorded: Mapping[str, Head | None], limit: int
+) -> list[Reply]:
+    """Asks for what `standing` reads, and makes a deletion of the content wait until the transaction's end. One
+    statement for each block.
 
     Args:
         dataset_ids: what the job reads and pays on: a data set, or blocks of one.
         recorded: the recorded head of each of these ledgers, read before this transaction.
-        at_most: queued jobs are counted up to this number.
+        limit: of queued jobs, of a key without its own. They are counted up to the next number.
+    """
+    values = {"key": key_id, "limit": limit}
+    heads = {each: recorded[each] for each in dataset_ids}
+    return [
+        trip.send(STANDING, values | {"dataset": each, "seq": head.seq if head else 0}) for each, head in heads.items()
+    ]
+
+
+def standing(caller: Caller, replies: Sequence[Reply], recorded: Mapping[str, Head | None]) -> Standing:
+    """Reads the replies to `ask_standing`: what an admission depends on.
 
     Raises:
+        NotFound: a data set is gone.
         Conflict: `content-deleted`.
     """
-    found = [_of_one(session, caller, each, recorded[each], at_most) for each in dataset_ids]
+    found = [_of_one(caller, reply.one_or_none(), recorded) for reply in replies]
     return next((each for each in found if each.problem is not None), found[0])
 
 
-def _of_one(session: Session, caller: Caller, dataset_id: str, recorded: Head | None, at_most: int) -> Standing:
+def _of_one(caller: Caller, row: SimpleNamespace | None, recorded: Mapping[str, Head | None]) -> Standing:
     """The state of one ledger. A key's access to a block is that to its data set."""
-    asked = {"key": caller.id, "dataset": dataset_id, "limit": at_most, "seq": recorded.seq if recorded else 0}
-    row = session.connection().execute(STANDING, asked).one_or_none()
     if row is None:
         raise NotFound(NO_SUCH_DATASET)
     check_there(row)
     problem = None
     if row.entries is not None:
-        problem = behind.difference(recorded, row.entries, row.there) or row.behind or row.problem
+        problem = behind.difference(recorded[row.id], row.entries, row.there) or row.behind or row.problem
     return Standing(access_in(caller, row), row.queued, problem)
 
 
-def hold_charge(session: Session, caller: Caller, priced: Priced, job_id: str) -> None:
-    """Holds the job's charge on all that it reads. It comes last: other holds on the data set wait for its account's
-    row until the commit. Any error must end the transaction."""
-    if priced.checked.facts.is_private:
-        blocks.hold_all(
-            session,
-            priced.checked.facts.reads,
-            job_id=job_id,
-            train=priced.price.charge.train,
-            holdout=priced.price.charge.holdout,
-            actor=caller.id,
-            alone=True,
-            memo=HeldFor(epsilon=priced.price.epsilon, study=len(priced.study.slots) if priced.study else None),
-        )
-
-
-def count_queued(session: Session, key_id: str, at_most: int) -> int:
-    """Counts a key's queued jobs, up to `at_most`."""
-    return session.scalar(QUEUED, {"key": key_id, "limit": at_most}) or 0
+def ask_holds(trip: Trip, caller: Caller, priced: Priced, job_id: str) -> Holds | None:
+    """Begins the job's holds on all that it reads; None on public data. It comes last: other holds on the data set wait
+    for its account's row until the commit."""
+    if not priced.checked.facts.is_private:
+        return None
+    return Holds(
+        trip,
+        priced.checked.facts.reads,
+        job_id=job_id,
+        train=priced.price.charge.train,
+        holdout=priced.price.charge.holdout,
+        actor=caller.id,
+        memo=HeldFor(epsilon=priced.price.epsilon, study=len(priced.study.slots) if priced.study else None),
+    )

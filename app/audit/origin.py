@@ -9,9 +9,9 @@ import re
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Scope
 
-from app.audit.record import CURRENT, LONGEST, Origin, record
+from app.audit.record import LONGEST, Origin, record
 from app.db.engine import Database
 
 logger = logging.getLogger(__name__)
@@ -19,7 +19,7 @@ AN_ID = re.compile(r"[a-z]{1,10}_[A-Za-z0-9]{1,60}")
 
 
 class Origins:
-    """Sets the `Origin` of every request, and writes an entry for each request with a key that gets 403.
+    """Knows the `Origin` of every request, and writes an entry for each request with a key that gets 403.
 
     Behind trusted proxies the request's client becomes the address that the outermost of them saw.
 
@@ -27,31 +27,24 @@ class Origins:
         trusted_proxies: how many proxies in front of the service add to X-Forwarded-For.
     """
 
-    def __init__(self, app: ASGIApp, db: Database, trusted_proxies: int) -> None:
-        self.app, self.db, self.trusted_proxies = app, db, trusted_proxies
+    def __init__(self, db: Database, trusted_proxies: int) -> None:
+        self.db, self.trusted_proxies = db, trusted_proxies
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        headers = Headers(scope=scope)
+    def of(self, scope: Scope, headers: Headers) -> Origin:
+        """A request's origin, whose key is not known yet."""
         address = client_address(scope, headers, self.trusted_proxies)
         if self.trusted_proxies and address is not None:
             scope["client"] = (address, 0)
-        agent = "".join(letter for letter in headers.get("user-agent", "") if letter.isprintable())
-        origin = Origin(address, agent[:LONGEST] or None)
-        token = CURRENT.set(origin)
+        agent = headers.get("user-agent", "")
+        if not agent.isprintable():
+            agent = "".join(letter for letter in agent if letter.isprintable())
+        return Origin(address, agent[:LONGEST] or None)
 
-        async def watched(message: Message) -> None:
-            # Only valid keys, so that unauthenticated callers cannot flood the log.
-            if message["type"] == "http.response.start" and message["status"] == 403 and origin.key_id is not None:
-                await run_in_threadpool(self._refused, scope)
-            await send(message)
-
-        try:
-            await self.app(scope, receive, watched)
-        finally:
-            CURRENT.reset(token)
+    async def watch(self, scope: Scope, origin: Origin, status: int) -> None:
+        """Writes an entry if a request with this answer was refused."""
+        # Only valid keys, so that unauthenticated callers cannot flood the log.
+        if status == 403 and origin.key_id is not None:
+            await run_in_threadpool(self._refused, scope)
 
     def _refused(self, scope: Scope) -> None:
         route = getattr(scope.get("route"), "path", "unmatched")

@@ -4,46 +4,28 @@ from __future__ import annotations
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import RedirectResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Scope
 
-from app.dashboard.session import HOME, LOGIN, SignInNeeded, signed_in
-from app.errors import RequestError
+from app.dashboard.session import HOME, signed_in
 from app.keys.auth import check_role, identified, token_in
 from app.keys.service import Caller
-from app.web.headers import announces_body
 from app.web.limits import SENDER
-from app.web.problems import answer
 
 PREFIX = f"{HOME}/register/"
 
 
-class SessionFirst:
-    """Sends visitors without a session to the login, and refuses invalid Bearer keys and other roles than owners',
-    before the body is read.
+async def admit(scope: Scope) -> None:
+    """Notes the sender of a large form in its scope, before the body is read. The form's token is left to the route.
 
-    The form's token is left to the route.
+    Raises:
+        SignInNeeded: there is no session: visitors are sent to the login.
+        RequestError: an invalid Bearer key, or another role than an owner's.
     """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"].startswith(PREFIX):
-            request = Request(scope)
-            token = token_in(request.headers)
-            if announces_body(request.headers):
-                try:
-                    caller = await run_in_threadpool(_caller_of, request, token)
-                    check_role(caller, "owner")
-                    scope[SENDER] = caller.id
-                except SignInNeeded:
-                    await RedirectResponse(LOGIN, 303)(scope, receive, send)
-                    return
-                except RequestError as error:
-                    await answer(error)(scope, receive, send)
-                    return
-        await self.app(scope, receive, send)
+    if scope["path"].startswith(PREFIX):
+        request = Request(scope)
+        caller = await run_in_threadpool(_caller_of, request, token_in(request.headers))
+        check_role(caller, "owner")
+        scope[SENDER] = caller.id
 
 
 def _caller_of(request: Request, token: str | None) -> Caller:

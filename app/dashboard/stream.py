@@ -53,7 +53,7 @@ def streaming_viewer(
     try:
         return current_viewer(request, db, settings, credentials)
     except SignInNeeded:
-        if is_stream(request.scope):
+        if is_stream(request.headers):
             return None
         raise
 
@@ -130,7 +130,7 @@ class ChangeStream(EventStream):
 
 
 def _answer(request: Request, hub: EventHub, caller: Caller, messages: AsyncIterator[str]) -> Response:
-    if not is_stream(request.scope):
+    if not is_stream(request.headers):
         return Response(status_code=204)
     return ChangeStream(hub, caller, messages)
 

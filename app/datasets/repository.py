@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
+from types import SimpleNamespace
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, and_, exists, or_, select, tuple_
@@ -65,7 +66,7 @@ def check_content(session: Session, dataset_ids: Iterable[str]) -> None:
         check_there(dataset)
 
 
-def check_there(dataset: Dataset | Row[Any]) -> None:
+def check_there(dataset: Dataset | Row[Any] | SimpleNamespace) -> None:
     """Raises Conflict, `content-deleted`, if the content is gone and nothing can be trained on it."""
     if dataset.retired_at is not None:
         raise Conflict("content-deleted", f"{dataset.name!r} was retired: its owner may have registered it anew")

@@ -190,7 +190,7 @@ def show_reading(
     of open streams is bounded: beyond it the answer is 429 for the key, 503 for the process.
     """
     found, told = stream.progress(db, caller, dataset_id)
-    if not is_stream(request.scope):
+    if not is_stream(request.headers):
         return told
     hubs = request.app.state
     return EventStream(hubs.hub, caller, stream.follow(hubs.lists, caller, found, last_event_id))

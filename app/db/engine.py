@@ -33,6 +33,7 @@ from app.db.writers import WriterQueue
 from app.settings import Settings
 
 WRITES = "scrimp_writes"
+IDLE = 0  # libpq's PQTRANS_IDLE: no transaction has begun
 PING_AFTER_S = 1.0
 WRITERS = 4  # at once in one process; a connection pool has twenty
 
@@ -54,10 +55,14 @@ class Database:
             queue = WriterQueue(Path(database))
             self._turn = lambda urgent: queue.place(urgent=urgent)
         self._reader = self._quick_reader = self.engine
+        self._writer = self._trip_writer = self.engine.execution_options(**{WRITES: True})
         if self.engine.dialect.name == "postgresql":
             # SQLite's reads see one snapshot; by default PostgreSQL's see a new one at each statement.
             self._reader = self.engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
             self._quick_reader = self.engine.execution_options(isolation_level="AUTOCOMMIT")
+            # The driver would begin a transaction in a round trip of its own.
+            self._trip_writer = self.engine.execution_options(isolation_level="AUTOCOMMIT")
+            event.listen(self._trip_writer, "before_cursor_execute", _require_begun)
 
     @classmethod
     def of(cls, settings: Settings) -> Database:
@@ -77,10 +82,14 @@ class Database:
             yield connection
 
     @contextmanager
-    def write(self, *, urgent: bool = False) -> Iterator[Session]:
-        """One transaction that may write. `urgent`: for an attempt, whose lease must not wait behind
-        all submissions."""
-        writer = self.engine.execution_options(**{WRITES: True})
+    def write(self, *, urgent: bool = False, in_trips: bool = False) -> Iterator[Session]:
+        """One transaction that may write.
+
+        Args:
+            urgent: for an attempt, whose lease must not wait behind all submissions.
+            in_trips: the first statements are those of a `round_trip`, which begins the transaction.
+        """
+        writer = self._trip_writer if in_trips else self._writer
         with self._turn(urgent), Session(writer, expire_on_commit=False) as session, session.begin():
             yield session
 
@@ -106,6 +115,13 @@ def make_engine(url: str) -> Engine:
     event.listen(engine, "connect", _prepare_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
     return engine
+
+
+def _require_begun(connection: Connection, *_: object) -> None:
+    """Refuses a statement that would be committed by itself."""
+    driver: Any = connection.connection.driver_connection
+    if driver.info.transaction_status == IDLE:
+        raise RuntimeError("the first statements of this transaction must be those of a round trip")
 
 
 def _note_return(_connection: Any, record: ConnectionPoolEntry) -> None:

@@ -46,12 +46,12 @@ class Together:
 
     def __init__(self, last: Select[Any] | Update, *parts: Insert) -> None:
         self._steps = [(each, frozenset(each.compile().params)) for each in (*parts, last)]
-        self._whole = last.add_cte(*(part.cte(f"part_{number}") for number, part in enumerate(parts)))
+        self.whole = last.add_cte(*(part.cte(f"part_{number}") for number, part in enumerate(parts)))
 
     def execute(self, connection: Connection, values: Values) -> CursorResult[Any]:
         """Runs all parts in the connection's transaction; returns the last statement's result."""
         if connection.dialect.name == "postgresql":
-            return connection.execute(self._whole, values)
+            return connection.execute(self.whole, values)
         for statement, names in self._steps:
             result = connection.execute(statement, {name: value for name, value in values.items() if name in names})
         return result

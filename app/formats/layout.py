@@ -11,7 +11,7 @@
 The index is the header as one line of canonical JSON, then one row for each chunk (`row_type`): its offset and length
 in the file, its records, the places of its columns' buffers, and its hash.
 
-The part's hash is the root (app.formats.merkle) over the header, as the first leaf, and the chunks. A chunk's leaf is
+The part's hash is the root (app.merkle) over the header, as the first leaf, and the chunks. A chunk's leaf is
 its row in the index without the hash, then its bytes in the file. So the root fixes every byte that is ever read.
 """
 
@@ -26,7 +26,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from app.formats import merkle
+from app import merkle
 from app.formats.damage import DataDamagedError
 from app.formats.sealed import content_of
 from app.formats.stored import Csr, Features, Pairs, Sequences, StoredPart, Texts
@@ -141,7 +141,7 @@ class Index:
         """The part's hash, in hex."""
         hashes = self.chunks["sha256"].tobytes()
         leaves = (hashes[at : at + 32] for at in range(0, len(hashes), 32))
-        return merkle.root_of([merkle.leaf_hash(self.header), *leaves]).hex()
+        return merkle.root_of([merkle.leaf(self.header), *leaves]).hex()
 
     def to_bytes(self) -> bytes:
         """The index's file."""
@@ -185,7 +185,7 @@ class Index:
 
 def leaf_of(row: NDArray[Any], content: merkle.Buffer) -> bytes:
     """The leaf hash of a chunk: its row in the index but for the hash, then its bytes in the file."""
-    return merkle.leaf_hash(row.tobytes()[:-32], content)
+    return merkle.leaf(row.tobytes()[:-32], content)
 
 
 def index_path(path: Path) -> Path:

@@ -21,14 +21,16 @@ from app.audit import record as audit
 from app.db.engine import Database
 from app.errors import Forbidden, Unauthenticated
 from app.keys import service, sessions
+from app.keys.recent import STAMP, RecentKeys
 from app.keys.service import Caller, KeyLike
 from app.settings import Settings
 from app.web.deps import database_of
 from app.web.ratelimit import RequestLimits
 
-# Where app.keys.gate stores the caller of a request with a body, and how long the route trusts it.
+# Where app.keys.gate stores the caller of a request with a body, and how long the route trusts it: with the time that a
+# key's row is kept (app.keys.recent), a second.
 CALLER = "scrimp.caller"
-FRESH_S = 1.0
+FRESH_S = 0.5
 bearer = HTTPBearer(auto_error=False, description="An API key: `Authorization: Bearer scrimp_key_…`.")
 
 
@@ -75,10 +77,18 @@ def admitted(request: Request, key: KeyLike | None, token: str) -> Caller:
 
 
 def authenticated(request: Request, db: Database, token: str) -> Caller:
-    """Looks the key up, then does the same as `admitted`."""
+    """Looks the key up, unless the token has just been used, then does the same as `admitted`."""
+    recent = cast(RecentKeys, request.app.state.recent_keys)
+    token_hmac, stamp = service.digest(request.app.state.peppers[0], token), STAMP.now
+    key = recent.row(token_hmac)
+    if key is not None:
+        return admitted(request, key, token)
     with db.quick_read() as connection:
         key = connection.execute(service.BY_ID, {"key": service.id_in(token)}).one_or_none()
-    return admitted(request, key, token)
+    caller = admitted(request, key, token)
+    if key is not None:
+        recent.keep(token_hmac, key, stamp)
+    return caller
 
 
 def token_in(headers: Headers) -> str | None:

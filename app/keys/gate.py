@@ -13,15 +13,12 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.routing import BaseRoute, Match
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Scope
 
-from app.errors import RequestError
 from app.keys.auth import CALLER, KnownCaller, check_role, identified, token_in
 from app.keys.service import Caller
 from app.web.deps import database_of
-from app.web.headers import announces_body
 from app.web.limits import SENDER, UNREAD
-from app.web.problems import answer
 
 # Every route below it needs a Bearer key. The dashboard's forms are small, but for those of app.dashboard.gate.
 PREFIX = "/v1/"
@@ -40,7 +37,7 @@ class NamedCheck:
     require: Callable[[Session, Caller, str], object]
 
 
-class KeyFirst:
+class KeyGate:
     """Refuses a request with a body before the body is read: if its key is missing or invalid, if there is no such
     route, if the route is for another role, or if the key may not use what a route with large bodies names.
 
@@ -51,27 +48,21 @@ class KeyFirst:
         named: by a route's path: what a route with large bodies names.
     """
 
-    def __init__(self, app: ASGIApp, routes: Sequence[BaseRoute], named: Mapping[str, NamedCheck]) -> None:
-        self.app, self._named = app, named
+    def __init__(self, routes: Sequence[BaseRoute], named: Mapping[str, NamedCheck]) -> None:
+        self._named = named
         known = [each for each in routes if isinstance(each, APIRoute) and each.path.startswith(PREFIX)]
         self._routes = [(route, tuple(_roles_in(route.dependant))) for route in known]
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not scope["path"].startswith(PREFIX):
-            await self.app(scope, receive, send)
-            return
-        request = Request(scope)
-        if not announces_body(request.headers):
-            await self.app(scope, receive, send)
-            return
-        try:
-            caller = await run_in_threadpool(self._admitted, request)
-        except RequestError as error:
-            # The rest of the body is not read; the connection ends soon if more arrives (scrimp_server.api).
-            await answer(error)(scope, receive, send)
-            return
-        scope[CALLER], scope[SENDER] = KnownCaller(caller, time.monotonic()), caller.id
-        await self.app(scope, receive, send)
+    async def admit(self, scope: Scope) -> None:
+        """Notes the caller of a request with a body in its scope.
+
+        Raises:
+            RequestError: it is refused. The rest of the body is not read; the connection ends soon if more arrives
+                (scrimp_server.api).
+        """
+        if scope["path"].startswith(PREFIX):
+            caller = await run_in_threadpool(self._admitted, Request(scope))
+            scope[CALLER], scope[SENDER] = KnownCaller(caller, time.monotonic()), caller.id
 
     def _admitted(self, request: Request) -> Caller:
         """The caller, once all is checked that can be without a body.

@@ -7,7 +7,7 @@
 
 Each move is ONE conditional UPDATE of the data set's one row, with CHECK constraints beside it. No isolation level is
 relied on: reading a sum and inserting after it overspends under concurrency, this does not. The entry and the chain's
-head are written under the row lock that the UPDATE took.
+head are written under the row's lock. A hold takes that lock one round trip earlier, with what its entry depends on.
 
 The caller owns the transaction (`Database.write()`). Every function happens completely or not at all, even if the
 caller catches its error and commits. Amounts are integers in the filter's units.
@@ -16,19 +16,31 @@ caller catches its error and commits. Amounts are integers in the filter's units
 from __future__ import annotations
 
 import math
-from contextlib import nullcontext
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import BigInteger, ColumnElement, Row, bindparam, func, select, update
+from sqlalchemy import BigInteger, ColumnElement, bindparam, func, select, update
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.util import identity_key
 
 from app.contracts.base import Document
 from app.db.models import Account, Block, Job, LedgerEntry, SubAccount
+from app.db.trip import Trip, round_trip
 from app.errors import BudgetError, Conflict, InvalidRequest, NotFound, PrivacyError
 from app.ledger import budgets, memos
-from app.ledger.agreement import check_agreement, last_entries
-from app.ledger.entries import ACCOUNTS, AccountLike, append, append_cap, genesis
+from app.ledger.agreement import LAST_ENTRIES, check_agreement, read_entries
+from app.ledger.entries import (
+    ACCOUNTS,
+    WRITE,
+    AccountLike,
+    append,
+    append_cap,
+    genesis,
+    new_entry,
+    values_to_write,
+)
 from app.ledger.memos import Memo
 
 if TYPE_CHECKING:
@@ -37,7 +49,8 @@ if TYPE_CHECKING:
 # The largest integer that databases hold. A larger request cannot fit; a larger budget cannot be stored.
 MAX_AMOUNT = 2**63 - 1
 RETIRED = "retired"  # in `joined_into`: the data set was retired, and no other ledger was charged
-# Each admission runs it: built once, and without the ORM.
+NO_LEDGER = "this data set has no ledger: it is public, or it does not exist"
+# Each admission runs them: built once, and without the ORM.
 ROW, TRAIN, HOLDOUT = ACCOUNTS.c, bindparam("more_train", type_=BigInteger), bindparam("more_holdout", type_=BigInteger)
 NOTHING = memos.Nothing()
 HOLD = (
@@ -49,8 +62,9 @@ HOLD = (
         ROW.joined_into.is_(None),
     )
     .values(train_held=ROW.train_held + TRAIN, holdout_held=ROW.holdout_held + HOLDOUT, entries=ROW.entries + 1)
-    .returning(ACCOUNTS)
 )
+# As strong as the lock of an UPDATE: entries that name the row do not wait.
+LOCKED = select(ACCOUNTS).where(ROW.dataset_id == bindparam("dataset")).with_for_update(key_share=True)
 
 
 def open_account(
@@ -119,7 +133,6 @@ def hold(
     actor: str,
     memo: Document = NOTHING,
     within: bool = True,
-    alone: bool = False,
 ) -> LedgerEntry:
     """Reserves the whole cost of a job on both accounts, or on neither.
 
@@ -128,7 +141,6 @@ def hold(
     Args:
         actor: the key that asks; if it has a sub-account, the hold is taken from that too.
         within: False for what no key uses, such as the spending of a joined ledger: no sub-account pays.
-        alone: True if every error of this call ends the caller's transaction. It then needs no savepoint.
 
     Raises:
         BudgetError: it does not fit: `requested`, `remaining` (for this key), `account` (the limiting one), `unit`,
@@ -137,40 +149,111 @@ def hold(
         Conflict: `ledger-behind`: the account's row differs from the last entry.
         NotFound: the data set has no ledger.
     """
-    _check_amounts(train, holdout)
-    if train == 0 and holdout == 0:
-        raise PrivacyError("a hold of zero: a job on private data has a cost")
-    with nullcontext() if alone else session.begin_nested():
-        account = None
-        if max(train, holdout) <= MAX_AMOUNT:
-            asked = {"dataset": dataset_id, "more_train": train, "more_holdout": holdout}
-            account = session.connection().execute(HOLD, asked).one_or_none()
+    terms = HoldTerms(dataset_id, job_id, train, holdout, actor, memo, within)
+    with session.begin_nested():
+        with round_trip(session.connection()) as trip:
+            asked = Hold(trip, terms)
+        asked.check(session)
+        with round_trip(session.connection()) as trip:
+            asked.place(trip)
+        return asked.entry
+
+
+@dataclass(frozen=True)
+class HoldTerms:
+    """A hold to be placed on one account; see `hold`."""
+
+    dataset_id: str
+    job_id: str
+    train: int
+    holdout: int
+    actor: str
+    memo: Document = NOTHING
+    within: bool = True
+
+    @property
+    def amounts(self) -> tuple[int, int]:
+        """(train, holdout), in the filter's units."""
+        return self.train, self.holdout
+
+
+class Hold:
+    """One hold in two round trips, which other statements may share.
+
+        Hold(trip, …)   locks the account's row; reads it, its last entry, and an entry of the same name
+        check           refuses, or knows the entry
+        place           moves the balances by the conditional UPDATE and writes the entry
+
+    Were the row not the one that was locked, no entry would state its balances: the triggers refuse that (migration
+    0031). So `place` may share its trip with the commit.
+
+    Raises:
+        PrivacyError: an amount is not an integer ≥ 0, or both are 0.
+    """
+
+    def __init__(self, trip: Trip, terms: HoldTerms) -> None:
+        _check_amounts(*terms.amounts)
+        if not any(terms.amounts):
+            raise PrivacyError("a hold of zero: a job on private data has a cost")
+        self.terms, self._once = terms, f"hold:{terms.job_id}"
+        key = terms.actor if terms.within else None
+        self._account = trip.send(LOCKED, {"dataset": terms.dataset_id})
+        self._entries = trip.send(
+            LAST_ENTRIES, {"dataset": terms.dataset_id, "moves": 0, "once": self._once, "key": key}
+        )
+        self._row: dict[str, Any] = {}
+
+    def check(self, session: Session) -> None:
+        """Checks the hold, and holds on the key's sub-account if it has one. An error must end the transaction.
+
+        Raises:
+            BudgetError, PrivacyError, Conflict, NotFound: as `hold`.
+        """
+        account, (train, holdout) = self._account.one_or_none(), self.terms.amounts
         if account is None:
-            lock(session, dataset_id)
-            own = budgets.of_key(session, dataset_id, actor) if within else None
-            raise _refusal(account_of(session, dataset_id), own, train, holdout)
-        _forget(session, dataset_id)
-        once = f"hold:{job_id}"
-        found = last_entries(session, account, once=once, key=actor if within else None)
-        # Read under the row's lock: the owner's change that this hold waited for applies to it.
-        name = next((each.own for each in found), None)
-        own = None if name is None else session.get_one(SubAccount, (dataset_id, name), populate_existing=True)
-        if own is not None and not budgets.hold(session, own, (train, holdout)):
-            raise _refusal(account, own, train, holdout, moved=True)
-        check_agreement(account, found, train, holdout)
-        if any(each.once == once for each in found):
+            raise NotFound(NO_LEDGER)
+        _forget(session, self.terms.dataset_id)
+        entries = read_entries(self._entries)
+        own = self._sub_account(session, entries)
+        free = remaining_of(account)
+        fits = train <= free["train"] and holdout <= free["holdout"]
+        if not fits or not (own is None or budgets.hold(session, own, self.terms.amounts)):
+            raise _refusal(account, own, train, holdout)
+        check_agreement(account, account.entries, entries)
+        if any(each.once == self._once for each in entries):
             raise PrivacyError("this job has a hold already")
-        return append(
-            session,
-            account,
+        moved = {
+            "train_held": account.train_held + train,
+            "holdout_held": account.holdout_held + holdout,
+            "entries": account.entries + 1,
+        }
+        self._row = new_entry(
+            SimpleNamespace(**vars(account) | moved),
             kind="hold",
-            job_id=job_id,
-            amounts=(train, holdout),
-            once=once,
-            actor=actor,
-            memo=memo,
+            job_id=self.terms.job_id,
+            amounts=self.terms.amounts,
+            once=self._once,
+            actor=self.terms.actor,
+            memo=self.terms.memo,
             budget=None if own is None else own.id,
         )
+
+    def place(self, trip: Trip) -> None:
+        """Moves the balances and writes the entry."""
+        terms = self.terms
+        trip.send(HOLD, {"dataset": terms.dataset_id, "more_train": terms.train, "more_holdout": terms.holdout})
+        trip.send(WRITE, values_to_write(self._row))
+
+    @property
+    def entry(self) -> LedgerEntry:
+        """The entry, once it is placed."""
+        return LedgerEntry(**self._row)
+
+    def _sub_account(self, session: Session, entries: Sequence[SimpleNamespace]) -> SubAccount | None:
+        """The key's sub-account. Read under the row's lock: an owner's change that this hold waited for applies."""
+        name = next((each.own for each in entries), None)
+        where = (self.terms.dataset_id, name)
+        return None if name is None else session.get_one(SubAccount, where, populate_existing=True)
 
 
 def post(
@@ -341,7 +424,7 @@ def account_of(session: Session, dataset_id: str) -> Account:
     """
     account = session.get(Account, dataset_id, populate_existing=True)
     if account is None:
-        raise NotFound("this data set has no ledger: it is public, or it does not exist")
+        raise NotFound(NO_LEDGER)
     return account
 
 
@@ -441,22 +524,17 @@ def _forget(session: Session, dataset_id: str) -> None:
         session.expire(known)
 
 
-def _refusal(
-    account: AccountLike, own: SubAccount | None, train: int, holdout: int, *, moved: bool = False
-) -> BudgetError:
+def _refusal(account: SimpleNamespace, own: SubAccount | None, train: int, holdout: int) -> BudgetError:
     """The error of a hold that does not fit.
 
     Args:
         own: the key's sub-account.
-        moved: the account's row has this hold already; it will be undone.
     """
     free = remaining_of(account)
-    if moved:
-        free = {"train": free["train"] + train, "holdout": free["holdout"] + holdout}
     remaining = budgets.with_own(free, own)
     requested = {"train": train, "holdout": holdout}
     binds = "train" if train > remaining["train"] else "holdout"
-    unit = filter_for(account.filter, account.filter_order if isinstance(account, Row) else account.order).unit
+    unit = filter_for(account.filter, account.filter_order).unit
     inside = own.name if own is not None and remaining[binds] < free[binds] else None
     whose = f"the {binds} account" if inside is None else f"the budget {inside!r} on the {binds} account"
     message = f"it needs {requested[binds]} of {whose} and {remaining[binds]} is left ({unit})"

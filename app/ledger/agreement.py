@@ -6,20 +6,28 @@ Triggers refuse a change of balances without its entry (migration 0031). This fi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from types import SimpleNamespace
 
-from sqlalchemy import BigInteger, Row, String, bindparam, or_, select
+from sqlalchemy import BigInteger, String, bindparam, or_, select
 from sqlalchemy.orm import Session
 
 from app.chain import digest
+from app.db.trip import Reply, round_trip
 from app.ledger import budgets
 from app.ledger.behind import refusal
-from app.ledger.entries import ENTRIES, AccountLike, balance_of, content
+from app.ledger.entries import ACCOUNTS, ENTRIES, AccountLike, balance_of, content
 from app.ledger.memos import Memo
 
+# The last entry before a move and the one with a name; `moves`: how many moves the account's row counts already that
+# have no entry yet.
 LAST_ENTRIES = select(ENTRIES, budgets.OF_KEY.scalar_subquery().label("own")).where(
     ENTRIES.c.dataset_id == bindparam("dataset"),
-    or_(ENTRIES.c.seq == bindparam("number", type_=BigInteger), ENTRIES.c.once == bindparam("once", type_=String)),
+    or_(
+        ENTRIES.c.seq
+        == select(ACCOUNTS.c.entries).where(ACCOUNTS.c.dataset_id == bindparam("dataset")).scalar_subquery()
+        - bindparam("moves", type_=BigInteger),
+        ENTRIES.c.once == bindparam("once", type_=String),
+    ),
 )
 
 
@@ -32,30 +40,36 @@ def require_agreement(session: Session, account: AccountLike) -> None:
     Raises:
         Conflict: `ledger-behind`.
     """
-    check_agreement(account, last_entries(session, account), 0, 0)
+    values = {"dataset": account.dataset_id, "moves": 1, "once": None, "key": None}
+    with round_trip(session.connection()) as trip:
+        last = trip.send(LAST_ENTRIES, values)
+    check_agreement(account, account.entries - 1, read_entries(last))
 
 
-def last_entries(
-    session: Session, account: AccountLike, *, once: str | None = None, key: str | None = None
-) -> Sequence[Row[Any]]:
-    """The last entry before a move and the one with the name `once`, each with the key's sub-account as `own`. Nothing
-    if they cannot be decoded."""
-    asked = {"dataset": account.dataset_id, "number": account.entries - 1, "once": once, "key": key}
+def read_entries(reply: Reply) -> list[SimpleNamespace]:
+    """The rows of LAST_ENTRIES; none if they cannot be decoded."""
     try:
-        return session.connection().execute(LAST_ENTRIES, asked).all()
+        return reply.rows()
     except (TypeError, ValueError):
-        return ()
+        return []
 
 
-def check_agreement(account: AccountLike, found: Sequence[Row[Any]], train: int, holdout: int) -> None:
-    """Raises Conflict if the row before its move, which held these amounts, differs from the last entry."""
-    before = balance_of(account).without(train, holdout)
-    last = next((each for each in found if each.seq == account.entries - 1), None)
+def check_agreement(account: AccountLike, number: int, entries: Sequence[SimpleNamespace]) -> None:
+    """Compares a row's balances with its last entry.
+
+    Args:
+        number: the entry's.
+        entries: the rows of LAST_ENTRIES.
+
+    Raises:
+        Conflict: `ledger-behind`: they differ.
+    """
+    last = next((each for each in entries if each.seq == number), None)
     try:
         agrees = (
             last is not None
             and last.hash == account.head == digest(content(last))
-            and Memo.of(last.memo).balance == before
+            and Memo.of(last.memo).balance == balance_of(account)
         )
     except (TypeError, ValueError, KeyError, AttributeError):  # it cannot be decoded
         agrees = False

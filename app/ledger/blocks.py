@@ -10,7 +10,7 @@ in a circle, and a refusal on the last block leaves the first untouched.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import nullcontext
+from typing import NotRequired, TypedDict, Unpack
 
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
@@ -18,53 +18,72 @@ from sqlalchemy.orm import Session
 from app.contracts.base import Document
 from app.contracts.blocks import FIRST
 from app.db.models import Account, Dataset, Job, LedgerEntry
+from app.db.trip import Trip, round_trip
 from app.errors import BudgetError, PrivacyError
 from app.ledger import accounts
-from app.ledger.accounts import NOTHING
+from app.ledger.accounts import NOTHING, Hold, HoldTerms
 
 
-def hold_all(
-    session: Session,
-    dataset_ids: Iterable[str],
-    *,
-    job_id: str,
-    train: int,
-    holdout: int,
-    actor: str,
-    memo: Document = NOTHING,
-    alone: bool = False,
-) -> list[LedgerEntry]:
-    """Holds the same cost on each of several data sets, or on none.
+class Terms(TypedDict):
+    """What is held on each data set; see `accounts.hold`."""
+
+    job_id: str
+    train: int
+    holdout: int
+    actor: str
+    memo: NotRequired[Document]
+
+
+class Holds:
+    """The same cost on each of several data sets, or on none: `accounts.Hold` for each, in the order of their ids.
 
     Args:
-        alone: True if every error of this call ends the caller's transaction. It then needs no savepoint.
+        terms: of one hold, without its data set.
 
     Raises:
-        BudgetError: as `accounts.hold`; its member `dataset` names the first that cannot pay.
-        PrivacyError, Conflict, NotFound: as `accounts.hold`; none, or one of them twice, is named.
+        PrivacyError: as `accounts.Hold`; no data set is named, or one of them twice.
     """
-    ids = sorted(dataset_ids)
-    if not ids or len(set(ids)) != len(ids):
-        raise PrivacyError("a job reads at least one block, and each of them once")
-    entries = []
-    with nullcontext() if alone else session.begin_nested():
-        for each in ids:
+
+    def __init__(self, trip: Trip, dataset_ids: Iterable[str], **terms: Unpack[Terms]) -> None:
+        ids = sorted(dataset_ids)
+        if not ids or len(set(ids)) != len(ids):
+            raise PrivacyError("a job reads at least one block, and each of them once")
+        self._holds = [Hold(trip, HoldTerms(each, **terms)) for each in ids]
+
+    def check(self, session: Session) -> None:
+        """Checks all. An error must end the transaction, or be undone by a savepoint.
+
+        Raises:
+            BudgetError: as `accounts.hold`; its member `dataset` names the first that cannot pay.
+            PrivacyError, Conflict, NotFound: as `accounts.hold`.
+        """
+        for each in self._holds:
             try:
-                entry = accounts.hold(
-                    session,
-                    dataset_id=each,
-                    job_id=job_id,
-                    train=train,
-                    holdout=holdout,
-                    actor=actor,
-                    memo=memo,
-                    alone=True,  # one savepoint, here, is enough
-                )
+                each.check(session)
             except BudgetError as refusal:
-                refusal.members["dataset"] = each
+                refusal.members["dataset"] = each.terms.dataset_id
                 raise
-            entries.append(entry)
-    return entries
+
+    def place(self, trip: Trip) -> None:
+        """Moves all balances and writes the entries."""
+        for each in self._holds:
+            each.place(trip)
+
+    @property
+    def entries(self) -> list[LedgerEntry]:
+        """The entries, once they are placed."""
+        return [each.entry for each in self._holds]
+
+
+def hold_all(session: Session, dataset_ids: Iterable[str], **terms: Unpack[Terms]) -> list[LedgerEntry]:
+    """Holds the same cost on each of several data sets, or on none. Raises as `Holds`."""
+    with session.begin_nested():
+        with round_trip(session.connection()) as trip:
+            holds = Holds(trip, dataset_ids, **terms)
+        holds.check(session)
+        with round_trip(session.connection()) as trip:
+            holds.place(trip)
+    return holds.entries
 
 
 def post_all(

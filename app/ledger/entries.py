@@ -12,9 +12,9 @@ from __future__ import annotations
 import hashlib
 import json
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any, Literal, Required, TypedDict, Unpack
 
-from sqlalchemy import Row, bindparam, update
+from sqlalchemy import bindparam, update
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import set_committed_value
 
@@ -45,7 +45,7 @@ COLUMNS = (
     "prev_hash",
 )
 ACCOUNTS, ENTRIES = table_of(Account), table_of(LedgerEntry)
-AccountLike = Account | Row[Any]  # the ORM's row, or one of a statement
+AccountLike = Account | SimpleNamespace  # the ORM's row, or one of a trip
 
 
 def _writing(*caps: str) -> Together:
@@ -58,6 +58,27 @@ def _writing(*caps: str) -> Together:
 
 CAPS = ("cap_epsilon", "largest_cap_epsilon", "joined_into")
 WRITE, WRITE_CAP = _writing(), _writing(*CAPS)
+
+
+class Terms(TypedDict, total=False):
+    """What an entry says of a move.
+
+    Attributes:
+        amounts: (train, holdout), in the filter's units.
+        released: (train, holdout) that return from the hold.
+        once: a name that this data set's ledger accepts once.
+        memo: further facts to keep: a document of app.ledger.memos. The balances after the move are added as `balance`.
+        budget: the sub-account that a hold was taken from.
+    """
+
+    kind: Required[Kind]
+    job_id: Required[str | None]
+    amounts: Required[tuple[int, int]]
+    released: tuple[int, int]
+    once: Required[str | None]
+    actor: Required[str]
+    memo: Required[Document]
+    budget: str | None
 
 
 def genesis(dataset_id: str) -> str:
@@ -80,62 +101,62 @@ def balance_of(account: AccountLike) -> Balances:
     )
 
 
-def append(
-    session: Session,
-    account: AccountLike,
-    *,
-    kind: Kind,
-    job_id: str | None,
-    amounts: tuple[int, int],
-    released: tuple[int, int] = (0, 0),
-    once: str | None,
-    actor: str,
-    memo: Document,
-    budget: str | None = None,
-    caps: Values | None = None,
-) -> LedgerEntry:
-    """Writes a move's entry and advances the chain's head, in the caller's transaction.
+def new_entry(account: AccountLike, **terms: Unpack[Terms]) -> dict[str, Any]:
+    """The row of a move's entry, with its hash.
 
     Args:
-        account: the row AFTER the move. The statement that moved it counted `entries` up and holds the row's lock, so
+        account: the row AFTER the move. The statement that moves it counts `entries` up and holds the row's lock, so
             no two entries can take the same `seq`.
-        amounts: (train, holdout), in the filter's units.
-        released: (train, holdout) that return from the hold.
-        once: a name that this data set's ledger accepts once.
-        memo: further facts to keep: a document of app.ledger.memos. The balances after the move are added as `balance`.
-        budget: the sub-account that a hold was taken from.
-        caps: the columns of the cap that change with the entry that states them.
 
     Raises:
         PrivacyError: the memo is not finite JSON.
     """
     try:
-        text = canonical_json(_stated(memo, balance_of(account), budget))
+        text = canonical_json(_stated(terms["memo"], balance_of(account), terms.get("budget")))
     except (TypeError, ValueError):
         raise PrivacyError("the memo of a ledger entry must be finite JSON") from None
+    released = terms.get("released", (0, 0))
     row = {
         "dataset_id": account.dataset_id,
         "seq": account.entries,
-        "kind": kind,
-        "job_id": job_id,
-        "train": amounts[0],
-        "holdout": amounts[1],
+        "kind": terms["kind"],
+        "job_id": terms["job_id"],
+        "train": terms["amounts"][0],
+        "holdout": terms["amounts"][1],
         "train_released": released[0],
         "holdout_released": released[1],
-        "once": once,
-        "actor": actor,
+        "once": terms["once"],
+        "actor": terms["actor"],
         "memo": json.loads(text),  # as the database will return it
         "created_at": whole_second(),
         "prev_hash": account.head,
     }
     row["hash"] = digest(content(SimpleNamespace(**row)))
+    return row
+
+
+def values_to_write(entry: Values) -> Values:
+    """The parameters of WRITE for an entry's row."""
+    return {"of": entry["dataset_id"], "to": entry["hash"], **values_of(ENTRIES, entry)}
+
+
+def append(session: Session, account: Account, caps: Values | None = None, **terms: Unpack[Terms]) -> LedgerEntry:
+    """Writes a move's entry and advances the chain's head, in the caller's transaction.
+
+    Args:
+        caps: the columns of the cap that change with the entry that states them.
+        terms: as in `new_entry`.
+
+    Raises:
+        PrivacyError: the memo is not finite JSON.
+    """
+    row = new_entry(account, **terms)
     session.flush()  # what the caller changed on the account
     changed = {"head": row["hash"], **(caps or {})}
-    names = {"of": account.dataset_id, "to": row["hash"], **{f"new_{name}": new for name, new in (caps or {}).items()}}
-    (WRITE_CAP if caps else WRITE).execute(session.connection(), names | values_of(ENTRIES, row)).one()
-    if isinstance(account, Account):
-        for name, new in changed.items():
-            set_committed_value(account, name, new)
+    of_caps = {f"new_{name}": new for name, new in (caps or {}).items()}
+    (WRITE_CAP if caps else WRITE).execute(session.connection(), values_to_write(row) | of_caps).one()
+    for name, new in changed.items():
+        set_committed_value(account, name, new)
     return LedgerEntry(**row)
 
 

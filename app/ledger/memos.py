@@ -33,12 +33,6 @@ class Balances(Document):
         """Returns one account's balance."""
         return self.train if account == "train" else self.holdout
 
-    def without(self, train: int, holdout: int) -> Balances:
-        """The same before these amounts were held."""
-        held = ((self.train, train), (self.holdout, holdout))
-        before = (each.model_copy(update={"held": each.held - amount}) for each, amount in held)
-        return Balances(train=next(before), holdout=next(before))
-
 
 class Memo(Document):
     """What is read from an entry's memo, of whatever kind and age; other members are left out.

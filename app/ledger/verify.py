@@ -29,7 +29,8 @@ from app.ledger.entries import COLUMNS, balance_of, content, genesis
 from app.ledger.memos import Balance, Balances, Memo
 from app.ledger.transparency.anchors import Anchors, anchors
 from app.ledger.transparency.heads import Head
-from app.ledger.transparency.merkle import TILE, Frontier, leaf
+from app.ledger.transparency.merkle import TILE
+from app.merkle import Frontier, leaf
 
 BATCH = 1000
 ROUNDING = 1e-9

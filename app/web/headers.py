@@ -11,10 +11,9 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Scope
 
 from app.errors import UnknownHost
-from app.web.problems import problem
 
 NOTHING = "default-src 'none'; base-uri 'none'; frame-ancestors 'none'"
 OWN_FILES = "script-src 'self'; connect-src 'self'"
@@ -36,25 +35,9 @@ EVERYWHERE = {
 HSTS = "max-age=31536000"
 
 
-class SecurityHeaders:
-    """Adds the headers above to every response of the application."""
-
-    def __init__(self, app: ASGIApp, behind_tls: bool = False) -> None:
-        self.app, self.behind_tls = app, behind_tls
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-
-        async def with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                tls = self.behind_tls or scope["scheme"] == "https"
-                added = _raw(policy_of(scope["path"]), tls, _says_cache_control(message["headers"]))
-                message = {**message, "headers": [*message["headers"], *added]}
-            await send(message)
-
-        await self.app(scope, receive, with_headers)
+def added_headers(path: str, tls: bool, headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """The headers above, for a response of this address that has `headers` already."""
+    return _raw(policy_of(path), tls, _says_cache_control(headers))
 
 
 @cache
@@ -84,21 +67,19 @@ class HostCheck:
     name of its own that resolves to 127.0.0.1.
 
     Args:
-        app: the protected application.
         allowed_hosts: names without ports; `*.example.com` matches all names below it, `*` matches every name.
     """
 
-    def __init__(self, app: ASGIApp, allowed_hosts: Sequence[str]) -> None:
-        self.app, self.allowed_hosts = app, [host.lower() for host in allowed_hosts]
+    def __init__(self, allowed_hosts: Sequence[str]) -> None:
+        self.allowed_hosts = [host.lower() for host in allowed_hosts]
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and not self._is_allowed(Headers(scope=scope).get("host", "")):
-            refused = UnknownHost("the Host header names no host of this service; an operator allows names by setting")
-            await problem(refused)(scope, receive, send)
-            return
-        await self.app(scope, receive, send)
+    def require(self, headers: Headers) -> None:
+        """Raises UnknownHost for any other host."""
+        if not self.is_allowed(headers.get("host", "")):
+            raise UnknownHost("the Host header names no host of this service; an operator allows names by setting")
 
-    def _is_allowed(self, host: str) -> bool:
+    def is_allowed(self, host: str) -> bool:
+        """Returns True for a named host, with or without its port."""
         name = re.sub(r":\d{1,5}$", "", host.lower())
         return any(
             pattern in ("*", name) or (pattern.startswith("*.") and name.endswith(pattern[1:]))
@@ -106,25 +87,9 @@ class HostCheck:
         )
 
 
-class HeadAsGet:
-    """Answers HEAD as GET without the body. Event streams are excluded: they have no end."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "HEAD" or is_stream(scope):
-            await self.app(scope, receive, send)
-            return
-
-        async def without_body(message: Message) -> None:
-            await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
-
-        asked = {**scope, "method": "GET", "scrimp.head": True}
-        try:
-            await self.app(asked, receive, without_body)
-        finally:
-            scope["route"] = asked.get("route")  # for the middleware that counts requests by route
+def as_get(scope: Scope) -> Scope:
+    """The scope of a HEAD request as a GET, whose body is dropped."""
+    return {**scope, "method": "GET", "scrimp.head": True}
 
 
 def announces_body(headers: Headers) -> bool:
@@ -137,6 +102,6 @@ def is_head(scope: Scope) -> bool:
     return bool(scope.get("scrimp.head", False))
 
 
-def is_stream(scope: Scope) -> bool:
-    """Returns True for an event stream's address."""
-    return "text/event-stream" in Headers(scope=scope).get("accept", "")
+def is_stream(headers: Headers) -> bool:
+    """Returns True if the headers ask for an event stream, which has no end."""
+    return "text/event-stream" in headers.get("accept", "")

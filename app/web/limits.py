@@ -62,16 +62,13 @@ class BodyLimit:
     from then to the end of their answer. Data files have limits of their own and are passed on as they arrive.
     """
 
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
-        self.app, self.settings = app, settings
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
         self._places = BodyPlaces(settings.max_large_bodies, settings.body_time_s)
         self._next_trim_s = 0.0
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        headers = Headers(scope=scope)
+    async def pass_on(self, app: ASGIApp, scope: Scope, headers: Headers, receive: Receive, send: Send) -> None:
+        """Answers a request by `app`, which receives the body that was read."""
         takes_files = scope["path"] in UPLOADS or BLOCKS.fullmatch(scope["path"]) is not None
         uploads = scope["method"] == "POST" and takes_files and not is_json(headers)
         pieces = scope["method"] == "PATCH" and PIECES.fullmatch(scope["path"]) is not None
@@ -90,7 +87,7 @@ class BodyLimit:
                 body.check_declared(headers.get("content-length", "0"))
                 if uploads or pieces:
                     receive = body.receive
-                elif not scope.get(UNREAD) and (scope["method"] not in ("GET", "HEAD") or announces_body(headers)):
+                elif not scope.get(UNREAD):
                     receive = await self._counted(scope, body, headers, needs, places)
             except RequestError as error:
                 # Do not wait for the rest of the body.
@@ -99,7 +96,7 @@ class BodyLimit:
                 return
             except ConnectionResetError:
                 return  # the client is gone
-            await self.app(scope, receive, send)
+            await app(scope, receive, send)
         if not (uploads or pieces) and body.received > SMALL_BODY_BYTES and time.monotonic() >= self._next_trim_s:
             self._next_trim_s = time.monotonic() + TRIM_S
             await run_in_threadpool(give_memory_back)

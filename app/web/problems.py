@@ -18,7 +18,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Scope
 
 from app.contracts.hpo import LinearScaling
 from app.disk import is_full
@@ -183,39 +183,23 @@ def _of_status(status: int, detail: str, headers: dict[str, str]) -> JSONRespons
     return problem(failure, headers)
 
 
-class Problems:
-    """The last resort: turns exceptions without a handler, and refusals in plain text, into problems.
+def of_plain_text(message: Message) -> JSONResponse | None:
+    """The problem in place of a refusal in plain text, which a library has begun with this message; None for others."""
+    headers = Headers(raw=message["headers"])
+    if message["status"] < 400 or not headers.get("content-type", "").startswith("text/plain"):
+        return None
+    kept = {name: value for name, value in headers.items() if not name.startswith("content-")}
+    kept |= {"content-range": headers["content-range"]} if "content-range" in headers else {}
+    return _of_status(message["status"], HTTPStatus(message["status"]).phrase, kept)
+
+
+def of_exception(error: Exception, scope: Scope) -> JSONResponse:
+    """The last resort: the problem of an exception without a handler.
 
     A storage or database that does not answer is distinguished from our own faults: a retry may then succeed.
     """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        started = replaced = False
-
-        async def only_problems(message: Message) -> None:
-            nonlocal started, replaced
-            if message["type"] == "http.response.start":
-                started = True
-                headers = Headers(raw=message["headers"])
-                if message["status"] >= 400 and headers.get("content-type", "").startswith("text/plain"):
-                    replaced = True
-                    kept = {name: value for name, value in headers.items() if not name.startswith("content-")}
-                    kept |= {"content-range": headers["content-range"]} if "content-range" in headers else {}
-                    phrase = HTTPStatus(message["status"]).phrase
-                    await _of_status(message["status"], phrase, kept)(scope, receive, send)
-            if not replaced:
-                await send(message)
-
-        try:
-            await self.app(scope, receive, only_problems)
-        except Exception as error:
-            if started or scope["type"] != "http":
-                raise
-            root: Path = scope["app"].state.settings.storage_root
-            await answer(_known_fault(error, root) or _unexpected(error, scope))(scope, receive, send)
+    root: Path = scope["app"].state.settings.storage_root
+    return answer(_known_fault(error, root) or _unexpected(error, scope))
 
 
 def _known_fault(error: Exception, root: Path) -> ServiceError | None:

@@ -15,11 +15,11 @@ import pytest
 
 from app.db.models import ApiKey
 from app.errors import InvalidRequest, TooLarge
+from app.front import Front
 from app.ids import now
-from app.keys import auth, gate
+from app.keys import auth
 from app.main import create_app
 from app.web import strict_json
-from app.web.limits import BodyLimit
 from app.web.ratelimit import RequestLimits
 from tests.access.world import World
 from tests.dashboard.conftest import api_process
@@ -226,8 +226,7 @@ def test_a_kept_connection_is_not_cut_off_while_it_is_used(process: tuple[str, i
             time.sleep(0.3)
 
 
-def test_the_settings_of_the_doors_are_those_of_create_app(shared_world: World) -> None:
+def test_one_layer_stands_before_the_routes(shared_world: World) -> None:
     app = create_app(shared_world.settings)
-    kinds = [each.cls for each in app.user_middleware]
-    assert kinds.index(gate.KeyFirst) < kinds.index(BodyLimit), "the first in the list sees a request first"  # type: ignore[arg-type]
+    assert [each.cls for each in app.user_middleware] == [Front]  # type: ignore[comparison-overlap]
     app.state.db.close()

@@ -37,5 +37,5 @@ def test_a_parameter_is_followed_whole_and_in_parts(tmp_path: Path) -> None:
 def test_an_admission_is_a_short_walk() -> None:
     """From POST /v1/jobs to the hold; 55 stays with 34 returns before it had a room of its own."""
     walk = Program(ROOT, ("app",)).follow("app.jobs.routes", "submit", "spec")
-    assert {"hold_charge", "price_one", "check"} <= {each.name for each in walk.entered}
+    assert {"ask_holds", "price_one", "check"} <= {each.name for each in walk.entered}
     assert len(walk.stays) <= 30

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.formats import merkle
+from app import merkle
 from app.formats.damage import DataDamagedError
 from app.formats.layout import Index, Layout, index_path
 from app.formats.part_files import count_of, load_part, open_part, remove_part, rename_part, save_part
@@ -153,7 +153,7 @@ def tree_hash(leaves: list[bytes]) -> bytes:
 @pytest.mark.parametrize("n", range(20))
 def test_the_tree_is_that_of_rfc_6962(n: int) -> None:
     leaves = [bytes([i]) * i for i in range(n)]
-    assert merkle.root_of(merkle.leaf_hash(each) for each in leaves) == tree_hash(leaves)
+    assert merkle.root_of(merkle.leaf(each) for each in leaves) == tree_hash(leaves)
 
 
 def test_the_hash_is_the_root_over_header_and_chunks(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from app.admission import hold
 from app.admission.checks import check
-from app.admission.hold import NewJob, count_queued, new_job, standing
+from app.admission.hold import NewJob, Standing, ask_standing, new_job, standing
 from app.admission.price import Priced
 from app.admission.request import Limits, Request, dataset_facts, look_up
 from app.contracts.job_spec import JobSpec
@@ -30,6 +30,7 @@ from app.db.models import (
     table_of,
 )
 from app.db.together import Together, row_of
+from app.db.trip import round_trip
 from app.errors import Conflict, NotFound, ServiceError
 from app.grants import service as grants
 from app.ids import now
@@ -64,6 +65,23 @@ def made(db: Database, caller: Caller, dataset: str, once: str) -> Made:
     return priced, new_job(Request(caller, spec, Limits()), priced, once)
 
 
+def write(db: Database, caller: Caller, priced: Priced, job: NewJob) -> Any:
+    with db.write() as session, round_trip(session.connection()) as trip:
+        key = hold.write(trip, caller, priced, job)
+    return key.one_or_none()
+
+
+def stands(session: Session, caller: Caller, dataset: str, recorded: Head | None, limit: int) -> Standing:
+    with round_trip(session.connection()) as trip:
+        replies = ask_standing(trip, caller.id, [dataset], {dataset: recorded}, limit)
+    return standing(caller, replies, {dataset: recorded})
+
+
+def queued(session: Session, key_id: str) -> int:
+    jobs = select(func.count()).where(Job.key_id == key_id, Job.status.in_(("queued", "paused")))
+    return session.scalar(jobs) or 0
+
+
 def plain(session: Session, caller: Caller, dataset: str, once: str) -> Any:
     try:
         row, access = grants.find(session, caller, dataset)
@@ -77,8 +95,7 @@ def test_looking_up_finds_what_plain_queries_find(db: Database) -> None:
     private, public = add_dataset(db), add_dataset(db, privacy={"sensitivity": "public"})
     for caller in callers(db, private):
         priced, job = made(db, caller, private, "mine")
-        with db.write() as session:
-            assert hold.write(session, caller, priced, job) is not None
+        assert write(db, caller, priced, job).id == caller.id
         with db.read() as session:
             names = [private, public, session.get_one(Dataset, private).name, "missing", ""]
             for name in names:
@@ -109,19 +126,18 @@ def test_standing_is_what_plain_queries_say(db: Database) -> None:
     for caller in callers(db, dataset):
         for number in range(2):
             priced, job = made(db, caller, dataset, f"{number}")
-            with db.write() as session:
-                hold.write(session, caller, priced, job)
+            write(db, caller, priced, job)
         for recorded in (None, head, wrong, later, older):
             with db.write() as session:
-                found = standing(session, caller, [dataset], {dataset: recorded}, 10)
+                found = stands(session, caller, dataset, recorded, 10)
                 assert found.access == grants.access_by_id(session, caller, dataset)
-                assert found.queued == count_queued(session, caller.id, 10) == 2
+                assert found.queued == queued(session, caller.id) == 2
                 assert found.problem == problem(session, recorded, dataset)
-                assert standing(session, caller, [dataset], {dataset: recorded}, 1).queued == 1
+                assert stands(session, caller, dataset, recorded, 0).queued == 1
     with db.write() as session:
         session.add(LedgerCheck(dataset_id=dataset, problem="broken"))
     with db.write() as session:
-        assert standing(session, caller, [dataset], {dataset: head}, 10).problem == "broken"
+        assert stands(session, caller, dataset, head, 10).problem == "broken"
 
 
 @pytest.mark.parametrize("column", ["retired_at", "content_deleted_at"])
@@ -131,7 +147,7 @@ def test_standing_refuses_content_that_is_gone(db: Database, column: str) -> Non
     with db.write() as session:
         session.execute(update(Dataset).where(Dataset.id == dataset).values({column: now() - timedelta(hours=1)}))
     for read in (
-        lambda s: standing(s, caller, [dataset], {dataset: None}, 1),
+        lambda s: stands(s, caller, dataset, None, 1),
         lambda s: check_content(s, [dataset]),
     ):
         with db.write() as session, pytest.raises(ServiceError) as refused:
@@ -147,9 +163,7 @@ def test_a_job_is_written_with_everything_that_belongs_to_it(db: Database, annou
         with db.write() as session:
             session.add(webhook(caller))
     priced, job = made(db, caller, dataset, "one")
-    with db.write() as session:
-        key = hold.write(session, caller, priced, job)
-        assert key is not None and key.id == caller.id
+    assert write(db, caller, priced, job).id == caller.id
     with db.read() as session:
         stored = session.execute(select(table_of(Job)).where(table_of(Job).c.id == job.id)).one()._mapping
         assert {name: stored[name] for name in job.columns} == job.columns

@@ -30,10 +30,11 @@ from app.ledger import accounts, behind, signing_keys
 from app.ledger.entries import COLUMNS, content, digest, genesis
 from app.ledger.transparency import checkpoints, notes, witnesses
 from app.ledger.transparency.heads import Heads
-from app.ledger.transparency.merkle import Frontier, Tree, leaf
+from app.ledger.transparency.merkle import Tree
 from app.lifecycle import witnessed
 from app.lifecycle.queue.fair import claim_next
 from app.main import create_app
+from app.merkle import Frontier, leaf
 from app.secrets import load_secret
 from app.settings import Settings
 from scrimp.cli import app

@@ -50,7 +50,6 @@ UNCONDITIONAL = (
         holdout_held=accounts.ROW.holdout_held + accounts.HOLDOUT,
         entries=accounts.ROW.entries + 1,
     )
-    .returning(accounts.ACCOUNTS)
 )
 
 
@@ -138,16 +137,16 @@ class Racer:
             yield
             return
         with self.db.read() as session:
-            left = [accounts.remaining_of(accounts.account_of(session, each)) for each in on]
+            left = {each: accounts.remaining_of(accounts.account_of(session, each)) for each in on}
         if rush:
             self.together.wait(WAIT_S)
-        real = accounts.HOLD
-        if all(each["train"] >= train and each["holdout"] >= holdout for each in left):
-            accounts.HOLD = UNCONDITIONAL
+        real = accounts.HOLD, accounts.remaining_of
+        if all(each["train"] >= train and each["holdout"] >= holdout for each in left.values()):
+            accounts.HOLD, accounts.remaining_of = UNCONDITIONAL, lambda account: left[account.dataset_id]
         try:
             yield
         finally:
-            accounts.HOLD = real
+            accounts.HOLD, accounts.remaining_of = real
 
     def _hold(self, name: str) -> None:
         family = self.family()

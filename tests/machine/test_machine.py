@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from sqlalchemy import event, update
+from sqlalchemy import event
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
-from app.db.models import Account, Dataset, LedgerEntry
+from app.db.models import Account, Dataset
 from app.ledger import accounts, budgets
+from app.ledger.accounts import Hold
 from app.lifecycle import restore
 from app.retention.retire import retire_block
 from app.storage import objects
@@ -22,6 +23,7 @@ from tests.conftest import BACKINGS
 from tests.machine import histories, nightly
 from tests.machine.histories import Home
 from tests.machine.machine import Machine
+from tests.machine.races import UNCONDITIONAL
 from tests.machine.service import ServiceMachine
 from tests.machine.world import OWNER, moved_clocks
 
@@ -62,27 +64,22 @@ def unchecked() -> Iterator[None]:
     event.remove(Engine, "connect", off)
 
 
-def read_then_write(real: Callable[..., LedgerEntry]) -> Callable[..., LedgerEntry]:
+def read_then_write(real: Callable[[Hold, Session], None]) -> Callable[[Hold, Session], None]:
     """A hold that compares with a balance that it read before, and then writes whatever has happened since."""
     seen: dict[str, dict[str, int]] = {}
-    anyway = update(accounts.ACCOUNTS).where(accounts.HOLD._where_criteria[0])
-    anyway = anyway.values(
-        train_held=accounts.ROW.train_held + accounts.TRAIN,
-        holdout_held=accounts.ROW.holdout_held + accounts.HOLDOUT,
-        entries=accounts.ROW.entries + 1,
-    ).returning(accounts.ACCOUNTS)
 
-    def hold(session: Session, *, dataset_id: str, train: int, holdout: int, **others: Any) -> LedgerEntry:
-        before = seen.get(dataset_id)
-        account = accounts.account_of(session, dataset_id)
-        seen[dataset_id] = accounts.remaining_of(account)
+    def check(hold: Hold, session: Session) -> None:
+        where, (train, holdout) = hold.terms.dataset_id, hold.terms.amounts
+        before = seen.get(where)
+        account = accounts.account_of(session, where)
+        seen[where] = accounts.remaining_of(account)
         fits = before is not None and before["train"] >= train and before["holdout"] >= holdout
         with pytest.MonkeyPatch.context() as patch:
             if fits and account.joined_into is None:
-                patch.setattr(accounts, "HOLD", anyway)
-            return real(session, dataset_id=dataset_id, train=train, holdout=holdout, **others)
+                patch.setattr(accounts, "remaining_of", lambda _account: before)
+            real(hold, session)
 
-    return hold
+    return check
 
 
 class Charging(ServiceMachine):
@@ -104,7 +101,8 @@ def fault(home: Home, of: type[Machine]) -> str:
 def test_it_finds_a_hold_that_reads_and_then_writes(
     home: Home, unchecked: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(accounts, "hold", read_then_write(accounts.hold))
+    monkeypatch.setattr(Hold, "check", read_then_write(Hold.check))
+    monkeypatch.setattr(accounts, "HOLD", UNCONDITIONAL)
     found = fault(home, Charging)
     assert "the model says budget-exceeded" in found, found
 

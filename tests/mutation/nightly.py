@@ -63,6 +63,7 @@ SHARES = {
     "app/privacy/mechanism.py": 3,
     "app/privacy/releases.py": 2,
     "app/ledger/transparency/merkle.py": 2,
+    "app/merkle.py": 2,
     "app/ledger/transparency/heads.py": 2,
     "app/ledger/transparency/anchors.py": 2,
     "app/ledger/behind.py": 2,

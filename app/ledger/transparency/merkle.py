@@ -1,8 +1,6 @@
 """The Merkle tree over a data set's entries, hashed as RFC 6962 does; and the proofs that a checkpoint needs.
 
-    leaf k   = SHA-256(0x00 ‖ hash of entry k+1, 32 bytes)
-    node     = SHA-256(0x01 ‖ left ‖ right)
-    MTH(D)   = leaf, or node(MTH(D[0:k]), MTH(D[k:n])) with k the largest power of two below n
+    leaf k   over the hash of entry k+1, 32 bytes (app.merkle)
 
 An entry's hash covers its content and the hash before it, so a leaf covers all entries up to its own.
 
@@ -13,47 +11,12 @@ Source: RFC 6962, section 2.1.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
+
+from app.merkle import node, root_of
 
 TILE = 256
 Leaves = Callable[[int, int], Sequence[bytes]]
-
-
-def leaf(data: bytes) -> bytes:
-    """The hash of a leaf."""
-    return hashlib.sha256(b"\0" + data).digest()
-
-
-def node(left: bytes, right: bytes) -> bytes:
-    """The hash of an inner node."""
-    return hashlib.sha256(b"\1" + left + right).digest()
-
-
-class Frontier:
-    """The root of a tree that grows by one leaf at a time, in O(log n) memory."""
-
-    def __init__(self) -> None:
-        self.size = 0
-        self._peaks: list[bytes] = []  # of the complete subtrees, from the largest one on
-
-    def add(self, leaf_hash: bytes) -> None:
-        """Appends a leaf."""
-        size, peak = self.size, leaf_hash
-        while size & 1:
-            peak = node(self._peaks.pop(), peak)
-            size >>= 1
-        self._peaks.append(peak)
-        self.size += 1
-
-    def root(self) -> bytes:
-        """The tree's root; of no leaves the hash of nothing."""
-        if not self._peaks:
-            return hashlib.sha256(b"").digest()
-        found = self._peaks[-1]
-        for peak in reversed(self._peaks[:-1]):
-            found = node(peak, found)
-        return found
 
 
 class Tree:
@@ -124,11 +87,11 @@ class Tree:
             return node(self._range(low, middle), self._range(middle, high))
         number, within = divmod(low, TILE)
         if high - low < TILE:
-            return _root(self._tile(number, within, within + high - low))
+            return root_of(self._tile(number, within, within + high - low))
         if number in self._tiles:
             return self._tiles[number]
         if number not in self.made:
-            self.made[number] = _root(self._tile(number, 0, TILE))
+            self.made[number] = root_of(self._tile(number, 0, TILE))
         return self.made[number]
 
     def _tile(self, number: int, low: int, high: int) -> Sequence[bytes]:
@@ -143,13 +106,6 @@ class Tree:
         if len(found) != high - low:
             raise ValueError(f"leaf {number * TILE + low + len(found)} is missing")
         return found
-
-
-def _root(leaves: Sequence[bytes]) -> bytes:
-    grown = Frontier()
-    for each in leaves:
-        grown.add(each)
-    return grown.root()
 
 
 def _split(n: int) -> int:

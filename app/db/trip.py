@@ -1,0 +1,176 @@
+"""Several statements in one round trip, each with a result of its own.
+
+PostgreSQL has a pipeline: statements are sent one after the other, run in this order, and are answered together. Each
+sees what the ones before it did and what others have committed meanwhile, exactly as without the pipeline: a row that
+an earlier one locked, a later one reads as it is now. What a statement needs of an earlier one's result, it must find
+in SQL. After an error the rest is not run. SQLite has no round trips: there each statement runs as it is sent.
+
+`Together` in place of a trip: one statement and one snapshot, for parts that need not see each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from types import SimpleNamespace
+from typing import Any, Protocol
+
+from sqlalchemy import Select, Update
+from sqlalchemy.engine import Connection, Dialect
+from sqlalchemy.exc import DBAPIError
+
+from app.db.engine import IDLE
+from app.db.together import Together, Values
+
+Statement = Select[Any] | Update | Together
+
+
+class Reply(Protocol):
+    """The rows of one statement; on PostgreSQL they are there once the trip has ended."""
+
+    def rows(self) -> list[SimpleNamespace]:
+        """All rows.
+
+        Raises:
+            TypeError, ValueError: a column cannot be decoded.
+        """
+        ...
+
+    def one_or_none(self) -> SimpleNamespace | None:
+        """The only row, if there is one."""
+        ...
+
+
+class Trip:
+    """Takes statements in order. This one runs each of them at once: for SQLite."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+
+    def send(self, statement: Statement, values: Values) -> Reply:
+        """Runs a statement.
+
+        Args:
+            values: of its parameters; a `Together` leaves others out.
+        """
+        if isinstance(statement, Together):
+            result = statement.execute(self.connection, values)
+        else:
+            result = self.connection.execute(statement, values)
+        try:
+            return _Rows([SimpleNamespace(**row._mapping) for row in result] if result.returns_rows else [])
+        except (TypeError, ValueError) as error:  # whoever asks for the rows is told, as with a pipeline
+            return _Rows([], error)
+
+    def commit(self) -> None:
+        """Commits with the statements before; none may follow. The session's own commit then finds nothing to do.
+
+        On SQLite it leaves the commit to the session.
+        """
+
+
+class _Rows:
+    """Rows that are there, or the error of reading them."""
+
+    def __init__(self, rows: list[SimpleNamespace], error: Exception | None = None) -> None:
+        self._read, self._error = rows, error
+
+    def rows(self) -> list[SimpleNamespace]:
+        if self._error is not None:
+            raise self._error
+        return self._read
+
+    def one_or_none(self) -> SimpleNamespace | None:
+        rows = self.rows()
+        if len(rows) > 1:
+            raise ValueError(f"{len(rows)} rows in place of one")
+        return rows[0] if rows else None
+
+
+class _Pipeline(Trip):
+    """A trip over psycopg's pipeline."""
+
+    def send(self, statement: Statement, values: Values) -> Reply:
+        sent = _compiled(statement, self.connection.dialect)
+        cursor = self.connection.connection.cursor()
+        cursor.execute(sent.text, sent.parameters(values))
+        return _Cursor(cursor, sent)
+
+    def commit(self) -> None:
+        driver: Any = self.connection.connection.driver_connection
+        driver.execute("COMMIT", prepare=False)
+
+
+class _Cursor(_Rows):
+    """The rows of a cursor, read once the trip has ended."""
+
+    def __init__(self, cursor: Any, sent: _Compiled) -> None:
+        super().__init__([])
+        self._cursor, self._sent = cursor, sent
+
+    def rows(self) -> list[SimpleNamespace]:
+        if self._cursor is not None:
+            cursor, self._cursor = self._cursor, None
+            self._read = self._sent.rows(cursor)
+        return self._read
+
+
+class _Compiled:
+    """A statement as the driver takes it, with SQLAlchemy's types of its parameters and columns."""
+
+    def __init__(self, statement: Select[Any] | Update, dialect: Dialect) -> None:
+        compiled = statement.compile(dialect=dialect)
+        self.text, self._compiled = str(compiled), compiled
+        if "POSTCOMPILE" in self.text:
+            raise ValueError("a statement of a trip has a fixed text: write `or_` in place of `in_`")
+        kinds = {name: bind.type.dialect_impl(dialect).bind_processor(dialect) for name, bind in compiled.binds.items()}
+        self._binds = {name: convert for name, convert in kinds.items() if convert is not None}
+        self._names = [column.name for column in statement.exported_columns]
+        self._types = [column.type.dialect_impl(dialect) for column in statement.exported_columns]
+        self._dialect, self._columns = dialect, list[Any]()
+
+    def parameters(self, values: Values) -> Mapping[str, Any]:
+        """The values of all parameters, as the driver takes them."""
+        sent = self._compiled.construct_params(dict(values))
+        for name, convert in self._binds.items():
+            sent[name] = convert(sent[name])
+        return sent
+
+    def rows(self, cursor: Any) -> list[SimpleNamespace]:
+        """A cursor's rows with their columns' names and types."""
+        if not self._columns:
+            pairs = zip(self._types, cursor.description, strict=True)
+            self._columns = [kind.result_processor(self._dialect, column.type_code) for kind, column in pairs]
+        return [SimpleNamespace(**dict(zip(self._names, self._read(each), strict=True))) for each in cursor.fetchall()]
+
+    def _read(self, values: tuple[Any, ...]) -> list[Any]:
+        pairs = zip(values, self._columns, strict=True)
+        return [value if convert is None else convert(value) for value, convert in pairs]
+
+
+@lru_cache(64)
+def _compiled(statement: Statement, dialect: Dialect) -> _Compiled:
+    return _Compiled(statement.whole if isinstance(statement, Together) else statement, dialect)
+
+
+@contextmanager
+def round_trip(connection: Connection) -> Iterator[Trip]:
+    """Statements that go to the database together: read their results after the block. The first ones of a transaction
+    (`Database.write(in_trips=True)`) take its BEGIN with them.
+
+    Raises:
+        DBAPIError: as SQLAlchemy's own, of the first statement that failed.
+    """
+    if connection.dialect.name != "postgresql":
+        yield Trip(connection)
+        return
+    driver: Any = connection.connection.driver_connection
+    dialect, kinds = connection.dialect, connection.dialect.loaded_dbapi.Error
+    try:
+        with driver.pipeline():
+            if driver.autocommit and driver.info.transaction_status == IDLE:
+                driver.execute("BEGIN ISOLATION LEVEL READ COMMITTED", prepare=False)
+            yield _Pipeline(connection)
+    except kinds as error:
+        raise DBAPIError.instance(None, None, error, kinds, hide_parameters=True, dialect=dialect) from error
