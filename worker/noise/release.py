@@ -17,7 +17,8 @@ from worker.noise import native
 from worker.noise.generator import CHUNK, KeyedStream, checked_size, gaussians
 from worker.noise.rounding import add_noise, grid, settle_at
 
-PIECE = 4 * CHUNK  # numbers in one call of the library
+AT_ONCE = 2**20  # numbers in one call of the library, which puts them on torch's threads
+PIECE = 4 * CHUNK  # numbers whose words are made together where all do not fit in memory
 SHIFT = 11  # a word's upper 53 bits give the float64 Gaussian
 
 
@@ -122,8 +123,8 @@ def _compiled(
     if library is None:
         raise PrivacyError("there is no compiled noise step")
     ends = list(accumulate(sizes or [len(flat)]))
-    for start in range(0, len(flat), PIECE):
-        part = slice(start, start + PIECE)
+    for start in range(0, len(flat), AT_ONCE):
+        part = slice(start, start + AT_ONCE)
         target = out[part]
         for index in library.release(words[part], flat[part], target, std, grid(std), float(divisor)).tolist():
             which = bisect_right(ends, start + index)
