@@ -37,6 +37,9 @@ def of_torch(name: str) -> int | None:
         return None
 
 
+_REGION = of_torch("GOMP_parallel")  # at import: an attempt's process can open no files once it sees data
+
+
 def team() -> Any:
     """The first argument of compiled work after its path: as many threads as torch uses here, if torch has OpenMP."""
     return _team(torch.get_num_threads())
@@ -44,7 +47,7 @@ def team() -> Any:
 
 @cache
 def _team(threads: int) -> Any:
-    return ctypes.pointer(_Team(of_torch("GOMP_parallel"), threads))
+    return ctypes.pointer(_Team(_REGION, threads))
 
 
 def on_threads(work: Callable[[int], None], pieces: Sequence[int]) -> None:
