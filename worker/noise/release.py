@@ -64,8 +64,13 @@ def noised_mean(
     else:
         z = gaussians(noise >> SHIFT) if noise.dtype == torch.int64 else noise
         at = (address.stream, address.step, address.tensor, address.first)
-        torch.div(add_noise(flat, z, std, *at), divisor, out=target)
+        torch.div(add_noise(flat, z, std, *at), over(divisor, z.device), out=target)
     return target.view(private_sum.shape)
+
+
+def over(divisor: int, device: torch.device) -> Tensor:
+    """The divisor as a tensor there: CUDA multiplies by the reciprocal of a number that is on the host."""
+    return torch.full((), divisor, dtype=torch.float64, device=device)
 
 
 def noised_means(
