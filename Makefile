@@ -1,7 +1,7 @@
 # Each target sets up what it needs in .venv, with versions pinned by constraints.txt.
 PYTHON ?= python3
 BIN := .venv/bin
-PINS := pyproject.toml client/pyproject.toml client/setup.py constraints.txt setup.py $(wildcard worker/native/*.c)
+PINS := pyproject.toml client/pyproject.toml client/setup.py constraints.txt setup.py $(wildcard worker/native/*.[ch])
 REPRODUCE := reproduce-adambc-analysis reproduce-adambc-encoder reproduce-augmentation reproduce-barcode-mnist reproduce-correlated reproduce-dp2 reproduce-dpformer \
   reproduce-group-norm reproduce-heavy-tail reproduce-language reproduce-linear-scaling reproduce-prompts reproduce-search-gain
 NIGHTLY := nightly-fuzz nightly-contract nightly-audit nightly-bound nightly-chaos nightly-machine nightly-mutation nightly-seeds nightly-services

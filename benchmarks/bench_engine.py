@@ -1,9 +1,11 @@
 """Measures exact clipping: private against non-private steps and Opacus, memory, growth. Writes reports/engine.md.
 
 All kinds of step in one row take turns in one process, so that all see the same machine. The report has medians, and
-ratios within one run. Passes are float32, on the CPU or, with `--device=cuda`, on a GPU. The non-private step is plain
-autograd and torch's own SGD. A private step is complete: passes, norms, sum, keyed noise as in the service, update. The
-noise's time is also reported separately. Peak memory is measured in a separate process for each kind.
+ratios within one run. One thread's processor time is measured first, and then the clock with all cores: that is what
+a user waits for. A whole job of the service takes turns with plain torch's steps, too. Passes are float32, on the CPU
+or, with `--device=cuda`, on a GPU. The non-private step is plain autograd and torch's own SGD. A private step is
+complete: passes, norms, sum, keyed noise as in the service, update. The noise's time is also reported separately.
+Peak memory is measured in a separate process for each kind.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ from app.contracts.dataset_spec import Features  # noqa: E402
 from app.contracts.job_spec import CnnModel, JobSpec, MlpModel  # noqa: E402
 from app.privacy.numerics import Numerics, PublicSizes, numerics_of  # noqa: E402
 from benchmarks import engine_growth  # noqa: E402
+from benchmarks import shipped as shipped_steps  # noqa: E402
 from benchmarks.memory import peak_mib  # noqa: E402
+from scrimp_server import inline  # noqa: E402
 from scrimp_server.inline import slots_for  # noqa: E402
 from tests.worker.layers import Tensors  # noqa: E402
 from worker.clipping.bookkeeping import Bookkeeping  # noqa: E402
@@ -61,6 +65,7 @@ from worker.optimizers.pieces import flattened  # noqa: E402
 REPORT = ROOT / "benchmarks" / "reports" / "engine.md"
 WRITTEN = ROOT / "benchmarks" / "engine_notes.md"  # written by hand: what was tried
 KEY = bytes(range(32))
+CORES = len(os.sched_getaffinity(0))
 DEVICE = torch.device("cuda" if "--device=cuda" in sys.argv else "cpu")
 Batch = tuple[Tensor, Tensor]
 Step = Callable[[], None]
@@ -231,6 +236,8 @@ class Private:
 
     def __call__(self) -> None:
         self.number += 1
+        if torch.get_num_threads() > 1:
+            self.release.prepare(self.parameters, self.number)  # as in the service, on another thread
         total = self.engine.private_sum(self.parameters, self.batch)
         began = now()
         noised = self.release.release(total, self.number)
@@ -307,8 +314,17 @@ def timed(task: Task, kinds: list[str], rounds: int) -> tuple[dict[str, list[flo
     return times, statistics.median(private.noises[1:])
 
 
-def in_turns(steps: dict[str, Step], rounds: int) -> dict[str, list[float]]:
-    """Measures processor seconds of each kind's steps, after one uncounted step of each."""
+def by_the_clock(task: Task, rounds: int) -> dict[str, list[float]]:
+    """Measures the clock's seconds of private and non-private steps, which take turns on all cores."""
+    torch.set_num_threads(CORES)
+    try:
+        return in_turns({kind: KINDS[kind](task) for kind in ("non-private", "private")}, rounds, time.perf_counter)
+    finally:
+        torch.set_num_threads(1)
+
+
+def in_turns(steps: dict[str, Step], rounds: int, now: Callable[[], float] = now) -> dict[str, list[float]]:
+    """Measures seconds of each kind's steps, after one uncounted step of each."""
     for step in steps.values():
         step()
     times: dict[str, list[float]] = {kind: [] for kind in steps}
@@ -364,11 +380,15 @@ def row(name: str, rounds: int) -> str:
     median = {kind: 1000 * statistics.median(taken) for kind, taken in times.items()}
     before_noise = median["non-private"] / (median["private"] - 1000 * noise)
     memory = {kind: peak_mb(name, kind) for kind in ("non-private", "private")}
+    clock = by_the_clock(task, rounds) if DEVICE.type == "cpu" else times
     cells = [
         f"{median['non-private']:.0f}",
         f"{median['private']:.0f}",
         f"{1000 * noise:.0f}",
         ratio(times, "non-private"),
+        f"{1000 * statistics.median(clock['non-private']):.0f}",
+        f"{1000 * statistics.median(clock['private']):.0f}",
+        ratio(clock, "non-private"),
         f"{before_noise:.2f}",
         ratio(times, "Opacus, hooks"),
         ratio(times, "Opacus, ghost"),
@@ -390,7 +410,10 @@ COLUMNS = (
     "private ms",
     "of which noise ms",
     "throughput of non-private",
-    "the same before noise",
+    "by the clock: non-private ms",
+    "private ms",
+    "throughput by the clock",
+    "before noise, by processor",
     "times Opacus' hooks'",
     "times Opacus' ghost clipping's",
     "peak memory",
@@ -405,14 +428,15 @@ Made by `python benchmarks/bench_engine.py`.
 
 Machine: {machine}.
 
-Medians over {rounds} rounds in which the kinds of step take turns; ratios within rounds. Times are processor times:
-they say more than the clock where others use the machine too.
+Medians over {rounds} rounds in which the kinds of step take turns; ratios within rounds. Three columns are by the
+clock, with {cores} threads, private and non-private steps in turns: what a user waits for, on a machine that does
+nothing else. The others are one thread's processor time, which says more where others use the machine too.
 
 Transformer: M=3417 items, T=50, d=64, one head, two blocks, B=256. float32 passes; norms in float64; formed gradients
 and those of one position added in float32, the others in float64. Noise as in the service, keyed and
-correctly rounded, but not made ahead on another thread. The non-private step and Opacus use torch's own loss and
-pooling. The last column compares with a non-private step that uses our loss layer and our pooling. Memory: the peak of
-two steps minus what the process held before them.
+correctly rounded; made ahead on another thread where there are several, as in the service. The non-private step and
+Opacus use torch's own loss and pooling. The last column compares with a non-private step that uses our loss layer and
+our pooling. Memory: the peak of two steps minus what the process held before them.
 
 A non-private step has B records. A private one has R rows, enough for every draw (docs/privacy.md): 1.7 B at B = 256,
 1.5 B at 512, 2 B at 128, all of which it computes.
@@ -459,6 +483,51 @@ def growth() -> list[str]:
     return lines
 
 
+JOB = """\
+The MLP above as a job, {threads} threads by the clock: Poisson batches of {batch} of {records:,} records, run by the
+service's own plan and loop, with digests and one evaluation at the end. {long:,} steps less {short} are divided by
+their number. Plain torch: autograd and SGD, {batch} records by random numbers, in float32. They take turns."""
+WHOLE_JOB = "a whole job"
+JOB_SHORT, JOB_LONG, JOB_RECORDS, JOB_BATCH = 100, 1000, 60_000, 512
+
+
+def whole_job(rounds: int) -> list[str]:
+    """Measures a job's step by the clock, beside plain torch's; returns the report's lines."""
+    spec = {"kind": "mlp", "hidden": [512, 256], "activation": "relu"}
+    data = shipped_steps.images(784, JOB_RECORDS)
+    job = shipped_steps.job_of(data, spec, JOB_BATCH)
+    step = shipped_steps.plain(job, JOB_BATCH, fresh=True)
+    torch.set_num_threads(CORES)
+    took: dict[str, list[float]] = {"plain torch": [], "the job": []}
+    for _ in range(rounds):
+        began = time.perf_counter()
+        for _ in range(JOB_LONG - JOB_SHORT):
+            step()
+        took["plain torch"].append((time.perf_counter() - began) / (JOB_LONG - JOB_SHORT))
+        less, more = (seconds_of(data, spec, steps) for steps in (JOB_SHORT, JOB_LONG))
+        took["the job"].append((more - less) / (JOB_LONG - JOB_SHORT))
+    torch.set_num_threads(1)
+    plain_ms, job_ms = (1000 * statistics.median(each) for each in took.values())
+    sizes = {"threads": CORES, "batch": JOB_BATCH, "records": JOB_RECORDS, "long": JOB_LONG, "short": JOB_SHORT}
+    lines = [
+        "## A whole job",
+        "",
+        JOB.format(**sizes),
+        "",
+        "| plain torch ms | the job ms | throughput |",
+        "|---|---|---|",
+    ]
+    lines += [f"| {plain_ms:.1f} | {job_ms:.1f} | {ratio(took, 'plain torch', 'the job')} |", ""]
+    print("\n".join(lines), flush=True)
+    return lines
+
+
+def seconds_of(data: inline.Data, model: dict[str, Any], steps: int) -> float:
+    """The clock's seconds of a job's training."""
+    asked = shipped_steps.private_job(model, JOB_BATCH) | {"length": {"steps": steps}}
+    return inline.run(data, asked).seconds
+
+
 def shares() -> list[str]:
     return engine_growth.shares({name: Private(TASKS[name]()) for name in PROFILED}) if DEVICE.type == "cpu" else []
 
@@ -482,12 +551,14 @@ def main() -> None:
     if options.ratio:
         print(ratio(timed(TASKS[options.ratio](), ["non-private", "private"], options.rounds)[0], "non-private"))
         return
-    lines = [NOTES.format(machine=machine(), rounds=options.rounds), TABLE]
+    lines = [NOTES.format(machine=machine(), rounds=options.rounds, cores=CORES), TABLE]
     print("\n".join(lines), flush=True)
     for name in TASKS:
         if options.only in name:
             lines.append(row(name, options.rounds))
             print(lines[-1], flush=True)
+    if DEVICE.type == "cpu" and options.only in WHOLE_JOB:
+        lines += ["", *whole_job(min(options.rounds, 3))]
     if not options.only:
         lines += ["", *growth(), *shares(), WRITTEN.read_text(encoding="utf-8").rstrip()]
         report = REPORT if DEVICE.type == "cpu" else REPORT.with_name("engine_gpu.md")

@@ -49,9 +49,9 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
     "hooks and rules": [(Bookkeeping, "_tap"), (bookkeeping._Tap, "backward")],
     "accumulators made": [(Bookkeeping, "_accumulators")],
     "norms and factors": [(bookkeeping, "group_factors")],
-    "sums": [(ParameterAccumulator, each) for each in ("add_to", "add_groups", "add_formed")]
+    "sums": [(ParameterAccumulator, each) for each in ("add_to", "add_products", "add_formed")]
     + [(bookkeeping, "add_clipped")],
-    "totals": [(GridTotals, each) for each in ("__init__", "add", "add_rows", "add_formed", "finish")],
+    "totals": [(GridTotals, each) for each in ("__init__", "add", "add_products", "add_formed", "finish")],
     "noise and release": [(GaussianRelease, "prepare"), (GaussianRelease, "release")],
     "update": [(DpSgd, "update"), (bookkeeping, "fill_in")],
     "digest and records": [(Training, "_close_block")],

@@ -61,7 +61,19 @@ class Job(Training):
 
 def job_of(data: Data, model: dict[str, Any], batch: int, **changes: Any) -> Job:
     """A private job with DP-SGD and Poisson sampling, before its first step."""
-    asked = {
+    made: list[Job] = []
+
+    def held(*arguments: Any, **named: Any) -> Job:
+        made.append(Job(*arguments, **named))
+        return made[0]
+
+    inline.run(data, private_job(model, batch) | changes, training=held)
+    return made[0]
+
+
+def private_job(model: dict[str, Any], batch: int) -> dict[str, Any]:
+    """Its specification."""
+    return {
         "model": model,
         "optimizer": {"kind": "dp_sgd", "learning_rate": 0.01},
         "privacy": {"target_epsilon": 8.0, "target_delta": 1e-5},
@@ -70,21 +82,16 @@ def job_of(data: Data, model: dict[str, Any], batch: int, **changes: Any) -> Job
         "length": {"steps": 2000},
         "evaluation": {"points": 1},
     }
-    made: list[Job] = []
-
-    def held(*arguments: Any, **named: Any) -> Job:
-        made.append(Job(*arguments, **named))
-        return made[0]
-
-    inline.run(data, asked | changes, training=held)
-    return made[0]
 
 
-def plain(job: Job, batch: int, losses: Callable[[nn.Module, Any], Tensor] | None = None) -> Step:
+def plain(
+    job: Job, batch: int, losses: Callable[[nn.Module, Any], Tensor] | None = None, *, fresh: bool = False
+) -> Step:
     """The same module's step in plain torch, float32, on the first records: autograd and torch's SGD.
 
     Args:
         losses: each record's; None: the model's own.
+        fresh: every step takes other records, drawn uniformly.
     """
     model = job.plan.model
     if not isinstance(model, ModuleModel):
@@ -96,10 +103,11 @@ def plain(job: Job, batch: int, losses: Callable[[nn.Module, Any], Tensor] | Non
             if name in values:
                 parameter.copy_(values[name])
     drawn: Any = job._batches.train
-    records = drawn.piece(np.arange(batch), model.dtype)
+    first, draws = drawn.piece(np.arange(batch), model.dtype), np.random.default_rng(0)
     optimizer = torch.optim.SGD([each for each in module.parameters() if each.requires_grad], lr=0.01)
 
     def step() -> None:
+        records = drawn.piece(draws.integers(0, len(drawn), batch), model.dtype) if fresh else first
         optimizer.zero_grad(set_to_none=True)
         losses(module, records).mean().backward()
         optimizer.step()

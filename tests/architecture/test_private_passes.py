@@ -51,7 +51,7 @@ ALLOWED = {
     "worker/clipping/rules.py: _standardized_conv2d": "likewise",
     "worker/clipping/terms.py: dense_onto": "likewise",
     "worker/clipping/terms.py: formed": "likewise",
-    "worker/clipping/totals.py: add_rows": "groups of these rows",
+    "worker/clipping/totals.py: add_products": "groups of these rows",
     "worker/clipping/accumulators.py: _add_formed": "likewise",
     "worker/clipping/accumulators.py: _cut": "likewise",
 }

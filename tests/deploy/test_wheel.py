@@ -15,10 +15,10 @@ import pytest
 from app.settings import Settings
 from scrimp_server.commands import service
 from tests.conftest import GUARD
-from worker.native import library
+from worker.native import build, library
 from worker.native.build import LIBRARY, compilers
-from worker.native.build import SOURCES as C_FILES
 
+C_FILES = (*build.SOURCES, *build.HEADERS)
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = (
     *("alembic", "app", "client", "scrimp", "scrimp_server", "worker"),

@@ -60,6 +60,20 @@ def test_lengths_have_the_same_bits_without_the_library(kind: str, width: int, m
     assert torch.equal(one.nan_to_num().view(torch.int64), two.nan_to_num().view(torch.int64))
 
 
+def test_columns_first_are_measured_and_added_by_the_library_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gradient at the outputs of classes lies column by column: torch's loss makes it so."""
+    gradients, factors = numbers_of("plain", 10, ROWS).mT, torch.linspace(0.0, 1.0, ROWS)
+    if STEPS is not None:
+        for module, name in ((lengths, "_by_lanes"), (totals, "in_float32")):
+            monkeypatch.setattr(module, name, None)  # nothing else does the work
+    made = GridTotals({"b": torch.zeros(10)}, Clip(1.0), Grid(1000, ROWS))
+    made.add_formed("b", gradients, factors, GROUP)
+    assert torch.equal(squared_lengths(gradients), squared_lengths(gradients.contiguous()))
+    again = GridTotals({"b": torch.zeros(10)}, Clip(1.0), Grid(1000, ROWS))
+    again.add_formed("b", gradients.contiguous(), factors, GROUP)
+    assert torch.equal(made.finish()["b"], again.finish()["b"])
+
+
 @pytest.mark.parametrize("kind", ["plain", "scales", "broken"])
 @pytest.mark.parametrize(("places", "width"), [(1, 1), (5, 31), (50, 64), (3, 513), (9, 1100)])
 def test_lengths_of_rows_have_the_same_bits_without_the_library(

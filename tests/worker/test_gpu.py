@@ -127,7 +127,7 @@ def test_one_record_changes_a_sum_in_float32_by_at_most_c(where: str) -> None:
 @pytest.mark.parametrize("where", ["resident", "copied"])
 def test_a_step_waits_for_it_at_most_once(where: str) -> None:
     model = NextItem(300, TransformerRecModel(dim=16, max_length=12), device=GPU)
-    parameters = placed(model.init(bytes(32)), GPU)
+    parameters = placed(model.init(bytes(range(32))), GPU)
     engine, optimizer = engine_of(model), DpAdam(Descent(1e-3))
     records = random_records(model, 100, torch.Generator().manual_seed(0))
     batch = resident(records, 0 if where == "resident" else 2**62, GPU)

@@ -301,6 +301,7 @@ def test_tensors_that_lie_one_after_another_are_noised_at_once(
     sums = list(flat.split(sizes))
     alone = [noised_mean(s, w.clone(), 2.0, 11, at) for s, w, at in zip(sums, words, addresses, strict=True)]
     calls.clear()
+    monkeypatch.setattr("worker.noise.release.AT_ONCE", PIECE)
     found = noised_means(sums, torch.cat(words).split(sizes), 2.0, 11, addresses)
     assert len(calls) == 2  # pieces, not tensors
     assert all(torch.equal(a, b) for a, b in zip(found, alone, strict=True))

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from app.errors import PrivacyError
 from tests.worker.native import opened
 from worker.clipping import scratch, totals
 from worker.clipping.engine import Clip
@@ -90,24 +91,43 @@ def test_totals(steps: Steps, size: int, monkeypatch: pytest.MonkeyPatch) -> Non
     assert same(*found)
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (48, 33), (70, 1001)])
-def test_totals_of_groups(steps: Steps, shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """In float32, to some rows of a parameter."""
+@pytest.mark.parametrize("shape", [(1, 1), (48, 33), (70, 1001), (600, 260)])
+@pytest.mark.parametrize("records", [1, 96, 230])
+def test_totals_of_products(
+    steps: Steps, shape: tuple[int, int], records: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of groups in float32, some of whose sums are near halves of a unit."""
     found: list[Tensor] = []
+    left, right = (of_sizes(records, size) for size in shape)
     for compiled in (steps, None):
         monkeypatch.setattr(totals, "STEPS", compiled)
-        made = GridTotals({"b": torch.zeros(3), "w": torch.zeros(2 * shape[0], shape[1])}, Clip(1.0), Grid(1000, 48))
-        for number in range(3):
-            of_group = torch.linspace(-48.0, 48.0, math.prod(shape)).view(shape) / (number + 1)
-            of_group.view(-1)[::2] *= 2.0**-41  # near halves of a unit
-            made.add_rows("w", number * shape[0] // 2, of_group)
+        made = GridTotals({"b": torch.zeros(3), "w": torch.zeros(shape)}, Clip(1.0), Grid(1000, 240))
+        for _ in range(2):
+            made.add_products("w", left, right, 96)
         found.append(made.finish()["w"])
-    assert steps.add_on_grid(torch.zeros(3, dtype=torch.int64), torch.zeros(3), 1.0), "it does this one"
+    added = steps.add_products(torch.zeros(math.prod(shape), dtype=torch.int64), left, right, 96, 32, 1.0)
+    assert added, "it does this one"
     assert same(*found)
     monkeypatch.setattr(totals, "STEPS", steps)
-    broken = GridTotals({"w": torch.zeros(2, 3)}, Clip(1.0), Grid(1000, 48))
-    broken.add_rows("w", 1, torch.tensor([[0.0, math.inf, 1.0]]))
+    broken = GridTotals({"w": torch.zeros(shape)}, Clip(1.0), Grid(1000, 240))
+    broken.add_products("w", left * torch.inf, right, 96)
     assert bool(torch.isnan(broken.finish()["w"]).all())
+
+
+@pytest.mark.parametrize("rows", [(9, 8, 1), (8, 8, 0), (241, 241, 96)])
+def test_products_of_other_sizes_are_refused(rows: tuple[int, int, int]) -> None:
+    """Of unequal factors, of no group, and of more rows than the slack covers."""
+    made = GridTotals({"w": torch.zeros(3, 2)}, Clip(1.0), Grid(1000, 240))
+    with pytest.raises(PrivacyError):
+        made.add_products("w", torch.zeros(rows[0], 3), torch.zeros(rows[1], 2), rows[2])
+
+
+def of_sizes(records: int, width: int) -> Tensor:
+    """Factors whose products are small multiples of a quarter of the unit, and others."""
+    generator = torch.Generator().manual_seed(records * 1009 + width)
+    made = torch.randn(records, width, generator=generator)
+    made[::2] = torch.randint(-3, 4, made[::2].shape, generator=generator) * 2.0**-21
+    return made
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])

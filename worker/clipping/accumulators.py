@@ -30,7 +30,6 @@ from worker.data.placed import chunk_bytes
 
 CHUNK_BYTES = 2**23  # of float64 temporaries, so that they stay in the cache
 WIDE_BYTES = 2**19  # of float64 copies of formed gradients: in a core's own cache
-TILE = 2**18  # numbers of a group's product that are added to the total while the cache has them
 LONGEST = 2.0**60  # a longer input or gradient counts as not finite where float32 adds: no product can overflow
 
 
@@ -79,7 +78,7 @@ class ParameterAccumulator:
 
     @property
     def in_groups(self) -> bool:
-        """True if float32 adds some records at a time: `add_groups` or `add_formed` then replaces `add_to`."""
+        """True if float32 adds some records at a time: `add_products` or `add_formed` then replaces `add_to`."""
         return self._group is not None
 
     @property
@@ -123,25 +122,17 @@ class ParameterAccumulator:
         if own is not total:
             total += own
 
-    def add_groups(self, add: Callable[[int, Tensor], None], factors: Tensor) -> None:
-        """Hands out Σ_{i in a group} factors_i l_i ⊗ r_i for each group, in float32, some rows at a time.
+    def add_products(self, add: Callable[[Tensor, Tensor, int], None], factors: Tensor) -> None:
+        """Hands out the factors of Σ_i factors_i l_i ⊗ r_i, float32 (n, p) and (n, q), and how many float32 may add.
 
         Args:
-            add: takes the first row and float32 (rows, q), which is overwritten afterwards.
             factors: see add_to.
         """
         outer, group = self._merged.outer, self._group
         if outer is None or group is None:
             raise PrivacyError("this parameter's sums are in float64")
-        left, right = outer.left[:, 0], outer.right[:, 0]
-        left = self._scratch.narrowed("left", left, factors)
-        right = self._scratch.finite("right", right, torch.float32)
-        tile = max(1, TILE // right.shape[1])
-        for row in range(0, left.shape[1], tile):
-            columns = left[:, row : row + tile]
-            part = self._scratch.empty("tile", (columns.shape[1], right.shape[1]), right.dtype, right.device)
-            for of, by in zip(columns.split(group), right.split(group), strict=True):
-                add(row, torch.mm(of.mT, by, out=part))
+        left = self._scratch.narrowed("left", outer.left[:, 0], factors)
+        add(left, self._scratch.finite("right", outer.right[:, 0], torch.float32), group)
 
     def add_formed(self, add: Callable[[Tensor, Tensor, int], None], factors: Tensor) -> None:
         """Hands out the formed gradients, float32 (rows, numbers), with their factors and how many float32 may add.

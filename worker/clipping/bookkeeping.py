@@ -406,7 +406,7 @@ def add_clipped(
                 accumulator.add_formed(partial(totals.add_formed, name), of_parameter)
                 continue
             if accumulator.in_groups:
-                accumulator.add_groups(partial(totals.add_rows, name), of_parameter)
+                accumulator.add_products(partial(totals.add_products, name), of_parameter)
                 continue
             # The pass is summed by itself and added once: rounding into a large total then grows only with the passes.
             own = scratch.empty("pass", trainable[name].shape, torch.float64, weights.device)

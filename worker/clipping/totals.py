@@ -8,7 +8,7 @@ that it owns (worker.data.shards).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from app.errors import PrivacyError
-from app.privacy.numerics import grid_unit
+from app.privacy.numerics import TILE_ROWS, grid_unit
 from worker.clipping.engine import Clip
 from worker.data.placed import device_of
 from worker.data.ranks import ALONE, Ranks, first_row
@@ -27,6 +27,8 @@ from worker.models.views import Views, rows_of
 from worker.native.steps import STEPS
 
 PIECE = 2**16  # numbers that are converted together on a processor: they stay in its cache
+PRODUCT = 2**17  # numbers of a product of a group, at most: they and their totals stay in a core's own cache
+PARTS, LEAST_ROWS = 4, 32  # of products, at least, for other threads; of a part, at least: narrower ones are slower
 # Adding it to a number below 2⁵¹ rounds to the nearest integer, which the lowest bits of the sum then hold.
 WHOLE = 1.5 * 2.0**52
 WHOLE_BITS = int(torch.tensor(WHOLE, dtype=torch.float64).view(torch.int64))
@@ -76,8 +78,16 @@ class Totals(Protocol):
         """Adds one pass's sum for one parameter, float64; overwrites it."""
         ...
 
-    def add_rows(self, name: str, first: int, of_group: Tensor) -> None:
-        """Adds a group's sum to rows of one parameter, a matrix, from row `first` on: float32 (rows, q), undivided."""
+    def add_products(self, name: str, left: Tensor, right: Tensor, group: int) -> None:
+        """Adds Σ_i l_i ⊗ r_i for one parameter, a matrix: the product of `group` records at a time in float32.
+
+        Args:
+            left, right: float32 (n, p) and (n, q), finite, contiguous; their product is undivided.
+            group: at least 1.
+
+        Raises:
+            PrivacyError: the sizes differ, or more rows than one pass has: the slack would not cover their rounding.
+        """
         ...
 
     def add_formed(self, name: str, gradients: Tensor, factors: Tensor, group: int) -> None:
@@ -120,9 +130,11 @@ class FloatTotals:
         """See Totals.add."""
         self._sums[name] += of_pass
 
-    def add_rows(self, name: str, first: int, of_group: Tensor) -> None:
-        """See Totals.add_rows."""
-        self._sums[name].view(-1, of_group.shape[1])[first : first + len(of_group)] += of_group
+    def add_products(self, name: str, left: Tensor, right: Tensor, group: int) -> None:
+        """See Totals.add_products."""
+        total = self._sums[name].view(left.shape[1], right.shape[1])
+        for first, product in _products(left, right, group, total.numel()):
+            total[first : first + len(product)] += product
 
     def add_formed(self, name: str, gradients: Tensor, factors: Tensor, group: int) -> None:
         """See Totals.add_formed."""
@@ -163,23 +175,33 @@ class GridTotals:
         """See Totals.add. The grid is of divided gradients, as their norm is what C bounds."""
         self._add(self._parts[name], self._clip.divided_one(name, of_pass).reshape(-1))
 
-    def add_rows(self, name: str, first: int, of_group: Tensor) -> None:
-        """See Totals.add_rows."""
-        start = first * of_group.shape[1]
-        self._add(self._parts[name][start : start + of_group.numel()], of_group.reshape(-1))
+    def add_products(self, name: str, left: Tensor, right: Tensor, group: int) -> None:
+        """See Totals.add_products."""
+        totals, each, inverse = self._parts[name], _rows_of_product(left, right), 1.0 / self._unit
+        self._require_one_pass(len(left))
+        in_range = None if STEPS is None else STEPS.add_products(totals, left, right, group, each, inverse)
+        if in_range is not None:
+            self._broken |= not in_range
+            return
+        for first, product in _products(left, right, group, len(totals)):
+            start = first * right.shape[1]
+            self._add(totals[start : start + product.numel()], product.reshape(-1))
 
     def add_formed(self, name: str, gradients: Tensor, factors: Tensor, group: int) -> None:
         """See Totals.add_formed."""
         totals, inverse = self._parts[name], 1.0 / self._unit
         _require_sizes(gradients, factors, len(totals), group)
-        if len(factors) > self._rows:
-            raise PrivacyError(f"{len(factors)} rows were added together, and a pass has {self._rows}")
-        in_range = None if STEPS is None else STEPS.add_formed(totals, gradients, factors, group, inverse)
+        self._require_one_pass(len(factors))
+        in_range = None if STEPS is None else STEPS.add_formed(totals, gradients.contiguous(), factors, group, inverse)
         if in_range is not None:
             self._broken |= not in_range
             return
         for of, by in zip(gradients.split(group), factors.split(group), strict=True):
             self._add(totals, in_float32(of, by))
+
+    def _require_one_pass(self, rows: int) -> None:
+        if rows > self._rows:
+            raise PrivacyError(f"{rows} rows were added together, and a pass has {self._rows}")
 
     def _add(self, totals: Tensor, sums: Tensor) -> None:
         """Adds sums, rounded to the grid; overwrites them if they are in float64."""
@@ -232,6 +254,28 @@ def _require_sizes(gradients: Tensor, factors: Tensor, numbers: int, group: int)
     if gradients.shape != (len(factors), numbers) or group < 1:
         sizes = f"{tuple(gradients.shape)} gradients and {len(factors)} factors in groups of {group}"
         raise PrivacyError(f"{sizes} do not add up to {numbers} numbers")
+
+
+def _products(left: Tensor, right: Tensor, group: int, numbers: int) -> Iterator[tuple[int, Tensor]]:
+    """A parameter's products of each group, some rows at a time: the first row, and float32 (rows, q)."""
+    if len(left) != len(right) or left.shape[1] * right.shape[1] != numbers or group < 1:
+        sizes = f"{tuple(left.shape)} and {tuple(right.shape)} in groups of {group}"
+        raise PrivacyError(f"factors {sizes} do not multiply to {numbers} numbers")
+    rows = _rows_of_product(left, right)
+    for first in range(0, left.shape[1], rows):
+        columns = left[:, first : first + rows]
+        for of, by in zip(columns.split(group), right.split(group), strict=True):
+            yield first, torch.mm(of.mT, by)
+
+
+def _rows_of_product(left: Tensor, right: Tensor) -> int:
+    """How many rows of a parameter are one product: on a processor, the product and its totals stay in the cache, and
+    other threads take other rows. Depends on sizes only: products of other shapes may have other bits."""
+    p, q = left.shape[1], right.shape[1]
+    if left.device.type != "cpu":
+        return p
+    parts = max(PARTS, -(-p * q // PRODUCT))
+    return max(LEAST_ROWS, -(-p // (parts * TILE_ROWS)) * TILE_ROWS)
 
 
 def in_float32(gradients: Tensor, factors: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ def squared_lengths(numbers: Tensor) -> Tensor:
     tensor([25.], dtype=torch.float64)
     """
     squares = torch.empty(len(numbers), dtype=torch.float64, device=numbers.device)
-    if STEPS is not None and STEPS.squares(squares, numbers):
+    if STEPS is not None and STEPS.squares(squares, numbers.contiguous()):
         return squares
     if numbers.device.type != "cpu":
         return numbers.double().square().sum(dim=1)

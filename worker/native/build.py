@@ -20,6 +20,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
 SOURCES = tuple(FOLDER / name for name in ("layers.c", "linear.c", "noise.c", "steps.c"))
+HEADERS = (FOLDER / "threads.h",)
 LIBRARY = FOLDER / "libscrimp.so"
 GLIBC = "2.17"  # the oldest that ziglang builds for: manylinux2014
 # No contraction: the bounds in noise.c are of operations that round one by one.
@@ -55,8 +56,8 @@ def compilers() -> list[Compiler]:
 
 
 def digest() -> str:
-    """The SHA-256 of the C files and the flags, which a library built from them carries."""
-    made_of = (" ".join(FLAGS).encode(), *(each.read_bytes() for each in SOURCES))
+    """The SHA-256 of the C files, their headers and the flags, which a library built from them carries."""
+    made_of = (" ".join(FLAGS).encode(), *(each.read_bytes() for each in (*SOURCES, *HEADERS)))
     return hashlib.sha256(b"".join(hashlib.sha256(each).digest() for each in made_of)).hexdigest()
 
 

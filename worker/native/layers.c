@@ -8,6 +8,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "threads.h"
+
 #if defined(__FAST_MATH__) || FLT_EVAL_METHOD != 0
 #error "the bits are of IEEE arithmetic: no -ffast-math, no x87"
 #endif
@@ -68,12 +70,12 @@ INLINE void kernel_first(float *out, const float *in, const Patches *by, int64_t
 }
 
 /* `padded` has room for one image with its border of zeros. */
-INLINE void patches(float *out, const float *in, float *padded, const Patches *by) {
+INLINE void patches(float *out, const float *in, float *padded, const Patches *by, int64_t records) {
     const int64_t tall = by->size[0] + 2 * by->padding[0], wide = by->size[1] + 2 * by->padding[1];
     const int64_t border = by->padding[0] || by->padding[1], numbers = by->channels * tall * wide;
     const int64_t each = by->channels * by->kernel[0] * by->kernel[1] * by->places[0] * by->places[1];
     if (border) memset(padded, 0, (size_t)numbers * sizeof *padded);
-    for (int64_t n = 0; n < by->records; n++, out += each) {
+    for (int64_t n = 0; n < records; n++, out += each) {
         const float *image = in + n * by->channels * by->size[0] * by->size[1];
         if (border) {
             for (int64_t c = 0; c < by->channels; c++)
@@ -179,7 +181,9 @@ INLINE void tangent(float *restrict out, const float *restrict in, int64_t count
 
 #if defined(__x86_64__)
 #define WIDE __attribute__((target("avx2,fma"))) static
-WIDE void patches_avx2(float *out, const float *in, float *padded, const Patches *by) { patches(out, in, padded, by); }
+WIDE void patches_avx2(float *out, const float *in, float *padded, const Patches *by, int64_t records) {
+    patches(out, in, padded, by, records);
+}
 WIDE void average_avx2(float *out, const float *in, int64_t planes, int64_t height, int64_t width) {
     average(out, in, planes, height, width);
 }
@@ -199,26 +203,101 @@ WIDE void tangent_avx2(float *out, const float *in, int64_t count) { tangent(out
 #define ON(path, name, ...) name(__VA_ARGS__)
 #endif
 
-void scrimp_patches(int path, float *out, const float *in, float *padded, const Patches *by) {
-    ON(path, patches, out, in, padded, by);
+/* --- Pieces for threads --- */
+
+typedef struct {
+    int path;
+    float *out;
+    const float *in, *other; /* of maximum_back: g, and what g's places are the maxima of */
+    float *spare;            /* `room` numbers for each thread */
+    int64_t room, planes, height, width;
+    int64_t into, each; /* numbers of `out` for a plane; planes of a piece */
+    const Patches *by;
+} Planes;
+
+static void patches_piece(void *of, int64_t piece, int64_t slot) {
+    const Planes *w = of;
+    const int64_t first = piece * w->each, records = share_of(w->planes, w->each, piece);
+    ON(w->path, patches, w->out + first * w->into, w->in + first * w->height * w->width, w->spare + slot * w->room, w->by,
+       records);
 }
 
-void scrimp_average(int path, float *out, const float *in, int64_t planes, int64_t height, int64_t width) {
-    ON(path, average, out, in, planes, height, width);
+/* `padded` has room for one image for each thread. */
+void scrimp_patches(int path, const Team *team, float *out, const float *in, float *padded, const Patches *by) {
+    const int64_t tall = by->size[0] + 2 * by->padding[0], wide = by->size[1] + 2 * by->padding[1];
+    const int64_t into = by->channels * by->kernel[0] * by->kernel[1] * by->places[0] * by->places[1];
+    Planes work = {path, out, in, NULL, padded, by->channels * tall * wide, by->records, by->channels * by->size[0],
+                   by->size[1], into, rows_of_share(into), by};
+    on_threads(team, pieces_of(work.planes, work.each), patches_piece, &work);
 }
 
-void scrimp_average_back(int path, float *out, const float *g, int64_t planes, int64_t height, int64_t width) {
-    ON(path, average_back, out, g, planes, height, width);
+#define PLANES_OF_PIECE                                                                                                \
+    const Planes *w = of;                                                                                              \
+    const int64_t first = piece * w->each, planes = share_of(w->planes, w->each, piece), full = w->height * w->width;  \
+    float *out = w->out + first * w->into, *spare = w->spare + slot * w->room;                                         \
+    (void)spare
+
+static void average_piece(void *of, int64_t piece, int64_t slot) {
+    PLANES_OF_PIECE;
+    ON(w->path, average, out, w->in + first * full, planes, w->height, w->width);
 }
 
-void scrimp_maximum(int path, float *out, const float *in, float *spare, int64_t planes, int64_t height,
+static void average_back_piece(void *of, int64_t piece, int64_t slot) {
+    PLANES_OF_PIECE;
+    (void)full;
+    ON(w->path, average_back, out, w->in + first * (w->height / 2) * (w->width / 2), planes, w->height, w->width);
+}
+
+static void maximum_piece(void *of, int64_t piece, int64_t slot) {
+    PLANES_OF_PIECE;
+    ON(w->path, maximum, out, w->in + first * full, spare, planes, w->height, w->width);
+}
+
+static void maximum_back_piece(void *of, int64_t piece, int64_t slot) {
+    PLANES_OF_PIECE;
+    ON(w->path, maximum_back, out, w->in + first * (w->height - 1) * (w->width - 1), w->other + first * full, spare, planes,
+       w->height, w->width);
+}
+
+static void by_planes(const Team *team, Piece piece, Planes work) {
+    work.each = rows_of_share(work.height * work.width);
+    on_threads(team, pieces_of(work.planes, work.each), piece, &work);
+}
+
+void scrimp_average(int path, const Team *team, float *out, const float *in, int64_t planes, int64_t height,
                     int64_t width) {
-    ON(path, maximum, out, in, spare, planes, height, width);
+    const int64_t into = (height / 2) * (width / 2);
+    by_planes(team, average_piece, (Planes){path, out, in, NULL, NULL, 0, planes, height, width, into, 0, NULL});
 }
 
-void scrimp_maximum_back(int path, float *out, const float *g, const float *in, float *spare, int64_t planes,
-                         int64_t height, int64_t width) {
-    ON(path, maximum_back, out, g, in, spare, planes, height, width);
+void scrimp_average_back(int path, const Team *team, float *out, const float *g, int64_t planes, int64_t height,
+                         int64_t width) {
+    const int64_t into = height * width;
+    by_planes(team, average_back_piece, (Planes){path, out, g, NULL, NULL, 0, planes, height, width, into, 0, NULL});
 }
 
-void scrimp_tanh(int path, float *out, const float *in, int64_t count) { ON(path, tangent, out, in, count); }
+/* `spare` has room for two planes for each thread. */
+void scrimp_maximum(int path, const Team *team, float *out, const float *in, float *spare, int64_t planes,
+                    int64_t height, int64_t width) {
+    const int64_t into = (height - 1) * (width - 1), room = 2 * height * width;
+    by_planes(team, maximum_piece, (Planes){path, out, in, NULL, spare, room, planes, height, width, into, 0, NULL});
+}
+
+/* `spare` has room for four planes for each thread. */
+void scrimp_maximum_back(int path, const Team *team, float *out, const float *g, const float *in, float *spare,
+                         int64_t planes, int64_t height, int64_t width) {
+    const int64_t into = height * width;
+    by_planes(team, maximum_back_piece, (Planes){path, out, g, in, spare, 4 * into, planes, height, width, into, 0, NULL});
+}
+
+static void tanh_piece(void *of, int64_t piece, int64_t slot) {
+    const Planes *w = of;
+    const int64_t first = piece * SHARE, count = share_of(w->planes, SHARE, piece);
+    (void)slot;
+    ON(w->path, tangent, w->out + first, w->in + first, count);
+}
+
+void scrimp_tanh(int path, const Team *team, float *out, const float *in, int64_t count) {
+    Planes work = {path, out, in, NULL, NULL, 0, count, 1, 1, 1, SHARE, NULL};
+    on_threads(team, pieces_of(count, SHARE), tanh_piece, &work);
+}

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from worker.native.library import INSTALLED, Library
+from worker.native.threads import team
 
 POINTER, COUNT = ctypes.c_void_p, ctypes.c_int64
 Pair = tuple[int, ...]  # a height and a width
@@ -63,10 +64,10 @@ class Layers:
             (self._maximum, 3),
             (self._maximum_back, 4),
         ):
-            function.argtypes, function.restype = [ctypes.c_int, *[POINTER] * pointers, *shape], None
+            function.argtypes, function.restype = [ctypes.c_int, POINTER, *[POINTER] * pointers, *shape], None
         self._tanh = opened.scrimp_tanh
-        self._tanh.argtypes, self._tanh.restype = [ctypes.c_int, *[POINTER] * 2, COUNT], None
-        self._patches.argtypes, self._patches.restype = [ctypes.c_int, *[POINTER] * 4], None
+        self._tanh.argtypes, self._tanh.restype = [ctypes.c_int, POINTER, *[POINTER] * 2, COUNT], None
+        self._patches.argtypes, self._patches.restype = [ctypes.c_int, POINTER, *[POINTER] * 4], None
 
     @classmethod
     def installed(cls) -> Self | None:
@@ -84,10 +85,10 @@ class Layers:
             return None
         shape = (places[0] * places[1], seen) if kernel.by_places else (seen, places[0] * places[1])
         out = images.new_empty(records, *shape)
-        padded = images.new_empty(channels, size[0] + 2 * padding[0], size[1] + 2 * padding[1])
+        padded = images.new_empty(torch.get_num_threads(), channels, size[0] + 2 * padding[0], size[1] + 2 * padding[1])
         pairs = (*size, *kernel.size, *kernel.dilation, *padding, *kernel.stride, *places)
         numbers = (COUNT * 15)(records, channels, *pairs, kernel.by_places)
-        self._patches(self.path, out.data_ptr(), images.data_ptr(), padded.data_ptr(), numbers)
+        self._patches(self.path, team(), out.data_ptr(), images.data_ptr(), padded.data_ptr(), numbers)
         return out
 
     def average(self, x: Tensor) -> Tensor | None:
@@ -95,7 +96,7 @@ class Layers:
         if not _fit(x) or min(x.shape) < 1 or min(x.shape[2:]) < 2:
             return None
         out = x.new_empty(*x.shape[:2], x.shape[2] // 2, x.shape[3] // 2)
-        self._average(self.path, out.data_ptr(), x.data_ptr(), *_planes(x))
+        self._average(self.path, team(), out.data_ptr(), x.data_ptr(), *_planes(x))
         return out
 
     def average_back(self, g: Tensor, shape: torch.Size) -> Tensor | None:
@@ -103,7 +104,7 @@ class Layers:
         if not _fit(g):
             return None
         out = g.new_empty(shape)
-        self._average_back(self.path, out.data_ptr(), g.data_ptr(), *_planes(out))
+        self._average_back(self.path, team(), out.data_ptr(), g.data_ptr(), *_planes(out))
         return out
 
     def maximum(self, x: Tensor) -> Tensor | None:
@@ -111,16 +112,16 @@ class Layers:
         if not _fit(x) or min(x.shape) < 1 or min(x.shape[2:]) < 2:
             return None
         out = x.new_empty(*x.shape[:2], x.shape[2] - 1, x.shape[3] - 1)
-        spare = x.new_empty(2, *x.shape[2:])
-        self._maximum(self.path, out.data_ptr(), x.data_ptr(), spare.data_ptr(), *_planes(x))
+        spare = x.new_empty(torch.get_num_threads(), 2, *x.shape[2:])
+        self._maximum(self.path, team(), out.data_ptr(), x.data_ptr(), spare.data_ptr(), *_planes(x))
         return out
 
     def maximum_back(self, g: Tensor, x: Tensor) -> Tensor | None:
         """The gradient at x, from that at the maxima."""
         if not (_fit(g) and _fit(x)):
             return None
-        out, spare = torch.empty_like(x), x.new_empty(4, *x.shape[2:])
-        self._maximum_back(self.path, out.data_ptr(), g.data_ptr(), x.data_ptr(), spare.data_ptr(), *_planes(x))
+        out, spare = torch.empty_like(x), x.new_empty(torch.get_num_threads(), 4, *x.shape[2:])
+        self._maximum_back(self.path, team(), out.data_ptr(), g.data_ptr(), x.data_ptr(), spare.data_ptr(), *_planes(x))
         return out
 
     def tanh(self, x: Tensor) -> Tensor | None:
@@ -128,7 +129,7 @@ class Layers:
         if not _plain(x):
             return None
         out = torch.empty_like(x)
-        self._tanh(self.path, out.data_ptr(), x.data_ptr(), x.numel())
+        self._tanh(self.path, team(), out.data_ptr(), x.data_ptr(), x.numel())
         return out
 
 

@@ -8,13 +8,15 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "threads.h"
+
 #if defined(__FAST_MATH__) || FLT_EVAL_METHOD != 0
 #error "the bits are of IEEE arithmetic: no -ffast-math, no x87"
 #endif
 
 #define INLINE static inline __attribute__((always_inline))
 #define ROWS 64     /* rows whose residuals are in the first cache together */
-#define NUMBERS 512 /* of a group's sum, likewise */
+#define NUMBERS 512 /* of a group's sum, likewise: a piece of work */
 #define ROUNDING 0x1p-52
 
 enum { PLAIN = 0, AVX2 = 1 };
@@ -88,14 +90,11 @@ SCATTER(wide, int32_t, double)
 
 /* --- Groups --- */
 
-/* out[j] = sum of in[g][j] over the groups, in their order. */
-INLINE void add_groups(double *out, const float *in, int64_t groups, int64_t count) {
-    for (int64_t start = 0; start < count; start += NUMBERS) {
-        const int64_t end = count - start < NUMBERS ? count : start + NUMBERS;
-        for (int64_t j = start; j < end; j++) out[j] = 0.0;
-        for (int64_t g = 0; g < groups; g++)
-            for (int64_t j = start; j < end; j++) out[j] += (double)in[g * count + j];
-    }
+/* out[j] = sum of in[g][j] over the groups, in their order, for some numbers of groups that are `apart`. */
+INLINE void add_groups(double *out, const float *in, int64_t groups, int64_t apart, int64_t count) {
+    for (int64_t j = 0; j < count; j++) out[j] = 0.0;
+    for (int64_t g = 0; g < groups; g++)
+        for (int64_t j = 0; j < count; j++) out[j] += (double)in[g * apart + j];
 }
 
 /* --- Residuals --- */
@@ -249,8 +248,8 @@ PRODUCT_PATH(wide, int32_t, double)
 PRODUCT_PATH(even, uint16_t, float)
 SCATTER_PATH(narrow, uint16_t, float)
 SCATTER_PATH(wide, int32_t, double)
-WIDE void add_groups_avx2(double *out, const float *in, int64_t groups, int64_t count) {
-    add_groups(out, in, groups, count);
+WIDE void add_groups_avx2(double *out, const float *in, int64_t groups, int64_t apart, int64_t count) {
+    add_groups(out, in, groups, apart, count);
 }
 WIDE int64_t clip_avx2(CLIP_ARGUMENTS) { return clip(CLIP_NAMES); }
 #define ON(path, name, ...) ((path) == AVX2 ? name##_avx2(__VA_ARGS__) : name(__VA_ARGS__))
@@ -272,8 +271,55 @@ PRODUCT_CALL(even, uint16_t, float)
 SCATTER_CALL(narrow, uint16_t, float)
 SCATTER_CALL(wide, int32_t, double)
 
-void scrimp_add_groups(int path, double *out, const float *in, int64_t groups, int64_t count) {
-    ON(path, add_groups, out, in, groups, count);
+typedef struct {
+    int path;
+    double *out;
+    const float *in;
+    int64_t groups, count;
+} Groups;
+
+/* Some numbers of every group. */
+static void groups_piece(void *of, int64_t piece, int64_t slot) {
+    const Groups *w = of;
+    const int64_t first = piece * NUMBERS, count = share_of(w->count, NUMBERS, piece);
+    (void)slot;
+    ON(w->path, add_groups, w->out + first, w->in + first, w->groups, w->count, count);
 }
 
-int64_t scrimp_clip(int path, CLIP_ARGUMENTS) { return ON(path, clip, CLIP_NAMES); }
+void scrimp_add_groups(int path, const Team *team, double *out, const float *in, int64_t groups, int64_t count) {
+    Groups work = {path, out, in, groups, count};
+    on_threads(groups * count < 2 * SHARE ? &ALONE : team, pieces_of(count, NUMBERS), groups_piece, &work);
+}
+
+typedef struct {
+    int path;
+    double *out, *norms;
+    const Outputs *in;
+    const int64_t *classes;
+    const double *targets, *lengths;
+    const uint8_t *present;
+    int64_t rows, outputs, each, found;
+    const Query *by;
+    double *scratch; /* ROWS * outputs for each thread */
+} Clipped;
+
+static void clip_piece(void *of, int64_t piece, int64_t slot) {
+    Clipped *w = of;
+    const int64_t first = piece * w->each, rows = share_of(w->rows, w->each, piece), outputs = w->outputs;
+    const int64_t size = w->in->narrow ? sizeof(float) : sizeof(double);
+    Outputs in = *w->in;
+    in.numbers = (const char *)in.numbers + first * in.by_row * size;
+    const int64_t found =
+        ON(w->path, clip, w->out + first * outputs, w->norms + first, &in, w->classes ? w->classes + first : NULL,
+           w->targets ? w->targets + first : NULL, w->lengths + first, w->present + first, rows, outputs, w->by,
+           w->scratch + slot * ROWS * outputs);
+    if (found) __atomic_fetch_or(&w->found, found, __ATOMIC_RELAXED);
+}
+
+/* `scratch` has room for ROWS * outputs numbers for each thread. */
+int64_t scrimp_clip(int path, const Team *team, CLIP_ARGUMENTS) {
+    const int64_t each = pieces_of(rows_of_share(4 * outputs), ROWS) * ROWS; /* a number takes as long as four others */
+    Clipped work = {path, out, norms, in, classes, targets, lengths, present, rows, outputs, each, 0, by, scratch};
+    on_threads(team, pieces_of(rows, each), clip_piece, &work);
+    return work.found;
+}

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from worker.native.library import INSTALLED, Library
+from worker.native.threads import team
 
 POINTER, COUNT, NUMBER = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 ROWS = 64  # as in linear.c
@@ -60,8 +61,8 @@ class LinearSteps:
             scatter = self._scatters[kind] = opened[f"scrimp_scatter_{kind}"]
             scatter.argtypes, scatter.restype = entries, None
         self._groups, self._clip = opened.scrimp_add_groups, opened.scrimp_clip
-        self._groups.argtypes, self._groups.restype = [ctypes.c_int, POINTER, POINTER, COUNT, COUNT], None
-        self._clip.argtypes = [ctypes.c_int, *[POINTER] * 7, COUNT, COUNT, POINTER, POINTER]
+        self._groups.argtypes, self._groups.restype = [ctypes.c_int, *[POINTER] * 3, COUNT, COUNT], None
+        self._clip.argtypes = [ctypes.c_int, *[POINTER] * 8, COUNT, COUNT, POINTER, POINTER]
         self._clip.restype = COUNT
 
     @classmethod
@@ -125,7 +126,7 @@ class LinearSteps:
         fit = groups.dtype == torch.float32 and out.dtype == torch.float64 and out.shape == groups.shape[1:]
         if not (fit and _here(groups) and _here(out)):
             return False
-        self._groups(self.path, out.data_ptr(), groups.data_ptr(), len(groups), out.numel())
+        self._groups(self.path, team(), out.data_ptr(), groups.data_ptr(), len(groups), out.numel())
         return True
 
     def clip(
@@ -165,11 +166,11 @@ class LinearSteps:
             return False
         where = _Outputs(outputs.data_ptr(), narrow, outputs.stride(1), outputs.stride(0))
         numbers = (NUMBER * len(astuple(query)))(*astuple(query))
-        scratch = torch.empty(ROWS * width, dtype=torch.float64)
+        scratch = torch.empty(ROWS * width * torch.get_num_threads(), dtype=torch.float64)
         known = (labels.data_ptr(), None) if classes else (None, labels.data_ptr())
         rows_and_sizes = (lengths.data_ptr(), present.data_ptr(), rows, width)
         pointers = (out.data_ptr(), norms.data_ptr(), ctypes.byref(where), *known)
-        if self._clip(self.path, *pointers, *rows_and_sizes, numbers, scratch.data_ptr()):
+        if self._clip(self.path, team(), *pointers, *rows_and_sizes, numbers, scratch.data_ptr()):
             raise IndexError("a label is none of the classes")
         return True
 

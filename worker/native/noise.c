@@ -18,6 +18,8 @@
 #include <cpuid.h>
 #endif
 
+#include "threads.h"
+
 #if defined(__FAST_MATH__) || FLT_EVAL_METHOD != 0
 #error "the error bounds need IEEE arithmetic: no -ffast-math, no x87"
 #endif
@@ -32,6 +34,7 @@
 #define INLINE static inline __attribute__((always_inline))
 #define BLOCK 256 /* numbers whose Gaussians are made at once */
 #define GROUP 32  /* numbers that are looked through if one of them is in doubt */
+#define PARTS 64  /* of a call, at most: for other threads */
 
 enum { PLAIN = 0, AVX2 = 1, AVX512 = 2 };
 
@@ -328,15 +331,49 @@ int scrimp_path(void) {
 
 const char *scrimp_digest(void) { return SCRIMP_DIGEST; }
 
-/* Writes R / divisor; `out` may be `sums` or `words` itself. Writes S where tiers 1 and 2 are in doubt, and these
- * positions into `undecided`, which has room for `count`. Returns their number, or -1 if there is no such path; the
- * caller has asked scrimp_path what this CPU has. */
-int64_t scrimp_release(int path, const int64_t *words, const double *sums, double *out, int64_t count, double std,
-                       double grid, double divisor, int64_t *undecided) {
-    if (path == PLAIN) return release(PLAIN, words, sums, out, count, std, grid, divisor, undecided);
+typedef struct {
+    int path;
+    const int64_t *words;
+    const double *sums;
+    double *out;
+    int64_t count, each;
+    double std, grid, divisor;
+    int64_t *undecided, left[PARTS];
+} Release;
+
+static void release_piece(void *of, int64_t piece, int64_t slot) {
+    Release *w = of;
+    const int64_t first = piece * w->each, count = share_of(w->count, w->each, piece);
+    const int64_t *words = w->words + first;
+    const double *sums = w->sums + first;
+    double *out = w->out + first;
+    int64_t *undecided = w->undecided + first;
+    (void)slot;
 #if defined(__x86_64__)
-    if (path == AVX2) return release_avx2(words, sums, out, count, std, grid, divisor, undecided);
-    if (path == AVX512) return release_avx512(words, sums, out, count, std, grid, divisor, undecided);
+    if (w->path == AVX2)
+        w->left[piece] = release_avx2(words, sums, out, count, w->std, w->grid, w->divisor, undecided);
+    else if (w->path == AVX512)
+        w->left[piece] = release_avx512(words, sums, out, count, w->std, w->grid, w->divisor, undecided);
+    else
 #endif
-    return -1;
+        w->left[piece] = release(PLAIN, words, sums, out, count, w->std, w->grid, w->divisor, undecided);
+}
+
+/* Writes R / divisor; `out` may be `sums` or `words` itself. Writes S where tiers 1 and 2 are in doubt, and these
+ * positions into `undecided`, which has room for `count`, ascending. Returns their number, or -1 if there is no such
+ * path; the caller has asked scrimp_path what this CPU has. */
+int64_t scrimp_release(int path, const Team *team, const int64_t *words, const double *sums, double *out, int64_t count,
+                       double std, double grid, double divisor, int64_t *undecided) {
+    const int64_t fair = pieces_of(pieces_of(count, PARTS), BLOCK) * BLOCK, each = fair < SHARE / 4 ? SHARE / 4 : fair;
+    Release work = {path, words, sums, out, count, each, std, grid, divisor, undecided, {0}};
+    int64_t left = 0;
+#if defined(__x86_64__)
+    if (path != PLAIN && path != AVX2 && path != AVX512) return -1;
+#else
+    if (path != PLAIN) return -1;
+#endif
+    on_threads(team, pieces_of(count, each), release_piece, &work);
+    for (int64_t piece = 0; piece < pieces_of(count, each); piece++)
+        for (int64_t i = 0; i < work.left[piece]; i++) undecided[left++] = undecided[piece * each + i] + piece * each;
+    return left;
 }

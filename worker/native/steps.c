@@ -1,11 +1,15 @@
 /* Parts of a step, in one pass over the numbers instead of several: widening, lengths, totals, Adam's update.
  *
  * Each function computes the bits of the torch operations that it replaces (worker/native/steps.py): IEEE operations in
- * the same order, each rounded once, without contraction. No path through it depends on a number.
+ * the same order, each rounded once, without contraction. No path through it depends on a number. Pieces of rows, of
+ * numbers or of columns go to the threads of a team: none shares a sum with another, but for totals, which are integers.
  */
 #include <float.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
+
+#include "threads.h"
 
 #if defined(__FAST_MATH__) || FLT_EVAL_METHOD != 0
 #error "the bits are of IEEE arithmetic: no -ffast-math, no x87"
@@ -16,7 +20,8 @@
 #define LARGEST 0x1p51
 #define BLOCK 1024
 #define LANES 32  /* sums of a row's squares, side by side */
-#define TILE 2048 /* numbers of a group's sum: in the first cache */
+#define TILE 1024 /* numbers of a group's sum: in the first cache */
+#define LEAST_PRODUCT (1 << 20) /* multiplications: for fewer no other thread is woken */
 
 enum { PLAIN = 0, AVX2 = 1, AVX512 = 2 };
 
@@ -118,33 +123,31 @@ INLINE float masked(float factor, uint32_t mask, float number) {
     return product;
 }
 
-/* totals += nearest(sum * inverse) for each group's sum of factor * row in float, row by row. 0: see add_on_grid. */
+/* totals += nearest(sum * inverse) for each group's sum of factor * row in float, row by row, for `count` columns of rows
+ * that are `width` apart. 0: see add_on_grid. */
 INLINE int64_t add_formed(int64_t *totals, const float *in, const float *factors, int64_t rows, int64_t group,
-                          int64_t width, double inverse) {
+                          int64_t width, int64_t count, double inverse) {
     int64_t found = 0;
-    for (int64_t start = 0; start < width; start += TILE) {
-        const int64_t count = width - start < TILE ? width - start : TILE;
-        for (int64_t first = 0; first < rows; first += group) {
-            const int64_t end = rows - first < group ? rows : first + group;
-            float sum[TILE];
-            int64_t i = first;
-            memset(sum, 0, sizeof(float) * (size_t)count);
-            for (; i + 4 <= end; i += 4) {
-                const float *a = in + i * width + start, *b = a + width, *c = b + width, *d = c + width;
-                const float *f = factors + i;
-                const uint32_t m[4] = {-(uint32_t)(f[0] != 0), -(uint32_t)(f[1] != 0), -(uint32_t)(f[2] != 0),
-                                       -(uint32_t)(f[3] != 0)};
-                for (int64_t j = 0; j < count; j++)
-                    sum[j] = (((sum[j] + masked(f[0], m[0], a[j])) + masked(f[1], m[1], b[j])) +
-                              masked(f[2], m[2], c[j])) + masked(f[3], m[3], d[j]);
-            }
-            for (; i < end; i++) {
-                const float *a = in + i * width + start, f = factors[i];
-                const uint32_t m = -(uint32_t)(f != 0);
-                for (int64_t j = 0; j < count; j++) sum[j] += masked(f, m, a[j]);
-            }
-            found |= add_narrow_on_grid(totals + start, sum, count, inverse);
+    for (int64_t first = 0; first < rows; first += group) {
+        const int64_t end = rows - first < group ? rows : first + group;
+        float sum[TILE];
+        int64_t i = first;
+        memset(sum, 0, sizeof(float) * (size_t)count);
+        for (; i + 4 <= end; i += 4) {
+            const float *a = in + i * width, *b = a + width, *c = b + width, *d = c + width;
+            const float *f = factors + i;
+            const uint32_t m[4] = {-(uint32_t)(f[0] != 0), -(uint32_t)(f[1] != 0), -(uint32_t)(f[2] != 0),
+                                   -(uint32_t)(f[3] != 0)};
+            for (int64_t j = 0; j < count; j++)
+                sum[j] = (((sum[j] + masked(f[0], m[0], a[j])) + masked(f[1], m[1], b[j])) + masked(f[2], m[2], c[j])) +
+                         masked(f[3], m[3], d[j]);
         }
+        for (; i < end; i++) {
+            const float *a = in + i * width, f = factors[i];
+            const uint32_t m = -(uint32_t)(f != 0);
+            for (int64_t j = 0; j < count; j++) sum[j] += masked(f, m, a[j]);
+        }
+        found |= add_narrow_on_grid(totals, sum, count, inverse);
     }
     return found;
 }
@@ -213,59 +216,238 @@ WIDE void squares_of_rows_avx2(double *out, const int64_t *places, const int64_t
     squares_of_rows(out, places, ids, values, records, rows, width);
 }
 WIDE int64_t add_formed_avx2(int64_t *totals, const float *in, const float *factors, int64_t rows, int64_t group,
-                             int64_t width, double inverse) {
-    return add_formed(totals, in, factors, rows, group, width, inverse);
+                             int64_t width, int64_t count, double inverse) {
+    return add_formed(totals, in, factors, rows, group, width, count, inverse);
 }
 #define ON(path, name, ...) ((path) != PLAIN ? name##_avx2(__VA_ARGS__) : name(__VA_ARGS__))
 #else
 #define ON(path, name, ...) name(__VA_ARGS__)
 #endif
 
-void scrimp_widen(int path, double *out, const float *in, const double *factors, int64_t rows, int64_t width) {
-    ON(path, widen, out, in, factors, rows, width);
+/* --- Pieces for threads --- */
+
+typedef struct {
+    int path;
+    void *out;
+    const float *in;
+    const double *factors;
+    int64_t rows, width, each;
+} Rows;
+
+#define ROWS_OF_PIECE                                                                                                  \
+    const Rows *w = of;                                                                                                \
+    const int64_t first = piece * w->each, rows = share_of(w->rows, w->each, piece);                                   \
+    const float *in = w->in + first * w->width;                                                                        \
+    (void)slot
+
+static void widen_piece(void *of, int64_t piece, int64_t slot) {
+    ROWS_OF_PIECE;
+    ON(w->path, widen, (double *)w->out + first * w->width, in, w->factors ? w->factors + first : NULL, rows, w->width);
 }
 
-int64_t scrimp_add_on_grid(int path, int64_t *totals, const double *sums, int64_t count, double inverse) {
-    return ON(path, add_on_grid, totals, sums, count, inverse);
+static void narrow_piece(void *of, int64_t piece, int64_t slot) {
+    ROWS_OF_PIECE;
+    ON(w->path, narrow, (float *)w->out + first * w->width, in, w->factors + first, rows, w->width);
 }
 
-int64_t scrimp_add_narrow_on_grid(int path, int64_t *totals, const float *sums, int64_t count, double inverse) {
-    return ON(path, add_narrow_on_grid, totals, sums, count, inverse);
+static void squares_piece(void *of, int64_t piece, int64_t slot) {
+    ROWS_OF_PIECE;
+    ON(w->path, squares, (double *)w->out + first, in, rows, w->width);
 }
 
-void scrimp_squares(int path, double *out, const float *in, int64_t rows, int64_t width) {
-    ON(path, squares, out, in, rows, width);
+static void by_rows(const Team *team, Piece piece, Rows work) {
+    work.each = rows_of_share(work.width);
+    on_threads(team, pieces_of(work.rows, work.each), piece, &work);
 }
 
-void scrimp_squares_of_rows(int path, double *out, const int64_t *places, const int64_t *ids, const float *values,
-                            int64_t records, int64_t rows, int64_t width) {
-    ON(path, squares_of_rows, out, places, ids, values, records, rows, width);
+void scrimp_widen(int path, const Team *team, double *out, const float *in, const double *factors, int64_t rows,
+                  int64_t width) {
+    by_rows(team, widen_piece, (Rows){path, out, in, factors, rows, width, 0});
 }
 
-int64_t scrimp_add_formed(int path, int64_t *totals, const float *in, const float *factors, int64_t rows, int64_t group,
-                          int64_t width, double inverse) {
-    return ON(path, add_formed, totals, in, factors, rows, group, width, inverse);
+void scrimp_narrow(int path, const Team *team, float *out, const float *in, const double *factors, int64_t rows,
+                   int64_t width) {
+    by_rows(team, narrow_piece, (Rows){path, out, in, factors, rows, width, 0});
 }
 
-void scrimp_adam(int path, const double *gradient, double *theta, double *m, double *v, int64_t count, const Adam *by) {
-    ON(path, adam, gradient, theta, m, v, count, by);
+void scrimp_squares(int path, const Team *team, double *out, const float *in, int64_t rows, int64_t width) {
+    by_rows(team, squares_piece, (Rows){path, out, in, NULL, rows, width, 0});
 }
 
-void scrimp_narrow(int path, float *out, const float *in, const double *factors, int64_t rows, int64_t width) {
-    ON(path, narrow, out, in, factors, rows, width);
+typedef struct {
+    int path;
+    double *out;
+    const int64_t *places, *ids;
+    const float *values;
+    int64_t records, rows, width, each;
+} Records;
+
+static void squares_of_rows_piece(void *of, int64_t piece, int64_t slot) {
+    const Records *w = of;
+    const int64_t first = piece * w->each, at = first * w->rows, records = share_of(w->records, w->each, piece);
+    (void)slot;
+    ON(w->path, squares_of_rows, w->out + first, w->places + at, w->ids + at, w->values + at * w->width, records, w->rows,
+       w->width);
+}
+
+void scrimp_squares_of_rows(int path, const Team *team, double *out, const int64_t *places, const int64_t *ids,
+                            const float *values, int64_t records, int64_t rows, int64_t width) {
+    Records work = {path, out, places, ids, values, records, rows, width, rows_of_share(rows * width)};
+    on_threads(team, pieces_of(records, work.each), squares_of_rows_piece, &work);
+}
+
+typedef struct {
+    int path, narrow;
+    int64_t *totals;
+    const void *sums;
+    int64_t count, broken;
+    double inverse;
+} Sums;
+
+static void on_grid_piece(void *of, int64_t piece, int64_t slot) {
+    Sums *w = of;
+    const int64_t first = piece * SHARE, count = share_of(w->count, SHARE, piece);
+    int64_t *totals = w->totals + first;
+    const float *narrow = (const float *)w->sums + first;
+    const double *wide = (const double *)w->sums + first;
+    const int64_t broken = w->narrow ? ON(w->path, add_narrow_on_grid, totals, narrow, count, w->inverse)
+                                     : ON(w->path, add_on_grid, totals, wide, count, w->inverse);
+    (void)slot;
+    if (broken) __atomic_fetch_or(&w->broken, broken, __ATOMIC_RELAXED);
+}
+
+int64_t scrimp_add_on_grid(int path, const Team *team, int64_t *totals, const double *sums, int64_t count,
+                           double inverse) {
+    Sums work = {path, 0, totals, sums, count, 0, inverse};
+    on_threads(team, pieces_of(count, SHARE), on_grid_piece, &work);
+    return work.broken;
+}
+
+int64_t scrimp_add_narrow_on_grid(int path, const Team *team, int64_t *totals, const float *sums, int64_t count,
+                                  double inverse) {
+    Sums work = {path, 1, totals, sums, count, 0, inverse};
+    on_threads(team, pieces_of(count, SHARE), on_grid_piece, &work);
+    return work.broken;
+}
+
+typedef struct {
+    int path;
+    int64_t *totals;
+    const float *in, *factors;
+    int64_t rows, group, width, broken;
+    double inverse;
+} Formed;
+
+static void formed_piece(void *of, int64_t piece, int64_t slot) {
+    Formed *w = of;
+    const int64_t first = piece * TILE, count = share_of(w->width, TILE, piece);
+    const int64_t broken = ON(w->path, add_formed, w->totals + first, w->in + first, w->factors, w->rows, w->group,
+                              w->width, count, w->inverse);
+    (void)slot;
+    if (broken) __atomic_fetch_or(&w->broken, broken, __ATOMIC_RELAXED);
+}
+
+int64_t scrimp_add_formed(int path, const Team *team, int64_t *totals, const float *in, const float *factors,
+                          int64_t rows, int64_t group, int64_t width, double inverse) {
+    Formed work = {path, totals, in, factors, rows, group, width, 0, inverse};
+    on_threads(rows * width < 2 * SHARE ? &ALONE : team, pieces_of(width, TILE), formed_piece, &work);
+    return work.broken;
+}
+
+/* sgemm of torch's own library: column by column, as Fortran has it. */
+typedef void (*Sgemm)(const char *, const char *, const int *, const int *, const int *, const float *, const float *,
+                      const int *, const float *, const int *, const float *, float *, const int *);
+
+typedef struct {
+    int path;
+    Sgemm sgemm;
+    int64_t *totals;
+    const float *left, *right;
+    float *parts; /* one for each thread */
+    int64_t rows, p, q, group, each, broken;
+    double inverse;
+} Products;
+
+/* Some rows of the parameter: their products of all groups, one after the other. */
+static void products_piece(void *of, int64_t piece, int64_t slot) {
+    Products *w = of;
+    const int64_t first = piece * w->each;
+    const int width = (int)w->q, apart = (int)w->p, height = (int)share_of(w->p, w->each, piece);
+    const float one = 1.0f, zero = 0.0f;
+    float *part = w->parts + slot * w->each * w->q;
+    int64_t broken = 0;
+    for (int64_t at = 0; at < w->rows; at += w->group) {
+        const int records = (int)(w->rows - at < w->group ? w->rows - at : w->group);
+        w->sgemm("N", "T", &width, &height, &records, &one, w->right + at * w->q, &width, w->left + at * w->p + first,
+                 &apart, &zero, part, &width);
+        broken |= ON(w->path, add_narrow_on_grid, w->totals + first * w->q, part, (int64_t)height * width, w->inverse);
+    }
+    if (broken) __atomic_fetch_or(&w->broken, broken, __ATOMIC_RELAXED);
+}
+
+/* totals (p, q) += nearest(inverse * sum) for each group's sum of left_i x right_i, for left (rows, p) and right (rows,
+ * q), in products of `each` rows of the totals. 0: see add_on_grid; -1: there is no memory. */
+int64_t scrimp_add_products(int path, const Team *team, Sgemm sgemm, int64_t *totals, const float *left,
+                            const float *right, int64_t rows, int64_t p, int64_t q, int64_t group, int64_t each,
+                            double inverse) {
+    const int64_t pieces = pieces_of(p, each), slots = pieces < team->threads ? pieces : team->threads;
+    Products work = {path, sgemm, totals, left, right, NULL, rows, p, q, group, each < p ? each : p, 0, inverse};
+    work.parts = malloc((size_t)(slots * work.each * q) * sizeof(float));
+    if (!work.parts) return -1;
+    on_threads(rows * p * q < LEAST_PRODUCT ? &ALONE : team, pieces, products_piece, &work);
+    free(work.parts);
+    return work.broken;
+}
+
+typedef struct {
+    int path;
+    const double *gradient;
+    double *theta, *m, *v;
+    int64_t count;
+    const Adam *by;
+    double shrink, rate;
+} Update;
+
+#define NUMBERS_OF_PIECE                                                                                               \
+    const Update *w = of;                                                                                              \
+    const int64_t first = piece * SHARE, count = share_of(w->count, SHARE, piece);                                     \
+    (void)slot
+
+static void adam_piece(void *of, int64_t piece, int64_t slot) {
+    NUMBERS_OF_PIECE;
+    ON(w->path, adam, w->gradient + first, w->theta + first, w->m + first, w->v + first, count, w->by);
+}
+
+void scrimp_adam(int path, const Team *team, const double *gradient, double *theta, double *m, double *v, int64_t count,
+                 const Adam *by) {
+    Update work = {path, gradient, theta, m, v, count, by, 0.0, 0.0};
+    on_threads(team, pieces_of(count, SHARE), adam_piece, &work);
+}
+
+static void descend_piece(void *of, int64_t piece, int64_t slot) {
+    NUMBERS_OF_PIECE;
+    ON(w->path, descend, w->theta + first, w->gradient + first, count, w->shrink, w->rate);
+}
+
+void scrimp_descend(int path, const Team *team, double *theta, const double *direction, int64_t count, double shrink,
+                    double rate) {
+    Update work = {path, direction, theta, NULL, NULL, count, NULL, shrink, rate};
+    on_threads(team, pieces_of(count, SHARE), descend_piece, &work);
 }
 
 /* AVX2 converts no 64-bit integers. */
-void scrimp_from_grid(int path, double *out, int64_t count, double unit) {
+static void from_grid_piece(void *of, int64_t piece, int64_t slot) {
+    NUMBERS_OF_PIECE;
 #if defined(__x86_64__)
-    if (path == AVX512) {
-        from_grid_avx512(out, count, unit);
+    if (w->path == AVX512) {
+        from_grid_avx512(w->theta + first, count, w->rate);
         return;
     }
 #endif
-    from_grid(out, count, unit);
+    from_grid(w->theta + first, count, w->rate);
 }
 
-void scrimp_descend(int path, double *theta, const double *direction, int64_t count, double shrink, double rate) {
-    ON(path, descend, theta, direction, count, shrink, rate);
+void scrimp_from_grid(int path, const Team *team, double *out, int64_t count, double unit) {
+    Update work = {path, NULL, out, NULL, NULL, count, NULL, 0.0, unit};
+    on_threads(team, pieces_of(count, SHARE), from_grid_piece, &work);
 }

@@ -15,8 +15,10 @@ import torch
 from torch import Tensor
 
 from worker.native.library import INSTALLED, Library
+from worker.native.threads import of_torch, team
 
 POINTER, COUNT, NUMBER = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
+MOST = 2**31  # a product's sizes are 32-bit integers
 
 
 @dataclass(frozen=True)
@@ -50,27 +52,33 @@ class Steps:
         self.path, opened = library.number, library.opened
         self._widen, self._add, self._adam = opened.scrimp_widen, opened.scrimp_add_on_grid, opened.scrimp_adam
         self._add_narrow = opened.scrimp_add_narrow_on_grid
-        self._widen.argtypes, self._widen.restype = [ctypes.c_int, *[POINTER] * 3, COUNT, COUNT], None
+        self._widen.argtypes, self._widen.restype = [ctypes.c_int, POINTER, *[POINTER] * 3, COUNT, COUNT], None
         for each in (self._add, self._add_narrow):
-            each.argtypes, each.restype = [ctypes.c_int, POINTER, POINTER, COUNT, NUMBER], COUNT
+            each.argtypes, each.restype = [ctypes.c_int, POINTER, POINTER, POINTER, COUNT, NUMBER], COUNT
         self._narrow, self._from_grid, self._descend = (
             opened.scrimp_narrow,
             opened.scrimp_from_grid,
             opened.scrimp_descend,
         )
         self._narrow.argtypes, self._narrow.restype = self._widen.argtypes, None
-        self._from_grid.argtypes, self._from_grid.restype = [ctypes.c_int, POINTER, COUNT, NUMBER], None
-        self._descend.argtypes, self._descend.restype = [ctypes.c_int, POINTER, POINTER, COUNT, NUMBER, NUMBER], None
-        self._squares, self._add_formed = opened.scrimp_squares, opened.scrimp_add_formed
-        self._squares.argtypes, self._squares.restype = [ctypes.c_int, *[POINTER] * 2, COUNT, COUNT], None
-        self._squares_of_rows = opened.scrimp_squares_of_rows
-        self._squares_of_rows.argtypes, self._squares_of_rows.restype = (
-            [ctypes.c_int, *[POINTER] * 4, *[COUNT] * 3],
+        self._from_grid.argtypes, self._from_grid.restype = [ctypes.c_int, POINTER, POINTER, COUNT, NUMBER], None
+        self._descend.argtypes, self._descend.restype = (
+            [ctypes.c_int, POINTER, POINTER, POINTER, COUNT, NUMBER, NUMBER],
             None,
         )
-        self._add_formed.argtypes = [ctypes.c_int, *[POINTER] * 3, *[COUNT] * 3, NUMBER]
+        self._squares, self._add_formed = opened.scrimp_squares, opened.scrimp_add_formed
+        self._squares.argtypes, self._squares.restype = [ctypes.c_int, POINTER, *[POINTER] * 2, COUNT, COUNT], None
+        self._squares_of_rows = opened.scrimp_squares_of_rows
+        self._squares_of_rows.argtypes, self._squares_of_rows.restype = (
+            [ctypes.c_int, POINTER, *[POINTER] * 4, *[COUNT] * 3],
+            None,
+        )
+        self._add_formed.argtypes = [ctypes.c_int, POINTER, *[POINTER] * 3, *[COUNT] * 3, NUMBER]
         self._add_formed.restype = COUNT
-        self._adam.argtypes, self._adam.restype = [ctypes.c_int, *[POINTER] * 4, COUNT, POINTER], None
+        self._products, self._sgemm = opened.scrimp_add_products, of_torch("sgemm_")
+        self._products.argtypes = [ctypes.c_int, *[POINTER] * 5, *[COUNT] * 5, NUMBER]
+        self._products.restype = COUNT
+        self._adam.argtypes, self._adam.restype = [ctypes.c_int, POINTER, *[POINTER] * 4, COUNT, POINTER], None
 
     @classmethod
     def installed(cls) -> Self | None:
@@ -98,7 +106,7 @@ class Steps:
         if not (fit and rows and _flat(numbers, torch.float32) and _flat(out, dtype)):
             return False
         by = None if factors is None else factors.data_ptr()
-        work(self.path, out.data_ptr(), numbers.data_ptr(), by, rows, numbers.numel() // rows)
+        work(self.path, team(), out.data_ptr(), numbers.data_ptr(), by, rows, numbers.numel() // rows)
         return True
 
     def add_on_grid(self, totals: Tensor, sums: Tensor, inverse: float) -> bool | None:
@@ -115,21 +123,21 @@ class Steps:
         if not (_flat(totals, torch.int64) and (narrow or wide) and totals.shape == sums.shape):
             return None
         return not (self._add_narrow if narrow else self._add)(
-            self.path, totals.data_ptr(), sums.data_ptr(), len(sums), inverse
+            self.path, team(), totals.data_ptr(), sums.data_ptr(), len(sums), inverse
         )
 
     def from_grid(self, totals: Tensor, unit: float) -> bool:
         """Overwrites int64 (n,) by the float64 `totals · unit`."""
         if not _flat(totals, torch.int64):
             return False
-        self._from_grid(self.path, totals.data_ptr(), totals.numel(), unit)
+        self._from_grid(self.path, team(), totals.data_ptr(), totals.numel(), unit)
         return True
 
     def descend(self, theta: Tensor, direction: Tensor, shrink: float, rate: float) -> bool:
         """θ = shrink · θ − rate · direction, float64 (n,), in place."""
         if not (_flat(theta, torch.float64) and _flat(direction, torch.float64) and theta.shape == direction.shape):
             return False
-        self._descend(self.path, theta.data_ptr(), direction.data_ptr(), theta.numel(), shrink, rate)
+        self._descend(self.path, team(), theta.data_ptr(), direction.data_ptr(), theta.numel(), shrink, rate)
         return True
 
     def squares(self, out: Tensor, numbers: Tensor) -> bool:
@@ -137,7 +145,7 @@ class Steps:
         fit = _flat(out, torch.float64) and _flat(numbers, torch.float32) and out.shape == numbers.shape[:1]
         if not (fit and numbers.numel()):
             return False
-        self._squares(self.path, out.data_ptr(), numbers.data_ptr(), *numbers.shape)
+        self._squares(self.path, team(), out.data_ptr(), numbers.data_ptr(), *numbers.shape)
         return True
 
     def squares_of_rows(self, out: Tensor, places: Tensor, ids: Tensor, values: Tensor) -> bool:
@@ -154,7 +162,7 @@ class Steps:
         if not (fit and values.numel() and len(out) == len(ids)):
             return False
         tensors = (out, places, ids, values)
-        self._squares_of_rows(self.path, *(each.data_ptr() for each in tensors), *values.shape)
+        self._squares_of_rows(self.path, team(), *(each.data_ptr() for each in tensors), *values.shape)
         return True
 
     def add_formed(self, totals: Tensor, gradients: Tensor, factors: Tensor, group: int, inverse: float) -> bool | None:
@@ -175,8 +183,34 @@ class Steps:
             return None
         sizes = (len(factors), group, len(totals))
         return not self._add_formed(
-            self.path, totals.data_ptr(), gradients.data_ptr(), factors.data_ptr(), *sizes, inverse
+            self.path, team(), totals.data_ptr(), gradients.data_ptr(), factors.data_ptr(), *sizes, inverse
         )
+
+    def add_products(
+        self, totals: Tensor, left: Tensor, right: Tensor, group: int, each: int, inverse: float
+    ) -> bool | None:
+        """totals += Σ over groups of nearest(inverse · Σ_i left_i ⊗ right_i), in int64 from torch's float32 products.
+
+        Args:
+            totals: (p · q,).
+            left: float32 (n, p).
+            right: float32 (n, q).
+            group: the records of one product.
+            each: the rows of one product.
+            inverse: see add_on_grid.
+
+        Returns:
+            see add_on_grid.
+        """
+        fit = _flat(totals, torch.int64) and _flat(left, torch.float32) and _flat(right, torch.float32)
+        if not fit or self._sgemm is None or len(left) != len(right):
+            return None
+        p, q = left.shape[1], right.shape[1]
+        if p * q != len(totals) or max(len(left), p, q) >= MOST or min(p, q, group) < 1:
+            return None
+        tensors = (each.data_ptr() for each in (totals, left, right))
+        found = self._products(self.path, team(), self._sgemm, *tensors, len(left), p, q, group, each, inverse)
+        return None if found < 0 else not found
 
     def adam(self, gradient: Tensor, theta: Tensor, m: Tensor, v: Tensor, by: AdamStep) -> bool:
         """One update of θ, m and v, float64 (n,) each, in place."""
@@ -184,7 +218,7 @@ class Steps:
         if not all(_flat(each, torch.float64) and each.shape == gradient.shape for each in tensors):
             return False
         numbers = (NUMBER * len(astuple(by)))(*astuple(by))
-        self._adam(self.path, *(each.data_ptr() for each in tensors), len(gradient), numbers)
+        self._adam(self.path, team(), *(each.data_ptr() for each in tensors), len(gradient), numbers)
         return True
 
 

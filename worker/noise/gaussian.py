@@ -16,7 +16,7 @@ from worker.noise.ahead import StepNoise
 from worker.noise.correlated import correlated_mean
 from worker.noise.generator import TENSORS, GaussianGenerator
 from worker.noise.on_device import add_noise_flat
-from worker.noise.release import Address, noised_in_place, noised_means, takes_words
+from worker.noise.release import Address, noised_in_place, noised_means, over, takes_words
 from worker.noise.rounding import add_noise
 
 # Created only in this module. Functions of it and of public numbers are post-processing and cost nothing.
@@ -168,7 +168,8 @@ class GaussianRelease:
         first, sizes = spans[0].tensor, [span.count for span in spans]
         values = torch.cat([each.reshape(-1) for each in private_sum.values()])
         z = torch.cat(noise.take())
-        parts = add_noise_flat(values, z, std, self._generator.stream, step, first, sizes).div_(self._divisor)
+        parts = add_noise_flat(values, z, std, self._generator.stream, step, first, sizes)
+        parts.div_(over(self._divisor, parts.device))
         named = zip(private_sum.items(), parts.split(sizes), strict=True)
         return NoisedGradient({name: part.view_as(value) for (name, value), part in named})
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from app.errors import PrivacyError
 from worker.native.library import INSTALLED, Library
+from worker.native.threads import team
 
 
 class Native:
@@ -18,7 +19,7 @@ class Native:
     def __init__(self, library: Library) -> None:
         self._path, self._release = library.number, library.opened.scrimp_release
         pointer, number = ctypes.c_void_p, ctypes.c_double
-        self._release.argtypes = [ctypes.c_int, *[pointer] * 3, ctypes.c_int64, *[number] * 3, pointer]
+        self._release.argtypes = [ctypes.c_int, *[pointer] * 4, ctypes.c_int64, *[number] * 3, pointer]
         self._release.restype = ctypes.c_int64
 
     def release(
@@ -44,6 +45,7 @@ class Native:
         undecided = np.empty(len(words), dtype=np.int64)
         left = self._release(
             self._path,
+            team(),
             words.data_ptr(),
             sums.data_ptr(),
             out.data_ptr(),

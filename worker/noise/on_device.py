@@ -65,14 +65,9 @@ def _rounded(values: Tensor, z: Tensor, std: float, most: int) -> tuple[Tensor, 
     """R as float64 computes it; and [how many are doubtful, (position, S, R) of the first `most` of them]."""
     result, certain = _computed(values, z, std)
     doubtful = ~certain
-    place = torch.cumsum(doubtful, dim=0) - 1
-    # Every number that is not packed goes to one row that is thrown away.
-    target = torch.where(doubtful & (place < most), place, most)
-    rows = torch.zeros(3, most + 1, dtype=torch.float64, device=values.device)
-    at = torch.arange(len(values), device=values.device, dtype=torch.float64)
-    for row, numbers in zip(rows, (at, values, result), strict=True):
-        row.scatter_(0, target, numbers)
-    return result, torch.cat([doubtful.sum()[None].double(), rows[:, :most].T.flatten()])
+    at = torch.nonzero_static(doubtful, size=most, fill_value=0)[:, 0]  # of a fixed size: nothing waits, or is sorted
+    rows = torch.stack([at.double(), values[at], result[at]], dim=1)
+    return result, torch.cat([doubtful.sum()[None].double(), rows.flatten()])
 
 
 def _computed(values: Tensor, z: Tensor, std: float) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,8 @@ from worker.noise import native
 from worker.noise.generator import CHUNK, KeyedStream, checked_size, gaussians
 from worker.noise.rounding import add_noise, grid, settle_at
 
-PIECE = 4 * CHUNK  # numbers in one call of the library
+AT_ONCE = 2**20  # numbers in one call of the library, which puts them on torch's threads
+PIECE = 4 * CHUNK  # numbers whose words are made together where all do not fit in memory
 SHIFT = 11  # a word's upper 53 bits give the float64 Gaussian
 
 
@@ -63,8 +64,13 @@ def noised_mean(
     else:
         z = gaussians(noise >> SHIFT) if noise.dtype == torch.int64 else noise
         at = (address.stream, address.step, address.tensor, address.first)
-        torch.div(add_noise(flat, z, std, *at), divisor, out=target)
+        torch.div(add_noise(flat, z, std, *at), over(divisor, z.device), out=target)
     return target.view(private_sum.shape)
+
+
+def over(divisor: int, device: torch.device) -> Tensor:
+    """The divisor as a tensor there: CUDA multiplies by the reciprocal of a number that is on the host."""
+    return torch.full((), divisor, dtype=torch.float64, device=device)
 
 
 def noised_means(
@@ -122,8 +128,8 @@ def _compiled(
     if library is None:
         raise PrivacyError("there is no compiled noise step")
     ends = list(accumulate(sizes or [len(flat)]))
-    for start in range(0, len(flat), PIECE):
-        part = slice(start, start + PIECE)
+    for start in range(0, len(flat), AT_ONCE):
+        part = slice(start, start + AT_ONCE)
         target = out[part]
         for index in library.release(words[part], flat[part], target, std, grid(std), float(divisor)).tolist():
             which = bisect_right(ends, start + index)

@@ -157,6 +157,7 @@ OWN: Mapping[str, str] = {
     "clipping/totals.py: GridTotals._add": _ADDS,
     "clipping/totals.py: GridTotals._scaled": _ADDS,
     "clipping/totals.py: GridTotals.add_formed": _ADDS,
+    "clipping/totals.py: GridTotals.add_products": _ADDS,
     "data/entries.py: Entries._counted": f"{_ROW}; or {_ADDS}",
     "data/entries.py: Entries.product": _ROW,
     "data/entries.py: Entries.scaled": _ROW,
