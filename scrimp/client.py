@@ -23,7 +23,7 @@ from scrimp.blocks import Blocks
 from scrimp.budgets import Budgets
 from scrimp.charges import Charges
 from scrimp.errors import Conflict, NotFound, PredictionFailed, ScrimpError, WaitTimeout
-from scrimp.jobs import Jobs
+from scrimp.jobs import JobHandle, Jobs
 from scrimp.models import (
     CheckedDataset,
     Checkpoint,
@@ -306,6 +306,18 @@ class Client(Administration):
         """
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
         return Job.model_validate(self.json("POST", "/v1/jobs", json=document(spec), headers=headers))
+
+    def train(self, dataset: str, epsilon: float, **members: Any) -> JobHandle:
+        """Submits a job of which admission chooses all but the data set and ε; its quote's `resolved` says why.
+
+        Args:
+            epsilon: the whole cost on the training part.
+            members: of the JobSpec, where you want to choose: `model`, `length`, `evaluation` …
+
+        Raises:
+            BudgetRefused: it does not fit; nothing was charged.
+        """
+        return self.jobs.submit({"dataset": dataset, "privacy": {"target_epsilon": epsilon}, **members})
 
     def job(self, job_id: str) -> Job:
         """Shows one job."""

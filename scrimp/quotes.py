@@ -59,6 +59,14 @@ class Choice(Resource):
     because: str
 
 
+class Part(Resource):
+    """A part of a job that its request left out, what stands there, and why."""
+
+    name: str
+    value: str
+    because: str
+
+
 class Resolved(Resource):
     """What "auto" stands for, and why; None where the job names a number."""
 
@@ -66,13 +74,15 @@ class Resolved(Resource):
     because: str = ""
     steps: Choice | None = None
     max_grad_norm: Choice | None = None
+    parts: tuple[Part, ...] = ()
 
     @property
-    def told(self) -> list[tuple[str, float, str]]:
-        """Name, value and reason of each number."""
+    def told(self) -> list[tuple[str, str, str]]:
+        """Name, value and reason of each choice."""
         rate = None if self.learning_rate is None else Choice(value=self.learning_rate, because=self.because)
         numbers = {"steps": self.steps, "clipping norm": self.max_grad_norm, "learning rate": rate}
-        return [(name, number.value, number.because) for name, number in numbers.items() if number is not None]
+        chosen = [(name, f"{each.value:g}", each.because) for name, each in numbers.items() if each is not None]
+        return [(part.name, part.value, part.because) for part in self.parts] + chosen
 
 
 class Start(Resource):

@@ -121,14 +121,19 @@ def _default(schema: Schema, defs: dict[str, Schema]) -> str:
     return f"{name}({others})"
 
 
-def _member(name: str, schema: Schema, defs: dict[str, Schema]) -> str:
+def _member(name: str, schema: Schema, defs: dict[str, Schema], *, required: bool) -> str:
+    """A member. One that the service chooses if it is left out has a default that is never sent."""
+    if not required and "default" not in schema:
+        return f"    {name}: {_type(schema)} = Field(default_factory={_type(schema['oneOf'][0])})\n"
     default = f" = {_default(schema, defs)}" if "default" in schema else ""
     return f"    {name}: {_type(schema)}{default}\n"
 
 
 def _class(name: str, defs: dict[str, Schema]) -> str:
     schema = defs[name]
-    members = "".join(_member(member, each, defs) for member, each in schema.get("properties", {}).items())
+    required = schema.get("required", ())
+    properties = schema.get("properties", {})
+    members = "".join(_member(name_, each, defs, required=name_ in required) for name_, each in properties.items())
     said = schema["description"]
     end = "\n    " if "\n" in said else ""
     indented = said.replace("\n", "\n    ").replace("\n    \n", "\n\n")

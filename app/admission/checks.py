@@ -30,7 +30,7 @@ from app.errors import InvalidRequest
 from app.hpo.rates import Resolved
 from app.privacy import derive
 from app.privacy.mechanism import MIN_POISSON_BLOCK_STEPS
-from app.privacy.numerics import Numerics, numerics_of
+from app.privacy.numerics import Numerics, numerics_of, sizes_of
 from app.privacy.plans import PlanRequest
 from app.privacy.releases import READABLE, NoisyScore, ScoreNoise
 
@@ -103,7 +103,7 @@ def check(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None = None) 
     unfit = optimizers.refusal(spec, steps)
     if unfit is not None:
         raise InvalidRequest.at(*unfit)
-    numerics = numerics_of(spec, facts.sizes, facts.spec.features)
+    numerics = numerics_of(spec, sizes_of(spec, facts.sizes, facts.spec.features), facts.spec.features)
     asked, rate = derive.plan_request(spec, facts.public), spec.sampling.rate(records)
     return Checked(spec, facts, steps, batch, rate, asked, numerics, warnings)
 

@@ -36,6 +36,7 @@ from app.contracts.hpo import (
     Strategy,
 )
 from app.contracts.job_spec import Clipping, CnnModel, JobSpec, LinearModel, MlpModel, Model
+from app.contracts.optimizers import AdaDps, DpAdaGrad, DpAdam, DpAdamBc, DpRmsProp, DpSgd, ScaleThenPrivatize
 from app.contracts.sampling import Cyclic, Length
 from app.contracts.table import TableFeatures
 from app.errors import InvalidRequest
@@ -53,13 +54,19 @@ from app.hpo.rates import (
     rate_of,
     steps_of,
 )
-from app.hpo.tangents import tangent_length
+from app.hpo.tangents import CONV2, tangent_length
 from app.privacy import derive
 from app.privacy.gdp import epsilon_from_mu, mu_from_epsilon
 from app.privacy.prices import Price
 
 WHERE = "/optimizer/learning_rate"
+USUAL = "the usual number"
+UNMEASURED = (
+    "`auto` takes the nearest rule: no experiment tells a learning rate {}. Compare the score with that of a rate that "
+    "you name"
+)
 USUAL_STEPS, USUAL_NORM = 50, 1.0  # where no rule is known
+ADAPTIVE = DpAdamBc | DpRmsProp | DpAdaGrad | ScaleThenPrivatize | AdaDps
 NAMED = "`strategy: auto` runs no search here, and the job keeps the learning rate that it names."
 LEVELS = (0.15, 0.3)  # of the total's μ
 MANY = 3  # pilots of a level; more of them are cheaper ones, so that all together take no more
@@ -93,6 +100,7 @@ class Rule:
     is_sparse: bool
     spread: float | None = None
     unmeasured: tuple[str, ...] = ()
+    records_per_unit: int = 1
 
     def numbers(self, steps: int, sigma: float, max_grad_norm: float) -> PublicNumbers:
         """What the rule depends on."""
@@ -105,6 +113,7 @@ class Rule:
             outputs=self.outputs,
             is_sparse=self.is_sparse,
             spread=self.spread,
+            records_per_unit=self.records_per_unit,
         )
 
     def rate(self, steps: int, sigma: float, max_grad_norm: float) -> Choice:
@@ -112,7 +121,7 @@ class Rule:
         found = rate_of(self.optimizer, self.numbers(steps, sigma, max_grad_norm), self.constants)
         if not self.unmeasured:
             return found
-        because = f"{found.because}, without {' or '.join(self.unmeasured)}, which this job has"
+        because = f"{found.because}; not measured {' or '.join(self.unmeasured)}"
         return found.model_copy(update={"because": because})
 
 
@@ -125,12 +134,13 @@ def with_numbers(spec: JobSpec, facts: DatasetFacts) -> tuple[JobSpec, Resolved 
     auto_norm = spec.clipping is not None and spec.clipping.max_grad_norm == "auto"
     if not auto_steps and not auto_norm:
         return spec, None
-    rule = rule_of(spec, facts)
-    if not isinstance(spec.model, LinearModel):
-        rule = f"for a `{spec.model.kind}` model"
+    rule: Rule | str = f"for a `{spec.model.kind}` model"
+    if isinstance(spec.model, LinearModel):
+        measured = rule_of(spec, facts)
+        rule = measured if isinstance(measured, Rule) else nearest_rule(spec, facts, measured) or measured
     norm = steps = None
     if auto_norm and spec.clipping is not None:
-        norm = _usual(USUAL_NORM, rule) if isinstance(rule, str) else norm_of(rule.length, rule.outputs, rule.constants)
+        norm = _usual(USUAL_NORM, rule) if isinstance(rule, str) else _norm(rule)
         spec = spec.model_copy(update={"clipping": spec.clipping.model_copy(update={"max_grad_norm": norm.value})})
     if auto_steps:
         steps = _steps(rule, spec, facts)
@@ -139,7 +149,14 @@ def with_numbers(spec: JobSpec, facts: DatasetFacts) -> tuple[JobSpec, Resolved 
 
 
 def _usual(value: float, why: str) -> Choice:
-    return Choice(value=value, because=f"the usual number: no experiment tells one {why}")
+    return Choice(value=value, because=f"{USUAL}: no experiment tells one {why}")
+
+
+def _norm(rule: Rule) -> Choice:
+    """C: each of a user's k records is clipped to C/k."""
+    found = norm_of(rule.length, rule.outputs, rule.constants)
+    k = rule.records_per_unit
+    return found if k == 1 else Choice(value=k * found.value, because=f"{k} records of a user, each {found.because}")
 
 
 def _steps(rule: Rule | str, spec: JobSpec, facts: DatasetFacts) -> Choice:
@@ -147,9 +164,10 @@ def _steps(rule: Rule | str, spec: JobSpec, facts: DatasetFacts) -> Choice:
         return _usual(USUAL_STEPS, f"for `{spec.sampling.kind}` batches")
     if spec.privacy is not None and spec.privacy.target_epsilon is None:
         return _usual(USUAL_STEPS, "where each step costs ε, as with a `noise_multiplier`")
-    if isinstance(rule, str):
-        return _usual(USUAL_STEPS, rule)
-    _, mu = _total(spec, facts)
+    measured = rule_of(spec, facts)
+    if isinstance(rule, str) or not isinstance(spec.optimizer, Ruled):
+        return _usual(USUAL_STEPS, measured if isinstance(measured, str) else str(rule))
+    _, mu = total_of(spec, facts)
     norm = spec.clipping.norm if spec.clipping is not None else 1.0
     numbers = rule.numbers(steps=1, sigma=1.0, max_grad_norm=norm)
     return steps_of(rule.optimizer, numbers, math.inf if mu is None else mu, rule.constants)
@@ -169,9 +187,12 @@ def with_rate(checked: Checked, priced: Price, more: str | None = None, chosen: 
     if spec.optimizer.learning_rate != "auto":
         named = checked if more is None else replace(checked, warnings=(*checked.warnings, f"{NAMED} {more}"))
         return replace(named, resolved=chosen)
-    rule = rule_of(spec, checked.facts)
-    if isinstance(rule, str):
-        raise InvalidRequest.at(WHERE, f"no rule for `auto` is known {rule}: give a number (docs/choosing.md)")
+    measured = rule_of(spec, checked.facts)
+    rule = measured if isinstance(measured, Rule) else nearest_rule(spec, checked.facts, measured)
+    if rule is None:
+        raise InvalidRequest.at(WHERE, f"no rule for `auto` is known {measured}: give a number (docs/choosing.md)")
+    if isinstance(measured, str):
+        checked = replace(checked, warnings=(*checked.warnings, UNMEASURED.format(measured)))
     training = priced.mechanism.training if priced.mechanism else None
     sigma, norm = (training.noise_multiplier, training.max_grad_norm) if training else (0.0, 1.0)
     found = rule.rate(checked.steps, sigma, norm)
@@ -197,6 +218,39 @@ def rule_of(spec: JobSpec, facts: DatasetFacts) -> Rule | str:
     untried = _untried(spec, facts)
     if length is None or untried is not None:
         return untried or f"for the network `{getattr(model, 'preset', model.kind)}`"
+    return _rule(spec, facts, model, optimizer, length)
+
+
+def nearest_rule(spec: JobSpec, facts: DatasetFacts, untried: str) -> Rule | None:
+    """Returns the rule of the jobs that are most like one that no experiment had; None where a rate cannot follow.
+
+    Optimizers that divide by moments take DP-Adam's rate, others DP-SGD's. A network of unknown J counts as `conv2`. A
+    target without a range has no unit that a rate could be in.
+
+    Args:
+        untried: what no experiment had, as `rule_of` says it.
+    """
+    model, optimizer = spec.model, spec.optimizer
+    if not isinstance(model, LinearModel | MlpModel | CnnModel):
+        return None
+    if not facts.spec.task.is_classification and _target(facts) is None:
+        return None
+    if not isinstance(optimizer, Ruled):
+        shared = {"schedule": optimizer.schedule, "averaging": optimizer.averaging}
+        optimizer = DpAdam(**shared) if isinstance(optimizer, ADAPTIVE) else DpSgd(**shared)
+    length = tangent_length(model, _inputs(model, facts), _length(model, facts))
+    if length is None and isinstance(model, CnnModel):
+        factor, power = CONV2[model.activation]
+        length = factor * math.pow(_length(model, facts) * model.input_scale, power)
+    if length is None:
+        return None
+    found = _rule(spec, facts, model, optimizer, length)
+    return replace(found, unmeasured=(*found.unmeasured, untried))
+
+
+def _rule(
+    spec: JobSpec, facts: DatasetFacts, model: LinearModel | MlpModel | CnnModel, optimizer: Ruled, length: float
+) -> Rule:
     return Rule(
         optimizer=optimizer,
         constants=_constants(model, facts),
@@ -206,6 +260,7 @@ def rule_of(spec: JobSpec, facts: DatasetFacts) -> Rule | str:
         is_sparse=isinstance(model, LinearModel) and model.is_sparse(facts.is_sparse),
         spread=facts.spec.features.spread(facts.features) if _is_table(model, facts) else None,
         unmeasured=_unmeasured(spec),
+        records_per_unit=facts.records_per_unit,
     )
 
 
@@ -229,10 +284,10 @@ def _constants(model: Model, facts: DatasetFacts) -> Constants:
 def _unmeasured(spec: JobSpec) -> tuple[str, ...]:
     optimizer, dropout = spec.optimizer, getattr(spec.model, "dropout", 0.0)
     has = {
-        "`averaging`": optimizer.averaging is not None,
-        "a `schedule`": optimizer.schedule.kind != "constant",
-        "`dropout`": dropout > 0.0,
-        "`augmentation`": spec.augmentation is not None,
+        "with `averaging`": optimizer.averaging is not None,
+        "with a `schedule`": optimizer.schedule.kind != "constant",
+        "with `dropout`": dropout > 0.0,
+        "with `augmentation`": spec.augmentation is not None,
     }
     return tuple(name for name, there in has.items() if there)
 
@@ -277,7 +332,7 @@ def decided(spec: JobSpec, facts: DatasetFacts) -> tuple[JobSpec, str | None]:
     why_not = rule_of(spec, facts)
     if isinstance(why_not, Rule):
         return spec.model_copy(update={"hpo": None}), NO_GAIN
-    delta, mu = _total(spec, facts)
+    delta, mu = total_of(spec, facts)
     if mu is None:
         detail = (
             f"no rule gives the learning rate {why_not}, and a search divides a total: give `target_epsilon`, or name "
@@ -295,7 +350,7 @@ def decided(spec: JobSpec, facts: DatasetFacts) -> tuple[JobSpec, str | None]:
 
 def settled(spec: JobSpec, hpo: Strategy, facts: DatasetFacts) -> tuple[JobSpec, Strategy]:
     """Returns a study's spec, and its settings, with numbers in the place of every "auto"."""
-    delta, mu = _total(spec, facts)
+    delta, mu = total_of(spec, facts)
     if hpo.space.learning_rate == "auto":
         space = hpo.space.model_copy(update={"learning_rate": rates_of(spec, hpo, facts, mu, delta)})
         hpo = hpo.model_copy(update={"space": space})
@@ -371,7 +426,7 @@ def _around_named(spec: JobSpec, why_not: str) -> tuple[float, float]:
     return max(_rounded(named / BESIDE), LEAST_RATE), min(_rounded(named * BESIDE), MOST_RATE)
 
 
-def _total(spec: JobSpec, facts: DatasetFacts) -> tuple[float, float | None]:
+def total_of(spec: JobSpec, facts: DatasetFacts) -> tuple[float, float | None]:
     """Returns the job's δ, and the μ of its total; None if it has no total."""
     public, asked = facts.public, spec.privacy
     delta = (asked.target_delta if asked else None) or public.delta or derive.default_delta(public.records_train)

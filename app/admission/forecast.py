@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import replace
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -181,7 +180,7 @@ def with_records(resolved: Resolved, records: int) -> Resolved:
     """
     if resolved.facts.blocks:
         raise InvalidRequest.at("/dataset", "this data set has blocks: its number of records is that of its blocks")
-    return replace(resolved, facts=resolved.facts.with_records(records))
+    return Resolved.of(resolved.request, resolved.facts.with_records(records), resolved.side, resolved.access)
 
 
 def account_at(db: Database, resolved: Resolved, dataset_id: str) -> Account:

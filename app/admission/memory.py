@@ -18,7 +18,7 @@ from app.contracts.memory import in_memory, record_bytes
 from app.contracts.model_settings import RecordSizes
 from app.contracts.sampling import Cyclic
 from app.errors import InvalidRequest
-from app.privacy.numerics import BYTES, KEPT_BYTES, PASS_BYTES, Numerics, PublicSizes
+from app.privacy.numerics import BYTES, KEPT_BYTES, PASS_BYTES, Numerics, PublicSizes, sizes_of
 
 NUMBER_BYTES = 8  # parameters are in float64, totals in float64 or int64
 MIB = 2**20
@@ -58,7 +58,8 @@ class MemoryEstimate(Document):
 
 def of_job(job: Checked) -> MemoryEstimate:
     """The memory of a job; of a study, of its final trial."""
-    return estimate(job.spec, job.facts.sizes, job.facts.rows, job.numerics)
+    sizes = sizes_of(job.spec, job.facts.sizes, job.facts.spec.features)
+    return estimate(job.spec, sizes, job.facts.rows, job.numerics)
 
 
 def estimate(spec: JobSpec, sizes: PublicSizes, rows: tuple[int, int], numerics: Numerics) -> MemoryEstimate:

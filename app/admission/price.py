@@ -128,6 +128,9 @@ def price(pricing: PricingService, resolved: Resolved) -> Priced:
         priced = price_one(pricing, spec, facts, resolved.side)
     else:
         priced = _on_blocks(pricing, spec, facts, resolved.side)
+    if resolved.recipe:
+        told = (priced.checked.resolved or ResolvedNumbers()).model_copy(update={"parts": resolved.recipe})
+        priced = replace(priced, checked=replace(priced.checked, resolved=told))
     memory.check(priced.checked.spec, priced.checked.facts, resolved.request.limits.memory_bytes)
     return priced
 

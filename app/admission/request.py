@@ -17,6 +17,7 @@ from sqlalchemy import Connection, Row, Select, and_, bindparam, exists, func, o
 from sqlalchemy.orm import Session
 
 from app.admission.facts import BlockFacts, DatasetFacts
+from app.admission.recipe import with_recipe
 from app.catalogue import extractors, model_folders, models
 from app.contracts.blocks import ALL, FIRST
 from app.contracts.dataset_spec import DatasetSpec, LanguageModelTask
@@ -28,6 +29,7 @@ from app.db.models import Account, Dataset, Job, table_of
 from app.errors import Conflict, InvalidRequest
 from app.grants import service as grants
 from app.grants.service import DATA, GIVEN, LOOKED_AT, Access, access_in, chosen, given_to
+from app.hpo.rates import Part
 from app.keys.service import Caller
 from app.ledger import budgets
 from app.ledger.accounts import remaining_of
@@ -90,7 +92,7 @@ class Request:
     @property
     def digest(self) -> str:
         """What is stored with an Idempotency-Key: equal specifications have equal digests."""
-        return hashlib.sha256(json.dumps(self.spec.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(self.spec.request(), sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,7 @@ class Resolved:
 
     Attributes:
         spec: the request's, with its extractor's or model's content filled in.
+        recipe: what admission chose in the place of members that the request left out.
         facts: of what it reads.
         side: of the public data set with the optimizer's side information.
         access: the key's to the data set.
@@ -109,6 +112,17 @@ class Resolved:
     facts: DatasetFacts
     side: DatasetFacts | None
     access: Access
+    recipe: tuple[Part, ...] = ()
+
+    @classmethod
+    def of(cls, request: Request, facts: DatasetFacts, side: DatasetFacts | None, access: Access) -> Resolved:
+        """A request on what it reads: its specification is completed by these facts.
+
+        Raises:
+            InvalidRequest: it names an extractor or a model that the service does not have.
+        """
+        spec, parts = with_recipe(request.spec, facts)
+        return cls(request, _pinned(request, spec, facts), facts, side, access, parts)
 
 
 def resolve(db: Database, request: Request) -> Resolved:
@@ -124,7 +138,7 @@ def resolve(db: Database, request: Request) -> Resolved:
     with db.read() as session:
         dataset, access = grants.find(session, caller, spec.dataset, "train")
         facts, side = facts_for(session, caller, dataset, spec), side_facts(session, caller, spec)
-    return Resolved(request, _pinned(request, facts), facts, side, access)
+    return Resolved.of(request, facts, side, access)
 
 
 def resolve_once(db: Database, request: Request, idempotency_key: str) -> Resolved | str:
@@ -144,7 +158,7 @@ def resolve_once(db: Database, request: Request, idempotency_key: str) -> Resolv
     _check_priority(request)
     if found.facts is not None and not isinstance(request.spec.optimizer, PublicSideSettings):
         facts = without_blocks(found.facts, request.spec)
-        return Resolved(request, _pinned(request, facts), facts, None, found.access)
+        return Resolved.of(request, facts, None, found.access)
     return resolve(db, request)
 
 
@@ -247,13 +261,13 @@ def side_facts(session: Session, caller: Caller, spec: JobSpec) -> DatasetFacts 
     return dataset_facts(session, dataset)
 
 
-def _pinned(request: Request, facts: DatasetFacts) -> JobSpec:
+def _pinned(request: Request, spec: JobSpec, facts: DatasetFacts) -> JobSpec:
     """The specification with its extractor's or model's content and its open defaults filled in."""
     root, task = request.limits.models_root, facts.spec.task
     prompts = isinstance(task, LanguageModelTask) and task.prompt is not None
-    extracted = extractors.resolved(request.spec.model, root, facts.spec.features.kind)
+    extracted = extractors.resolved(spec.model, root, facts.spec.features.kind)
     model = model_folders.resolved(models.resolved(extracted, task.kind), root, facts.outputs, prompts=prompts)
-    return request.spec.model_copy(update={"model": model})
+    return spec.model_copy(update={"model": model})
 
 
 def dataset_facts(session: Session, dataset: Dataset) -> DatasetFacts:

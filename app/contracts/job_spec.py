@@ -18,7 +18,7 @@ from app.contracts.hf import HfModel
 from app.contracts.hpo import Hpo
 from app.contracts.metrics import METRICS, Metric, rule_of
 from app.contracts.model_settings import ImageForm, ModelSettings, RecordSizes
-from app.contracts.optimizers import Dp2Settings, Optimizer
+from app.contracts.optimizers import Dp2Settings, DpSgd, Optimizer
 from app.contracts.runtime import Runtime
 from app.contracts.sampling import CorrelatedNoise, Cyclic, FullBatch, Length, Poisson, Sampling
 
@@ -427,13 +427,23 @@ def token_ranks(evaluation: Evaluation | None, model: Model) -> int | None:
     return model.vocabulary if model.architecture and task_of(model.architecture) == "language_model" else None
 
 
+# What admission chooses for a request that leaves `optimizer` out, where these are left out too.
+COMPLETED = frozenset(("model", "optimizer", "clipping", "length", "evaluation"))
+
+
 class JobSpec(Document):
-    """A training job: data set, model, optimizer, privacy, length and evaluation."""
+    """A training job: data set, model, optimizer, privacy, length and evaluation.
+
+    A data set and ε are a whole job: without `optimizer`, admission chooses it, and with it what else is left out of
+    model, clipping, length and evaluation (app.admission.recipe). `quote.resolved` says what and why. With an
+    `optimizer`, `model` is `linear` by default, and nothing is scored unless `evaluation` says so.
+    """
 
     dataset: Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=NO_NUL)]
     name: Annotated[str, StringConstraints(max_length=200, pattern=NO_NUL)] = ""
-    model: Annotated[Model, Field(discriminator="kind")] = LinearModel()
-    optimizer: Annotated[Optimizer, Field(discriminator="kind")]
+    # No default in the schema: what a job leaves out depends on its task.
+    model: Model = Field(default_factory=LinearModel, discriminator="kind")
+    optimizer: Optimizer = Field(default_factory=DpSgd, discriminator="kind")
     # Which blocks of the data set it reads and pays on, by their labels; "all": those that can pay, as it is priced.
     blocks: BlockChoice = Field(default="all", exclude_if=lambda blocks: blocks == "all")
     privacy: JobPrivacy | None
@@ -451,6 +461,14 @@ class JobSpec(Document):
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
     hpo: Hpo | None = None
     audit: Audit | None = Field(default=None, exclude_if=lambda audit: audit is None)
+
+    def request(self) -> dict[str, object]:
+        """The specification as JSON, without what it leaves to admission."""
+        document = self.model_dump(mode="json")
+        named = self.model_fields_set
+        if "optimizer" in named:
+            return document
+        return {name: value for name, value in document.items() if name not in COMPLETED or name in named}
 
     @property
     def views(self) -> int:

@@ -219,6 +219,16 @@ class TableFeatures(FeatureSettings):
         return sum(each.width for each in self.columns)
 
     @property
+    def entries(self) -> int:
+        """How many of a record's features are stored in a sparse row: one of each one-hot block, all others."""
+        return sum(1 if is_one_hot(each) else each.width for each in self.columns)
+
+    @property
+    def is_one_hot(self) -> bool:
+        """True if each record's features are ones in so many places as there are columns."""
+        return all(is_one_hot(each) for each in self.columns)
+
+    @property
     def names(self) -> list[str]:
         return [each.name for each in self.columns]
 

@@ -23,9 +23,16 @@ FILLED_IN = re.compile(
     r"|/model/extractor/(sha256|features|length)"
 )
 # How a member without a value reads, where "default" would say too little.
-UNSET = {"/privacy": "none: no privacy is claimed", "/evaluation": "none: nothing is measured", "/hpo": "none: one run"}
+UNSET = {
+    "/privacy": "none: no privacy is claimed",
+    "/evaluation": "by the task with optimizer auto, else none",
+    "/hpo": "none: one run",
+}
 UNSET |= {"/privacy/cap": "none: public data", "/holdout": "none", "/csv": "commas, and points in numbers"}
 UNSET |= {"/augmentation": "none: each record as it is"}
+# Members that admission chooses if they are left out: they have no default in the schema.
+CHOSEN = {"/model": "auto: by the task", "/optimizer": "auto: with all numbers and scores that are left out"}
+UNSET |= CHOSEN
 CALLED = {
     "/dataset": "data set",
     "/hpo": "strategy",
@@ -134,6 +141,7 @@ class SchemaForm:
     def _show_object(self, schema: dict[str, Any], pointer: str, value: object, nullable: bool) -> list[Control]:
         """A control for which kind of object it is, or if there is one, before those of its members."""
         within = value if isinstance(value, dict) else None
+        nullable = nullable or pointer in CHOSEN
         unset = (("", UNSET.get(pointer, "default")),) if nullable else ()
         tagged, member, found = self._members(schema, value), schema, []
         if tagged is not None:
@@ -171,6 +179,8 @@ class SchemaForm:
             return value if pointer not in form else _parsed(form[pointer], alternatives)
         tag = first["discriminator"]["propertyName"] if "discriminator" in first else None
         sent = form.get(f"{pointer}/{tag}" if tag else pointer)
+        if pointer in CHOSEN and sent == "":
+            return MISSING
         if nullable and sent == "":
             return None
         if nullable and sent is None and not isinstance(value, dict):

@@ -11,7 +11,6 @@ from typing import Any
 
 from app.catalogue.models import CATALOGUE as MODELS
 from app.catalogue.optimizers import CATALOGUE as OPTIMIZERS
-from app.catalogue.presets import PRESETS
 from app.contracts.job_spec import JobSpec
 from app.dashboard.draft import Draft, Layout, Section, sent_draft
 from app.dashboard.fields import Control, SchemaForm
@@ -19,7 +18,6 @@ from app.datasets.schemas import DatasetView
 from app.hpo.rates import Resolved
 from app.privacy.prices import Charge
 
-RECIPE = "linear_probe"
 FIRST_EPSILON = 1.0
 # In the order in which a person decides.
 LAYOUT = Layout(
@@ -61,8 +59,10 @@ def sections(draft: Draft, datasets: list[DatasetView]) -> list[Section]:
             return replace(control, options=options or (("", "none"),))
         if control.pointer == "/model/kind":
             fits = [kind for kind in MODELS if chosen is None or kind == control.value or suits(kind, chosen)]
-            return replace(control, options=tuple((kind, kind) for kind in fits), hint=MODELS[control.value].summary)
-        if control.pointer == "/optimizer/kind":
+            chosen_here = tuple(each for each in control.options if not each[0])
+            options = (*chosen_here, *((kind, kind) for kind in fits))
+            return replace(control, options=options, hint=MODELS[control.value].summary if control.value else "")
+        if control.pointer == "/optimizer/kind" and control.value:
             return replace(control, hint=OPTIMIZERS[control.value].summary)
         return control
 
@@ -76,11 +76,10 @@ def suits(kind: str, dataset: DatasetView) -> bool:
 
 
 def first_draft(dataset: DatasetView) -> Draft:
-    """A job to begin with: the recipe where its model suits the data set, else the first model that does."""
-    document: dict[str, Any] = {"dataset": dataset.id, **json.loads(json.dumps(PRESETS[RECIPE].spec))}
-    if not suits("linear", dataset) or dataset.task["kind"] != "classification":
-        kind = next((kind for kind in MODELS if suits(kind, dataset)), "linear")
-        document |= {"model": {"kind": kind}, "hpo": None}
+    """A job to begin with: the data set and ε, and a model where admission chooses none."""
+    document: dict[str, Any] = {"dataset": dataset.id}
+    if dataset.task["kind"] == "language_model":
+        document["model"] = {"kind": "hf"}
     return Draft(form().pruned(_for_dataset(document, dataset)))
 
 
@@ -113,12 +112,17 @@ def of_job(spec: dict[str, Any], resolved: Resolved | None) -> Draft:
     """
     document = form().pruned(json.loads(json.dumps(spec)))
     resolved = resolved or Resolved()
-    if resolved.learning_rate is not None:
+    for part in resolved.parts:
+        document.pop("evaluation" if part.name == "scores" else part.name, None)
+    if resolved.learning_rate is not None and "optimizer" in document:
         document["optimizer"].pop("learning_rate", None)
     if resolved.steps is not None:
         document["length"] = {"steps": "auto"}
     if resolved.max_grad_norm is not None:
         document["clipping"]["max_grad_norm"] = "auto"
+    if "optimizer" not in document:  # "auto" is what such a job has without a word
+        left = {"length": {"steps": "auto"}, "clipping": {"kind": "flat", "max_grad_norm": "auto"}}
+        document = {name: each for name, each in document.items() if left.get(name) != each}
     return Draft(document)
 
 
@@ -131,7 +135,7 @@ def agreed_on(spec: JobSpec, charge: Charge, resolved: Resolved | None) -> str:
     """Names a specification, its price and what "auto" stands for: a click spends what was shown, or
     nothing."""
     numbers = None if resolved is None else resolved.model_dump(mode="json")
-    said = json.dumps([spec.model_dump(mode="json"), charge.model_dump(mode="json"), numbers], sort_keys=True)
+    said = json.dumps([spec.request(), charge.model_dump(mode="json"), numbers], sort_keys=True)
     return hashlib.sha256(said.encode()).hexdigest()
 
 
@@ -143,7 +147,7 @@ def _for_dataset(document: dict[str, Any], dataset: DatasetView) -> dict[str, An
     elif found.get("privacy") is None:
         cap = dataset.privacy["cap"]["epsilon"]
         found["privacy"] = {"target_epsilon": min(FIRST_EPSILON, cap / 4)}
-    kind = (found.get("model") or {"kind": "linear"}).get("kind")
+    kind = (found.get("model") or {}).get("kind")
     if kind in MODELS and not suits(kind, dataset):
         found["model"] = {"kind": next((each for each in MODELS if suits(each, dataset)), "linear")}
     if found.get("evaluation"):

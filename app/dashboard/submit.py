@@ -211,7 +211,7 @@ async def what_if(request: Request, api: ApiRoutes, viewer: PostingViewer) -> Re
 
 
 async def _priced(api: Api, caller: Caller, of: Variation, datasets: list[DatasetView]) -> Priced:
-    draft = Draft(of.spec.model_dump(mode="json"))
+    draft = Draft(of.spec.request())
     quoted = await _quoted(api, caller, draft, datasets, of.records)
     return Priced(of, quoted, "; ".join(each for said in draft.errors.values() for each in said).replace("`", ""))
 

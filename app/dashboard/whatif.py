@@ -72,9 +72,11 @@ def _at(spec: JobSpec, pointer: str, text: str) -> Variation:
         if not isinstance(value, int) or not 1 <= value <= MAX_RECORDS:
             raise ValueError(f"n is a whole number from 1 to 10¹²: {text} is not")
         return Variation(f"n {value}", "", "", spec, value)
-    document = spec.model_dump(mode="json")
+    document = spec.request()
     outer, inner = pointer.split("/")[1:]
     held = document.get(outer)
+    if pointer == "/length/steps" and held is None:
+        held = {"steps": "auto"}
     if not isinstance(held, dict) or not (held.get(inner) == "auto" or isinstance(held.get(inner), int | float)):
         raise ValueError(f"this job does not set “{name}”: set it in the form first, or choose another setting")
     varied = _valid(document | {outer: {**held, inner: value}})
@@ -86,16 +88,15 @@ def _at(spec: JobSpec, pointer: str, text: str) -> Variation:
 def variations(spec: JobSpec) -> Iterator[Variation]:
     """Yields the specification itself, then each weighed setting at half and at twice its value, where it is valid."""
     yield Variation("as it is", "", "", spec)
-    document = spec.model_dump(mode="json")
+    document = spec.request()
     for pointer, name in WEIGHED.items():
         outer, inner = pointer.split("/")[1:]
         held = document.get(outer)
-        before = held.get(inner) if isinstance(held, dict) else None
-        if not isinstance(before, int | float):
+        if not isinstance(held, dict) or not isinstance(before := held.get(inner), int | float):
             continue
         for factor in FACTORS:
             after = _scaled(before, factor)
-            varied = _valid(document | {outer: {**document[outer], inner: after}})
+            varied = _valid(document | {outer: {**held, inner: after}})
             if varied is not None and after != before:
                 yield Variation(f"{name} {after:g}", pointer, f"{after:g}", varied)
 

@@ -21,7 +21,7 @@ from app.contracts.dataset_spec import Features, RegressionTask, Task
 from app.contracts.table import CategoryColumn, DateColumn, NumberColumn, TableFeatures
 from app.formats.columns import FLOAT32_MAX, Fault, fault
 from app.formats.damage import DataDamagedError
-from app.formats.stored import StoredPart
+from app.formats.stored import Csr, StoredPart
 
 OTHER = -1.0  # the place of a value that is not declared
 TEXT_BYTES = 6  # of a text's hash: such a number is exact in float64
@@ -137,47 +137,67 @@ class Cells:
         return found
 
 
-def expanded(cells: NDArray[Any], features: TableFeatures) -> NDArray[np.float32]:
-    """Makes features of stored cells, each record's from its own.
+def entries(cells: NDArray[Any], features: TableFeatures) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """Makes features of stored cells, each record's from its own: those of a sparse row.
 
     Args:
         cells: (n, columns), as stored.
 
     Returns:
-        (n, features.width).
+        places and values, (n, features.entries) each, with ascending places. A row's other features are 0.
 
     Raises:
-        ValueError: there is another number of columns.
+        ValueError: there is another number of columns, or a cell is none of the declared values.
     """
     if cells.ndim != 2 or cells.shape[1] != len(features.columns):
         raise ValueError("the stored cells do not have the declared columns")
-    out = np.zeros((len(cells), features.width), dtype=np.float32)
-    at = 0
+    places = np.zeros((len(cells), features.entries), dtype=np.int32)
+    numbers = np.ones((len(cells), features.entries), dtype=np.float32)
+    at = entry = 0
     for place, column in enumerate(features.columns):
         values = cells[:, place].astype(np.float64)
-        target = out[:, at : at + column.width]
-        if isinstance(column, CategoryColumn):
-            _one_hot(values, column, target)
-        elif isinstance(column, NumberColumn) and column.bins is not None:
-            _binned(values, column, target)
+        if isinstance(column, CategoryColumn) or (isinstance(column, NumberColumn) and column.bins is not None):
+            chosen = _value(values, column) if isinstance(column, CategoryColumn) else _bin(values, column)
+            places[:, entry] = at + chosen
+            entry += 1
         else:
-            _scaled(values, column, target)
+            places[:, entry : entry + column.width] = np.arange(at, at + column.width)
+            _scaled(values, column, numbers[:, entry : entry + column.width])
+            entry += column.width
         at += column.width
+    return places, numbers
+
+
+def expanded(cells: NDArray[Any], features: TableFeatures) -> NDArray[np.float32]:
+    """Returns the same features densely, (n, features.width); raises as `entries`."""
+    places, numbers = entries(cells, features)
+    out = np.zeros((len(cells), features.width), dtype=np.float32)
+    np.put_along_axis(out, places.astype(np.int64), numbers, axis=1)
     return out
 
 
-def scaled(stored: StoredPart, features: Features) -> StoredPart:
+def scaled(stored: StoredPart, features: Features, *, sparse: bool = False) -> StoredPart:
     """Returns a stored part with the declared features of its cells; other features are as they are.
 
+    Args:
+        sparse: as sparse rows.
+
     Raises:
-        DataDamagedError: the part does not have the declared columns.
+        DataDamagedError: the part does not have the declared columns and values.
     """
     if not isinstance(features, TableFeatures):
         return stored
     try:
-        return replace(stored, x=expanded(np.asarray(stored.x), features))
+        cells = np.asarray(stored.x)
+        return replace(stored, x=_rows(cells, features) if sparse else expanded(cells, features))
     except (TypeError, ValueError):
         raise DataDamagedError("a stored part of the data set does not have the declared columns") from None
+
+
+def _rows(cells: NDArray[Any], features: TableFeatures) -> Csr:
+    places, numbers = entries(cells, features)
+    ends = np.arange(len(cells) + 1, dtype=np.int64) * features.entries
+    return Csr(ends, places.ravel(), numbers.ravel(), (len(cells), features.width))
 
 
 def standardised(stored: StoredPart, task: Task) -> StoredPart:
@@ -218,16 +238,18 @@ def _substitute(column: NumberColumn | DateColumn) -> float:
     return column.substitute if isinstance(column, NumberColumn) else column.ends[0]
 
 
-def _binned(values: NDArray[np.float64], column: NumberColumn, target: NDArray[np.float32]) -> None:
+def _bin(values: NDArray[np.float64], column: NumberColumn) -> NDArray[np.int64]:
+    """The number of each value's bin."""
     missing = np.isnan(values)
     places = np.searchsorted(np.array(column.edges), np.where(missing, column.substitute, values), side="right")
     if column.missing == "own":
         places[missing] = column.width - 1
-    target[np.arange(len(values)), places] = 1.0
+    return places
 
 
-def _one_hot(values: NDArray[np.float64], column: CategoryColumn, target: NDArray[np.float32]) -> None:
-    for place in range(len(column.values)):
-        target[:, place] = values == place
-    if column.width > len(column.values):
-        target[:, -1] = values == OTHER
+def _value(values: NDArray[np.float64], column: CategoryColumn) -> NDArray[np.int64]:
+    """The place of each declared value; other ones have the last."""
+    known = (values >= 0) & (values < len(column.values)) & (values == np.floor(values))
+    if not known.all() and (column.width == len(column.values) or (values[~known] != OTHER).any()):
+        raise ValueError("a stored cell is none of the declared values")
+    return np.where(known, values, column.width - 1).astype(np.int64)

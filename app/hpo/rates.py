@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from pydantic import ConfigDict, Field
 
@@ -113,6 +114,7 @@ class PublicNumbers:
         outputs: K, the number of classes; 1 for a number.
         is_sparse: the features are hashed words.
         spread: the part of the length that differs between records, where noise stays; None: all of it.
+        records_per_unit: k: each of a user's records is clipped to C/k, and they may add up to k times the curvature.
     """
 
     steps: int
@@ -123,6 +125,7 @@ class PublicNumbers:
     outputs: int = 1
     is_sparse: bool = False
     spread: float | None = None
+    records_per_unit: int = 1
 
     @property
     def noisy_length(self) -> float:
@@ -132,7 +135,7 @@ class PublicNumbers:
     @property
     def clipping(self) -> float:
         """c = max(1, ‖g‖/C) of a record before the first step."""
-        return max(1.0, first_norm(self.length, self.outputs) / self.max_grad_norm)
+        return max(1.0, self.records_per_unit * first_norm(self.length, self.outputs) / self.max_grad_norm)
 
 
 def first_norm(length: float, outputs: int) -> float:
@@ -147,10 +150,19 @@ class Choice(Document):
     because: str
 
 
+class Part(Document):
+    """A part of a job that its request left out, what stands there, and why."""
+
+    name: Literal["model", "optimizer", "scores"]
+    value: str
+    because: str
+
+
 class Resolved(Document):
     """What "auto" stood for, and why.
 
     Attributes:
+        parts: what stands in the place of members that the request left out with its optimizer.
         learning_rate, because: None and empty if the job names its rate.
         steps, max_grad_norm: T and C; None if the job names them.
     """
@@ -159,13 +171,15 @@ class Resolved(Document):
     because: str = ""
     steps: Choice | None = Field(default=None, exclude_if=is_none)
     max_grad_norm: Choice | None = Field(default=None, exclude_if=is_none)
+    parts: tuple[Part, ...] = Field(default=(), exclude_if=lambda parts: not parts)
 
     @property
-    def told(self) -> tuple[tuple[str, float, str], ...]:
-        """Name, value and reason of each number, for readers."""
+    def told(self) -> tuple[tuple[str, float | str, str], ...]:
+        """Name, value and reason of each choice, for readers."""
         rate = None if self.learning_rate is None else Choice(value=self.learning_rate, because=self.because)
         numbers = (("steps", self.steps), ("clipping norm", self.max_grad_norm), ("learning rate", rate))
-        return tuple((name, number.value, number.because) for name, number in numbers if number is not None)
+        chosen = tuple((name, number.value, number.because) for name, number in numbers if number is not None)
+        return (*((part.name, part.value, part.because) for part in self.parts), *chosen)
 
 
 class Rated(Document):
@@ -261,7 +275,8 @@ def steps_of(optimizer: Ruled, of: PublicNumbers, mu: float, constants: Constant
 def most_rate(optimizer: DpSgd, of: PublicNumbers, constants: Constants = CALIBRATED) -> float:
     """The largest η that settles."""
     a = constants.words if of.is_sparse else constants.dense
-    return float(a * 2.0 * (1.0 + optimizer.momentum) * of.outputs * of.clipping**constants.power / of.length**2)
+    bound = a * 2.0 * (1.0 + optimizer.momentum) * of.outputs * of.clipping**constants.power / of.length**2
+    return float(bound) / of.records_per_unit
 
 
 def _rounded(value: float) -> float:

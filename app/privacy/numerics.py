@@ -8,7 +8,7 @@ in one row. This module bounds what rounding may still add to a sum's sensitivit
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -17,8 +17,10 @@ from app.contracts.base import Document, is_none
 from app.contracts.dataset_spec import Features, Interactions
 from app.contracts.job_spec import CnnModel, JobSpec, LinearModel, MatrixFactorizationModel, MlpModel
 from app.contracts.model_settings import RecordSizes
+from app.contracts.optimizers import PublicSideSettings
 from app.contracts.sampling import Cyclic, Poisson
 from app.contracts.slots import PartSlots
+from app.contracts.table import TableFeatures
 from app.privacy.slots import rows_of_step
 
 PassType = Literal["bfloat16", "float32", "float64"]
@@ -37,6 +39,7 @@ MOST_ROWS = 4080  # a network's pass: more rows are no faster
 MOST_LINEAR_ROWS = 65_520
 KEPT_BYTES = 2**30  # a full batch's passes are kept up to this size
 PASS_OVERHEAD = 8  # the fixed cost of a pass, in rows
+SPARSE_SAVES = 3  # a sparse row's entry takes as long as so many dense numbers
 SPARSE_ENTRIES = 32  # of a sparse row: a pass writes one number for each feature, as so many rows' entries take
 
 UNIT_ROUNDOFF = 2.0**-53
@@ -168,6 +171,24 @@ class PublicSizes:
     outputs: int
     sparse: bool
     slots: PartSlots
+
+
+def has_sparse_rows(spec: JobSpec, features: Features) -> bool:
+    """Returns True if a linear model reads a table's records as sparse rows: each has a public number of entries.
+
+    Where they are few. Engines and audits that form dense records, private means and types that a job names stay dense.
+    """
+    model, plain = spec.model, spec.clipping is None or spec.clipping.engine == "bookkeeping"
+    if not isinstance(model, LinearModel) or not isinstance(features, TableFeatures):
+        return False
+    plain = plain and model.extractor is None and model.center is None and spec.audit is None
+    plain = plain and not isinstance(spec.optimizer, PublicSideSettings) and spec.runtime.dtype == "auto"
+    return plain and SPARSE_SAVES * features.entries <= features.width
+
+
+def sizes_of(spec: JobSpec, sizes: PublicSizes, features: Features) -> PublicSizes:
+    """Returns a data set's sizes as a job's model reads them: a table's records may be sparse rows."""
+    return replace(sizes, sparse=True) if has_sparse_rows(spec, features) else sizes
 
 
 def numerics_of(spec: JobSpec, sizes: PublicSizes, features: Features) -> Numerics:

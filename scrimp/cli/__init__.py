@@ -40,6 +40,7 @@ app = typer.Typer(
 serving.register(app)
 app.add_typer(datasets.app, name="datasets", help="Register and show data sets.")
 app.add_typer(blocks.app, name="blocks", help="What a data set grows by, each with a budget of its own.")
+jobs.register_train(app)
 jobs.register_quote(app)
 jobs.register_trials(app)
 jobs.register_preset(app)

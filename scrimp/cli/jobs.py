@@ -77,6 +77,23 @@ def register_preset(root: typer.Typer) -> None:
         session.result(spec, lambda: session.console.print_json(data=spec))
 
 
+def register_train(root: typer.Typer) -> None:
+    @command(root, "train")
+    def train(
+        session: Session,
+        dataset: Annotated[str, typer.Argument(help="A data set's name or id.")],
+        epsilon: Annotated[float, typer.Option(help="The total ε of the job.")],
+        watching: Annotated[bool, typer.Option("--watch", help="Show its progress until it has ended.")] = False,
+        timeout: Timeout = 3600.0,
+    ) -> None:
+        """Train on a data set: the service chooses all the rest and says why. Exit code 3 if it does not fit."""
+        job = session.client.train(dataset, epsilon).last
+        if watching:
+            _watch(session, job, timeout)
+        else:
+            session.result(job, lambda: show.job(session.console, job))
+
+
 @command(app, "submit")
 def submit(
     session: Session,

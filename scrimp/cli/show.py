@@ -295,7 +295,7 @@ def quote(console: Console, found: Quote) -> None:
         rows, size = found.numerics.rows_per_step, found.numerics.rows_per_pass
         pairs.append(("rows per step", f"{rows}, empty ones too, in {-(-rows // size)} passes of {size}"))
     if found.resolved is not None:
-        pairs += [(name, f"{value:g}: {because}") for name, value, because in found.resolved.told]
+        pairs += [(name, escape(f"{value}: {because}")) for name, value, because in found.resolved.told]
     if found.comparison and found.epsilon:
         others = ", ".join(f"{key} {value:.4g}" for key, value in found.comparison.items() if value is not None)
         pairs.append(("by accountant", f"ε: {others}"))
@@ -398,7 +398,7 @@ def job(console: Console, found: Job) -> None:
         *blocks(found.quote),
     ]
     if found.quote.resolved is not None:
-        pairs += [(name, f"{value:g}, from public numbers") for name, value, _ in found.quote.resolved.told]
+        pairs += [(name, escape(f"{value}, from public numbers")) for name, value, _ in found.quote.resolved.told]
     pairs += [(name, score(metric)) for name, metric in found.metrics.items()]
     pairs += [("tags", escape(", ".join(found.tags)))] if found.tags else []
     pairs += [("notes", escape(found.notes))] if found.notes else []

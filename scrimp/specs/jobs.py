@@ -256,7 +256,12 @@ class Runtime(Spec):
 
 
 class JobSpec(Spec):
-    """A training job: data set, model, optimizer, privacy, length and evaluation."""
+    """A training job: data set, model, optimizer, privacy, length and evaluation.
+
+    A data set and ε are a whole job: without `optimizer`, admission chooses it, and with it what else is left out of
+    model, clipping, length and evaluation (app.admission.recipe). `quote.resolved` says what and why. With an
+    `optimizer`, `model` is `linear` by default, and nothing is scored unless `evaluation` says so.
+    """
 
     dataset: Annotated[str, Field(min_length=1, max_length=100, pattern="^[^\\x00]*$")]
     name: Annotated[str, Field(max_length=200, pattern="^[^\\x00]*$")] = ""
@@ -270,7 +275,7 @@ class JobSpec(Spec):
         | LstmRecModel
         | HfModel,
         Field(discriminator="kind"),
-    ] = LinearModel()
+    ] = Field(default_factory=LinearModel)
     optimizer: Annotated[
         DpSgd
         | DpAdam
@@ -284,7 +289,7 @@ class JobSpec(Spec):
         | AdaDps
         | PdaDpmd,
         Field(discriminator="kind"),
-    ]
+    ] = Field(default_factory=DpSgd)
     blocks: (
         Literal["all"]
         | Annotated[

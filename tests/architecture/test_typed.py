@@ -21,6 +21,7 @@ EDGES = {
     "app/catalogue/routes.py": (4, "JSON Schemas, and presets"),
     "app/chain.py": (1, "canonical JSON"),
     "app/contracts/architectures.py": (2, "a model folder's config.json"),
+    "app/contracts/job_spec.py": (1, "a request as its caller wrote it"),
     "app/dashboard/chart.py": (1, "what a chart's script reads"),
     "app/dashboard/draft.py": (2, "a draft: a request that a person is still writing"),
     "app/dashboard/fields.py": (28, "a JSON Schema, and the drafts that its form reads and writes"),

@@ -126,7 +126,7 @@ def test_an_error_says_what_where_and_what_to_do(client: scrimp.Client, dataset:
     with pytest.raises(scrimp.InvalidRequest) as invalid:
         client.jobs.submit({"dataset": dataset, "length": {"steps": 0}})
     said = str(invalid.value)
-    assert "/length/steps  Input should be greater than or equal to 1" in said and "/optimizer" in said
+    assert "/length/steps  Input should be greater than or equal to 1" in said and "/privacy" in said
     assert "[422 /problems/invalid-request]" in said and "nothing was stored" in said
     with pytest.raises(scrimp.BudgetRefused) as refused:
         client.jobs.submit(spec(dataset, epsilon=20.0))

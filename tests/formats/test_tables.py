@@ -17,7 +17,7 @@ from app.contracts.dataset_spec import DatasetSpec
 from app.contracts.table import TableFeatures
 from app.errors import InvalidRequest
 from app.formats import inputs
-from app.formats.tables import expanded
+from app.formats.tables import entries, expanded
 from tests.formats.files import parsed, spec, write
 
 COLUMNS: list[dict[str, Any]] = [
@@ -252,3 +252,22 @@ def test_a_map_that_means_nothing_is_refused(declared: dict[str, Any], why: str)
 def test_columns_without_a_map_are_stored_as_before() -> None:
     stored = TableFeatures.model_validate(TABLE).model_dump(mode="json")["columns"][0]
     assert stored.keys() == {"kind", "name", "range", "missing", "missing_cells"}
+
+
+def test_a_sparse_row_has_the_features_and_a_public_number_of_entries() -> None:
+    """`entries` are what `expanded` places, whatever a record's cells are."""
+    columns = [
+        {"kind": "number", "name": "age", "range": [0, 100], "bins": 10, "missing": "own"},
+        {"kind": "number", "name": "bmi", "range": [10, 60], "missing": "flag"},
+        {"kind": "category", "name": "sex", "values": ["f", "m"], "missing": "other"},
+    ]
+    declared = TableFeatures.model_validate({"kind": "table", "columns": columns})
+    cells = np.array([[34.0, 22.0, 1.0], [np.nan, np.nan, -1.0], [1e9, -5.0, 0.0]])
+    places, numbers = entries(cells, declared)
+    assert places.shape == (3, declared.entries) == (3, 4) and (np.diff(places, axis=1) > 0).all()
+    dense = expanded(cells, declared)
+    for row, (at, values) in enumerate(zip(places, numbers, strict=True)):
+        assert dense[row, at].tolist() == values.tolist() and np.count_nonzero(np.delete(dense[row], at)) == 0
+    assert not declared.is_one_hot
+    with pytest.raises(ValueError, match="none of the declared values"):
+        entries(np.array([[34.0, 22.0, 7.0]]), declared)

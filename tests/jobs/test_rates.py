@@ -100,9 +100,9 @@ def test_where_no_experiment_tells_numbers_are_the_usual_ones(
     assert steps["value"] == 50 and steps["because"].startswith("the usual number") and why in steps["because"]
 
 
-REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"optimizer": {"kind": "dp_adambc"}}, "no rule"),
-    ({"optimizer": {"kind": "scale_then_privatize"}}, "no rule"),
+NEAREST: list[tuple[dict[str, Any], str]] = [
+    ({"optimizer": {"kind": "dp_adambc"}}, "optimizer `dp_adambc`"),
+    ({"optimizer": {"kind": "scale_then_privatize"}}, "optimizer `scale_then_privatize`"),
     (
         {
             "optimizer": {
@@ -112,7 +112,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
                 "delay": 5,
             }
         },
-        "no rule",
+        "optimizer `dp2_rmsprop`",
     ),
     ({"optimizer": AUTO, "clipping": {"kind": "automatic"}}, "`automatic` clipping"),
     ({"optimizer": AUTO, "clipping": {"kind": "adaptive"}}, "`adaptive` clipping"),
@@ -120,20 +120,27 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"optimizer": {"kind": "dp_rmsprop"}, "model": MLP}, "`dp_rmsprop`"),
     ({"optimizer": AUTO, "sampling": {"kind": "cyclic", "batches": 5}}, "`cyclic` batches"),
     ({"optimizer": AUTO, "noise": {"kind": "correlated", "decay": 0.5}}, "correlated noise"),
-    ({"optimizer": AUTO | {"weight_decay": 1e6}}, "learning_rate · weight_decay is above 1"),
 ]
+EPSILON = {"privacy": {"target_epsilon": 1.0}}
 
 
 @SQLITE
-@pytest.mark.parametrize(("changes", "why"), REFUSED)
-def test_where_no_rule_is_known_a_number_is_asked_for(
+@pytest.mark.parametrize(("changes", "why"), NEAREST)
+def test_where_nothing_was_measured_the_nearest_rule_says_so(
     api: Api, db: Database, changes: dict[str, Any], why: str
 ) -> None:
+    quote = post(api, "/v1/jobs", job_spec(add_dataset(db), **changes)).json()["quote"]
+    assert 0.0 < quote["resolved"]["learning_rate"] < 1e6 and "not measured" in quote["resolved"]["because"]
+    assert any("nearest rule" in each and why in each for each in quote["warnings"]), quote["warnings"]
+
+
+@SQLITE
+def test_a_rate_that_does_not_go_with_its_decay_is_refused(api: Api, db: Database) -> None:
     dataset = add_dataset(db)
-    answer = post(api, "/v1/jobs", job_spec(dataset, **changes))
+    answer = post(api, "/v1/jobs", job_spec(dataset, optimizer=AUTO | {"weight_decay": 1e6}))
     assert answer.status_code == 422
     (error,) = answer.json()["errors"]
-    assert error["pointer"] == "/optimizer/learning_rate" and why in error["detail"]
+    assert error["pointer"] == "/optimizer/learning_rate" and "weight_decay is above 1" in error["detail"]
     assert get(api, f"/v1/datasets/{dataset}/ledger").json()["accounts"]["train"]["held"] == 0
 
 
@@ -160,11 +167,11 @@ def test_a_reason_says_what_stands_behind_the_rate(
 @pytest.mark.parametrize(
     ("model", "optimizer", "said"),
     [
-        ({"kind": "linear"}, {"averaging": {"kind": "tail"}}, "without `averaging`, which this job has"),
+        ({"kind": "linear"}, {"averaging": {"kind": "tail"}}, "not measured with `averaging`"),
         (
             MLP | {"dropout": 0.2},
             {"schedule": {"kind": "cosine"}},
-            "without a `schedule` or `dropout`, which this job has",
+            "not measured with a `schedule` or with `dropout`",
         ),
     ],
 )
@@ -217,16 +224,25 @@ def test_r_squared_needs_a_declared_range(api: Api, db: Database) -> None:
 
 
 @SQLITE
-def test_users_with_several_records_and_numbers_have_no_rule(api: Api, db: Database) -> None:
+def test_numbers_without_a_range_have_no_rule(api: Api, db: Database) -> None:
+    dataset = add_dataset(db, name="numbers", task={"kind": "regression", "label": "y"}, privacy=FULL)
+    answer = post(api, "/v1/quotes", job_spec(dataset, optimizer=AUTO, evaluation=None), key=None)
+    assert answer.status_code == 422, answer.text
+    assert "without the target's range" in answer.json()["errors"][0]["detail"]
+
+
+@SQLITE
+def test_each_of_a_user_s_records_is_clipped_as_one_alone(api: Api, db: Database) -> None:
+    """C/k of k records is C of one: the noise grows by k, and the rate falls by it."""
     users = {"unit": "user", "user_column": "u", "max_records_per_user": 5}
-    cases = [
-        (add_dataset(db, name="users", privacy=FULL | users), "several records"),
-        (add_dataset(db, name="numbers", task={"kind": "regression", "label": "y"}, privacy=FULL), "regression"),
-    ]
-    for dataset, why in cases:
-        answer = post(api, "/v1/quotes", job_spec(dataset, optimizer=AUTO, evaluation=None), key=None)
-        assert answer.status_code == 422, answer.text
-        assert why in answer.json()["errors"][0]["detail"]
+    one, many = (
+        post(api, "/v1/quotes", {"dataset": add_dataset(db, name=name, privacy=FULL | unit)} | EPSILON, key=None).json()
+        for name, unit in (("one", {}), ("many", users))
+    )
+    norms = [each["resolved"]["max_grad_norm"]["value"] for each in (one, many)]
+    rates = [each["resolved"]["learning_rate"] for each in (one, many)]
+    assert norms[1] == pytest.approx(5.0 * norms[0]) and rates[1] < rates[0]
+    assert any("several records" in each for each in many["warnings"])
 
 
 @SQLITE

@@ -156,7 +156,7 @@ def test_a_data_set_declares_whether_words_are_present_or_counted(binary: bool) 
     }
     features = HashedText(column="text", binary=binary)
     planned: Any = SimpleNamespace(spec=JobSpec.model_validate(job), job=SimpleNamespace(features=features))
-    assert Plan.even_words.fget(planned) == binary  # type: ignore[attr-defined]
+    assert Plan.even_rows.fget(planned) == binary  # type: ignore[attr-defined]
     found = hashed(["one two two", "", "three"], HashedText(column="text", binary=binary))
     of = SparseRecords(scipy.sparse.csr_matrix((found.data, found.indices, found.indptr), found.shape), torch.zeros(3))
     if binary:

@@ -188,7 +188,8 @@ def _loader(start: Start, loading: Callable[[], None], plan: Plan) -> Callable[[
     extractor, again = extractor_of(start), plan.exceeds(cacheable_bytes())
     if extractor is None:
         load_or_open = load_stored if plan.in_memory else partial(open_stored, again=again)
-        return lambda part: load_or_open(part, start.shape, partial(_declared, start))
+        shape = start.shape.model_copy(update={"sparse": True}) if plan.sparse_table else start.shape
+        return lambda part: load_or_open(part, shape, partial(_declared, start, sparse=plan.sparse_table))
     kept = Kept(Path(tempfile.gettempdir()) / FEATURES, on_disk=not plan.in_memory, again=again)
     if extractor.words is not None:
         return _words(start, loading, extractor, kept)
@@ -239,9 +240,9 @@ def _to_extract(part: Part, start: Start) -> StoredPart | PartFile:
     return load_stored(part, start.shape) if file is None else file
 
 
-def _declared(start: Start, stored: StoredPart) -> StoredPart:
+def _declared(start: Start, stored: StoredPart, *, sparse: bool = False) -> StoredPart:
     """Declared features of a table's cells, and a target in its declared range."""
-    return standardised(scaled(stored, start.features), start.task)
+    return standardised(scaled(stored, start.features, sparse=sparse), start.task)
 
 
 def _as_part(found: StoredPart | PartFile, shape: Shape, task: Task) -> AnyPart:

@@ -163,7 +163,7 @@ class Batches:
             self._drawn: Any = plan.resident(train)
             return
         kept: Any = plan.resident(train)
-        if plan.keeps_passes and plan.even_words and isinstance(kept, SparseRecords):
+        if plan.keeps_passes and plan.even_rows and isinstance(kept, SparseRecords):
             kept = kept.even()
         rows = self.whole(kept, TRAIN).own(plan.numerics.rows_per_pass, plan.ranks)
         self._everything_rows = len(rows)

@@ -21,10 +21,11 @@ from app.contracts.memory import in_memory, record_bytes
 from app.contracts.optimizers import PublicSideSettings
 from app.contracts.sampling import Cyclic
 from app.contracts.slots import PartSlots, Slots
+from app.contracts.table import TableFeatures
 from app.errors import PrivacyError
 from app.privacy.derive import PublicFacts, check_agreement, delayed_of
 from app.privacy.mechanism import MIN_POISSON_BLOCK_STEPS, MechanismConfig
-from app.privacy.numerics import KEPT_BYTES, PLACES, Numerics, most_rows, numerics_of
+from app.privacy.numerics import KEPT_BYTES, PLACES, Numerics, has_sparse_rows, most_rows, numerics_of, sizes_of
 from app.privacy.slots import slots_of
 from worker.clipping.adaptive import AdaptiveNorm
 from worker.clipping.bookkeeping import Bookkeeping
@@ -138,8 +139,10 @@ class Plan:
         return AdaptiveNorm(engine, training.max_grad_norm, *rates, training.expected_batch_size)
 
     @property
-    def even_words(self) -> bool:
-        """True if records are hashed words that are declared as present or not: one value in each record."""
+    def even_rows(self) -> bool:
+        """True if a record's features are 0 or one value: of hashed presence of words, and of a one-hot table."""
+        if isinstance(self.job.features, TableFeatures):
+            return self.job.features.is_one_hot
         extractor = self.spec.model.extractor if isinstance(self.spec.model, LinearModel) else None
         words = self.job.features if extractor is None else extractor.words
         return isinstance(words, HashedText | Words) and words.binary
@@ -165,7 +168,14 @@ class Plan:
     def sparse(self) -> bool:
         """True if the model's features are sparse."""
         model = self.spec.model
+        if self.sparse_table:
+            return True
         return model.is_sparse(self.shape.sparse) if isinstance(model, LinearModel) else self.shape.sparse
+
+    @property
+    def sparse_table(self) -> bool:
+        """True if a table's records are sparse rows. Jobs that were admitted before have dense ones, in float32."""
+        return has_sparse_rows(self.spec, self.job.features) and self.numerics.passes == "float64"
 
     @property
     def sharded(self) -> bool:
@@ -419,7 +429,7 @@ def build_plan(
         check_agreement(spec, _facts(job, mechanism), mechanism, mean_given=mean is not None)
         if job.steps != mechanism.training.steps:
             raise PrivacyError("the job's steps and its stored mechanism disagree")
-    sizes = shape.public_sizes(mechanism)
+    sizes = sizes_of(spec, shape.public_sizes(mechanism), job.features)
     numerics = _numerics(job.numerics or numerics_of(spec, sizes, job.features), mechanism, rows)
     models_root = Path(job.models_root) if job.models_root else None
     by = (numerics.passes, numerics.rows_per_pass, models_root, device)

@@ -1,0 +1,118 @@
+"""A data set and ε are a whole job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from app.db.engine import Database
+from tests.conftest import Api
+from tests.factories import add_dataset, dataset_spec
+from tests.jobs.test_api import get, post
+
+SQLITE = pytest.mark.parametrize("backing", ["sqlite"])
+GDP = dataset_spec()["privacy"]
+USERS = GDP | {"unit": "user"}
+ITEMS = {"kind": "interactions", "layout": "csv", "items": {"kind": "numbered", "count": 30}}
+SEQUENCES = {"task": {"kind": "next_item"}, "features": ITEMS, "format": "interactions", "privacy": USERS}
+RATINGS = {
+    "task": {"kind": "rating", "scale": [1, 5]},
+    "features": ITEMS | {"users": {"kind": "numbered", "count": 40}},
+    "format": "interactions",
+}
+TABLE = {"kind": "table", "columns": [{"kind": "category", "name": "a", "values": ["x", "y"]}]}
+
+
+@SQLITE
+@pytest.mark.parametrize(
+    ("declared", "model", "optimizer", "scored"),
+    [
+        ({}, "linear", "dp_sgd", {"on": "holdout", "metrics": ["auc"]}),
+        ({"holdout": None}, "linear", "dp_sgd", {"on": "train", "metrics": ["auc"]}),
+        ({"features": TABLE}, "linear", "dp_sgd", {"on": "holdout", "metrics": ["auc"]}),
+        ({"features": {"kind": "text", "column": "t"}}, "linear", "dp_sgd", {"on": "holdout"}),
+        (
+            {"task": {"kind": "regression", "label": "y", "range": [0, 9]}},
+            "linear",
+            "dp_sgd",
+            {"metrics": ["r_squared"]},
+        ),
+        (RATINGS, "matrix_factorization", "dp_sgd", {"loss_bound": 16.0}),
+        (SEQUENCES, "gru_rec", "dp_adam", {"ranking": {"k": 10, "leave_out_seen": False}}),
+        (SEQUENCES | {"holdout": {"kind": "last_item"}}, "gru_rec", "dp_adam", {"on": "holdout"}),
+    ],
+)
+def test_a_data_set_and_epsilon_are_a_whole_job(
+    api: Api, db: Database, declared: dict[str, Any], model: str, optimizer: str, scored: dict[str, Any]
+) -> None:
+    asked = {"dataset": add_dataset(db, **declared), "privacy": {"target_epsilon": 1.0}}
+    answer = post(api, "/v1/jobs", asked)
+    assert answer.status_code == 201, answer.text
+    job = answer.json()
+    assert (job["spec"]["model"]["kind"], job["spec"]["optimizer"]["kind"]) == (model, optimizer)
+    assert scored.items() <= job["spec"]["evaluation"].items()
+    resolved = job["quote"]["resolved"]
+    assert [each["name"] for each in resolved["parts"]] == ["model", "optimizer", "scores"]
+    assert all(each["because"] for each in resolved["parts"])
+    # What was admitted is a whole specification: submitted by itself it is the same job.
+    again = post(api, "/v1/quotes", job["spec"], key=None).json()
+    assert again["charge"] == job["quote"]["charge"] and again["resolved"] is None
+
+
+@SQLITE
+def test_what_a_job_names_stays(api: Api, db: Database) -> None:
+    asked = {"dataset": add_dataset(db), "privacy": {"target_epsilon": 1.0}}
+    named = {"model": {"kind": "mlp", "hidden": [4]}, "length": {"steps": 7}, "evaluation": None}
+    job = post(api, "/v1/jobs", asked | named).json()
+    assert (job["spec"]["model"]["hidden"], job["spec"]["length"]["steps"]) == ([4], 7)
+    assert job["spec"]["evaluation"] is None
+    assert [each["name"] for each in job["quote"]["resolved"]["parts"]] == ["optimizer"]
+
+
+@SQLITE
+def test_an_optimizer_alone_leaves_defaults_as_they_were(api: Api, db: Database) -> None:
+    asked = {"dataset": add_dataset(db), "privacy": {"target_epsilon": 1.0}, "optimizer": {"kind": "dp_sgd"}}
+    job = post(api, "/v1/jobs", asked).json()
+    assert job["spec"]["evaluation"] is None and "parts" not in job["quote"]["resolved"]
+
+
+@SQLITE
+def test_a_request_without_an_optimizer_is_not_the_one_with_its_default(api: Api, db: Database) -> None:
+    asked = {"dataset": add_dataset(db), "privacy": {"target_epsilon": 1.0}}
+    first = post(api, "/v1/jobs", asked, key="once")
+    assert post(api, "/v1/jobs", asked, key="once").json()["id"] == first.json()["id"]
+    for other in ({"optimizer": {"kind": "dp_sgd"}}, {"evaluation": None}):
+        answer = post(api, "/v1/jobs", asked | other, key="once")
+        assert answer.status_code == 409, answer.text
+
+
+@SQLITE
+def test_the_noise_of_scores_follows_the_number_of_records(api: Api, db: Database) -> None:
+    """A split of fewer records needs more noise_mu for the same digits."""
+    small, large = (
+        {"dataset": add_dataset(db, name=f"n{n}", privacy=GDP | {"records": n}), "privacy": {"target_epsilon": 1.0}}
+        for n in (20_000, 100_000)
+    )
+    jobs = [post(api, "/v1/jobs", each, key=each["dataset"]).json() for each in (small, large)]
+    noise = [each["spec"]["evaluation"]["noise_mu"] for each in jobs]
+    assert noise[0] > noise[1] >= 0.01
+    for each in (small, large):
+        quote = post(api, "/v1/quotes", each, key=None).json()
+        assert quote["scores"][0]["std"] < 0.02 and not any("too much to tell" in said for said in quote["warnings"])
+
+
+@SQLITE
+def test_a_language_model_is_named(api: Api, db: Database) -> None:
+    texts = {"task": {"kind": "language_model"}, "features": {"kind": "text", "column": "t"}}
+    asked = {"dataset": add_dataset(db, **texts), "privacy": {"target_epsilon": 1.0}}
+    answer = post(api, "/v1/jobs", asked)
+    assert answer.status_code == 422 and answer.json()["errors"][0]["pointer"] == "/model"
+    assert get(api, f"/v1/datasets/{asked['dataset']}/ledger").json()["accounts"]["train"]["held"] == 0
+
+
+@SQLITE
+def test_a_public_data_set_needs_no_epsilon(api: Api, db: Database) -> None:
+    public = {"privacy": {"sensitivity": "public"}, "holdout": None}
+    quote = post(api, "/v1/quotes", {"dataset": add_dataset(db, **public), "privacy": None}, key=None).json()
+    assert quote["resolved"]["learning_rate"] > 0.0
