@@ -104,7 +104,7 @@ docs: .venv/.dev
 
 openapi: .venv/.dev
 	$(BIN)/python scripts/write_openapi.py
-	$(BIN)/python scripts/write_specs.py
+	$(BIN)/python -m scripts.write_specs
 
 # ziglang is a C compiler from the registry: its library needs nothing newer than glibc 2.17.
 wheel:

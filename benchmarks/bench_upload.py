@@ -194,7 +194,7 @@ def measured(folder: Path, gib: float) -> str:
     read = made.dataset.reading.read if made.dataset.reading is not None else None
     if read is None:
         raise SystemExit(f"the file was rejected: {made.dataset.reading}")
-    right = (made.dataset.model_extra or {})["content_sha256"] == sha256 and read.records == records
+    right = made.dataset.content_sha256 == sha256 and read.records == records
     rising = all(a <= b for a, b in itertools.pairwise(made.shares))
     stored = sum(each.stat().st_size for each in (folder / "home" / "storage").rglob("*") if each.is_file())
     rows = [

@@ -7,39 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import field_validator
-
-from scrimp.models import Ledger, Read, Reading, RegisteredDataset, Resource, Shape
+from scrimp.models import DataBlock, RegisteredDataset
 from scrimp.reading import Progress, wait_until_read
 from scrimp.wire import dataset_path, in_path
 
 if TYPE_CHECKING:
     from scrimp.client import Client
-
-
-class DataBlock(Resource):
-    """A block of a data set, with a ledger of its own: `id` names it. `read` and `warnings` are its owner's alone.
-
-    `state`: ready, behind (the service's database lost some of its spending) or retired; for the owner of a large file
-    also reading or rejected, with no ledger.
-    """
-
-    id: str
-    label: str
-    dataset: str
-    shape: Shape = Shape()
-    ledger: Ledger | None = None
-    state: str
-    created_at: str
-    content_deleted_at: str | None = None
-    read: Read | None = None
-    warnings: list[str] | None = None
-    reading: Reading | None = None
-
-    @field_validator("shape", mode="before")
-    @classmethod
-    def _known_later(cls, shape: Any) -> Any:
-        return Shape() if shape is None else shape  # of a file that is being read
 
 
 class Blocks:

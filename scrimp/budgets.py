@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from scrimp.errors import NotFound
-from scrimp.models import Epsilon, Resource
+from scrimp.models import Budget, BudgetRequest
 from scrimp.rows import Pages
 from scrimp.wire import dataset_path, in_path
 
@@ -15,54 +15,6 @@ if TYPE_CHECKING:
     from scrimp.client import Client
 
 REQUESTS = "/v1/budget-requests"
-
-
-class BudgetPart(Resource):
-    """A budget's balances on one account, in the filter's units."""
-
-    budget: int
-    spent: int
-    held: int
-    remaining: int
-    share_of_cap: float
-    share_spent: float
-    share_held: float
-
-
-class Budget(Resource):
-    """What some keys may use of a data set's cap, by account. The cap bounds all budgets together."""
-
-    dataset: str
-    id: str = ""
-    name: str
-    epsilon: Epsilon
-    epsilon_spent: Epsilon
-    unit: str
-    accounts: dict[str, BudgetPart | None]
-    keys: list[str] | None = None
-    version: int
-    changed_at: str
-    changed_by: str
-    closed: bool = False
-    collusion: str = ""
-
-
-class BudgetRequest(Resource):
-    """A request for a budget: `budget` is the one that it is about, and `budget_version` that one's version."""
-
-    id: str
-    dataset: str
-    key: str
-    epsilon: float
-    reason: str
-    status: str
-    created_at: str
-    expires_at: str
-    decided_at: str | None = None
-    decided_by: str | None = None
-    answer: str | None = None
-    budget: str
-    budget_version: int
 
 
 class Budgets:

@@ -48,7 +48,7 @@ def _follow(genesis: bytes, entries: Iterable[LedgerEntry | AuditEntry], fixed: 
     head = hashlib.sha256(genesis).hexdigest()
     held = 0
     for seq, entry in enumerate(entries, start=1):
-        said = entry.model_dump(mode="json")
+        said = entry.model_dump(mode="json", exclude_unset=True)  # as it was sent
         claimed = said.pop("hash")
         text = json.dumps(said, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         follows = said | {"seq": seq, "prev_hash": head} | fixed == said

@@ -20,13 +20,18 @@ Every route, by subject. A running service shows the same with all schemas at `/
 
 
 def main() -> None:
+    described = document()
+    (DOCS / "openapi.json").write_text(as_text(described))
+    (DOCS / "api.md").write_text(page(described))
+    print(f"wrote {DOCS / 'openapi.json'} and {DOCS / 'api.md'}")
+
+
+def document() -> dict[str, Any]:
+    """The service's description of itself, its members in the order of their declaration."""
     with tempfile.TemporaryDirectory() as home:
         settings = Settings(home=Path(home))
         ensure_secrets(settings)
-        document = create_app(settings).openapi()
-    (DOCS / "openapi.json").write_text(as_text(document))
-    (DOCS / "api.md").write_text(page(document))
-    print(f"wrote {DOCS / 'openapi.json'} and {DOCS / 'api.md'}")
+        return create_app(settings).openapi()
 
 
 def page(document: dict[str, Any]) -> str:

@@ -1,8 +1,9 @@
-"""Writes scrimp/specs: the client's typed specifications, from the JSON schemas of the service's contracts.
+"""Writes scrimp/specs and scrimp/models: the client's typed specifications and answers, from the service's schemas.
 
-    python scripts/write_specs.py
+    python -m scripts.write_specs
 
-The contracts in app/contracts are the single source. tests/contract/test_specs.py compares the files and the schemas.
+The contracts in app/contracts are the single source of specifications, the routes' answers that of answers
+(scripts/write_answers.py). tests/contract/test_specs.py compares the files and the schemas.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from pydantic import BaseModel
 
 from app.contracts.dataset_spec import DatasetSpec
 from app.contracts.job_spec import JobSpec
+from scripts import write_answers, write_openapi
 
-ROOT = Path(__file__).resolve().parents[1]
-FOLDER = ROOT / "scrimp" / "specs"
+CLIENT = Path(__file__).resolve().parents[1] / "scrimp"
 Schema = dict[str, Any]
 BOUNDS = {
     "minimum": "ge",
@@ -175,7 +176,7 @@ def _schemas() -> tuple[dict[str, Schema], dict[str, str]]:
 
 
 def files() -> dict[str, str]:
-    """The files' names and contents, formatted."""
+    """The files' names within the client, and their contents, formatted."""
     defs, home = _schemas()
     order = _ordered(sorted(defs), defs, [])
     made = {part: _file(part, [name for name in order if home[name] == part], defs, home) for part in SAYS}
@@ -185,12 +186,14 @@ def files() -> dict[str, str]:
     head = '"""Typed specifications: accepted wherever a dict is. Written by scripts/write_specs.py."""\n\n'
     head += "from __future__ import annotations\n\nfrom scrimp.spec import Spec, document\n"
     made["__init__"] = f"{head}{exports}from scrimp.specs.jobs import StudySpec\n\n__all__ = [{listed}]\n"
-    return {f"{part}.py": _formatted(text) for part, text in made.items()}
+    texts = {f"specs/{part}.py": text for part, text in made.items()}
+    texts |= {f"models/{name}": text for name, text in write_answers.files(write_openapi.document()).items()}
+    return {name: _formatted(text) for name, text in texts.items()}
 
 
 def _formatted(text: str) -> str:
     ruff = str(Path(sys.executable).with_name("ruff"))
-    at = ["--stdin-filename", str(FOLDER / "written.py"), "-"]
+    at = ["--stdin-filename", str(CLIENT / "specs" / "written.py"), "-"]
     for line in (["check", "--fix-only", "--select", "I", "--config", FIRST_PARTY, "-q"], ["format", "-q"]):
         text = subprocess.run([ruff, *line, *at], input=text, capture_output=True, text=True, check=True).stdout
     return text
@@ -198,7 +201,7 @@ def _formatted(text: str) -> str:
 
 def main() -> None:
     for name, text in files().items():
-        (FOLDER / name).write_text(text, encoding="utf-8")
+        (CLIENT / name).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -156,6 +156,22 @@ def job_spec(dataset: str, **changes: Any) -> dict[str, Any]:
     return spec | changes
 
 
+def job_answer(quote: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
+    """A job as the service shows it, with the members that the client cannot do without."""
+    price = {"steps": 1, "sample_rate": 0.1, "expected_batch_size": 10, "charge": {"train": 1, "holdout": 0}}
+    return {
+        "id": "job_1",
+        "name": "",
+        "dataset": "ds_1",
+        "status": "queued",
+        "spec": {},
+        "quote": price | (quote or {}),
+        "progress": {"step": 0, "steps": 1},
+        "metrics": {},
+        "created_at": "2026-03-01T09:00:00Z",
+    } | changes
+
+
 def numerics() -> NumericsReport:
     """What an attempt says that it computes in."""
     return NumericsReport(

@@ -73,7 +73,7 @@ def _compared(session: Session, caller: Caller, gpus: GpuWorkers, number: int, j
     details = jobs.details(session, [job_id])[job_id]
     dataset = session.get_one(Dataset, job.dataset_id)
     metrics = [MetricView.of(each) for each in details["metrics"]]
-    return Compared(number, JobView.of(job, details, gpus), dataset.name, metrics)
+    return Compared(number, JobView.of_job(job, details, gpus), dataset.name, metrics)
 
 
 def differences(found: list[Compared]) -> list[Difference]:

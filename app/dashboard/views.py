@@ -196,7 +196,7 @@ def job_page(session: Session, job_id: str, viewer: Viewer, gpus: GpuWorkers) ->
     read = held_on(session, job.parent_id or job.id) or [dataset.id]
     entries = ledger.page_of_entries(session, read[0], after=0, job=job_id, limit=10)  # the same on every block
     account = session.get(Account, dataset.id)
-    view = JobView.of(job, details, gpus)
+    view = JobView.of_job(job, details, gpus)
     may_steer = may_cancel(session, caller, job)
     found = trials(session, job) if job.study is not None else None
     return JobPage(

@@ -1,8 +1,8 @@
 """A job's document as JSON text, from its row: for the routes that are polled.
 
 A stored specification is sent as it is stored, without a Python object of it. Quotes that are the same text are checked
-and completed once a process: a quote names no job, so repeated jobs share one. The rest is written from the columns,
-without a checked object for each part. A test compares the documents with those of `JobView`.
+and completed once a process: a quote names no job, so repeated jobs share one. The rest are `JobView.members`, without
+a checked object for each part.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sqlalchemy import Row
 
 from app.admission.forecast import Quote
 from app.contracts.base import Epsilon
-from app.jobs.schemas import ChargedView, held_by, members, progress_of, shown_status, spent_by, tags_of
+from app.jobs.schemas import JobSource, JobView, held_by
 from app.lifecycle.queue.presence import GpuWorkers
 from app.privacy.prices import Units
 
@@ -48,69 +48,12 @@ def job_json(job: Row[Any] | SimpleNamespace, details: dict[str, list[Any]], gpu
         job: its columns, with `spec` and `quote` as stored text (`repository.SHOWN_AS_TEXT`).
     """
     columns = SimpleNamespace(**job._mapping) if isinstance(job, Row) else job
-    quoted = _quoted(columns.quote)
+    spec, quoted = columns.spec, _quoted(columns.quote)
     if columns.study is not None or columns.status == "queued":  # what they wait for depends on both documents
-        read = SimpleNamespace(**vars(columns) | {"spec": json.loads(columns.spec), "quote": json.loads(columns.quote)})
-        rest = to_json(members(read, quoted.epsilon, quoted.charge, details, gpus))
-    else:
-        rest = to_json(_members(columns, quoted, details))
-    return b'%s,"spec":%s,"quote":%s}' % (rest[:-1], columns.spec.encode(), quoted.document)
-
-
-def _members(job: SimpleNamespace, quoted: _Quoted, details: dict[str, list[Any]]) -> dict[str, Any]:
-    """As `members`, for a job that neither is queued nor a study."""
-    attempts = details["attempts"]
-    return {
-        "id": job.id,
-        "name": job.name,
-        "dataset": job.dataset_id,
-        "status": job.status,
-        "waiting_for": None,
-        "progress": progress_of(job, attempts),
-        "epsilon_spent": spent_by(job, quoted.epsilon),
-        "charged": ChargedView.of(job, quoted.charge, details["settlements"]),
-        "attempts": [
-            {
-                "number": each.number,
-                "worker": each.worker,
-                "status": shown_status(each),
-                "device": each.device,
-                "started_at": each.started_at,
-                "ended_at": each.ended_at,
-            }
-            for each in attempts
-        ],
-        "metrics": {
-            each.name: {
-                "name": each.name,
-                "step": each.step,
-                "value": each.value,
-                "std": each.std,
-                "on": each.on,
-                "released_by": each.released_by,
-            }
-            for each in details["metrics"]
-        },
-        "failure": job.failure,
-        "warnings": job.warnings,
-        "artifacts": [
-            {
-                "name": each.name,
-                "sha256": each.sha256,
-                "size_bytes": each.size_bytes,
-                "damaged": each.damaged_at is not None,
-            }
-            for each in details["artifacts"]
-        ],
-        "tags": tags_of(job),
-        "notes": job.notes,
-        "study": None,
-        "parent": job.parent_id,
-        "declaration": job.declaration,
-        "created_at": job.created_at.replace(microsecond=0),
-        "started_at": job.started_at,
-        "finished_at": job.finished_at,
-    }
+        documents = {name: json.loads(getattr(columns, name)) for name in JobView.texts()}
+        columns = SimpleNamespace(**vars(columns) | documents)
+    rest = to_json(JobView.members(JobSource(columns, quoted.epsilon, quoted.charge, details, gpus)))
+    return b'%s,"spec":%s,"quote":%s}' % (rest[:-1], spec.encode(), quoted.document)
 
 
 def page_json(documents: Iterable[bytes], next_page: str | None) -> bytes:

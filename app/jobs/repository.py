@@ -7,13 +7,10 @@ from datetime import datetime
 from typing import Any, Literal
 
 from sqlalchemy import (
-    BigInteger,
     ColumnElement,
     CompoundSelect,
-    Float,
     Row,
     Select,
-    String,
     Text,
     and_,
     bindparam,
@@ -29,8 +26,8 @@ from sqlalchemy import (
     union_all,
 )
 from sqlalchemy.orm import Session
-from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
+from app.db.base import Base
 from app.db.models import (
     Account,
     Artifact,
@@ -40,55 +37,42 @@ from app.db.models import (
     JobEvent,
     LedgerEntry,
     Metric,
-    UtcDateTime,
     table_of,
 )
 from app.errors import NotFound
+from app.jobs.schemas import ArtifactView, AttemptView, JobView, MetricView
 
 JobOrder = Literal["newest", "oldest", "name"]
-PARTS = ("attempts", "metrics", "artifacts", "settlements")  # a job's details
 AMOUNTS = ("train", "holdout", "train_released", "holdout_released")
-_NUMBER, _TEXT, _FLOAT = cast(null(), BigInteger), cast(null(), String), cast(null(), Float(53))
-_TIME: ColumnElement[Any] = cast(null(), UtcDateTime())
-# Their columns besides part, job_id, place and name, each with the null of its type.
-DETAIL_COLUMNS: dict[str, ColumnElement[Any]] = {
-    **dict.fromkeys(("number", "step", "size_bytes", *AMOUNTS), _NUMBER),
-    **dict.fromkeys(("worker", "device", "status", "on", "released_by", "sha256"), _TEXT),
-    **dict.fromkeys(("value", "std"), _FLOAT),
-    **dict.fromkeys(("started_at", "ended_at", "damaged_at"), _TIME),
+# A job's details: the tables, and the columns that are shown of them.
+_SHOWN_OF: dict[str, tuple[type[Base], tuple[str, ...]]] = {
+    "attempts": (Attempt, AttemptView.columns()),
+    "metrics": (Metric, MetricView.columns()),
+    "artifacts": (Artifact, ArtifactView.columns()),
+    "settlements": (LedgerEntry, AMOUNTS),
 }
+PARTS = tuple(_SHOWN_OF)
+
+
+def _column(table: type[Base], name: str) -> ColumnElement[Any]:
+    return table_of(table).c["measured_on" if name == "on" else name]
+
 
 # Statements of hot paths are built once.
 JOB, ACCOUNTS = table_of(Job).c, table_of(Account).c
 # The columns of a job that callers see; the mechanism and the salts are not among them.
-SHOWN: list[ColumnElement[Any]] = [
-    JOB.id,
-    JOB.name,
-    JOB.dataset_id,
-    JOB.status,
-    JOB.spec,
-    JOB.quote,
-    JOB.steps,
-    JOB.steps_started,
-    JOB.step,
-    JOB.failure,
-    JOB.warnings,
-    JOB.created_at,
-    JOB.started_at,
-    JOB.finished_at,
-    JOB.parent_id,
-    JOB.study,
-    JOB.declaration,
-    JOB.device,
-    JOB.tags,
-    JOB.notes,
-]
-
-# The same with the two large documents as stored text, which a route sends without reading it.
-TEXTS = ("spec", "quote")
+SHOWN: list[ColumnElement[Any]] = [JOB[each] for each in JobView.columns()]
+# The same with the large documents as stored text, which a route sends without reading it.
 SHOWN_AS_TEXT: list[ColumnElement[Any]] = [
-    cast(each, Text).label(each.name) if each.name in TEXTS else each for each in SHOWN
+    cast(each, Text).label(each.name) if each.name in JobView.texts() else each for each in SHOWN
 ]
+# The details' columns besides part, job_id, place and name, each with the null of its type.
+DETAIL_COLUMNS: dict[str, ColumnElement[Any]] = {
+    name: cast(null(), _column(table, name).type)
+    for table, names in _SHOWN_OF.values()
+    for name in names
+    if name != "name"
+}
 
 
 def page_of_jobs(
@@ -178,37 +162,25 @@ def details_where(
         of: the condition on the job's id.
         last_metrics: if True, includes only the last value of each metric.
     """
-    attempt, metric, artifact, entry = (table_of(each).c for each in (Attempt, Metric, Artifact, LedgerEntry))
-    timed = ("number", "worker", "device", "status", "started_at", "ended_at")
-    attempts = _rows("attempts", attempt, (attempt.number, attempt.worker), timed)
-    numbers = _rows("metrics", metric, (metric.step, metric.name), ("step", "value", "std", "released_by"))
-    stored = ("sha256", "size_bytes", "damaged_at")
-    files = _rows("artifacts", artifact, (literal_column("0"), artifact.name), stored)
+    attempt, metric, artifact, entry = (table_of(each).c for each, _ in _SHOWN_OF.values())
     # A settlement: of the job itself, not what the trials of a study drew before.
-    settlements = _rows("settlements", entry, (entry.seq, entry.kind), AMOUNTS)
     settled = entry.kind.in_(("post", "void"))
     return union_all(
-        attempts.where(of(attempt.job_id)),
-        numbers.where(of(metric.job_id), *([_is_last()] if last_metrics else [])),
-        files.where(of(artifact.job_id)),
-        settlements.where(of(entry.job_id), settled),
+        _rows("attempts", attempt.number, attempt.worker).where(of(attempt.job_id)),
+        _rows("metrics", metric.step, metric.name).where(of(metric.job_id), *([_is_last()] if last_metrics else [])),
+        _rows("artifacts", literal_column("0"), artifact.name).where(of(artifact.job_id)),
+        _rows("settlements", entry.seq, entry.kind).where(of(entry.job_id), settled),
     )
 
 
-def _rows(
-    part: str,
-    columns: ReadOnlyColumnCollection[str, Any],
-    place_and_name: tuple[ColumnElement[Any], ColumnElement[Any]],
-    own: tuple[str, ...],
-) -> Select[Any]:
+def _rows(part: str, place: ColumnElement[Any], name: ColumnElement[Any]) -> Select[Any]:
     """Selects one part of the details: its place and name, its own columns, and nulls for all others."""
-    known = {each: columns[each] for each in own}
-    if "measured_on" in columns:
-        known["on"] = columns.measured_on
-    place, name = place_and_name
-    others = [known.get(each, absent).label(each) for each, absent in DETAIL_COLUMNS.items()]
-    named = [place.label("place"), name.label("name")]
-    return select(literal_column(f"'{part}'").label("part"), columns.job_id, *named, *others)
+    table, names = _SHOWN_OF[part]
+    columns = [
+        (_column(table, each) if each in names else absent).label(each) for each, absent in DETAIL_COLUMNS.items()
+    ]
+    columns = [place.label("place"), name.label("name"), *columns]
+    return select(literal_column(f"'{part}'").label("part"), table_of(table).c.job_id, *columns)
 
 
 def _is_last() -> ColumnElement[bool]:

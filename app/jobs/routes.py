@@ -141,7 +141,7 @@ async def submit(
         held, gpus = admission.submit(caller, spec, idempotency_key), gpus_of(request)
         headers = {"Location": f"/v1/jobs/{held.id}"}
         if held.job is not None:
-            return as_json(JobView.of(held.job, {part: [] for part in repository.PARTS}, gpus), 201, headers)
+            return as_json(JobView.of_job(held.job, {part: [] for part in repository.PARTS}, gpus), 201, headers)
         return as_json(_view(admission.db, caller, held.id, gpus), 201, headers | {"Idempotent-Replayed": "true"})
 
     return await _priced(request, answer)
@@ -192,7 +192,7 @@ class JobsQuery:
 def page_of_jobs(db: Database, caller: Caller, gpus: GpuWorkers, query: JobsQuery) -> JobList:
     """Returns one page of the jobs that a caller may see; the dashboard shows the same page."""
     page = _page(db, caller, query)
-    return JobList(items=[JobView.of(job, page.details[job.id], gpus) for job in page.jobs], next=page.next)
+    return JobList(items=[JobView.of_job(job, page.details[job.id], gpus) for job in page.jobs], next=page.next)
 
 
 @dataclass(frozen=True)
@@ -409,4 +409,4 @@ def _no_certificate(job: Job) -> RequestError:
 def _view(db: Db, caller: Caller, job_id: str, gpus: GpuWorkers) -> JobView:
     with db.read() as session:
         job = require_job(session, caller, job_id)
-        return JobView.of(job, repository.details(session, [job_id])[job_id], gpus)
+        return JobView.of_job(job, repository.details(session, [job_id])[job_id], gpus)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import BaseModel, Field
 from sqlalchemy import Row
@@ -15,8 +15,9 @@ from app.contracts.base import Epsilon, is_none
 from app.contracts.metrics import ReleasedHistogram
 from app.contracts.runtime import StoredRuntime
 from app.contracts.stored import Failure
-from app.db.models import Artifact, Attempt, Job, JobEvent, Metric
+from app.db.models import Attempt, Job, JobEvent, Metric
 from app.ids import now
+from app.jobs.row_view import Column, Computed, RowView, Separate
 from app.jobs.trials import StudyView
 from app.lifecycle.queue.presence import GpuWorkers
 from app.privacy.prices import Units
@@ -33,25 +34,24 @@ class Progress(BaseModel):
     remaining_s: float | None
 
 
-class AttemptView(BaseModel):
+def shown_status(attempt: Attempt | Row[Any] | SimpleNamespace) -> str:
+    """An attempt's status as callers see it. `crashed` and `lapsed` are `lost`: a crash may depend on private data,
+    such as lengths that need too much memory."""
+    return "lost" if attempt.status in ("crashed", "lapsed") else str(attempt.status)
+
+
+class AttemptView(RowView):
     """An attempt of a worker to run a job."""
 
     number: int
     worker: str
-    status: str
+    status: Annotated[str, Computed(shown_status, "status")]
     device: str | None = None  # "cpu" or "cuda", once it has loaded the data
     started_at: datetime
     ended_at: datetime | None
 
-    @classmethod
-    def of(cls, attempt: Attempt) -> AttemptView:
-        """Builds the view of an attempt."""
-        view = cls.model_validate(attempt, from_attributes=True)
-        shown = shown_status(attempt)
-        return view if view.status == shown else view.model_copy(update={"status": shown})
 
-
-class MetricView(BaseModel):
+class MetricView(RowView):
     """A released number, with the std of its noise.
 
     `histogram`, in the list of a job's metrics: from which the last `auc` and what comes with it were computed.
@@ -63,40 +63,20 @@ class MetricView(BaseModel):
     std: float
     on: str
     released_by: str
-    histogram: ReleasedHistogram | None = Field(default=None, exclude_if=is_none)
-
-    @classmethod
-    def of(cls, metric: Metric) -> MetricView:
-        return cls(
-            name=metric.name,
-            step=metric.step,
-            value=metric.value,
-            std=metric.std,
-            on=metric.on,
-            released_by=metric.released_by,
-        )
+    histogram: Annotated[ReleasedHistogram | None, Separate()] = Field(default=None, exclude_if=is_none)
 
     @classmethod
     def whole(cls, metric: Metric) -> MetricView:
         return cls.model_validate(metric, from_attributes=True)
 
 
-class ArtifactView(BaseModel):
+class ArtifactView(RowView):
     """A file of a job. `damaged`: the stored file differs from the published one and cannot be downloaded."""
 
     name: str
     sha256: str
     size_bytes: int
-    damaged: bool = False
-
-    @classmethod
-    def of(cls, artifact: Artifact | Row[Any] | SimpleNamespace) -> ArtifactView:
-        return cls(
-            name=artifact.name,
-            sha256=artifact.sha256,
-            size_bytes=artifact.size_bytes,
-            damaged=artifact.damaged_at is not None,
-        )
+    damaged: Annotated[bool, Computed(lambda file: file.damaged_at is not None, "damaged_at")] = False
 
 
 class ChargedView(BaseModel):
@@ -122,75 +102,87 @@ class ChargedView(BaseModel):
         return cls(**charged, share=share)
 
 
-class JobView(BaseModel):
+class JobSource(NamedTuple):
+    """What a job's answer is read from.
+
+    Attributes:
+        job: its row. Its specification and its quote are read only of queued jobs and of studies.
+        epsilon, charge: of its quote: the planned ε and the held units.
+        details: its attempts, metrics, artifacts and settlements.
+        gpus: what queued jobs wait for.
+    """
+
+    job: JobLike
+    epsilon: Epsilon | None
+    charge: Units
+    details: dict[str, list[Any]]
+    gpus: GpuWorkers
+
+
+class JobView(RowView):
     """A job. `epsilon_spent` is its planned ε, also if it stopped early: `charged` tells how much of its hold it cost.
     `metrics` has each metric's last value; `GET …/metrics` has all values."""
 
+    row: ClassVar[str] = "job"
+
     id: str
     name: str
-    dataset: str
+    dataset: Annotated[str, Column("dataset_id")]
     status: str
     # Queued: for a living GPU worker, for living workers with so many GPUs for one job (`runtime.processes`), for one
     # with so many processes, or for any free worker.
-    waiting_for: Literal["cuda", "gpus", "processes", "worker"] | None = None
-    spec: dict[str, Any]
-    quote: Quote
-    progress: Progress
-    epsilon_spent: Epsilon | None
-    charged: ChargedView | None = None  # null until it has settled
-    attempts: list[AttemptView]
-    metrics: dict[str, MetricView]
+    waiting_for: Annotated[
+        Literal["cuda", "gpus", "processes", "worker"] | None,
+        Computed(lambda of: _waiting_for(of.job, of.gpus), "study", "status", "device"),
+    ] = None
+    spec: Annotated[dict[str, Any], Column("spec", text=True)]
+    quote: Annotated[Quote, Column("quote", text=True)]
+    progress: Annotated[
+        Progress, Computed(lambda of: progress_of(of.job, of.details["attempts"]), "step", "steps", "finished_at")
+    ]
+    epsilon_spent: Annotated[
+        Epsilon | None,
+        Computed(lambda of: spent_by(of.job, of.epsilon), "study", "started_at", "finished_at", "steps_started"),
+    ]
+    charged: Annotated[
+        ChargedView | None,  # null until it has settled
+        Computed(lambda of: ChargedView.of(of.job, of.charge, of.details["settlements"]), "study"),
+    ] = None
+    attempts: Annotated[
+        list[AttemptView], Computed(lambda of: [AttemptView.members(each) for each in of.details["attempts"]])
+    ]
+    metrics: Annotated[
+        dict[str, MetricView],
+        Computed(lambda of: {each.name: MetricView.members(each) for each in of.details["metrics"]}),
+    ]
     failure: Failure | None
     warnings: list[str]
-    artifacts: list[ArtifactView]
-    tags: list[str] = []
+    artifacts: Annotated[
+        list[ArtifactView], Computed(lambda of: [ArtifactView.members(each) for each in of.details["artifacts"]])
+    ]
+    tags: Annotated[list[str], Computed(lambda of: tags_of(of.job), "tags")] = Field(default=[])
     notes: str = ""
-    study: StudyView | None = None  # for a study: its progress and decisions
-    parent: str | None = None  # for a trial: its study
+    study: Annotated[  # for a study: its progress and decisions
+        StudyView | None, Computed(lambda of: StudyView.of(of.job), "study", "step", "steps")
+    ] = None
+    parent: Annotated[str | None, Column("parent_id")] = None  # for a trial: its study
     declaration: int = 1  # the version of the data set's declaration that it was priced with
-    created_at: datetime
+    # Like the times below, or it could be later than them.
+    created_at: Annotated[datetime, Computed(lambda of: of.job.created_at.replace(microsecond=0), "created_at")]
     started_at: datetime | None
     finished_at: datetime | None
 
     @classmethod
-    def of(cls, job: JobLike, details: dict[str, list[Any]], gpus: GpuWorkers) -> JobView:
+    def of_job(cls, job: JobLike, details: dict[str, list[Any]], gpus: GpuWorkers) -> JobView:
+        """Builds the answer of a job's row with its details."""
         quote = Quote.model_validate(job.quote)
-        return cls(spec=job.spec, quote=quote, **members(job, quote.epsilon, held_by(quote), details, gpus))
+        source = JobSource(job, quote.epsilon, held_by(quote), details, gpus)
+        return cls.model_validate({"spec": job.spec, "quote": quote} | cls.members(source))
 
 
 def held_by(quote: Quote) -> Units:
     """The units that a job of this quote holds."""
     return Units(train=quote.charge.train, holdout=quote.charge.holdout)
-
-
-def members(
-    job: JobLike, epsilon: Epsilon | None, charge: Units, details: dict[str, list[Any]], gpus: GpuWorkers
-) -> dict[str, Any]:
-    """A job's view but for its spec and its quote, of which these are the planned ε and the held charge. Reads both
-    only of queued jobs and of studies."""
-    return {
-        "id": job.id,
-        "name": job.name,
-        "dataset": job.dataset_id,
-        "status": job.status,
-        "waiting_for": _waiting_for(job, gpus),
-        "progress": progress_of(job, details["attempts"]),
-        "epsilon_spent": spent_by(job, epsilon),
-        "charged": ChargedView.of(job, charge, details["settlements"]),
-        "attempts": [AttemptView.of(each) for each in details["attempts"]],
-        "metrics": {metric.name: MetricView.of(metric) for metric in details["metrics"]},
-        "failure": job.failure,
-        "warnings": job.warnings,
-        "artifacts": [ArtifactView.of(each) for each in details["artifacts"]],
-        "tags": tags_of(job),
-        "notes": job.notes,
-        "study": StudyView.of(job),
-        "parent": job.parent_id,
-        "declaration": job.declaration,
-        "created_at": job.created_at.replace(microsecond=0),  # like the times below, or it could be later than them
-        "started_at": job.started_at,
-        "finished_at": job.finished_at,
-    }
 
 
 class JobList(BaseModel):
@@ -279,12 +271,6 @@ def _waiting_for(job: JobLike, gpus: GpuWorkers) -> Literal["cuda", "gpus", "pro
         return None
     lack = gpus.lack(StoredRuntime.of(job.spec).runtime, job.device)
     return lack or (None if is_study else "worker")
-
-
-def shown_status(attempt: Attempt | Row[Any] | SimpleNamespace) -> str:
-    """An attempt's status as callers see it. `crashed` and `lapsed` are `lost`: a crash may depend on private data,
-    such as lengths that need too much memory."""
-    return "lost" if attempt.status in ("crashed", "lapsed") else str(attempt.status)
 
 
 def tags_of(job: JobLike) -> list[str]:

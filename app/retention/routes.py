@@ -75,7 +75,7 @@ def delete_artifacts(job_id: str, db: Db, caller: CurrentKey, gpus: Gpus) -> Job
     service.delete_artifacts(db, caller, job_id)
     with db.read() as session:
         job = grants.require_job(session, caller, job_id)
-        return JobView.of(job, jobs.details(session, [job_id])[job_id], gpus)
+        return JobView.of_job(job, jobs.details(session, [job_id])[job_id], gpus)
 
 
 def _view(session: Session, caller: Caller, dataset_id: str) -> DatasetView:

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from scrimp.blocks import DataBlock
 from scrimp.cli import large, show
 from scrimp.cli.session import Session, command
 from scrimp.errors import ScrimpError
+from scrimp.models import DataBlock
 
 app = typer.Typer(no_args_is_help=True)
 Dataset = Annotated[str, typer.Argument(help="A data set's name or id.")]

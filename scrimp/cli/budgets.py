@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from scrimp.budgets import Budget, BudgetRequest
 from scrimp.cli import show
 from scrimp.cli.session import Session, command
 from scrimp.errors import NotFound
+from scrimp.models import Budget, BudgetRequest
 
 app = typer.Typer(no_args_is_help=True)
 Dataset = Annotated[str, typer.Argument(help="A data set's name or id.")]

@@ -137,7 +137,7 @@ def slots(
     stated = {name: number for name, number in named.items() if number is not None}
     before = session.client.dataset(dataset)
     changed = default or bool(stated)
-    present = {} if default else (before.model_extra or {})["privacy"].get("slots") or {}
+    present = {} if default else before.privacy.get("slots") or {}
     changes = {"slots": present | stated, "dry_run": dry_run} if changed else {"dry_run": True}
     found = session.client.redeclare_dataset(dataset, changes)
     session.result(found, lambda: show_reading.slots(session.console, before, found, changed=changed, dry_run=dry_run))

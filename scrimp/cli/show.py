@@ -249,11 +249,10 @@ UNSTATED_SLOTS = "not stated: jobs compute twice the declared number and 64 (`sc
 def dataset(console: Console, found: Dataset) -> None:
     """Prints one data set and its budget."""
     console.print(Text.assemble((found.name, "bold"), f"  {found.id}"))
-    extra = found.model_extra or {}
-    shown = [(key, str(extra[key])) for key in ("content_hmac", "content_sha256", "created_at") if extra.get(key)]
-    if found.access is not None:
-        bound = "" if found.max_epsilon_per_job is None else f", at most ε = {found.max_epsilon_per_job:g} for one job"
-        shown.append(("your access", found.access + bound))
+    hashes = (("content_hmac", found.content_hmac), ("content_sha256", found.content_sha256))
+    shown = [(name, each) for name, each in hashes if each is not None]
+    bound = "" if found.max_epsilon_per_job is None else f", at most ε = {found.max_epsilon_per_job:g} for one job"
+    shown += [("created_at", found.created_at), ("your access", found.access + bound)]
     if found.shape.slots is not None:
         shown.append(("slots", str(found.shape.slots)))
     elif found.ledger is not None:

@@ -18,6 +18,7 @@ from scrimp.cli.watch import _Lines
 from scrimp.models import Job
 from tests.cli.conftest import Cli
 from tests.e2e.conftest import csv_spec, job_of, seed_of, write_csv
+from tests.factories import job_answer
 
 
 def test_jobs_and_keys_have_names(cli: Cli, dataset: str) -> None:
@@ -188,11 +189,10 @@ def test_a_sparkline_follows_the_scores(capsys: pytest.CaptureFixture[str]) -> N
     assert (sparkline([]), sparkline([0.5]), sparkline([0.5, 0.5])) == ("", "", "▁▁")
     assert sparkline([0.1, float("nan"), 0.9]) == "▁█" and len(sparkline(list(range(100)))) == 20
     lines = _Lines(Console(width=120))
-    said: dict[str, Any] = {"id": "job_1", "dataset": "ds_1", "spec": {}, "quote": {"steps": 4}}
     for step, value in ((1, 0.5), (2, 0.9), (2, 0.9), (4, 0.7)):
-        scores = {"accuracy": {"value": value, "std": 0.01, "on": "holdout", "released_by": "noisy_count"}}
-        progress = {"step": step, "steps": 4}
-        lines.update(Job(**said, status="running", progress=progress, metrics=scores, created_at="2026-01-01"))
+        score = {"name": "accuracy", "step": step, "value": value, "std": 0.01, "on": "holdout"}
+        scores = {"accuracy": score | {"released_by": "noisy_count"}}
+        lines.update(Job(**job_answer(status="running", progress={"step": step, "steps": 4}, metrics=scores)))
     assert capsys.readouterr().out.splitlines() == [
         "job_1  running  1/4  accuracy 0.5000 ± 0.0100",
         "job_1  running  2/4  accuracy ▁█ 0.9000 ± 0.0100",

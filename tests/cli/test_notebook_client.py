@@ -116,10 +116,11 @@ def test_scores_and_trials_are_drawn() -> None:
     with pytest.raises(scrimp.ScrimpError, match="no scores"):
         metrics([], "a job")
     trial = {"job": "job_1", "number": 1, "role": "pilot", "status": "succeeded", "steps": 5, "r": 1.0}
-    found = Trial(**trial, learning_rate=0.5, score={"value": 0.7, "std": 0.05})
+    trial |= {"learning_rate": 0.5, "charge": {"train": 1, "holdout": 0}, "chosen": False}
+    found = Trial(**trial, score={"value": 0.7, "std": 0.05})
     assert trials([found]).get_xscale() == "log"
     with pytest.raises(scrimp.ScrimpError, match="no trial"):
-        trials([Trial(**trial, learning_rate=0.5)])
+        trials([Trial(**trial)])
 
 
 def test_an_error_says_what_where_and_what_to_do(client: scrimp.Client, dataset: str, cli: Cli) -> None:

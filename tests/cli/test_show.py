@@ -15,6 +15,7 @@ from app.dashboard.page import templates
 from scrimp.cli import show
 from scrimp.errors import BudgetRefused, InvalidRequest, error_of
 from scrimp.models import Account, Epsilon, Job, Metric
+from tests.factories import job_answer
 
 
 def printed(what: object) -> str:
@@ -27,7 +28,8 @@ def printed(what: object) -> str:
 def account(**amounts: int) -> Account:
     numbers = {"budget": 1000, "spent": 0, "held": 0} | amounts
     remaining = numbers["budget"] - numbers["spent"] - numbers["held"]
-    return Account(filter="gdp", unit="mu^2 * 1e-12", remaining=remaining, **numbers)
+    shares = {f"share_{name}": numbers[name] / numbers["budget"] for name in ("spent", "held")}
+    return Account(filter="gdp", unit="mu^2 * 1e-12", remaining=remaining, **numbers, **shares)
 
 
 def test_an_epsilon_says_what_it_means() -> None:
@@ -42,10 +44,7 @@ def ended(status: str, share: float | None) -> Job:
     quote = {"steps": 2000, "epsilon": planned}
     charged = None if share is None else {"train": 1, "holdout": 0, "share": share}
     progress = {"step": 450, "steps": 2000}
-    more = {"id": "job_1", "dataset": "ds_1", "spec": {}, "created_at": "2026-03-01T09:00:00Z"}
-    return Job.model_validate(
-        more | {"status": status, "quote": quote, "progress": progress, "epsilon_spent": planned, "charged": charged}
-    )
+    return Job(**job_answer(quote, status=status, progress=progress, epsilon_spent=planned, charged=charged))
 
 
 def test_a_job_that_ended_early_says_what_it_was_charged() -> None:
@@ -101,7 +100,7 @@ def test_room_is_said_in_words() -> None:
 
 
 def test_a_score_says_its_noise() -> None:
-    noisy = Metric(value=0.8231, std=0.004, on="holdout", released_by="noisy_count")
+    noisy = Metric(name="accuracy", step=1, value=0.8231, std=0.004, on="holdout", released_by="noisy_count")
     assert show.score(noisy) == "0.8231 ± 0.0040"
     assert "exact" in show.score(noisy.model_copy(update={"std": 0.0}))
 

@@ -14,7 +14,8 @@ from app.contracts.job_spec import JobSpec
 from app.contracts.slots import rounded as rounded_there
 from scrimp import specs
 from scrimp.declare import rounded
-from scripts import write_specs
+from scrimp.models import ReadingProgress
+from scripts import write_answers, write_openapi, write_specs
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 JOB = specs.JobSpec(
@@ -32,7 +33,24 @@ def test_client_and_service_have_one_schema(mine: type[BaseModel], theirs: type[
 
 def test_the_files_are_as_they_are_written() -> None:
     for name, text in write_specs.files().items():
-        assert (write_specs.FOLDER / name).read_text() == text, "run `make openapi`"
+        assert (write_specs.CLIENT / name).read_text() == text, "run `make openapi`"
+
+
+def test_a_new_member_of_an_answer_reaches_the_client() -> None:
+    """What a route shows is declared once: the files of a service with one member more are not those that are here."""
+    document = json.loads((write_openapi.DOCS / "openapi.json").read_text())
+    grant = document["components"]["schemas"]["GrantView"]
+    grant["properties"]["reviewed_by"] = {"anyOf": [{"$ref": "#/components/schemas/KeyView"}, {"type": "null"}]}
+    grant["properties"]["uses"] = {"type": "integer", "default": 0}
+    assert "    reviewed_by: Key | None = None\n    uses: int = 0\n" in write_answers.files(document)["data.py"]
+
+
+def test_an_answer_of_a_newer_service_is_read() -> None:
+    """Members, states and kinds may be added."""
+    reading = {"bytes": 2, "bytes_read": 1, "speed": 3}
+    progress = ReadingProgress.model_validate({"state": "frozen", "reading": reading, "since": "today"})
+    assert progress.state == "frozen" and progress.reading is not None and progress.reading.bytes_read == 1
+    assert progress.model_dump(exclude_unset=True) == {"state": "frozen", "reading": reading, "since": "today"}
 
 
 def test_what_was_not_given_is_not_sent() -> None:

@@ -14,16 +14,16 @@ import scrimp
 from scrimp import specs
 from scrimp.jobs import JobHandle
 from scrimp.models import Job
+from tests.factories import job_answer
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("README.md", "docs/python.md", "docs/models.md")
 BLOCK = re.compile(r"^```python\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
 CLIENT = scrimp.Client("http://127.0.0.1:9")
-ANSWER: dict[str, Any] = {"id": "job_1", "dataset": "ds_1", "status": "queued", "spec": {}, "quote": {"steps": 1}}
 THINGS: dict[str, Any] = {
     "client": CLIENT,
     "client.jobs": CLIENT.jobs,
-    "job": JobHandle(CLIENT, Job(**ANSWER, progress={"step": 0, "steps": 1}, created_at="2026-01-01T00:00:00Z")),
+    "job": JobHandle(CLIENT, Job(**job_answer())),
     "specs": specs,
     "scrimp": scrimp,
 }

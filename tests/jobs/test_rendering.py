@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from types import SimpleNamespace
+from typing import Annotated, Any
 
 import pytest
 from sqlalchemy import select, update
@@ -16,11 +17,12 @@ from app.db.models import Attempt, Dataset, Job, LedgerEntry, Metric, table_of
 from app.ids import whole_second
 from app.jobs import repository
 from app.jobs.rendering import job_json, page_json
-from app.jobs.schemas import JobView
+from app.jobs.row_view import Column, Computed
+from app.jobs.schemas import JobSource, JobView
 from app.keys.service import Caller
 from app.ledger import accounts
 from app.lifecycle.queue.presence import GpuWorkers
-from app.privacy.prices import Price
+from app.privacy.prices import Price, Units
 from app.privacy.pricing import price
 from tests.factories import add_dataset, add_key, admit, job_spec
 
@@ -30,6 +32,27 @@ STATES: list[dict[str, Any]] = [
     {"status": "succeeded", "step": 50, "steps_started": 50, "tags": "a,b", "notes": 'ü "x"\n'},
     {"status": "failed", "failure": {"code": "no", "message": "no"}, "warnings": ["first", "second"]},
 ]
+
+
+class Planted(JobView):
+    """A job's answer with members that a change might add."""
+
+    worker: str | None
+    seconds: Annotated[float, Computed(lambda of: of.job.ran_s, "ran_s")]
+    key: Annotated[str, Column("key_id")]
+
+
+def test_the_columns_and_the_members_follow_from_the_fields(db: Database) -> None:
+    """A member is declared once; the columns of a job that no answer shows are not loaded."""
+    assert Planted.columns() == (*JobView.columns(), "worker", "ran_s", "key_id")
+    job = SimpleNamespace(**dict.fromkeys(Planted.columns()) | {"worker": "w", "ran_s": 2.5, "key_id": "key_1"})
+    job = SimpleNamespace(**vars(job) | {"tags": "", "created_at": whole_second(), "steps": 1, "step": 0})
+    nothing, parts = Units(train=0, holdout=0), {part: [] for part in repository.PARTS}
+    more = Planted.members(JobSource(job, None, nothing, parts, GpuWorkers(db, 30.0)))
+    assert [*more][-3:] == ["worker", "seconds", "key"] and (more["seconds"], more["key"]) == (2.5, "key_1")
+    assert more.keys() | {"spec", "quote"} == Planted.model_fields.keys()
+    unseen = {"mechanism", "segments", "request_sha256", "traceparent"}
+    assert unseen <= {each.name for each in table_of(Job).c} - set(JobView.columns())
 
 
 def add(db: Database, dataset: str, number: int, **changes: Any) -> str:
@@ -61,7 +84,7 @@ def test_a_rendered_job_is_its_view(db: Database, state: int) -> None:
     gpus = GpuWorkers(db, 30.0)
     with db.read() as session:
         details = repository.details(session, [job_id])[job_id]
-        view = JobView.of(session.get_one(Job, job_id), details, gpus)
+        view = JobView.of_job(session.get_one(Job, job_id), details, gpus)
         row = session.execute(select(*repository.SHOWN_AS_TEXT).where(table_of(Job).c.id == job_id)).one()
         rendered = job_json(row, details, gpus)
     assert json.loads(rendered) == json.loads(view.model_dump_json())

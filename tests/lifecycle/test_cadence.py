@@ -199,7 +199,7 @@ def test_times_are_whole_seconds(db: Database, submit: Submit, clock: Clock, set
         issued = session.scalars(select(Certificate)).one().body["certificate"]["issued_at"]
         assert verify(session, job.dataset_id).valid
     times += [moment for each in attempts for moment in (each.started_at, each.ended_at)]
-    view = JobView.of(job, {part: [] for part in PARTS} | {"attempts": attempts}, GpuWorkers(db, 30.0))
+    view = JobView.of_job(job, {part: [] for part in PARTS} | {"attempts": attempts}, GpuWorkers(db, 30.0))
     times.append(view.created_at)
     assert [moment.microsecond for moment in times if moment] == [0] * len(times)
     assert issued.endswith(".000000Z")
@@ -213,7 +213,7 @@ def test_epsilon_is_planned_from_the_claim_on_not_from_the_first_step(db: Databa
     nothing: dict[str, list[Any]] = {part: [] for part in PARTS}
 
     def spent() -> float:
-        epsilon = JobView.of(job_row(db, job_id), nothing, GpuWorkers(db, 30.0)).epsilon_spent
+        epsilon = JobView.of_job(job_row(db, job_id), nothing, GpuWorkers(db, 30.0)).epsilon_spent
         assert epsilon is not None
         return epsilon.value
 

@@ -33,7 +33,7 @@ NOTHING: dict[str, list[Any]] = {part: [] for part in PARTS}
 
 
 def waiting_for(db: Database, job_id: str) -> str | None:
-    return JobView.of(job_row(db, job_id), NOTHING, GpuWorkers(db, 30.0)).waiting_for
+    return JobView.of_job(job_row(db, job_id), NOTHING, GpuWorkers(db, 30.0)).waiting_for
 
 
 def test_a_job_says_what_it_waits_for(db: Database, submit: Submit) -> None:

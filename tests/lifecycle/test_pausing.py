@@ -110,7 +110,7 @@ def test_a_paused_job_s_time_stands(db: Database, submit: Submit) -> None:
         session.execute(update(Attempt).where(Attempt.job_id == job).values(**times))
     with db.read() as session:
         details = repository.details(session, [job])[job]
-        shown = JobView.of(session.get_one(Job, job), details, GpuWorkers(db, 30.0)).progress
+        shown = JobView.of_job(session.get_one(Job, job), details, GpuWorkers(db, 30.0)).progress
     assert (shown.step, shown.elapsed_s, shown.remaining_s) == (25, 40.0, None)
 
 
@@ -310,5 +310,5 @@ def test_a_job_s_time_stands_once_it_is_on_no_worker(db: Database, submit: Submi
         act(db, job)
         with db.read() as session:
             details = repository.details(session, [job])[job]
-            shown = JobView.of(session.get_one(Job, job), details, GpuWorkers(db, 30.0)).progress
+            shown = JobView.of_job(session.get_one(Job, job), details, GpuWorkers(db, 30.0)).progress
         assert (shown.elapsed_s, shown.remaining_s) == (40.0, None)

@@ -1,0 +1,175 @@
+"""Answers about keys, webhooks, workers, optimizers and signed documents. Written by scripts/write_specs.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from scrimp.behaviour import Resource
+
+
+class AuditEntry(Resource):
+    """An entry. The hash covers every member but `hash`; `seq` and the hashes are null until it is sealed."""
+
+    version: int
+    seq: int | None = None
+    id: int
+    at: str
+    action: str
+    actor: str | None = None
+    target: str | None = None
+    address: str | None = None
+    user_agent: str | None = None
+    outcome: str
+    details: dict[str, Any]
+    prev_hash: str | None = None
+    hash: str | None = None
+
+
+class AuditVerification(Resource):
+    """The result of recomputing the audit log's hash chain."""
+
+    valid: bool
+    entries: int
+    head: str
+    unsealed: int
+    first_bad_entry: int | None = None
+    problem: str | None = None
+
+
+class Checkpoint(Resource):
+    """The newest signed checkpoint of `dataset`: its first `size` entries have `root` (base64) as their tree's root.
+
+    `checkpoint` is the whole signed note, with the cosignatures of witnesses.
+    """
+
+    dataset: str
+    size: int
+    root: str
+    checkpoint: str
+
+
+class Delivery(Resource):
+    """A message and the result of its tries."""
+
+    id: str
+    type: str
+    job: str | None = None
+    status: str
+    attempts: int
+    status_code: int | None = None
+    error: str | None = None
+    created_at: str
+    next_at: str | None = None
+    ended_at: str | None = None
+
+
+class Key(Resource):
+    """A key and its limits, without any token."""
+
+    id: str
+    name: str
+    role: str
+    created_at: str
+    created_by: str | None = None
+    expires_at: str | None = None
+    rotated_at: str | None = None
+    revoked_at: str | None = None
+    limits: dict[str, Any]
+
+
+class NewKey(Resource):
+    """A key with its token, which is shown only once."""
+
+    key: Key
+    token: str
+
+
+class Webhook(Resource):
+    """A webhook, without its secret."""
+
+    id: str
+    key: str
+    url: str
+    events: list[str] = []
+    dataset: str | None = None
+    description: str
+    enabled: bool
+    disabled_because: str | None = None
+    failing_since: str | None = None
+    created_at: str
+
+
+class NewSecret(Resource):
+    """A webhook with its new secret, which is shown only once."""
+
+    webhook: Webhook
+    secret: str
+
+
+class Optimizer(Resource):
+    """An optimizer, with its rule, its state, and the JSON schema of its settings."""
+
+    kind: str
+    summary: str
+    update: str
+    state: dict[str, str]
+    cost: str
+    when_to_prefer: str
+    source: str
+    json_schema: dict[str, Any] = Field(alias="schema")
+
+
+class Proof(Resource):
+    """A proof about the tree of the first `size` entries. `path`: hashes in base64, as RFC 6962 orders them.
+
+    With `entry`: the entry with this `hash` is in the tree. With `since`: the tree begins with the entries of the tree
+    of that size.
+    """
+
+    dataset: str
+    size: int
+    entry: int | None = None
+    hash: str | None = None
+    since: int | None = None
+    path: list[str] = []
+
+
+class SignedCertificate(Resource):
+    """The signed certificate: `signature` is Ed25519 over the canonical JSON of `certificate`.
+
+    `envelope`: the same for other tools, an in-toto statement in a DSSE envelope; null if an earlier version issued it.
+    """
+
+    certificate: dict[str, Any]
+    signature: str
+    public_key: str
+    algorithm: str
+    envelope: dict[str, Any] | None = None
+
+
+class SigningKey(Resource):
+    """`public_key` is base64 of the raw key, as in a certificate; `id` the first 16 hex digits of the key's SHA-256."""
+
+    id: str
+    algorithm: str
+    public_key: str
+    first_used_at: str | None = None
+
+
+class Worker(Resource):
+    """A worker process and what it runs."""
+
+    name: str
+    host: str
+    pid: int
+    started_at: str
+    seen_at: str
+    alive: bool
+    sandbox: dict[str, Any] | None = None
+    devices: list[dict[str, Any]] | None = None
+    crew: str | None = None
+    gpus: int
+    skew_s: float | None = None
+    job: str | None = None

@@ -1,0 +1,243 @@
+"""Writes scrimp/models: the client's answers, from the schemas of the service's answers. `write_specs.py` runs it.
+
+An answer is open: a newer service may add members, kinds and states. Members keep the order of their declaration.
+What answers can do beside holding members stands in scrimp/behaviour.py, in a class of the same name.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+CLIENT = Path(__file__).resolve().parents[1] / "scrimp"
+Schema = dict[str, Any]
+# The client's classes by file, with the schemas that they show; several where a route answers with one of several. A
+# schema that is not in this table is a dict to the client.
+FILES: dict[str, dict[str, tuple[str, ...]]] = {
+    "data": {
+        "Account": ("AccountView",),
+        "BlockBalance": ("BlockBalance",),
+        "Budget": ("BudgetView",),
+        "BudgetPart": ("BudgetPart",),
+        "BudgetRequest": ("BudgetRequestView",),
+        "Charge": ("ChargeView",),
+        "CheckedDataset": ("CheckedDataset",),
+        "DataBlock": ("BlockView", "AppendedBlock", "ReadingBlock"),
+        "Dataset": ("DatasetView", "ReadingDataset"),
+        "Epsilon": ("Epsilon",),
+        "Grant": ("GrantView",),
+        "Ledger": ("LedgerView",),
+        "LedgerEntry": ("EntryView",),
+        "PartSlots": ("PartSlots",),
+        "Read": ("Read",),
+        "Reading": ("Reading",),
+        "ReadingProgress": ("ReadingProgress",),
+        "RedeclaredDataset": ("RedeclaredDataset",),
+        "RegisteredDataset": ("RegisteredDataset", "ReadingDataset"),
+        "Shape": ("Shape",),
+        "Slots": ("Slots",),
+        "Upload": ("UploadView",),
+        "Verification": ("VerificationView",),
+    },
+    "jobs": {
+        "Artifact": ("ArtifactView",),
+        "Charged": ("ChargedView",),
+        "Choice": ("Choice",),
+        "Event": ("EventView",),
+        "Fit": ("FitView",),
+        "Forecast": ("Forecast",),
+        "Histogram": ("ReleasedHistogram",),
+        "Job": ("JobView",),
+        "Line": ("Line",),
+        "Memory": ("MemoryEstimate",),
+        "Metric": ("MetricView",),
+        "Numerics": ("Numerics",),
+        "Progress": ("Progress",),
+        "Quote": ("Quote",),
+        "ReadBlock": ("ReadBlock",),
+        "Resolved": ("Resolved",),
+        "ScoreNoise": ("ScoreNoise",),
+        "Start": ("Start",),
+        "Study": ("StudyView",),
+        "Sweep": ("SweepView",),
+        "SweepPoint": ("SweepPoint",),
+        "Trial": ("TrialView",),
+        "Trials": ("TrialList",),
+    },
+    "service": {
+        "AuditEntry": ("AuditEntryView",),
+        "AuditVerification": ("AuditVerification",),
+        "Checkpoint": ("CheckpointView",),
+        "Delivery": ("DeliveryView",),
+        "Key": ("KeyView",),
+        "NewKey": ("NewKey",),
+        "NewSecret": ("NewSecret",),
+        "Optimizer": ("OptimizerView",),
+        "Proof": ("ProofView",),
+        "SignedCertificate": ("CertificateDocument",),
+        "SigningKey": ("SigningKeyView",),
+        "Webhook": ("WebhookView",),
+        "Worker": ("WorkerView",),
+    },
+}
+ANSWERS = {name: schemas for classes in FILES.values() for name, schemas in classes.items()}
+# A class that has all members of another one extends it.
+EXTENDS = {"RegisteredDataset": "Dataset", "RedeclaredDataset": "RegisteredDataset"}
+# Members whose type differs from their schema's.
+TYPES = {
+    ("CheckedDataset", "shape"): "dict[str, Any]",
+    ("Forecast", "per_job"): "dict[str, int]",
+    # Of a file that is being read it is null: scrimp/behaviour.py fills in zeros.
+    ("DataBlock", "shape"): "Shape",
+    ("Dataset", "shape"): "Shape",
+    ("RegisteredDataset", "shape"): "Shape",
+    ("RedeclaredDataset", "shape"): "Shape",
+}
+# Read, not imported: the client may not load before its answers are written.
+BEHAVIOUR = {
+    each.name
+    for each in ast.parse((CLIENT / "behaviour.py").read_text(encoding="utf-8")).body
+    if isinstance(each, ast.ClassDef)
+}
+RENAMED = {"schema": "json_schema"}  # `schema` is a method of pydantic's models
+NAMES = {schema: name for name, schemas in reversed(ANSWERS.items()) for schema in schemas}
+PLAIN = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
+SAYS = {
+    "data": "Answers about data sets, ledgers, budgets and charges.",
+    "jobs": "Answers about jobs, prices and studies.",
+    "service": "Answers about keys, webhooks, workers, optimizers and signed documents.",
+}
+HEAD = '''"""The service's answers, typed. Members of a newer service are kept, so that an older client still works.
+
+Written by scripts/write_specs.py from the service's schemas.
+"""
+
+from __future__ import annotations
+
+from scrimp.behaviour import FINAL, OF_AUC, Kind, Resource
+'''
+CONSTANTS, WITH_IT = ["FINAL", "OF_AUC"], ["Kind", "MetricPoint", "Resource"]
+
+
+def files(document: Schema) -> dict[str, str]:
+    """The files' names and contents, not formatted, of a service that describes itself so."""
+    schemas: dict[str, Schema] = document["components"]["schemas"]
+    ordered = _ordered(schemas)
+    texts = {part: _file(part, [name for name in ordered if name in FILES[part]], schemas) for part in FILES}
+    imports = [f"from scrimp.models.{part} import {name}\n" for part in FILES for name in FILES[part]]
+    # Once a job's last values had another class than the list of all values.
+    listed = ", ".join(f'"{name}"' for name in [*CONSTANTS, *sorted([*ANSWERS, *WITH_IT])])
+    texts["__init__"] = f"{HEAD}{''.join(imports)}\nMetricPoint = Metric\n\n__all__ = [{listed}]\n"
+    return {f"{part}.py": text for part, text in texts.items()}
+
+
+def _file(part: str, names: list[str], schemas: dict[str, Schema]) -> str:
+    """One file with these classes; what they refer to elsewhere is imported."""
+    body = "".join(_class(name, schemas) for name in names)
+    elsewhere = {NAMES[each] for name in names for each in _refs(ANSWERS[name], schemas)} - FILES[part].keys()
+    lines = [f'"""{SAYS[part]} Written by scripts/write_specs.py."""\n\nfrom __future__ import annotations\n\n']
+    lines += ["from typing import Any\n\n"] if "Any]" in body else []
+    lines += ["from pydantic import Field\n\n"] if "Field(" in body else []
+    lines += ["from scrimp import behaviour\n"] if "behaviour." in body else []
+    lines += ["from scrimp.behaviour import Resource\n"]
+    lines += [f"from scrimp.models.{_home(each)} import {each}\n" for each in sorted(elsewhere)]
+    return "".join([*lines, body])
+
+
+def _home(name: str) -> str:
+    return next(part for part, classes in FILES.items() if name in classes)
+
+
+def _ordered(schemas: dict[str, Schema]) -> list[str]:
+    """The classes, each after those that it refers to."""
+    ordered: list[str] = []
+
+    def add(name: str) -> None:
+        base = [EXTENDS[name]] if name in EXTENDS else []
+        for other in [*base, *sorted({NAMES[each] for each in _refs(ANSWERS[name], schemas)})]:
+            if other not in ordered and other != name:
+                add(other)
+        if name not in ordered:
+            ordered.append(name)
+
+    for name in ANSWERS:
+        add(name)
+    return ordered
+
+
+def _refs(names: tuple[str, ...], schemas: dict[str, Schema]) -> Iterator[str]:
+    """The schemas of the table that these refer to, also by way of schemas that are dicts to the client."""
+    for name in names:
+        for target in _targets(schemas[name].get("properties", {})):
+            yield from [target] if target in NAMES else _refs((target,), schemas)
+
+
+def _targets(schema: Any) -> Iterator[str]:
+    if isinstance(schema, dict):
+        if "$ref" in schema:
+            yield schema["$ref"].rpartition("/")[2]
+        schema = list(schema.values())
+    if isinstance(schema, list):
+        for part in schema:
+            yield from _targets(part)
+
+
+def _class(name: str, schemas: dict[str, Schema]) -> str:
+    parent = EXTENDS.get(name)
+    inherited = _members(parent, schemas) if parent else {}
+    bases = [parent] if parent else []
+    bases += [f"behaviour.{name}"] if name in BEHAVIOUR else []
+    lines = "".join(line for member, line in _members(name, schemas).items() if line != inherited.get(member))
+    said = schemas[ANSWERS[name][0]]["description"].replace("\n", "\n    ").replace("\n    \n", "\n\n")
+    end = "\n    " if "\n" in said else ""
+    return f'\n\nclass {name}({", ".join(bases) or "Resource"}):\n    """{said}{end}"""\n\n{lines}'
+
+
+def _members(name: str, schemas: dict[str, Schema]) -> dict[str, str]:
+    """The members of a class, as lines, in the order of their declaration."""
+    versions = [schemas[each] for each in ANSWERS[name]]
+    members = dict.fromkeys(member for each in versions for member in each["properties"])
+    lines = {member: _member(name, member, versions, schemas) for member in members}
+    return {member: line for member, line in lines.items() if not line.endswith(": None = None\n")}
+
+
+def _member(name: str, member: str, versions: list[Schema], schemas: dict[str, Schema]) -> str:
+    """A member as a line: it may be missing where a version lacks it, and null where a version allows it."""
+    properties = [each["properties"].get(member, {"type": "null"}) for each in versions]
+    kinds = list(dict.fromkeys(kind for each in properties for kind in _types(each, schemas)))
+    if (name, member) in TYPES:
+        return f"    {member}: {TYPES[name, member]}\n"
+    if "None" in kinds:
+        return f"    {member}: {' | '.join([*(each for each in kinds if each != 'None'), 'None'])} = None\n"
+    kind = " | ".join(kinds)
+    if member in RENAMED:
+        return f'    {RENAMED[member]}: {kind} = Field(alias="{member}")\n'
+    # Versions that differ leave the service no choice but to send it. A list that is not sent is empty.
+    missing = len(versions) == 1 and member not in versions[0].get("required", ())
+    default = f" = {properties[0].get('default')!r}" if missing else " = []" if kind.startswith("list[") else ""
+    return f"    {member}: {kind}{default}\n"
+
+
+def _types(schema: Schema, schemas: dict[str, Schema]) -> list[str]:
+    """A schema as Python types, of which a value has one. Bounds and lists of words may change: they are left out."""
+    if "$ref" in schema:
+        target = schema["$ref"].rpartition("/")[2]
+        return [NAMES[target] if target in NAMES else _dict(schemas[target], schemas)]
+    if "anyOf" in schema:
+        return [kind for each in schema["anyOf"] for kind in _types(each, schemas)]
+    if "oneOf" in schema:
+        return ["dict[str, Any]"]
+    if schema.get("type") == "array":
+        return [f"list[{' | '.join(_types(schema['items'], schemas))}]"]
+    if schema.get("type") == "object":
+        values = schema.get("additionalProperties")
+        return [f"dict[str, {' | '.join(_types(values, schemas)) if isinstance(values, dict) else 'Any'}]"]
+    return [PLAIN[schema["type"]]] if "type" in schema else ["Any"]
+
+
+def _dict(schema: Schema, schemas: dict[str, Schema]) -> str:
+    """A schema without a class: a dict; by name of answers of one class, if it has nothing else."""
+    kinds = {kind for each in schema.get("properties", {}).values() for kind in _types(each, schemas)} - {"None"}
+    return f"dict[str, {kinds.pop()} | None]" if len(kinds) == 1 and kinds <= ANSWERS.keys() else "dict[str, Any]"
