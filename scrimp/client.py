@@ -421,14 +421,19 @@ class Client(Administration):
                     raise
             time.sleep(POLL_S)
 
+    def features_of(self, job_id: str) -> dict[str, Any]:
+        """What a record of the job's data set consists of, as its owner declared it: `kind` and its columns."""
+        found: dict[str, Any] = self.json("GET", dataset_path(self.job(job_id).spec["dataset"]))["features"]
+        return found
+
     def predict(
         self, job_id: str, records: list[Any], *, top: int = 10, timeout: float = 120.0
     ) -> list[dict[str, Any]]:
         """Runs a job's model on your own records; returns one answer for each.
 
         Args:
-            records: in the data set's form: dicts for columns and tables, lists of numbers for arrays, texts, dicts
-                with user and item for ratings, lists of items' ids for next items.
+            records: in the data set's form: dicts for columns and tables, whose other members are ignored, lists of
+                numbers for arrays, texts, dicts with user and item for ratings, lists of items' ids for next items.
             top: how many classes, items or next tokens to return for each.
             timeout: the most seconds to wait.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from scrimp import plots
 from scrimp.errors import NotFound, ScrimpError, ServiceUnreachable
 from scrimp.loading import LoadedModel, load_model
 from scrimp.models import Event, Job, MetricPoint, Quote, SignedCertificate, Study, Trial
+from scrimp.record_files import RecordFile, answered, joined, require_writable, write
 from scrimp.rows import Pages, Rows, facts
 from scrimp.signatures import is_authentic
 from scrimp.spec import Spec, document
@@ -217,9 +218,49 @@ class JobHandle:
         self.fetch(to)
         return load_model(to)
 
-    def predict(self, records: list[Any], *, top: int = 10, timeout_s: float = 120.0) -> list[dict[str, Any]]:
-        """Runs the job's model on your own records, by the service; see `Client.predict`."""
-        return self._client.predict(self.id, records, top=top, timeout=timeout_s)
+    def predict(self, records: Any, *, top: int = 10, timeout_s: float = 120.0) -> list[dict[str, Any]]:
+        """Runs the job's model on your own records, by the service; see `Client.predict`.
+
+        Args:
+            records: a list of any length, or a pandas DataFrame: its other columns are ignored, and are not sent.
+        """
+        if hasattr(records, "to_dict"):
+            rows = RecordFile.of_frame(records)
+            given = rows.records(self._client.features_of(self.id))
+            return list(answered(self._client, self.id, given, top, timeout_s, rows))
+        return list(answered(self._client, self.id, list(records), top, timeout_s))
+
+    def predict_file(
+        self,
+        file: str | Path,
+        to: str | Path | None = None,
+        *,
+        keep: Sequence[str] = (),
+        decimal: str = ".",
+        timeout_s: float = 120.0,
+    ) -> list[dict[str, Any]]:
+        """Runs the job's model on a CSV, JSONL or Parquet file of your own, whatever other columns it has.
+
+        Args:
+            to: a file of one of these kinds for the answers.
+            keep: columns to carry through into the answers, such as an id. They are not sent to the service.
+            decimal: "," if numbers of a CSV file are written 3,5.
+
+        Returns:
+            One object for each row: what is kept, then the answer.
+
+        Raises:
+            InvalidRequest: a cell does not fit; `errors` name line, column and value.
+            UnusableFileError: the file cannot be read, or lacks a column of the model.
+        """
+        if to is not None:
+            require_writable(Path(to))
+        rows = RecordFile.read(Path(file))
+        kept, given = rows.kept(keep), rows.records(self._client.features_of(self.id), decimal=decimal)
+        found = joined(kept, list(answered(self._client, self.id, given, 10, timeout_s, rows)))
+        if to is not None:
+            write(Path(to), found)
+        return found
 
     def cancel(self) -> JobHandle:
         """Stops the job. What was started stays charged; the rest returns to the budget."""

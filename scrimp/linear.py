@@ -11,12 +11,15 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+
+from scrimp.cells import require_columns, shown, text_number
 
 if TYPE_CHECKING:
     from scrimp.specs import TableFeatures
@@ -132,19 +135,28 @@ def _finite(value: float) -> float | None:
 def _numbers(record: Any, names: list[str] | None, width: int, at: int) -> Floats:
     """A record of columns or of a tensor as its numbers, rounded to float32 as the worker reads them."""
     if isinstance(record, Mapping) and names is not None:
-        wrong = [*(f"it lacks `{each}`" for each in names if each not in record)]
-        wrong += [f"it has `{each}`" for each in record if each not in set(names)]
-        if wrong:
-            said = "; ".join(map(str, wrong[:5]))
-            raise ValueError(f"records/{at}: a record must have the model's {width} columns, and no others: {said}")
+        require_columns(record, names, at)
         record = [record[name] for name in names]
     cells = record.ravel().tolist() if isinstance(record, np.ndarray) else record
     if not isinstance(cells, list | tuple) or len(cells) != width:
         raise ValueError(f"records/{at}: a record of this model must be {width} numbers")
-    plain = [cell.item() if isinstance(cell, np.generic) else cell for cell in cells]
-    if not all(isinstance(cell, int | float) and not isinstance(cell, bool) and abs(cell) < LARGEST for cell in plain):
-        raise ValueError(f"records/{at}: each cell must be a number, finite in single precision")
-    return np.array(plain, dtype=np.float32).astype(np.float64)
+    return np.array([_number(cell, place, names, at) for place, cell in enumerate(cells)], dtype=np.float32).astype(
+        np.float64
+    )
+
+
+def _number(cell: Any, place: int, names: list[str] | None, at: int) -> float:
+    """A cell's number; raises ValueError with the cell's place if it is none."""
+    plain = cell.item() if isinstance(cell, np.generic) else cell
+    with suppress(ValueError):
+        plain = text_number(plain) if isinstance(plain, str) and names is not None else plain
+    if isinstance(plain, int | float) and not isinstance(plain, bool) and abs(plain) < LARGEST:
+        return float(plain)
+    column = f"cell {place}" if names is None else f"column {names[place]!r}"
+    where = place if names is None else names[place]
+    raise ValueError(
+        f"records/{at}/{where}: {column} must be a number, finite in single precision, and is {shown(cell)}"
+    )
 
 
 def _text(record: Any, at: int) -> str:

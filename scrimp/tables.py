@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from scrimp.cells import require_columns, shown, text_number
 from scrimp.specs import CategoryColumn, DateColumn, NumberColumn, TableFeatures
 
 Column = NumberColumn | DateColumn | CategoryColumn
@@ -32,6 +33,7 @@ def features_of(record: Any, table: TableFeatures, at: int) -> list[float]:
 
     Args:
         record: an object with a cell for each column, or the cells in the columns' order; None or "" for a missing one.
+            Other members are ignored.
         at: its place among the records, for the error.
 
     Raises:
@@ -42,16 +44,20 @@ def features_of(record: Any, table: TableFeatures, at: int) -> list[float]:
         record = record.tolist()
     if isinstance(record, Sequence) and not isinstance(record, str) and len(record) == len(names):
         record = dict(zip(names, record, strict=True))
-    if not isinstance(record, Mapping) or not record.keys() <= set(names):
+    if not isinstance(record, Mapping):
         raise ValueError(
             f"records/{at}: a record of this model must be an object with a cell for each of {len(names)} columns"
         )
+    if not record.keys() <= set(names):  # a name that is misspelt must not read as a missing cell
+        require_columns(record, names, at)
     found: list[float] = []
     for column in table.columns:
         try:
             found += _features(column, record.get(column.name))
         except UnusableCell as error:
-            raise ValueError(f"records/{at}/{column.name}: column {column.name!r}: {error}") from None
+            cell = record.get(column.name)
+            what = error if cell is None or str(error) == "missing" else f"{shown(cell)} is {error}"
+            raise ValueError(f"records/{at}/{column.name}: column {column.name!r}: {what}") from None
     return found
 
 
@@ -118,6 +124,10 @@ def _edges(column: NumberColumn) -> list[float]:
 
 
 def _number(cell: Any) -> float:
+    try:
+        cell = text_number(cell) if isinstance(cell, str) else cell
+    except ValueError:
+        raise UnusableCell("not a number") from None
     if not isinstance(cell, int | float):
         raise UnusableCell("not a number")
     if not abs(cell) <= FLOAT32_MAX:

@@ -2,6 +2,7 @@
 
 columns                    an object with a number for each column
 table                      an object with a cell for each column; null for a missing one
+                           (of both: other members are ignored, and a number may be the text of a file)
 tensor                     a list of numbers, one record of the array, flattened
 hashed_text, text          a text
 interactions, rating       an object with the user's and the item's id
@@ -21,7 +22,7 @@ from app.contracts.dataset_spec import Columns, Features, HashedText, Interactio
 from app.contracts.declared_ids import Ids
 from app.contracts.table import TableFeatures
 from app.errors import InvalidRequest
-from app.formats.columns import json_number
+from app.formats.columns import json_number, text_number
 from app.formats.ids import IdColumn
 from app.formats.tables import Coder, UnusableCell, expanded
 
@@ -76,8 +77,8 @@ def _numbers(record: Any, names: list[str] | None, width: int, at: int) -> list[
     if names is not None:
         if not isinstance(record, dict):
             raise _wrong(at, f"an object with a number for each of its {len(names)} columns")
-        _check_columns(record, names, at)
-        record = [record[name] for name in names]
+        _require_columns(record, names, at)
+        record = [_number_in(record[name]) for name in names]
     if not isinstance(record, list):
         raise _wrong(at, f"a list of {width} numbers")
     if len(record) != width:
@@ -85,48 +86,68 @@ def _numbers(record: Any, names: list[str] | None, width: int, at: int) -> list[
     for place, number in enumerate(record):
         if not _is_number(number):
             cell = str(place) if names is None else names[place].replace("~", "~0").replace("/", "~1")
-            raise InvalidRequest.at(f"/records/{at}/{cell}", "this must be a number, finite in single precision")
+            column = "this" if names is None else f"column {names[place]!r}"
+            detail = f"{column} must be a number, finite in single precision, and is {_shown(number)}"
+            raise InvalidRequest.at(f"/records/{at}/{cell}", detail)
     return [float(number) for number in record]
 
 
 def _rows(records: list[Any], features: TableFeatures) -> list[list[float]]:
     """Objects with a cell for each column, scaled as the records that the model was trained on."""
-    coders = [Coder(column, json_number) for column in features.columns]
-    names = {column.name for column in features.columns}
+    coders = [Coder(column, cell_number) for column in features.columns]
     cells = np.empty((len(records), len(coders)), dtype=np.float32)
     for at, record in enumerate(records):
-        if not isinstance(record, dict) or not record.keys() <= names:
+        if not isinstance(record, dict):
             raise _wrong(at, "an object with a cell for each declared column; a missing one is null")
+        if not record.keys() <= set(features.names):  # a name that is misspelt must not read as a missing cell
+            _require_columns(record, features.names, at)
         for place, coder in enumerate(coders):
+            name = coder.column.name
             try:
-                cells[at, place] = coder.code(record.get(coder.column.name))[0]
+                cells[at, place] = coder.code(record.get(name))[0]
             except UnusableCell as error:
-                raise InvalidRequest.at(
-                    f"/records/{at}/{coder.column.name}", f"column {coder.column.name!r}: {error.what}"
-                ) from None
+                what = error.what if error.what == "missing" else f"{_shown(record.get(name))} is {error.what}"
+                raise InvalidRequest.at(f"/records/{at}/{name}", f"column {name!r}: {what}") from None
     return [[float(number) for number in row] for row in expanded(cells, features)]
 
 
-def _check_columns(record: dict[str, Any], names: list[str], at: int) -> None:
-    """Names the columns that are missing, and those that the data set does not have.
+def cell_number(value: Any) -> float:
+    """Converts a JSON cell, or the text of a CSV file, to a float; raises TypeError or ValueError if it is none."""
+    return text_number(value) if isinstance(value, str) else json_number(value)
+
+
+def _number_in(value: Any) -> Any:
+    """The number that a text is; anything else as it is."""
+    try:
+        return text_number(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
+def _shown(cell: Any) -> str:
+    """A cell of the caller's own request, for the answer to this caller."""
+    text = repr(cell)
+    return text if len(text) <= MAX_NAME else f"{text[:MAX_NAME]}…"
+
+
+def _require_columns(record: dict[str, Any], names: list[str], at: int) -> None:
+    """Names the columns that are missing, and members that may be meant.
 
     Raises:
         InvalidRequest: there are some.
     """
     missing = [name for name in names if name not in record]
+    if not missing:
+        return
     known = set(names)
-    unknown = [name for name in record if name not in known]
-    said = []
-    if missing:
-        said.append(f"it lacks {_listed(missing)}")
-    for name in unknown[:NAMED]:
-        meant = get_close_matches(name, missing or names, n=1) if len(name) <= MAX_NAME else []
-        said.append(f"it has {_short(name)}" + (f" (did you mean {_short(meant[0])}?)" if meant else ""))
-    if len(unknown) > NAMED:
-        said.append(f"and {len(unknown) - NAMED} more that the data set does not have")
-    if said:
-        detail = f"a record must have this data set's {len(names)} columns, and no others: {'; '.join(said)}"
-        raise InvalidRequest.at(f"/records/{at}", detail)
+    others = [name for name in record if name not in known and len(name) <= MAX_NAME]
+    lower = {name.lower(): name for name in others}
+    similar = [(name, get_close_matches(name.lower(), list(lower), n=1)) for name in missing[:NAMED]]
+    hints = [f"`{lower[meant[0]]}` must be called {_short(name)}" for name, meant in similar if meant]
+    said = "; ".join([f"it lacks {_listed(missing)}", *(f"perhaps {hint}" for hint in hints)])
+    raise InvalidRequest.at(
+        f"/records/{at}", f"a record must have this data set's {len(names)} columns (others are ignored): {said}"
+    )
 
 
 def _listed(names: list[str]) -> str:

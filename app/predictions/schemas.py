@@ -14,8 +14,9 @@ MAX_RECORDS = 1000
 
 
 class PredictionRequest(Document):
-    """The caller's own inputs. `records`: objects for columns, lists of numbers for tensors, texts, objects with `user`
-    and `item` for ratings, lists of items' ids for next items. `top`: how many classes, items or next tokens to return
+    """The caller's own inputs. `records`: objects for columns and tables, whose other members are ignored and
+    whose numbers may be text, lists of numbers for tensors, texts, objects with `user` and `item` for ratings, lists of
+    items' ids for next items. `top`: how many classes, items or next tokens to return
     for each record.
     """
 

@@ -486,8 +486,8 @@ def refusal(failure: BudgetRefused) -> RenderableType:
     return Panel(lines, title=Text(failure.title), title_align="left", border_style="red", expand=False)
 
 
-def predictions(console: Console, found: list[dict[str, Any]]) -> None:
-    """One line a record: its class, its value, its best items, or its loss and next tokens."""
+def predictions(console: Console, found: list[dict[str, Any]], keep: Sequence[str] = ()) -> None:
+    """One line a record: what is kept of it; its class, its value, its best items, or its loss and next tokens."""
     for each in found:
         if "items" in each:
             line = "  ".join(str(item["item"] if item["item"] is not None else item["row"]) for item in each["items"])
@@ -500,7 +500,7 @@ def predictions(console: Console, found: list[dict[str, Any]]) -> None:
             line = f"loss {loss}  next {tokens}"
         else:
             line = str(each["value"])
-        console.print(line, markup=False, highlight=False)
+        console.print("  ".join([*(str(each[name]) for name in keep), line]), markup=False, highlight=False)
 
 
 def sections(console: Console, found: Iterable[tuple[str, Sequence[str]]]) -> None:

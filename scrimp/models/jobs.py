@@ -186,6 +186,7 @@ class Resolved(behaviour.Resolved):
     """What "auto" stood for, and why.
 
     Attributes:
+        parts: what stands in the place of members that the request left out with its optimizer.
         learning_rate, because: None and empty if the job names its rate.
         steps, max_grad_norm: T and C; None if the job names them.
     """
@@ -194,6 +195,7 @@ class Resolved(behaviour.Resolved):
     because: str = ""
     steps: Choice | None = None
     max_grad_norm: Choice | None = None
+    parts: list[dict[str, Any]] = []
 
 
 class ScoreNoise(Resource):

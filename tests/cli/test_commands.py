@@ -17,7 +17,7 @@ from app.ledger.signing_keys import public_key, publish, signing_key
 from app.ledger.transparency.checkpoints import sign_due
 from app.ledger.transparency.heads import Heads
 from app.settings import Settings
-from scrimp.cli import app, audit, predict
+from scrimp.cli import app, audit
 from scrimp.cli.session import connection
 from tests.cli.conftest import Cli
 from tests.e2e.conftest import csv_spec, job_of, seed_of, write_csv
@@ -125,21 +125,8 @@ def test_without_a_model_there_is_nothing_to_predict_with(cli: Cli, job_file: st
     refused = cli("predict", job["id"], str(archive))
     assert refused.exit_code == 2 and "is an npz or zip file" in refused.stderr and ".csv" in refused.stderr
     wrong = cli("predict", job["id"], str(table), "--column", "text")
-    assert wrong.exit_code == 2 and "rows without 'text'" in wrong.stderr
+    assert wrong.exit_code == 2 and "rows.csv lacks `text`" in wrong.stderr
     assert cli("predict", job["id"], records, "--column", "a").exit_code == 2
-
-
-def test_rows_of_a_file_are_records(tmp_path: Path) -> None:
-    (table := tmp_path / "rows.csv").write_text('a,b\n1,2.5\n3,"word, word"\n')
-    assert predict._rows(table, None) == [{"a": 1, "b": 2.5}, {"a": 3, "b": "word, word"}]
-    assert predict._rows(table, "a") == ["1", "3"], "texts stay texts"
-    (ids := tmp_path / "ids.csv").write_text("user,item,a,b\n0195153448,1e5,-1.5e3,007\n")
-    assert predict._rows(ids, None) == [{"user": "0195153448", "item": "1e5", "a": -1500.0, "b": "007"}]
-    (odd := tmp_path / "odd.csv").write_text("a,b,c,d\n1_000,nan,1e999,٣\n")
-    assert predict._rows(odd, None) == [{"a": "1_000", "b": "nan", "c": "1e999", "d": "٣"}], "the server refuses them"
-    (lines := tmp_path / "rows.jsonl").write_text('{"text": "one"}\n\n{"text": "two"}\n')
-    assert predict._rows(lines, "text") == ["one", "two"]
-    assert predict._rows(lines, None) == [{"text": "one"}, {"text": "two"}]
 
 
 def test_the_signing_key_is_printed(cli: Cli) -> None:

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import matplotlib as mpl
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
 import scrimp
 from scrimp.cli import app
-from scrimp.cli.predict import AT_ONCE
+from scrimp.record_files import AT_ONCE, RecordFile
 from tests.e2e.conftest import Service, job_of
 from tests.e2e.test_spine import register
 
@@ -44,8 +45,27 @@ def test_a_job_from_submission_to_answers(service: Service, tmp_path: Path, caps
             assert mine["class"] == theirs["class"]
             assert mine["probabilities"] == pytest.approx(theirs["probabilities"], rel=1e-5)
 
+        _check_that_an_owner_s_file_is_answered(service, job, tmp_path)
         _check_that_a_printed_certificate_is_read(service, job.id, trusted, tmp_path)
         _check_that_a_late_fault_keeps_the_answers(service, job.id, records, tmp_path)
+
+
+def _check_that_an_owner_s_file_is_answered(service: Service, job: scrimp.JobHandle, folder: Path) -> None:
+    """Other columns are ignored and ids carried through, from CSV to Parquet; a wrong cell is named by its line."""
+    names = ["patient_id", "x4", "ward", "x3", "x2", "x1", "x0"]
+    (own := folder / "own.csv").write_text(f"{';'.join(names)}\n007;1;A;1;1;1;1\n008;-2;B;-2;-2;-2;-2\n")
+    arguments = ["predict", job.id, str(own), "--keep", "patient_id", "--to", str(folder / "out.parquet")]
+    done = CliRunner().invoke(app, [*arguments, *_connection(service)])
+    assert done.exit_code == 0, done.output
+    rows = RecordFile.read(folder / "out.parquet").rows
+    again = job.predict_file(folder / "own.csv", keep=["patient_id"])
+    frame = pd.read_csv(own, sep=";")
+    assert [row["patient_id"] for row in rows] == ["007", "008"]
+    assert [row["class"] for row in rows] == [row["class"] for row in again]
+    assert job.predict(frame) == [{name: row[name] for name in ("class", "probabilities")} for row in again]
+    own.write_text(own.read_text().replace("-2;B", "2O;B"))
+    with pytest.raises(scrimp.InvalidRequest, match=r"own\.csv, line 3  column 'x4' must be a number.* and is '2O'"):
+        job.predict_file(own)
 
 
 def _check_that_a_printed_certificate_is_read(service: Service, job: str, trusted: str, folder: Path) -> None:

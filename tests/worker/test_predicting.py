@@ -136,10 +136,14 @@ def test_answers_are_the_model_s(tmp_path: Path, name: str) -> None:
 
 WRONG: list[tuple[str, Any]] = [
     ("linear", {"a": 1}),
-    ("linear", {"a": 1, "b": "2"}),
+    ("linear", {"a": 1, "b": "two"}),
+    ("linear", {"a": 1, "b": "1_000"}),
+    ("linear", {"a": 1, "B": 2}),
     ("linear", {"a": 1, "b": 1e39}),
     ("linear", {"a": True, "b": 1}),
     ("table", {"age": 30, "weight": 80}),
+    ("table", {"Age": 30, "sex": "m"}),
+    ("table", {"age": "3O", "sex": "m"}),
     ("mlp", [1, 2]),
     ("mlp", "1, 2, 3"),
     ("text", 3),
