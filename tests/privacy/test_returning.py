@@ -19,7 +19,7 @@ from scipy.special import logsumexp
 from app.privacy import gdp
 from app.privacy.events import Truncation, leaves, noisy_sums
 from app.privacy.rdp import rdp_at
-from tests.privacy.toy import Release
+from tests.privacy.toy import Law, Release
 
 K = 2  # records of a person, each clipped to 1/K
 SIGMA, DELTA = 1.0, 1e-6
@@ -225,7 +225,7 @@ def test_a_person_with_one_coin_costs_at_most_the_price_of_a_job(rate: float, si
     would be another law: its tail is lighter, but no theorem here prices it at every ε."""
 
     def deltas(share: float) -> list[float]:
-        joined = {(0.0,): 1.0 - rate, (share,): rate}
+        joined: Law = {(0.0,): 1.0 - rate, (share,): rate}
         release = Release([(1.0, {(0.0,): 1.0}, joined)], sigma)
         return [release.delta(each) for each in (0.0, 0.5, 1.0, 2.0, 4.0)]
 
