@@ -120,7 +120,7 @@ class Resolved(Resource):
         because: str
         steps: models.Choice | None
         max_grad_norm: models.Choice | None
-        parts: tuple[models.Part, ...]
+        parts: list[models.Part]
 
     @property
     def told(self) -> list[tuple[str, str, str]]:

@@ -39,7 +39,8 @@ class Blocks:
         wait: bool = True,
         progress: Progress | None = None,
     ) -> DataBlock:
-        """Appends a block: a file with the data set's declaration, and with units that no other block has.
+        """Appends a block: a file with the data set's declaration, and with records that no other block has. People may
+        come back, within the bound on a person's records in all blocks together.
 
         Args:
             label: names the block in jobs.

@@ -157,13 +157,13 @@ def _composition(body: Json) -> list[str]:
 
 def _entries(body: Json) -> list[str]:
     """Where the job was charged: on the data set's ledger, or in full on that of each block that it read."""
-    ledger, thing = body["ledger"], _thing(body)
+    ledger = body["ledger"]
     if not isinstance(ledger, list):
         return [f"this job is entry {ledger['entry_seq']} of the data set's ledger"]
     return [
-        f"each {thing} lies in one block, and each block that this job read was charged its whole cost",
+        "each record lies in one block, and each block that this job read was charged its whole cost",
         *(f"this job is entry {each['entry_seq']} of the ledger of block {each['block']}" for each in ledger),
-        f"it read no other block: {thing}s there lost nothing by it",
+        "it read no other block: records there lost nothing by it",
     ]
 
 

@@ -54,6 +54,7 @@ FILES: dict[str, dict[str, tuple[str, ...]]] = {
         "Memory": ("MemoryEstimate",),
         "Metric": ("MetricView",),
         "Numerics": ("Numerics",),
+        "Part": ("Part",),
         "Progress": ("Progress",),
         "Quote": ("Quote",),
         "ReadBlock": ("ReadBlock",),

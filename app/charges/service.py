@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 from app.audit import record as audit
 from app.charges.schemas import Attested, Charged, ChargeRequest, Status
 from app.contracts.blocks import ALL
+from app.contracts.dataset_spec import DatasetSpec
 from app.db.engine import Database
 from app.db.models import Account, ApiKey, Charge, Dataset
 from app.errors import BudgetError, Conflict, Forbidden, InvalidRequest, NotFound, TransientError
@@ -26,7 +27,7 @@ from app.ids import new_id, now
 from app.keys.service import Caller, is_alive
 from app.ledger import behind, blocks
 from app.ledger.memos import Voided
-from app.ledger.repository import dataset_with_account, unit_of
+from app.ledger.repository import dataset_with_account, is_charged_by_others, unit_of
 from app.ledger.transparency.heads import Heads
 from app.pricing.service import PricingService
 from app.privacy.claims import ClaimRequest
@@ -221,6 +222,7 @@ def _read_by(session: Session, asked: ChargeRequest, members: list[str]) -> list
 
 def _insert(session: Session, caller: Caller, asked: ChargeRequest, charge: Charge) -> None:
     members = blocks.lock_family(session, charge.dataset_id)  # no block is appended meanwhile
+    _check_people(session, charge.dataset_id, members)
     blocks.hold_all(
         session,
         _read_by(session, asked, members) or [charge.dataset_id],
@@ -233,6 +235,25 @@ def _insert(session: Session, caller: Caller, asked: ChargeRequest, charge: Char
     session.add(charge)
     session.flush()
     audit.record(session, "charge.held", charge.id, dataset=charge.dataset_id)
+
+
+def _check_people(session: Session, dataset_id: str, members: list[str]) -> None:
+    """Refuses a charge where people may be in several blocks, or a block leaves records of them out: each block that it
+    is held on would pay, and a person of two of them lose twice as much. Once there is a charge, people stay apart
+    (app.datasets.blocks.after).
+
+    Raises:
+        Conflict: `wrong-state`.
+    """
+    if len(members) == 1 or any(is_charged_by_others(session, each) for each in members):
+        return
+    if DatasetSpec.model_validate(session.get_one(Dataset, dataset_id).spec).privacy.max_records_per_user is None:
+        return
+    raise Conflict(
+        "wrong-state",
+        "people of this data set may be in several of its blocks, and what another system learns of one of them does "
+        "not shrink with the records in each: register the records that it reads as a data set of their own",
+    )
 
 
 def _settle(session: Session, charge: Charge, caller: Caller, voided_because: str | None) -> None:

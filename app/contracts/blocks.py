@@ -20,8 +20,8 @@ Chosen = Annotated[list[Label], Field(min_length=1, max_length=MOST_BLOCKS)]
 class BlockSpec(Document):
     """The declaration of a block; everything else is its data set's. All of it is public.
 
-    `records` counts units, as at a registration. None of them may be in another block of the data set. `slots`: the
-    block's own, as at a registration.
+    `records` counts units, as at a registration: people who were in earlier blocks too. `slots`: the block's own, as at
+    a registration.
     """
 
     label: Label

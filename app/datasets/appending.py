@@ -14,13 +14,12 @@ from app.audit import record as audit
 from app.budgets.service import copy_to
 from app.contracts.dataset_spec import Cap, DatasetSpec
 from app.datasets import blocks, duplicates, quota, readings, repository, service, storage
-from app.datasets.blocks import Growing
+from app.datasets.blocks import Changed, Growing
 from app.datasets.parsing import Parsers
 from app.datasets.service import Content, New, Registered
 from app.datasets.sources import Arrived
 from app.db.engine import Database
 from app.db.models import Account, Dataset, DatasetReading
-from app.errors import Conflict
 from app.grants import service as grants
 from app.ids import new_id
 from app.keys.service import Caller
@@ -31,10 +30,6 @@ from app.settings import Settings
 from app.storage.parts import Published
 
 Recorded = dict[str, Head | None]  # by data set: what was recorded outside the database
-
-
-class Changed(Conflict):
-    """Another block, or another declaration, came between the comparison and the transaction."""
 
 
 def append(
@@ -64,7 +59,7 @@ def append(
         blocks.check_room(session, to.id, label)
     service.check_files(arrived.spec, storage.names(folder))
     spec = arrived.spec.model_copy(update={"path": None, "upload": None})
-    content = service.read(settings, parsers, spec, folder)
+    content = service.read(settings, parsers, spec, folder, after=blocks.after(db, settings, to, folder))
     recorded = examine(db, settings, to, spec, content)
     dataset_id = new_id("ds")
     with service.published(settings, dataset_id, content) as kept, db.write() as session:
@@ -131,7 +126,7 @@ def enter(
         recorded: what `examine` answered about `to`.
 
     Raises:
-        Changed: another block was appended, or the declaration changed, since.
+        Changed: another block was appended, or the declaration changed, since; as `blocks.check_after`.
         Conflict: `duplicate-label`; `wrong-state`: the data set does not grow any more; `ledger-behind`.
     """
     # Against changes of the cap, the declaration and the content; admissions wait for the end, and see all of it.
@@ -141,7 +136,8 @@ def enter(
     if new.block is not None:
         blocks.check_room(session, to.id, new.block.label, new.dataset_id)
     if row.declaration != to.declaration or tuple(each.id for each in blocks.family(session, to.id)) != to.family:
-        raise Changed("wrong-state", "the data set was changed at this moment: send the block again")
+        raise Changed()
+    blocks.check_after(session, to, content)
     for each, head in recorded.items():
         behind.require_current(session, head, each)
     of = New(new.dataset_id, new.owner_key, _capped(new.spec, lead(session, to.id)), new.block)

@@ -68,11 +68,13 @@ async def append_block(
     parsers: Parsing,
     caller: CurrentKey,
 ) -> AppendedBlock | ReadingBlock:
-    """Appends a block: a file with the data set's declaration, whose units (records, or users) no other block has.
+    """Appends a block: a file with the data set's declaration, and with records that no other block has.
 
     It gets an account of its own with the data set's cap. Jobs that read it pay there, and others do not. A file that
-    shares a unit with another block, retired and deleted ones included, is refused, and nobody but you is told. Large
-    files are read in the background: the answer's `state` is then "reading", and the list of blocks shows the outcome.
+    shares a record with another block, retired and deleted ones included, is refused, and nobody but you is told. With
+    a `user_column` people may come back: `max_records_per_user` bounds a person's records in all blocks together, and
+    `warnings` tell you how many were left out. Large files are read in the background: the answer's `state` is then
+    "reading", and the list of blocks shows the outcome.
     """
     to = await run_in_threadpool(blocks.growing, db, caller, dataset_id)
     labels: list[str] = []

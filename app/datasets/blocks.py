@@ -1,8 +1,9 @@
-"""A data set grows by blocks: uploads with the data set's declaration, and with units that no other block has.
+"""A data set grows by blocks: uploads with the data set's declaration.
 
-A block is a row of `datasets` with a parent, and has an account of its own with the data set's cap. It is accepted only
-if none of its units (records, or users) is in another block, retired and deleted ones included. So a unit meets one
-filter, whichever blocks jobs read: the data set's guarantee is its cap.
+A block is a row of `datasets` with a parent, and has an account of its own with the data set's cap. A record, or a
+user's sequence, is in one block, retired and deleted ones included: a file that shares one is refused. People with up
+to k records may come back: k counts those of all blocks (docs/privacy.md, "People who return"). Either way the block
+that spent most bounds the loss of each unit, whichever blocks jobs read: the data set's guarantee is its cap.
 
 A refusal is told to the owner alone, and leaves nothing behind that others see: no block, no label, no audit entry. A
 visible refusal would be an un-noised function of one unit (decision 25).
@@ -10,7 +11,9 @@ visible refusal would be an un-noised function of one unit (decision 25).
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -19,7 +22,7 @@ from app.contracts.blocks import MOST_BLOCKS, UNITS, BlockSpec
 from app.contracts.dataset_spec import DatasetSpec, LastItemHoldout, PublicHoldout
 from app.contracts.stored import Shape
 from app.datasets import unit_files
-from app.datasets.service import Block, Content
+from app.datasets.service import After, Block, Content
 from app.datasets.sizes import ON_TOP, check_fits, declared_slots
 from app.db.engine import Database
 from app.db.models import Account, Dataset, DatasetReading
@@ -27,10 +30,21 @@ from app.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from app.formats.damage import DataDamagedError
 from app.grants import service as grants
 from app.keys.service import Caller
-from app.ledger import accounts, blocks
-from app.secrets import secret_id
+from app.ledger import accounts, blocks, repository
+from app.secrets import load_secrets, secret_id
 from app.settings import Settings
 from app.storage.seals import Seals
+
+
+class Changed(Conflict):
+    """Another block, or another declaration, came between the comparison and the transaction."""
+
+    def __init__(self) -> None:
+        super().__init__("wrong-state", "the data set was changed at this moment: send the block again")
+
+
+class Stale(Changed):
+    """What the file was read after has changed: it has to be read again."""
 
 
 @dataclass(frozen=True)
@@ -142,8 +156,62 @@ def check_width(to: Growing, content: Content) -> None:
             raise InvalidRequest.at("/file", detail)
 
 
+def after(db: Database, settings: Settings, to: Growing, folder: Path) -> After:
+    """What a file of this data set comes after: with the people of all earlier blocks, if they may come back.
+
+    Public facts decide: a bound on a person's records, files that count them, and no charge of another system, which
+    need not shrink with a person's records.
+
+    Args:
+        folder: a staging folder, for copies.
+
+    Raises:
+        Unavailable: the units of a block cannot be read.
+    """
+    from app.formats import units  # noqa: PLC0415 - numpy, for this alone
+
+    if to.spec.privacy.max_records_per_user is None:
+        return After()
+    with db.read() as session:
+        if _is_charged_by_others(session, to.family):
+            return After(to.family)
+        members = family(session, to.id)[: len(to.family)]
+    try:
+        if not all(units.is_of_people(unit_files.find(settings, each.id, each.units_sha256 or "")) for each in members):
+            return After(to.family)  # of an earlier version
+        _check_keys(members, load_secrets(settings, "data_hmac_key"))
+        people = (unit_files.on_disk(settings, each.id, each.units_sha256 or "", folder) for each in members)
+        return After(to.family, tuple(people))
+    except DataDamagedError as error:
+        raise Unavailable(f"{error}: without them no block can be compared") from None
+
+
+def check_after(session: Session, to: Growing, content: Content) -> None:
+    """Checks, in the transaction that enters a block, that what it was read after is still all that counts.
+
+    Raises:
+        Stale: another block came first, whose people count and have the numbers of this block's; or another system's
+            charge.
+    """
+    came_after = content.after
+    if came_after.family not in ((), to.family) or (came_after.people and _is_charged_by_others(session, to.family)):
+        raise Stale()
+
+
+def _is_charged_by_others(session: Session, members: Sequence[str]) -> bool:
+    return any(repository.has_other_spending(session, each) for each in members)
+
+
+def _check_keys(members: Iterable[Dataset], chain: Sequence[bytes]) -> None:
+    if any(each.units_key != secret_id(chain[-1]) for each in members):
+        raise Unavailable(
+            "the units of a block were hashed under a data key that is no longer the oldest of the key file: "
+            "the operator must put it back"
+        )
+
+
 def check_units(db: Database, settings: Settings, to: Growing, content: Content) -> None:
-    """Refuses a file that has units of another block.
+    """Refuses a file that has units of another block; where people may come back, they are counted instead.
 
     Raises:
         Conflict: `duplicate-content`, with how many it shares with each.
@@ -151,6 +219,8 @@ def check_units(db: Database, settings: Settings, to: Growing, content: Content)
     """
     from app.formats import units  # noqa: PLC0415 - numpy, for this alone
 
+    if content.after.people:
+        return
     sha256 = content.parsed.units_sha256
     if sha256 is None:
         raise TypeError("blocks of private data have units")
@@ -159,13 +229,9 @@ def check_units(db: Database, settings: Settings, to: Growing, content: Content)
         mine = units.Saved(own, sha256)
         with db.read() as session:
             members = family(session, to.id)
+        _check_keys(members, content.chain)
         shared = {}
         for each in members:
-            if each.units_key != secret_id(content.chain[-1]):
-                raise Unavailable(
-                    "the units of a block were hashed under a data key that is no longer the oldest of the key file: "
-                    "the operator must put it back"
-                )
             sha256 = each.units_sha256 or ""
             if count := units.shared(mine, units.Saved(unit_files.find(settings, each.id, sha256), sha256)):
                 shared[blocks.label_of(each)] = count
@@ -174,7 +240,7 @@ def check_units(db: Database, settings: Settings, to: Growing, content: Content)
     if shared:
         is_users = to.spec.privacy.unit == "user"
         noun = "users" if is_users else "records"
-        so = "all records of a user must be in one block: split users, not months; " if is_users else ""
+        so = "all records of a user must be in one block here: split users, not months; " if is_users else ""
         named = ", ".join(f"{count} of {label!r}" for label, count in shared.items())
         raise Conflict(
             "duplicate-content",

@@ -55,6 +55,7 @@ class Parsers:
             LimitError: it took more memory or time than is allowed; with status 503, no process became free in time.
         """
         names = [request.file, *([request.holdout_file] if request.holdout_file is not None else [])]
+        names += [each.path for each in request.earlier]
         files = Policy(tuple(map(Path, names)), (Path(request.output_dir),))
         return ParsedFiles.model_validate(self._run(PARSER, request, files, watch))
 

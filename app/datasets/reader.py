@@ -23,8 +23,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from app.audit.record import CURRENT, Origin
 from app.contracts.blocks import BlockSpec
 from app.datasets import appending, blocks, duplicates, readings, repository, service, sources, storage
-from app.datasets.appending import Changed
-from app.datasets.blocks import Growing
+from app.datasets.blocks import Changed, Growing, Stale
 from app.datasets.parsing import Parsers
 from app.datasets.readings import Claimed, Lost
 from app.db.changes import Changes
@@ -122,8 +121,10 @@ class Reader:
             if claimed.deaths >= self.settings.max_attempts:
                 raise LimitError(f"The service stopped {claimed.deaths} times while it read this file")
             self._parse_and_store(claimed, folder, watch)
-        except Unavailable as error:
-            if claimed.attempt - claimed.slices < self.settings.max_attempts:  # read again, under the new key
+        except (Unavailable, Stale) as error:
+            if (
+                claimed.attempt - claimed.slices < self.settings.max_attempts
+            ):  # read again, under the new key, or after the new block
                 return readings.release(self.db, claimed)
             readings.reject(self.db, claimed, error)
         except ServiceError as error:
@@ -162,6 +163,8 @@ class Reader:
         for _ in range(TRIES):
             try:
                 return store()
+            except Stale:
+                raise
             except (Unavailable, Changed):
                 if watch.stop.wait(AGAIN_S):
                     raise
@@ -181,7 +184,8 @@ class Reader:
             label=block.label, records=claimed.spec.privacy.records or 0, slots=claimed.spec.privacy.slots
         )
         new = service.New(claimed.id, claimed.owner_key, blocks.declaration(to, asked), block)
-        content = service.read(self.settings, self._parsers, new.spec, work, watch)
+        after = blocks.after(self.db, self.settings, to, work)
+        content = service.read(self.settings, self._parsers, new.spec, work, watch, after)
         with service.published(self.settings, new.dataset_id, content) as made:
             self._again(lambda: self._store_block(claimed, to, new, content, made), watch)
         behind.record_soon(self.db, Heads.of(self.settings), new.dataset_id)

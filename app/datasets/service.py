@@ -34,7 +34,7 @@ from app.datasets.sources import Arrived
 from app.db.engine import Database
 from app.db.models import Account, Dataset, DatasetContent
 from app.errors import Conflict, InvalidRequest, ServiceError, Unavailable
-from app.formats.asked import ContentKeys, OpeningKeys, ParsedFiles, ParseRequest, SealKey
+from app.formats.asked import ContentKeys, OpeningKeys, ParsedFiles, ParseRequest, SealedPart, SealKey
 from app.formats.damage import DataDamagedError
 from app.ids import new_id, now
 from app.keys.service import Caller
@@ -216,6 +216,19 @@ def check(
 
 
 @dataclass(frozen=True)
+class After:
+    """The blocks of a data set before one that is read.
+
+    Attributes:
+        family: their ids; empty for the first, and where people are not counted.
+        people: their files of people, whose records count; empty: no unit of them may come again.
+    """
+
+    family: tuple[str, ...] = ()
+    people: tuple[SealedPart, ...] = ()
+
+
+@dataclass(frozen=True)
 class Content:
     """A parsed file.
 
@@ -224,15 +237,24 @@ class Content:
         parsed: as app.formats.parse answers it; its `contents` are under the keys in use.
         known_as: every name that its contents ever had.
         chain: the keys under which they are named.
+        after: the earlier blocks that it was read after.
     """
 
     folder: Path
     parsed: ParsedFiles
     known_as: set[str]
     chain: Sequence[bytes]
+    after: After
 
 
-def read(settings: Settings, parsers: Parsers, spec: DatasetSpec, folder: Path, watch: Watch | None = None) -> Content:
+def read(
+    settings: Settings,
+    parsers: Parsers,
+    spec: DatasetSpec,
+    folder: Path,
+    watch: Watch | None = None,
+    after: After = After(),
+) -> Content:
     """Parses the files of a folder into parts under it. Raises as `Parsers.parse`.
 
     Args:
@@ -253,14 +275,19 @@ def read(settings: Settings, parsers: Parsers, spec: DatasetSpec, folder: Path, 
         output_dir=str(output.resolve()),
         keys=content_keys(chain),
         slots=declared_slots(spec),
+        place=len(after.family),
+        earlier=after.people,
         max_unpacked_bytes=settings.max_unpacked_bytes,
         max_unpack_ratio=settings.max_unpack_ratio,
         reserve_bytes=resumable.room_of(settings).set_aside,
     )
-    parsed = parsers.parse(request, watch)
+    try:
+        parsed = parsers.parse(request, watch)
+    except DataDamagedError as error:
+        raise Unavailable(f"{error}: without them no block can be compared") from None
     known_as = {name for each in parsed.contents for name in hashes.every(each.hmac, chain)}
     contents = tuple(each.model_copy(update={"hmac": hashes.nested(each.hmac, chain)}) for each in parsed.contents)
-    return Content(output, parsed.model_copy(update={"contents": contents}), known_as, chain)
+    return Content(output, parsed.model_copy(update={"contents": contents}), known_as, chain, after)
 
 
 def resolved(spec: DatasetSpec, pricing: OrderChooser) -> DatasetSpec:

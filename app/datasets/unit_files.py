@@ -8,13 +8,15 @@ second budget.
 from __future__ import annotations
 
 import logging
+import shutil
 from pathlib import Path
 
 from app.contracts.blocks import UNITS
 from app.disk import sync
 from app.errors import NotFound, ServiceError
+from app.formats.asked import SealedPart
 from app.formats.damage import DataDamagedError
-from app.formats.sealed import Named
+from app.formats.sealed import Named, create, finish
 from app.settings import Settings
 from app.storage import objects
 from app.storage.parts import DATASETS
@@ -62,6 +64,19 @@ def find(settings: Settings, dataset_id: str, sha256: str) -> Named:
         return bucket.named(key)
     except NotFound:
         raise DataDamagedError("the units of a block cannot be read") from None
+
+
+def on_disk(settings: Settings, dataset_id: str, sha256: str, folder: Path) -> SealedPart:
+    """The file as a process without keys reads it: in its place, or a copy of a bucket's in a staging folder, sealed as
+    new files are. Raises as `find`."""
+    own, seals = settings.storage_root / _key(dataset_id, sha256), Seals(settings)
+    seal = seals.key_of(own)
+    if not own.is_file():
+        found, own, seal = find(settings, dataset_id, sha256), folder / f"{UNITS}-{dataset_id}", seals.new()
+        with found.open("rb") as content, create(own, seal) as copy:
+            shutil.copyfileobj(content, copy)
+            finish(copy)
+    return SealedPart(path=str(own.resolve()), sha256=sha256, key=None if seal is None else seal.key.hex())
 
 
 def remove(settings: Settings, dataset_id: str) -> None:

@@ -35,6 +35,14 @@ class OpeningKeys(Document):
     holdout_file: str | None = Field(default=None, repr=False)
 
 
+class SealedPart(Document):
+    """A stored file on this machine, with its data key in hex; null: it is in plaintext."""
+
+    path: str
+    sha256: str
+    key: str | None = Field(repr=False)
+
+
 class ParseRequest(Document):
     """One registration.
 
@@ -44,6 +52,8 @@ class ParseRequest(Document):
         seal: seals what is written; null: it is written in plaintext.
         output_dir: an empty folder.
         slots: of private data; null: public data.
+        place: among the blocks of its data set, from 0 on.
+        earlier: the files of people of earlier blocks, whose records count towards the bound.
         max_unpack_ratio: the most bytes that a byte of a compressed file may unpack to.
         reserve_bytes: what is left free of the disk.
     """
@@ -56,6 +66,8 @@ class ParseRequest(Document):
     output_dir: str
     keys: ContentKeys
     slots: Slots | None = None
+    place: int = 0
+    earlier: tuple[SealedPart, ...] = ()
     max_unpacked_bytes: int
     max_unpack_ratio: float
     reserve_bytes: int
@@ -131,14 +143,6 @@ class ParsedFiles(Document):
     def widths(self) -> tuple[int, int, bool]:
         """What the records of a data set's blocks must have in common: features, outputs, sparse."""
         return self.features, self.outputs, self.sparse
-
-
-class SealedPart(Document):
-    """A stored part on this machine, with its data key in hex; null: it is in plaintext."""
-
-    path: str
-    sha256: str
-    key: str | None = Field(repr=False)
 
 
 class RecountRequest(Document):

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.disk import Room
-from app.formats import users
+from app.formats import units, users
 from app.formats.asked import WrittenFile
 from app.formats.digests import Keys, RecordDigests, in_holdout
 from app.formats.layout import Layout
@@ -21,6 +21,7 @@ from app.formats.pieces import chosen, without_last
 from app.formats.sealed import DataKey
 from app.formats.slot_order import SlotWriter
 from app.formats.stored import StoredPart
+from app.formats.units import Saved
 
 SPOOL = "spool"
 
@@ -49,7 +50,8 @@ class Parts:
         written: each part's file, by the part's name.
         units, rows: each part's protected units, and its records. Private.
         all_units: those of the whole file.
-        over: records of users who had too many.
+        over: records of users who had too many, those of earlier blocks counted.
+        returning: users of earlier blocks.
         row_squares: Σ (records of a user)² over the kept ones; None where a record is a unit.
     """
 
@@ -59,6 +61,7 @@ class Parts:
     rows: dict[str, int]
     all_units: int
     over: int = 0
+    returning: int = 0
     row_squares: int | None = None
 
 
@@ -143,9 +146,22 @@ class Split:
         return [(self._names[0], chosen(part, ~held)), ("holdout", chosen(part, held))]
 
 
+@dataclass(frozen=True)
+class Earlier:
+    """The blocks of a data set before this one.
+
+    Attributes:
+        place: of this one, from 0 on.
+        people: their files of people, whose records count.
+    """
+
+    place: int = 0
+    people: tuple[Saved, ...] = ()
+
+
 @dataclass
 class Bounded:
-    """Keeps at most `most` records of each user. All records wait in a file until every user's are known.
+    """Keeps at most `most` records of each user, over all blocks. Records wait in a file until every user's are known.
 
     In memory: 24 bytes a record, about four times that in `close`, and each user's name once. `seal` seals the file.
     """
@@ -155,15 +171,18 @@ class Bounded:
     most: int
     keys: Keys
     seal: DataKey | None = None
+    earlier: Earlier = Earlier()
     _numbers: dict[str, int] = field(default_factory=dict)
     _of: list[NDArray[np.int64]] = field(default_factory=list)
     _words: list[NDArray[np.uint64]] = field(default_factory=list)
     _writer: PartWriter | None = None
+    _people: tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64]] | None = None
 
-    @property
-    def users(self) -> Sequence[str]:
-        """All users that were added."""
-        return list(self._numbers)
+    def save_people(self, path: Path) -> str:
+        """Writes the file of the people that were added; after `close`. Returns its hash."""
+        if self._people is None:
+            raise ValueError("people are known once all records are")
+        return units.save_people(path, *self._people, self.seal)
 
     def add(self, piece: Piece) -> None:
         """Keeps records until `close`."""
@@ -186,20 +205,27 @@ class Bounded:
             raise ValueError("a part needs records")
         spool = PartFile(self.folder / SPOOL, self._writer.close(), self.seal.key if self.seal else None)
         numbers, words = np.concatenate(self._of), np.concatenate(self._words)
-        stays = users.kept(numbers, words, self.most)
-        sides = users.sides(list(self._numbers), self.keys)
+        names = list(self._numbers)
+        digests = units.of_users(names, self.keys)
+        known = units.known(digests, self.earlier.people)
+        stays = users.kept(numbers, words, self.most - known.kept)
+        sides = users.sides(names, self.keys)
+        new = units.FIRST_NUMBER * (self.earlier.place + 1) + np.arange(len(names))
+        shown = np.where(known.numbers < 0, new, known.numbers)
+        counts = np.bincount(numbers[stays], minlength=len(names))
+        self._people = (digests, shown, counts)
         start = 0
         for part in spool.chunks():
             end = start + len(part.y)
             own, kept = numbers[start:end], stays[start:end]
-            left = chosen(replace(part, user=own), kept)
+            left = chosen(replace(part, user=shown[own]), kept)
             side = sides[own[kept]]
             self.split.add(Piece(left, RecordDigests(side, side), sides=side))
             start = end
         remove_part(self.folder / SPOOL)
         parts = self.split.close()
-        squares = int(np.sum(np.bincount(numbers[stays]) ** 2))
-        return replace(parts, over=int(np.count_nonzero(~stays)), row_squares=squares)
+        over, returning = np.count_nonzero(~stays), np.count_nonzero(known.numbers >= 0)
+        return replace(parts, over=int(over), returning=int(returning), row_squares=int(np.sum(counts**2)))
 
     def abandon(self) -> None:
         """Closes what is open, after an error."""

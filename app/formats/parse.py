@@ -10,7 +10,7 @@ file until all users are known.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
@@ -36,18 +36,28 @@ from app.contracts.table import TableFeatures
 from app.disk import Room, is_full
 from app.errors import InvalidRequest, StorageFull
 from app.formats import digests, interactions, units
-from app.formats.asked import ContentHash, ParsedFiles, ParseRequest, PartCount, PartCounts, SealKey, WrittenParts
+from app.formats.asked import (
+    ContentHash,
+    ParsedFiles,
+    ParseRequest,
+    PartCount,
+    PartCounts,
+    SealedPart,
+    SealKey,
+    WrittenParts,
+)
 from app.formats.columns import Classes, chunks
 from app.formats.digests import Keys
 from app.formats.foreign import what_else
 from app.formats.hashing import hashed
-from app.formats.ingest import Bounded, Parts, Piece, Split
+from app.formats.ingest import Bounded, Earlier, Parts, Piece, Split
 from app.formats.layout import Layout
 from app.formats.readers import reader_of
 from app.formats.records import Records, Taken
 from app.formats.sealed import DataKey, Named, readable
 from app.formats.sequences import History
 from app.formats.stored import StoredPart, Texts
+from app.formats.units import Saved
 
 DEVIATION = 0.1  # the relative deviation from the declared number of records above which the owner is warned
 UNPACKED_FREELY_BYTES = 2**26  # whatever the ratio: it takes seconds to read
@@ -62,6 +72,7 @@ class Output:
         keys: for the split, and for digests of contents.
         seal: seals all files.
         slots: see ParseRequest.
+        earlier: the blocks before this one.
         room: what they leave of the disk.
     """
 
@@ -69,6 +80,7 @@ class Output:
     keys: Keys
     seal: DataKey | None
     slots: Slots | None
+    earlier: Earlier
     room: Room
 
 
@@ -79,20 +91,14 @@ class Parsed:
     Attributes:
         content: all its records' digests. Private.
         stored: the same of the records as they are stored: numbers in float32, in which two files may agree.
-        users: its users' digests, where they are the units; None where records are.
+        save_units: writes the file of its protected units; see app.formats.units.
         dropped: rows with undeclared ids.
     """
 
     parts: Parts
     content: NDArray[np.uint64]
-    stored: NDArray[np.uint64]
-    users: NDArray[np.uint64] | None = None
+    save_units: Callable[[Path], str]
     dropped: int = 0
-
-    @property
-    def units(self) -> NDArray[np.uint64]:
-        """The digests of its protected units."""
-        return self.stored if self.users is None else self.users
 
 
 @dataclass
@@ -135,7 +141,8 @@ def parse(request: dict[str, Any]) -> dict[str, Any]:
 
 def _parse(asked: ParseRequest) -> ParsedFiles:
     spec, keys = asked.spec, digests.Keys(bytes.fromhex(asked.keys.split), bytes.fromhex(asked.keys.content))
-    to = Output(Path(asked.output_dir), keys, _seal(asked.seal), asked.slots, Room(asked.reserve_bytes))
+    earlier = Earlier(asked.place, tuple(_saved(each) for each in asked.earlier))
+    to = Output(Path(asked.output_dir), keys, _seal(asked.seal), asked.slots, earlier, Room(asked.reserve_bytes))
     file = readable(Path(asked.file), _key(asked.opens.file))
     data = _parsed(spec, file, "file", to, _unpacked_limit(asked, asked.file))
     file_sha256, file_hmac = digests.file_digests(file, keys)
@@ -155,7 +162,7 @@ def _parse(asked: ParseRequest) -> ParsedFiles:
         sparse=data.parts.layout.is_sparse,
         contents=contents,
         content_sha256=file_sha256,
-        units_sha256=_save_units(spec, data, to),
+        units_sha256=None if spec.privacy.sensitivity == "public" else data.save_units(to.folder / UNITS),
         stored=PartCounts(
             train=PartCount(units=counted["train"], rows=rows["train"]),
             holdout=PartCount(units=counted["holdout"], rows=rows["holdout"]) if "holdout" in rows else None,
@@ -184,8 +191,8 @@ def _check_widths(data: Parsed, extra: Parsed) -> None:
         raise InvalidRequest.at("/holdout_file", detail)
 
 
-def _save_units(spec: DatasetSpec, data: Parsed, to: Output) -> str | None:
-    return None if spec.privacy.sensitivity == "public" else units.save(to.folder / UNITS, data.units, to.seal)
+def _saved(people: SealedPart) -> Saved:
+    return Saved(readable(Path(people.path), _key(people.key)), people.sha256)
 
 
 def _parsed(spec: DatasetSpec, path: Named, name: str, to: Output, max_unpacked_bytes: int) -> Parsed:
@@ -205,8 +212,11 @@ def _parsed(spec: DatasetSpec, path: Named, name: str, to: Output, max_unpacked_
             users = units.of_users(table.users, keys) if isinstance(table, History) else None
         else:
             _read(spec, path, name, max_unpacked_bytes, keys, contents, kept)
-            users = units.of_users(kept.users, keys) if isinstance(kept, Bounded) else None
-        return Parsed(kept.close(), *contents.all(), users, dropped)
+        parts, (sent, stored) = kept.close(), contents.all()
+        if isinstance(kept, Bounded):
+            return Parsed(parts, sent, kept.save_people, dropped)
+        named = stored if users is None else users
+        return Parsed(parts, sent, lambda file: units.save(file, named, to.seal), dropped)
     finally:
         kept.abandon()
 
@@ -221,7 +231,7 @@ def _destination(spec: DatasetSpec, name: str, to: Output) -> Split | Bounded:
     most = spec.privacy.max_records_per_user
     if spec.privacy.user_column is None or most is None:
         return split
-    return Bounded(split, to.folder, most, to.keys, to.seal)
+    return Bounded(split, to.folder, most, to.keys, to.seal, to.earlier)
 
 
 def _slots_on_disk(spec: DatasetSpec, slots: Slots | None, layout: Layout) -> Mapping[str, int]:
@@ -341,7 +351,10 @@ def _warnings(spec: DatasetSpec, data: Parsed, extra: Parsed | None, counted: di
         )
     if data.parts.over:
         over, most = data.parts.over, spec.privacy.max_records_per_user
-        warnings.append(f"{over} records of users with more than {most} are left out")
+        where = " in all blocks together" if data.parts.returning else ""
+        warnings.append(f"{over} records of users with more than {most}{where} are left out")
+    if data.parts.returning:
+        warnings.append(f"{data.parts.returning} users are in earlier blocks too. Nobody but you is told")
     warnings += [f"the {name} part holds no record" for name, count in counted.items() if not count]
     if extra is not None:
         common = digests.common(extra.content, data.content)

@@ -1,13 +1,20 @@
-"""The keyed digests of a file's protected units (app.datasets.unit_files): a later block must have none of them.
+"""The keyed digests of a file's protected units (app.datasets.unit_files): a later block is compared with them.
 
-A unit is a record, named by its content, or a user, named by its id. The file holds each unit once, 16 bytes, sorted:
+A unit is a record, named by its content, or a user, named by its id. The file holds each unit once, sorted by digest:
 it tells as much of the data as the parts do to somebody with the key, and without it how many units there are.
+
+    units     16 bytes each. A later block must have none of them.
+    people    PEOPLE_FILE, then 32 bytes each: digest, number, and how many of the person's records this file keeps. A
+              later block may have them, within the bound on a person's records.
+
+A person's number is the same in all blocks of a data set, so that a job has one coin for it: FIRST_NUMBER times the
+block's place from 1 on, plus the place among the people of the first file that has it.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -21,6 +28,10 @@ from app.formats.sealed import DataKey, Named, create, finish
 
 USER = b"scrimp/user"
 DIGEST = np.dtype(f"S{DIGEST_BYTES}")  # compared and sorted as bytes, which is the order of the words
+UNIT = np.dtype([("digest", DIGEST)])
+PERSON = np.dtype([("digest", DIGEST), ("number", ">i8"), ("kept", ">i8")])
+PEOPLE_FILE = b"scrimp people 1\0"  # as long as a digest, which it is not
+FIRST_NUMBER = 2**40  # the numbers of older parts begin with 0, and are told apart by block (worker.data.joined)
 AT_ONCE = 2**16  # digests in memory, of each of two files
 UNREADABLE = "the units of a block cannot be read"
 CHANGED = "the units of a block differ from the registered ones"
@@ -48,12 +59,93 @@ def save(path: Path, words: NDArray[np.uint64], key: DataKey | None = None) -> s
     return hashlib.sha256(content).hexdigest()
 
 
+def save_people(
+    path: Path,
+    words: NDArray[np.uint64],
+    numbers: NDArray[np.int64],
+    kept: NDArray[np.int64],
+    key: DataKey | None = None,
+) -> str:
+    """Writes a file of people, as `save` does.
+
+    Args:
+        words: (n, 2), their digests, each once.
+        numbers, kept: (n,).
+    """
+    people = np.empty(len(words), dtype=PERSON)
+    people["digest"], people["number"], people["kept"] = _digests(words), numbers, kept
+    content = PEOPLE_FILE + people[np.argsort(people["digest"])].tobytes()
+    with create(path, key) as file:
+        file.write(content)
+        finish(file)
+    return hashlib.sha256(content).hexdigest()
+
+
+def _digests(words: NDArray[np.uint64]) -> NDArray[np.bytes_]:
+    return np.frombuffer(words.astype(">u8").tobytes(), dtype=DIGEST)
+
+
 @dataclass(frozen=True)
 class Saved:
     """A file of digests, as `save` wrote it."""
 
     file: Named
     sha256: str
+
+
+@dataclass(frozen=True)
+class Known:
+    """What earlier files say of some people.
+
+    Attributes:
+        numbers: int64 (n,): each one's number; -1 if no earlier file has the person.
+        kept: int64 (n,): how many records they keep.
+    """
+
+    numbers: NDArray[np.int64]
+    kept: NDArray[np.int64]
+
+
+def known(words: NDArray[np.uint64], earlier: Sequence[Saved]) -> Known:
+    """Looks people up in all earlier files, in memory of a few blocks of `AT_ONCE`, and of these people.
+
+    Args:
+        words: (n, 2), their digests.
+
+    Raises:
+        DataDamagedError: a file is missing, is none of people, or differs from the registered one.
+    """
+    digests = _digests(words)
+    order = np.argsort(digests)
+    own = digests[order]
+    found = Known(np.full(len(words), -1), np.zeros(len(words), dtype=np.int64))
+    for each in earlier:
+        with _Sorted(each) as file:
+            if file.type is not PERSON:
+                raise DataDamagedError(CHANGED)
+            for people in file.rest():
+                start = np.searchsorted(own, people["digest"][0])
+                end = np.searchsorted(own, people["digest"][-1], side="right")
+                places = np.searchsorted(people["digest"], own[start:end])
+                same = people["digest"][places] == own[start:end]
+                mine, theirs = order[start:end][same], people[places[same]]
+                found.numbers[mine] = theirs["number"]
+                found.kept[mine] += theirs["kept"]
+            file.finish()
+    return found
+
+
+def is_of_people(file: Named) -> bool:
+    """Returns True for a file of people.
+
+    Raises:
+        DataDamagedError: it cannot be read.
+    """
+    try:
+        with file.open("rb") as content:
+            return content.read(len(PEOPLE_FILE)) == PEOPLE_FILE
+    except OSError:
+        raise DataDamagedError(UNREADABLE) from None
 
 
 def shared(some: Saved, others: Saved) -> int:
@@ -65,9 +157,8 @@ def shared(some: Saved, others: Saved) -> int:
     with _Sorted(some) as one, _Sorted(others) as other:
         found = 0
         while len(mine := one.front()) and len(theirs := other.front()):
-            last = min(mine[-1], theirs[-1])
-            mine, theirs = one.take(last), other.take(last)
-            found += _common(mine, theirs)
+            last = min(mine["digest"][-1], theirs["digest"][-1])
+            found += _common(one.take(last)["digest"], other.take(last)["digest"])
         for each in (one, other):
             each.finish()
     return found
@@ -82,15 +173,24 @@ def _common(some: NDArray[np.bytes_], others: NDArray[np.bytes_]) -> int:
 
 
 class _Sorted:
-    """A file's digests in their order, a block at a time; its hash is compared at its end."""
+    """A file's units in the order of their digests, a block at a time; its hash is compared at its end.
+
+    Attributes:
+        type: UNIT, or PERSON.
+    """
 
     def __init__(self, saved: Saved) -> None:
         self._sha256, self._hashed = saved.sha256, hashlib.sha256()
-        self._block = self._last = np.empty(0, dtype=DIGEST)
         try:
             self._file = saved.file.open("rb")
+            self._begin = self._file.read(len(PEOPLE_FILE))
         except OSError:
             raise DataDamagedError(UNREADABLE) from None
+        self.type = UNIT
+        if self._begin == PEOPLE_FILE:
+            self.type, self._begin = PERSON, b""
+            self._hashed.update(PEOPLE_FILE)
+        self._block = self._last = np.empty(0, dtype=self.type)
 
     def __enter__(self) -> Self:
         return self
@@ -98,32 +198,39 @@ class _Sorted:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def front(self) -> NDArray[np.bytes_]:
-        """The digests that were read and not taken; empty at the end of the file."""
+    def front(self) -> NDArray[np.void]:
+        """The units that were read and not taken; empty at the end of the file."""
         if len(self._block) == 0:
             try:
-                content = self._file.read(AT_ONCE * DIGEST_BYTES)
+                content = self._begin + self._file.read(AT_ONCE * self.type.itemsize - len(self._begin))
             except OSError:
                 raise DataDamagedError(UNREADABLE) from None
+            self._begin = b""
             self._hashed.update(content)
-            if len(content) % DIGEST_BYTES:
+            if len(content) % self.type.itemsize:
                 raise DataDamagedError(CHANGED)
-            self._block = np.frombuffer(content, dtype=DIGEST)
+            self._block = np.frombuffer(content, dtype=self.type)
             self._check_order()
         return self._block
 
     def _check_order(self) -> None:
         """Raises DataDamagedError unless the digests ascend: else a merge would not end."""
-        ordered = np.append(self._last, self._block)
+        ordered = np.append(self._last["digest"], self._block["digest"])
         if np.any(ordered[1:] <= ordered[:-1]):
             raise DataDamagedError(CHANGED)
-        self._last = ordered[-1:]
+        self._last = self._block[-1:] if len(self._block) else self._last
 
-    def take(self, last: np.bytes_) -> NDArray[np.bytes_]:
-        """Takes the digests in front up to this one."""
-        count = int(np.searchsorted(self._block, last, side="right"))
+    def take(self, last: np.bytes_) -> NDArray[np.void]:
+        """Takes the units in front up to this one."""
+        count = int(np.searchsorted(self._block["digest"], last, side="right"))
         taken, self._block = self._block[:count], self._block[count:]
         return taken
+
+    def rest(self) -> Iterator[NDArray[np.void]]:
+        """The units that were not taken, a block at a time."""
+        while len(block := self.front()):
+            self._block = self._block[:0]
+            yield block
 
     def finish(self) -> None:
         """Reads the rest, and compares the hash of all.
@@ -131,7 +238,7 @@ class _Sorted:
         Raises:
             DataDamagedError: it differs.
         """
-        while len(self.front()):
-            self._block = self._block[:0]
+        for _ in self.rest():
+            pass
         if self._hashed.hexdigest() != self._sha256:
             raise DataDamagedError(CHANGED)

@@ -154,7 +154,7 @@ def append(session: Session, account: Account, caps: Values | None = None, **ter
     session.flush()  # what the caller changed on the account
     changed = {"head": row["hash"], **(caps or {})}
     of_caps = {f"new_{name}": new for name, new in (caps or {}).items()}
-    (WRITE_CAP if caps else WRITE).execute(session.connection(), values_to_write(row) | of_caps).one()
+    (WRITE_CAP if caps else WRITE).execute(session.connection(), {**values_to_write(row), **of_caps}).one()
     for name, new in changed.items():
         set_committed_value(account, name, new)
     return LedgerEntry(**row)

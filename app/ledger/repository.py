@@ -160,6 +160,19 @@ def is_charged_by_others(session: Session, dataset_id: str) -> bool:
     return session.scalar(counted.limit(1)) is not None
 
 
+def has_other_spending(session: Session, dataset_id: str) -> bool:
+    """True if something is held or was spent that no job explains: another system's charge, or what a restored backup
+    had forgotten, which may be one."""
+    voided = select(Charge.id).where(Charge.status == "voided")
+    unexplained = select(LedgerEntry.seq).where(
+        LedgerEntry.dataset_id == dataset_id,
+        LedgerEntry.kind.in_(("hold", "post")),
+        LedgerEntry.job_id.not_in(select(Job.id)),
+        LedgerEntry.job_id.not_in(voided),
+    )
+    return session.scalar(unexplained.limit(1)) is not None
+
+
 def epsilon_of_only_job(session: Session, account: Account) -> Epsilon | None:
     """The planned ε of the one job, or study, that spent all that this account spent; None if several did."""
     top = func.coalesce(Job.parent_id, Job.id)

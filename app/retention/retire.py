@@ -64,7 +64,8 @@ def retire(db: Database, settings: Settings, caller: Caller, dataset: str) -> st
 def retire_block(db: Database, settings: Settings, caller: Caller, dataset: str, label: str) -> str:
     """Closes a block for good: nothing more is admitted on it, and its files go once its last job has ended.
 
-    It frees nothing. What was spent stays spent, and its units stay known: none of them may come back in another block.
+    It frees nothing. What was spent stays spent, and its units stay known: no record may come back in another block,
+    and its people's records count for ever.
 
     Raises:
         NotFound, Forbidden: only its data set's owner and admins may; there is no such block.

@@ -33,8 +33,9 @@ def add(
     ] = None,
     wait: Annotated[bool, typer.Option(help="Wait until the service has read a large file.")] = True,
 ) -> None:
-    """Append a block: data with the data set's declaration, and with records (users) that no other block has. Files
-    above 64 MiB are sent in pieces: run it again to resume."""
+    """Append a block: data with the data set's declaration, and with records that no other block has. People may come
+    back, within the bound on a person's records in all blocks. Files above 64 MiB are sent in pieces: run it again to
+    resume."""
     if (file is None) == (path is None):
         raise ScrimpError("give the data as --file or as --path")
     try:

@@ -182,6 +182,14 @@ class ReadBlock(Resource):
     records: int
 
 
+class Part(Resource):
+    """A part of a job that its request left out, what stands there, and why."""
+
+    name: str
+    value: str
+    because: str
+
+
 class Resolved(behaviour.Resolved):
     """What "auto" stood for, and why.
 
@@ -195,7 +203,7 @@ class Resolved(behaviour.Resolved):
     because: str = ""
     steps: Choice | None = None
     max_grad_norm: Choice | None = None
-    parts: list[dict[str, Any]] = []
+    parts: list[Part] = []
 
 
 class ScoreNoise(Resource):

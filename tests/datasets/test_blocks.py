@@ -21,18 +21,11 @@ from app.errors import Unavailable
 from app.ledger.transparency.heads import Heads
 from app.ledger.verify import verify
 from app.secrets import load_secrets
-from tests.datasets.conftest import CSV, PUBLIC, Api, MakeApi, private, spec
-
-USERS: dict[str, Any] = private(unit="user", user_column="u", max_records_per_user=3, records=20)
+from tests.datasets.conftest import CSV, PUBLIC, Api, MakeApi, spec
 
 
 def rows(numbers: Iterable[int]) -> str:
     return "a,b,y\n" + "".join(f"{i},{i * i % 7},{i % 2}\n" for i in numbers)
-
-
-def of_users(users: Iterable[int], month: int) -> str:
-    """Two records of each user, which no other month has."""
-    return "u,a,b,y\n" + "".join(f"u{i},{i},{month}.{n},{n}\n" for i in users for n in (0, 1))
 
 
 def append(
@@ -122,24 +115,6 @@ def test_only_the_owner_appends(api: Api, who: str) -> None:
     answers = [append(api, made["id"], file, who=who) for file in (rows(range(60, 120)), CSV)]
     assert {each.status_code for each in answers} == {403}
     assert len({each.json()["detail"] for each in answers}) == 1
-
-
-def test_a_user_of_another_month_is_refused(api: Api) -> None:
-    """Blocks by time of data whose unit is the user: all of a user's records are protected together, or nothing is."""
-    made = api.upload(spec(**USERS), of_users(range(20), 1)).json()
-    same = append(api, made["id"], of_users(range(19, 39), 2), records=20)
-    assert (same.status_code, same.json()["shared"]) == (409, {"first": 1})
-    assert "users" in same.json()["detail"]
-    others = append(api, made["id"], of_users(range(20, 40), 2), records=20)
-    assert others.status_code == 201, others.text
-    assert append(api, made["id"], of_users(range(39, 59), 3), "third", 20).json()["shared"] == {"2026-10": 1}
-
-
-def test_a_user_without_kept_records_counts_too(api: Api) -> None:
-    """A user has more records than are kept: the user's id decides, not which records stayed."""
-    many = "u,a,b,y\n" + "".join(f"u0,{n},{n},{n % 2}\n" for n in range(9))
-    made = api.upload(spec(**USERS, holdout=None), many).json()
-    assert append(api, made["id"], "u,a,b,y\nu0,77,1,1\n", records=20).status_code == 409
 
 
 def unit_files_of(api: Api, dataset_id: str) -> list[Path]:

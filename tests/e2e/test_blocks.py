@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from typer.testing import CliRunner
 
 from scrimp import recompute
 from scrimp.cli import app
-from scrimp.errors import ApiError, Conflict
+from scrimp.errors import ApiError
 from tests.by_night import SQLITE_BY_DAY
 from tests.e2e.conftest import Service, csv_spec, job_of, seed_of, until, write_csv
 from tests.e2e.test_spine import finished, register, submit
@@ -110,35 +111,50 @@ def stated(service: Service, dataset: str, *words: str) -> bool:
     return all(any(each in line for line in lines) for each in words)
 
 
-def write_users(path: Path, users: range, seed: int) -> Path:
-    """Three learnable records of each user."""
+def write_month(path: Path, users: range, each: int, seed: int) -> Path:
+    """Learnable records of each person."""
     draw = np.random.default_rng(seed)
     lines = ["u,x0,x1,x2,x3,x4,y"]
     for user in users:
-        for x in draw.normal(size=(3, 5)):
-            lines.append(f"p{user}," + ",".join(f"{each:.6f}" for each in x) + f",{int(x @ np.arange(1, 6) > 0)}")
+        for x in draw.normal(size=(each, 5)):
+            lines.append(f"p{user}," + ",".join(f"{number:.6f}" for number in x) + f",{int(x @ np.arange(1, 6) > 0)}")
     path.write_text("\n".join(lines) + "\n")
     return path
 
 
-@pytest.mark.parametrize("service", ["sqlite"], indirect=True)
-def test_users_over_blocks_of_users(service: Service, tmp_path: Path) -> None:
-    """A user is in one block with all records, and a job's ε is about users: it is charged where they are."""
-    spec = csv_spec("wards", unit="user", user_column="u", max_records_per_user=2, records=600)
-    files = {
-        name: write_users(tmp_path / f"{name}.csv", users, seed_of(name))
-        for name, users in {"a": range(600), "b": range(600, 1000), "later": range(999, 1300)}.items()
-    }
+MONTHS = {"2026-09": (range(600), 1), "2026-10": (range(300, 900), 1), "2026-11": (range(900), 2)}
+
+
+@pytest.mark.parametrize("service", SQLITE_BY_DAY, indirect=True)
+def test_three_months_of_people_who_return(service: Service, tmp_path: Path) -> None:
+    """A file a month, with people of earlier ones, within k = 3: a job on any month pays there, and reads everybody."""
+    spec = csv_spec("months", unit="user", user_column="u", max_records_per_user=3, records=600)
+    files = {name: write_month(tmp_path / f"{name}.csv", *of, seed_of(name)) for name, of in MONTHS.items()}
     with service.client() as client:
-        dataset = client.create_dataset(spec, files["a"]).id
-        block = client.blocks.add(dataset, "b", 400, files["b"]).id
-        with pytest.raises(Conflict, match="all records of a user must be in one block") as refused:
-            client.blocks.add(dataset, "later", 300, files["later"])
-        assert refused.value.problem["shared"] == {"b": 1}
-    job = finished(service, submit(service, job_of(dataset)))
-    assert job["status"] == "succeeded", job
-    charge = {name: job["quote"]["charge"][name] for name in ("train", "holdout")}
-    assert spent(service, dataset) == spent(service, block) == charge
-    body = certified(service, job["id"])["certificate"]
-    assert (body["epsilon"]["unit"], body["expected_batch_size"]) == ("user", 450 + 300), "users, not records"
-    assert {each["dataset"] for each in body["ledger"]} == {dataset, block}
+        blocks = {"first": client.create_dataset(spec, files.pop("2026-09")).id}
+        for name, file in files.items():
+            made = client.blocks.add(blocks["first"], name, 900 if name == "2026-11" else 600, file)
+            blocks[name] = made.id
+            said = " ".join(made.warnings or ())
+            assert made.read is not None
+            if name == "2026-10":
+                assert (made.read.units, made.read.dropped) == (600, 0) and "300 users are in earlier blocks" in said
+            else:  # those of both earlier months have one record left, and two in the file
+                assert (made.read.units, made.read.dropped) == (900, 300) and "900 users are in earlier blocks" in said
+    charges = Counter[str]()
+    for labels in (["2026-11"], ["first", "2026-10"], list(blocks)):
+        job = finished(service, submit(service, job_of(blocks["first"], blocks=labels)))
+        assert job["status"] == "succeeded", job
+        for label in labels:
+            charges[label] += job["quote"]["charge"]["train"]
+        certificate = certified(service, job["id"])
+        body = certificate["certificate"]
+        assert (body["epsilon"]["unit"], {each["block"] for each in body["ledger"]}) == ("user", set(labels))
+        assert recompute.recompute(certificate, certificate["public_key"], "it") == 0
+    assert {label: spent(service, each)["train"] for label, each in blocks.items()} == charges
+    with service.client() as client:
+        client.blocks.retire(blocks["first"], "first")
+        later = write_month(tmp_path / "later.csv", range(600), 3, seed_of("later"))
+        told = client.blocks.add(blocks["first"], "2026-12", 600, later)
+    assert told.read is not None
+    assert (told.read.units, told.read.dropped) == (0, 1800), "September's people have used up k: nothing is renewed"

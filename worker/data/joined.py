@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from app.formats.layout import Layout
 from app.formats.pieces import joined, taken
 from app.formats.stored import StoredPart
+from app.formats.units import FIRST_NUMBER
 
 
 class Rows(Protocol):
@@ -114,7 +115,7 @@ class Joined:
         return owners, [numbers[owners == k] - starts[k] for k in range(len(self._parts))]
 
     def column(self, name: str) -> NDArray[Any]:
-        """See Rows.column. No user is in two parts: their numbers are made distinct."""
+        """See Rows.column. Users' numbers are made distinct, but for those of people, who may be in several parts."""
         columns = [each.column(name) for each in self._parts]
         return np.concatenate(apart(columns) if name == "user" else columns)
 
@@ -141,13 +142,15 @@ def _bare(part: StoredPart) -> StoredPart:
 
 
 def apart(users: Sequence[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
-    """Each part's user numbers, from 0 on, moved beyond those of the parts before it.
+    """Each part's user numbers, from 0 on, moved beyond those of the parts before it. Those from FIRST_NUMBER on stay:
+    a person has one in all blocks (app.formats.units).
 
     >>> [each.tolist() for each in apart([np.array([1, 0]), np.array([], dtype=int), np.array([0, 2])])]
     [[1, 0], [], [2, 4]]
     """
     first, found = 0, []
     for each in users:
-        found.append(each + first)
-        first = int(found[-1].max(initial=first - 1)) + 1
+        own = each < FIRST_NUMBER
+        found.append(np.where(own, each + first, each))
+        first = int(found[-1][own].max(initial=first - 1)) + 1
     return found
