@@ -14,6 +14,7 @@ from app.ledger.blocks import held_on
 from app.ledger.transparency.heads import Heads, UnreadableHeadError
 from app.lifecycle.marks import Marks
 from app.lifecycle.states import FINISHED
+from app.privacy.quoted import Quoted
 from app.storage.objects import Objects
 
 logger = logging.getLogger(__name__)
@@ -98,6 +99,8 @@ def forgotten(db: Database, marks: Marks) -> list[Forgotten]:
 def sweep(db: Database, heads: Heads, marks: Marks) -> None:
     """Removes the marks of ended jobs whose settlement is in the recorded heads: those tell of it from then on.
 
+    A job on public data has no ledger, and a trial that spent nothing has no settlement but its study's.
+
     Raises:
         Unavailable: the bucket does not answer.
     """
@@ -107,10 +110,11 @@ def sweep(db: Database, heads: Heads, marks: Marks) -> None:
             job = session.get(Job, job_id)
             if job is None or job.status not in FINISHED or job_id in short:
                 continue
-            settled = session.execute(
-                select(LedgerEntry.dataset_id, LedgerEntry.seq).where(LedgerEntry.once == f"settle:{job_id}")
-            ).all()
-        if settled and all(_recorded(heads, dataset_id) >= seq for dataset_id, seq in settled):
+            names = [f"settle:{each}" for each in (job_id, job.parent_id) if each is not None]
+            entries = select(LedgerEntry.dataset_id, LedgerEntry.seq).where(LedgerEntry.once.in_(names))
+            settled = session.execute(entries).all()
+            is_public = Quoted.of(job.quote).charge.unit is None
+        if is_public or (settled and all(_recorded(heads, dataset_id) >= seq for dataset_id, seq in settled)):
             marks.remove(job_id)
 
 

@@ -581,6 +581,48 @@ def test_the_mark_of_an_ended_job_goes_once_its_settlement_is_in_the_head(world:
     assert marks.jobs() == []
 
 
+def test_the_mark_of_a_private_job_on_public_data_goes_with_its_end(world: World) -> None:
+    """It has no ledger, so its settlement was in no head, and its mark stayed for ever."""
+    dataset = add_dataset(world.db, privacy={"sensitivity": "public"})
+    with world.api() as client:
+        spec = job_spec(dataset, privacy={"noise_multiplier": 1.0}, evaluation=None)
+        made = client.post("/v1/jobs", json=spec, headers={"Idempotency-Key": "public"})
+    assert made.status_code == 201, made.text
+    marks, job = Marks.of(world.settings), str(made.json()["id"])
+    assert job_row(world.db, job).mechanism is not None
+    log = begun(world, job)
+    assert log.start_block(1, 10)
+    sweep(world.db, world.heads, marks)
+    assert marks.jobs() == [job]
+    log.fail("internal", "a test")
+    sweep(world.db, world.heads, marks)
+    assert marks.jobs() == []
+
+
+def test_the_mark_of_a_trial_that_spent_nothing_goes_with_its_study_s(world: World) -> None:
+    dataset = add_dataset(world.db)
+    with world.api() as client:
+        made = client.post("/v1/jobs", json=study_spec(dataset), headers={"Idempotency-Key": "study"})
+    study, marks = str(made.json()["id"]), Marks.of(world.settings)
+    with world.db.read() as session:
+        first, second = session.scalars(select(Job.id).where(Job.parent_id == study).order_by(Job.trial_number)).all()[
+            :2
+        ]
+    begun(world, second)
+    running = begun(world, first)
+    assert running.start_block(1, 2)
+    running.fail("internal", "a test")
+    behind.record(world.db, world.heads, dataset)
+    sweep(world.db, world.heads, marks)
+    assert marks.jobs() == [second], "its attempt still runs"
+    expire_all_leases(world.db)
+    reap_expired(world.db, 9, marks)
+    assert job_row(world.db, second).status == "cancelled"
+    behind.record(world.db, world.heads, dataset)
+    sweep(world.db, world.heads, marks)
+    assert marks.jobs() == []
+
+
 def test_a_cancel_leaves_what_a_live_attempt_will_say_at_the_next_second_to_it(world: World) -> None:
     _, job = admitted(world)
     log = begun(world, job)
