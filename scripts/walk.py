@@ -50,6 +50,16 @@ class Walk:
         files = [each.module for each in self.entered]
         return [file for place, file in enumerate(files) if place == 0 or files[place - 1] != file]
 
+    @property
+    def files(self) -> set[str]:
+        """The files that were entered."""
+        return set(self.stays)
+
+    @property
+    def returns(self) -> int:
+        """How many stays are in a file that was left before."""
+        return len(self.stays) - len(self.files)
+
     def told(self) -> str:
         """The stays with the functions in each, and the sum."""
         lines, last = [], ""
@@ -61,8 +71,7 @@ class Walk:
         return "\n".join([*lines, str(self)])
 
     def __str__(self) -> str:
-        files = len(set(self.stays))
-        return f"{len(self.stays)} stays in {files} files with {len(self.stays) - files} returns"
+        return f"{len(self.stays)} stays in {len(self.files)} files with {self.returns} returns"
 
 
 class Program:

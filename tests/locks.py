@@ -23,10 +23,14 @@ def until_waiting(db: Database, sessions: int = 1, timeout_s: float = 30.0) -> N
         time.sleep(0.01)
 
 
-def until_waits_for_file(path: Path, timeout_s: float = 30.0) -> None:
-    """Returns once somebody waits for a file's lock (flock)."""
+def until_waits_for_file(path: Path, waiting: int = 1, timeout_s: float = 30.0) -> None:
+    """Returns once so many wait for a file's lock (flock)."""
     deadline = time.monotonic() + timeout_s
     inode = f":{path.stat().st_ino} "
-    while not any("->" in line and inode in line for line in Path("/proc/locks").read_text().splitlines()):
+
+    def count() -> int:
+        return sum("->" in line and inode in line for line in Path("/proc/locks").read_text().splitlines())
+
+    while count() < waiting:
         assert time.monotonic() < deadline, "nobody waits: the race is none"
         time.sleep(0.01)

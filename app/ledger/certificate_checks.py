@@ -21,9 +21,14 @@ from app.ledger.checks import Checked, last_check
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was checked; `said` is a sentence for people."""
+    """One thing that was checked.
 
-    holds: bool
+    Attributes:
+        holds: None: not checked yet.
+        said: a sentence for people.
+    """
+
+    holds: bool | None
     said: str
 
 
@@ -69,6 +74,8 @@ def _chain(dataset_id: str, chain: Checked, entry: int) -> Finding:
     if chain.valid is False:
         return Finding(False, f"T{ledger} is not valid: {chain.problem}.")
     if chain.checked_entries is None or chain.checked_entries < entry:
-        return Finding(False, f"T{ledger} was not verified since that entry: its owner may ask for it.")
+        return Finding(
+            None, f"T{ledger} was not verified since that entry: that is done once a day, or on its owner's wish."
+        )
     found = f"All {chain.checked_entries} entries of t{ledger} fitted at {rfc3339(chain.checked_at)}"
     return Finding(True, f"{found}, and its balances followed from them.")

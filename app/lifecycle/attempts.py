@@ -34,9 +34,9 @@ from app.lifecycle.cadence import Cadence
 from app.lifecycle.claims import Claim, end_attempt, fence, give_back
 from app.lifecycle.coverage import covered_steps
 from app.lifecycle.events import Mismatch, Number, Part, Progress, Rank, Ranks, Ready
-from app.lifecycle.marks import Mark, Marks, adopt, mark_of, release
+from app.lifecycle.marks import Mark, Marks, adopt, adopt_all, around, mark_of, release
 from app.lifecycle.settle import Cause
-from app.lifecycle.states import STOPPING, append_event
+from app.lifecycle.states import IDLE, STOPPING, append_event
 from app.privacy.canaries import EXCEEDED, Finding
 from app.privacy.filters import load_numerics
 from app.privacy.mechanism import MechanismConfig
@@ -93,9 +93,9 @@ class AttemptLog:
             TransientError: the attempt has not begun, and the job's mark cannot be read: its lease lapses.
         """
         self._wait()
-        mark = self._mark  # the database may have been set back under this attempt
-        if mark is None and self.marks is not None:  # it never began: what left earlier ones is charged all the same
-            mark = self.marks.read([self.held.job_id]).get(self.held.job_id)
+        # The database may have been set back, under this attempt, before it began, or while a study's trials waited.
+        marks = {} if self.marks is None else around(self.db, self.marks, self.held.job_id, itself=self._mark is None)
+        mark = marks.pop(self.held.job_id, self._mark)
         with self.db.write(urgent=True) as session:
             studies.lock(session, self.held.job_id)
             job = self._fenced(session)
@@ -104,6 +104,7 @@ class AttemptLog:
             session.flush()
             if mark is not None:
                 adopt(session, job, mark)
+            adopt_all(session, marks, IDLE)
             yield session, job
 
     def _note(self, mark: Mark) -> None:
@@ -138,14 +139,23 @@ class AttemptLog:
         """Makes the attempt's first write, before it touches a file: proves that it still holds the job.
 
         Raises:
-            TransientError: the job's mark cannot be read.
+            TransientError: the job's mark cannot be read, or written.
         """
-        outside = {} if self.marks is None else self.marks.read([self.held.job_id])
+        earlier = None if self.marks is None else self.marks.read([self.held.job_id]).get(self.held.job_id)
+        with self.db.write(urgent=True) as session:
+            dataset = self._fenced(session).dataset_id
+        last = 0 if earlier is None else earlier.attempt
+        # The job is still this attempt's, so a mark with its number or a later one is of before the database was set
+        # back.
+        begun = Mark(job=self.held.job_id, dataset=dataset, attempt=max(self.held.attempt, last + 1))
+        if self.marks is not None and self._is_private:
+            self.marks.append(begun, after=last)
+            earlier = self.marks.read([self.held.job_id]).get(self.held.job_id)  # no earlier attempt adds to it now
         with self.db.write(urgent=True) as session:
             job = self._fenced(session)
-            for mark in outside.values():
-                adopt(session, job, mark)
-            self._mark = mark_of(session, job) if self._is_private else None
+            if earlier is not None:
+                adopt(session, job, earlier)
+            self._mark = mark_of(session, job, begun.attempt) if self._is_private else None
             whose = [job.id] if job.parent_id is None else [job.id, job.parent_id]
             paths = session.scalars(select(Artifact.path).where(Artifact.job_id.in_(whose)))
             published = frozenset(path for path in paths if path.startswith(f"jobs/{job.id}/"))

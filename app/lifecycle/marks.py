@@ -16,6 +16,9 @@ A mark is a file that only grows, by a line for each start of steps and each rel
 a job with many scores writes does not grow with them, and two writers lose nothing of each other. A crash may cut off
 the last line: nothing left by it, and it does not count. Anything else that is no line of this job is damage.
 
+Only the newest attempt writes: each begins with a line of its own, and a line is refused after that of a later attempt.
+So what an attempt that lost its job would write late is neither counted nor released.
+
 A mark shows nothing that callers do not see: counts of steps, released numbers, and SHA-256 of random salts.
 """
 
@@ -24,7 +27,6 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Collection, Iterable, Mapping
-from functools import partial
 from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
@@ -35,7 +37,7 @@ from app.contracts.base import Document
 from app.contracts.stored import SaltedSteps
 from app.db.engine import Database
 from app.db.models import Block, Job, Metric
-from app.errors import TransientError, Unavailable
+from app.errors import StaleAttempt, TransientError, Unavailable
 from app.ledger.behind import refusal
 from app.ledger.transparency.heads import Heads
 from app.ledger.transparency.records import Record, Records, records_of
@@ -53,6 +55,7 @@ class Mark(Document):
     """What left one job.
 
     Attributes:
+        attempt: writes the mark: its number, or a larger one where the database was set back and counts anew.
         steps_started: over all attempts, as the job's row counts them.
         salts: SHA-256 of each salt under which steps were started, with the last step that has a digest; NONE: none.
         released: released numbers, with all numbers of the same release.
@@ -61,6 +64,7 @@ class Mark(Document):
     version: Literal[1] = 1
     job: str
     dataset: str
+    attempt: Annotated[int, Field(ge=0)] = 0
     steps_started: Annotated[int, Field(ge=0)] = 0
     salts: Mapping[str, int] = Field(default_factory=dict)
     released: tuple[Number, ...] = ()
@@ -98,8 +102,11 @@ class Mark(Document):
                 salts[name] = max(salts.get(name, NONE), last)
             for number in mark.released:
                 released.setdefault((number.name, number.step), number)  # what is there stays
+        attempt = max(mark.attempt for mark in (self, *others))
         steps = max(mark.steps_started for mark in (self, *others))
-        return self.model_copy(update={"steps_started": steps, "salts": salts, "released": tuple(released.values())})
+        return self.model_copy(
+            update={"attempt": attempt, "steps_started": steps, "salts": salts, "released": tuple(released.values())}
+        )
 
 
 class Marks:
@@ -142,14 +149,25 @@ class Marks:
             raise TransientError(problem)
         return marks
 
-    def append(self, part: Mark) -> None:
+    def append(self, part: Mark, after: int | None = None) -> None:
         """Adds a part to a job's mark; on disk before this returns.
 
+        Args:
+            after: the attempt that wrote it last, as this one, which begins, has read it.
+
         Raises:
+            StaleAttempt: a later attempt writes the mark, or another one has begun since it was read.
             TransientError: it cannot be written, or the mark's end is damaged.
         """
+
+        def follows(end: bytes) -> None:
+            lines = _lines(part.job, end)
+            last = lines[-1].attempt if lines else 0
+            if last > part.attempt if after is None else last != after:
+                raise StaleAttempt(f"attempt {last} writes the mark of {part.job}")
+
         try:
-            self._records.append(f"{part.job}{ENDING}", part.model_dump_json(), partial(_lines, part.job))
+            self._records.append(f"{part.job}{ENDING}", part.model_dump_json(), follows)
         except (OSError, Unavailable) as error:
             raise TransientError(f"the mark of {part.job} cannot be written: {type(error).__name__}") from None
 
@@ -175,14 +193,14 @@ def name_of(salt: str) -> str:
     return salt if salt.startswith(NAMED) else NAMED + hashlib.sha256(salt.encode()).hexdigest()
 
 
-def mark_of(session: Session, job: Job) -> Mark:
-    """The mark that a job's rows make."""
+def mark_of(session: Session, job: Job, attempt: int = 0) -> Mark:
+    """The mark that a job's rows make, for an attempt to write."""
     salts: dict[str, int] = {}
     blocks = select(Block.salt, Block.last_step, Block.digest).where(Block.job_id == job.id, Block.last_step > 0)
     for salt, last_step, digest in session.execute(blocks):
         name = name_of(salt)
         salts[name] = max(salts.get(name, NONE), NONE if digest is None else last_step)
-    return Mark(job=job.id, dataset=job.dataset_id, steps_started=job.steps_started, salts=salts)
+    return Mark(job=job.id, dataset=job.dataset_id, attempt=attempt, steps_started=job.steps_started, salts=salts)
 
 
 def adopt(session: Session, job: Job, mark: Mark) -> bool:
@@ -224,6 +242,21 @@ def adopt_all(session: Session, marks: Mapping[str, Mark], states: Collection[st
         job = get_job(session, job_id, lock=True)
         if job.status in states:
             adopt(session, job, mark)
+
+
+def around(db: Database, marks: Marks, job_id: str, *, itself: bool = True) -> dict[str, Mark]:
+    """The marks of a job and of what may end with it: of a trial, the unfinished trials of its study.
+
+    Args:
+        itself: also the job's own.
+
+    Raises:
+        TransientError, Unavailable: as `Marks.read`.
+    """
+    with db.read() as session:
+        study = session.scalar(select(Job.parent_id).where(Job.id == job_id))
+        ids = set() if study is None else set(unfinished(session, study))
+    return marks.read(sorted(ids | {job_id} if itself else ids - {job_id}))
 
 
 def outside(db: Database, heads: Heads, job_id: str) -> dict[str, Mark]:

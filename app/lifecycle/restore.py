@@ -16,7 +16,7 @@ has this, nothing is posted: the other ledger was charged for all that this one 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, or_, select
@@ -141,8 +141,10 @@ def post(db: Database, heads: Heads, store: Objects, dataset: str, reason: str) 
             "what is spent"
         )
     left, damaged = _marks_on(db, outside, gap.dataset_id)
+    ended = [each.job_id for each in forgotten(db, outside) if each.ended]
     with db.write() as session:
         _end_jobs(session, gap.dataset_id, left, damaged)
+        short = _post_short(session, gap.dataset_id, ended, reason)
         _post_charges(session, gap.dataset_id)
         posted = _post(session, gap.recorded, reason)
         row = session.get(LedgerCheck, gap.dataset_id)
@@ -160,7 +162,7 @@ def post(db: Database, heads: Heads, store: Objects, dataset: str, reason: str) 
     for each in forgotten(db, outside):
         if each.dataset_id == gap.dataset_id and not each.known:  # its hold is in what was posted
             outside.remove(each.job_id)
-    for job_id in damaged:
+    for job_id in (*damaged, *short):
         outside.set_aside(job_id)
     return posted
 
@@ -245,6 +247,28 @@ def _end_unknown(session: Session, job_id: str) -> None:
     failure = Failure(code=PrivacyError.code, message=f"{Cause.UNKNOWN.value}: its whole hold is spent")
     settle(session, settlement_of(session, job, "failed", failure=failure, cause=Cause.UNKNOWN))
     session.flush()
+
+
+def _post_short(session: Session, dataset_id: str, ended: Sequence[str], reason: str) -> list[str]:
+    """Posts what the settlements of these jobs released, as far as the budgets go, if they hold on this data set: they
+    ended for less than their marks. Returns those that do."""
+    short = []
+    for job_id in ended:
+        holder = get_job(session, job_id).parent_id or job_id
+        datasets = blocks.held_on(session, holder)
+        if dataset_id not in datasets:
+            continue
+        short.append(job_id)
+        for each in datasets:
+            settled = accounts.find(session, each, f"settle:{holder}")
+            if settled is None:
+                continue
+            left = accounts.remaining_of(accounts.account_of(session, each))
+            rest = min(settled.train_released, left["train"]), min(settled.holdout_released, left["holdout"])
+            if rest != (0, 0):
+                memo = memos.Restored(reason=reason, recorded=memos.Recorded(seq=settled.seq, head=settled.hash))
+                joining.spend(session, each, f"{PREFIX}{holder}", rest, ACTOR, memo)
+    return short
 
 
 def _post_charges(session: Session, dataset_id: str) -> None:

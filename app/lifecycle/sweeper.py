@@ -15,8 +15,8 @@ from app.db.models import DatasetReading, Job
 from app.errors import ServiceError
 from app.lifecycle import studies
 from app.lifecycle.claims import give_back
-from app.lifecycle.marks import Marks, adopt
-from app.lifecycle.states import ACTIVE, IS_DUE, NEEDS_GPU
+from app.lifecycle.marks import Marks, adopt, adopt_all, around
+from app.lifecycle.states import ACTIVE, IDLE, IS_DUE, NEEDS_GPU
 from app.privacy.filters import load_numerics
 
 logger = logging.getLogger(__name__)
@@ -38,7 +38,8 @@ def reap_expired(db: Database, max_attempts: int, outside: Marks | None = None) 
         load_numerics()
     for job_id in expired:
         with _one_by_one(job_id):
-            mark = None if outside is None else outside.read([job_id]).get(job_id)
+            marks = {} if outside is None else around(db, outside, job_id)
+            mark = marks.pop(job_id, None)
             with db.write() as session:
                 studies.lock(session, job_id)
                 # Checked again inside the write: the worker may have renewed its lease since.
@@ -47,6 +48,7 @@ def reap_expired(db: Database, max_attempts: int, outside: Marks | None = None) 
                 if job is not None:
                     if mark is not None:
                         adopt(session, job, mark)
+                    adopt_all(session, marks, IDLE)
                     give_back(session, job, "lapsed", max_attempts)
                     reaped += 1
     return reaped

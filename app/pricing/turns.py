@@ -3,8 +3,10 @@
     a free place goes to the first key in the round that is below its limit; a served key moves to the round's end
 
 A key that asks for one place at a time waits for at most one turn of each other key, however many requests they have.
-No turn is interrupted. So one place is never taken by a key that holds all others, and expensive keys, whose last
-two turns took long, share all places but one: a key with short turns then waits for short turns alone.
+No turn is interrupted. So one place is never taken by a key that holds all others, and long turns share all places but
+one: it is given to no expensive key while the others have long turns. A key is expensive for PENALTY times as long as
+its last long turn took, whatever it asks for in between. So long turns of n keys take at most n / (1 + PENALTY) of the
+last place's time, and for the rest of it a key with short turns waits for short turns alone.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from contextlib import contextmanager
 from typing import cast
 
 EXPENSIVE_S = 2.0
-REMEMBERED = 1000  # keys whose turns are long; the others are not listed
+PENALTY = 9.0
 
 
 class Ticket:
@@ -34,8 +36,8 @@ class FairTurns:
     """Gives places to keys in turns. Safe to share between threads.
 
     Args:
-        places: the number of places; the lowest free one is given first. One key, and all expensive keys together,
-            hold at most `places - 1` of them, if there are several.
+        places: the number of places; the lowest free one is given first. If there are several, one key holds at most
+            `places - 1` of them, and so do expensive keys together with turns that are long already.
         waiting: the most requests of one key that may wait.
         refusal: builds the error for a request over this limit.
         clock: seconds on a monotonic clock.
@@ -49,7 +51,8 @@ class FairTurns:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._share, self._most_waiting, self._refusal, self._clock = max(1, places - 1), waiting, refusal, clock
-        self._last_s: OrderedDict[str, tuple[float, float]] = OrderedDict()  # a key's last two turns, if one was long
+        self._expensive_until: dict[str, float] = {}  # of keys that are
+        self._running: set[Ticket] = set()
         self._free = sorted(range(places), reverse=True)
         self._held: Counter[str] = Counter()
         self._round: OrderedDict[str, deque[Ticket]] = OrderedDict()
@@ -95,6 +98,7 @@ class FairTurns:
             if ticket.place is None:
                 self._drop(ticket)
                 return
+            self._running.remove(ticket)
             self._note(ticket.key, self._clock() - ticket.began_s)
             self._held[ticket.key] -= 1
             if not self._held[ticket.key]:
@@ -106,6 +110,7 @@ class FairTurns:
         while self._free and (key := self._next()) is not None:
             ticket = self._round[key].popleft()
             ticket.place, ticket.began_s = self._free.pop(), self._clock()
+            self._running.add(ticket)
             self._held[key] += 1
             self._round.move_to_end(key)
             if not self._round[key]:
@@ -113,21 +118,21 @@ class FairTurns:
             ticket.given.set()
 
     def _next(self) -> str | None:
-        expensive = sum(count for key, count in self._held.items() if self._is_expensive(key))
+        now = self._clock()
+        long = sum(self._is_expensive(each.key) or now - each.began_s > EXPENSIVE_S for each in self._running)
         for key in self._round:
-            if self._held[key] < self._share and (expensive < self._share or not self._is_expensive(key)):
+            if self._held[key] < self._share and (long < self._share or not self._is_expensive(key)):
                 return key
         return None
 
     def _is_expensive(self, key: str) -> bool:
-        return min(self._last_s.get(key, (0.0, 0.0))) > EXPENSIVE_S  # one may have started the process that answered
+        return self._clock() < self._expensive_until.get(key, 0.0)
 
     def _note(self, key: str, took_s: float) -> None:
-        last = (self._last_s.pop(key, (0.0, 0.0))[1], took_s)
-        if max(last) > EXPENSIVE_S:
-            self._last_s[key] = last
-        while len(self._last_s) > REMEMBERED:
-            self._last_s.popitem(last=False)
+        now = self._clock()
+        self._expensive_until = {each: until for each, until in self._expensive_until.items() if until > now}
+        if took_s > EXPENSIVE_S:
+            self._expensive_until[key] = max(self._expensive_until.get(key, 0.0), now + PENALTY * took_s)
 
     def _drop(self, ticket: Ticket) -> None:
         self._round[ticket.key].remove(ticket)

@@ -94,6 +94,7 @@ def _witnessed(found: Ahead) -> str:
 
 def _forgotten(job: Forgotten) -> str:
     here = f"the database knows {job.steps} and {job.scores}" if job.known else "the database does not know the job"
+    here += ", and has ended it for these" if job.ended else ""
     return f"{job.job_id} ({job.dataset_id}): {job.marked_steps} steps and {job.marked_scores} scores left it; {here}"
 
 

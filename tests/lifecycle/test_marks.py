@@ -6,6 +6,8 @@ import fcntl
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -14,13 +16,14 @@ from sqlalchemy import select
 from app.db.models import Block, Job, Metric
 from app.errors import StaleAttempt, TransientError
 from app.ids import new_id
-from app.ledger import behind
+from app.ledger import accounts, behind
 from app.ledger.verify import verify
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.cadence import Cadence
 from app.lifecycle.mark_survey import forgotten, survey, sweep
-from app.lifecycle.marks import REWOUND, Marks, name_of
+from app.lifecycle.marks import REWOUND, Mark, Marks, name_of
 from app.lifecycle.restore import post
+from app.lifecycle.settle import settle, settlement_of
 from app.lifecycle.sweeper import expire_all_leases, reap_expired
 from app.storage import objects
 from tests.factories import AT_ONCE, add_dataset, job_spec, release
@@ -60,6 +63,14 @@ def resumed(world: World, job: str) -> AttemptLog:
     expire_all_leases(world.db)
     reap_expired(world.db, 9, Marks.of(world.settings))
     return begun(world, job)
+
+
+def threads_of_begin(log: AttemptLog, mark: Path) -> Thread:
+    """An attempt that begins, once it waits for the mark."""
+    thread = Thread(target=log.begin)
+    thread.start()
+    until_waits_for_file(mark, waiting=2)
+    return thread
 
 
 def run(log: AttemptLog, first: int, last: int, digest: str = "ab") -> None:
@@ -333,7 +344,7 @@ def test_a_mark_grows_by_what_is_new(world: World) -> None:
     after = mark.read_bytes()
     assert after.startswith(before) and mark.stat().st_ino == file
     lines = after.splitlines()
-    assert len(lines) == 2 * SCORES and max(map(len, lines[2:])) <= max(map(len, lines[:2])) + 20
+    assert len(lines) == 1 + 2 * SCORES and max(map(len, lines[3:])) <= max(map(len, lines[:3])) + 20
     whole = Marks.of(world.settings).read([job])[job]
     assert (whole.steps_started, len(whole.released), set(whole.salts.values())) == (STEPS, SCORES, {STEPS})
 
@@ -438,6 +449,96 @@ def test_a_trial_with_a_damaged_mark_ends_with_its_study(world: World) -> None:
         assert verify(session, dataset).valid
 
 
+def test_an_older_attempt_writes_nothing_to_a_newer_one_s_mark(world: World) -> None:
+    _, job = admitted(world)
+    old = begun(world, job)
+    run(old, 1, 10)
+    assert old.start_block(11, 20)
+    old.record_digest(20, "ab" * 32)
+    mark = world.heads.folder / f"{job}.mark"
+    with ThreadPoolExecutor(1) as threads, mark.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        late = threads.submit(score, old, 20)
+        until_waits_for_file(mark)
+        expire_all_leases(world.db)
+        reap_expired(world.db, 9)
+        new = claimed(world.db, job)
+        new.marks = Marks.of(world.settings)
+        began = threads_of_begin(new, mark)
+        fcntl.flock(file, fcntl.LOCK_UN)
+    began.join()
+    with pytest.raises(StaleAttempt):
+        late.result()
+    before = mark.read_bytes()
+    with pytest.raises(StaleAttempt):
+        Marks.of(world.settings).append(Mark(job=job, dataset="ds_x", attempt=1, steps_started=999))
+    assert mark.read_bytes() == before
+    run(new, 21, 30)
+
+
+def test_after_a_restore_a_new_attempt_writes_though_its_number_was_there_before(world: World) -> None:
+    """The restored database counts attempts anew; those of before the restore write no more."""
+    _, job = admitted(world)
+    run(begun(world, job), 1, 10)
+    backup = world.backup()
+    for first in (11, 21):
+        run(resumed(world, job), first, first + 9)
+    world.restore(backup)
+    again = resumed(world, job)
+    assert again.held.attempt == 2 and [each.step for each in again.recorded()[2]] == [10, 20, 30]
+    run(again, 31, 40)
+    with pytest.raises(StaleAttempt):
+        Marks.of(world.settings).append(Mark(job=job, dataset="ds_x", attempt=3))
+    assert Marks.of(world.settings).read([job])[job].attempt == 4
+
+
+def test_a_job_that_ended_for_less_than_its_mark_is_named_and_charged(world: World) -> None:
+    """As in a database that was set back and whose job was ended by a version without marks."""
+    dataset, job = admitted(world)
+    log = begun(world, job)
+    behind.record(world.db, world.heads, dataset)
+    run(log, 1, 10)
+    held = world.account(dataset)
+    backup = world.backup()
+    run(log, 11, STEPS)
+    world.restore(backup)
+    with world.db.write() as session:
+        row = session.get_one(Job, job)
+        row.status = "queued"
+        settle(session, settlement_of(session, row, "cancelled"))
+    behind.record(world.db, world.heads, dataset)
+    sweep(world.db, world.heads, Marks.of(world.settings))
+    shown = scrimp_restore(world)
+    assert shown.returncode == 1
+    assert f"{job} ({dataset}): 240 steps and 24 scores left it; the database knows 10 and 1" in shown.stdout
+    assert world.submit(dataset, 0.2, "one").json()["type"] == "/problems/ledger-behind"
+    assert scrimp_restore(world, "--post", dataset).returncode == 0
+    assert charge(world, dataset) == (held.train_held, held.holdout_held)
+    assert world.submit(dataset, 0.2, "two").status_code == 201
+    with world.db.read() as session:
+        assert verify(session, dataset).valid
+
+
+def test_a_trial_that_a_restore_forgot_is_charged_when_another_ends_its_study(world: World) -> None:
+    """The other trial's failure ended it, queued in the restored database, for nothing."""
+    dataset = add_dataset(world.db)
+    with world.api() as client:
+        made = client.post("/v1/jobs", json=study_spec(dataset), headers={"Idempotency-Key": "study"})
+    study = str(made.json()["id"])
+    with world.db.read() as session:
+        trials = session.scalars(select(Job.id).where(Job.parent_id == study).order_by(Job.trial_number)).all()
+    first, second = trials[:2]
+    backup = world.backup()
+    steps = job_row(world.db, second).steps
+    begun(world, second).start_block(1, steps)
+    world.restore(backup)
+    begun(world, first).fail("internal", "a test")
+    row = job_row(world.db, second)
+    assert (row.status, row.steps_started) == ("cancelled", steps)
+    with world.db.read() as session:
+        assert accounts.find(session, dataset, f"settle:{second}") is not None, "its draw"
+
+
 def test_a_live_attempt_notices_that_the_database_was_set_back(world: World) -> None:
     _, job = admitted(world)
     log = begun(world, job)
@@ -459,7 +560,8 @@ def test_a_mark_shows_only_what_callers_see(world: World) -> None:
     run(log, 1, 10)
     lines: list[dict[str, Any]] = list(map(json.loads, (world.heads.folder / f"{job}.mark").read_text().splitlines()))
     row = job_row(world.db, job)
-    assert all(each.keys() == {"version", "job", "dataset", "steps_started", "salts", "released"} for each in lines)
+    names = {"version", "job", "dataset", "attempt", "steps_started", "salts", "released"}
+    assert all(each.keys() == names for each in lines)
     assert lines[-1]["steps_started"] == row.steps_started and row.segments[0].salt not in json.dumps(lines)
 
 
@@ -474,6 +576,48 @@ def test_the_mark_of_an_ended_job_goes_once_its_settlement_is_in_the_head(world:
     log.cancelled()
     sweep(world.db, world.heads, marks)
     assert marks.jobs() == [job], "a database that is set back now would not be noticed by its head"
+    behind.record(world.db, world.heads, dataset)
+    sweep(world.db, world.heads, marks)
+    assert marks.jobs() == []
+
+
+def test_the_mark_of_a_private_job_on_public_data_goes_with_its_end(world: World) -> None:
+    """It has no ledger, so its settlement was in no head, and its mark stayed for ever."""
+    dataset = add_dataset(world.db, privacy={"sensitivity": "public"})
+    with world.api() as client:
+        spec = job_spec(dataset, privacy={"noise_multiplier": 1.0}, evaluation=None)
+        made = client.post("/v1/jobs", json=spec, headers={"Idempotency-Key": "public"})
+    assert made.status_code == 201, made.text
+    marks, job = Marks.of(world.settings), str(made.json()["id"])
+    assert job_row(world.db, job).mechanism is not None
+    log = begun(world, job)
+    assert log.start_block(1, 10)
+    sweep(world.db, world.heads, marks)
+    assert marks.jobs() == [job]
+    log.fail("internal", "a test")
+    sweep(world.db, world.heads, marks)
+    assert marks.jobs() == []
+
+
+def test_the_mark_of_a_trial_that_spent_nothing_goes_with_its_study_s(world: World) -> None:
+    dataset = add_dataset(world.db)
+    with world.api() as client:
+        made = client.post("/v1/jobs", json=study_spec(dataset), headers={"Idempotency-Key": "study"})
+    study, marks = str(made.json()["id"]), Marks.of(world.settings)
+    with world.db.read() as session:
+        first, second = session.scalars(select(Job.id).where(Job.parent_id == study).order_by(Job.trial_number)).all()[
+            :2
+        ]
+    begun(world, second)
+    running = begun(world, first)
+    assert running.start_block(1, 2)
+    running.fail("internal", "a test")
+    behind.record(world.db, world.heads, dataset)
+    sweep(world.db, world.heads, marks)
+    assert marks.jobs() == [second], "its attempt still runs"
+    expire_all_leases(world.db)
+    reap_expired(world.db, 9, marks)
+    assert job_row(world.db, second).status == "cancelled"
     behind.record(world.db, world.heads, dataset)
     sweep(world.db, world.heads, marks)
     assert marks.jobs() == []

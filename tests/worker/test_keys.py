@@ -69,6 +69,7 @@ UNKEYED = {
     "app/formats/sealed.py": "the public salt of a sealed file",
     "app/formats/slot_order.py": "the places of a stored part: the system's random bits, drawn once and written down",
     "app/privacy/score_histogram.py": "simulated releases of a released histogram, from a public seed",
+    "worker/attempt/artifacts.py": "names of temporary files",
     "worker/attempt/auditor.py": "which finished steps a worker computes again: its choice is public",
     "worker/extractors/encoder.py": "public examples, for the self-test",
     "worker/extractors/features.py": "names of temporary files",
