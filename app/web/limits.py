@@ -118,11 +118,14 @@ class BodyLimit:
         return receive
 
     async def _read(self, body: _Body, headers: Headers, needs: Needs) -> Receive:
-        """Reads the whole body and passes it on at once. JSON is checked in a thread, so that other
-        requests continue."""
+        """Reads the whole body and passes it on at once. JSON is checked in a thread, so that other requests continue;
+        a small one is checked in less time than a thread takes to begin."""
         content = await body.read()
         if content and is_json(headers):
-            await run_in_threadpool(strict_json.check, content, needs.max_nodes)
+            if len(content) <= COUNTED_BYTES:
+                strict_json.check(content, needs.max_nodes)
+            else:
+                await run_in_threadpool(strict_json.check, content, needs.max_nodes)
         messages = [{"type": "http.request", "body": content, "more_body": False}]
 
         async def replay() -> Message:

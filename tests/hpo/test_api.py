@@ -14,12 +14,13 @@ import pytest
 from rich.console import Console
 from sqlalchemy import func, select
 
-from app.admission.hold import count_queued
+from app.admission.hold import ask_standing
 from app.admission.request import dataset_facts
 from app.admission.study import check_study
 from app.contracts.job_spec import JobSpec
 from app.db.engine import Database
 from app.db.models import Job, LedgerEntry
+from app.db.trip import round_trip
 from app.hpo.strategies import Study
 from app.hpo.strategies import runs_of as runs_at
 from app.lifecycle.studies import run_spec
@@ -106,21 +107,29 @@ def test_warnings_are_in_the_order_of_the_runs(api: Api, db: Database) -> None:
     assert ("scores", "train") in lines and lines[-1] == ("evaluation", "holdout")
 
 
+def queued(db: Database, key: str, dataset: str) -> int:
+    """A key's queue, as an admission counts it."""
+    with db.write() as session, round_trip(session.connection()) as trip:
+        (reply,) = ask_standing(trip, key, [dataset], {dataset: None}, 10)
+    (row,) = reply.rows()
+    return int(row.queued)
+
+
 def test_a_study_with_queued_runs_is_in_the_queue(api: Api, db: Database) -> None:
     headers = api.headers("analyst", **{"Idempotency-Key": "x"})
-    made = api.client.post("/v1/jobs", json=study_spec(add_dataset(db)), headers=headers).json()
+    dataset = add_dataset(db)
+    made = api.client.post("/v1/jobs", json=study_spec(dataset), headers=headers).json()
     with db.read() as session:
         key = session.get_one(Job, made["id"]).key_id
-        assert count_queued(session, key, 10) == 1
+    assert queued(db, key, dataset) == 1
     play(db, runs_of(db, made["id"])[0])
     with db.read() as session:
         assert session.get_one(Job, made["id"]).status == "running"
-        assert count_queued(session, key, 10) == 1
+    assert queued(db, key, dataset) == 1
     for _ in range(2):
         for run in runs_of(db, made["id"], "queued"):
             play(db, run)
-    with db.read() as session:
-        assert count_queued(session, key, 10) == 0
+    assert queued(db, key, dataset) == 0
 
 
 def test_a_search_that_does_not_fit_is_refused_as_a_job_is(api: Api, db: Database) -> None:
