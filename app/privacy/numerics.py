@@ -26,6 +26,7 @@ SumType = Literal["float32", "float64"]
 TotalType = Literal["float64", "integers"]
 Arithmetic = Literal[1, 2, 3]
 SelfTest = Literal["passed", "one_record", "public_data"]
+Kernels = Literal["avx512", "avx2", "plain", "python"]
 BYTES: dict[PassType, int] = {"bfloat16": 2, "float32": 4, "float64": 8}
 
 ROW_UNIT = 48  # a linear model's float32 groups: whole tiles of its products
@@ -134,6 +135,8 @@ class NumericsReport(Document):
         rows_per_step: R; None in attempts of earlier releases.
         physical_batch_size: rows per pass: P, or 1 if the self-test found an operation whose rows depend on each other.
         self_test: "passed"; "one_record": each pass holds one record; "public_data": not tested.
+        kernels: the instructions of the worker's compiled parts of a step; "python": it has none, which makes steps
+            slower and changes no bit. None in attempts of earlier releases.
     """
 
     device: str
@@ -148,6 +151,7 @@ class NumericsReport(Document):
     torch: str
     self_test: SelfTest
     sensitivity_slack: Annotated[float, Field(ge=1.0)]
+    kernels: Kernels | None = Field(default=None, exclude_if=is_none)
 
 
 @dataclass(frozen=True)
