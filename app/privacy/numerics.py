@@ -248,9 +248,11 @@ def pass_type(spec: JobSpec, sizes: PublicSizes) -> PassType:
 
 def _sums_in_float32(spec: JobSpec, passes: PassType) -> bool:
     """Returns True if sums over rows are in float32, by groups: in float32 passes of a linear model of one view, or of
-    a private network that our own engine clips (elsewhere they save nothing, decision 19)."""
+    a private network that our own engine clips (elsewhere they save nothing, decision 19). Divided gradients are added
+    in float64: a job that always divides does not pay for the rounding of float32."""
     model, own = spec.model, spec.clipping is None or spec.clipping.engine == "bookkeeping"
-    if isinstance(model, MatrixFactorizationModel) or not own or passes != "float32":
+    wide = isinstance(model, MatrixFactorizationModel) or (spec.privacy is not None and spec.optimizer.divides_always)
+    if wide or not own or passes != "float32":
         return False
     return spec.views == 1 if isinstance(model, LinearModel) else spec.privacy is not None
 
