@@ -286,16 +286,13 @@ def _machine(settings: Settings) -> Iterator[Finding]:
     """This machine, as a worker on it would find it."""
     try:
         from worker.attempt.devices import DevicesError, on_this_machine
-        from worker.native.library import INSTALLED
+        from worker.native.library import ABSENT, CURE, kernels
     except ImportError:
         return
-    if INSTALLED is None:
-        yield Finding(
-            "machine",
-            "warning",
-            "the compiled parts of a step are missing: steps take longer, with the same bits",
-            "python worker/native/build.py, with a C compiler or `pip install ziglang`",
-        )
+    if kernels() == "python":
+        yield Finding("machine", "warning", ABSENT, CURE)
+    else:
+        yield Finding("machine", "ok", f"the compiled parts of a step use {kernels()}")
     try:
         for each in on_this_machine(settings.devices):
             yield Finding("machine", "ok", f"{each.label}: {each.name}")

@@ -37,6 +37,7 @@ from worker.attempt.sandbox import default_memory_bytes, probe
 from worker.attempt.supervisor import STOPPING, run_attempt
 from worker.attempt.user_checks import user_of
 from worker.celery_app import app
+from worker.native.library import ABSENT, CURE, kernels
 from worker.predicting.supervise import predict
 
 logger = logging.getLogger(__name__)
@@ -111,6 +112,8 @@ def _sandbox() -> Sandbox | None:
 
 @worker_ready.connect  # type: ignore[untyped-decorator]
 def _appear(**_: Any) -> None:
+    if kernels() == "python":
+        logger.warning("%s; %s", ABSENT, CURE)
     _presence().start()
     _measures().start()
     in_thread("copies", lambda: drop_deleted(_database(), parts.of(get_settings())), STOPPING, LOOK_S)

@@ -90,10 +90,12 @@ class OptimizerSettings(Document):
 
     Attributes:
         divides: gradients are divided by one number for each parameter before they are clipped.
+        divides_always: in every query.
         observes: each step computes a public gradient too.
     """
 
     divides: ClassVar[bool] = False
+    divides_always: ClassVar[bool] = False
     observes: ClassVar[bool] = False
     learning_rate: Positive | Literal["auto"] = "auto"
     weight_decay: Annotated[float, Field(ge=0.0, le=1e6)] = 0.0
@@ -289,6 +291,7 @@ class ScaleThenPrivatize(OptimizerSettings):
     """
 
     divides: ClassVar[bool] = True
+    divides_always: ClassVar[bool] = True
     kind: Literal["scale_then_privatize"] = "scale_then_privatize"
     base: Literal["adam", "rmsprop"] = "adam"
     betas: tuple[Average, Average] | None = None
@@ -321,6 +324,7 @@ class AdaDps(PublicSideSettings):
     """A ← β A + (1−β) (∇L_public)²; gradients are divided by √A + ε before clipping."""
 
     divides: ClassVar[bool] = True
+    divides_always: ClassVar[bool] = True
     kind: Literal["ada_dps"] = "ada_dps"
     beta: Average = 0.9
     eps: Divisor = 1e-5

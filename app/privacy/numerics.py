@@ -28,6 +28,7 @@ SumType = Literal["float32", "float64"]
 TotalType = Literal["float64", "integers"]
 Arithmetic = Literal[1, 2, 3]
 SelfTest = Literal["passed", "one_record", "public_data"]
+Kernels = Literal["avx512", "avx2", "plain", "python"]
 BYTES: dict[PassType, int] = {"bfloat16": 2, "float32": 4, "float64": 8}
 
 ROW_UNIT = 48  # a linear model's float32 groups: whole tiles of its products
@@ -137,6 +138,8 @@ class NumericsReport(Document):
         rows_per_step: R; None in attempts of earlier releases.
         physical_batch_size: rows per pass: P, or 1 if the self-test found an operation whose rows depend on each other.
         self_test: "passed"; "one_record": each pass holds one record; "public_data": not tested.
+        kernels: the instructions of the worker's compiled parts of a step; "python": it has none, which makes steps
+            slower and changes no bit. None in attempts of earlier releases.
     """
 
     device: str
@@ -151,6 +154,7 @@ class NumericsReport(Document):
     torch: str
     self_test: SelfTest
     sensitivity_slack: Annotated[float, Field(ge=1.0)]
+    kernels: Kernels | None = Field(default=None, exclude_if=is_none)
 
 
 @dataclass(frozen=True)
@@ -265,9 +269,11 @@ def pass_type(spec: JobSpec, sizes: PublicSizes) -> PassType:
 
 def _sums_in_float32(spec: JobSpec, passes: PassType) -> bool:
     """Returns True if sums over rows are in float32, by groups: in float32 passes of a linear model of one view, or of
-    a private network that our own engine clips (elsewhere they save nothing, decision 19)."""
+    a private network that our own engine clips (elsewhere they save nothing, decision 19). Divided gradients are added
+    in float64: a job that always divides does not pay for the rounding of float32."""
     model, own = spec.model, spec.clipping is None or spec.clipping.engine == "bookkeeping"
-    if isinstance(model, MatrixFactorizationModel) or not own or passes != "float32":
+    wide = isinstance(model, MatrixFactorizationModel) or (spec.privacy is not None and spec.optimizer.divides_always)
+    if wide or not own or passes != "float32":
         return False
     return spec.views == 1 if isinstance(model, LinearModel) else spec.privacy is not None
 

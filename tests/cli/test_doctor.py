@@ -61,6 +61,12 @@ def test_a_service_that_is_well(well: Settings) -> None:
     assert {"queue", "relay", "machine"} <= parts
 
 
+def test_a_machine_without_compiled_parts(well: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("worker.native.library.INSTALLED", None)
+    (slow,) = [each for each in examine(well) if each.part == "machine" and each.state == "warning"]
+    assert "two to three times as long" in slow.says and "worker.native.build" in slow.advice
+
+
 def test_a_secret_that_others_can_read(well: Settings) -> None:
     (well.effective_secrets_dir / "noise_secret").chmod(0o644)
     assert "chmod 600" in faults(well)["secrets"].says

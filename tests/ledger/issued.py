@@ -40,11 +40,11 @@ from tests.lifecycle.conftest import claimed
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 FULL = NumericsReport.model_validate(
-    numerics().model_dump() | {"rows_per_step": 480, "sums": "float32", "totals": "integers"}
+    numerics().model_dump() | {"rows_per_step": 480, "sums": "float32", "totals": "integers", "kernels": "avx512"}
 )
-ONE_RECORD = FULL.model_copy(update={"self_test": "one_record", "physical_batch_size": 1})
-WIDE = FULL.model_copy(update={"passes": "float64", "sums": "float64"})
-NARROW = FULL.model_copy(update={"passes": "bfloat16"})
+ONE_RECORD = FULL.model_copy(update={"self_test": "one_record", "physical_batch_size": 1, "kernels": "avx2"})
+WIDE = FULL.model_copy(update={"passes": "float64", "sums": "float64", "kernels": "plain"})
+NARROW = FULL.model_copy(update={"passes": "bfloat16", "kernels": "python"})
 NUMERICS = {"users": ONE_RECORD, "mean": WIDE, "tokens": NARROW, "sigma given": numerics()}  # the last: before slots
 LARGE = {"cap": {"epsilon": 100.0, "delta": 1e-5}}  # a cap that every job here fits
 

@@ -55,6 +55,8 @@ def numerics(
 
 
 MLP = {"kind": "mlp", "hidden": [512, 256]}
+RATE = {"learning_rate": 0.5}
+DELAYED = {"kind": "dp2_rmsprop", "learning_rate_adaptive": 0.1, "max_grad_norm_adaptive": 3.0, "delay": 3}
 
 
 @pytest.mark.parametrize("batch", [48, 64, 256, 512, 1000, 4096, None])
@@ -148,6 +150,9 @@ def test_types_of_passes(model: dict[str, Any], dtype: str, wanted: str) -> None
         ({"model": {"kind": "cnn", "preset": "conv2"}, "privacy": None}, {}, "float64"),
         ({"model": {"kind": "cnn", "preset": "conv2"}}, {"records_per_unit": 2}, "float32"),
         ({}, {"records_per_unit": 2}, "float32"),
+        ({"model": MLP, "optimizer": RATE | {"kind": "scale_then_privatize"}}, {}, "float64"),  # divides every gradient
+        ({"model": MLP, "optimizer": RATE | {"kind": "ada_dps", "public_dataset": "ds_2"}}, {}, "float64"),
+        ({"model": MLP, "optimizer": RATE | DELAYED}, {}, "float32"),  # divides some
         ({}, {"sparse": True}, "float64"),
         ({}, {"features": 10**7}, "float32"),  # a pass of one row is a group
     ],

@@ -22,6 +22,7 @@ from worker.data.records import DenseRecords, SparseRecords
 from worker.extractors.bert import BertMean
 from worker.extractors.efficientnet import EfficientNet
 from worker.messages import BlockStart, Failed, Finished, Ready
+from worker.native.library import kernels
 from worker.training import self_test
 from worker.training.plan import Plan, build_plan
 
@@ -351,6 +352,7 @@ def test_an_attempt_whose_like_passed_is_not_tested_again(tmp_path: Any, monkeyp
     supervisor = Supervisor(like)
     assert run_thread(supervisor).status == 0
     assert [each.numerics.self_test for each in supervisor.of(Ready)] == ["passed"]
+    assert [each.numerics.kernels for each in supervisor.of(Ready)] == [kernels()]
 
 
 @pytest.mark.parametrize("threads", [1, 2])

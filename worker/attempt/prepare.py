@@ -36,6 +36,7 @@ from worker.extractors.words import hashed_words
 from worker.messages import Part, Shape, Start
 from worker.models.hf.model import HfTuning
 from worker.models.hf.tokens import Tokens
+from worker.native.library import kernels
 from worker.training import self_test
 from worker.training.plan import Plan, build_plan
 from worker.training.rehearsal import rehearse
@@ -149,6 +150,7 @@ def report_of(plan: Plan, tested: SelfTest, device: torch.device) -> NumericsRep
         torch=torch.__version__.partition("+")[0],
         self_test=tested,
         sensitivity_slack=frozen.sensitivity_slack,
+        kernels=kernels(),
     )
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 import ctypes
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
+from app.privacy.numerics import Kernels
 from worker.native.build import LIBRARY, digest
 
 PATHS = ("plain", "avx2", "avx512")
@@ -54,3 +56,14 @@ def load(library: Path = LIBRARY, path: str | None = None) -> Library | None:
 
 
 INSTALLED = load()
+ABSENT = (
+    "the compiled parts of a step are absent: a network's step takes two to three times as long, with the same bits"
+)
+CURE = "python -m worker.native.build, with a C compiler or after `pip install ziglang`; then start the workers again"
+
+
+def kernels() -> Kernels:
+    """The instructions of this installation's compiled parts; "python": it has none."""
+    path = "python" if INSTALLED is None else INSTALLED.path
+    found: Kernels = next(each for each in get_args(Kernels) if each == path)
+    return found
