@@ -4,6 +4,7 @@ number, date   clipped to the declared range, which becomes [−1, 1]; without a
                a missing one is the middle, 0, or the declared number; with `flag`, a further feature is 1
                a log scale maps log x; with `bins`, a feature for each, and one for a missing cell of its `own`
 category       a feature for each declared value, and one for `other` if the declaration has it
+pair           the product of each feature of the one with each of the other
 """
 
 from __future__ import annotations
@@ -50,15 +51,16 @@ def features_of(record: Any, table: TableFeatures, at: int) -> list[float]:
         )
     if not record.keys() <= set(names):  # a name that is misspelt must not read as a missing cell
         require_columns(record, names, at)
-    found: list[float] = []
+    found: dict[str, list[float]] = {}
     for column in table.columns:
         try:
-            found += _features(column, record.get(column.name))
+            found[column.name] = list(_features(column, record.get(column.name)))
         except UnusableCell as error:
             cell = record.get(column.name)
             what = error if cell is None or str(error) == "missing" else f"{shown(cell)} is {error}"
             raise ValueError(f"records/{at}/{column.name}: column {column.name!r}: {what}") from None
-    return found
+    pairs = (a * b for first, second in table.pairs for a in found[first] for b in found[second])
+    return [*(value for values in found.values() for value in values), *pairs]
 
 
 def _features(column: Column, cell: Any) -> Iterator[float]:

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from pydantic import ValidationError
+
 from app.contracts.base import AccountName, Unit
 from app.contracts.dataset_spec import DatasetSpec, LastItemHoldout, SplitHoldout
 from app.contracts.filters import FilterName
+from app.contracts.job_spec import Model, seen_by
 from app.contracts.slots import Slots
 from app.datasets.sizes import declared_slots, split_sizes, whole_of
+from app.errors import InvalidRequest
 from app.privacy.derive import ANY_FILTER, PublicFacts
 from app.privacy.numerics import PublicSizes
 from app.privacy.plans import FilterChoice
@@ -72,6 +76,22 @@ class DatasetFacts:
     def reads(self) -> tuple[str, ...]:
         """The ids of what a job reads and pays on."""
         return tuple(each.id for each in self.blocks) or (self.id,)
+
+    def seen_by(self, model: Model) -> DatasetFacts:
+        """The same data set with the features that a model reads.
+
+        Raises:
+            InvalidRequest: its columns do not allow the model's maps.
+        """
+        try:
+            features = seen_by(model, self.spec.features)
+        except ValueError as error:
+            said = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
+            raise InvalidRequest.at("/model/pairs", said.removeprefix("Value error, ")) from None
+        if features is self.spec.features:
+            return self
+        declared = self.spec.model_copy(update={"features": features})
+        return replace(self, spec=declared, features=features.numbers(self.features))
 
     def on(self, blocks: Iterable[BlockFacts]) -> DatasetFacts:
         """The same data set, of which some blocks are read: their declared sizes add up."""

@@ -100,7 +100,7 @@ def _model(facts: DatasetFacts) -> tuple[Model, str]:
 
 def _training(model: Model) -> Training:
     match model.kind:
-        case "linear":
+        case "linear" | "gam":
             return Training(DpSgd(momentum=0.9, free_step=True), LINEAR)
         case "mlp" | "cnn":
             return Training(DpSgd(momentum=0.9), "the optimizer whose rates were measured for networks")

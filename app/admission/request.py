@@ -122,7 +122,8 @@ class Resolved:
             InvalidRequest: it names an extractor or a model that the service does not have.
         """
         spec, parts = with_recipe(request.spec, facts)
-        return cls(request, _pinned(request, spec, facts), facts, side, access, parts)
+        pinned = _pinned(request, spec, facts)
+        return cls(request, pinned, facts.seen_by(pinned.model), side, access, parts)
 
 
 def resolve(db: Database, request: Request) -> Resolved:

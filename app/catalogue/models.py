@@ -13,6 +13,7 @@ from app.contracts.extractor import ExtractorRef
 from app.contracts.hf import HfModel
 from app.contracts.job_spec import (
     CnnModel,
+    GamModel,
     GruRecModel,
     LinearModel,
     LstmRecModel,
@@ -63,6 +64,14 @@ CATALOGUE: dict[str, Entry] = {
         ("hashed_text", "columns", "table", "tensor", "text"),
         'Softmax or least-squares regression; privately on fixed features: Tramèr & Boneh 2021, "Differentially '
         'private learning needs better features (or much more data)".',
+    ),
+    "gam": Entry(
+        GamModel,
+        "An additive model of a table: a step function of each column, and of named pairs, which its card shows.",
+        "Tables where people must see what the model learned, or where a number's effect is no line. It is "
+        "`linear` with bins.",
+        ("table",),
+        'Lou, Caruana & Gehrke 2012, "Intelligible models for classification and regression".',
     ),
     "mlp": Entry(
         MlpModel,

@@ -13,6 +13,7 @@ from app.contracts.augmentation import Augmentation
 from app.contracts.base import NO_NUL, DeltaValue, Document, EpsilonValue, NoiseMultiplier
 from app.contracts.blocks import BlockChoice
 from app.contracts.cnn import OWN_SIZE, ImageSize, Preset, convolutions
+from app.contracts.dataset_spec import Features
 from app.contracts.extractor import ExtractorRef
 from app.contracts.hf import HfModel
 from app.contracts.hpo import Hpo
@@ -21,6 +22,7 @@ from app.contracts.model_settings import ImageForm, ModelSettings, RecordSizes
 from app.contracts.optimizers import Dp2Settings, DpSgd, Optimizer
 from app.contracts.runtime import Runtime
 from app.contracts.sampling import CorrelatedNoise, Cyclic, FullBatch, Length, Poisson, Sampling
+from app.contracts.table import Pairs, TableFeatures
 
 # Bounds for clipping norms and losses: far from where floats lose digits or underflow, so that noise is not rounded
 # off.
@@ -81,6 +83,35 @@ class LinearModel(ModelSettings):
     def is_sparse(self, sparse: bool) -> bool:
         """Returns True if the inputs are hashed words: the data set's (`sparse`), or the extractor's."""
         return sparse or (self.extractor is not None and self.extractor.words is not None)
+
+
+class GamModel(LinearModel):
+    """An additive model of a table: the sum of one function of each column, and of named pairs of columns.
+
+    Every number is cut into `bins` equal parts of its declared range, unless its column has bins of its own; the
+    functions are steps, learned as a linear model. `pairs`: columns that act together, by name. The model's files have
+    each function as a table.
+
+    Source: Lou, Caruana & Gehrke 2012, "Intelligible models for classification and regression"; privately: Nori et al.
+    2021, "Accuracy, interpretability, and differential privacy via explainable boosting" (by boosting).
+    """
+
+    kind: Literal["gam"] = "gam"  # type: ignore[assignment] # a linear model by another tag
+    extractor: None = None
+    center: None = None
+    bins: Annotated[int, Field(strict=True, ge=2, le=256)] = 16
+    pairs: Pairs = ()
+
+
+def seen_by(model: ModelSettings, features: Features) -> Features:
+    """Returns a data set's features as a model reads them: an additive model has maps of its own.
+
+    Raises:
+        ValueError: the columns do not allow these maps.
+    """
+    if not isinstance(model, GamModel) or not isinstance(features, TableFeatures):
+        return features
+    return features.additive(model.bins, model.pairs)
 
 
 Activation = Literal["tanh", "relu"]
@@ -267,6 +298,7 @@ class LstmRecModel(RecurrentRecModel):
 
 Model = (
     LinearModel
+    | GamModel
     | MlpModel
     | CnnModel
     | MatrixFactorizationModel

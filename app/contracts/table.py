@@ -199,16 +199,30 @@ def is_one_hot(column: NumberColumn | DateColumn | CategoryColumn) -> bool:
 TableColumn = Annotated[NumberColumn | DateColumn | CategoryColumn, Field(discriminator="kind")]
 
 
+Pairs = Annotated[tuple[tuple[ColumnName, ColumnName], ...], Field(max_length=100)]
+
+
 class TableFeatures(FeatureSettings):
-    """Columns of several kinds, scaled by declared ranges."""
+    """Columns of several kinds, scaled by declared ranges.
+
+    `pairs` of columns with bins or categories: one more feature for each pair of their places, so that a linear model
+    can learn what the two do together.
+    """
 
     kind: Literal["table"] = "table"
     columns: Annotated[list[TableColumn], Field(min_length=1, max_length=10_000)]
+    pairs: Pairs = Field(default=(), exclude_if=lambda pairs: not pairs)
 
     @model_validator(mode="after")
     def _distinct(self) -> TableFeatures:
         if len({each.name for each in self.columns}) != len(self.columns):
             raise ValueError("`columns` must have distinct names")
+        blocks = {each.name for each in self.columns if is_one_hot(each)}
+        for first, second in self.pairs:
+            if first == second or not {first, second} <= blocks:
+                raise ValueError(f"a pair needs two different columns with bins or categories: {first!r}, {second!r}")
+        if len({frozenset(pair) for pair in self.pairs}) != len(self.pairs):
+            raise ValueError("`pairs` must not repeat a pair")
         if self.width > 100_000:
             raise ValueError("a record may have at most 100000 features: declare fewer values")
         return self
@@ -216,12 +230,13 @@ class TableFeatures(FeatureSettings):
     @property
     def width(self) -> int:
         """How many features a record has."""
-        return sum(each.width for each in self.columns)
+        widths = {each.name: each.width for each in self.columns}
+        return sum(widths.values()) + sum(widths[first] * widths[second] for first, second in self.pairs)
 
     @property
     def entries(self) -> int:
         """How many of a record's features are stored in a sparse row: one of each one-hot block, all others."""
-        return sum(1 if is_one_hot(each) else each.width for each in self.columns)
+        return sum(1 if is_one_hot(each) else each.width for each in self.columns) + len(self.pairs)
 
     @property
     def is_one_hot(self) -> bool:
@@ -234,17 +249,38 @@ class TableFeatures(FeatureSettings):
 
     def length(self, features: int) -> float:
         """See FeatureSettings.length: a number anywhere in [−1, 1] has a mean square of 1/3; a category, or a number in
-        a bin, has 1."""
-        return math.sqrt(sum(1.0 if is_one_hot(each) else 1.0 / 3.0 for each in self.columns))
+        a bin, has 1, and so has a pair."""
+        return math.sqrt(sum(1.0 if is_one_hot(each) else 1.0 / 3.0 for each in self.columns) + len(self.pairs))
 
     def spread(self, features: int) -> float:
         """See FeatureSettings.spread: most numbers lie in a small part of their range, a deviation of about a quarter
         around their common mean."""
-        return math.sqrt(sum(1.0 if is_one_hot(each) else WITHIN_RANGE for each in self.columns))
+        return math.sqrt(sum(1.0 if is_one_hot(each) else WITHIN_RANGE for each in self.columns) + len(self.pairs))
+
+    def additive(self, bins: int, pairs: Pairs) -> TableFeatures:
+        """Returns the same columns with every number in bins, and with these pairs besides the declared ones.
+
+        Raises:
+            ValueError: a number has no range to divide, or a pair is not of two columns with bins or categories.
+        """
+        declared = {frozenset(pair) for pair in self.pairs}
+        more = (pair for pair in pairs if frozenset(pair) not in declared)
+        columns = [_in_bins(each, bins).model_dump() for each in self.columns]
+        return TableFeatures.model_validate({"columns": columns, "pairs": (*self.pairs, *more)})
 
     def numbers(self, stored: int) -> int:
         """See FeatureSettings.numbers: what is stored are cells."""
         return self.width
+
+
+def _in_bins(column: TableColumn, bins: int) -> TableColumn:
+    """A number in bins, with a bin for missing cells where they had a flag; other columns as they are."""
+    if not isinstance(column, NumberColumn) or column.bins is not None:
+        return column
+    if column.range is None:
+        raise ValueError(f"column {column.name!r} has no range to divide into bins")
+    missing = "own" if column.missing == "flag" else column.missing
+    return column.model_copy(update={"bins": bins, "missing": missing})
 
 
 class CsvDialect(Document):

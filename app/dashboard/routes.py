@@ -7,6 +7,7 @@ budgets          /dashboard/static/…    our own CSS and JavaScript, nothing el
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Form, Path, Query, Request, Response
@@ -34,6 +35,7 @@ from app.dashboard.session import (
     sign_out,
     start_login,
 )
+from app.dashboard.shapes import CARD, shapes_of
 from app.datasets import readings
 from app.datasets.routes import list_datasets, states_of
 from app.datasets.schemas import DatasetView, ReadingDataset
@@ -44,6 +46,7 @@ from app.grants.service import Access, require, visible
 from app.jobs import steering as job_service
 from app.jobs.labels import LONGEST_NOTES, LONGEST_TAG, MOST_TAGS, JobLabels, edit
 from app.jobs.repository import JobOrder, count_by_status
+from app.jobs.repository import artifact as artifact_of
 from app.jobs.routes import JobsQuery, Pricing, Status, download_artifact, jobs_among, page_of_jobs, show_certificate
 from app.keys import service as keys
 from app.keys.auth import authenticated
@@ -52,6 +55,8 @@ from app.ledger import summary
 from app.ledger.certificate_checks import check as check_certificate
 from app.ledger.checks import last_check
 from app.lifecycle.queue.presence import GpuWorkers
+from app.settings import Settings
+from app.storage import objects
 from app.web.deps import Db, Gpus, RecordedHeads, ServiceSettings, gpus_of
 from app.web.headers import is_head
 from app.web.pagination import After
@@ -181,9 +186,11 @@ def live_jobs(request: Request, db: Db, viewer: CurrentViewer, gpus: Gpus, asked
 
 
 @router.get("/jobs/{job_id}")
-def job_page(job_id: Id, request: Request, db: Db, viewer: CurrentViewer, check: bool = False) -> Response:
+def job_page(
+    job_id: Id, request: Request, db: Db, settings: ServiceSettings, viewer: CurrentViewer, check: bool = False
+) -> Response:
     """Shows one job; `check` checks its certificate."""
-    page = _job(request, db, viewer, job_id)
+    page = _job(request, db, settings, viewer, job_id)
     checked = None
     if check and page.certificate is not None:
         checked = check_certificate(db, page.certificate.body)
@@ -191,9 +198,10 @@ def job_page(job_id: Id, request: Request, db: Db, viewer: CurrentViewer, check:
 
 
 @router.get("/live/jobs/{job_id}")
-def live_job(job_id: Id, request: Request, db: Db, viewer: CurrentViewer) -> Response:
+def live_job(job_id: Id, request: Request, db: Db, settings: ServiceSettings, viewer: CurrentViewer) -> Response:
     """The changing part of a job's page."""
-    return render(request, "_job.html", viewer=viewer, page=_job(request, db, viewer, job_id), checked=None)
+    page = _job(request, db, settings, viewer, job_id)
+    return render(request, "_job.html", viewer=viewer, page=page, checked=None)
 
 
 @router.post("/jobs/{job_id}/cancel")
@@ -329,14 +337,20 @@ def nothing_here(path: str, _viewer: CurrentViewer) -> Response:
     raise NotFound("there is no such page")
 
 
-def _job(request: Request, db: Database, viewer: Viewer, job_id: str) -> views.JobPage:
-    """A job's page. It shows the whole certificate, so the audit log records the viewer."""
+def _job(request: Request, db: Database, settings: Settings, viewer: Viewer, job_id: str) -> views.JobPage:
+    """A job's page. It shows the whole certificate, and of a table's model its numbers: the audit log records both."""
     with db.read() as session:
         page = views.job_page(session, job_id, viewer, gpus_of(request))
-    if page.certificate is not None and not is_head(request.scope):
+        has_card = page.may_download and page.hands_out_model and any(each.name == CARD for each in page.job.artifacts)
+        card = artifact_of(session, job_id, CARD) if has_card else None
+    shapes = None if card is None else shapes_of(db, objects.of(settings), card)
+    if (page.certificate is not None or shapes is not None) and not is_head(request.scope):
         with db.write() as session:
-            audit.record(session, "certificate.shown", job_id)
-    return page
+            if page.certificate is not None:
+                audit.record(session, "certificate.shown", job_id)
+            if shapes is not None:
+                audit.record(session, "artifact.downloaded", job_id, name=CARD)
+    return replace(page, shapes=shapes)
 
 
 def _jobs(db: Database, caller: Caller, gpus: GpuWorkers, asked: ListQuery) -> dict[str, Any]:

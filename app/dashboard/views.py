@@ -39,6 +39,7 @@ from app.privacy.prices import Charge, Units
 from app.privacy.quoted import Quoted
 
 if TYPE_CHECKING:
+    from app.dashboard.shapes import Shapes
     from app.dashboard.two_classes import TwoClasses
 
 EVENTS_SHOWN = 200
@@ -168,6 +169,7 @@ class JobPage:
     study_charts: StudyCharts | None
     is_trial: bool
     hands_out_model: bool
+    shapes: Shapes | None = None
 
     @property
     def ended_early(self) -> bool:

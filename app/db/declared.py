@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from sqlalchemy.orm import Session
 
 from app.contracts.dataset_spec import DatasetSpec
+from app.contracts.job_spec import JobSpec, Model, seen_by
 from app.contracts.stored import Shape
 from app.db.models import Dataset, Declaration, Job
 
@@ -21,13 +22,22 @@ class Declared:
 
 
 def declared(session: Session, job: Job) -> Declared:
-    """Reads the version of a job's price, whatever the owner has declared since.
+    """Reads the version of a job's price, with the features that its model reads, whatever was declared since.
 
     Raises:
         NoResultFound: it is not there: nothing may run with another one.
     """
     dataset = session.get_one(Dataset, job.dataset_id)
+    model = JobSpec.model_validate(job.spec).model
     if job.declaration == dataset.declaration:
-        return Declared(dataset.declaration, DatasetSpec.model_validate(dataset.spec), dataset.shape)
+        return _seen(dataset.declaration, DatasetSpec.model_validate(dataset.spec), dataset.shape, model)
     found = session.get_one(Declaration, (job.dataset_id, job.declaration))
-    return Declared(found.version, DatasetSpec.model_validate(found.spec), found.shape)
+    return _seen(found.version, DatasetSpec.model_validate(found.spec), found.shape, model)
+
+
+def _seen(version: int, spec: DatasetSpec, shape: Shape, model: Model) -> Declared:
+    features = seen_by(model, spec.features)
+    if features is spec.features:
+        return Declared(version, spec, shape)
+    sizes = shape.model_copy(update={"features": features.numbers(shape.features)})
+    return Declared(version, spec.model_copy(update={"features": features}), sizes)

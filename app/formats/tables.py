@@ -154,6 +154,7 @@ def entries(cells: NDArray[Any], features: TableFeatures) -> tuple[NDArray[np.in
     places = np.zeros((len(cells), features.entries), dtype=np.int32)
     numbers = np.ones((len(cells), features.entries), dtype=np.float32)
     at = entry = 0
+    starts: dict[str, tuple[int, int]] = {}  # of a one-hot column: its entry, and the place of its first feature
     for place, column in enumerate(features.columns):
         values = cells[:, place].astype(np.float64)
         if isinstance(column, CategoryColumn) or (isinstance(column, NumberColumn) and column.bins is not None):
@@ -164,7 +165,14 @@ def entries(cells: NDArray[Any], features: TableFeatures) -> tuple[NDArray[np.in
             places[:, entry : entry + column.width] = np.arange(at, at + column.width)
             _scaled(values, column, numbers[:, entry : entry + column.width])
             entry += column.width
+        starts[column.name] = (entry - 1, at)
         at += column.width
+    widths = {column.name: column.width for column in features.columns}
+    for first, second in features.pairs:
+        (a, a_at), (b, b_at) = starts[first], starts[second]
+        places[:, entry] = at + (places[:, a] - a_at) * widths[second] + (places[:, b] - b_at)
+        entry += 1
+        at += widths[first] * widths[second]
     return places, numbers
 
 

@@ -292,13 +292,25 @@ class NumberColumn(Spec):
 
 
 class TableFeatures(Spec):
-    """Columns of several kinds, scaled by declared ranges."""
+    """Columns of several kinds, scaled by declared ranges.
+
+    `pairs` of columns with bins or categories: one more feature for each pair of their places, so that a linear model
+    can learn what the two do together.
+    """
 
     kind: Literal["table"] = "table"
     columns: Annotated[
         list[Annotated[NumberColumn | DateColumn | CategoryColumn, Field(discriminator="kind")]],
         Field(min_length=1, max_length=10000),
     ]
+    pairs: Annotated[
+        list[
+            tuple[
+                Annotated[str, Field(min_length=1, max_length=200)], Annotated[str, Field(min_length=1, max_length=200)]
+            ]
+        ],
+        Field(max_length=100),
+    ] = []
 
 
 class ImageShape(Spec):

@@ -9,6 +9,7 @@ from pydantic import Field
 from scrimp.spec import Spec
 from scrimp.specs.models import (
     CnnModel,
+    GamModel,
     GruRecModel,
     HfModel,
     LinearModel,
@@ -267,6 +268,7 @@ class JobSpec(Spec):
     name: Annotated[str, Field(max_length=200, pattern="^[^\\x00]*$")] = ""
     model: Annotated[
         LinearModel
+        | GamModel
         | MlpModel
         | CnnModel
         | MatrixFactorizationModel

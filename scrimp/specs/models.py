@@ -71,6 +71,33 @@ class ExtractorRef(Spec):
     length: Annotated[float, Field(ge=1e-06, le=1000000.0)] | None = None
 
 
+class GamModel(Spec):
+    """An additive model of a table: the sum of one function of each column, and of named pairs of columns.
+
+    Every number is cut into `bins` equal parts of its declared range, unless its column has bins of its own; the
+    functions are steps, learned as a linear model. `pairs`: columns that act together, by name. The model's files have
+    each function as a table.
+
+    Source: Lou, Caruana & Gehrke 2012, "Intelligible models for classification and regression"; privately: Nori et al.
+    2021, "Accuracy, interpretability, and differential privacy via explainable boosting" (by boosting).
+    """
+
+    kind: Literal["gam"] = "gam"
+    extractor: None = None
+    center: None = None
+    bias: bool | None = None
+    init: Literal["zeros"] = "zeros"
+    bins: Annotated[int, Field(ge=2, le=256)] = 16
+    pairs: Annotated[
+        list[
+            tuple[
+                Annotated[str, Field(min_length=1, max_length=200)], Annotated[str, Field(min_length=1, max_length=200)]
+            ]
+        ],
+        Field(max_length=100),
+    ] = []
+
+
 class GruRecModel(Spec):
     """Gated recurrent units."""
 

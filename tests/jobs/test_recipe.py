@@ -21,6 +21,7 @@ RATINGS = {
     "features": ITEMS | {"users": {"kind": "numbered", "count": 40}},
     "format": "interactions",
 }
+EPSILON = {"privacy": {"target_epsilon": 1.0}}
 TABLE = {"kind": "table", "columns": [{"kind": "category", "name": "a", "values": ["x", "y"]}]}
 
 
@@ -116,3 +117,19 @@ def test_a_public_data_set_needs_no_epsilon(api: Api, db: Database) -> None:
     public = {"privacy": {"sensitivity": "public"}, "holdout": None}
     quote = post(api, "/v1/quotes", {"dataset": add_dataset(db, **public), "privacy": None}, key=None).json()
     assert quote["resolved"]["learning_rate"] > 0.0
+
+
+@SQLITE
+def test_an_additive_model_is_a_linear_one_with_bins(api: Api, db: Database) -> None:
+    columns = [{"kind": "number", "name": "a", "range": [0, 1]}, {"kind": "number", "name": "b", "range": [0, 1]}]
+    asked = {"dataset": add_dataset(db, features={"kind": "table", "columns": columns})} | EPSILON
+    gam = {"kind": "gam", "bins": 4, "pairs": [["a", "b"]]}
+    job = post(api, "/v1/jobs", asked | {"model": gam}).json()
+    assert job["quote"]["model"]["parameters"] == 2 * (4 + 4 + 16)
+    assert "calibrated on eleven public tables" in job["quote"]["resolved"]["because"]
+    assert "‖x‖ ≈ 1.73" in job["quote"]["resolved"]["because"], "two columns and a pair"
+    assert job["spec"]["model"]["pairs"] == [["a", "b"]]
+    refused = post(api, "/v1/quotes", asked | {"model": gam | {"pairs": [["a", "c"]]}}, key=None)
+    assert refused.status_code == 422 and refused.json()["errors"][0]["pointer"] == "/model/pairs"
+    plain = {"dataset": add_dataset(db, name="plain"), "model": gam} | EPSILON
+    assert post(api, "/v1/quotes", plain, key=None).json()["errors"][0]["pointer"] == "/model/kind"

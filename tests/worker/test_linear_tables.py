@@ -34,7 +34,7 @@ COLUMNS: list[dict[str, Any]] = [
     {"name": "sex", "kind": "category", "values": ["f", "m"]},
     {"name": "ward", "kind": "category", "values": [1, 2, "x"], "unknown": "other", "missing": "other"},
 ]
-TABLE = {"kind": "table", "columns": COLUMNS}
+TABLE = {"kind": "table", "columns": COLUMNS, "pairs": [["pulse", "sex"], ["ward", "stage"]]}
 HERE, THERE = specs.TableFeatures.model_validate(TABLE), TableFeatures.model_validate(TABLE)
 GOOD = {
     "plain": 3,
@@ -88,10 +88,10 @@ def test_records_are_objects_or_rows() -> None:
 
 
 def test_linear_models_are_numpy_s_and_others_the_worker_s(tmp_path: Path) -> None:
-    for name in ("linear", "table", "text", "mlp"):
+    for name in ("linear", "table", "pairs", "text", "mlp"):
         (folder := tmp_path / name).mkdir()
         message(folder, name)
-        assert isinstance(scrimp.load_model(folder), Model) == (CASES[name][0]["kind"] == "linear")
+        assert isinstance(scrimp.load_model(folder), Model) == (CASES[name][0]["kind"] in ("linear", "gam"))
     assert CLASSES["kind"] == "classification"
 
 

@@ -45,12 +45,19 @@ TABLE: dict[str, Any] = {
         {"name": "sex", "kind": "category", "values": ["f", "m"]},
     ],
 }
+# As an additive model reads it: 5 places of age, 2 of sex, 10 of the pair.
+PAIRS: dict[str, Any] = {
+    "kind": "table",
+    "columns": [{"name": "age", "kind": "number", "range": [0, 120], "bins": 4, "missing": "own"}, TABLE["columns"][1]],
+    "pairs": [["age", "sex"]],
+}
 PIXELS = [0.5] * 784
 TIME_S = 120.0  # a fork answers in a tenth; a busy machine takes longer
 # model, task, features, width, records
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], int, list[Any]]] = {
     "linear": ({"kind": "linear"}, CLASSES, COLUMNS, 2, [{"a": 1, "b": -2.5}, {"b": 0.0, "a": 3}]),
     "table": ({"kind": "linear"}, CLASSES, TABLE, 4, [{"age": 30, "sex": "m"}, {"age": None, "sex": "f"}]),
+    "pairs": ({"kind": "gam", "bins": 4}, CLASSES, PAIRS, 17, [{"age": 30, "sex": "m"}, {"age": 2, "sex": "f"}]),
     "range": ({"kind": "linear"}, NUMBER | {"range": [10, 30]}, COLUMNS, 2, [{"a": 1, "b": -2.5}, {"a": 9e9, "b": 3}]),
     "text": (
         {"kind": "linear", "bias": True},
@@ -115,7 +122,7 @@ def test_answers_are_the_model_s(tmp_path: Path, name: str) -> None:
     asked, model = message(tmp_path, name)
     answers = predicted(asked)
     assert len(answers) == len(asked.records) and predicted(asked) == answers
-    if name in ("linear", "table", "text", "cnn"):
+    if name in ("linear", "table", "pairs", "text", "cnn"):
         for answer in answers:
             (best, share), *rest = answer["probabilities"].items()
             assert answer["class"] == best and share >= rest[0][1] > 0.0 and len(rest) == 1

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pydantic import Field
 
 from app.contracts.base import Document
+from app.contracts.shape_function import ShapeFunction
 from app.privacy.releases import STDS
 from worker.messages import Claim, ReleasedScore
 
@@ -27,6 +28,7 @@ NOT_COVERED = (
     "several records of one person, where the unit is one example",
     "how often the weights are right: a score's ± is the privacy noise alone, without the sampling error",
 )
+MOST_PLACES, MOST_COLUMNS = 40, 50  # of the tables of shape functions for people
 RELATIONS = {"add_or_remove_one": "adding or removing one"}
 
 
@@ -64,7 +66,13 @@ class Privacy(Document):
         return {f"privacy.{name}": _json(value) for name, value in self.model_dump(mode="json").items()}
 
 
-def readme(kind: str, weights: str, privacy: Privacy | None, library: str | None = None) -> bytes:
+def readme(
+    kind: str,
+    weights: str,
+    privacy: Privacy | None,
+    library: str | None = None,
+    shapes: Sequence[ShapeFunction] = (),
+) -> bytes:
     """The model card: Hugging Face's YAML front matter, then the same for people.
 
     Args:
@@ -72,6 +80,7 @@ def readme(kind: str, weights: str, privacy: Privacy | None, library: str | None
         weights: the name of its file of weights.
         privacy: None if no privacy is claimed.
         library: the library that loads the files, if one does by itself.
+        shapes: what the model learned of each column of a table.
     """
     front = ["---"] + ([f"library_name: {library}"] if library else []) + ["tags:", "- scrimp", f"- {kind}"]
     if privacy is not None:
@@ -79,10 +88,34 @@ def readme(kind: str, weights: str, privacy: Privacy | None, library: str | None
         front += [f"  {name}: {_yaml(value)}" for name, value in privacy.model_dump(mode="json").items()]
     parts = ["\n".join([*front, "---"]), f"# A {kind} model, trained by Scrimp"]
     parts += _nothing_claimed() if privacy is None else _for_people(privacy)
+    parts += _learned(shapes)
     parts.append(
         f"`model.json` describes the weights in `{weights}`; its member `usage` is Python code that uses them."
     )
     return ("\n\n".join(parts) + "\n").encode()
+
+
+def _learned(shapes: Sequence[ShapeFunction]) -> list[str]:
+    """A table for each column; of wide ones and of pairs model.json has the numbers."""
+    shown = [each for each in shapes if len(each.columns) == 1 and len(each.places[0]) <= MOST_PLACES]
+    if not shown:
+        return []
+    left = [" and ".join(each.columns) for each in shapes if each not in shown]
+    parts = ["## What it learned", "What each column adds to the output, less its mean over the places."]
+    for each in shown[:MOST_COLUMNS]:
+        head = f"| {_cell(each.columns[0])} | " + " | ".join(map(_cell, each.outputs)) + " |"
+        rows = zip(each.places[0], zip(*each.values, strict=True), strict=True)
+        lines = [f"| {_cell(place)} | " + " | ".join(f"{value:+.3g}" for value in row) + " |" for place, row in rows]
+        parts.append("\n".join([head, "|---" * (len(each.outputs) + 1) + "|", *lines]))
+    left += [each.columns[0] for each in shown[MOST_COLUMNS:]]
+    if left:
+        parts.append(f"`shape_functions` in `model.json` has also: {_cell(', '.join(left))}.")
+    return parts
+
+
+def _cell(text: str) -> str:
+    """A text in a table of Markdown."""
+    return text.replace("|", "\\|").replace("\n", " ")
 
 
 def _nothing_claimed() -> list[str]:

@@ -13,12 +13,16 @@ import torch
 from app.contracts.dataset_spec import Features, Task
 from app.contracts.extractor import ExtractorRef
 from app.contracts.hf import WEIGHTS, weights_file
+from app.contracts.shape_function import ShapeFunction
+from app.contracts.table import TableFeatures
 from app.disk import sync
+from app.formats.shape_functions import shape_functions
 from worker.messages import ArtifactFile
 from worker.models.base import Model, Parameters
 from worker.models.card import Privacy, readme
 from worker.models.hf.files import tuned_files
 from worker.models.hf.model import HfTuning
+from worker.models.linear import Linear
 from worker.models.modules import ModuleModel
 from worker.models.tensors import saved
 from worker.models.usage import usage
@@ -62,11 +66,23 @@ def save_model(
         files = {WEIGHTS: saved(tensors, metadata)}
     shapes = {name: list(value.shape) for name, value in tensors.items()}
     card = model_card(model, shapes, task, features, extractor)
+    shapes_of = _shape_functions(model, tensors, task, features)
+    if shapes_of:
+        card["shape_functions"] = [each.model_dump(mode="json") for each in shapes_of]
     card["privacy"] = None if privacy is None else privacy.model_dump(mode="json")
     card["files"] = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
     files[CARD] = json.dumps(card, indent=2, ensure_ascii=False).encode() + b"\n"
-    files[README] = readme(card["kind"], card["weights"], privacy, library)
+    files[README] = readme(card["kind"], card["weights"], privacy, library, shapes_of)
     return tuple(write_file(folder / name, content) for name, content in files.items())
+
+
+def _shape_functions(
+    model: Model, tensors: dict[str, torch.Tensor], task: Task, features: Features
+) -> list[ShapeFunction]:
+    """Those of a linear model of a table."""
+    if not isinstance(model, Linear) or not isinstance(features, TableFeatures) or "mean" in tensors:
+        return []
+    return shape_functions(tensors["weight"].double().numpy(), features, task)
 
 
 def model_card(
