@@ -112,6 +112,8 @@ def of_job(spec: dict[str, Any], resolved: Resolved | None) -> Draft:
         resolved: what was "auto", and is again.
     """
     document = form().pruned(json.loads(json.dumps(spec)))
+    if document.get("clipping") is not None:
+        document["clipping"].pop("engine", None)  # stored, and no setting of a request
     resolved = resolved or Resolved()
     if resolved.learning_rate is not None:
         document["optimizer"].pop("learning_rate", None)

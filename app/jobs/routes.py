@@ -15,6 +15,7 @@ from fastapi.responses import FileResponse
 from sqlalchemy import ColumnElement, Row, and_
 from sqlalchemy.orm import Session
 
+from app.admission.checks import offered
 from app.admission.forecast import Forecast, Quote, SweepView
 from app.admission.request import Limits
 from app.admission.service import Admission
@@ -126,7 +127,7 @@ async def quote_at(
     request: Request, spec: JobSpec, admission: Admission, caller: Caller, records: int | None
 ) -> Response:
     """As `quote`, for a hypothetical number of training records."""
-    return await _priced(request, lambda: as_json(admission.quote(caller, spec, records)))
+    return await _priced(request, lambda: as_json(admission.quote(caller, offered(spec), records)))
 
 
 @router.post("/quotes/sweep", operation_id="sweep_quotes", response_model=SweepView)
@@ -160,7 +161,7 @@ async def forecast(
     request: Request, dataset_id: str, spec: JobSpec, admission: Admissions, caller: CurrentKey
 ) -> Response:
     """Tells how many jobs of this spec still fit the budget, exactly. Charges and reserves nothing."""
-    return await _priced(request, lambda: as_json(admission.forecast(caller, dataset_id, spec)))
+    return await _priced(request, lambda: as_json(admission.forecast(caller, dataset_id, offered(spec))))
 
 
 @router.post("/jobs", status_code=201, operation_id="submit_job", response_model=JobView)
@@ -193,7 +194,7 @@ async def submit(
     """Admits a job if its whole cost fits. The same Idempotency-Key with the same spec returns the same job."""
 
     def answer() -> Response:
-        held, gpus = admission.submit(caller, spec, idempotency_key), gpus_of(request)
+        held, gpus = admission.submit(caller, offered(spec), idempotency_key), gpus_of(request)
         headers = {"Location": f"/v1/jobs/{held.id}"}
         if held.job is not None:
             return as_json(JobView.of_job(held.job, {part: [] for part in repository.PARTS}, gpus), 201, headers)

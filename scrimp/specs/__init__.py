@@ -90,7 +90,6 @@ from scrimp.specs.optimizers import (
 )
 from scrimp.specs.studies import (
     Auto,
-    GridOracle,
     GridPoints,
     LinearScaling,
     PrivateCount,
@@ -98,7 +97,6 @@ from scrimp.specs.studies import (
     PrivateRanking,
     PublicScore,
     Random,
-    RandomK,
     Space,
 )
 
@@ -138,7 +136,6 @@ __all__ = [
     "ExtractorRef",
     "Flip",
     "FullBatch",
-    "GridOracle",
     "GridPoints",
     "GruRecModel",
     "HashedIds",
@@ -173,7 +170,6 @@ __all__ = [
     "PublicHoldout",
     "PublicScore",
     "Random",
-    "RandomK",
     "Ranking",
     "RatingTask",
     "ReAttention",
