@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
 TAGS = ("kind", "strategy")  # they say which member of a union a document is
+
+# Members with the one value that they still have, by document.
+STORED = {"Clipping": {"engine": "bookkeeping"}}
 
 
 class Spec(BaseModel):
@@ -17,6 +20,15 @@ class Spec(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_earlier_releases(cls, members: Any) -> Any:
+        """Leaves out what stored specifications name, and no request any more."""
+        stored = STORED.get(cls.__name__)
+        if stored is None or not isinstance(members, Mapping):
+            return members
+        return {name: value for name, value in members.items() if stored.get(name) != value}
 
     def model_post_init(self, _context: object) -> None:
         """Marks the member that names the kind as given, so that it is sent."""

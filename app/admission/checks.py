@@ -21,6 +21,7 @@ from app.contracts.dataset_spec import (
     LastItemHoldout,
 )
 from app.contracts.hf import HfModel
+from app.contracts.hpo import GridOracle, RandomK
 from app.contracts.job_spec import CnnModel, Evaluation, JobSpec, LinearModel, TransformerRecModel
 from app.contracts.metrics import rule_of
 from app.contracts.model_settings import ImageForm, RecordSizes
@@ -66,6 +67,20 @@ class Checked:
         """The noisy scores that the job will release; a study's are the final trial's."""
         releases = self.pricing.releases if self.pricing is not None else ()
         return tuple(score for each in releases if isinstance(each, NoisyScore) for score in each.planned)
+
+
+def offered(spec: JobSpec) -> JobSpec:
+    """Returns a request's specification; it may ask for what is offered now.
+
+    Raises:
+        InvalidRequest: it asks for what only earlier releases admitted. Their jobs are read and go on.
+    """
+    if spec.clipping is not None and spec.clipping.engine != "bookkeeping":
+        raise InvalidRequest.at("/clipping/engine", "the engine is no setting of a job any more: leave `engine` out")
+    if isinstance(spec.hpo, RandomK | GridOracle):
+        detail = f"`{spec.hpo.strategy}` is offered no more: use `linear_scaling`, or `random` for one draw"
+        raise InvalidRequest.at("/hpo/strategy", detail)
+    return spec
 
 
 def check(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None = None) -> Checked:
@@ -183,12 +198,6 @@ def _check_model(spec: JobSpec, facts: DatasetFacts) -> None:
     if spec.runtime.dtype == "float32" and spec.model.only_float64(sparse=facts.is_sparse):
         detail = "linear models of hashed text and matrix factorization train in float64: leave `runtime.dtype` out"
         raise InvalidRequest.at("/runtime/dtype", detail)
-    if spec.clipping is not None and spec.clipping.engine == "opacus" and _is_hashed(spec, facts):
-        raise InvalidRequest.at("/clipping/engine", "`opacus` forms dense gradients: use `bookkeeping` on hashed text")
-    if spec.clipping is not None and spec.clipping.engine == "opacus" and isinstance(spec.model, HfModel):
-        raise InvalidRequest.at("/clipping/engine", "`opacus` cannot clip a Hugging Face model: use `bookkeeping`")
-    if spec.clipping is not None and spec.clipping.engine == "opacus" and facts.spec.task.of_interactions:
-        raise InvalidRequest.at("/clipping/engine", "`opacus` cannot clip interactions: use `bookkeeping`")
 
 
 def _is_hashed(spec: JobSpec, facts: DatasetFacts) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from app import tracing
 from app.admission import forecast as forecasts
+from app.admission.checks import offered
 from app.admission.forecast import Forecast, Quote, SweepView
 from app.admission.hold import Held, hold
 from app.admission.price import price
@@ -99,7 +100,7 @@ class Admission:
         """
         forecasts.combinations(asked)
         try:
-            resolved = resolve(self.db, Request(caller, asked.spec, self.limits))
+            resolved = resolve(self.db, Request(caller, offered(asked.spec), self.limits))
             study = check_study(resolved.spec, resolved.facts, resolved.side)
         except InvalidRequest as error:
             raise forecasts.within_spec(error) from None

@@ -14,6 +14,7 @@ from app.contracts.base import Document
 from app.db.models import AuditEntry
 from app.keys.auth import AdminKey
 from app.web.deps import Db
+from app.web.operations import Operation
 from app.web.pagination import After, Limit, decode_cursor, encode_cursor
 
 router = APIRouter(prefix="/v1/audit", tags=["audit"])
@@ -69,6 +70,12 @@ class AuditVerification(Document):
 
 
 @router.get("")
+@Operation(
+    "A page of entries.",
+    audience="admins",
+    command="audit list",
+    problems=("forbidden",),
+)
 def list_audit(
     db: Db,
     _caller: AdminKey,
@@ -97,6 +104,12 @@ def list_audit(
 
 
 @router.get("/verify")
+@Operation(
+    "The result of verifying the log against its entries.",
+    audience="admins",
+    command="audit verify",
+    problems=("forbidden",),
+)
 def verify_audit(db: Db, _caller: AdminKey) -> AuditVerification:
     """Recomputes the hash chain; names the first entry that does not fit. Keep the head outside."""
     with db.read() as session:

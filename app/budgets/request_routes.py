@@ -11,15 +11,32 @@ from app.budgets.schemas import BudgetDecision, BudgetRequestBody, BudgetRequest
 from app.contracts.versions import tag_of
 from app.keys.auth import CurrentKey
 from app.privacy.filters import load_numerics
+from app.web import examples
 from app.web.answers import as_json
 from app.web.conditions import IfMatch
 from app.web.deps import Db
+from app.web.operations import BUDGET_TAG, LOCATION, VERSIONED, Operation
 from app.web.pagination import After, Limit, decode_row, encode_cursor
 
 router = APIRouter(prefix="/v1/budget-requests", tags=["budgets"])
 
 
 @router.post("", status_code=201, response_model=BudgetRequestView)
+@Operation(
+    "The request.",
+    audience="use",
+    command="budgets request",
+    audit="budget.requested",
+    problems=("not-found", "forbidden", "not-ready", "wrong-state"),
+    headers={**LOCATION, **BUDGET_TAG},
+    requests={
+        "for two more models": {
+            "dataset": examples.DATASET,
+            "epsilon": 2.0,
+            "reason": "Two more models for the report.",
+        }
+    },
+)
 def request_budget(body: BudgetRequestBody, db: Db, caller: CurrentKey) -> Response:
     """Asks the owner for a budget within a data set's cap, or for a larger one."""
     load_numerics()
@@ -29,6 +46,12 @@ def request_budget(body: BudgetRequestBody, db: Db, caller: CurrentKey) -> Respo
 
 
 @router.get("")
+@Operation(
+    "A page of requests.",
+    audience="every key",
+    command="budgets requests",
+    problems=("not-found", "not-ready"),
+)
 def list_budget_requests(
     db: Db,
     caller: CurrentKey,
@@ -47,6 +70,12 @@ def list_budget_requests(
 
 
 @router.get("/{request_id}", response_model=BudgetRequestView)
+@Operation(
+    "The request.",
+    audience="every key",
+    command="budgets approve",
+    headers=BUDGET_TAG,
+)
 def show_budget_request(request_id: str, db: Db, caller: CurrentKey) -> Response:
     """Shows a request; its `ETag` is the budget that it is about, with its version."""
     with db.read() as session:
@@ -54,6 +83,15 @@ def show_budget_request(request_id: str, db: Db, caller: CurrentKey) -> Response
 
 
 @router.post("/{request_id}/approve", response_model=BudgetRequestView)
+@Operation(
+    "The request, approved.",
+    audience="every key",
+    command="budgets approve",
+    audit="budget.approved",
+    problems=("forbidden", "wrong-state", *VERSIONED),
+    headers=BUDGET_TAG,
+    requests={"with a word": {"answer": "Until March."}},
+)
 def approve_budget_request(
     request_id: str, body: BudgetDecision, db: Db, caller: CurrentKey, if_match: IfMatch = None
 ) -> Response:
@@ -64,6 +102,15 @@ def approve_budget_request(
 
 
 @router.post("/{request_id}/deny", response_model=BudgetRequestView)
+@Operation(
+    "The request, denied.",
+    audience="every key",
+    command="budgets deny",
+    audit="budget.denied",
+    problems=("forbidden", "wrong-state"),
+    headers=BUDGET_TAG,
+    requests={"with a word": {"answer": "The study has ended."}},
+)
 def deny_budget_request(request_id: str, body: BudgetDecision, db: Db, caller: CurrentKey) -> Response:
     """Refuses a request, or withdraws the key's own. Nothing changes."""
     with db.write() as session:

@@ -11,15 +11,23 @@ from app.budgets.schemas import BudgetList, BudgetSetting, BudgetView, Name
 from app.contracts.versions import tag_of
 from app.keys.auth import CurrentKey
 from app.privacy.filters import load_numerics
+from app.web import examples
 from app.web.answers import as_json
 from app.web.conditions import IfMatch
 from app.web.deps import Db
+from app.web.operations import BUDGET_TAG, VERSIONED, Operation
 
 router = APIRouter(prefix="/v1/datasets/{dataset_id}/budgets", tags=["budgets"])
 OfBudget = Annotated[Name, Path(description="A key's id, or a team's name.")]
 
 
 @router.get("")
+@Operation(
+    "The budgets that this key may see.",
+    audience="view",
+    command="budgets list",
+    problems=("not-ready",),
+)
 def list_budgets(dataset_id: str, db: Db, caller: CurrentKey) -> BudgetList:
     """Lists the budgets within the cap: all of them for the owner, else the calling key's own."""
     with db.read() as session:
@@ -27,6 +35,13 @@ def list_budgets(dataset_id: str, db: Db, caller: CurrentKey) -> BudgetList:
 
 
 @router.get("/{budget}", response_model=BudgetView)
+@Operation(
+    "The budget.",
+    audience="own",
+    command="budgets show",
+    problems=("forbidden", "not-ready"),
+    headers=BUDGET_TAG,
+)
 def show_budget(dataset_id: str, budget: OfBudget, db: Db, caller: CurrentKey) -> Response:
     """Shows one budget, with its balances."""
     with db.read() as session:
@@ -34,6 +49,18 @@ def show_budget(dataset_id: str, budget: OfBudget, db: Db, caller: CurrentKey) -
 
 
 @router.put("/{budget}", response_model=BudgetView)
+@Operation(
+    "The budget.",
+    audience="own",
+    command="budgets set",
+    audit="budget.set",
+    problems=("forbidden", "not-ready", "wrong-state", "budget-too-low", *VERSIONED),
+    headers=BUDGET_TAG,
+    requests={
+        "a team of two": {"epsilon": 2.0, "keys": [examples.KEY, "key_5zq7x2m5k3v6n1b8c9d0fa"]},
+        "the same keys": {"epsilon": 3.0},
+    },
+)
 def set_budget(
     dataset_id: str, budget: OfBudget, body: BudgetSetting, db: Db, caller: CurrentKey, if_match: IfMatch = None
 ) -> Response:
@@ -45,6 +72,13 @@ def set_budget(
 
 
 @router.delete("/{budget}", status_code=204)
+@Operation(
+    "The budget is closed.",
+    audience="own",
+    command="budgets close",
+    audit="budget.closed",
+    problems=("forbidden", "not-ready", "wrong-state", *VERSIONED),
+)
 def close_budget(dataset_id: str, budget: OfBudget, db: Db, caller: CurrentKey, if_match: IfMatch = None) -> Response:
     """Ends a budget: the cap alone bounds its keys. What it spent stays spent."""
     with db.write() as session:

@@ -44,18 +44,4 @@ STRATEGIES: dict[str, Entry] = {
         "As a baseline, or where prior knowledge makes the space narrow.",
         "Bergstra & Bengio 2012.",
     ),
-    "random_k": Entry(
-        hpo.RandomK,
-        "k draws with an equal part of the budget each; the model with the best noisy score is delivered.",
-        "k trials and k scores, composed: each trial has about 1/√k of the total's μ.",
-        "Where r matters little, and the budget is large.",
-        "Composition: Dong, Roth & Su 2022.",
-    ),
-    "grid_oracle": Entry(
-        hpo.GridOracle,
-        "Every point of a log grid, each with the whole budget, none accounted.",
-        "Nothing is accounted: refused unless the data set is public.",
-        "To measure how far a private study stays behind: RERR = (ours − random) / (oracle − random).",
-        "Panda et al. 2024, Table 3.",
-    ),
 }

@@ -12,6 +12,7 @@ from app.contracts.base import Document
 from app.contracts.extractor import HASHED_WORDS, Words
 from app.keys.auth import current_key
 from app.web.deps import ServiceSettings
+from app.web.operations import Operation
 
 router = APIRouter(prefix="/v1", tags=["catalogue"], dependencies=[Depends(current_key)])
 
@@ -53,6 +54,11 @@ class ExtractorList(Document):
 
 
 @router.get("/extractors")
+@Operation(
+    "Every frozen feature extractor of this service.",
+    audience="every key",
+    command="extractors",
+)
 def list_extractors(settings: ServiceSettings) -> ExtractorList:
     """Lists this service's frozen feature extractors, for `model.extractor` of a linear model."""
     words = ExtractorView(
@@ -118,6 +124,11 @@ class StrategyList(Document):
 
 
 @router.get("/hpo-strategies")
+@Operation(
+    "Every strategy of private study, with the JSON schema of its settings.",
+    audience="every key",
+    command="strategies",
+)
 def list_hpo_strategies() -> StrategyList:
     """Lists the strategies for a private study of hyperparameters on a job's one budget, with their costs."""
     return StrategyList(
@@ -153,12 +164,22 @@ class PresetList(Document):
 
 
 @router.get("/presets")
+@Operation(
+    "Every recipe.",
+    audience="every key",
+    command="presets",
+)
 def list_presets() -> PresetList:
     """Lists the presets: JobSpecs that lack only a data set and a total ε."""
     return PresetList(items=[PresetView(name=name, **each._asdict()) for name, each in presets.PRESETS.items()])
 
 
 @router.get("/models")
+@Operation(
+    "Every kind of model, with the JSON schema of its settings.",
+    audience="every key",
+    command="models",
+)
 def list_models() -> ModelList:
     """Lists the kinds of model, with the JSON schema of their settings."""
     return ModelList(
@@ -178,6 +199,11 @@ def list_models() -> ModelList:
 
 
 @router.get("/optimizers")
+@Operation(
+    "Every optimizer, with the JSON schema of its settings.",
+    audience="every key",
+    command="optimizers",
+)
 def list_optimizers() -> OptimizerList:
     """Lists the optimizers, with their rules, their state, and the JSON schema of their settings."""
     return OptimizerList(

@@ -14,8 +14,10 @@ from app.db.models import Account, Charge
 from app.keys.auth import CurrentKey
 from app.ledger.accounts import filter_for
 from app.pricing.service import PricingService
+from app.web import examples
 from app.web.answers import as_json
 from app.web.deps import Db, RecordedHeads, get_pricing
+from app.web.operations import LOCATION, Operation
 from app.web.pagination import After, Limit, decode_row, encode_cursor
 
 router = APIRouter(prefix="/v1/charges", tags=["charges"])
@@ -32,6 +34,18 @@ Once = Annotated[
 
 
 @router.post("", status_code=201, response_model=ChargeView)
+@Operation(
+    "The charge, held; or the charge that this Idempotency-Key made before.",
+    audience="charge",
+    command="charges reserve",
+    audit="charge.held",
+    problems=(
+        *("not-found", "forbidden", "budget-exceeded", "idempotency-key-reused", "wrong-state"),
+        *("ledger-behind", "head-pending"),
+    ),
+    headers={**LOCATION, "Idempotent-Replayed": "?`true` if an earlier request made the charge."},
+    requests=examples.RESERVE_CHARGE_REQUESTS,
+)
 def reserve_charge(
     body: ChargeRequest, db: Db, heads: RecordedHeads, pricing: Pricing, caller: CurrentKey, idempotency_key: Once
 ) -> Response:
@@ -46,6 +60,12 @@ def reserve_charge(
 
 
 @router.get("")
+@Operation(
+    "A page of charges.",
+    audience="every key",
+    command="charges list",
+    problems=("not-found",),
+)
 def list_charges(
     db: Db,
     caller: CurrentKey,
@@ -64,6 +84,11 @@ def list_charges(
 
 
 @router.get("/{charge_id}")
+@Operation(
+    "The charge.",
+    audience="every key",
+    command="charges show",
+)
 def show_charge(charge_id: str, db: Db, caller: CurrentKey) -> ChargeView:
     """Shows a charge."""
     with db.read() as session:
@@ -71,6 +96,13 @@ def show_charge(charge_id: str, db: Db, caller: CurrentKey) -> ChargeView:
 
 
 @router.post("/{charge_id}/post")
+@Operation(
+    "The charge, posted.",
+    audience="every key",
+    command="charges post",
+    audit="charge.posted",
+    problems=("forbidden", "wrong-state"),
+)
 def post_charge(charge_id: str, db: Db, heads: RecordedHeads, caller: CurrentKey) -> ChargeView:
     """Spends the charge: the other system has answered something."""
     charge = service.settle(db, heads, caller, charge_id)
@@ -79,6 +111,14 @@ def post_charge(charge_id: str, db: Db, heads: RecordedHeads, caller: CurrentKey
 
 
 @router.post("/{charge_id}/void")
+@Operation(
+    "The charge, voided.",
+    audience="every key",
+    command="charges void",
+    audit="charge.voided",
+    problems=("forbidden", "wrong-state"),
+    requests={"a failed query": {"reason": "The query failed before it read the data."}},
+)
 def void_charge(charge_id: str, body: VoidRequest, db: Db, heads: RecordedHeads, caller: CurrentKey) -> ChargeView:
     """Gives the charge back. Only if the other system has answered nothing and will answer nothing under it."""
     charge = service.settle(db, heads, caller, charge_id, voided_because=body.reason)

@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
+from pydantic.json_schema import SkipJsonSchema
 
 from app.contracts.base import Document, EpsilonValue
 
@@ -188,14 +189,16 @@ class Random(Search):
 
 
 class RandomK(ScoredSearch):
-    """`runs` draws with an equal part of the budget each. The model with the best score is delivered."""
+    """`runs` draws with an equal part of the budget each. The model with the best score is delivered. Of studies that
+    earlier releases admitted."""
 
     strategy: Literal["random_k"] = "random_k"
     runs: Annotated[int, Field(strict=True, ge=2, le=MOST_RUNS)] = 5
 
 
 class GridOracle(Search):
-    """Every point of a grid, each with the whole budget and none accounted: a yardstick for public data only."""
+    """Every point of a grid, each with the whole budget and none accounted: a yardstick for public data only. Of
+    studies that earlier releases admitted."""
 
     strategy: Literal["grid_oracle"] = "grid_oracle"
     score: Score = PublicScore()
@@ -229,6 +232,9 @@ def _named(value: Any) -> Any:
     return {"strategy": "linear_scaling", **value} if isinstance(value, dict) else value
 
 
+# Those that no new study has are read from stored specifications; the schema of requests lacks them.
 Hpo = Annotated[
-    LinearScaling | Random | RandomK | GridOracle | Auto, Field(discriminator="strategy"), BeforeValidator(_named)
+    LinearScaling | Random | SkipJsonSchema[RandomK] | SkipJsonSchema[GridOracle] | Auto,
+    Field(discriminator="strategy"),
+    BeforeValidator(_named),
 ]

@@ -6,6 +6,7 @@ from abc import abstractmethod
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, StringConstraints, model_validator
+from pydantic.json_schema import SkipJsonSchema
 
 from app.contracts.architectures import task_of
 from app.contracts.audit import Audit
@@ -343,14 +344,13 @@ class Clipping(Document):
 
     `max_grad_norm`: C, or "auto": a number from public facts, which admission puts in its place (app.hpo.rates).
 
-    All engines compute the same sums. `bookkeeping` avoids forming per-record gradients where it can. `opacus` forms
-    all of them with Opacus' GradSampleModule: a reference for comparison, slower and larger.
     """
 
     kind: Literal["flat", "automatic", "per_layer", "adaptive"] = "flat"
     max_grad_norm: Bound | Literal["auto"] = 1.0
     adaptive: AdaptiveNorm | None = None  # for kind `adaptive` alone; null: its defaults
-    engine: Literal["bookkeeping", "opacus"] = "bookkeeping"
+    # "opacus", a reference that computes the same sums, is of jobs that earlier releases admitted.
+    engine: SkipJsonSchema[Literal["bookkeeping", "opacus"]] = "bookkeeping"
 
     @model_validator(mode="after")
     def _adapts(self) -> Clipping:

@@ -111,6 +111,8 @@ def of_job(spec: dict[str, Any], resolved: Resolved | None) -> Draft:
         resolved: what was "auto", and is again.
     """
     document = form().pruned(json.loads(json.dumps(spec)))
+    if document.get("clipping") is not None:
+        document["clipping"].pop("engine", None)  # stored, and no setting of a request
     resolved = resolved or Resolved()
     for part in resolved.parts:
         document.pop("evaluation" if part.name == "scores" else part.name, None)

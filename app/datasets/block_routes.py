@@ -29,6 +29,7 @@ from app.ledger.repository import dataset_with_account
 from app.ledger.transparency.heads import Heads
 from app.settings import Settings
 from app.web.deps import Db, RecordedHeads, ServiceSettings
+from app.web.operations import LOCATION, Operation
 
 router = APIRouter(prefix="/v1/datasets/{dataset_id}/blocks", tags=["datasets"])
 SPEC = {"$ref": "#/components/schemas/BlockSpec"}
@@ -59,6 +60,23 @@ BODY = {
 
 
 @router.post("", status_code=201, openapi_extra=BODY)
+@Operation(
+    "The block.",
+    audience="own",
+    command="blocks add",
+    audit="block.appended",
+    problems=(
+        "forbidden",
+        "duplicate-label",
+        "duplicate-content",
+        "wrong-state",
+        "ledger-behind",
+        "quota-exceeded",
+        "limit-exceeded",
+        "not-ready",
+    ),
+    headers=LOCATION,
+)
 async def append_block(
     dataset_id: str,
     request: Request,
@@ -92,6 +110,12 @@ async def append_block(
 
 
 @router.get("")
+@Operation(
+    "All blocks, the data set's own first.",
+    audience="view",
+    command="blocks list",
+    problems=("not-ready",),
+)
 def list_blocks(dataset_id: str, db: Db, heads: RecordedHeads, caller: CurrentKey) -> BlockList:
     """Lists a data set's blocks in the order of their arrival: each with what is spent, held and free.
 

@@ -12,8 +12,10 @@ from app.audit import record as audit
 from app.datasets import quota, resumable
 from app.datasets.schemas import UploadRequest, UploadView
 from app.keys.auth import OwnerKey
+from app.web import examples
 from app.web.deps import Db, ServiceSettings
 from app.web.limits import chunks_of
+from app.web.operations import LOCATION, NOTHING, OFFSET, Operation
 
 router = APIRouter(prefix="/v1/uploads", tags=["datasets"])
 Offset = Annotated[int, Header(alias="Upload-Offset", ge=0, description="Where the piece begins: the upload's offset.")]
@@ -33,6 +35,16 @@ PIECE = {
 
 
 @router.post("", status_code=201)
+@Operation(
+    "The upload, empty.",
+    audience="owners",
+    command="datasets add",
+    audit="upload.begun",
+    problems=("forbidden", "too-many-uploads", "quota-exceeded"),
+    headers=LOCATION,
+    requests={"5 GiB": {"size": 5368709120}},
+    answer={**examples.UPLOAD, "offset": 0},
+)
 def begin_upload(
     body: UploadRequest, db: Db, settings: ServiceSettings, caller: OwnerKey, response: Response
 ) -> UploadView:
@@ -47,12 +59,29 @@ def begin_upload(
 
 
 @router.get("/{upload_id}")
+@Operation(
+    "The upload.",
+    audience="owners",
+    command="datasets add",
+    problems=("forbidden",),
+    headers=OFFSET,
+    answer=examples.UPLOAD,
+)
 def show_upload(upload_id: str, settings: ServiceSettings, caller: OwnerKey, response: Response) -> UploadView:
     """Shows how much of an upload has arrived, also by HEAD: `Upload-Offset`. To resume, send the bytes from there."""
     return _told(settings, caller.id, upload_id, response)
 
 
 @router.patch("/{upload_id}", openapi_extra=PIECE)
+@Operation(
+    "The upload with its new offset.",
+    audience="owners",
+    command="datasets add",
+    audit=NOTHING,
+    problems=("forbidden", "wrong-offset", "upload-busy"),
+    headers=OFFSET,
+    answer=examples.UPLOAD,
+)
 async def append_to_upload(
     upload_id: str, offset: Offset, request: Request, settings: ServiceSettings, caller: OwnerKey, response: Response
 ) -> UploadView:
@@ -69,6 +98,13 @@ async def append_to_upload(
 
 
 @router.delete("/{upload_id}", status_code=204)
+@Operation(
+    "The upload is gone.",
+    audience="owners",
+    no_command="an upload that nobody registers is deleted after a day",
+    audit="upload.given_up",
+    problems=("forbidden", "upload-busy"),
+)
 def give_up_upload(upload_id: str, db: Db, settings: ServiceSettings, caller: OwnerKey) -> None:
     """Gives an upload up: what has arrived is deleted."""
     with db.write() as session:

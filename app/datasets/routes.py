@@ -41,9 +41,11 @@ from app.ledger.behind import problems
 from app.ledger.transparency.heads import Heads
 from app.pricing.service import PricingService
 from app.settings import Settings
+from app.web import examples
 from app.web.deps import Db, RecordedHeads, ServiceSettings, get_parsers, get_pricing
 from app.web.examples import DATASET_SPECS, SPECS_WITHOUT_FILE
 from app.web.headers import is_stream
+from app.web.operations import LOCATION, NOTHING, Operation
 from app.web.pagination import After, Limit, decode_row, encode_cursor
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"])
@@ -88,6 +90,20 @@ BODY = {
 
 
 @router.post("", status_code=201, openapi_extra=BODY)
+@Operation(
+    "The data set.",
+    audience="owners",
+    command="datasets add",
+    audit="dataset.registered",
+    problems=("forbidden", "duplicate-name", "duplicate-content", "ledger-behind", "quota-exceeded", "limit-exceeded"),
+    headers=LOCATION,
+    answer={
+        **examples.DATASET_VIEW,
+        "access": "own",
+        "read": {"records": 25000, "dropped": 0, "units": 25000, "train": 20013, "holdout": 4987},
+        "warnings": [],
+    },
+)
 async def register_dataset(
     request: Request,
     response: Response,
@@ -113,6 +129,13 @@ async def register_dataset(
 
 
 @router.post("/check", openapi_extra=BODY)
+@Operation(
+    "What a registration would answer.",
+    audience="owners",
+    command="datasets check",
+    audit=NOTHING,
+    problems=("forbidden", "quota-exceeded", "limit-exceeded"),
+)
 async def check_dataset(
     request: Request, db: Db, settings: ServiceSettings, pricing: Pricing, parsers: Parsing, caller: OwnerKey
 ) -> CheckedDataset:
@@ -126,6 +149,12 @@ async def check_dataset(
 
 
 @router.get("")
+@Operation(
+    "A page of data sets.",
+    audience="every key",
+    command="datasets list",
+    answer={"items": [examples.DATASET_VIEW], "next": None},
+)
 def list_datasets(
     db: Db, heads: RecordedHeads, caller: CurrentKey, after: After = None, limit: Limit = 50
 ) -> DatasetList:
@@ -160,6 +189,12 @@ def brief_dataset(db: Database, heads: Heads, caller: Caller, dataset: str) -> D
 
 
 @router.get("/{dataset_id}")
+@Operation(
+    "The data set.",
+    audience="view",
+    command="datasets show",
+    answer=examples.DATASET_VIEW,
+)
 def show_dataset(
     dataset_id: str, db: Db, heads: RecordedHeads, pricing: Pricing, caller: CurrentKey
 ) -> DatasetView | ReadingDataset:
@@ -176,6 +211,11 @@ def show_dataset(
 
 
 @router.get("/{dataset_id}/events", response_model=ReadingProgress, responses=STREAM)
+@Operation(
+    "How far its file is read, or a stream of that.",
+    audience="view",
+    command="datasets add",
+)
 def show_reading(
     request: Request,
     dataset_id: str,
@@ -197,6 +237,14 @@ def show_reading(
 
 
 @router.post("/{dataset_id}/declarations", status_code=201)
+@Operation(
+    "The data set with its new declaration.",
+    audience="own",
+    command="datasets declare",
+    audit="dataset.redeclared",
+    problems=("forbidden", "content-deleted", "wrong-state", "ledger-behind", "limit-exceeded", "not-ready"),
+    requests={"another number of records": {"records": 24000}, "what it would say": {"dry_run": True}},
+)
 def redeclare_dataset(
     dataset_id: str, body: Redeclaration, db: Db, settings: ServiceSettings, parsers: Parsing, caller: CurrentKey
 ) -> RedeclaredDataset:

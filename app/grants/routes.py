@@ -13,6 +13,7 @@ from app.db.models import ApiKey, Grant
 from app.grants import service
 from app.keys.auth import CurrentKey
 from app.web.deps import Db
+from app.web.operations import Operation
 
 GRANTED: TypeAdapter[service.Granted] = TypeAdapter(service.Granted)
 router = APIRouter(prefix="/v1/datasets/{dataset_id}/grants", tags=["grants"])
@@ -60,6 +61,12 @@ class GrantList(Document):
 
 
 @router.get("")
+@Operation(
+    "All grants on the data set.",
+    audience="own",
+    command="grants list",
+    problems=("forbidden", "not-ready"),
+)
 def list_grants(dataset_id: str, db: Db, caller: CurrentKey) -> GrantList:
     """Lists every grant on a data set, oldest first."""
     with db.read() as session:
@@ -68,6 +75,14 @@ def list_grants(dataset_id: str, db: Db, caller: CurrentKey) -> GrantList:
 
 
 @router.put("/{key_id}")
+@Operation(
+    "The grant.",
+    audience="own",
+    command="grants set",
+    audit="grant.set",
+    problems=("forbidden", "not-ready"),
+    requests={"to train, within a policy": {"access": "train", "max_epsilon_per_job": 0.5}},
+)
 def set_grant(dataset_id: str, key_id: str, body: GrantRequest, db: Db, caller: CurrentKey) -> GrantView:
     """Grants a key `view`, `train` or `charge`; replaces its earlier grant."""
     with db.write() as session:
@@ -78,6 +93,13 @@ def set_grant(dataset_id: str, key_id: str, body: GrantRequest, db: Db, caller: 
 
 
 @router.delete("/{key_id}", status_code=204)
+@Operation(
+    "The grant has ended.",
+    audience="own",
+    command="grants remove",
+    audit="grant.removed",
+    problems=("forbidden", "not-ready"),
+)
 def remove_grant(dataset_id: str, key_id: str, db: Db, caller: CurrentKey) -> Response:
     """Ends a grant, at once. Jobs that were admitted under it continue."""
     with db.write() as session:

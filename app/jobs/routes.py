@@ -15,6 +15,7 @@ from fastapi.responses import FileResponse
 from sqlalchemy import ColumnElement, Row, and_
 from sqlalchemy.orm import Session
 
+from app.admission.checks import offered
 from app.admission.forecast import Forecast, Quote, SweepView
 from app.admission.request import Limits
 from app.admission.service import Admission
@@ -50,10 +51,12 @@ from app.lifecycle.states import FINISHED
 from app.pricing.service import PricingService
 from app.privacy.quoted import Quoted
 from app.storage import objects
+from app.web import examples
 from app.web.answers import as_json
 from app.web.deps import Db, Gpus, RecordedHeads, ServiceSettings, database_of, get_pricing, gpus_of
 from app.web.examples import EVENT_STREAM
 from app.web.headers import is_head
+from app.web.operations import LOCATION, NOTHING, Operation
 from app.web.pagination import After, Limit, decode_cursor, decode_moment, encode_cursor
 from app.web.threads import in_thread
 
@@ -105,6 +108,16 @@ Admissions = Annotated[Admission, Depends(get_admission)]
 
 
 @router.post("/quotes", operation_id="quote_job", response_model=Quote)
+@Operation(
+    "The price.",
+    name="quote_job",
+    audience="train",
+    command="quote",
+    audit=NOTHING,
+    problems=("not-found", "forbidden", "content-deleted", "limit-exceeded", "not-ready"),
+    requests=examples.JOB_SPECS,
+    answer=examples.QUOTE,
+)
 async def quote(request: Request, spec: JobSpec, admission: Admissions, caller: CurrentKey) -> Response:
     """Quotes a job's cost, line by line, and tells if it fits now. Charges and reserves nothing."""
     return await quote_at(request, spec, admission, caller, None)
@@ -114,31 +127,74 @@ async def quote_at(
     request: Request, spec: JobSpec, admission: Admission, caller: Caller, records: int | None
 ) -> Response:
     """As `quote`, for a hypothetical number of training records."""
-    return await _priced(request, lambda: as_json(admission.quote(caller, spec, records)))
+    return await _priced(request, lambda: as_json(admission.quote(caller, offered(spec), records)))
 
 
 @router.post("/quotes/sweep", operation_id="sweep_quotes", response_model=SweepView)
+@Operation(
+    "The final trial of every combination.",
+    name="sweep_quotes",
+    audience="train",
+    command="quote",
+    audit=NOTHING,
+    problems=("not-found", "forbidden", "limit-exceeded", "not-ready"),
+    requests={"three totals, with cheaper and more expensive pilots": examples.SWEEP},
+    answer=examples.SWEPT,
+)
 async def sweep(request: Request, asked: Sweep, admission: Admissions, caller: CurrentKey) -> Response:
     """Quotes a study's final trial under other totals, levels and numbers of trials. Charges and reserves nothing."""
     return await _priced(request, lambda: as_json(admission.sweep(caller, asked)))
 
 
 @forecast_router.post("/forecast", operation_id="forecast_ledger", response_model=Forecast)
+@Operation(
+    "How many jobs of this spec fit.",
+    name="forecast_ledger",
+    audience="train",
+    command="ledger forecast",
+    audit=NOTHING,
+    problems=("forbidden", "content-deleted", "limit-exceeded", "not-ready"),
+    requests=examples.JOB_SPECS,
+    answer=examples.FORECAST,
+)
 async def forecast(
     request: Request, dataset_id: str, spec: JobSpec, admission: Admissions, caller: CurrentKey
 ) -> Response:
     """Tells how many jobs of this spec still fit the budget, exactly. Charges and reserves nothing."""
-    return await _priced(request, lambda: as_json(admission.forecast(caller, dataset_id, spec)))
+    return await _priced(request, lambda: as_json(admission.forecast(caller, dataset_id, offered(spec))))
 
 
 @router.post("/jobs", status_code=201, operation_id="submit_job", response_model=JobView)
+@Operation(
+    "The admitted job; or the job that this Idempotency-Key made before.",
+    name="submit_job",
+    audience="train",
+    command="jobs submit",
+    audit="job.submitted",
+    problems=(
+        "not-found",
+        "forbidden",
+        "budget-exceeded",
+        "policy-exceeded",
+        "idempotency-key-reused",
+        "head-pending",
+        "too-many-jobs",
+        "ledger-behind",
+        "content-deleted",
+        "limit-exceeded",
+        "not-ready",
+    ),
+    headers={**LOCATION, "Idempotent-Replayed": "?`true` if an earlier request made the job."},
+    requests=examples.JOB_SPECS,
+    answer=examples.SUBMIT_JOB_ANSWER,
+)
 async def submit(
     request: Request, spec: JobSpec, admission: Admissions, caller: CurrentKey, idempotency_key: IdempotencyKey
 ) -> Response:
     """Admits a job if its whole cost fits. The same Idempotency-Key with the same spec returns the same job."""
 
     def answer() -> Response:
-        held, gpus = admission.submit(caller, spec, idempotency_key), gpus_of(request)
+        held, gpus = admission.submit(caller, offered(spec), idempotency_key), gpus_of(request)
         headers = {"Location": f"/v1/jobs/{held.id}"}
         if held.job is not None:
             return as_json(JobView.of_job(held.job, {part: [] for part in repository.PARTS}, gpus), 201, headers)
@@ -148,6 +204,13 @@ async def submit(
 
 
 @router.get("/jobs", response_model=JobList, openapi_extra=KEYED, dependencies=[Depends(require_some_key)])
+@Operation(
+    "A page of jobs.",
+    audience="every key",
+    command="jobs list",
+    problems=("not-found",),
+    answer={"items": [examples.JOB_VIEW], "next": None},
+)
 async def list_jobs(
     request: Request,
     dataset: Annotated[str | None, Query(max_length=100)] = None,
@@ -249,6 +312,12 @@ def jobs_among(session: Session, caller: Caller, query: JobsQuery) -> ColumnElem
 
 
 @router.get("/jobs/{job_id}", response_model=JobView, openapi_extra=KEYED)
+@Operation(
+    "The job.",
+    audience="view",
+    command="jobs show",
+    answer=examples.JOB_VIEW,
+)
 async def show_job(job_id: str, request: Request) -> Response:
     """Shows a job: its status, progress, quote, attempts, last metrics and artifacts."""
 
@@ -271,6 +340,15 @@ def _polled(request: Request, key_id: str, job_id: str) -> Polled:
 
 
 @router.patch("/jobs/{job_id}")
+@Operation(
+    "The job, with its tags and notes.",
+    audience="own",
+    command="jobs label",
+    audit="job.labelled",
+    problems=("forbidden",),
+    requests={"two tags and a note": {"tags": ["baseline", "paper"], "notes": "The learning rate may be too large."}},
+    answer={**examples.JOB_VIEW, "tags": ["baseline", "paper"], "notes": "The learning rate may be too large."},
+)
 def label_job(job_id: str, body: labels.JobLabels, db: Db, caller: CurrentKey, gpus: Gpus) -> JobView:
     """Changes a job's tags and notes; for who may cancel it. They are no part of its certificate."""
     with db.write() as session:
@@ -279,6 +357,13 @@ def label_job(job_id: str, body: labels.JobLabels, db: Db, caller: CurrentKey, g
 
 
 @router.post("/jobs/{job_id}/cancel", status_code=202)
+@Operation(
+    "The job, cancelled or about to be.",
+    audience="own",
+    command="jobs cancel",
+    audit="job.cancelled",
+    problems=("forbidden", "wrong-state"),
+)
 def cancel_job(job_id: str, db: Db, heads: RecordedHeads, caller: CurrentKey, gpus: Gpus) -> JobView:
     """Stops a job. Started steps stay charged; the rest of the hold is released."""
     steering.cancel(db, caller, job_id, heads)
@@ -286,6 +371,13 @@ def cancel_job(job_id: str, db: Db, heads: RecordedHeads, caller: CurrentKey, gp
 
 
 @router.post("/jobs/{job_id}/pause", status_code=202)
+@Operation(
+    "The job, paused or about to be.",
+    audience="own",
+    command="jobs pause",
+    audit="job.paused",
+    problems=("forbidden", "wrong-state"),
+)
 def pause_job(job_id: str, db: Db, caller: CurrentKey, gpus: Gpus) -> JobView:
     """Pauses a job: it leaves its worker within a second and keeps its hold. It goes on when it is resumed."""
     steering.pause(db, caller, job_id)
@@ -293,6 +385,13 @@ def pause_job(job_id: str, db: Db, caller: CurrentKey, gpus: Gpus) -> JobView:
 
 
 @router.post("/jobs/{job_id}/resume", status_code=202)
+@Operation(
+    "The job, queued or running.",
+    audience="own",
+    command="jobs resume",
+    audit="job.resumed",
+    problems=("forbidden", "wrong-state"),
+)
 def resume_job(job_id: str, db: Db, caller: CurrentKey, gpus: Gpus) -> JobView:
     """Lets a paused job go on. The steps before are repeated bit for bit, free of charge."""
     steering.resume(db, caller, job_id)
@@ -300,6 +399,12 @@ def resume_job(job_id: str, db: Db, caller: CurrentKey, gpus: Gpus) -> JobView:
 
 
 @router.get("/jobs/{job_id}/events", response_model=EventList, responses=STREAM)
+@Operation(
+    "A page of events, or a stream of them.",
+    audience="view",
+    command="jobs events",
+    answer={"items": examples.EVENTS, "next": None},
+)
 def list_events(
     request: Request,
     job_id: str,
@@ -326,6 +431,12 @@ def list_events(
 
 
 @router.get("/jobs/{job_id}/metrics")
+@Operation(
+    "Every released number.",
+    audience="view",
+    command="jobs metrics",
+    answer={"items": [examples.METRIC], "next": None},
+)
 def list_metrics(job_id: str, db: Db, caller: CurrentKey) -> MetricList:
     """Lists every released number, with its noise's std and its kind of release."""
     with db.read() as session:
@@ -334,6 +445,12 @@ def list_metrics(job_id: str, db: Db, caller: CurrentKey) -> MetricList:
 
 
 @router.get("/jobs/{job_id}/trials")
+@Operation(
+    "The study's trials so far.",
+    audience="view",
+    command="trials",
+    answer=examples.TRIALS,
+)
 def list_trials(job_id: str, db: Db, caller: CurrentKey) -> TrialList:
     """Lists a study's trials, with their points and noisy scores, and the choice of the final trial."""
     with db.read() as session:
@@ -341,6 +458,18 @@ def list_trials(job_id: str, db: Db, caller: CurrentKey) -> TrialList:
 
 
 @router.get("/jobs/{job_id}/artifacts/{name}", response_class=FileResponse, responses=FILE)
+@Operation(
+    "The file.",
+    audience="train",
+    command="jobs fetch",
+    audit="artifact.downloaded",
+    problems=("forbidden", "artifact-damaged", "storage-full"),
+    headers={
+        "Digest-SHA256": "SHA-256 of the file, in hex.",
+        "ETag": "SHA-256 of the file, in hex.",
+        "Content-Disposition": "The file's name.",
+    },
+)
 def download_artifact(
     request: Request, job_id: str, name: str, db: Db, settings: ServiceSettings, caller: CurrentKey
 ) -> FileResponse:
@@ -370,6 +499,13 @@ def download_artifact(
 
 
 @router.get("/jobs/{job_id}/certificate")
+@Operation(
+    "The certificate.",
+    audience="view",
+    command="certificates show",
+    audit="certificate.downloaded",
+    problems=("wrong-state", "certificate-pending", "storage-full"),
+)
 def show_certificate(request: Request, job_id: str, db: Db, caller: CurrentKey) -> CertificateDocument:
     """Shows the signed privacy certificate; it is issued soon after the job has finished."""
     with db.read() as session:

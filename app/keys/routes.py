@@ -18,6 +18,7 @@ from app.keys import service
 from app.keys.auth import AdminKey, CurrentKey
 from app.settings import Settings
 from app.web.deps import Db, ServiceSettings
+from app.web.operations import Operation
 
 router = APIRouter(prefix="/v1/keys", tags=["keys"])
 Count = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
@@ -126,6 +127,14 @@ class KeyList(Document):
 
 
 @router.post("", status_code=201)
+@Operation(
+    "The key, with its token: shown in this response only.",
+    audience="admins",
+    command="keys create",
+    audit="key.created",
+    problems=("forbidden",),
+    requests={"an analyst's key": {"name": "ada's notebook", "role": "analyst"}},
+)
 def create_key(request: Request, body: KeyRequest, db: Db, settings: ServiceSettings, caller: AdminKey) -> NewKey:
     """Creates a key. Its token appears in this response only."""
     limits = service.OwnLimits(**body.model_dump(include=set(LimitsRequest.model_fields)))
@@ -144,6 +153,12 @@ def create_key(request: Request, body: KeyRequest, db: Db, settings: ServiceSett
 
 
 @router.get("")
+@Operation(
+    "All keys.",
+    audience="admins",
+    command="keys list",
+    problems=("forbidden",),
+)
 def list_keys(db: Db, settings: ServiceSettings, _caller: AdminKey) -> KeyList:
     """Lists every key, including revoked ones. For admins."""
     with db.read() as session:
@@ -151,6 +166,11 @@ def list_keys(db: Db, settings: ServiceSettings, _caller: AdminKey) -> KeyList:
 
 
 @router.get("/self")
+@Operation(
+    "The calling key.",
+    audience="every key",
+    command="keys self",
+)
 def show_own_key(db: Db, settings: ServiceSettings, caller: CurrentKey) -> KeyView:
     """Shows the calling key and its limits."""
     with db.read() as session:
@@ -158,6 +178,14 @@ def show_own_key(db: Db, settings: ServiceSettings, caller: CurrentKey) -> KeyVi
 
 
 @router.post("/{key_id}/rotate")
+@Operation(
+    "The key, with its new token: shown in this response only.",
+    audience="admins, or the key itself",
+    command="keys rotate",
+    audit="key.rotated",
+    problems=("forbidden", "wrong-state"),
+    requests={"the old token works for one more hour": {"overlap_s": 3600}},
+)
 def rotate_key(
     request: Request,
     key_id: str,
@@ -177,6 +205,14 @@ def rotate_key(
 
 
 @router.patch("/{key_id}")
+@Operation(
+    "The key, changed.",
+    audience="admins",
+    command="keys set",
+    audit="key.changed",
+    problems=("forbidden",),
+    requests={"three turns for each of others'": {"weight": 3}, "as the settings say": {"max_running_jobs": None}},
+)
 def change_key(key_id: str, body: KeyChange, db: Db, settings: ServiceSettings, _caller: AdminKey) -> KeyView:
     """Changes a key's limits and its weight, at once; what is left out stays. Jobs that run go on. For admins."""
     with db.write() as session:
@@ -184,6 +220,13 @@ def change_key(key_id: str, body: KeyChange, db: Db, settings: ServiceSettings, 
 
 
 @router.delete("/{key_id}")
+@Operation(
+    "The key, revoked.",
+    audience="admins",
+    command="keys revoke",
+    audit="key.revoked",
+    problems=("forbidden", "last-admin-key"),
+)
 def revoke_key(key_id: str, db: Db, settings: ServiceSettings, _caller: AdminKey) -> KeyView:
     """Revokes a key, at once and for good. Its jobs continue. The last admin key without an expiry cannot be revoked:
     409."""

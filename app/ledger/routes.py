@@ -14,9 +14,11 @@ from app.ledger import accounts, behind, blocks, checks, joining, repository, su
 from app.ledger.entries import cap_version
 from app.ledger.schemas import CapChange, EntryList, EntryView, Join, LedgerView, VerificationView
 from app.privacy.filters import load_numerics
+from app.web import examples
 from app.web.answers import as_json
 from app.web.conditions import IfMatch
 from app.web.deps import Db, RecordedHeads, get_pricing
+from app.web.operations import CAP_TAG, NOTHING, VERSIONED, Operation
 from app.web.pagination import After, Limit, decode_cursor, encode_cursor
 
 router = APIRouter(prefix="/v1/datasets/{dataset_id}/ledger", tags=["ledger"])
@@ -24,6 +26,14 @@ Pricing = Annotated[summary.Comparer, Depends(get_pricing)]
 
 
 @router.get("", response_model=LedgerView)
+@Operation(
+    "The ledger.",
+    audience="view",
+    command="ledger show",
+    problems=("not-ready",),
+    headers=CAP_TAG,
+    answer=examples.LEDGER,
+)
 def show_ledger(dataset_id: str, db: Db, pricing: Pricing, caller: CurrentKey) -> Response:
     """Shows what is enforced and what was spent, and other accountants' figures. Public data have no ledger: 404."""
     with db.read() as session:
@@ -32,6 +42,12 @@ def show_ledger(dataset_id: str, db: Db, pricing: Pricing, caller: CurrentKey) -
 
 
 @router.get("/entries")
+@Operation(
+    "A page of entries.",
+    audience="view",
+    command="ledger entries",
+    problems=("not-ready",),
+)
 def list_entries(
     dataset_id: str,
     db: Db,
@@ -52,6 +68,13 @@ def list_entries(
 
 
 @router.get("/verify")
+@Operation(
+    "The last verification of the ledger against its entries.",
+    audience="view",
+    command="ledger verify",
+    problems=("not-ready",),
+    answer=examples.CHECK,
+)
 def show_verification(dataset_id: str, db: Db, caller: CurrentKey) -> VerificationView:
     """Shows the last verification: hash chain and balances recomputed from the entries, and the first entry that does
     not fit. The relay makes one a day.
@@ -65,6 +88,14 @@ def show_verification(dataset_id: str, db: Db, caller: CurrentKey) -> Verificati
 
 
 @router.post("/verify", status_code=202)
+@Operation(
+    "The last verification; a new one is queued.",
+    audience="own",
+    command="ledger verify",
+    audit=NOTHING,
+    problems=("forbidden", "not-ready"),
+    answer=examples.CHECK | {"queued": True},
+)
 def verify_ledger(dataset_id: str, db: Db, caller: CurrentKey) -> VerificationView:
     """Asks the relay for a new verification, one ledger at a time; `queued` is true until it begins. For the data set's
     owner and admins."""
@@ -77,6 +108,15 @@ def verify_ledger(dataset_id: str, db: Db, caller: CurrentKey) -> VerificationVi
 
 
 @router.post("/cap", response_model=LedgerView)
+@Operation(
+    "The ledger with its new cap.",
+    audience="own",
+    command="ledger cap",
+    audit="dataset.cap_changed",
+    problems=("forbidden", "cap-too-low", "ledger-behind", "not-ready", "wrong-state", *VERSIONED),
+    headers=CAP_TAG,
+    requests={"a raise": {"epsilon": 6.0, "reason": "A second year of studies, approved on 2026-02-27."}},
+)
 def change_cap(
     dataset_id: str,
     body: CapChange,
@@ -107,6 +147,14 @@ def change_cap(
 
 
 @router.post("/join")
+@Operation(
+    "The ledger that stays open.",
+    audience="admins",
+    command="ledger join",
+    audit="ledger.joined",
+    problems=("forbidden", "wrong-state", "cap-too-low", "ledger-behind", "not-ready"),
+    requests={"the same records twice": {"into": "imdb-reviews", "reason": "Two owners registered the reviews."}},
+)
 def join_ledger(
     dataset_id: str, body: Join, db: Db, pricing: Pricing, caller: AdminKey, heads: RecordedHeads
 ) -> LedgerView:

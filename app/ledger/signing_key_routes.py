@@ -10,6 +10,7 @@ from app.db.models import SigningKey
 from app.ids import rfc3339
 from app.keys.auth import current_key
 from app.web.deps import Db
+from app.web.operations import Operation
 
 router = APIRouter(prefix="/v1", tags=["ledger"], dependencies=[Depends(current_key)])
 
@@ -31,6 +32,22 @@ class SigningKeyList(Document):
 
 
 @router.get("/signing-keys")
+@Operation(
+    "All keys that sign or signed certificates.",
+    audience="every key",
+    command="signing-key",
+    answer={
+        "items": [
+            {
+                "id": "5f1b7c3e9d2a4068",
+                "algorithm": "Ed25519",
+                "public_key": "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=",
+                "first_used_at": "2026-02-27T12:00:00.000000Z",
+            }
+        ],
+        "next": None,
+    },
+)
 def list_signing_keys(db: Db) -> SigningKeyList:
     """Lists the keys that sign or signed certificates, the newest first. Keep the key that you trust outside."""
     with db.read() as session:

@@ -7,12 +7,24 @@ from fastapi import APIRouter, Response
 from app.keys.auth import CurrentKey
 from app.predictions import service
 from app.predictions.schemas import PredictionRequest, PredictionView
+from app.web import examples
 from app.web.deps import Db, ServiceSettings
+from app.web.operations import LOCATION, Operation
 
 router = APIRouter(prefix="/v1", tags=["jobs"])
 
 
 @router.post("/jobs/{job_id}/predict", status_code=202, operation_id="predict")
+@Operation(
+    "The prediction, queued.",
+    audience="train",
+    command="predict",
+    audit="prediction.asked",
+    problems=("not-found", "forbidden", "wrong-state", "too-many-predictions"),
+    headers=LOCATION,
+    requests={"a text": {"records": ["a fine film"]}, "the next item": {"records": [["50", "172"]], "top": 5}},
+    answer=examples.PREDICTION,
+)
 def predict(
     job_id: str, asked: PredictionRequest, response: Response, db: Db, settings: ServiceSettings, caller: CurrentKey
 ) -> PredictionView:
@@ -27,6 +39,18 @@ def predict(
 
 
 @router.get("/jobs/{job_id}/predictions/{prediction_id}", operation_id="show_prediction")
+@Operation(
+    "The prediction.",
+    name="show_prediction",
+    audience="every key",
+    command="predict",
+    problems=("forbidden",),
+    answer={
+        **examples.PREDICTION,
+        "status": "succeeded",
+        "predictions": [{"class": 1, "probabilities": {"1": 0.83, "0": 0.17}}],
+    },
+)
 def show(job_id: str, prediction_id: str, db: Db, caller: CurrentKey) -> PredictionView:
     """Shows one of this key's predictions, until it expires."""
     return PredictionView.of(service.find(db, caller, job_id, prediction_id))

@@ -19,11 +19,19 @@ from app.ledger import summary
 from app.retention import retire as retiring
 from app.retention import service
 from app.web.deps import Db, Gpus, ServiceSettings
+from app.web.operations import Operation
 
 router = APIRouter(prefix="/v1")
 
 
 @router.delete("/datasets/{dataset_id}/content", tags=["datasets"])
+@Operation(
+    "The data set, whose content is deleted.",
+    audience="own",
+    command="datasets delete-content",
+    audit="dataset.content_deleted",
+    problems=("forbidden", "wrong-state"),
+)
 def delete_content(
     dataset_id: str, db: Db, settings: ServiceSettings, caller: CurrentKey
 ) -> DatasetView | ReadingDataset:
@@ -41,6 +49,13 @@ def delete_content(
 
 
 @router.post("/datasets/{dataset_id}/retire", tags=["datasets"])
+@Operation(
+    "The data set, retired.",
+    audience="own",
+    command="datasets retire",
+    audit="dataset.retired",
+    problems=("forbidden", "wrong-state", "ledger-behind"),
+)
 def retire_dataset(
     dataset_id: str, db: Db, settings: ServiceSettings, caller: CurrentKey
 ) -> DatasetView | ReadingDataset:
@@ -57,6 +72,13 @@ def retire_dataset(
 
 
 @router.post("/datasets/{dataset_id}/blocks/{label}/retire", tags=["datasets"])
+@Operation(
+    "The block, retired.",
+    audience="own",
+    command="blocks retire",
+    audit="block.retired",
+    problems=("forbidden", "wrong-state", "ledger-behind", "not-ready"),
+)
 def retire_block(dataset_id: str, label: str, db: Db, settings: ServiceSettings, caller: CurrentKey) -> BlockView:
     """Retires a block of a data set, for good: nothing more is admitted on it, and its files go with its last job.
 
@@ -66,6 +88,13 @@ def retire_block(dataset_id: str, label: str, db: Db, settings: ServiceSettings,
 
 
 @router.delete("/jobs/{job_id}/artifacts", tags=["jobs"])
+@Operation(
+    "The job, whose files are deleted.",
+    audience="own",
+    command="jobs delete-artifacts",
+    audit="artifacts.deleted",
+    problems=("forbidden", "wrong-state"),
+)
 def delete_artifacts(job_id: str, db: Db, caller: CurrentKey, gpus: Gpus) -> JobView:
     """Deletes a job's model files; for a study its trials' files too.
 

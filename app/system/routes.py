@@ -14,11 +14,17 @@ from app.pricing.service import PricingService
 from app.system import health
 from app.system.prometheus import registry_for
 from app.web.deps import Db
+from app.web.operations import Operation
 
 router = APIRouter(tags=["system"])
 
 
 @router.get("/healthz")
+@Operation(
+    "The process answers.",
+    audience="anyone",
+    no_command="for monitors",
+)
 async def healthz() -> dict[str, str]:
     """Reports that the process answers, however busy its threads are. Reveals nothing else, and needs no key."""
     return {"status": "ok"}
@@ -32,6 +38,12 @@ class Readiness(Document):
 
 
 @router.get("/readyz", responses={503: {"model": Readiness, "description": "A part does not answer."}})
+@Operation(
+    "Database, migrations and broker answer.",
+    audience="anyone",
+    no_command="for monitors",
+    problems=("unavailable",),
+)
 async def readyz(request: Request, response: Response) -> Readiness:
     """Shows each part's state within the last second; needs no key. 503 if database, migrations or storage (writable,
     with room) are not well; "degraded" if the broker or the pricing process is away: jobs still queue, and the next
@@ -50,6 +62,12 @@ async def readyz(request: Request, response: Response) -> Readiness:
     response_class=Response,
     operation_id="show_metrics",
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+)
+@Operation(
+    "The metrics, as text.",
+    name="show_metrics",
+    audience="every key",
+    no_command="for Prometheus",
 )
 def metrics(request: Request, db: Db, caller: CurrentKey) -> Response:
     """Serves Prometheus metrics: of all processes together (for admins); jobs by status and budgets of visible data

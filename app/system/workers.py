@@ -18,6 +18,7 @@ from app.keys.auth import CurrentKey
 from app.lifecycle.queue import crews
 from app.lifecycle.queue.presence import is_alive, workers
 from app.web.deps import Db, ServiceSettings
+from app.web.operations import Operation
 
 router = APIRouter(prefix="/v1/workers", tags=["workers"])
 
@@ -47,6 +48,11 @@ class WorkerList(Document):
 
 
 @router.get("")
+@Operation(
+    "Workers seen in the last day.",
+    audience="every key",
+    command="workers",
+)
 def list_workers(db: Db, settings: ServiceSettings, caller: CurrentKey) -> WorkerList:
     """Lists workers seen in the last day, the last seen first. A worker that shut down cleanly is left out."""
     with db.read() as session:

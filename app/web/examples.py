@@ -334,58 +334,7 @@ DATASET_VIEW: dict[str, Any] = {
     "created_at": "2026-02-27T12:00:00Z",
 }
 
-# By operation: its requests and its responses.
-REQUESTS: dict[str, dict[str, Any]] = {
-    "quote_job": JOB_SPECS,
-    "sweep_quotes": {"three totals, with cheaper and more expensive pilots": SWEEP},
-    "submit_job": JOB_SPECS,
-    "redeclare_dataset": {"another number of records": {"records": 24000}, "what it would say": {"dry_run": True}},
-    "forecast_ledger": JOB_SPECS,
-    "begin_upload": {"5 GiB": {"size": 5368709120}},
-    "set_grant": {"to train, within a policy": {"access": "train", "max_epsilon_per_job": 0.5}},
-    "change_key": {"three turns for each of others'": {"weight": 3}, "as the settings say": {"max_running_jobs": None}},
-    "rotate_key": {"the old token works for one more hour": {"overlap_s": 3600}},
-    "create_webhook": {
-        "events of a data set's jobs": {
-            "url": "https://hooks.example.org/scrimp",
-            "events": ["job.succeeded", "job.failed"],
-            "dataset": DATASET,
-        }
-    },
-    "label_job": {
-        "two tags and a note": {"tags": ["baseline", "paper"], "notes": "The learning rate may be too large."}
-    },
-    "change_webhook": {"a pause": {"enabled": False}},
-    "create_key": {"an analyst's key": {"name": "ada's notebook", "role": "analyst"}},
-    "predict": {"a text": {"records": ["a fine film"]}, "the next item": {"records": [["50", "172"]], "top": 5}},
-    "join_ledger": {"the same records twice": {"into": "imdb-reviews", "reason": "Two owners registered the reviews."}},
-    "reserve_charge": {
-        "a histogram with Laplace noise": {
-            "dataset": DATASET,
-            "unit": "example",
-            "mechanism": {"kind": "laplace", "scale": 10.0},
-            "attested": "OpenDP 0.14: visits by decade of age",
-        },
-        "ρ-zCDP of the training part": {
-            "dataset": DATASET,
-            "account": "train",
-            "unit": "user",
-            "mechanism": {"kind": "zcdp", "rho": 0.005},
-            "attested": "Tumult Analytics: weekly report",
-        },
-    },
-    "void_charge": {"a failed query": {"reason": "The query failed before it read the data."}},
-    "set_budget": {
-        "a team of two": {"epsilon": 2.0, "keys": [KEY, "key_5zq7x2m5k3v6n1b8c9d0fa"]},
-        "the same keys": {"epsilon": 3.0},
-    },
-    "request_budget": {
-        "for two more models": {"dataset": DATASET, "epsilon": 2.0, "reason": "Two more models for the report."}
-    },
-    "approve_budget_request": {"with a word": {"answer": "Until March."}},
-    "deny_budget_request": {"with a word": {"answer": "The study has ended."}},
-    "change_cap": {"a raise": {"epsilon": 6.0, "reason": "A second year of studies, approved on 2026-02-27."}},
-}
+# What is too long to stand at its route.
 PREDICTION: dict[str, Any] = {
     "id": "pred_4zq7x2m5k3v6n1b8c9d0fa",
     "job": JOB_VIEW["id"],
@@ -395,48 +344,28 @@ PREDICTION: dict[str, Any] = {
     "created_at": "2026-02-27T12:00:00.000000Z",
     "expires_at": "2026-02-27T13:00:00.000000Z",
 }
-ANSWERS: dict[str, Any] = {
-    "begin_upload": {**UPLOAD, "offset": 0},
-    "show_upload": UPLOAD,
-    "append_to_upload": UPLOAD,
-    "quote_job": QUOTE,
-    "sweep_quotes": SWEPT,
-    "forecast_ledger": FORECAST,
-    "submit_job": {**JOB_VIEW, "status": "queued", "attempts": [], "started_at": None, "epsilon_spent": _epsilon(0.0)},
-    "show_job": JOB_VIEW,
-    "label_job": {**JOB_VIEW, "tags": ["baseline", "paper"], "notes": "The learning rate may be too large."},
-    "list_jobs": {"items": [JOB_VIEW], "next": None},
-    "list_events": {"items": EVENTS, "next": None},
-    "list_metrics": {"items": [METRIC], "next": None},
-    "list_trials": TRIALS,
-    "predict": PREDICTION,
-    "show_prediction": {
-        **PREDICTION,
-        "status": "succeeded",
-        "predictions": [{"class": 1, "probabilities": {"1": 0.83, "0": 0.17}}],
+
+RESERVE_CHARGE_REQUESTS: dict[str, Any] = {
+    "a histogram with Laplace noise": {
+        "dataset": DATASET,
+        "unit": "example",
+        "mechanism": {"kind": "laplace", "scale": 10.0},
+        "attested": "OpenDP 0.14: visits by decade of age",
     },
-    "register_dataset": {
-        **DATASET_VIEW,
-        "access": "own",
-        "read": {"records": 25000, "dropped": 0, "units": 25000, "train": 20013, "holdout": 4987},
-        "warnings": [],
+    "ρ-zCDP of the training part": {
+        "dataset": DATASET,
+        "account": "train",
+        "unit": "user",
+        "mechanism": {"kind": "zcdp", "rho": 0.005},
+        "attested": "Tumult Analytics: weekly report",
     },
-    "show_dataset": DATASET_VIEW,
-    "list_datasets": {"items": [DATASET_VIEW], "next": None},
-    "show_ledger": LEDGER,
-    "list_signing_keys": {
-        "items": [
-            {
-                "id": "5f1b7c3e9d2a4068",
-                "algorithm": "Ed25519",
-                "public_key": "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=",
-                "first_used_at": "2026-02-27T12:00:00.000000Z",
-            }
-        ],
-        "next": None,
-    },
-    "show_verification": CHECK,
-    "verify_ledger": CHECK | {"queued": True},
+}
+SUBMIT_JOB_ANSWER: dict[str, Any] = {
+    **JOB_VIEW,
+    "status": "queued",
+    "attempts": [],
+    "started_at": None,
+    "epsilon_spent": _epsilon(0.0),
 }
 
 # By problem: its members beyond type, title and status.

@@ -1,6 +1,6 @@
 """The OpenAPI document: FastAPI's knowledge of the routes, plus every error that a route may return.
 
-The kinds of problems come from the tree of app.errors; app.web.operations says which operation has which.
+The kinds of problems come from the tree of app.errors; each route declares which it has (app.web.operations).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from app import errors
 from app.contracts.blocks import BlockSpec
 from app.contracts.dataset_spec import DatasetSpec
 from app.web import examples
-from app.web.operations import DESCRIPTION, FINDING, MEMBERS, OPERATIONS, PARAMETERS, TAGS, Operation
+from app.web.operations import DESCRIPTION, FINDING, MEMBERS, OPERATIONS, PARAMETERS, TAGS
 
 Json = dict[str, Any]
 SCHEMA_KEYS = {"$ref", "allOf", "anyOf", "oneOf", "type"}
@@ -135,11 +135,13 @@ def _explain_defaults(node: Any) -> None:
 def _complete(operation: Json, path: str, method: str, known: dict[str, Kind]) -> None:
     """Adds to one operation its responses, examples and the descriptions that its signature lacks."""
     name = operation["operationId"]
-    extra = OPERATIONS.get(name, Operation("Success."))
+    if name not in OPERATIONS:
+        raise TypeError(f"{method.upper()} {path} says nothing of itself: declare it with @Operation")
+    extra = OPERATIONS[name]
     for parameter in operation.get("parameters", ()):
         if parameter["name"] in PARAMETERS:
             parameter.setdefault("description", PARAMETERS[parameter["name"]])
-    for summary, value in examples.REQUESTS.get(name, {}).items():
+    for summary, value in extra.requests.items():
         content = operation["requestBody"]["content"]["application/json"]
         content.setdefault("examples", {})[summary] = {"value": value}
     answers = operation["responses"]
@@ -151,8 +153,8 @@ def _complete(operation: Json, path: str, method: str, known: dict[str, Kind]) -
             header: {"description": text.removeprefix("?"), "required": text[:1] != "?", "schema": {"type": "string"}}
             for header, text in extra.headers.items()
         }
-    if name in examples.ANSWERS:
-        success["content"]["application/json"]["example"] = examples.ANSWERS[name]
+    if extra.answer is not None:
+        success["content"]["application/json"]["example"] = extra.answer
     by_status: dict[int, list[Kind]] = {}
     for code in dict.fromkeys((*_by_shape(operation, path, method), *extra.problems)):
         for status in known[code].statuses:

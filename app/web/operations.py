@@ -1,10 +1,14 @@
-"""What the OpenAPI document says of each operation, parameter and problem. The contract tests check it against the
-running service."""
+"""What a route declares of itself (`Operation`), and what the OpenAPI document says of parameters and problems.
+
+The document, the tests of access, of the audit log and of the command line read a route's declaration; the contract
+tests check it against the running service.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 Json = dict[str, Any]
 
@@ -56,186 +60,65 @@ PARAMETERS = {
 }
 
 
+# Who may call: anyone; every key; keys of these roles; or keys with this access to the data set, or to the job's
+# ("use": any but `view`).
+Audience = Literal[
+    "anyone", "every key", "owners", "admins", "admins, or the key itself", "view", "train", "charge", "own", "use"
+]
+NOTHING = ""  # it changes nothing that is anybody's
+F = TypeVar("F", bound=Callable[..., Any])
+
+
 @dataclass(frozen=True)
 class Operation:
-    """An operation's responses beyond its route's signature.
+    """What a route says of itself beyond its signature: a decorator below its path.
 
     Attributes:
         success: what its success means.
+        audience: who may call it. tests/access call it as everybody.
+        command: the command that calls it.
+        no_command: why there is none.
+        audit: the action that it leaves in the audit log. Every route but GETs has one, or NOTHING.
         problems: their codes, beyond those that follow from the route's shape.
         headers: the headers of its success, with their meaning; "?" before a meaning marks one that may be missing.
+        requests: examples of its request's body, by what they show.
+        answer: an example of its success.
+        name: its operation id, where that is not the function's name.
     """
 
     success: str
+    audience: Audience
+    command: str | None = None
+    no_command: str | None = None
+    audit: str | None = None
     problems: tuple[str, ...] = ()
-    headers: Json = field(default_factory=dict)
+    headers: dict[str, str] = field(default_factory=dict)
+    requests: Json = field(default_factory=dict)
+    answer: Any = None
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if (self.command is None) == (self.no_command is None):
+            raise ValueError(f"{self.success!r} has a command, or says why it has none")
+
+    def __call__(self, function: F) -> F:
+        name = self.name or function.__name__
+        if OPERATIONS.setdefault(name, self) is not self:
+            raise ValueError(f"two routes are called {name!r}")
+        return function
 
 
-LOCATION: Json = {"Location": "The address of the created object."}
-OFFSET: Json = {
+OPERATIONS: dict[str, Operation] = {}  # by operation, in the order of their import
+
+
+LOCATION = {"Location": "The address of the created object."}
+OFFSET = {
     "Upload-Offset": "How many bytes have arrived.",
     "Upload-Length": "How many bytes the whole file has.",
 }
-CAP_TAG: Json = {"ETag": "The version of the cap, not of the balances."}
-BUDGET_TAG: Json = {"ETag": "The version of the budget, not of its balances."}
+CAP_TAG = {"ETag": "The version of the cap, not of the balances."}
+BUDGET_TAG = {"ETag": "The version of the budget, not of its balances."}
 VERSIONED = ("precondition-failed", "precondition-required")
-OPERATIONS = {
-    "healthz": Operation("The process answers."),
-    "readyz": Operation("Database, migrations and broker answer.", ("unavailable",)),
-    "show_metrics": Operation("The metrics, as text."),
-    "list_keys": Operation("All keys.", ("forbidden",)),
-    "create_key": Operation("The key, with its token: shown in this response only.", ("forbidden",)),
-    "show_own_key": Operation("The calling key."),
-    "rotate_key": Operation("The key, with its new token: shown in this response only.", ("forbidden", "wrong-state")),
-    "change_key": Operation("The key, changed.", ("forbidden",)),
-    "revoke_key": Operation("The key, revoked.", ("forbidden", "last-admin-key")),
-    "list_grants": Operation("All grants on the data set.", ("forbidden", "not-ready")),
-    "set_grant": Operation("The grant.", ("forbidden", "not-ready")),
-    "remove_grant": Operation("The grant has ended.", ("forbidden", "not-ready")),
-    "create_webhook": Operation(
-        "The webhook, with its secret: shown in this response only.", ("not-found", "too-many-webhooks"), LOCATION
-    ),
-    "list_webhooks": Operation("A page of webhooks."),
-    "show_webhook": Operation("The webhook."),
-    "change_webhook": Operation("The webhook, changed."),
-    "delete_webhook": Operation("The webhook and its deliveries are gone."),
-    "rotate_webhook_secret": Operation("The webhook, with its new secret: shown in this response only."),
-    "test_webhook": Operation("The message that will be sent.", ("wrong-state",)),
-    "list_deliveries": Operation("A page of deliveries."),
-    "list_audit": Operation("A page of entries.", ("forbidden",)),
-    "verify_audit": Operation("The result of verifying the log against its entries.", ("forbidden",)),
-    "register_dataset": Operation(
-        "The data set.",
-        ("forbidden", "duplicate-name", "duplicate-content", "ledger-behind", "quota-exceeded", "limit-exceeded"),
-        LOCATION,
-    ),
-    "check_dataset": Operation("What a registration would answer.", ("forbidden", "quota-exceeded", "limit-exceeded")),
-    "append_block": Operation(
-        "The block.",
-        (
-            "forbidden",
-            "duplicate-label",
-            "duplicate-content",
-            "wrong-state",
-            "ledger-behind",
-            "quota-exceeded",
-            "limit-exceeded",
-            "not-ready",
-        ),
-        LOCATION,
-    ),
-    "list_blocks": Operation("All blocks, the data set's own first.", ("not-ready",)),
-    "retire_block": Operation("The block, retired.", ("forbidden", "wrong-state", "ledger-behind", "not-ready")),
-    "redeclare_dataset": Operation(
-        "The data set with its new declaration.",
-        ("forbidden", "content-deleted", "wrong-state", "ledger-behind", "limit-exceeded", "not-ready"),
-    ),
-    "begin_upload": Operation("The upload, empty.", ("forbidden", "too-many-uploads", "quota-exceeded"), LOCATION),
-    "show_upload": Operation("The upload.", ("forbidden",), OFFSET),
-    "append_to_upload": Operation(
-        "The upload with its new offset.", ("forbidden", "wrong-offset", "upload-busy"), OFFSET
-    ),
-    "give_up_upload": Operation("The upload is gone.", ("forbidden", "upload-busy")),
-    "list_datasets": Operation("A page of data sets."),
-    "show_dataset": Operation("The data set."),
-    "show_reading": Operation("How far its file is read, or a stream of that."),
-    "retire_dataset": Operation("The data set, retired.", ("forbidden", "wrong-state", "ledger-behind")),
-    "delete_content": Operation("The data set, whose content is deleted.", ("forbidden", "wrong-state")),
-    "delete_artifacts": Operation("The job, whose files are deleted.", ("forbidden", "wrong-state")),
-    "show_ledger": Operation("The ledger.", ("not-ready",), CAP_TAG),
-    "list_entries": Operation("A page of entries.", ("not-ready",)),
-    "show_verification": Operation("The last verification of the ledger against its entries.", ("not-ready",)),
-    "verify_ledger": Operation("The last verification; a new one is queued.", ("forbidden", "not-ready")),
-    "show_checkpoint": Operation("The newest signed checkpoint.", ("head-pending", "not-found", "not-ready")),
-    "show_proof": Operation("The proof.", ("head-pending", "not-found", "not-ready")),
-    "change_cap": Operation(
-        "The ledger with its new cap.",
-        ("forbidden", "cap-too-low", "ledger-behind", "not-ready", "wrong-state", *VERSIONED),
-        CAP_TAG,
-    ),
-    "list_budgets": Operation("The budgets that this key may see.", ("not-ready",)),
-    "show_budget": Operation("The budget.", ("forbidden", "not-ready"), BUDGET_TAG),
-    "set_budget": Operation(
-        "The budget.", ("forbidden", "not-ready", "wrong-state", "budget-too-low", *VERSIONED), BUDGET_TAG
-    ),
-    "close_budget": Operation("The budget is closed.", ("forbidden", "not-ready", "wrong-state", *VERSIONED)),
-    "request_budget": Operation(
-        "The request.", ("not-found", "forbidden", "not-ready", "wrong-state"), {**LOCATION, **BUDGET_TAG}
-    ),
-    "list_budget_requests": Operation("A page of requests.", ("not-found", "not-ready")),
-    "show_budget_request": Operation("The request.", (), BUDGET_TAG),
-    "approve_budget_request": Operation("The request, approved.", ("forbidden", "wrong-state", *VERSIONED), BUDGET_TAG),
-    "deny_budget_request": Operation("The request, denied.", ("forbidden", "wrong-state"), BUDGET_TAG),
-    "join_ledger": Operation(
-        "The ledger that stays open.", ("forbidden", "wrong-state", "cap-too-low", "ledger-behind", "not-ready")
-    ),
-    "reserve_charge": Operation(
-        "The charge, held; or the charge that this Idempotency-Key made before.",
-        (
-            *("not-found", "forbidden", "budget-exceeded", "idempotency-key-reused", "wrong-state"),
-            *("ledger-behind", "head-pending"),
-        ),
-        {**LOCATION, "Idempotent-Replayed": "?`true` if an earlier request made the charge."},
-    ),
-    "list_charges": Operation("A page of charges.", ("not-found",)),
-    "show_charge": Operation("The charge."),
-    "post_charge": Operation("The charge, posted.", ("forbidden", "wrong-state")),
-    "void_charge": Operation("The charge, voided.", ("forbidden", "wrong-state")),
-    "list_signing_keys": Operation("All keys that sign or signed certificates."),
-    "quote_job": Operation("The price.", ("not-found", "forbidden", "content-deleted", "limit-exceeded", "not-ready")),
-    "forecast_ledger": Operation(
-        "How many jobs of this spec fit.", ("forbidden", "content-deleted", "limit-exceeded", "not-ready")
-    ),
-    "sweep_quotes": Operation(
-        "The final trial of every combination.", ("not-found", "forbidden", "limit-exceeded", "not-ready")
-    ),
-    "submit_job": Operation(
-        "The admitted job; or the job that this Idempotency-Key made before.",
-        (
-            "not-found",
-            "forbidden",
-            "budget-exceeded",
-            "policy-exceeded",
-            "idempotency-key-reused",
-            "head-pending",
-            "too-many-jobs",
-            "ledger-behind",
-            "content-deleted",
-            "limit-exceeded",
-            "not-ready",
-        ),
-        {**LOCATION, "Idempotent-Replayed": "?`true` if an earlier request made the job."},
-    ),
-    "list_jobs": Operation("A page of jobs.", ("not-found",)),
-    "show_job": Operation("The job."),
-    "label_job": Operation("The job, with its tags and notes.", ("forbidden",)),
-    "cancel_job": Operation("The job, cancelled or about to be.", ("forbidden", "wrong-state")),
-    "pause_job": Operation("The job, paused or about to be.", ("forbidden", "wrong-state")),
-    "resume_job": Operation("The job, queued or running.", ("forbidden", "wrong-state")),
-    "list_events": Operation("A page of events, or a stream of them."),
-    "list_metrics": Operation("Every released number."),
-    "list_trials": Operation("The study's trials so far."),
-    "download_artifact": Operation(
-        "The file.",
-        ("forbidden", "artifact-damaged", "storage-full"),
-        headers={
-            "Digest-SHA256": "SHA-256 of the file, in hex.",
-            "ETag": "SHA-256 of the file, in hex.",
-            "Content-Disposition": "The file's name.",
-        },
-    ),
-    "predict": Operation(
-        "The prediction, queued.", ("not-found", "forbidden", "wrong-state", "too-many-predictions"), LOCATION
-    ),
-    "show_prediction": Operation("The prediction.", ("forbidden",)),
-    "show_certificate": Operation("The certificate.", ("wrong-state", "certificate-pending", "storage-full")),
-    "list_workers": Operation("Workers seen in the last day."),
-    "list_models": Operation("Every kind of model, with the JSON schema of its settings."),
-    "list_extractors": Operation("Every frozen feature extractor of this service."),
-    "list_hpo_strategies": Operation("Every strategy of private study, with the JSON schema of its settings."),
-    "list_presets": Operation("Every recipe."),
-    "list_optimizers": Operation("Every optimizer, with the JSON schema of its settings."),
-}
 
 PER_ACCOUNT = {
     "type": "object",

@@ -9,7 +9,9 @@ from fastapi import APIRouter, Depends, Request, Response
 from app.db.models import Webhook, WebhookDelivery
 from app.ids import rfc3339
 from app.keys.auth import CurrentKey
+from app.web import examples
 from app.web.deps import Db
+from app.web.operations import LOCATION, Operation
 from app.web.pagination import After, Limit, decode_row, encode_cursor
 from app.webhooks import service
 from app.webhooks.schemas import (
@@ -41,6 +43,21 @@ SecretKey = Annotated[bytes, Depends(get_key)]
 
 
 @router.post("", status_code=201)
+@Operation(
+    "The webhook, with its secret: shown in this response only.",
+    audience="every key",
+    command="webhooks create",
+    audit="webhook.created",
+    problems=("not-found", "too-many-webhooks"),
+    headers=LOCATION,
+    requests={
+        "events of a data set's jobs": {
+            "url": "https://hooks.example.org/scrimp",
+            "events": ["job.succeeded", "job.failed"],
+            "dataset": examples.DATASET,
+        }
+    },
+)
 def create_webhook(
     body: WebhookRequest, db: Db, targets: Targets, key: SecretKey, caller: CurrentKey, response: Response
 ) -> NewSecret:
@@ -53,6 +70,11 @@ def create_webhook(
 
 
 @router.get("")
+@Operation(
+    "A page of webhooks.",
+    audience="every key",
+    command="webhooks list",
+)
 def list_webhooks(db: Db, caller: CurrentKey, after: After = None, limit: Limit = 50) -> WebhookList:
     """Lists the key's own webhooks, newest first; an admin sees all."""
     with db.read() as session:
@@ -62,6 +84,11 @@ def list_webhooks(db: Db, caller: CurrentKey, after: After = None, limit: Limit 
 
 
 @router.get("/{webhook_id}")
+@Operation(
+    "The webhook.",
+    audience="every key",
+    command="webhooks show",
+)
 def show_webhook(webhook_id: str, db: Db, caller: CurrentKey) -> WebhookView:
     """Shows a webhook: its address, events and state."""
     with db.read() as session:
@@ -69,6 +96,13 @@ def show_webhook(webhook_id: str, db: Db, caller: CurrentKey) -> WebhookView:
 
 
 @router.patch("/{webhook_id}")
+@Operation(
+    "The webhook, changed.",
+    audience="every key",
+    command="webhooks change",
+    audit="webhook.changed",
+    requests={"a pause": {"enabled": False}},
+)
 def change_webhook(webhook_id: str, body: WebhookChange, db: Db, targets: Targets, caller: CurrentKey) -> WebhookView:
     """Changes a webhook's address, events or description, or enables or disables it."""
     with db.read() as session:
@@ -80,6 +114,12 @@ def change_webhook(webhook_id: str, body: WebhookChange, db: Db, targets: Target
 
 
 @router.delete("/{webhook_id}", status_code=204)
+@Operation(
+    "The webhook and its deliveries are gone.",
+    audience="every key",
+    command="webhooks delete",
+    audit="webhook.deleted",
+)
 def delete_webhook(webhook_id: str, db: Db, caller: CurrentKey) -> None:
     """Deletes a webhook and its deliveries."""
     with db.write() as session:
@@ -87,6 +127,12 @@ def delete_webhook(webhook_id: str, db: Db, caller: CurrentKey) -> None:
 
 
 @router.post("/{webhook_id}/rotate-secret")
+@Operation(
+    "The webhook, with its new secret: shown in this response only.",
+    audience="every key",
+    command="webhooks rotate-secret",
+    audit="webhook.secret_rotated",
+)
 def rotate_webhook_secret(webhook_id: str, db: Db, key: SecretKey, caller: CurrentKey) -> NewSecret:
     """Gives a webhook a new secret, which appears in this response only. For 24 h messages carry signatures by both."""
     with db.write() as session:
@@ -95,6 +141,13 @@ def rotate_webhook_secret(webhook_id: str, db: Db, key: SecretKey, caller: Curre
 
 
 @router.post("/{webhook_id}/test", status_code=202)
+@Operation(
+    "The message that will be sent.",
+    audience="every key",
+    command="webhooks test",
+    audit="webhook.tested",
+    problems=("wrong-state",),
+)
 def test_webhook(webhook_id: str, db: Db, caller: CurrentKey) -> DeliveryView:
     """Sends a `webhook.test` now, once. The deliveries show its result a moment later."""
     with db.write() as session:
@@ -102,6 +155,11 @@ def test_webhook(webhook_id: str, db: Db, caller: CurrentKey) -> DeliveryView:
 
 
 @router.get("/{webhook_id}/deliveries")
+@Operation(
+    "A page of deliveries.",
+    audience="every key",
+    command="webhooks deliveries",
+)
 def list_deliveries(
     webhook_id: str, db: Db, caller: CurrentKey, after: After = None, limit: Limit = 50
 ) -> DeliveryList:

@@ -124,7 +124,6 @@ KINDS: tuple[Kind, ...] = (
     _clipped("automatic"),
     _clipped("adaptive"),
     _clipped("per_layer"),
-    Kind("clip flat opacus", clipping={"kind": "flat", "max_grad_norm": ONE, "engine": "opacus"}, layout="array"),
     Kind(
         "center",
         model={"kind": "linear", "bias": False, "center": {"max_norm": 1.0, "noise_mu": 2.0}},

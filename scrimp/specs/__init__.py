@@ -56,7 +56,6 @@ from scrimp.specs.jobs import (
 from scrimp.specs.models import (
     CnnModel,
     ExtractorRef,
-    GamModel,
     GruRecModel,
     HfModel,
     ImageInput,
@@ -91,7 +90,6 @@ from scrimp.specs.optimizers import (
 )
 from scrimp.specs.studies import (
     Auto,
-    GridOracle,
     GridPoints,
     LinearScaling,
     PrivateCount,
@@ -99,7 +97,6 @@ from scrimp.specs.studies import (
     PrivateRanking,
     PublicScore,
     Random,
-    RandomK,
     Space,
 )
 
@@ -139,8 +136,6 @@ __all__ = [
     "ExtractorRef",
     "Flip",
     "FullBatch",
-    "GamModel",
-    "GridOracle",
     "GridPoints",
     "GruRecModel",
     "HashedIds",
@@ -175,7 +170,6 @@ __all__ = [
     "PublicHoldout",
     "PublicScore",
     "Random",
-    "RandomK",
     "Ranking",
     "RatingTask",
     "ReAttention",

@@ -31,7 +31,7 @@ from scrimp.specs.optimizers import (
     PdaDpmd,
     ScaleThenPrivatize,
 )
-from scrimp.specs.studies import Auto, GridOracle, LinearScaling, Random, RandomK
+from scrimp.specs.studies import Auto, LinearScaling, Random
 
 
 class AdaptiveNorm(Spec):
@@ -115,15 +115,11 @@ class Clipping(Spec):
     adaptive: flat, with a C that begins at `max_grad_norm` and moves between steps.
 
     `max_grad_norm`: C, or "auto": a number from public facts, which admission puts in its place (app.hpo.rates).
-
-    All engines compute the same sums. `bookkeeping` avoids forming per-record gradients where it can. `opacus` forms
-    all of them with Opacus' GradSampleModule: a reference for comparison, slower and larger.
     """
 
     kind: Literal["flat", "automatic", "per_layer", "adaptive"] = "flat"
     max_grad_norm: Annotated[float, Field(ge=1e-06, le=1000000.0)] | Literal["auto"] = 1.0
     adaptive: AdaptiveNorm | None = None
-    engine: Literal["bookkeeping", "opacus"] = "bookkeeping"
 
 
 class CorrelatedNoise(Spec):
@@ -308,11 +304,11 @@ class JobSpec(Spec):
     runtime: Runtime = Runtime()
     priority: Annotated[int, Field(ge=-10, le=10)] = 0
     seed: Annotated[int, Field(ge=0, lt=9223372036854775808)] | None = None
-    hpo: Annotated[LinearScaling | Random | RandomK | GridOracle | Auto, Field(discriminator="strategy")] | None = None
+    hpo: Annotated[LinearScaling | Random | Auto, Field(discriminator="strategy")] | None = None
     audit: Audit | None = None
 
 
 class StudySpec(JobSpec):
     """A private study: a training job with an `hpo` block."""
 
-    hpo: Annotated[LinearScaling | Random | RandomK | GridOracle | Auto, Field(discriminator="strategy")]
+    hpo: Annotated[LinearScaling | Random | Auto, Field(discriminator="strategy")]

@@ -18,6 +18,14 @@ class Auto(Spec):
     strategy: Literal["auto"] = "auto"
 
 
+class GridPoints(Spec):
+    """How many values each bounded number takes, evenly spaced in its logarithm, both bounds included."""
+
+    learning_rate: Annotated[int, Field(ge=1, le=100)] = 7
+    steps: Annotated[int, Field(ge=1, le=100)] = 5
+    max_grad_norm: Annotated[int, Field(ge=1, le=100)] = 3
+
+
 class PrivateCount(Spec):
     """A noisy count of correct predictions: one record weighs 1, noise std 1/noise_mu. Each costs noise_mu² of μ².
 
@@ -57,14 +65,6 @@ class PublicScore(Spec):
     kind: Literal["public"] = "public"
 
 
-class GridPoints(Spec):
-    """How many values each bounded number takes, evenly spaced in its logarithm, both bounds included."""
-
-    learning_rate: Annotated[int, Field(ge=1, le=100)] = 7
-    steps: Annotated[int, Field(ge=1, le=100)] = 5
-    max_grad_norm: Annotated[int, Field(ge=1, le=100)] = 3
-
-
 class Space(Spec):
     """The bounds of the study, each [least, most]. They replace the spec's own values.
 
@@ -84,17 +84,6 @@ class Space(Spec):
         tuple[Annotated[float, Field(ge=1e-06, le=1000000.0)], Annotated[float, Field(ge=1e-06, le=1000000.0)]] | None
     ) = None
     points: GridPoints | None = None
-
-
-class GridOracle(Spec):
-    """Every point of a grid, each with the whole budget and none accounted: a yardstick for public data only."""
-
-    space: Space = Space()
-    strategy: Literal["grid_oracle"] = "grid_oracle"
-    score: Annotated[PrivateCount | PrivateLoss | PrivateRanking | PublicScore, Field(discriminator="kind")] = (
-        PublicScore()
-    )
-    keep_weights: bool = False
 
 
 class LinearScaling(Spec):
@@ -134,15 +123,3 @@ class Random(Spec):
 
     space: Space = Space()
     strategy: Literal["random"] = "random"
-
-
-class RandomK(Spec):
-    """`runs` draws with an equal part of the budget each. The model with the best score is delivered."""
-
-    space: Space = Space()
-    score: Annotated[PrivateCount | PrivateLoss | PrivateRanking | PublicScore, Field(discriminator="kind")] = (
-        PrivateCount()
-    )
-    keep_weights: bool = False
-    strategy: Literal["random_k"] = "random_k"
-    runs: Annotated[int, Field(ge=2, le=100)] = 5

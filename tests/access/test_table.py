@@ -1,14 +1,17 @@
-"""Every route × everybody who may ask × a data set that is theirs, granted or foreign. A new route needs a row."""
+"""Every route × everybody who may ask × a data set that is theirs, granted or foreign, by what the route declares."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from json import loads
+from pathlib import Path
 from typing import Any
 
 import pytest
 from fastapi.routing import iter_route_contexts
 
+from app.web.operations import OPERATIONS
 from tests.access.world import DEAD, LEVELS, ROLES, Target, World
 from tests.by_night import but
 from tests.factories import job_spec
@@ -20,6 +23,7 @@ ENOUGH = {
     "own": ("own",),
     "use": ("train", "charge", "own"),
 }
+DOCUMENT = loads((Path(__file__).parents[2] / "docs" / "openapi.json").read_text())
 NOWHERE = Target("ds_aaaaaaaaaaaaaaaaaaaaa", "nothing-of-this-name", "job_aaaaaaaaaaaaaaaaaaaaa")
 Sent = dict[str, Any]
 
@@ -118,112 +122,99 @@ def of_dataset(**more: Any) -> Callable[[World, Target, str], Sent]:
 
 OPEN, ANY = Rule(dead=None), Rule()
 ADMINS, OWNERS = ("admin",), ("admin", "owner")
-VIEW, TRAIN, OWN = Rule(needs="view"), Rule(needs="train"), Rule(needs="own")
-SEEN = Rule(needs="view", by_name=True)
+VIEW, TRAIN = Rule(needs="view"), Rule(needs="train")
 HOOK = {"url": "https://93.184.216.34/", "events": ["job.succeeded"]}
 NEW_KEY = json({"name": "made by the table", "role": "viewer"})
+# By the audience that a route of the API declares: who gets what.
+AUDIENCES = {
+    "anyone": OPEN,
+    "every key": ANY,
+    "owners": Rule(role=OWNERS),
+    "admins": Rule(role=ADMINS),
+    "admins, or the key itself": Rule(role=ADMINS, otherwise=404),
+    **{each: Rule(needs=each) for each in ENOUGH},
+}
+# How a route of the API is called, and answers who may, if a bare call does not succeed.
+CALLS: dict[tuple[str, str], Sent] = {
+    ("POST", "/v1/keys"): {"send": NEW_KEY},
+    ("PATCH", "/v1/keys/{key_id}"): {"send": json({"weight": 1})},
+    ("POST", "/v1/datasets"): {"ok": 422, "send": json({})},
+    ("POST", "/v1/datasets/check"): {"ok": 422, "send": json({})},
+    ("POST", "/v1/uploads"): {"send": json({"size": 1})},
+    # Whose an upload is, tests/datasets/test_resumable.py looks at; this one is nobody's.
+    ("GET", "/v1/uploads/{upload_id}"): {"ok": 404},
+    ("PATCH", "/v1/uploads/{upload_id}"): {"ok": 404, "send": lambda *_: {"headers": {"Upload-Offset": "0"}}},
+    ("DELETE", "/v1/uploads/{upload_id}"): {"ok": 404},
+    ("PUT", "/v1/datasets/{dataset_id}/grants/{key_id}"): {"send": json({"access": "view"}), "by_name": False},
+    ("DELETE", "/v1/datasets/{dataset_id}/grants/{key_id}"): {"send": a_fresh_grant, "by_name": False},
+    # No relay runs, so there is no checkpoint.
+    ("GET", "/v1/ledger/checkpoint"): {"ok": 409, "send": of_dataset()},
+    ("GET", "/v1/ledger/proof"): {"ok": 409, "send": of_dataset(entry=1)},
+    ("POST", "/v1/datasets/{dataset_id}/ledger/forecast"): {"send": forecast_of},
+    ("POST", "/v1/datasets/{dataset_id}/ledger/cap"): {"send": as_it_was},
+    ("GET", "/v1/datasets/{dataset_id}/budgets/{budget}"): {"send": a_budget},
+    ("PUT", "/v1/datasets/{dataset_id}/budgets/{budget}"): {"send": a_budget},
+    ("DELETE", "/v1/datasets/{dataset_id}/budgets/{budget}"): {"send": a_budget},
+    ("POST", "/v1/budget-requests"): {"send": a_request},
+    # Whose a request is, tests/budgets looks at; this one is nobody's.
+    ("GET", "/v1/budget-requests/{request_id}"): {"ok": 404},
+    ("POST", "/v1/budget-requests/{request_id}/approve"): {"ok": 404, "send": json({})},
+    ("POST", "/v1/budget-requests/{request_id}/deny"): {"ok": 404, "send": json({})},
+    # A ledger is not joined to itself.
+    ("POST", "/v1/datasets/{dataset_id}/ledger/join"): {"ok": 422, "send": to_itself, "by_name": False},
+    ("POST", "/v1/datasets/{dataset_id}/retire"): {"ok": 409, "send": something_held},
+    # Its units are not known, and it never grew: tests/datasets/test_blocks.py appends and retires.
+    ("POST", "/v1/datasets/{dataset_id}/blocks"): {"ok": 409},
+    ("POST", "/v1/datasets/{dataset_id}/blocks/{label}/retire"): {"ok": 409},
+    ("POST", "/v1/charges"): {"send": claim_of},
+    # Whose a charge is, tests/charges looks at; this one is nobody's.
+    ("GET", "/v1/charges/{charge_id}"): {"ok": 404},
+    ("POST", "/v1/charges/{charge_id}/post"): {"ok": 404},
+    ("POST", "/v1/charges/{charge_id}/void"): {"ok": 404, "send": json({"reason": "a test"})},
+    # Its task has no scale.
+    ("POST", "/v1/datasets/{dataset_id}/declarations"): {"ok": 422, "send": json({"scale": [1, 5]})},
+    ("DELETE", "/v1/datasets/{dataset_id}/content"): {"ok": 409, "send": something_held},
+    ("DELETE", "/v1/jobs/{job_id}/artifacts"): {"ok": 409, "send": an_open_prediction},
+    ("POST", "/v1/quotes"): {"send": spec_of},
+    ("POST", "/v1/quotes/sweep"): {"send": sweep_of},
+    ("POST", "/v1/jobs"): {"send": spec_of},
+    # The job has ended: who may cancel it is told so. It was submitted by the data set's owner.
+    ("PATCH", "/v1/jobs/{job_id}"): {"send": json({"tags": ["kept"]})},
+    ("POST", "/v1/jobs/{job_id}/cancel"): {"ok": 409},
+    ("POST", "/v1/jobs/{job_id}/pause"): {"ok": 409},
+    ("POST", "/v1/jobs/{job_id}/resume"): {"ok": 409},
+    # That is no record of the data set's. Whose a prediction is, tests/predictions looks at; this one is nobody's.
+    ("POST", "/v1/jobs/{job_id}/predict"): {"ok": 422, "send": json({"records": [None]})},
+    ("GET", "/v1/jobs/{job_id}/predictions/{prediction_id}"): {"ok": 404},
+    # Whose a webhook is, tests/webhooks looks at; this one is nobody's.
+    ("POST", "/v1/webhooks"): {"send": json(HOOK)},
+    ("GET", "/v1/webhooks/{webhook_id}"): {"ok": 404},
+    ("PATCH", "/v1/webhooks/{webhook_id}"): {"ok": 404, "send": json({})},
+    ("DELETE", "/v1/webhooks/{webhook_id}"): {"ok": 404},
+    ("POST", "/v1/webhooks/{webhook_id}/rotate-secret"): {"ok": 404},
+    ("POST", "/v1/webhooks/{webhook_id}/test"): {"ok": 404},
+    ("GET", "/v1/webhooks/{webhook_id}/deliveries"): {"ok": 404},
+}
 
-TABLE: dict[tuple[str, str], Rule] = {
-    ("GET", "/healthz"): OPEN,
-    ("GET", "/readyz"): OPEN,
-    ("GET", "/metrics"): ANY,
+
+def declared() -> dict[tuple[str, str], Rule]:
+    """The routes of the API, by their own declarations."""
+    rules = {}
+    for path, methods in DOCUMENT["paths"].items():
+        for method, described in methods.items():
+            route = (method.upper(), path)
+            rule = AUDIENCES[OPERATIONS[described["operationId"]].audience]
+            plain = {"ok": int(min(described["responses"])), "by_name": "{dataset_id}" in path}
+            rules[route] = replace(rule, **plain | CALLS.get(route, {}))
+    return rules
+
+
+# Routes that are no part of the API.
+PAGES: dict[tuple[str, str], Rule] = {
     ("GET", "/openapi.json"): ANY,
     ("GET", "/docs"): ANY,
     ("GET", "/docs/session.json"): ANY,
     ("GET", "/docs/static/{path:path}"): OPEN,
-    ("GET", "/v1/workers"): ANY,
-    ("GET", "/v1/models"): ANY,
-    ("GET", "/v1/extractors"): ANY,
-    ("GET", "/v1/optimizers"): ANY,
-    ("GET", "/v1/hpo-strategies"): ANY,
-    ("GET", "/v1/presets"): ANY,
-    ("POST", "/v1/keys"): Rule(201, role=ADMINS, send=NEW_KEY),
-    ("GET", "/v1/keys"): Rule(role=ADMINS),
-    ("GET", "/v1/keys/self"): ANY,
-    ("POST", "/v1/keys/{key_id}/rotate"): Rule(role=ADMINS, otherwise=404),
-    ("PATCH", "/v1/keys/{key_id}"): Rule(role=ADMINS, send=json({"weight": 1})),
-    ("DELETE", "/v1/keys/{key_id}"): Rule(role=ADMINS),
-    ("POST", "/v1/datasets"): Rule(422, role=OWNERS, send=json({})),
-    ("POST", "/v1/datasets/check"): Rule(422, role=OWNERS, send=json({})),
-    ("POST", "/v1/uploads"): Rule(201, role=OWNERS, send=json({"size": 1})),
-    # Whose an upload is, tests/datasets/test_resumable.py looks at; this one is nobody's.
-    ("GET", "/v1/uploads/{upload_id}"): Rule(404, role=OWNERS),
-    ("PATCH", "/v1/uploads/{upload_id}"): Rule(404, role=OWNERS, send=lambda *_: {"headers": {"Upload-Offset": "0"}}),
-    ("DELETE", "/v1/uploads/{upload_id}"): Rule(404, role=OWNERS),
-    ("GET", "/v1/datasets"): ANY,
-    ("GET", "/v1/datasets/{dataset_id}"): SEEN,
-    ("GET", "/v1/datasets/{dataset_id}/events"): SEEN,
-    ("GET", "/v1/datasets/{dataset_id}/grants"): Rule(needs="own", by_name=True),
-    ("PUT", "/v1/datasets/{dataset_id}/grants/{key_id}"): Rule(needs="own", send=json({"access": "view"})),
-    ("DELETE", "/v1/datasets/{dataset_id}/grants/{key_id}"): Rule(204, needs="own", send=a_fresh_grant),
-    ("GET", "/v1/datasets/{dataset_id}/ledger"): SEEN,
-    ("GET", "/v1/datasets/{dataset_id}/ledger/entries"): SEEN,
-    ("GET", "/v1/datasets/{dataset_id}/ledger/verify"): SEEN,
-    ("POST", "/v1/datasets/{dataset_id}/ledger/verify"): Rule(202, needs="own", by_name=True),
-    # No relay runs, so there is no checkpoint.
-    ("GET", "/v1/ledger/checkpoint"): Rule(409, needs="view", send=of_dataset()),
-    ("GET", "/v1/ledger/proof"): Rule(409, needs="view", send=of_dataset(entry=1)),
-    ("POST", "/v1/datasets/{dataset_id}/ledger/forecast"): Rule(needs="train", send=forecast_of, by_name=True),
-    ("POST", "/v1/datasets/{dataset_id}/ledger/cap"): Rule(needs="own", send=as_it_was, by_name=True),
-    ("GET", "/v1/datasets/{dataset_id}/budgets"): SEEN,
-    ("GET", "/v1/datasets/{dataset_id}/budgets/{budget}"): Rule(needs="own", send=a_budget, by_name=True),
-    ("PUT", "/v1/datasets/{dataset_id}/budgets/{budget}"): Rule(needs="own", send=a_budget, by_name=True),
-    ("DELETE", "/v1/datasets/{dataset_id}/budgets/{budget}"): Rule(204, needs="own", send=a_budget, by_name=True),
-    ("POST", "/v1/budget-requests"): Rule(201, needs="use", send=a_request),
-    ("GET", "/v1/budget-requests"): ANY,
-    # Whose a request is, tests/budgets looks at; this one is nobody's.
-    ("GET", "/v1/budget-requests/{request_id}"): Rule(404),
-    ("POST", "/v1/budget-requests/{request_id}/approve"): Rule(404, send=json({})),
-    ("POST", "/v1/budget-requests/{request_id}/deny"): Rule(404, send=json({})),
-    # A ledger is not joined to itself.
-    ("POST", "/v1/datasets/{dataset_id}/ledger/join"): Rule(422, role=ADMINS, send=to_itself),
-    ("POST", "/v1/datasets/{dataset_id}/retire"): Rule(409, needs="own", send=something_held, by_name=True),
-    ("GET", "/v1/datasets/{dataset_id}/blocks"): SEEN,
-    # Its units are not known, and it never grew: tests/datasets/test_blocks.py appends and retires.
-    ("POST", "/v1/datasets/{dataset_id}/blocks"): Rule(409, needs="own", by_name=True),
-    ("POST", "/v1/datasets/{dataset_id}/blocks/{label}/retire"): Rule(409, needs="own", by_name=True),
-    ("POST", "/v1/charges"): Rule(201, needs="charge", send=claim_of),
-    ("GET", "/v1/charges"): ANY,
-    # Whose a charge is, tests/charges looks at; this one is nobody's.
-    ("GET", "/v1/charges/{charge_id}"): Rule(404),
-    ("POST", "/v1/charges/{charge_id}/post"): Rule(404),
-    ("POST", "/v1/charges/{charge_id}/void"): Rule(404, send=json({"reason": "a test"})),
-    # Its task has no scale.
-    ("POST", "/v1/datasets/{dataset_id}/declarations"): Rule(
-        422, needs="own", send=json({"scale": [1, 5]}), by_name=True
-    ),
-    ("DELETE", "/v1/datasets/{dataset_id}/content"): Rule(409, needs="own", send=something_held, by_name=True),
-    ("DELETE", "/v1/jobs/{job_id}/artifacts"): Rule(409, needs="own", send=an_open_prediction),
-    ("GET", "/v1/signing-keys"): ANY,
-    ("POST", "/v1/quotes"): Rule(needs="train", send=spec_of),
-    ("POST", "/v1/quotes/sweep"): Rule(needs="train", send=sweep_of),
-    ("POST", "/v1/jobs"): Rule(201, needs="train", send=spec_of),
-    ("GET", "/v1/jobs"): ANY,
-    ("GET", "/v1/jobs/{job_id}"): VIEW,
-    # The job has ended: who may cancel it is told so. It was submitted by the data set's owner.
-    ("PATCH", "/v1/jobs/{job_id}"): Rule(needs="own", send=json({"tags": ["kept"]})),
-    ("POST", "/v1/jobs/{job_id}/cancel"): Rule(409, needs="own"),
-    ("POST", "/v1/jobs/{job_id}/pause"): Rule(409, needs="own"),
-    ("POST", "/v1/jobs/{job_id}/resume"): Rule(409, needs="own"),
-    ("GET", "/v1/jobs/{job_id}/events"): VIEW,
-    ("GET", "/v1/jobs/{job_id}/metrics"): VIEW,
-    ("GET", "/v1/jobs/{job_id}/trials"): VIEW,
-    ("GET", "/v1/jobs/{job_id}/certificate"): VIEW,
-    ("GET", "/v1/jobs/{job_id}/artifacts/{name}"): TRAIN,
-    # That is no record of the data set's. Whose a prediction is, tests/predictions looks at; this one is nobody's.
-    ("POST", "/v1/jobs/{job_id}/predict"): Rule(422, needs="train", send=json({"records": [None]})),
-    ("GET", "/v1/jobs/{job_id}/predictions/{prediction_id}"): Rule(404),
-    ("GET", "/v1/audit"): Rule(role=ADMINS),
-    ("GET", "/v1/audit/verify"): Rule(role=ADMINS),
-    # Whose a webhook is, tests/webhooks looks at; this one is nobody's.
-    ("POST", "/v1/webhooks"): Rule(201, send=json(HOOK)),
-    ("GET", "/v1/webhooks"): ANY,
-    ("GET", "/v1/webhooks/{webhook_id}"): Rule(404),
-    ("PATCH", "/v1/webhooks/{webhook_id}"): Rule(404, send=json({})),
-    ("DELETE", "/v1/webhooks/{webhook_id}"): Rule(404),
-    ("POST", "/v1/webhooks/{webhook_id}/rotate-secret"): Rule(404),
-    ("POST", "/v1/webhooks/{webhook_id}/test"): Rule(404),
-    ("GET", "/v1/webhooks/{webhook_id}/deliveries"): Rule(404),
     ("GET", "/dashboard/workers"): ANY,
     ("GET", "/dashboard/workers/live"): ANY,
     ("GET", "/dashboard/webhooks"): ANY,
@@ -283,6 +274,7 @@ TABLE: dict[tuple[str, str], Rule] = {
     ("GET", "/dashboard/live/readings/{dataset_id}"): VIEW,
     ("GET", "/dashboard/{path:path}"): Rule(404),
 }
+TABLE = declared() | PAGES
 
 
 DOOMED = ("/v1/keys/{key_id}", "/dashboard/keys/{key_id}/revoke")

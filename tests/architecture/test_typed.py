@@ -70,7 +70,7 @@ EDGES = {
     "app/web/examples.py": (17, "examples of the OpenAPI document"),
     "app/web/limits.py": (1, "a message of ASGI"),
     "app/web/openapi.py": (14, "the OpenAPI document"),
-    "app/web/operations.py": (8, "the OpenAPI document"),
+    "app/web/operations.py": (4, "the OpenAPI document"),
     "app/web/problems.py": (3, "problem documents, and the bodies that they are about"),
     "app/web/ratelimit.py": (1, "options of the limiter"),
     "app/web/strict_json.py": (1, "a request's body"),

@@ -36,7 +36,7 @@ SPECS: dict[str, dict[str, Any]] = {
     "clipped": {"clipping": {"kind": "adaptive", "adaptive": {"target_quantile": 0.4}}},
     "groups": {"evaluation": {"on": "train", "groups": {"rare": [0, 1]}, "metrics": ["accuracy", "loss"]}},
     "sampled": {"sampling": {"kind": "poisson", "expected_batch_size": 64}, "length": {"epochs": 2.5}},
-    "study": {"hpo": {"strategy": "random_k", "space": {"learning_rate": [0.1, 10.0]}, "score": {"kind": "public"}}},
+    "study": {"hpo": {"strategy": "linear_scaling", "space": {"learning_rate": [0.1, 10.0]}}},
     "public": {"privacy": None, "evaluation": None, "seed": 7, "runtime": {"dtype": "float64"}},
     "many digits": {
         "optimizer": {"kind": "dp_sgd", "learning_rate": 0.12345678901234567, "momentum": 0.1 + 0.2},

@@ -46,7 +46,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"levels": [0.1, 0.1005]}, {}, "/hpo/levels"),
     ({"runs_per_level": 0}, {}, "/hpo/runs_per_level"),
     ({"strategy": "magic"}, {}, "/hpo"),
-    ({"strategy": "random_k", "runs_per_level": 3}, {}, "/hpo/runs_per_level"),
+    ({"strategy": "random", "runs_per_level": 3}, {}, "/hpo/runs_per_level"),
     ({"space": {"learning_rate": [10.0, 0.1]}}, {}, "/hpo/space"),
     ({"levels": [0.4, 0.8]}, {}, "/privacy/target_epsilon"),
     ({}, {"privacy": {"noise_multiplier": 10.0}}, "/privacy/noise_multiplier"),
@@ -57,7 +57,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"score": {"kind": "private_ranking"}}, {}, "/hpo/score/kind"),
     ({"score": {"kind": "public"}}, {}, "/hpo/score/kind"),
     ({"score": {"kind": "private_count", "noise_mu": 0}}, {}, "/hpo/score/noise_mu"),
-    ({"strategy": "random_k"}, {"evaluation": {"on": "holdout"}}, "/evaluation"),
+    ({"strategy": "random_k"}, {}, "/hpo/strategy"),
     ({"space": {"learning_rate": [0.1, 10.0], "steps": [5, 10_000_000]}, "levels": [1e-3, 2e-3]}, {}, "/hpo/levels/0"),
     ({}, {"evaluation": {"on": "holdout", "points": 8}}, "/evaluation/points"),  # T may be 5
     ({}, {"optimizer": {"kind": "dp_sgd", "learning_rate": 1.0, "weight_decay": 0.5}}, "/hpo/space"),
@@ -249,7 +249,7 @@ def test_a_mean_where_there_is_none_is_refused(
 
 def test_the_catalogue_of_strategies(api: Api) -> None:
     items = api.client.get("/v1/hpo-strategies", headers=api.headers("analyst")).json()["items"]
-    assert [each["strategy"] for each in items] == ["auto", "linear_scaling", "random", "random_k", "grid_oracle"]
+    assert [each["strategy"] for each in items] == ["auto", "linear_scaling", "random"]
     assert all(each["schema"]["properties"]["strategy"]["const"] == each["strategy"] for each in items)
 
 

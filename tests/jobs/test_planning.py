@@ -151,7 +151,6 @@ UNFIT: list[tuple[dict[str, Any], dict[str, Any], int, str]] = [
     ({"model": CNN}, TENSOR, 785, "/model/preset"),
     ({"model": CNN | {"preset": "conv5"}}, TENSOR, 784, "/model/preset"),
     ({"model": MLP | {"hidden": [10_000, 10_000]}}, TENSOR, 784, "/model"),
-    ({"clipping": {"engine": "opacus"}}, TEXT, 32768, "/clipping/engine"),
 ]
 
 
@@ -163,7 +162,7 @@ def test_a_model_that_does_not_fit_the_data_is_refused(
         check(spec_of(**asked), facts(width=features, **data))
     assert refused.value.members["errors"][0]["pointer"] == pointer
     check(spec_of(model=CNN), facts(width=784, **TENSOR))
-    check(spec_of(model=MLP, clipping={"kind": "per_layer", "engine": "opacus"}), facts())
+    check(spec_of(model=MLP, clipping={"kind": "per_layer"}), facts())
 
 
 def test_an_adaptive_norm_is_priced_with_its_count() -> None:

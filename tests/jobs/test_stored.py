@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from pydantic import ValidationError
 
+from app.admission.checks import offered
 from app.admission.facts import DatasetFacts
 from app.admission.hold import new_job
 from app.admission.price import price_one
@@ -20,10 +22,12 @@ from app.admission.request import Limits, Request
 from app.catalogue.models import resolved
 from app.contracts.dataset_spec import DatasetSpec
 from app.contracts.job_spec import JobSpec
+from app.errors import InvalidRequest
 from app.hpo.stored import StoredStudy
 from app.keys.service import Caller
 from app.pricing.service import PricingService
 from app.privacy.numerics import PLACES, Numerics
+from scrimp import JobSpec as ClientSpec
 from tests.factories import dataset_spec, slots_for
 from tests.hpo.conftest import PlainPricing
 from tests.jobs.stored_cases import CASES, job_of
@@ -108,6 +112,39 @@ def test_stored_documents_are_those_of_version_1(name: str) -> None:
         assert CALIBRATED.sub("#", now[column]) == CALIBRATED.sub("#", then[column]), column
         numbers, known = ([float(each) for each in CALIBRATED.findall(text[column])] for text in (now, then))
         assert numbers == pytest.approx(known, rel=1e-9, abs=0.0), column
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_stored_specification_is_read_for_ever(name: str) -> None:
+    """Its strategy or its engine may be one that no request may name any more."""
+    then = json.loads(stored_then(name)["spec"])
+    for engine in {"bookkeeping", "opacus"} if then["clipping"] is not None else set():
+        then["clipping"]["engine"] = engine
+        assert JobSpec.model_validate(then).model_dump(mode="json")["clipping"] == then["clipping"]
+    read = JobSpec.model_validate(then).model_dump(mode="json")
+    assert {name: read[name] for name in then if name in ("dataset", "hpo", "privacy", "length", "evaluation")} == {
+        name: then[name] for name in ("dataset", "hpo", "privacy", "length", "evaluation")
+    }
+
+
+RETIRED = ("random_k", "grid_oracle")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_request_may_name_what_is_offered_alone(name: str) -> None:
+    then = json.loads(stored_then(name)["spec"])
+    spec = JobSpec.model_validate(then)
+    if spec.hpo is not None and spec.hpo.strategy in RETIRED:
+        with pytest.raises(InvalidRequest, match="offered no more"):
+            offered(spec)
+    else:  # the client types and submits it again
+        assert offered(spec) is spec and ClientSpec.model_validate(then).dataset == then["dataset"]
+    if then["clipping"] is not None:
+        then["clipping"]["engine"] = "opacus"
+        with pytest.raises(InvalidRequest, match="engine"):
+            offered(JobSpec.model_validate(then))
+        with pytest.raises(ValidationError, match="engine"):
+            ClientSpec.model_validate(then)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -17,6 +17,7 @@ from app.ledger import repository
 from app.ledger.schemas import CheckpointView, ProofView
 from app.ledger.transparency import checkpoints, notes
 from app.web.deps import Db
+from app.web.operations import Operation
 
 router = APIRouter(prefix="/v1/ledger", tags=["ledger"])
 Dataset = Annotated[str, Query(min_length=1, max_length=100, description="The data set's id or name.")]
@@ -26,6 +27,12 @@ Since = Annotated[int | None, Query(ge=1, description="Prove that the tree begin
 
 
 @router.get("/checkpoint")
+@Operation(
+    "The newest signed checkpoint.",
+    audience="view",
+    command="ledger checkpoint",
+    problems=("head-pending", "not-found", "not-ready"),
+)
 def show_checkpoint(dataset: Dataset, db: Db, caller: CurrentKey) -> CheckpointView:
     """Shows a ledger's newest signed checkpoint, some seconds after its entry. Keep it where nobody else writes."""
     with db.read() as session:
@@ -37,6 +44,12 @@ def show_checkpoint(dataset: Dataset, db: Db, caller: CurrentKey) -> CheckpointV
 
 
 @router.get("/proof")
+@Operation(
+    "The proof.",
+    audience="view",
+    command="ledger proof",
+    problems=("head-pending", "not-found", "not-ready"),
+)
 def show_proof(
     dataset: Dataset, db: Db, caller: CurrentKey, entry: Entry = None, since: Since = None, size: Size = None
 ) -> ProofView:
