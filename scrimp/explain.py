@@ -1,7 +1,6 @@
 """A certificate in plain words, in the order of NIST SP 800-226, from the certificate alone.
 
-Nothing is asked of the service. What an attacker can find is computed from the printed events, by the extension
-`profile` (app.privacy.profile).
+Nothing is asked of the service. What an attacker can find is computed from the printed events (scrimp.privacy_loss).
 """
 
 from __future__ import annotations
@@ -10,12 +9,14 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from scrimp.extensions import SERVER, extension
+from scrimp import privacy_loss
 
 Json = Mapping[str, Any]
 Section = tuple[str, list[str]]
 
 RELATIONS = {"add_or_remove_one": "adding or removing one"}
+FALSE_POSITIVES = (0.001, 0.01, 0.1)
+DELTAS = (1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-10)
 FILTERS = {"rdp": "a Rényi filter", "gdp": "a Gaussian-DP filter"}
 
 
@@ -38,17 +39,18 @@ def explained(body: Json) -> list[Section]:
         ("Numbers and randomness", _numerics(body)),
         ("How to read it", _reading(body)),
         *([("What its audit found", _audit(body["audit"]))] if body.get("audit") else []),
-        ("Not covered", _not_covered(body)),
+        ("Not covered", not_covered(body)),
     ]
 
 
-def _thing(body: Json) -> str:
+def thing_of(body: Json) -> str:
+    """What is protected: a record, or a user."""
     return "record" if body["unit"] == "example" else str(body["unit"])
 
 
 def _unit(body: Json) -> list[str]:
     lines = [
-        f"one {_thing(body)}: neighbouring data sets differ by {RELATIONS.get(body['relation'], body['relation'])}"
+        f"one {thing_of(body)}: neighbouring data sets differ by {RELATIONS.get(body['relation'], body['relation'])}"
     ]
     if body["unit"] == "user":
         lines.append(f"a user has at most {body['records_per_unit']} records, which are bounded together")
@@ -58,7 +60,9 @@ def _unit(body: Json) -> list[str]:
 def _parameters(body: Json) -> list[str]:
     said, accountant = body["epsilon"], body["accountant"]
     how = "exact" if accountant["grid"] is None else f"a privacy loss distribution on a grid of {accountant['grid']:g}"
-    lines = [f"ε = {_up(said['value'])} at δ = {said['delta']:g}, of the whole plan ({accountant['name']}: {how})"]
+    lines = [
+        f"ε = {rounded_up(said['value'])} at δ = {said['delta']:g}, of the whole plan ({accountant['name']}: {how})"
+    ]
     steps = body["steps"]
     if steps["started"] < steps["planned"]:
         lines.append(
@@ -72,9 +76,9 @@ def _mechanism(body: Json) -> list[str]:
     if study is not None:
         lines = [f"a private study: {len(study['runs'])} trials, each with its own mechanism, together within ε"]
         final = study["final_run_epsilon"]
-        return lines + ([f"its final trial alone has ε = {_up(final['value'])}"] if final is not None else [])
+        return lines + ([f"its final trial alone has ε = {rounded_up(final['value'])}"] if final is not None else [])
     sampling, mechanism = body["sampling"], body["mechanism"]
-    training, thing = mechanism["training"], _thing(body)
+    training, thing = mechanism["training"], thing_of(body)
     batches = {
         "full_batch": "every step takes all records",
         "poisson": f"a step takes each {thing} with probability {sampling['sample_rate']:.4g}",
@@ -187,22 +191,33 @@ def _numerics(body: Json) -> list[str]:
 
 def _reading(body: Json) -> list[str]:
     """For the account with the larger loss: training part and hold-out are disjoint."""
-    profile = extension("profile")
-    if profile is None:
-        return [f"for what an attacker can find, install the service's package too: {SERVER}"]
-    profiles = [profile(tree) for tree in body["events"].values() if tree is not None and tree["events"]]
-    if not profiles:
-        return []
-    rates = profiles[0].true_positives
-    worst = {alpha: max(each.true_positives[alpha] for each in profiles) for alpha in rates}
+    try:
+        found = attack_rates(body)
+        epsilons = {delta: max(privacy_loss.epsilon(tree, delta) for tree in trees(body)) for delta in DELTAS if found}
+    except ModuleNotFoundError:
+        return ["for what an attacker can find where batches are sampled: pip install 'scrimp-client[audit]'"]
     lines = [
-        f"an attacker who knows all but one {_thing(body)}, and accuses {100 * alpha:g} % of the absent ones wrongly, "
-        f"finds at most {_percent(found)} of those who took part"
-        for alpha, found in worst.items()
+        f"an attacker who knows all but one {thing_of(body)}, and accuses {100 * alpha:g} % of the absent ones "
+        f"wrongly, finds at most {percent(rate)} of those who took part"
+        for alpha, rate in found.items()
     ]
-    epsilons = {delta: max(each.epsilons[delta] for each in profiles) for delta in profiles[0].epsilons}
-    lines.append("ε at other δ: " + ", ".join(f"{_up(value)} at {delta:g}" for delta, value in epsilons.items()))
-    return lines
+    others = ", ".join(f"{rounded_up(value)} at {delta:g}" for delta, value in epsilons.items())
+    return [*lines, f"ε at other δ: {others}"] if found else []
+
+
+def trees(body: Json) -> list[Json]:
+    """The events of each account that has some."""
+    return [tree for tree in body["events"].values() if tree is not None and tree["events"]]
+
+
+def attack_rates(body: Json) -> dict[float, float]:
+    """False accusations α → the share of those who took part that an attacker finds at most; empty without events.
+
+    Raises:
+        ModuleNotFoundError: batches are sampled, and numpy is not installed.
+    """
+    curves = [privacy_loss.attack(tree, FALSE_POSITIVES) for tree in trees(body)]
+    return {alpha: max(each[alpha] for each in curves) for alpha in FALSE_POSITIVES} if curves else {}
 
 
 def _audit(audit: Json) -> list[str]:
@@ -220,7 +235,8 @@ def _audit(audit: Json) -> list[str]:
     return lines
 
 
-def _not_covered(body: Json) -> list[str]:
+def not_covered(body: Json) -> list[str]:
+    """What the guarantee is not about."""
     lines = [
         "how long the job ran: its duration depends on the true number of records",
         "what was declared public: counts, classes, column names, public hold-outs, pretrained parts",
@@ -231,12 +247,13 @@ def _not_covered(body: Json) -> list[str]:
     return lines
 
 
-def _up(value: float) -> str:
+def rounded_up(value: float) -> str:
     """To three places, never shown smaller."""
     if not math.isfinite(value):
         return "unknown"
     return f"{math.ceil(value * 1e3 - 1e-9) / 1e3:g}"
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
+    """A share in percent, never shown smaller."""
     return f"{math.ceil(share * 1e4) / 1e2:g} %"

@@ -5,7 +5,6 @@ parts as entry points of the group `scrimp.extensions`:
 
     commands     register(app): the commands that run the service
     load_model   load(folder, models_root): models that need more than numpy
-    profile      of_tree(events): what an attacker can find, for `scrimp certificates explain`
 """
 
 from __future__ import annotations

@@ -167,7 +167,7 @@ def _text(record: Any, at: int) -> str:
 
 def _hashed(text: str, words: Mapping[str, Any]) -> Iterator[tuple[int, float]]:
     """The buckets of a text's n-grams with their values, normalized."""
-    counts = Counter(_bucket(gram, words["buckets"]) for gram in _grams(WORD.findall(text.lower()), words["ngrams"]))
+    counts = Counter(bucket(gram, words["buckets"]) for gram in _grams(WORD.findall(text.lower()), words["ngrams"]))
     values = {bucket: 1.0 if words["binary"] else float(count) for bucket, count in counts.items()}
     norm = math.sqrt(math.fsum(value * value for value in values.values()))
     for bucket, value in values.items():
@@ -181,7 +181,8 @@ def _grams(words: list[str], between: list[int]) -> Iterator[str]:
             yield " ".join(words[start : start + length])
 
 
-def _bucket(gram: str, buckets: int) -> int:
+def bucket(gram: str, buckets: int) -> int:
+    """The feature of a hashed word: signed MurmurHash3, without its sign, modulo `buckets`."""
     signed = murmur3(gram.encode())
     signed -= (signed >> 31) << 32
     # |−2³¹| is no 32-bit integer: scikit-learn takes another remainder for it.

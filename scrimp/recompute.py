@@ -3,16 +3,18 @@
     scrimp certificates recompute certificate.json [--public-key KEY]
     python recompute.py certificate.json [--public-key KEY]           this file alone, copied anywhere
 
-It imports nothing of the service that issued the certificate: only the standard library, dp_accounting, and
-`cryptography` if `--public-key` is given. The key (base64 of the raw Ed25519 key, or a file with it) must come from the
-owner, not from the certificate. The file is a certificate, or its in-toto statement in a DSSE envelope. It checks:
+It imports nothing of the service that issued the certificate: only the standard library, and `cryptography` if
+`--public-key` is given. ε is recomputed by the client's own accountant (scrimp/privacy_loss.py, which needs numpy where
+batches are sampled), and of this file alone by dp_accounting, the library that the service prices with. The key (base64
+of the raw Ed25519 key, or a file with it) must come from the owner, not from the certificate. The file is a
+certificate, or its in-toto statement in a DSSE envelope. It checks:
 
 1. with --public-key, that this key signed the canonical JSON of the certificate, or the envelope's bytes;
 2. that the printed event tree matches the printed mechanism, and so do σ, q, T, C and δ;
 3. that the printed ε is not below the mechanism's ε.
 
 Exit status: 0 if all hold, 1 if one does not, 2 if the file cannot be read, or if no key was given. A holder of the
-file needs nothing else. They trust dp_accounting's mathematics and, through the signature, that the printed mechanism
+file needs nothing else. They trust the accountant's mathematics and, through the signature, that the printed mechanism
 was run.
 """
 
@@ -24,6 +26,7 @@ import binascii
 import json
 import math
 import sys
+from contextlib import suppress
 from fractions import Fraction
 from functools import reduce
 from pathlib import Path
@@ -41,7 +44,7 @@ TYPES = (
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Recompute the ε of a certificate with dp_accounting alone.")
+    parser = argparse.ArgumentParser(description="Recompute the ε of a certificate from the certificate alone.")
     parser.add_argument("file", type=Path, help="the certificate, as the service returned it")
     parser.add_argument("--public-key", help="Ed25519 key to check the signature with: base64, or a file with it")
     options = parser.parse_args(arguments)
@@ -327,7 +330,12 @@ def expected_tree(mechanism: Json, account: str) -> Json:
 
 
 def epsilon_of(tree: Json, delta: float, grid: float) -> float:
-    """Exact if every event is a plain Gaussian, otherwise by a pessimistic privacy loss distribution."""
+    """Exact if every event is a plain Gaussian, otherwise by a pessimistic privacy loss distribution: that of the
+    client, which needs numpy, or where this file was copied alone that of dp_accounting."""
+    with suppress(ImportError):
+        from scrimp import privacy_loss
+
+        return privacy_loss.epsilon(tree, delta, grid)
     import dp_accounting
 
     sigma = gaussian_sigma(tree)

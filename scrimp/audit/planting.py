@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from scrimp.audit.kinds import USER_RECORDS, Kind
+from scrimp.linear import bucket
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -168,12 +169,10 @@ def _written(path: Path, header: str, rows: list[str]) -> Path:
 
 def distinct_words(buckets: int) -> Iterator[tuple[str, int]]:
     """Words and their hashed features, without collisions: signed MurmurHash3, without its sign, modulo."""
-    from sklearn.utils import murmurhash3_32
-
     taken: set[int] = set()
     for number in count():
         word = f"canary{number}"
-        place = abs(int(murmurhash3_32(word, seed=0))) % buckets
+        place = bucket(word, buckets)
         if place not in taken:
             taken.add(place)
             yield word, place

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scrimp.audit.claims import precision
 from scrimp.audit.kinds import USER_RECORDS, Kind
 from scrimp.audit.planting import FILLERS
 from scrimp.models import OF_AUC, MetricPoint
+from scrimp.privacy_loss import precision_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -82,7 +82,7 @@ def charged_scores_mu(kind: Kind, certificate: Certificate, metrics: Iterable[Me
 
     A score without a charge leaves the others a smaller share, for which their noise is too small.
     """
-    charged = precision(certificate["events"][kind.on] or {"kind": "composed", "events": []}) or 0.0
+    charged = precision_of(certificate["events"][kind.on] or {"kind": "composed", "events": []}) or 0.0
     released = sum(point.released_by in RELEASED_BY and point.on == kind.on for point in metrics)
     return math.sqrt(charged / max(1, released))
 
@@ -129,7 +129,7 @@ def _undercharged(certificate: Certificate, releases: list[dict[str, Any]], post
     found = []
     for account in ("train", "holdout"):
         tree = certificate["events"][account]
-        held = precision(tree) if tree is not None else 0.0
+        held = precision_of(tree) if tree is not None else 0.0
         if held is None:  # sampled: its scores cannot be told apart in the tree
             continue
         scores = math.fsum(each["times"] * each["noise_mu"] ** 2 for each in releases if each["account"] == account)

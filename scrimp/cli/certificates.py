@@ -140,7 +140,7 @@ def recompute_(
 ) -> None:
     """Recompute a certificate's ε here, from the certificate alone. Exit code 1 if it does not hold.
 
-    Exit code 2 without --public-key: the numbers hold, but anybody can sign such a document. It uses dp_accounting and
+    Exit code 2 without --public-key: the numbers hold, but anybody can sign such a document. It uses
     nothing of the service. The file scrimp/recompute.py does the same by itself.
     """
     from scrimp.recompute import recompute

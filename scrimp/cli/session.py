@@ -39,7 +39,7 @@ FILES = {
     b"\x1f\x8b": "a gzip file",
 }
 # What only some commands need, and the extra that has it.
-EXTRAS = {"cryptography": "verify"} | dict.fromkeys(("dp_accounting", "numpy", "scipy", "sklearn"), "audit")
+EXTRAS = {"cryptography": "verify", "numpy": "audit", "scipy": "attack"}
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 Url = Annotated[str | None, typer.Option("--url", envvar="SCRIMP_URL", help="Where the service listens.")]

@@ -56,6 +56,7 @@ from scrimp.specs.jobs import (
 from scrimp.specs.models import (
     CnnModel,
     ExtractorRef,
+    GamModel,
     GruRecModel,
     HfModel,
     ImageInput,
@@ -136,6 +137,7 @@ __all__ = [
     "ExtractorRef",
     "Flip",
     "FullBatch",
+    "GamModel",
     "GridPoints",
     "GruRecModel",
     "HashedIds",

@@ -187,4 +187,4 @@ def test_both_distributions_have_one_version() -> None:
         tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"] for folder in ("client", ".")
     )
     assert client["version"] == service["version"]
-    assert f"scrimp-client[audit]=={client['version']}" in service["dependencies"]
+    assert f"scrimp-client[attack]=={client['version']}" in service["dependencies"]
