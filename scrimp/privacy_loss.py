@@ -93,7 +93,7 @@ class Losses:
             exponents = rate * self.grid * numbers + logs
             largest = exponents.max()
             log_mean = largest + math.log(np.exp(exponents - largest).sum())
-            ends.append((count * log_mean - math.log(TAIL)) / rate)
+            ends.append(float((count * log_mean - math.log(TAIL)) / rate))
         return math.ceil(min(ends) / self.grid)
 
     def delta(self, epsilon: float) -> float:

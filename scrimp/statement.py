@@ -90,8 +90,8 @@ class Stated:
 
 @dataclass(frozen=True)
 class Statement:
-    """What all ledgers of a data set say. A unit is in one block, so that the worst ledger is the data set's: their
-    figures do not add up."""
+    """What all ledgers of a data set say. A unit is in one block, or has a share in each, so that the worst ledger is
+    the data set's: their figures do not add up."""
 
     dataset: str
     name: str

@@ -18,7 +18,7 @@ def told(found: Statement) -> list[Section]:
     first, last = min(each.first for each in found.ledgers), max(each.last for each in found.ledgers)
     unit = [f"one {thing}: neighbouring data sets differ by adding or removing one"]
     if _grown(found):
-        unit.append(f"each {thing} is in one block: the service refuses a block that shares one with another")
+        unit.append(_in_blocks(found))
     return [
         ("Data set", [f"{found.name} ({found.dataset}); {found.entries} entries, {first} to {last}"]),
         *([("Blocks", [_block(each) for each in found.ledgers])] if _grown(found) else []),
@@ -29,6 +29,16 @@ def told(found: Statement) -> list[Section]:
         ("How to read it", _reading(found.worst)),
         ("Not covered", _not_covered(found)),
     ]
+
+
+def _in_blocks(found: Statement) -> str:
+    """Why what the block that spent most paid bounds everybody."""
+    if found.unit == "example":
+        return "each record is in one block: the service refuses a block that shares one with another"
+    return (
+        "the declared bound on a user's records is for all blocks together: a user in several has a share in each, and "
+        "loses no more than what the block that spent most paid"
+    )
 
 
 def _grown(found: Statement) -> bool:
@@ -55,7 +65,7 @@ def _spending(found: Statement) -> list[str]:
         f"with what {running} unfinished ones may spend: ε = {_up(taken)}",
     ]
     if _grown(found):
-        return [*lines, "the blocks' ε's do not add up: what is known of a unit was spent on its own block"]
+        return [*lines, "the blocks' ε's do not add up: no unit loses more than one of them"]
     return [*lines, f"training part {_part(worst, 'train')}; hold-out {_part(worst, 'holdout')}"]
 
 
@@ -99,7 +109,8 @@ def _not_covered(found: Statement) -> list[str]:
         "the same people in other data sets; side channels such as durations; a malicious operator",
     ]
     if _grown(found):
-        lines.insert(1, "blocks that the service did not name here: their units are in none of those above")
+        units = "their records are in none of those above" if found.unit == "example" else "users above may be in them"
+        lines.insert(1, f"blocks that the service did not name here: {units}")
     return lines
 
 

@@ -354,7 +354,7 @@ def _warnings(spec: DatasetSpec, data: Parsed, extra: Parsed | None, counted: di
         where = " in all blocks together" if data.parts.returning else ""
         warnings.append(f"{over} records of users with more than {most}{where} are left out")
     if data.parts.returning:
-        warnings.append(f"{data.parts.returning} users are in earlier blocks too. Nobody but you is told")
+        warnings.append(f"{data.parts.returning} users are in earlier blocks too: tell nobody else")
     warnings += [f"the {name} part holds no record" for name, count in counted.items() if not count]
     if extra is not None:
         common = digests.common(extra.content, data.content)

@@ -97,8 +97,8 @@ class DatasetPrivacy(Spec):
     """What is protected, and how much privacy may be spent.
 
     `unit` "example" protects one record; "user" protects all records with the same value of `user_column`. At most
-    `max_records_per_user` records of a user are kept; the choice depends on that user alone. `records` counts units.
-    Where a record is a user (task 'next_item'), unit "user" needs neither.
+    `max_records_per_user` records of a user are kept, in all blocks together; the choice depends on that user alone.
+    `records` counts units. Where a record is a user (task 'next_item'), unit "user" needs neither.
 
     `filter` decides for ever which jobs the ledger admits: `gdp` full-batch jobs only, and its ε is exact; `rdp` also
     Poisson-sampled jobs (mini-batches), and its ε is an upper bound. Choose `gdp` for linear models, ratings and

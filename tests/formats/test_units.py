@@ -53,6 +53,52 @@ def test_memory_does_not_grow_with_the_units(tmp_path: Path, monkeypatch: pytest
     assert peaks[1] < 1.2 * peaks[0]
 
 
+def people(folder: Path, name: str, words: NDArray[np.uint64], numbers: list[int], kept: list[int]) -> Saved:
+    path = folder / name
+    return Saved(path, units.save_people(path, words, np.array(numbers, dtype=int), np.array(kept, dtype=int)))
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3, 7, 2**16])
+def test_people_are_looked_up_in_all_earlier_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    """The number that the first file gave, and the sum of what all keep; also where digests end in zeros."""
+    monkeypatch.setattr(units, "AT_ONCE", at_once)
+    draw = np.random.default_rng(at_once)
+    world = np.unique(np.concatenate([drawn(30, at_once), draw.choice(VALUES, size=(20, 2))]), axis=0)
+    for trial in range(6):
+        files, numbers, kept = list[Saved](), np.full(len(world), -1), np.zeros(len(world), dtype=int)
+        for place in range(3):
+            some = draw.permutation(len(world))[: draw.integers(0, len(world))]
+            numbers[some] = np.where(numbers[some] < 0, place * 1000 + np.arange(len(some)), numbers[some])
+            counts = draw.integers(0, 4, len(some))
+            kept[some] += counts
+            name = f"{trial}-{place}"
+            files.append(people(tmp_path, name, world[some], numbers[some].tolist(), counts.tolist()))
+        asked = draw.permutation(len(world))[: draw.integers(1, len(world))]
+        found = units.known(world[asked], files)
+        assert (found.numbers.tolist(), found.kept.tolist()) == (numbers[asked].tolist(), kept[asked].tolist())
+        plain = saved(tmp_path, f"{trial}-plain", world[asked])
+        assert units.shared(plain, files[0]) == units.shared(files[0], plain), "a file of people beside one of units"
+
+
+def test_people_are_never_taken_from_another_file(tmp_path: Path) -> None:
+    words = drawn(50, 0)
+    good = people(tmp_path, "people", words, list(range(50)), [1] * 50)
+    content = (tmp_path / "people").read_bytes()
+    flipped = bytearray(content)
+    flipped[-1] ^= 1
+    for damaged in (content[:-32], content[:-5], bytes(flipped), b"", content[16:], content + content[-32:]):
+        (tmp_path / "people").write_bytes(damaged)
+        with pytest.raises(DataDamagedError):
+            units.known(words[:3], [good])
+    with pytest.raises(DataDamagedError, match="differ"):
+        units.known(words[:3], [saved(tmp_path, "plain", words)])
+    (tmp_path / "people").unlink()
+    with pytest.raises(DataDamagedError, match="cannot be read"):
+        units.known(words[:3], [good])
+
+
 @pytest.mark.parametrize("which", ["some", "others"])
 def test_a_changed_file_is_found_wherever_the_merge_ends(tmp_path: Path, which: str) -> None:
     """One file ends before the other is read: its rest counts too."""

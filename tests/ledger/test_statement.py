@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,9 @@ def test_all_blocks_are_stated_and_their_figures_do_not_add_up(db: Database, tmp
     assert "2 jobs" in words["What was spent"] and "two" in words["What was spent"]
     assert f"first ({first}), closed" in words["Blocks"] and f"two ({two}), open" in words["Blocks"]
     assert "closed" not in words["Guarantee"] and "each record is in one block" in words["Unit of privacy"]
+    users = {title: " ".join(lines) for title, lines in told(replace(found, unit="user"))}
+    assert "a user in several has a share in each" in users["Unit of privacy"]
+    assert "users above may be in them" in users["Not covered"] and users["Guarantee"] == words["Guarantee"]
 
 
 def test_ledgers_of_different_terms_are_no_data_set(db: Database, tmp_path: Path) -> None:
