@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,7 +23,7 @@ from app.keys.service import Caller
 from app.settings import Settings
 from app.storage.seals import Seals
 from app.web import strict_json
-from app.web.limits import LARGE_NODES, chunks_of
+from app.web.limits import LARGE_NODES, chunks_of, read_document
 from app.web.problems import errors_of, validation_errors
 
 ReadSpec = Callable[[bytes], DatasetSpec]
@@ -72,7 +73,9 @@ async def _uploaded(request: Request, folder: Path, settings: Settings, read: Re
             await run_in_threadpool(upload.feed, chunk)  # this writes to disk
     finally:
         upload.close()
-    spec = await run_in_threadpool(read, upload.check())
+    content = upload.check()
+    await read_document(partial(strict_json.check, content, LARGE_NODES), len(content))
+    spec = await read_document(partial(read, content), len(content))
     for name in ("path", "holdout_path", "upload", "holdout_upload"):
         if getattr(spec, name) is not None:
             raise InvalidRequest.at(f"/{name}", f"give `{name}` or send a file, not both")
@@ -86,7 +89,7 @@ async def _by_reference(request: Request, folder: Path, settings: Settings, call
         body += chunk
         if len(body) > settings.max_body_bytes:
             raise TooLarge(f"a spec may have at most {settings.max_body_bytes} bytes")
-    spec = await run_in_threadpool(read, bytes(body))
+    spec = await read_document(partial(read, bytes(body)), len(body))
     if spec.path is None and spec.upload is None:
         detail = "name a file under the data root in `path`, an upload in `upload`, or send one as multipart/form-data"
         raise InvalidRequest.at("/path", detail)
@@ -94,12 +97,11 @@ async def _by_reference(request: Request, folder: Path, settings: Settings, call
 
 
 def document_of(content: bytes, model: type[D]) -> D:
-    """A document from its JSON.
+    """A document from its JSON, which was found strict as it arrived.
 
     Raises:
         InvalidRequest: it is not valid; with the pointers of its faults.
     """
-    strict_json.check(content, LARGE_NODES)
     try:
         return model.model_validate_json(content)
     except ValidationError as error:

@@ -14,7 +14,7 @@ import json
 from types import SimpleNamespace
 from typing import Any, Literal, Required, TypedDict, Unpack
 
-from sqlalchemy import bindparam, update
+from sqlalchemy import BindParameter, bindparam, update
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import set_committed_value
 
@@ -50,9 +50,9 @@ AccountLike = Account | SimpleNamespace  # the ORM's row, or one of a trip
 
 def _writing(*caps: str) -> Together:
     """Writes an entry and moves the chain's head to it, with these columns of the cap."""
-    moved: dict[str, Any] = {"head": bindparam("to"), **{name: bindparam(f"new_{name}") for name in caps}}
-    where = ACCOUNTS.c.dataset_id == bindparam("of")
-    last = update(ACCOUNTS).where(where).values(moved).returning(ACCOUNTS.c.dataset_id)
+    moved: dict[str, BindParameter[object]] = {name: bindparam(f"new_{name}") for name in caps}
+    of = update(ACCOUNTS).where(ACCOUNTS.c.dataset_id == bindparam("of"))
+    last = of.values(head=bindparam("to"), **moved).returning(ACCOUNTS.c.dataset_id)
     return Together(last, row_of(ENTRIES, *COLUMNS, "hash"))
 
 

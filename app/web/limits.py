@@ -6,9 +6,11 @@ import asyncio
 import math
 import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
@@ -47,6 +49,9 @@ COUNTED_BYTES = 8 * 1024
 # Set in the scope before a body is read: its sender's key, and that nobody will read it (app.keys.gate).
 SENDER, UNREAD = "scrimp.sender", "scrimp.unread"
 TRIM_S = 10.0  # memory is given back at most this often
+T = TypeVar("T")
+# The turn of large documents, in each event loop: an API process has one.
+LARGE_DOCUMENTS: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
 
 def needs_of(method: str, path: str) -> Needs:
@@ -125,7 +130,7 @@ class BodyLimit:
             if len(content) <= COUNTED_BYTES:
                 strict_json.check(content, needs.max_nodes)
             else:
-                await run_in_threadpool(strict_json.check, content, needs.max_nodes)
+                await read_document(partial(strict_json.check, content, needs.max_nodes), len(content))
         messages = [{"type": "http.request", "body": content, "more_body": False}]
 
         async def replay() -> Message:
@@ -183,6 +188,15 @@ class _Body:
 
     def _too_large(self) -> TooLarge:
         return TooLarge(f"the body is larger than {self._limit} bytes", limit_bytes=self._limit)
+
+
+async def read_document(read: Callable[[], T], size: int) -> T:
+    """Reads or validates a document in a thread. Of large ones one at a time: each holds Python's lock for most of its
+    time, and the event loop would wait for it behind all of them."""
+    if size <= SMALL_BODY_BYTES:
+        return await run_in_threadpool(read)
+    async with LARGE_DOCUMENTS.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+        return await run_in_threadpool(read)
 
 
 async def chunks_of(request: Request) -> AsyncIterator[bytes]:

@@ -53,6 +53,7 @@ class ClassificationTask(Spec):
 class Columns(Spec):
     """Dense numeric columns, used as they are.
 
+    `columns`: of several wrong ones the first is told.
     `typical_length`: about ‖x‖ of a record, from public knowledge: learning rates that are "auto" use it.
     """
 
