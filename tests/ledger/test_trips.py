@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import Integer, bindparam, insert, select, update
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy import Integer, bindparam, func, insert, select, update
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from app.db.engine import Database
@@ -109,6 +109,23 @@ def test_nothing_is_committed_by_itself(db: Database) -> None:
     with pytest.raises(RuntimeError, match="must be those of a round trip"), db.write(in_trips=True) as session:
         session.execute(COUNT, MORE)
     assert counted(db) == before
+
+
+def test_a_connection_that_is_lost_between_trips_undoes_all_and_is_not_used_again(db: Database) -> None:
+    on_postgresql(db)
+    before = counted(db)
+    with pytest.raises(OperationalError), db.write(in_trips=True) as session:
+        with round_trip(session.connection()) as trip:
+            trip.send(COUNT, MORE)
+            own = trip.send(select(func.pg_backend_pid().label("pid")), {})
+        (row,) = own.rows()
+        with db.quick_read() as other:
+            other.execute(select(func.pg_terminate_backend(row.pid)))
+        with round_trip(session.connection()) as trip:
+            trip.send(COUNT, MORE)
+            trip.commit()
+    for _ in range(3):
+        assert counted(db) == before
 
 
 def test_a_statement_of_a_trip_has_a_fixed_text(db: Database) -> None:
