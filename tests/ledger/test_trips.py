@@ -140,10 +140,10 @@ def test_a_hold_on_a_row_that_has_moved_since_is_refused_by_the_database(db: Dat
     dataset = open_ledger(db)
     hold(db, dataset, "job_1", 10)
     before = balances(db, dataset)
-    terms = HoldTerms(dataset, "job_2", 5, 0, OWNER)
+    terms = HoldTerms("job_2", 5, 0, OWNER)
     with pytest.raises(IntegrityError), db.write(in_trips=True) as session:
         with round_trip(session.connection()) as trip:
-            asked = Hold(trip, terms)
+            asked = Hold(trip, dataset, terms)
         asked.check(session)
         accounts.hold(session, dataset_id=dataset, job_id="job_3", train=1, holdout=0, actor=OWNER)
         with round_trip(session.connection()) as trip:
@@ -158,9 +158,9 @@ def test_an_entry_whose_hold_did_not_happen_is_refused_by_the_database(db: Datab
     before = balances(db, dataset)
     with pytest.raises(DBAPIError), db.write(in_trips=True) as session:
         with round_trip(session.connection()) as trip:
-            asked = Hold(trip, HoldTerms(dataset, "job_2", 5, 0, OWNER))
+            asked = Hold(trip, dataset, HoldTerms("job_2", 5, 0, OWNER))
         asked.check(session)
-        asked.terms = HoldTerms(dataset, "job_2", 2**62, 0, OWNER)  # the condition fails, the entry goes on
+        asked.terms = HoldTerms("job_2", 2**62, 0, OWNER)  # the condition fails, the entry goes on
         with round_trip(session.connection()) as trip:
             asked.place(trip)
             trip.commit()
