@@ -53,6 +53,7 @@ from app.ids import new_id, now
 from app.keys import service as keys
 from app.keys.service import LOCKED, Caller, KeyLike
 from app.ledger import behind
+from app.ledger.accounts import HoldTerms
 from app.ledger.blocks import Holds
 from app.ledger.memos import HeldFor
 from app.ledger.transparency.heads import Head, Heads
@@ -397,12 +398,7 @@ def ask_holds(trip: Trip, caller: Caller, priced: Priced, job_id: str) -> Holds 
     for its account's row until the commit."""
     if not priced.checked.facts.is_private:
         return None
-    return Holds(
-        trip,
-        priced.checked.facts.reads,
-        job_id=job_id,
-        train=priced.price.charge.train,
-        holdout=priced.price.charge.holdout,
-        actor=caller.id,
-        memo=HeldFor(epsilon=priced.price.epsilon, study=len(priced.study.slots) if priced.study else None),
-    )
+    charge, slots = priced.price.charge, len(priced.study.slots) if priced.study else None
+    memo = HeldFor(epsilon=priced.price.epsilon, study=slots)
+    terms = HoldTerms(job_id, charge.train, charge.holdout, caller.id, memo)
+    return Holds(trip, priced.checked.facts.reads, terms)

@@ -10,7 +10,7 @@ in SQL. After an error the rest is not run. SQLite has no round trips: there eac
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from types import SimpleNamespace
@@ -130,7 +130,7 @@ class _Compiled:
         self._types = [column.type.dialect_impl(dialect) for column in statement.exported_columns]
         self._dialect, self._columns = dialect, list[Any]()
 
-    def parameters(self, values: Values) -> Mapping[str, Any]:
+    def parameters(self, values: Values) -> Values:
         """The values of all parameters, as the driver takes them."""
         sent = self._compiled.construct_params(dict(values))
         for name, convert in self._binds.items():

@@ -228,7 +228,7 @@ def change_key(key_id: str, body: KeyChange, db: Db, settings: ServiceSettings, 
     problems=("forbidden", "last-admin-key"),
 )
 def revoke_key(key_id: str, db: Db, settings: ServiceSettings, _caller: AdminKey) -> KeyView:
-    """Revokes a key, at once and for good. Its jobs continue. The last admin key without an expiry cannot be revoked:
-    409."""
+    """Revokes a key for good: at once in this API process, within a second in others. Its jobs continue. The last admin
+    key without an expiry cannot be revoked: 409."""
     with db.write() as session:
         return KeyView.of(service.revoke(session, key_id), settings)

@@ -27,6 +27,7 @@ from sqlalchemy.orm.util import identity_key
 
 from app.contracts.base import Document
 from app.db.models import Account, Block, Job, LedgerEntry, SubAccount
+from app.db.together import Values
 from app.db.trip import Trip, round_trip
 from app.errors import BudgetError, Conflict, InvalidRequest, NotFound, PrivacyError
 from app.ledger import budgets, memos
@@ -35,6 +36,7 @@ from app.ledger.entries import (
     ACCOUNTS,
     WRITE,
     AccountLike,
+    Move,
     append,
     append_cap,
     genesis,
@@ -111,13 +113,15 @@ def open_account(
         append(
             session,
             account,
-            kind="open",
-            job_id=None,
-            amounts=(account.train_budget, account.holdout_budget),
-            once="open",
-            actor=actor,
-            memo=memos.Opened(
-                filter=kind, order=order, unit=privacy_filter.unit, cap_epsilon=cap_epsilon, cap_delta=cap_delta
+            Move(
+                kind="open",
+                job_id=None,
+                amounts=(account.train_budget, account.holdout_budget),
+                once="open",
+                actor=actor,
+                memo=memos.Opened(
+                    filter=kind, order=order, unit=privacy_filter.unit, cap_epsilon=cap_epsilon, cap_delta=cap_delta
+                ),
             ),
         )
     return account
@@ -149,10 +153,10 @@ def hold(
         Conflict: `ledger-behind`: the account's row differs from the last entry.
         NotFound: the data set has no ledger.
     """
-    terms = HoldTerms(dataset_id, job_id, train, holdout, actor, memo, within)
+    terms = HoldTerms(job_id, train, holdout, actor, memo, within)
     with session.begin_nested():
         with round_trip(session.connection()) as trip:
-            asked = Hold(trip, terms)
+            asked = Hold(trip, dataset_id, terms)
         asked.check(session)
         with round_trip(session.connection()) as trip:
             asked.place(trip)
@@ -161,9 +165,8 @@ def hold(
 
 @dataclass(frozen=True)
 class HoldTerms:
-    """A hold to be placed on one account; see `hold`."""
+    """What is to be held, for whom; see `hold`."""
 
-    dataset_id: str
     job_id: str
     train: int
     holdout: int
@@ -191,17 +194,15 @@ class Hold:
         PrivacyError: an amount is not an integer ≥ 0, or both are 0.
     """
 
-    def __init__(self, trip: Trip, terms: HoldTerms) -> None:
+    def __init__(self, trip: Trip, dataset_id: str, terms: HoldTerms) -> None:
         _check_amounts(*terms.amounts)
         if not any(terms.amounts):
             raise PrivacyError("a hold of zero: a job on private data has a cost")
-        self.terms, self._once = terms, f"hold:{terms.job_id}"
+        self.dataset_id, self.terms, self._once = dataset_id, terms, f"hold:{terms.job_id}"
         key = terms.actor if terms.within else None
-        self._account = trip.send(LOCKED, {"dataset": terms.dataset_id})
-        self._entries = trip.send(
-            LAST_ENTRIES, {"dataset": terms.dataset_id, "moves": 0, "once": self._once, "key": key}
-        )
-        self._row: dict[str, Any] = {}
+        self._account = trip.send(LOCKED, {"dataset": dataset_id})
+        self._entries = trip.send(LAST_ENTRIES, {"dataset": dataset_id, "moves": 0, "once": self._once, "key": key})
+        self._row: Values = {}
 
     def check(self, session: Session) -> None:
         """Checks the hold, and holds on the key's sub-account if it has one. An error must end the transaction.
@@ -212,7 +213,7 @@ class Hold:
         account, (train, holdout) = self._account.one_or_none(), self.terms.amounts
         if account is None:
             raise NotFound(NO_LEDGER)
-        _forget(session, self.terms.dataset_id)
+        _forget(session, self.dataset_id)
         entries = read_entries(self._entries)
         own = self._sub_account(session, entries)
         free = remaining_of(account)
@@ -227,21 +228,14 @@ class Hold:
             "holdout_held": account.holdout_held + holdout,
             "entries": account.entries + 1,
         }
-        self._row = new_entry(
-            SimpleNamespace(**vars(account) | moved),
-            kind="hold",
-            job_id=self.terms.job_id,
-            amounts=self.terms.amounts,
-            once=self._once,
-            actor=self.terms.actor,
-            memo=self.terms.memo,
-            budget=None if own is None else own.id,
-        )
+        budget, terms = None if own is None else own.id, self.terms
+        move = Move("hold", terms.job_id, terms.amounts, self._once, terms.actor, terms.memo, budget=budget)
+        self._row = new_entry(SimpleNamespace(**vars(account) | moved), move)
 
     def place(self, trip: Trip) -> None:
         """Moves the balances and writes the entry."""
         terms = self.terms
-        trip.send(HOLD, {"dataset": terms.dataset_id, "more_train": terms.train, "more_holdout": terms.holdout})
+        trip.send(HOLD, {"dataset": self.dataset_id, "more_train": terms.train, "more_holdout": terms.holdout})
         trip.send(WRITE, values_to_write(self._row))
 
     @property
@@ -252,7 +246,7 @@ class Hold:
     def _sub_account(self, session: Session, entries: Sequence[SimpleNamespace]) -> SubAccount | None:
         """The key's sub-account. Read under the row's lock: an owner's change that this hold waited for applies."""
         name = next((each.own for each in entries), None)
-        where = (self.terms.dataset_id, name)
+        where = (self.dataset_id, name)
         return None if name is None else session.get_one(SubAccount, where, populate_existing=True)
 
 
@@ -322,12 +316,14 @@ def draw(
         return append(
             session,
             account,
-            kind="post",
-            job_id=job_id,
-            amounts=(train, holdout),
-            once=f"settle:{job_id}",
-            actor=actor,
-            memo=memos.Drawn(hold=study_id),
+            Move(
+                kind="post",
+                job_id=job_id,
+                amounts=(train, holdout),
+                once=f"settle:{job_id}",
+                actor=actor,
+                memo=memos.Drawn(hold=study_id),
+            ),
         )
 
 
@@ -484,13 +480,15 @@ def _settle(
         return append(
             session,
             account,
-            kind="post" if kind == "post" else "void",
-            job_id=job_id,
-            amounts=spent,
-            released=(held[0] - spent[0], held[1] - spent[1]),
-            once=f"settle:{job_id}",
-            actor=actor,
-            memo=memo,
+            Move(
+                kind="post" if kind == "post" else "void",
+                job_id=job_id,
+                amounts=spent,
+                released=(held[0] - spent[0], held[1] - spent[1]),
+                once=f"settle:{job_id}",
+                actor=actor,
+                memo=memo,
+            ),
         )
 
 

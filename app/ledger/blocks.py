@@ -10,7 +10,6 @@ in a circle, and a refusal on the last block leaves the first untouched.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NotRequired, TypedDict, Unpack
 
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
@@ -24,31 +23,18 @@ from app.ledger import accounts
 from app.ledger.accounts import NOTHING, Hold, HoldTerms
 
 
-class Terms(TypedDict):
-    """What is held on each data set; see `accounts.hold`."""
-
-    job_id: str
-    train: int
-    holdout: int
-    actor: str
-    memo: NotRequired[Document]
-
-
 class Holds:
     """The same cost on each of several data sets, or on none: `accounts.Hold` for each, in the order of their ids.
-
-    Args:
-        terms: of one hold, without its data set.
 
     Raises:
         PrivacyError: as `accounts.Hold`; no data set is named, or one of them twice.
     """
 
-    def __init__(self, trip: Trip, dataset_ids: Iterable[str], **terms: Unpack[Terms]) -> None:
+    def __init__(self, trip: Trip, dataset_ids: Iterable[str], terms: HoldTerms) -> None:
         ids = sorted(dataset_ids)
         if not ids or len(set(ids)) != len(ids):
             raise PrivacyError("a job reads at least one block, and each of them once")
-        self._holds = [Hold(trip, HoldTerms(each, **terms)) for each in ids]
+        self._holds = [Hold(trip, each, terms) for each in ids]
 
     def check(self, session: Session) -> None:
         """Checks all. An error must end the transaction, or be undone by a savepoint.
@@ -61,7 +47,7 @@ class Holds:
             try:
                 each.check(session)
             except BudgetError as refusal:
-                refusal.members["dataset"] = each.terms.dataset_id
+                refusal.members["dataset"] = each.dataset_id
                 raise
 
     def place(self, trip: Trip) -> None:
@@ -75,11 +61,21 @@ class Holds:
         return [each.entry for each in self._holds]
 
 
-def hold_all(session: Session, dataset_ids: Iterable[str], **terms: Unpack[Terms]) -> list[LedgerEntry]:
+def hold_all(
+    session: Session,
+    dataset_ids: Iterable[str],
+    *,
+    job_id: str,
+    train: int,
+    holdout: int,
+    actor: str,
+    memo: Document = NOTHING,
+) -> list[LedgerEntry]:
     """Holds the same cost on each of several data sets, or on none. Raises as `Holds`."""
+    terms = HoldTerms(job_id, train, holdout, actor, memo)
     with session.begin_nested():
         with round_trip(session.connection()) as trip:
-            holds = Holds(trip, dataset_ids, **terms)
+            holds = Holds(trip, dataset_ids, terms)
         holds.check(session)
         with round_trip(session.connection()) as trip:
             holds.place(trip)

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, Literal, Required, TypedDict, Unpack
+from typing import Any, Literal
 
 from sqlalchemy import BindParameter, bindparam, update
 from sqlalchemy.orm import Session
@@ -60,25 +61,26 @@ CAPS = ("cap_epsilon", "largest_cap_epsilon", "joined_into")
 WRITE, WRITE_CAP = _writing(), _writing(*CAPS)
 
 
-class Terms(TypedDict, total=False):
+@dataclass(frozen=True)
+class Move:
     """What an entry says of a move.
 
     Attributes:
         amounts: (train, holdout), in the filter's units.
-        released: (train, holdout) that return from the hold.
         once: a name that this data set's ledger accepts once.
         memo: further facts to keep: a document of app.ledger.memos. The balances after the move are added as `balance`.
+        released: (train, holdout) that return from the hold.
         budget: the sub-account that a hold was taken from.
     """
 
-    kind: Required[Kind]
-    job_id: Required[str | None]
-    amounts: Required[tuple[int, int]]
-    released: tuple[int, int]
-    once: Required[str | None]
-    actor: Required[str]
-    memo: Required[Document]
-    budget: str | None
+    kind: Kind
+    job_id: str | None
+    amounts: tuple[int, int]
+    once: str | None
+    actor: str
+    memo: Document
+    released: tuple[int, int] = (0, 0)
+    budget: str | None = None
 
 
 def genesis(dataset_id: str) -> str:
@@ -101,7 +103,7 @@ def balance_of(account: AccountLike) -> Balances:
     )
 
 
-def new_entry(account: AccountLike, **terms: Unpack[Terms]) -> dict[str, Any]:
+def new_entry(account: AccountLike, move: Move) -> Values:
     """The row of a move's entry, with its hash.
 
     Args:
@@ -112,27 +114,25 @@ def new_entry(account: AccountLike, **terms: Unpack[Terms]) -> dict[str, Any]:
         PrivacyError: the memo is not finite JSON.
     """
     try:
-        text = canonical_json(_stated(terms["memo"], balance_of(account), terms.get("budget")))
+        text = canonical_json(_stated(move.memo, balance_of(account), move.budget))
     except (TypeError, ValueError):
         raise PrivacyError("the memo of a ledger entry must be finite JSON") from None
-    released = terms.get("released", (0, 0))
     row = {
         "dataset_id": account.dataset_id,
         "seq": account.entries,
-        "kind": terms["kind"],
-        "job_id": terms["job_id"],
-        "train": terms["amounts"][0],
-        "holdout": terms["amounts"][1],
-        "train_released": released[0],
-        "holdout_released": released[1],
-        "once": terms["once"],
-        "actor": terms["actor"],
+        "kind": move.kind,
+        "job_id": move.job_id,
+        "train": move.amounts[0],
+        "holdout": move.amounts[1],
+        "train_released": move.released[0],
+        "holdout_released": move.released[1],
+        "once": move.once,
+        "actor": move.actor,
         "memo": json.loads(text),  # as the database will return it
         "created_at": whole_second(),
         "prev_hash": account.head,
     }
-    row["hash"] = digest(content(SimpleNamespace(**row)))
-    return row
+    return row | {"hash": digest(content(SimpleNamespace(**row)))}
 
 
 def values_to_write(entry: Values) -> Values:
@@ -140,17 +140,16 @@ def values_to_write(entry: Values) -> Values:
     return {"of": entry["dataset_id"], "to": entry["hash"], **values_of(ENTRIES, entry)}
 
 
-def append(session: Session, account: Account, caps: Values | None = None, **terms: Unpack[Terms]) -> LedgerEntry:
-    """Writes a move's entry and advances the chain's head, in the caller's transaction.
+def append(session: Session, account: Account, move: Move, caps: Values | None = None) -> LedgerEntry:
+    """Writes a move's entry and advances the chain's head, in the caller's transaction. Arguments as in `new_entry`.
 
     Args:
         caps: the columns of the cap that change with the entry that states them.
-        terms: as in `new_entry`.
 
     Raises:
         PrivacyError: the memo is not finite JSON.
     """
-    row = new_entry(account, **terms)
+    row = new_entry(account, move)
     session.flush()  # what the caller changed on the account
     changed = {"head": row["hash"], **(caps or {})}
     of_caps = {f"new_{name}": new for name, new in (caps or {}).items()}
@@ -179,9 +178,7 @@ def append_cap(
     amounts = (account.train_budget, account.holdout_budget)
     largest = max(account.largest_cap_epsilon, cap_epsilon)
     caps = {"cap_epsilon": cap_epsilon, "largest_cap_epsilon": largest, "joined_into": joined_into}
-    return append(
-        session, account, kind="cap", job_id=None, amounts=amounts, once=None, actor=actor, memo=memo, caps=caps
-    )
+    return append(session, account, Move("cap", None, amounts, None, actor, memo), caps)
 
 
 def cap_version(account: Account) -> str:

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from app.db.engine import Database
 from app.db.models import Account, LedgerEntry
 from app.ids import now
-from app.ledger.entries import COLUMNS, append, balance_of, genesis
+from app.ledger.entries import COLUMNS, Move, append, balance_of, genesis
 from app.ledger.memos import Memo
 from app.ledger.repository import page_of_entries
 from app.ledger.schemas import EntryView
@@ -169,7 +169,7 @@ def test_a_forged_entry_that_hashes_right_is_found(
         account = session.get_one(Account, history)
         account.entries += 1
         memo = Memo(cap_epsilon=1.0, cap_delta=1e-5, filter="gdp")
-        append(session, account, **({"job_id": None, "actor": OWNER, "memo": memo} | forged))
+        append(session, account, Move(**({"job_id": None, "actor": OWNER, "memo": memo} | forged)))
         found = verify(session, history)
     assert (found.valid, found.first_bad_entry) == (False, ENTRIES + 1)
     assert problem in str(found.problem)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import Integer, bindparam, insert, select, update
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy import Integer, bindparam, func, insert, select, update
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from app.db.engine import Database
@@ -111,6 +111,23 @@ def test_nothing_is_committed_by_itself(db: Database) -> None:
     assert counted(db) == before
 
 
+def test_a_connection_that_is_lost_between_trips_undoes_all_and_is_not_used_again(db: Database) -> None:
+    on_postgresql(db)
+    before = counted(db)
+    with pytest.raises(OperationalError), db.write(in_trips=True) as session:
+        with round_trip(session.connection()) as trip:
+            trip.send(COUNT, MORE)
+            own = trip.send(select(func.pg_backend_pid().label("pid")), {})
+        (row,) = own.rows()
+        with db.quick_read() as other:
+            other.execute(select(func.pg_terminate_backend(row.pid)))
+        with round_trip(session.connection()) as trip:
+            trip.send(COUNT, MORE)
+            trip.commit()
+    for _ in range(3):
+        assert counted(db) == before
+
+
 def test_a_statement_of_a_trip_has_a_fixed_text(db: Database) -> None:
     on_postgresql(db)
     listed = select(ACCOUNTS).where(ACCOUNTS.c.filter.in_(("gdp", "rdp")))
@@ -123,10 +140,10 @@ def test_a_hold_on_a_row_that_has_moved_since_is_refused_by_the_database(db: Dat
     dataset = open_ledger(db)
     hold(db, dataset, "job_1", 10)
     before = balances(db, dataset)
-    terms = HoldTerms(dataset, "job_2", 5, 0, OWNER)
+    terms = HoldTerms("job_2", 5, 0, OWNER)
     with pytest.raises(IntegrityError), db.write(in_trips=True) as session:
         with round_trip(session.connection()) as trip:
-            asked = Hold(trip, terms)
+            asked = Hold(trip, dataset, terms)
         asked.check(session)
         accounts.hold(session, dataset_id=dataset, job_id="job_3", train=1, holdout=0, actor=OWNER)
         with round_trip(session.connection()) as trip:
@@ -141,9 +158,9 @@ def test_an_entry_whose_hold_did_not_happen_is_refused_by_the_database(db: Datab
     before = balances(db, dataset)
     with pytest.raises(DBAPIError), db.write(in_trips=True) as session:
         with round_trip(session.connection()) as trip:
-            asked = Hold(trip, HoldTerms(dataset, "job_2", 5, 0, OWNER))
+            asked = Hold(trip, dataset, HoldTerms("job_2", 5, 0, OWNER))
         asked.check(session)
-        asked.terms = HoldTerms(dataset, "job_2", 2**62, 0, OWNER)  # the condition fails, the entry goes on
+        asked.terms = HoldTerms("job_2", 2**62, 0, OWNER)  # the condition fails, the entry goes on
         with round_trip(session.connection()) as trip:
             asked.place(trip)
             trip.commit()

@@ -69,7 +69,7 @@ def read_then_write(real: Callable[[Hold, Session], None]) -> Callable[[Hold, Se
     seen: dict[str, dict[str, int]] = {}
 
     def check(hold: Hold, session: Session) -> None:
-        where, (train, holdout) = hold.terms.dataset_id, hold.terms.amounts
+        where, (train, holdout) = hold.dataset_id, hold.terms.amounts
         before = seen.get(where)
         account = accounts.account_of(session, where)
         seen[where] = accounts.remaining_of(account)
