@@ -433,10 +433,13 @@ clock, with {cores} threads, private and non-private steps in turns: what a user
 nothing else. The others are one thread's processor time, which says more where others use the machine too.
 
 Transformer: M=3417 items, T=50, d=64, one head, two blocks, B=256. float32 passes; norms in float64; formed gradients
-and those of one position added in float32 by groups, the others in float64. Noise as in the service, keyed and
+and those of one position added in float32, the others in float64. Noise as in the service, keyed and
 correctly rounded; made ahead on another thread where there are several, as in the service. The non-private step and
 Opacus use torch's own loss and pooling. The last column compares with a non-private step that uses our loss layer and
 our pooling. Memory: the peak of two steps minus what the process held before them.
+
+A non-private step has B records. A private one has R rows, enough for every draw (docs/privacy.md): 1.7 B at B = 256,
+1.5 B at 512, 2 B at 128, all of which it computes.
 
 All steps run in the environment of an attempt (app/sandbox/processes.py), whose allocator keeps memory from step to
 step. One column has both without it.

@@ -347,8 +347,8 @@ Made by `python benchmarks/bench_training.py`.
 Machine: {machine}.
 
 Sparse data: {what}, hashed to {buckets:,} buckets, two classes, a fifth held out. Dense data: synthetic, ten classes.
-Steps of the service have the types of a job as submitted: float64 for sparse features; for dense ones float32 passes,
-with sums in float32 by groups of 48 records (decision 19); totals are integers. Plain steps of dense features are
+Steps of the service have the types of a job as submitted: float64 for sparse features; for dense ones float32 passes;
+totals are integers. Plain steps of dense features are
 autograd's of `torch.nn.Linear`; of sparse ones, products of CSR matrices. Medians over steps; the kinds of steps take
 turns. Processor time is the total of all threads; it says more than the clock if the machine is busy."""
 

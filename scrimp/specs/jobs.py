@@ -189,7 +189,7 @@ class Evaluation(Spec):
     noise_mu: Annotated[float, Field(ge=1e-05, le=10.0)] = 0.05
     points: Annotated[int, Field(ge=1, le=1000)] = 1
     metrics: (
-        Annotated[list[Literal["accuracy", "auc", "loss", "r_squared"]], Field(min_length=1, max_length=3)] | None
+        Annotated[list[Literal["accuracy", "auc", "loss", "r_squared"]], Field(min_length=1, max_length=4)] | None
     ) = None
     loss_bound: Annotated[float, Field(ge=1e-06, le=1000000.0)] = 1.0
     groups: (

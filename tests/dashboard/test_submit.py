@@ -127,6 +127,8 @@ def test_the_quote_is_the_api_s_and_one_click_submits_it_once(whole: Whole, sign
     again = browser.get(f"{PAGE}?job={made[0].headers['location'].rpartition('/')[2]}")
     asked = json.loads(sent_from(stale)["json"])
     assert asked.pop("hpo") == {"strategy": "auto"}, "it ran no search: a rule gave the rate, and gives it again"
+    assert asked.pop("evaluation") == {}, "two classes have a score by default, which the job names"
+    asked["evaluation"] = {"metrics": ["auc"]}
     assert json.loads(sent_from(again)["json"]) == asked
 
 
