@@ -38,10 +38,11 @@ from worker.clipping.bookkeeping import Bookkeeping  # noqa: E402
 from worker.clipping.totals import GridTotals  # noqa: E402
 from worker.noise.gaussian import GaussianRelease  # noqa: E402
 from worker.optimizers.dp_sgd import DpSgd  # noqa: E402
+from worker.training.batches import Batches  # noqa: E402
 from worker.training.loop import Training  # noqa: E402
 
 REPORT = ROOT / "benchmarks" / "reports" / "fixed.md"
-BATCH, AIM = 4, 8.0
+BATCH, AIM = 4, 5.0
 GPT = {"vocab_size": 500, "n_positions": 32, "n_embd": 64, "n_layer": 2, "n_head": 2}
 GPT |= {"bos_token_id": 0, "eos_token_id": 0}
 PARTS: dict[str, list[tuple[Any, str]]] = {
@@ -55,7 +56,7 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
     "noise and release": [(GaussianRelease, "prepare"), (GaussianRelease, "release")],
     "update": [(DpSgd, "update"), (bookkeeping, "fill_in")],
     "digest and records": [(Training, "_close_block")],
-    "draw": [(Training, "_sample")],
+    "draw": [(Batches, "sample")],
     "loop": [(Bookkeeping, "private_sum"), (Training, "_step")],
 }
 

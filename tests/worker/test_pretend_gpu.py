@@ -49,7 +49,7 @@ def run(libraries: list[Path], *command: str) -> str:
         "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
     }
     done = subprocess.run(
-        [sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=280
+        [sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=500
     )
     return done.stdout + done.stderr
 

@@ -206,7 +206,7 @@ def _rms_norm(module: nn.RMSNorm | ShiftedRMSNorm, x: Tensor, g: Tensor) -> Foun
 def _scale_and_shift(weight: Any, bias: Any, normal: Tensor, g: Tensor, dims: int) -> Found:
     """y = w ⊙ x̂ + b over the last `dims` dimensions."""
     shape = g.shape[g.dim() - dims :]
-    products, shifts = ((each.reshape(len(g), -1, *shape)) for each in (normal * g, g))
+    products, shifts = ((each.reshape(g.shape[0], -1, *shape)) for each in (normal * g, g))
     found: list[tuple[Any, Term]] = []
     if weight is not None:
         found.append((weight, Dense(products.sum(dim=1))))

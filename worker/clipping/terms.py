@@ -91,7 +91,7 @@ class Outer:
         left, right = self.left.mT, self.right
         if scratch is None:
             return torch.bmm(left, right)
-        shape = (len(left), left.shape[1], right.shape[2])
+        shape = (left.shape[0], left.shape[1], right.shape[2])
         return torch.bmm(left, right, out=scratch.empty("gradients", shape, left.dtype, left.device))
 
     def add_to(self, total: Tensor, factors: Tensor, scratch: Scratch, keep: int = 1) -> None:
@@ -229,7 +229,11 @@ class Merged:
         return cls(outer, row, Dense(_sum_in_order(dense)) if dense else None)
 
     def __len__(self) -> int:
-        return next((each.tensors[0].shape[0] for each in (self.outer, self.rows, self.dense) if each is not None), 0)
+        if self.outer is not None:
+            return self.outer.left.shape[0]
+        if self.rows is not None:
+            return self.rows.ids.shape[0]
+        return 0 if self.dense is None else self.dense.gradients.shape[0]
 
     @property
     def positions(self) -> int:

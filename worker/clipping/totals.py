@@ -178,7 +178,7 @@ class GridTotals:
     def add_products(self, name: str, left: Tensor, right: Tensor, group: int) -> None:
         """See Totals.add_products."""
         totals, each, inverse = self._parts[name], _rows_of_product(left, right), 1.0 / self._unit
-        self._require_one_pass(len(left))
+        self._require_one_pass(left.shape[0])
         in_range = None if STEPS is None else STEPS.add_products(totals, left, right, group, each, inverse)
         if in_range is not None:
             self._broken |= not in_range
@@ -190,8 +190,8 @@ class GridTotals:
     def add_formed(self, name: str, gradients: Tensor, factors: Tensor, group: int) -> None:
         """See Totals.add_formed."""
         totals, inverse = self._parts[name], 1.0 / self._unit
-        _require_sizes(gradients, factors, len(totals), group)
-        self._require_one_pass(len(factors))
+        _require_sizes(gradients, factors, totals.shape[0], group)
+        self._require_one_pass(factors.shape[0])
         in_range = None if STEPS is None else STEPS.add_formed(totals, gradients.contiguous(), factors, group, inverse)
         if in_range is not None:
             self._broken |= not in_range
@@ -251,7 +251,7 @@ class GridTotals:
 
 
 def _require_sizes(gradients: Tensor, factors: Tensor, numbers: int, group: int) -> None:
-    if gradients.shape != (len(factors), numbers) or group < 1:
+    if gradients.shape != (factors.shape[0], numbers) or group < 1:
         sizes = f"{tuple(gradients.shape)} gradients and {len(factors)} factors in groups of {group}"
         raise PrivacyError(f"{sizes} do not add up to {numbers} numbers")
 

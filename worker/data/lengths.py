@@ -24,7 +24,7 @@ def squared_lengths(numbers: Tensor) -> Tensor:
     >>> squared_lengths(torch.tensor([[3.0, 4.0]]))
     tensor([25.], dtype=torch.float64)
     """
-    squares = torch.empty(len(numbers), dtype=torch.float64, device=numbers.device)
+    squares = torch.empty(numbers.shape[0], dtype=torch.float64, device=numbers.device)
     if STEPS is not None and STEPS.squares(squares, numbers.contiguous()):
         return squares
     if numbers.device.type != "cpu":
@@ -49,7 +49,7 @@ def squared_lengths_of_rows(ids: Tensor, values: Tensor) -> Tensor:
         wide = values.double()
         return torch.bmm(wide, wide.mT).mul_(ids[:, :, None] == ids[:, None, :]).sum(dim=(1, 2))
     ids, places = torch.sort(ids, dim=1, stable=True)
-    squares = torch.empty(len(ids), dtype=torch.float64)
+    squares = torch.empty(ids.shape[0], dtype=torch.float64)
     if STEPS is not None and STEPS.squares_of_rows(squares, places, ids, values):
         return squares
     found = torch.zeros(len(ids), values.shape[2], dtype=torch.float64)

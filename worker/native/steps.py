@@ -100,7 +100,7 @@ class Steps:
     def _by_factors(
         self, work: Callable[..., None], out: Tensor, numbers: Tensor, factors: Tensor | None, dtype: torch.dtype
     ) -> bool:
-        rows = len(numbers)
+        rows = numbers.shape[0]  # `len` of a tensor takes microseconds
         fit = out.shape == numbers.shape
         fit = fit and (factors is None or (_flat(factors, torch.float64) and factors.shape == (rows,)))
         if not (fit and rows and _flat(numbers, torch.float32) and _flat(out, dtype)):
@@ -123,7 +123,7 @@ class Steps:
         if not (_flat(totals, torch.int64) and (narrow or wide) and totals.shape == sums.shape):
             return None
         return not (self._add_narrow if narrow else self._add)(
-            self.path, team(), totals.data_ptr(), sums.data_ptr(), len(sums), inverse
+            self.path, team(), totals.data_ptr(), sums.data_ptr(), sums.shape[0], inverse
         )
 
     def from_grid(self, totals: Tensor, unit: float) -> bool:
@@ -159,7 +159,7 @@ class Steps:
         """
         fit = _flat(out, torch.float64) and _flat(values, torch.float32) and values.shape[:2] == ids.shape
         fit = fit and _flat(places, torch.int64) and _flat(ids, torch.int64) and places.shape == ids.shape
-        if not (fit and values.numel() and len(out) == len(ids)):
+        if not (fit and values.numel() and out.shape == ids.shape[:1]):
             return False
         tensors = (out, places, ids, values)
         self._squares_of_rows(self.path, team(), *(each.data_ptr() for each in tensors), *values.shape)
@@ -179,9 +179,9 @@ class Steps:
             see add_on_grid.
         """
         fit = _flat(totals, torch.int64) and _flat(gradients, torch.float32) and _flat(factors, torch.float32)
-        if not (fit and gradients.shape == (len(factors), len(totals))):
+        if not (fit and gradients.shape == factors.shape + totals.shape):
             return None
-        sizes = (len(factors), group, len(totals))
+        sizes = (gradients.shape[0], group, gradients.shape[1])
         return not self._add_formed(
             self.path, team(), totals.data_ptr(), gradients.data_ptr(), factors.data_ptr(), *sizes, inverse
         )
@@ -203,13 +203,13 @@ class Steps:
             see add_on_grid.
         """
         fit = _flat(totals, torch.int64) and _flat(left, torch.float32) and _flat(right, torch.float32)
-        if not fit or self._sgemm is None or len(left) != len(right):
+        (n, p), (m, q) = left.shape, right.shape
+        if not fit or self._sgemm is None or n != m or p * q != totals.shape[0]:
             return None
-        p, q = left.shape[1], right.shape[1]
-        if p * q != len(totals) or max(len(left), p, q) >= MOST or min(p, q, group) < 1:
+        if max(n, p, q) >= MOST or min(p, q, group) < 1:
             return None
         tensors = (each.data_ptr() for each in (totals, left, right))
-        found = self._products(self.path, team(), self._sgemm, *tensors, len(left), p, q, group, each, inverse)
+        found = self._products(self.path, team(), self._sgemm, *tensors, n, p, q, group, each, inverse)
         return None if found < 0 else not found
 
     def adam(self, gradient: Tensor, theta: Tensor, m: Tensor, v: Tensor, by: AdamStep) -> bool:
