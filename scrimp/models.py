@@ -319,6 +319,19 @@ OF_AUC = (
 )
 
 
+# What comes with `macro_f1`, beside the recall of each class.
+OF_CONFUSION = ("accuracy", "balanced_accuracy", "largest_share")
+
+
+def of_confusion(name: str) -> bool:
+    """True for a number that comes with `macro_f1`.
+
+    >>> of_confusion("recall:3"), of_confusion("recall")
+    (True, False)
+    """
+    return name in OF_CONFUSION or name.startswith("recall:")
+
+
 class Metric(Resource):
     """A released number; `std` is the noise's standard deviation, 0 if the number is exact (public data)."""
 

@@ -253,6 +253,9 @@ def _check_groups(evaluation: Evaluation, facts: DatasetFacts) -> None:
         if rule.classes not in (None, facts.outputs):
             detail = f"`{metric}` needs {rule.classes} classes, and this data set has {facts.outputs}"
             raise InvalidRequest.at("/evaluation/metrics", detail)
+        if rule.most_classes is not None and facts.outputs > rule.most_classes:
+            detail = f"`{metric}` is for at most {rule.most_classes} classes, and this data set has {facts.outputs}"
+            raise InvalidRequest.at("/evaluation/metrics", f"{detail}: name `accuracy`, with `groups` of classes")
     where = "/evaluation/by_frequency" if evaluation.by_frequency else "/evaluation/groups"
     tokens = evaluation.by_frequency and isinstance(facts.spec.task, LanguageModelTask)
     if (evaluation.groups or evaluation.by_frequency) and not tokens and not facts.spec.task.is_classification:

@@ -39,6 +39,7 @@ TARGET_STD = 0.01  # of a score's range: smaller differences between models are 
 # the score is paid from the same total as the training: 4 % of μ².
 OWN_SHARE, TRAIN_SHARE = 0.5, 0.2
 LEAST_MU, USUAL_MU = 0.01, 0.1  # USUAL_MU: of a job that has no total
+MOST_BALANCED = 10  # classes: the noise of macro-F1 grows with their number, that of accuracy alone does not
 TOKEN_LOSS_BOUND = 10.0
 BEST_RANKS = 10
 RATINGS = "as one job on public ratings of films had it (examples/movielens-epsilon-3.json); nothing was compared"
@@ -125,6 +126,8 @@ def _scores(spec: JobSpec, model: Model, facts: DatasetFacts) -> tuple[Evaluatio
     bound, ranking = 1.0, None
     if task.is_classification and facts.outputs == 2:
         metrics = ["auc"]
+    elif task.is_classification and facts.outputs <= MOST_BALANCED:
+        metrics = ["macro_f1"]
     elif isinstance(task, RegressionTask) and task.range is not None:
         metrics = ["r_squared"]
     elif isinstance(task, RatingTask):

@@ -390,7 +390,9 @@ class Evaluation(Document):
     On private data each score is a ratio of noisy sums with noise std sensitivity/noise_mu. The scored part's account
     is charged points · noise_mu² for each of `metrics`. auc, the default for two classes: one histogram of scores by
     class (sensitivity 1), from which AUC, average precision, accuracy, recall and precision follow, and how well
-    probabilities are calibrated. accuracy, the default for more classes or `groups`: correct predictions (sensitivity
+    probabilities are calibrated. macro_f1: one histogram of true and predicted classes
+    (sensitivity 1), with accuracy, balanced accuracy, the largest class's share and the recall of each class, by its
+    place in the data set's list. accuracy, the default for more classes or `groups`: correct predictions (sensitivity
     1). loss, the default for all other tasks: squared errors clipped to [0, loss_bound] (sensitivity
     loss_bound); for classes, next items and next tokens the cross-entropy, clipped alike. r_squared, for regression
     with a declared range: R², and RMSE in the target's unit, from one release that pays for the target's variance too
@@ -424,10 +426,13 @@ class Evaluation(Document):
             places = [place for group in self.groups.values() for place in group]
             if len(set(places)) != len(places):
                 raise ValueError("a class may be in one group at most, and only once")
-        if "auc" in (self.metrics or ()) and (self.groups is not None or self.by_frequency):
-            raise ValueError("`auc` has no groups: name `accuracy`, or leave the groups out")
-        if {"auc", "accuracy"} <= set(self.metrics or ()):
-            raise ValueError("`auc` comes with accuracy: leave `accuracy` out")
+        for histogram in sorted({"auc", "macro_f1"} & set(self.metrics or ())):
+            if self.groups is not None or self.by_frequency:
+                raise ValueError(f"`{histogram}` has no groups: name `accuracy`, or leave the groups out")
+            if "accuracy" in (self.metrics or ()):
+                raise ValueError(f"`{histogram}` comes with accuracy: leave `accuracy` out")
+        if {"auc", "macro_f1"} <= set(self.metrics or ()):
+            raise ValueError("`auc` and `macro_f1` both release accuracy: name one of them")
         if self.metrics is not None and len(set(self.metrics)) != len(self.metrics):
             raise ValueError("`metrics` must not repeat a name")
         if self.metrics is not None and self.ranking is not None:

@@ -133,3 +133,19 @@ def test_an_additive_model_is_a_linear_one_with_bins(api: Api, db: Database) -> 
     assert refused.status_code == 422 and refused.json()["errors"][0]["pointer"] == "/model/pairs"
     plain = {"dataset": add_dataset(db, name="plain"), "model": gam} | EPSILON
     assert post(api, "/v1/quotes", plain, key=None).json()["errors"][0]["pointer"] == "/model/kind"
+
+
+@SQLITE
+def test_several_classes_are_scored_by_macro_f1_up_to_a_declared_number(api: Api, db: Database) -> None:
+    def quoted(classes: int, **more: Any) -> Any:
+        task = {"kind": "classification", "label": "y", "classes": list(range(classes))}
+        dataset = add_dataset(db, name=f"k{classes}{len(more)}", task=task)
+        return post(api, "/v1/quotes", {"dataset": dataset} | EPSILON | more, key=None).json()
+
+    few = quoted(3)
+    assert [each["name"] for each in few["scores"]] == ["macro_f1", "accuracy"]
+    assert [each["name"] for each in quoted(11)["scores"]] == ["accuracy"]
+    named = {"evaluation": {"metrics": ["macro_f1"], "noise_mu": 0.1}}
+    assert quoted(50, **named)["scores"][0]["name"] == "macro_f1"
+    refused = quoted(51, **named)["errors"][0]
+    assert refused["pointer"] == "/evaluation/metrics" and "at most 50 classes" in refused["detail"]

@@ -493,6 +493,7 @@ def _facts(job: JobDescription, mechanism: MechanismConfig) -> PublicFacts:
         records_per_unit=k,
         unit=mechanism.unit,
         classification=job.task.is_classification,
+        outputs=shape.outputs,
         holdout_is_private=not job.holdout_public,
         holdout_account=job.holdout_account,
         delta=mechanism.target_delta,
