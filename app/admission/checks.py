@@ -21,7 +21,7 @@ from app.contracts.dataset_spec import (
     LastItemHoldout,
 )
 from app.contracts.hf import HfModel
-from app.contracts.job_spec import CnnModel, Evaluation, JobSpec, LinearModel, TransformerRecModel
+from app.contracts.job_spec import CnnModel, Evaluation, JobSpec, LinearModel, MlpModel, TransformerRecModel
 from app.contracts.metrics import rule_of
 from app.contracts.model_settings import ImageForm, RecordSizes
 from app.contracts.optimizers import AdaDps, Dp2Settings, PublicSideSettings, ScaleThenPrivatize
@@ -90,6 +90,7 @@ def check(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None = None) 
     _check_privacy(spec, facts)
     _check_processes(spec)
     _check_model(spec, facts)
+    _check_class_weights(spec, facts)
     _check_re_attention(spec, facts)
     _check_center(spec, facts)
     _check_augmentation(spec, facts)
@@ -189,6 +190,19 @@ def _check_model(spec: JobSpec, facts: DatasetFacts) -> None:
         raise InvalidRequest.at("/clipping/engine", "`opacus` cannot clip a Hugging Face model: use `bookkeeping`")
     if spec.clipping is not None and spec.clipping.engine == "opacus" and facts.spec.task.of_interactions:
         raise InvalidRequest.at("/clipping/engine", "`opacus` cannot clip interactions: use `bookkeeping`")
+
+
+def _check_class_weights(spec: JobSpec, facts: DatasetFacts) -> None:
+    if spec.class_weights is None:
+        return
+    if not facts.spec.task.is_classification:
+        raise InvalidRequest.at("/class_weights", "weights are of classes, and this data set's task has none")
+    if len(spec.class_weights) != facts.outputs:
+        detail = f"give a number for each of the {facts.outputs} classes, in the data set's order"
+        raise InvalidRequest.at("/class_weights", detail)
+    if not isinstance(spec.model, LinearModel | MlpModel | CnnModel):
+        detail = f"`{spec.model.kind}` models take no weights of classes: leave `class_weights` out"
+        raise InvalidRequest.at("/class_weights", detail)
 
 
 def _is_hashed(spec: JobSpec, facts: DatasetFacts) -> bool:

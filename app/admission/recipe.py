@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from app.admission.choices import total_of
 from app.admission.facts import DatasetFacts
-from app.contracts.dataset_spec import LastItemHoldout, RatingTask, RegressionTask
+from app.contracts.dataset_spec import ClassificationTask, LastItemHoldout, RatingTask, RegressionTask
 from app.contracts.job_spec import (
     Clipping,
     Evaluation,
@@ -84,6 +84,27 @@ def with_recipe(spec: JobSpec, facts: DatasetFacts) -> tuple[JobSpec, tuple[Part
         "evaluation": evaluation,
     }
     return spec.model_copy(update=completed), tuple(parts)
+
+
+def with_class_weights(spec: JobSpec, facts: DatasetFacts) -> tuple[JobSpec, tuple[Part, ...]]:
+    """Returns the job with numbers for "balanced" classes: w_c = 1/(K share_c), so that Σ share_c w_c = 1.
+
+    Raises:
+        InvalidRequest: the data set declares no shares.
+    """
+    if spec.class_weights != "balanced":
+        return spec, ()
+    task = facts.spec.task
+    if not isinstance(task, ClassificationTask) or task.shares is None:
+        detail = (
+            "the data set declares no `task.shares`, and counts of private records are not public: give a number for "
+            "each class, from public knowledge"
+        )
+        raise InvalidRequest.at("/class_weights", detail)
+    weights = [float(f"{1.0 / (len(task.shares) * share):.4g}") for share in task.shares]
+    said = ", ".join(f"{weight:g}" for weight in weights)
+    part = Part(name="class weights", value=said, because="1/(K share) of the declared shares")
+    return spec.model_copy(update={"class_weights": [min(max(each, 1e-3), 1e3) for each in weights]}), (part,)
 
 
 def _model(facts: DatasetFacts) -> tuple[Model, str]:

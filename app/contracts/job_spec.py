@@ -464,6 +464,11 @@ def token_ranks(evaluation: Evaluation | None, model: Model) -> int | None:
     return model.vocabulary if model.architecture and task_of(model.architecture) == "language_model" else None
 
 
+# Of each class, in the data set's order.
+ClassWeights = (
+    Annotated[list[Annotated[float, Field(strict=True, ge=1e-3, le=1e3)]], Field(min_length=2, max_length=10_000)]
+    | Literal["balanced"]
+)
 # What admission chooses for a request that leaves `optimizer` out, where these are left out too.
 COMPLETED = frozenset(("model", "optimizer", "clipping", "length", "evaluation"))
 
@@ -474,6 +479,9 @@ class JobSpec(Document):
     A data set and ε are a whole job: without `optimizer`, admission chooses it, and with it what else is left out of
     model, clipping, length and evaluation (app.admission.recipe). `quote.resolved` says what and why. With an
     `optimizer`, `model` is `linear` by default, and nothing is scored unless `evaluation` says so.
+
+    `class_weights`: a record's loss is multiplied by its class's number, before its gradient is clipped; no score is.
+    "balanced": 1/(K share) of the data set's declared `task.shares`, which admission puts in its place.
     """
 
     dataset: Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=NO_NUL)]
@@ -487,6 +495,8 @@ class JobSpec(Document):
     clipping: Clipping | None = None  # default: flat, at a C that is "auto" where `steps` are, else at 1.0
     sampling: Sampling = FullBatch()
     noise: CorrelatedNoise | None = Field(default=None, exclude_if=lambda noise: noise is None)  # null: independent
+    # null: 1 for each class
+    class_weights: ClassWeights | None = Field(default=None, exclude_if=lambda weights: weights is None)
     # null: a step sees each of its records once, as it is
     augmentation: Augmentation | None = Field(default=None, exclude_if=lambda augmentation: augmentation is None)
     length: Length = Length(steps="auto")

@@ -265,6 +265,9 @@ class JobSpec(Spec):
     A data set and ε are a whole job: without `optimizer`, admission chooses it, and with it what else is left out of
     model, clipping, length and evaluation (app.admission.recipe). `quote.resolved` says what and why. With an
     `optimizer`, `model` is `linear` by default, and nothing is scored unless `evaluation` says so.
+
+    `class_weights`: a record's loss is multiplied by its class's number, before its gradient is clipped; no score is.
+    "balanced": 1/(K share) of the data set's declared `task.shares`, which admission puts in its place.
     """
 
     dataset: Annotated[str, Field(min_length=1, max_length=100, pattern="^[^\\x00]*$")]
@@ -305,6 +308,11 @@ class JobSpec(Spec):
     clipping: Clipping | None = None
     sampling: Annotated[FullBatch | Poisson | Cyclic, Field(discriminator="kind")] = FullBatch()
     noise: CorrelatedNoise | None = None
+    class_weights: (
+        Annotated[list[Annotated[float, Field(ge=0.001, le=1000.0)]], Field(min_length=2, max_length=10000)]
+        | Literal["balanced"]
+        | None
+    ) = None
     augmentation: Augmentation | None = None
     length: Length = Length(steps="auto")
     evaluation: Evaluation | None = None
