@@ -180,3 +180,11 @@ def test_shares_are_of_all_classes() -> None:
     for wrong in ([1.0], [0.5, 0.4], [0.5, 0.5, 0.0]):
         with pytest.raises(ValidationError):
             ClassificationTask.model_validate(task | {"shares": wrong})
+
+
+@SQLITE
+def test_a_study_leaves_its_training_to_the_service_too(api: Api, db: Database) -> None:
+    asked = {"dataset": add_dataset(db), "hpo": {"strategy": "linear_scaling"}} | EPSILON
+    quote = post(api, "/v1/quotes", asked, key=None).json()
+    assert quote["hpo"]["runs"] == 7 and quote["fits"], quote
+    assert [each["name"] for each in quote["resolved"]["parts"]] == ["model", "optimizer", "scores"]
