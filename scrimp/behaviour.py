@@ -26,7 +26,18 @@ OF_AUC = (
     "positive_share",
     "mean_prediction",
 )
+# What comes with `macro_f1`, beside the recall of each class.
+OF_CONFUSION = ("accuracy", "balanced_accuracy", "largest_share")
 UNREAD = {"records_train": 0, "records_holdout": 0, "features": 0, "outputs": 0, "sparse": False}
+
+
+def of_confusion(name: str) -> bool:
+    """True for a number that comes with `macro_f1`.
+
+    >>> of_confusion("recall:3"), of_confusion("recall")
+    (True, False)
+    """
+    return name in OF_CONFUSION or name.startswith("recall:")
 
 
 class Resource(BaseModel):

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
+import scipy.sparse
 import torch
 
 from app.admission.checks import Checked, check
@@ -29,7 +30,7 @@ from app.privacy.prices import Price
 from app.privacy.pricing import price
 from app.privacy.slots import default_slots
 from worker.data.placed import CPU
-from worker.data.records import Records
+from worker.data.records import DenseRecords, Records, SparseRecords
 from worker.messages import Digest, JobDescription, MetricValue, Resalt, Segment, Shape
 from worker.models.base import Parameters
 from worker.noise.keys import Purpose
@@ -210,7 +211,7 @@ def run(
     public = built.side(data.side) if data.side is not None else None
     loop = training(
         built,
-        TrainingData(data.train, data.holdout, holdout_public=True, side=public),
+        TrainingData(_as_read(data.train, built), _as_read(data.holdout, built), holdout_public=True, side=public),
         replay=Replay(planned.steps, (Segment(from_step=1, **keys),), planned.steps, built.block_end),
         link=book,
         telemetry=Telemetry(book, mechanism, data_public=True, holdout_public=True),
@@ -225,6 +226,13 @@ def run(
         metrics=book.metrics,
         parameters=outcome.parameters,
     )
+
+
+def _as_read(records: Records, plan: Plan) -> Records:
+    """Records as an attempt reads them: a table's may be sparse rows."""
+    if not plan.sparse_table or not isinstance(records, DenseRecords):
+        return records
+    return SparseRecords(scipy.sparse.csr_matrix(records.dense(torch.float32).numpy()), records.labels)
 
 
 def _built(data: Data, planned: Checked, mechanism: MechanismConfig | None, device: torch.device) -> Plan:

@@ -79,7 +79,7 @@ def add_dataset(
     spec = DatasetSpec.model_validate(dataset_spec(**changes))
     records = spec.privacy.records or 10_000
     held_out = round(records * spec.holdout.fraction) if spec.holdout and spec.holdout.kind == "split" else 0
-    outputs = 1 if spec.task.kind == "regression" else 2
+    outputs = spec.task.outputs if spec.task.kind == "classification" else 1 if spec.task.kind == "regression" else 2
     sizes = {"records_train": records - held_out, "records_holdout": held_out}
     shape = Shape(**sizes, features=2, outputs=outputs, sparse=False)
     if spec.holdout is not None and spec.holdout.kind == "last_item":

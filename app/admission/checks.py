@@ -22,7 +22,7 @@ from app.contracts.dataset_spec import (
 )
 from app.contracts.hf import HfModel
 from app.contracts.hpo import GridOracle, RandomK
-from app.contracts.job_spec import CnnModel, Evaluation, JobSpec, LinearModel, TransformerRecModel
+from app.contracts.job_spec import CnnModel, Evaluation, JobSpec, LinearModel, MlpModel, TransformerRecModel
 from app.contracts.metrics import rule_of
 from app.contracts.model_settings import ImageForm, RecordSizes
 from app.contracts.optimizers import AdaDps, Dp2Settings, PublicSideSettings, ScaleThenPrivatize
@@ -105,6 +105,7 @@ def check(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None = None) 
     _check_privacy(spec, facts)
     _check_processes(spec)
     _check_model(spec, facts)
+    _check_class_weights(spec, facts)
     _check_re_attention(spec, facts)
     _check_center(spec, facts)
     _check_augmentation(spec, facts)
@@ -200,6 +201,19 @@ def _check_model(spec: JobSpec, facts: DatasetFacts) -> None:
         raise InvalidRequest.at("/runtime/dtype", detail)
 
 
+def _check_class_weights(spec: JobSpec, facts: DatasetFacts) -> None:
+    if spec.class_weights is None:
+        return
+    if not facts.spec.task.is_classification:
+        raise InvalidRequest.at("/class_weights", "weights are of classes, and this data set's task has none")
+    if len(spec.class_weights) != facts.outputs:
+        detail = f"give a number for each of the {facts.outputs} classes, in the data set's order"
+        raise InvalidRequest.at("/class_weights", detail)
+    if not isinstance(spec.model, LinearModel | MlpModel | CnnModel):
+        detail = f"`{spec.model.kind}` models take no weights of classes: leave `class_weights` out"
+        raise InvalidRequest.at("/class_weights", detail)
+
+
 def _is_hashed(spec: JobSpec, facts: DatasetFacts) -> bool:
     """Returns True if the model takes hashed words: the data set's, or an extractor's."""
     return isinstance(spec.model, LinearModel) and spec.model.is_sparse(facts.is_sparse)
@@ -262,6 +276,9 @@ def _check_groups(evaluation: Evaluation, facts: DatasetFacts) -> None:
         if rule.classes not in (None, facts.outputs):
             detail = f"`{metric}` needs {rule.classes} classes, and this data set has {facts.outputs}"
             raise InvalidRequest.at("/evaluation/metrics", detail)
+        if rule.most_classes is not None and facts.outputs > rule.most_classes:
+            detail = f"`{metric}` is for at most {rule.most_classes} classes, and this data set has {facts.outputs}"
+            raise InvalidRequest.at("/evaluation/metrics", f"{detail}: name `accuracy`, with `groups` of classes")
     where = "/evaluation/by_frequency" if evaluation.by_frequency else "/evaluation/groups"
     tokens = evaluation.by_frequency and isinstance(facts.spec.task, LanguageModelTask)
     if (evaluation.groups or evaluation.by_frequency) and not tokens and not facts.spec.task.is_classification:

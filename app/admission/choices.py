@@ -100,7 +100,7 @@ class Rule:
     is_sparse: bool
     spread: float | None = None
     unmeasured: tuple[str, ...] = ()
-    records_per_unit: int = 1
+    scale: float = 1.0
 
     def numbers(self, steps: int, sigma: float, max_grad_norm: float) -> PublicNumbers:
         """What the rule depends on."""
@@ -113,7 +113,7 @@ class Rule:
             outputs=self.outputs,
             is_sparse=self.is_sparse,
             spread=self.spread,
-            records_per_unit=self.records_per_unit,
+            scale=self.scale,
         )
 
     def rate(self, steps: int, sigma: float, max_grad_norm: float) -> Choice:
@@ -153,10 +153,12 @@ def _usual(value: float, why: str) -> Choice:
 
 
 def _norm(rule: Rule) -> Choice:
-    """C: each of a user's k records is clipped to C/k."""
+    """C: a user's k records are clipped to C/k each; the class of the largest weight is clipped like a plain record."""
     found = norm_of(rule.length, rule.outputs, rule.constants)
-    k = rule.records_per_unit
-    return found if k == 1 else Choice(value=k * found.value, because=f"{k} records of a user, each {found.because}")
+    if rule.scale == 1.0:
+        return found
+    because = f"{rule.scale:.3g}, a user's records times the largest class weight, times {found.because}"
+    return Choice(value=float(f"{rule.scale * found.value:.3g}"), because=because)
 
 
 def _steps(rule: Rule | str, spec: JobSpec, facts: DatasetFacts) -> Choice:
@@ -260,8 +262,13 @@ def _rule(
         is_sparse=isinstance(model, LinearModel) and model.is_sparse(facts.is_sparse),
         spread=facts.spec.features.spread(facts.features) if _is_table(model, facts) else None,
         unmeasured=_unmeasured(spec),
-        records_per_unit=facts.records_per_unit,
+        scale=facts.records_per_unit * largest_weight(spec),
     )
+
+
+def largest_weight(spec: JobSpec) -> float:
+    """The largest weight of a class."""
+    return max(spec.class_weights) if isinstance(spec.class_weights, list) else 1.0
 
 
 def _target(facts: DatasetFacts) -> tuple[float, float] | None:
@@ -304,9 +311,12 @@ def _untried(spec: JobSpec, facts: DatasetFacts) -> str | None:
         return f"for `{clipping}` clipping"
     if spec.privacy is None and not is_linear:
         return "for a network without privacy"
-    if isinstance(spec.sampling, Cyclic):
-        return "for `cyclic` batches"
-    return None if spec.noise is None else "with correlated noise"
+    others = {
+        "for `cyclic` batches": isinstance(spec.sampling, Cyclic),
+        "with `class_weights`": spec.class_weights is not None,
+        "with correlated noise": spec.noise is not None,
+    }
+    return next((name for name, there in others.items() if there), None)
 
 
 def _inputs(model: LinearModel | MlpModel | CnnModel, facts: DatasetFacts) -> int:

@@ -168,6 +168,7 @@ class DatasetFacts:
             records_per_unit=self.records_per_unit,
             unit=self.unit,
             classification=self.spec.task.is_classification,
+            outputs=self.outputs,
             holdout_is_private=self.holdout_is_private,
             holdout_account=self.holdout_account,
             delta=self.cap_delta,

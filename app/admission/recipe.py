@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from app.admission.choices import total_of
 from app.admission.facts import DatasetFacts
-from app.contracts.dataset_spec import LastItemHoldout, RatingTask, RegressionTask
+from app.contracts.dataset_spec import ClassificationTask, LastItemHoldout, RatingTask, RegressionTask
 from app.contracts.job_spec import (
     Clipping,
     Evaluation,
@@ -39,6 +39,7 @@ TARGET_STD = 0.01  # of a score's range: smaller differences between models are 
 # the score is paid from the same total as the training: 4 % of μ².
 OWN_SHARE, TRAIN_SHARE = 0.5, 0.2
 LEAST_MU, USUAL_MU = 0.01, 0.1  # USUAL_MU: of a job that has no total
+MOST_BALANCED = 10  # classes: the noise of macro-F1 grows with their number, that of accuracy alone does not
 TOKEN_LOSS_BOUND = 10.0
 BEST_RANKS = 10
 RATINGS = "as one job on public ratings of films had it (examples/movielens-epsilon-3.json); nothing was compared"
@@ -85,6 +86,27 @@ def with_recipe(spec: JobSpec, facts: DatasetFacts) -> tuple[JobSpec, tuple[Part
     return spec.model_copy(update=completed), tuple(parts)
 
 
+def with_class_weights(spec: JobSpec, facts: DatasetFacts) -> tuple[JobSpec, tuple[Part, ...]]:
+    """Returns the job with numbers for "balanced" classes: w_c = 1/(K share_c), so that Σ share_c w_c = 1.
+
+    Raises:
+        InvalidRequest: the data set declares no shares.
+    """
+    if spec.class_weights != "balanced":
+        return spec, ()
+    task = facts.spec.task
+    if not isinstance(task, ClassificationTask) or task.shares is None:
+        detail = (
+            "the data set declares no `task.shares`, and counts of private records are not public: give a number for "
+            "each class, from public knowledge"
+        )
+        raise InvalidRequest.at("/class_weights", detail)
+    weights = [float(f"{1.0 / (len(task.shares) * share):.4g}") for share in task.shares]
+    said = ", ".join(f"{weight:g}" for weight in weights)
+    part = Part(name="class weights", value=said, because="1/(K share) of the declared shares")
+    return spec.model_copy(update={"class_weights": [min(max(each, 1e-3), 1e3) for each in weights]}), (part,)
+
+
 def _model(facts: DatasetFacts) -> tuple[Model, str]:
     match facts.spec.task.kind:
         case "rating":
@@ -125,6 +147,8 @@ def _scores(spec: JobSpec, model: Model, facts: DatasetFacts) -> tuple[Evaluatio
     bound, ranking = 1.0, None
     if task.is_classification and facts.outputs == 2:
         metrics = ["auc"]
+    elif task.is_classification and facts.outputs <= MOST_BALANCED:
+        metrics = ["macro_f1"]
     elif isinstance(task, RegressionTask) and task.range is not None:
         metrics = ["r_squared"]
     elif isinstance(task, RatingTask):

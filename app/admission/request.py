@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Row, Select, and_, bindparam, exists, func, o
 from sqlalchemy.orm import Session
 
 from app.admission.facts import BlockFacts, DatasetFacts
-from app.admission.recipe import with_recipe
+from app.admission.recipe import with_class_weights, with_recipe
 from app.catalogue import extractors, model_folders, models
 from app.contracts.blocks import ALL, FIRST
 from app.contracts.dataset_spec import DatasetSpec, LanguageModelTask
@@ -121,9 +121,10 @@ class Resolved:
         Raises:
             InvalidRequest: it names an extractor or a model that the service does not have.
         """
-        spec, parts = with_recipe(request.spec, facts)
+        weighted, weights = with_class_weights(request.spec, facts)
+        spec, parts = with_recipe(weighted, facts)
         pinned = _pinned(request, spec, facts)
-        return cls(request, pinned, facts.seen_by(pinned.model), side, access, parts)
+        return cls(request, pinned, facts.seen_by(pinned.model), side, access, (*parts, *weights))
 
 
 def resolve(db: Database, request: Request) -> Resolved:

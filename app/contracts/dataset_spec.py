@@ -22,6 +22,8 @@ ClassLabel = (
 )
 
 
+ClassShare = Annotated[float, Field(ge=1e-6, le=1.0)]
+SHARES_SLACK = 0.01  # rounded shares add up to about 1
 LIKELY_GUESS = 6.0  # the loss of a guess among 400 tokens: hardly any model's losses fit under a lower bound
 
 
@@ -70,11 +72,24 @@ def _guess(bound: float, among: int, what: str) -> str | None:
 
 
 class ClassificationTask(TaskSettings):
-    """Predicts one of the declared classes."""
+    """Predicts one of the declared classes.
+
+    `shares`: about which part of the records has each class, from public knowledge, in the order of `classes`. Weights
+    of classes can balance them. Never computed from these records: it becomes public.
+    """
 
     kind: Literal["classification"] = "classification"
     label: ColumnName
     classes: Annotated[list[ClassLabel], Field(min_length=2, max_length=10_000)]
+    shares: Annotated[tuple[ClassShare, ...], Field(max_length=10_000)] | None = Field(default=None, exclude_if=is_none)
+
+    @model_validator(mode="after")
+    def _shares_of_all(self) -> ClassificationTask:
+        if self.shares is None:
+            return self
+        if len(self.shares) != len(self.classes) or abs(math.fsum(self.shares) - 1.0) > SHARES_SLACK:
+            raise ValueError("`shares` must have a number for each class, which add up to 1")
+        return self
 
     @model_validator(mode="after")
     def _distinct(self) -> ClassificationTask:

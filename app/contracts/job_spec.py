@@ -390,7 +390,9 @@ class Evaluation(Document):
     On private data each score is a ratio of noisy sums with noise std sensitivity/noise_mu. The scored part's account
     is charged points · noise_mu² for each of `metrics`. auc, the default for two classes: one histogram of scores by
     class (sensitivity 1), from which AUC, average precision, accuracy, recall and precision follow, and how well
-    probabilities are calibrated. accuracy, the default for more classes or `groups`: correct predictions (sensitivity
+    probabilities are calibrated. macro_f1: one histogram of true and predicted classes
+    (sensitivity 1), with accuracy, balanced accuracy, the largest class's share and the recall of each class, by its
+    place in the data set's list. accuracy, the default for more classes or `groups`: correct predictions (sensitivity
     1). loss, the default for all other tasks: squared errors clipped to [0, loss_bound] (sensitivity
     loss_bound); for classes, next items and next tokens the cross-entropy, clipped alike. r_squared, for regression
     with a declared range: R², and RMSE in the target's unit, from one release that pays for the target's variance too
@@ -424,10 +426,13 @@ class Evaluation(Document):
             places = [place for group in self.groups.values() for place in group]
             if len(set(places)) != len(places):
                 raise ValueError("a class may be in one group at most, and only once")
-        if "auc" in (self.metrics or ()) and (self.groups is not None or self.by_frequency):
-            raise ValueError("`auc` has no groups: name `accuracy`, or leave the groups out")
-        if {"auc", "accuracy"} <= set(self.metrics or ()):
-            raise ValueError("`auc` comes with accuracy: leave `accuracy` out")
+        for histogram in sorted({"auc", "macro_f1"} & set(self.metrics or ())):
+            if self.groups is not None or self.by_frequency:
+                raise ValueError(f"`{histogram}` has no groups: name `accuracy`, or leave the groups out")
+            if "accuracy" in (self.metrics or ()):
+                raise ValueError(f"`{histogram}` comes with accuracy: leave `accuracy` out")
+        if {"auc", "macro_f1"} <= set(self.metrics or ()):
+            raise ValueError("`auc` and `macro_f1` both release accuracy: name one of them")
         if self.metrics is not None and len(set(self.metrics)) != len(self.metrics):
             raise ValueError("`metrics` must not repeat a name")
         if self.metrics is not None and self.ranking is not None:
@@ -459,6 +464,11 @@ def token_ranks(evaluation: Evaluation | None, model: Model) -> int | None:
     return model.vocabulary if model.architecture and task_of(model.architecture) == "language_model" else None
 
 
+# Of each class, in the data set's order.
+ClassWeights = (
+    Annotated[list[Annotated[float, Field(strict=True, ge=1e-3, le=1e3)]], Field(min_length=2, max_length=10_000)]
+    | Literal["balanced"]
+)
 # What admission chooses for a request that leaves `optimizer` out, where these are left out too.
 COMPLETED = frozenset(("model", "optimizer", "clipping", "length", "evaluation"))
 
@@ -469,6 +479,9 @@ class JobSpec(Document):
     A data set and ε are a whole job: without `optimizer`, admission chooses it, and with it what else is left out of
     model, clipping, length and evaluation (app.admission.recipe). `quote.resolved` says what and why. With an
     `optimizer`, `model` is `linear` by default, and nothing is scored unless `evaluation` says so.
+
+    `class_weights`: a record's loss is multiplied by its class's number, before its gradient is clipped; no score is.
+    "balanced": 1/(K share) of the data set's declared `task.shares`, which admission puts in its place.
     """
 
     dataset: Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=NO_NUL)]
@@ -482,6 +495,8 @@ class JobSpec(Document):
     clipping: Clipping | None = None  # default: flat, at a C that is "auto" where `steps` are, else at 1.0
     sampling: Sampling = FullBatch()
     noise: CorrelatedNoise | None = Field(default=None, exclude_if=lambda noise: noise is None)  # null: independent
+    # null: 1 for each class
+    class_weights: ClassWeights | None = Field(default=None, exclude_if=lambda weights: weights is None)
     # null: a step sees each of its records once, as it is
     augmentation: Augmentation | None = Field(default=None, exclude_if=lambda augmentation: augmentation is None)
     length: Length = Length(steps="auto")

@@ -1,5 +1,6 @@
 """The metrics of an evaluation: each is the mean over records of a value between 0 and Δ; or AUC with its parts, from a
-histogram (app.privacy.score_histogram); or, of `r_squared`, a ratio of such means (worker.metrics.fit).
+histogram (app.privacy.score_histogram), or macro-F1 with its parts, from one of true and predicted classes
+(worker.metrics.confusion); or, of `r_squared`, a ratio of such means (worker.metrics.fit).
 
 A new metric needs its name and its rule here, and a class that computes it (worker.metrics.build).
 """
@@ -14,7 +15,7 @@ from pydantic import Field
 
 from app.contracts.base import Document
 
-CountedMetric = Literal["accuracy", "auc"]  # counts of records
+CountedMetric = Literal["accuracy", "auc", "macro_f1"]  # counts of records
 MeanMetric = Literal["accuracy", "loss"]  # means over records
 SummedMetric = Literal["loss", "r_squared"]  # sums of values
 Metric = Literal[CountedMetric, SummedMetric]
@@ -31,6 +32,19 @@ AUC_PARTS = (
     "positive_share",
     "mean_prediction",
 )
+
+
+MOST_CONFUSED = 50  # classes of a histogram of true and predicted ones
+
+
+def confusion_parts(classes: int) -> tuple[str, ...]:
+    """What follows from the histogram of true and predicted classes, which is released for `macro_f1`.
+
+    >>> confusion_parts(2)
+    ('accuracy', 'balanced_accuracy', 'largest_share', 'recall:0', 'recall:1')
+    """
+    recalls = (f"recall:{each}" for each in range(classes))
+    return ("accuracy", "balanced_accuracy", "largest_share", *recalls)
 
 
 class ReleasedHistogram(Document):
@@ -55,6 +69,7 @@ class MetricRule:
         bound: Δ, the most that one record's value can be; None: `loss_bound`, to which values are clipped.
         task: the kind of task that it needs; None: any.
         classes: how many classes it needs; None: any number.
+        most_classes: the most that it is for; None: any number.
         larger_is_better: how studies compare trials by it.
     """
 
@@ -62,6 +77,7 @@ class MetricRule:
     task: str | None
     larger_is_better: bool
     classes: int | None = None
+    most_classes: int | None = None
 
 
 def rule_of(metric: Metric) -> MetricRule:
@@ -75,6 +91,8 @@ def rule_of(metric: Metric) -> MetricRule:
             return MetricRule(bound=1.0, task="classification", larger_is_better=True)
         case "auc":
             return MetricRule(bound=1.0, task="classification", larger_is_better=True, classes=2)
+        case "macro_f1":
+            return MetricRule(bound=1.0, task="classification", larger_is_better=True, most_classes=MOST_CONFUSED)
         case "loss":
             return MetricRule(bound=None, task=None, larger_is_better=False)
         case "r_squared":

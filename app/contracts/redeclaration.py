@@ -76,7 +76,7 @@ def amended(spec: DatasetSpec, asked: Redeclaration) -> DatasetSpec:
         if asked.classes[: len(task.classes)] != task.classes:
             detail = "begin with the declared classes in their order: stored labels are places in that list"
             raise InvalidRequest.at("/classes", detail)
-        task = task.model_copy(update={"classes": asked.classes})
+        task = task.model_copy(update={"classes": asked.classes, "shares": None})  # which were of the classes before
     if asked.scale is not None:
         if not isinstance(task, RatingTask):
             raise InvalidRequest.at("/scale", f"the task is {task.kind}: it has no scale")

@@ -24,7 +24,7 @@ LAYOUT = Layout(
     {
         "Data set": ("dataset", "blocks", "name"),
         "Model": ("model",),
-        "Optimizer": ("optimizer",),
+        "Optimizer": ("optimizer", "class_weights"),
         "Privacy": ("privacy", "audit"),
         "Length and batches": ("length", "sampling", "clipping", "noise", "augmentation"),
         "Scores": ("evaluation",),
@@ -116,6 +116,8 @@ def of_job(spec: dict[str, Any], resolved: Resolved | None) -> Draft:
     resolved = resolved or Resolved()
     for part in resolved.parts:
         document.pop("evaluation" if part.name == "scores" else part.name, None)
+        if part.name == "class weights":
+            document["class_weights"] = "balanced"
     if resolved.learning_rate is not None and "optimizer" in document:
         document["optimizer"].pop("learning_rate", None)
     if resolved.steps is not None:

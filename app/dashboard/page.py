@@ -15,7 +15,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.routing import APIRoute
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from app.contracts.metrics import AUC_PARTS
+from app.contracts.metrics import AUC_PARTS, MOST_CONFUSED, confusion_parts
 from app.dashboard import numbers
 from app.dashboard.session import SignInNeeded, Viewer, login_url
 from app.errors import InvalidRequest, ServiceError
@@ -36,7 +36,7 @@ def templates() -> Environment:
         lstrip_blocks=True,
     )
     made.filters.update(numbers.FILTERS)
-    made.globals["auc_parts"] = AUC_PARTS
+    made.globals["score_parts"] = {*AUC_PARTS, *confusion_parts(MOST_CONFUSED)} - {"accuracy"}
     made.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":")}
     return made
 

@@ -114,7 +114,8 @@ class PublicNumbers:
         outputs: K, the number of classes; 1 for a number.
         is_sparse: the features are hashed words.
         spread: the part of the length that differs between records, where noise stays; None: all of it.
-        records_per_unit: k: each of a user's records is clipped to C/k, and they may add up to k times the curvature.
+        scale: by how much a unit's gradient may be longer than a plain record's: a user's k records, each clipped to
+            C/k, times the largest weight of a class. The curvature may grow as much.
     """
 
     steps: int
@@ -125,7 +126,7 @@ class PublicNumbers:
     outputs: int = 1
     is_sparse: bool = False
     spread: float | None = None
-    records_per_unit: int = 1
+    scale: float = 1.0
 
     @property
     def noisy_length(self) -> float:
@@ -135,7 +136,7 @@ class PublicNumbers:
     @property
     def clipping(self) -> float:
         """c = max(1, ‖g‖/C) of a record before the first step."""
-        return max(1.0, self.records_per_unit * first_norm(self.length, self.outputs) / self.max_grad_norm)
+        return max(1.0, self.scale * first_norm(self.length, self.outputs) / self.max_grad_norm)
 
 
 def first_norm(length: float, outputs: int) -> float:
@@ -153,7 +154,7 @@ class Choice(Document):
 class Part(Document):
     """A part of a job that its request left out, what stands there, and why."""
 
-    name: Literal["model", "optimizer", "scores"]
+    name: Literal["model", "optimizer", "scores", "class weights"]
     value: str
     because: str
 
@@ -276,7 +277,7 @@ def most_rate(optimizer: DpSgd, of: PublicNumbers, constants: Constants = CALIBR
     """The largest η that settles."""
     a = constants.words if of.is_sparse else constants.dense
     bound = a * 2.0 * (1.0 + optimizer.momentum) * of.outputs * of.clipping**constants.power / of.length**2
-    return float(bound) / of.records_per_unit
+    return float(bound) / of.scale
 
 
 def _rounded(value: float) -> float:

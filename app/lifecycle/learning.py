@@ -2,7 +2,8 @@
 
     two classes  accuracy within two std of the larger class's share, and AUC within two std of 0.5: of the noise and of
                  the draw of records, both from the released histogram of scores
-    accuracy     of other classes: within two std of the noise of chance, 1 / classes
+    more classes accuracy within two std of the noise of the largest class's share, from one histogram (`macro_f1`)
+    accuracy     alone: within two std of the noise of chance, 1 / classes
     loss         within two std of the noise of its bound, to which each record's loss is clipped
 
 Post-processing of numbers that were released and charged; no other score, and nothing private, is read.
@@ -10,6 +11,7 @@ Post-processing of numbers that were released and charged; no other score, and n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -53,8 +55,15 @@ def about(scores: Iterable[Released], classes: int | None, loss_bound: float | N
         classes: how many there are; None if the task has none.
         loss_bound: where each record's loss is clipped; None if losses are exact.
     """
-    found = []
-    for each in scores:
+    found, known = [], {each.name: each for each in scores}
+    share, accuracy = known.get("largest_share"), known.get("accuracy")
+    if share is not None and accuracy is not None:  # of one histogram of true and predicted classes
+        std = math.hypot(share.std, accuracy.std)
+        if accuracy.value - share.value <= STDS * std:
+            where = f"no more than that of always answering the largest class, {with_std(share.value, share.std)}"
+            found.append(_said(accuracy._replace(std=std), where, 1.0))
+        classes = None
+    for each in known.values():
         if each.name == "accuracy" and classes is not None and each.value - STDS * each.std <= 1.0 / classes:
             found.append(_said(each, f"at chance, {1.0 / classes:.3g} for {classes} classes", 1.0))
         if each.name == "loss" and loss_bound is not None and each.value + STDS * each.std >= loss_bound:

@@ -45,6 +45,7 @@ class PublicFacts:
         slots: N, at most this many units are registered to train on.
         delta: default δ for jobs: the cap's δ; if None, a power of ten chosen by the number of records.
         filter: the filter of the ledger that pays.
+        outputs: the number of classes; 1 for a number.
     """
 
     records_train: int
@@ -57,6 +58,7 @@ class PublicFacts:
     slots: int
     delta: float | None
     filter: FilterChoice = ANY_FILTER
+    outputs: int = 1
 
 
 def plan_request(spec: JobSpec, facts: PublicFacts) -> PlanRequest | None:
@@ -171,7 +173,11 @@ def scores_of(evaluation: Evaluation | None, facts: PublicFacts, model: Model) -
         "cutoff": evaluation.ranking.k if evaluation.ranking else None,
     }
     named = evaluation.sensitivities(classes=facts.classification)
-    return tuple(SCORE.validate_python(common | {"what": what, "sensitivity": bound}) for what, bound in named.items())
+    own = {"macro_f1": {"classes": facts.outputs}}
+    return tuple(
+        SCORE.validate_python(common | {"what": what, "sensitivity": bound} | own.get(what, {}))
+        for what, bound in named.items()
+    )
 
 
 def before_of(model: Model, records: int) -> tuple[BeforeFirstStep, ...]:

@@ -12,10 +12,10 @@ from typing import Annotated, ClassVar, Literal, Self, get_args
 
 from pydantic import Field, TypeAdapter, model_validator
 
-from app.contracts.base import AccountName, Document, Unit
+from app.contracts.base import AccountName, Document, Unit, is_none
 from app.contracts.hf import rank_groups
 from app.contracts.job_spec import LinearModel, Model, TransformerRecModel
-from app.contracts.metrics import AUC_PARTS, CountedMetric, SummedMetric, rule_of
+from app.contracts.metrics import AUC_PARTS, CountedMetric, SummedMetric, confusion_parts, rule_of
 from app.privacy.events import SelfComposed, noisy_sums
 
 LIKELY_VARIANCE = 1.0 / 36.0  # of a target, as a part of its declared range
@@ -63,6 +63,9 @@ class NoisyScore(Document):
     `auc`: a record is in one cell of a histogram of scores by class. What is released are weighted sums of its cells,
     which a record moves by at most 1 in ℓ₂ norm (app.privacy.score_histogram).
 
+    `macro_f1`: a record is in one cell of a histogram of true and predicted classes, `classes` of each. Each cell gets
+    the noise.
+
     `ranking`: a record with HIT h ∈ {0, 1} and NDCG g ∈ [0, h] at `cutoff` contributes (g, h − g, 1 − h) to three sums.
     These are non-negative and add up to 1, so their ℓ₂ norm is at most Δ = 1.
     """
@@ -78,6 +81,7 @@ class NoisyScore(Document):
     groups: dict[str, tuple[int, ...]] = Field(default_factory=dict)
     ranks: Annotated[int, Field(ge=1)] | None = None  # how many tokens there are
     cutoff: Annotated[int, Field(ge=1)] | None = None  # k of a ranking
+    classes: Annotated[int, Field(ge=2)] | None = Field(default=None, exclude_if=is_none)  # K of `macro_f1`
 
     @model_validator(mode="after")
     def _groups_are_disjoint(self) -> Self:
@@ -90,6 +94,10 @@ class NoisyScore(Document):
             raise ValueError("r_squared needs a sensitivity of √2 and no groups")
         if self.what == "auc" and (self.groups or self.sensitivity != 1.0):
             raise ValueError("a histogram of scores has sensitivity 1 and no groups")
+        if (self.what == "macro_f1") != (self.classes is not None):
+            raise ValueError("`macro_f1` needs its number of classes, and nothing else has one")
+        if self.what == "macro_f1" and (self.groups or self.sensitivity != 1.0):
+            raise ValueError("a histogram of classes has sensitivity 1 and no groups")
         if self.ranks is not None and (self.what != "loss" or self.groups):
             raise ValueError("`ranks` needs losses, and no `groups`")
         return self
@@ -108,6 +116,8 @@ class NoisyScore(Document):
             return frozenset({"rmse"})
         if self.what == "auc":
             return frozenset(AUC_PARTS)
+        if self.classes is not None:
+            return frozenset(confusion_parts(self.classes))
         return frozenset(f"{self.what}:{name}" for name in self.group_names)
 
     @property
@@ -126,7 +136,9 @@ class NoisyScore(Document):
 
         The std of the ratio a = S̃ / (S̃ + M̃) is σ_noise · √cells · √(a² + (1−a)²) / n, times Δ/Δ: largest at a = 0
         and 1. A ranking's is at most √2 times σ_noise / n. R² is divided by the target's variance as a part of its
-        range: 1/36, that of a normal one six deviations wide; a flat one has 1/12.
+        range: 1/36, that of a normal one six deviations wide; a flat one has 1/12. Of K × K
+        cells, each of the K rows of n/K records has noise of K σ_noise/n on its recall at most; so have their mean,
+        macro-F1 and accuracy.
         """
         if self.what == "ranking":
             std = math.sqrt(2.0) * self.noise_std / self.records
@@ -137,6 +149,9 @@ class NoisyScore(Document):
             std = self.noise_std / self.records
             accuracy = ScoreNoise(name="accuracy", std=ACCURACY_OF_TREE * std)
             return ScoreNoise(name="auc", std=AUC_OF_TREE * std), accuracy
+        if self.classes is not None:
+            std = self.classes * self.noise_std / self.records
+            return ScoreNoise(name=self.metric, std=std), ScoreNoise(name="accuracy", std=std)
         cells = len(self.group_names) + 1
         return (ScoreNoise(name=self.metric, std=self.noise_std * math.sqrt(cells) / self.records),)
 
@@ -147,7 +162,8 @@ class NoisyScore(Document):
 
 
 class NoisyCount(NoisyScore):
-    """The noisy count of correct predictions, or counts by class and score; a record changes them by at most one."""
+    """The noisy count of correct predictions, or counts by class and score, or by true and predicted class; a record
+    changes them by at most one."""
 
     what: CountedMetric = "accuracy"
     released_by: ClassVar[Literal["noisy_count"]] = "noisy_count"

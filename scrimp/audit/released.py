@@ -13,6 +13,7 @@ import numpy as np
 
 from scrimp.audit.kinds import USER_RECORDS, Kind
 from scrimp.audit.planting import FILLERS
+from scrimp.behaviour import of_confusion
 from scrimp.models import OF_AUC, MetricPoint
 from scrimp.privacy_loss import precision_of
 
@@ -120,7 +121,9 @@ def uncharged(certificate: Certificate, metrics: Iterable[MetricPoint], posted: 
 def _wholes_of(point: MetricPoint) -> set[tuple[str, int]]:
     """The releases that a part may come from."""
     whole = "r_squared" if point.name == "rmse" else point.name.partition(":")[0].replace("hit@", "ndcg@")
-    names = {whole} | ({"auc"} if point.name in OF_AUC else set())
+    names = (
+        {whole} | ({"auc"} if point.name in OF_AUC else set()) | ({"macro_f1"} if of_confusion(point.name) else set())
+    )
     return {(name, point.step) for name in names}
 
 

@@ -15,6 +15,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from scrimp.behaviour import of_confusion
 from scrimp.errors import ApiError, BudgetRefused, InvalidRequest, ScrimpError
 from scrimp.models import (
     OF_AUC,
@@ -67,8 +68,9 @@ def score(metric: Metric) -> str:
 
 
 def main_scores(job: Job) -> dict[str, Metric]:
-    """A job's last scores for one line: of those that come with `auc` accuracy alone."""
-    return {name: each for name, each in job.metrics.items() if name == "accuracy" or name not in OF_AUC}
+    """A job's last scores for one line: of those that come with `auc` or `macro_f1` accuracy alone."""
+    hidden = {name for name in job.metrics if name in OF_AUC or of_confusion(name)} - {"accuracy"}
+    return {name: each for name, each in job.metrics.items() if name not in hidden}
 
 
 def sparkline(values: Sequence[float]) -> str:

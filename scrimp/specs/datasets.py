@@ -37,7 +37,11 @@ class CategoryColumn(Spec):
 
 
 class ClassificationTask(Spec):
-    """Predicts one of the declared classes."""
+    """Predicts one of the declared classes.
+
+    `shares`: about which part of the records has each class, from public knowledge, in the order of `classes`. Weights
+    of classes can balance them. Never computed from these records: it becomes public.
+    """
 
     kind: Literal["classification"] = "classification"
     label: Annotated[str, Field(min_length=1, max_length=200)]
@@ -48,6 +52,7 @@ class ClassificationTask(Spec):
         ],
         Field(min_length=2, max_length=10000),
     ]
+    shares: Annotated[list[Annotated[float, Field(ge=1e-06, le=1.0)]], Field(max_length=10000)] | None = None
 
 
 class Columns(Spec):

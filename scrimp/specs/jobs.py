@@ -165,7 +165,9 @@ class Evaluation(Spec):
     On private data each score is a ratio of noisy sums with noise std sensitivity/noise_mu. The scored part's account
     is charged points · noise_mu² for each of `metrics`. auc, the default for two classes: one histogram of scores by
     class (sensitivity 1), from which AUC, average precision, accuracy, recall and precision follow, and how well
-    probabilities are calibrated. accuracy, the default for more classes or `groups`: correct predictions (sensitivity
+    probabilities are calibrated. macro_f1: one histogram of true and predicted classes
+    (sensitivity 1), with accuracy, balanced accuracy, the largest class's share and the recall of each class, by its
+    place in the data set's list. accuracy, the default for more classes or `groups`: correct predictions (sensitivity
     1). loss, the default for all other tasks: squared errors clipped to [0, loss_bound] (sensitivity
     loss_bound); for classes, next items and next tokens the cross-entropy, clipped alike. r_squared, for regression
     with a declared range: R², and RMSE in the target's unit, from one release that pays for the target's variance too
@@ -186,7 +188,8 @@ class Evaluation(Spec):
     noise_mu: Annotated[float, Field(ge=1e-05, le=10.0)] = 0.05
     points: Annotated[int, Field(ge=1, le=1000)] = 1
     metrics: (
-        Annotated[list[Literal["accuracy", "auc", "loss", "r_squared"]], Field(min_length=1, max_length=4)] | None
+        Annotated[list[Literal["accuracy", "auc", "macro_f1", "loss", "r_squared"]], Field(min_length=1, max_length=5)]
+        | None
     ) = None
     loss_bound: Annotated[float, Field(ge=1e-06, le=1000000.0)] = 1.0
     groups: (
@@ -258,6 +261,9 @@ class JobSpec(Spec):
     A data set and ε are a whole job: without `optimizer`, admission chooses it, and with it what else is left out of
     model, clipping, length and evaluation (app.admission.recipe). `quote.resolved` says what and why. With an
     `optimizer`, `model` is `linear` by default, and nothing is scored unless `evaluation` says so.
+
+    `class_weights`: a record's loss is multiplied by its class's number, before its gradient is clipped; no score is.
+    "balanced": 1/(K share) of the data set's declared `task.shares`, which admission puts in its place.
     """
 
     dataset: Annotated[str, Field(min_length=1, max_length=100, pattern="^[^\\x00]*$")]
@@ -298,6 +304,11 @@ class JobSpec(Spec):
     clipping: Clipping | None = None
     sampling: Annotated[FullBatch | Poisson | Cyclic, Field(discriminator="kind")] = FullBatch()
     noise: CorrelatedNoise | None = None
+    class_weights: (
+        Annotated[list[Annotated[float, Field(ge=0.001, le=1000.0)]], Field(min_length=2, max_length=10000)]
+        | Literal["balanced"]
+        | None
+    ) = None
     augmentation: Augmentation | None = None
     length: Length = Length(steps="auto")
     evaluation: Evaluation | None = None

@@ -77,6 +77,8 @@ PUBLIC = {
     "worker/data/passes.py: passes_of",
     "worker/data/records.py: _torch_csr",
     "worker/data/records.py: adjoint",
+    "worker/metrics/confusion.py: confusion_scores",
+    "worker/training/plan.py: _weighted",
     "worker/models/card.py: _learned",
     "worker/models/hf/images.py: _numbers",
     "worker/models/hf/loading.py: remembers",

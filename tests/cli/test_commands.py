@@ -94,6 +94,16 @@ def test_a_preset_is_submitted_as_it_is(cli: Cli, dataset: str) -> None:
     assert cli("jobs", "cancel", job["id"]).exit_code == 0
 
 
+def test_a_data_set_and_epsilon_are_a_command(cli: Cli, dataset: str) -> None:
+    job = cli.json("train", dataset, "--epsilon", "0.5")
+    assert [each["name"] for each in job["quote"]["resolved"]["parts"]] == ["model", "optimizer", "scores"]
+    shown = cli("jobs", "show", job["id"])
+    assert "linear, from public numbers" in shown.output, shown.output
+    refused = cli("train", dataset, "--epsilon", "90")
+    assert refused.exit_code == 3, refused.output
+    assert cli("jobs", "cancel", job["id"]).exit_code == 0
+
+
 def test_a_job_is_submitted_listed_and_cancelled(cli: Cli, dataset: str, job_file: str) -> None:
     before = cli.json("ledger", "show", dataset)["accounts"]["train"]["held"]
     job = cli.json("jobs", "submit", job_file, "--idempotency-key", "once")

@@ -74,6 +74,16 @@ def test_jobs_are_found_by_id_name_and_filter(client: scrimp.Client, job: JobHan
         each.cancel()
 
 
+def test_a_data_set_and_epsilon_are_a_whole_job(client: scrimp.Client, dataset: str) -> None:
+    job = client.train(dataset, epsilon=0.5, length={"steps": 20}, name="mine")
+    assert (job.name, job.quote.steps) == ("mine", 20)
+    told = {name: (value, because) for name, value, because in job.quote.resolved.told}
+    assert told["model"][0] == "linear" and "κ" in told["learning rate"][1] and "steps" not in told
+    typed = client.quote(scrimp.JobSpec(dataset=dataset, privacy=specs.JobPrivacy(target_epsilon=0.5)))
+    assert typed.resolved is not None and typed.resolved.parts, "what a typed specification leaves out is not sent"
+    job.cancel()
+
+
 def test_dicts_and_typed_specifications_are_one(client: scrimp.Client, dataset: str) -> None:
     typed = spec(dataset)
     assert client.quote(typed).charge == client.quote(typed.document()).charge

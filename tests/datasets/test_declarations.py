@@ -242,3 +242,9 @@ def test_users_are_counted_where_users_are_protected(api: Api) -> None:
     assert found["read"]["units"] == 20 and found["warnings"] == []
     stored = DatasetSpec.model_validate({**spec(), "privacy": found["privacy"]})
     assert stored.privacy.max_records_per_user == 2 and stored.privacy.unit == "user"
+
+
+def test_further_classes_drop_the_declared_shares(api: Api) -> None:
+    made = api.upload(spec(task=spec()["task"] | {"shares": [0.5, 0.5]})).json()
+    assert made["task"]["shares"] == [0.5, 0.5]
+    assert "shares" not in declare(api, made["id"], classes=[0, 1, 2]).json()["task"]

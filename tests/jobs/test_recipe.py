@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
+from app.contracts.dataset_spec import ClassificationTask
 from app.db.engine import Database
 from tests.conftest import Api
 from tests.factories import add_dataset, dataset_spec
@@ -133,3 +135,56 @@ def test_an_additive_model_is_a_linear_one_with_bins(api: Api, db: Database) -> 
     assert refused.status_code == 422 and refused.json()["errors"][0]["pointer"] == "/model/pairs"
     plain = {"dataset": add_dataset(db, name="plain"), "model": gam} | EPSILON
     assert post(api, "/v1/quotes", plain, key=None).json()["errors"][0]["pointer"] == "/model/kind"
+
+
+@SQLITE
+def test_several_classes_are_scored_by_macro_f1_up_to_a_declared_number(api: Api, db: Database) -> None:
+    def quoted(classes: int, **more: Any) -> Any:
+        task = {"kind": "classification", "label": "y", "classes": list(range(classes))}
+        dataset = add_dataset(db, name=f"k{classes}{len(more)}", task=task)
+        return post(api, "/v1/quotes", {"dataset": dataset} | EPSILON | more, key=None).json()
+
+    few = quoted(3)
+    assert [each["name"] for each in few["scores"]] == ["macro_f1", "accuracy"]
+    assert [each["name"] for each in quoted(11)["scores"]] == ["accuracy"]
+    named = {"evaluation": {"metrics": ["macro_f1"], "noise_mu": 0.1}}
+    assert quoted(50, **named)["scores"][0]["name"] == "macro_f1"
+    refused = quoted(51, **named)["errors"][0]
+    assert refused["pointer"] == "/evaluation/metrics" and "at most 50 classes" in refused["detail"]
+
+
+@SQLITE
+def test_balanced_classes_follow_declared_shares(api: Api, db: Database) -> None:
+    task = {"kind": "classification", "label": "y", "classes": ["no", "yes"]}
+    declared = add_dataset(db, name="declared", task=task | {"shares": [0.8, 0.2]})
+    job = post(api, "/v1/jobs", {"dataset": declared, "class_weights": "balanced"} | EPSILON).json()
+    assert job["spec"]["class_weights"] == [0.625, 2.5]
+    weights = next(each for each in job["quote"]["resolved"]["parts"] if each["name"] == "class weights")
+    assert weights["value"] == "0.625, 2.5" and "declared shares" in weights["because"]
+    plain = post(api, "/v1/quotes", {"dataset": declared} | EPSILON, key=None).json()["resolved"]
+    resolved = job["quote"]["resolved"]
+    assert resolved["max_grad_norm"]["value"] == pytest.approx(2.5 * plain["max_grad_norm"]["value"], rel=0.01)
+    assert any("`class_weights`" in each for each in job["quote"]["warnings"])
+    undeclared = add_dataset(db, name="undeclared", task=task)
+    for dataset, weights in ((undeclared, "balanced"), (declared, [1.0, 2.0, 3.0])):
+        refused = post(api, "/v1/quotes", {"dataset": dataset, "class_weights": weights} | EPSILON, key=None)
+        assert refused.json()["errors"][0]["pointer"] == "/class_weights", refused.text
+    number = add_dataset(db, name="number", task={"kind": "regression", "label": "y", "range": [0, 1]})
+    refused = post(api, "/v1/quotes", {"dataset": number, "class_weights": [1.0, 2.0]} | EPSILON, key=None)
+    assert refused.json()["errors"][0]["pointer"] == "/class_weights"
+
+
+def test_shares_are_of_all_classes() -> None:
+    task = {"kind": "classification", "label": "y", "classes": [0, 1]}
+    assert ClassificationTask.model_validate(task | {"shares": [0.333, 0.667]}).shares == (0.333, 0.667)
+    for wrong in ([1.0], [0.5, 0.4], [0.5, 0.5, 0.0]):
+        with pytest.raises(ValidationError):
+            ClassificationTask.model_validate(task | {"shares": wrong})
+
+
+@SQLITE
+def test_a_study_leaves_its_training_to_the_service_too(api: Api, db: Database) -> None:
+    asked = {"dataset": add_dataset(db), "hpo": {"strategy": "linear_scaling"}} | EPSILON
+    quote = post(api, "/v1/quotes", asked, key=None).json()
+    assert quote["hpo"]["runs"] == 7 and quote["fits"], quote
+    assert [each["name"] for each in quote["resolved"]["parts"]] == ["model", "optimizer", "scores"]

@@ -107,3 +107,13 @@ def test_a_job_keeps_its_last_histogram_alone(db: Database, submit: Submit) -> N
         rows = session.scalars(select(Metric).where(Metric.job_id == job_id).order_by(Metric.step)).all()
     first, last = (each.histogram for each in rows)
     assert first is None and last is not None and last.cells[0] == 50.0
+
+
+def test_several_classes_are_compared_with_the_largest_class_s_share() -> None:
+    """Accuracy 0.7 of four classes is far above chance, and no more than always answering the class that has 0.69."""
+    share = Released("largest_share", 0.69, 0.005)
+    (said,) = about([Released("accuracy", 0.70, 0.005), share], 4, None)
+    assert "did not learn" in said and "always answering the largest class, 0.69 ± 0.005" in said
+    assert about([Released("accuracy", 0.72, 0.005), share], 4, None) == []
+    (hidden,) = about([Released("accuracy", 0.72, 0.2), share], 4, None)
+    assert "the noise hides" in hidden

@@ -109,7 +109,8 @@ def _require_views(model: Model, views: Views | None) -> None:
 def _module_model(model: Model) -> ModuleModel:
     if isinstance(model, Linear):
         spec = LinearModel(bias=model.bias)
-        return Network(model.features, model.outputs, spec, model.dtype, model.rows_per_pass, model.device)
+        by = (model.dtype, model.rows_per_pass, model.device, model.class_weights)
+        return Network(model.features, model.outputs, spec, *by)
     if isinstance(model, ModuleModel):
         return model
     raise TypeError("no engine for this kind of model")

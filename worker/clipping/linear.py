@@ -120,8 +120,8 @@ class LinearClipping:
         return totals.finish(count)
 
     def _query(self, by: Clip, device: torch.device) -> Query | None:
-        """How a pass is clipped; None where torch takes residuals: of views, divided, or on a GPU."""
-        if self.views is not None or by.divisors is not None or device.type != "cpu":
+        """How a pass is clipped; None where torch takes residuals: of views, divided, weighted, or on a GPU."""
+        if self.views is not None or by.divisors is not None or device.type != "cpu" or self.model.class_weights:
             return None
         longest = LONGEST if self.sums == "float32" else torch.inf
         return Query(self.kind, by.max_grad_norm / self.records_per_unit, bool(self.model.bias), longest)
@@ -167,7 +167,7 @@ class LinearGradient:
     ) -> Parameters:
         """See GradientEngine.private_sum; nothing is clipped."""
 
-        compiled = self.views is None and device_of(parameters).type == "cpu"
+        compiled = self.views is None and device_of(parameters).type == "cpu" and not self.model.class_weights
 
         def weighted(of: Pass[FeatureRecords]) -> Tensor:
             if compiled:

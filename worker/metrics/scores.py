@@ -14,7 +14,7 @@ from torch import Tensor
 
 from app.contracts.hf import rank_groups
 from app.contracts.job_spec import Ranking
-from app.contracts.metrics import CELLS, MEANS, ReleasedHistogram, rule_of
+from app.contracts.metrics import CELLS, MEANS, MOST_CONFUSED, ReleasedHistogram, rule_of
 from app.errors import PrivacyError
 from app.privacy.numerics import release_slack
 from app.privacy.releases import NoisyScore
@@ -23,6 +23,7 @@ from worker.data.passes import Batch, Pass
 from worker.data.records import Records
 from worker.metrics.build import metric_of
 from worker.metrics.cells import cell_of, has_histogram
+from worker.metrics.confusion import confusion_cell, confusion_scores
 from worker.metrics.fit import GRID, Fit, fit_cells
 from worker.models.base import Model, Parameters
 from worker.noise.generator import GaussianGenerator
@@ -94,12 +95,15 @@ def public_scores(
     groups: Groups | None = None,
     ranking: Ranking | None = None,
     ends: tuple[float, float] | None = None,
+    *,
+    confused: bool = False,
 ) -> list[Score]:
     """Exact means over public records: all metrics that suit the model, or NDCG and HIT. Empty without records.
 
     Args:
         groups: of classes: also all scores of each group that has records. Of tokens: their mean loss.
         ranking: how next items are ranked.
+        confused: also macro-F1 and what comes with it.
         ends: the declared range of a target: also R², and the root of the mean squared error in the target's unit.
     """
     if len(records) == 0:
@@ -126,8 +130,19 @@ def public_scores(
         if bool(inside.any())
         for what, values in parts.items()
     ]
+    confused_parts = _exact_confusion(model, parameters, records, parts) if confused else []
     histogram = _of_histogram(torch.bincount(values[-1], minlength=CELLS).tolist(), parts) if cells else []
-    return [*means, *fit, *in_groups, *histogram]
+    return [*means, *fit, *in_groups, *histogram, *confused_parts]
+
+
+def _exact_confusion(model: Model, parameters: Parameters, records: Records, apart: Container[str]) -> list[Score]:
+    """Macro-F1 and what comes with it, without what is computed apart."""
+    if not model.classification or model.outputs > MOST_CONFUSED:
+        return []
+    (cells,) = _of_each(model, parameters, records, confusion_cell)
+    counts = torch.bincount(cells, minlength=model.outputs**2).view(model.outputs, -1).double()
+    found = _of_confusion(counts, 0.0)
+    return [each for each in (replace(found, parts=()), *found.parts) if each.name not in apart]
 
 
 def _of_histogram(counts: list[float], apart: Container[str]) -> list[Score]:
@@ -183,6 +198,9 @@ def noisy_score(
     it is correct; loss: Model.errors), clipped to [0, Δ], Δ = `sensitivity`; a NaN counts as Δ. S̃ and M̃ get
     independent noise N(0, (kΔ/μ)²), where a unit has at most k records.
 
+    Macro-F1: S are the cells of a histogram of true and predicted classes; a record is in one of them
+    (worker.metrics.confusion).
+
     AUC: S are the weighted sums of a histogram by class and score, which a record moves by at most 1
     (app.privacy.score_histogram), and AUC and all else follow from S̃.
 
@@ -211,9 +229,12 @@ def noisy_score(
     generator = GaussianGenerator(key)
     noise = generator.noise(step, index, len(private_sums))
     scale = noise_std * release_slack(len(records))
-    noisy = add_noise(private_sums, noise, scale, generator.stream, step, index).view(-1, 2)
+    noisy = add_noise(private_sums, noise, scale, generator.stream, step, index)
     if release.what == "auc":
         return _of_noisy_histogram(noisy.view(2, -1), noise_std)
+    if release.classes is not None:
+        return _of_confusion(noisy.view(release.classes, -1), noise_std)
+    noisy = noisy.view(-1, 2)
     groups = tuple(
         Score(f"{release.what}:{name}", *_ratio(inside, rest, noise_std, bound))
         for name, (inside, rest) in zip(release.group_names, noisy.tolist(), strict=False)
@@ -349,6 +370,8 @@ def _private_sums(release: NoisyScore, model: Model, parameters: Parameters, rec
         return _sums_by_rank(release, release.ranks, model, parameters, records)
     if release.what == "auc":
         return _tree_sums(release, model, parameters, records)
+    if release.classes is not None:
+        return _confusion(release.classes, model, parameters, records)
     name = next(each for each in MEANS if each == release.what)
     metric, bound = metric_of(name), rule_of(name).bound
     if not metric.suits(model) or bound not in (None, release.sensitivity):
@@ -378,6 +401,24 @@ def _tree_sums(release: NoisyScore, model: Model, parameters: Parameters, record
         cells = cell_of(outputs.cpu(), of.records.labels.cpu())
         counts.index_add_(0, cells, of.present.cpu().to(torch.int64))
     return tuple(tree_sums(counts.view(2, -1).numpy()).flatten().tolist())
+
+
+def _confusion(classes: int, model: Model, parameters: Parameters, records: Batch[Any]) -> tuple[float, ...]:
+    """The number of records of each true and predicted class, (K²,)."""
+    if not model.classification or model.outputs != classes:
+        raise PrivacyError("a histogram of classes needs the model's classes, which the mechanism declares")
+    counts = torch.zeros(classes**2, dtype=torch.int64)
+    for outputs, of in model.evaluated(parameters, records):
+        cells = confusion_cell(outputs.cpu(), of.records.labels.cpu())
+        counts.index_add_(0, cells, of.present.cpu().to(torch.int64))  # integers: the same for any passes
+    return tuple(map(float, counts.tolist()))
+
+
+def _of_confusion(cells: Tensor, noise_std: float) -> Score:
+    """Macro-F1 with its parts, from noisy cells, (K, K)."""
+    found = confusion_scores(cells.numpy(), noise_std)
+    scores = [Score(name, each.value, each.std, noise_std) for name, each in found.items()]
+    return replace(scores[0], parts=tuple(scores[1:]))
 
 
 def _sums_by_rank(

@@ -28,6 +28,7 @@ class Model(ABC):
         dtype: of training passes. Score passes use float64, except that losses of next items and next tokens use
             `dtype`.
         device: of passes and modules.
+        class_weights: what a training loss is multiplied by, before its gradient is clipped; empty: 1.
     """
 
     features: int
@@ -35,6 +36,7 @@ class Model(ABC):
     rows_per_pass: int
     dtype: torch.dtype = torch.float64
     device: torch.device = CPU
+    class_weights: tuple[float, ...] = ()
 
     @property
     @abstractmethod
@@ -82,6 +84,10 @@ class Model(ABC):
         if self.classification:
             return torch.logsumexp(outputs, dim=0) - outputs.gather(0, labels[None])[0]
         return 0.5 * self.errors(outputs, labels)
+
+    def weights_of(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
+        """Each record's class weight, (n,): a function of its own label."""
+        return torch.tensor(self.class_weights, dtype=dtype, device=labels.device)[labels]
 
     def errors(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """The values, (n,), at least 0, whose mean is the score `loss`: classification losses, else (f − y)²."""

@@ -141,11 +141,12 @@ def _for_people(privacy: Privacy) -> list[str]:
 
 
 def _baseline(scores: Mapping[str, ReleasedScore]) -> list[str]:
-    """What always answering the larger of two classes scores, beside the model's accuracy."""
-    share, accuracy = scores.get("positive_share"), scores.get("accuracy")
+    """What always answering the largest class scores, beside the model's accuracy."""
+    positives, largest, accuracy = (scores.get(name) for name in ("positive_share", "largest_share", "accuracy"))
+    share = positives or largest
     if share is None or accuracy is None:
         return []
-    larger = share.model_copy(update={"value": max(share.value, 1.0 - share.value)})
+    larger = share if largest else share.model_copy(update={"value": max(share.value, 1.0 - share.value)})
     said = f"* baseline: always answering the larger class has accuracy {_score(larger)}"
     if accuracy.value - larger.value > STDS * math.hypot(accuracy.std, larger.std):
         return [said]

@@ -36,6 +36,7 @@ class Linear(Model):
     rows_per_pass: int = ROW_UNIT
     dtype: torch.dtype = torch.float64
     device: torch.device = CPU
+    class_weights: tuple[float, ...] = ()
 
     @property
     def kind(self) -> str:
@@ -66,8 +67,9 @@ class Linear(Model):
         return partial(self.pass_outputs, parameters)
 
     def residuals(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """∂loss/∂f, (K, n): softmax(f) − e_y, or f − y."""
+        """∂loss/∂f, (K, n): softmax(f) − e_y, times the weight of class y; or f − y."""
         if not self.classification:
             return outputs - labels
         minus_one = outputs.new_full((len(labels), 1), -1.0)
-        return torch.softmax(outputs.T.contiguous(), dim=1).scatter_add_(1, labels[:, None], minus_one).T
+        residuals = torch.softmax(outputs.T.contiguous(), dim=1).scatter_add_(1, labels[:, None], minus_one).T
+        return residuals * self.weights_of(labels, outputs.dtype) if self.class_weights else residuals

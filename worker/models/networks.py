@@ -38,6 +38,7 @@ class Network(ModuleModel):
     dtype: torch.dtype = torch.float32
     rows_per_pass: int = ROW_UNIT
     device: torch.device = CPU
+    class_weights: tuple[float, ...] = ()
 
     @cached_property
     def masks(self) -> Masks | None:  # type: ignore[override]
@@ -62,6 +63,8 @@ class Network(ModuleModel):
         """Each record's loss, (n,), with gradients; 0 for a record with a feature that is not finite."""
         outputs = module(records.dense(self.dtype)).mT
         losses = self.losses(outputs, records.labels.to(outputs.dtype) if self.outputs == 1 else records.labels)
+        if self.class_weights:
+            losses = losses * self.weights_of(records.labels, losses.dtype)
         return torch.where(torch.isfinite(records.private_norms), losses, 0.0)
 
     def evaluator(self, parameters: Parameters) -> Callable[[FeatureRecords], Tensor]:

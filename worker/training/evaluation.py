@@ -38,6 +38,7 @@ class Scores:
         by_frequency: the groups are frequent and rare labels, or tokens, in this part, which is public.
         ranking: how next items are scored, if they are.
         ends: the declared range of a target, if there is one.
+        confused: the histogram of true and predicted classes is scored.
     """
 
     declared: tuple[NoisyCount | NoisySum, ...]
@@ -47,6 +48,7 @@ class Scores:
     by_frequency: Literal["train", "holdout"] | None
     ranking: Ranking | None
     ends: tuple[float, float] | None = None
+    confused: bool = False
 
     @classmethod
     def of(
@@ -63,7 +65,8 @@ class Scores:
         ends = task.range if isinstance(task, RegressionTask) else None
         groups = {name: tuple(places) for name, places in (asked.groups or {}).items()}
         counted = _counted_in(asked.on, task, data_public, holdout_public) if asked.by_frequency else None
-        return cls(declared, asked.on, asked.points, groups, counted, asked.ranking, ends)
+        confused = "macro_f1" in (asked.metrics or ())
+        return cls(declared, asked.on, asked.points, groups, counted, asked.ranking, ends, confused)
 
     def steps(self, last: int) -> tuple[int, ...]:
         """The steps of T after which the model is scored."""
@@ -82,7 +85,7 @@ class Scores:
 
     def exact(self, model: Model, parameters: Parameters, records: Records, groups: Groups) -> list[Score]:
         """Exact scores on public records."""
-        return public_scores(model, parameters, records, groups, self.ranking, self.ends)
+        return public_scores(model, parameters, records, groups, self.ranking, self.ends, confused=self.confused)
 
     def noisy(
         self, index: int, key: bytes, step: int, model: Model, parameters: Parameters, records: Batch[Any]

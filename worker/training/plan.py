@@ -7,7 +7,7 @@ has not seen the data: the real number of records decides nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, cast
 
@@ -38,8 +38,10 @@ from worker.data.records import Records
 from worker.messages import JobDescription, Keys, Segment, Shape
 from worker.models.base import Model, Parameters
 from worker.models.build import build_model
+from worker.models.linear import Linear
 from worker.models.matrix_factorization import MatrixFactorization
 from worker.models.modules import ModuleModel
+from worker.models.networks import Network
 from worker.models.views import Views
 from worker.noise.gaussian import CorrelatedRelease, CountRelease, GaussianRelease, GradientRelease, PublicRelease
 from worker.noise.keys import Purpose, public_key_of_seed
@@ -433,7 +435,7 @@ def build_plan(
     numerics = _numerics(job.numerics or numerics_of(spec, sizes, job.features), mechanism, rows)
     models_root = Path(job.models_root) if job.models_root else None
     by = (numerics.passes, numerics.rows_per_pass, models_root, device)
-    model = build_model(spec.model, shape, job.task, job.features, *by)
+    model = _weighted(build_model(spec.model, shape, job.task, job.features, *by), spec)
     views = Views.of_job(spec.augmentation, spec.model)
     numerics, engine = _engine(job, model, numerics, ranks, views, most_rows(spec, sizes))
     public = {"data_public": job.data_public, "holdout_public": job.holdout_public}
@@ -480,6 +482,16 @@ def _engine(
     return numerics, engine
 
 
+def _weighted(model: Model, spec: JobSpec) -> Model:
+    """The model with the job's weights of classes."""
+    if spec.class_weights is None:
+        return model
+    fits = isinstance(spec.class_weights, list) and len(spec.class_weights) == model.outputs
+    if not fits or not isinstance(model, Linear | Network):
+        raise PrivacyError("weights of classes are a number for each class of a linear model or a network")
+    return replace(model, class_weights=tuple(map(float, spec.class_weights)))
+
+
 def _is_sharded(spec: JobSpec, ranks: Ranks) -> bool:
     return spec.runtime.shard == "optimizer" and ranks.size > 1
 
@@ -493,6 +505,7 @@ def _facts(job: JobDescription, mechanism: MechanismConfig) -> PublicFacts:
         records_per_unit=k,
         unit=mechanism.unit,
         classification=job.task.is_classification,
+        outputs=shape.outputs,
         holdout_is_private=not job.holdout_public,
         holdout_account=job.holdout_account,
         delta=mechanism.target_delta,
