@@ -10,8 +10,8 @@ from pydantic import BaseModel, Field, StringConstraints
 from app.contracts.base import Document
 from app.contracts.slots import Slots
 from app.contracts.stored import Counts, ReadingOutcome
-from app.datasets.resumable import Upload
 from app.db.models import Dataset, DatasetReading
+from app.db.row_view import Computed, RowView
 from app.grants.service import Access, Level
 from app.ids import rfc3339
 from app.ledger.schemas import LedgerView
@@ -27,23 +27,13 @@ class UploadRequest(Document):
     sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")] | None = None
 
 
-class UploadView(BaseModel):
+class UploadView(RowView):
     """An upload in pieces. `offset` bytes of `size` have arrived; at `expires_at` it is deleted if no more arrive."""
 
     id: str
-    size: int
+    size: Annotated[int, Computed(lambda row: row.declared.size, "declared")]
     offset: int
-    expires_at: str | None
-
-    @classmethod
-    def of(cls, upload: Upload) -> UploadView:
-        """Shows an upload to the key that began it."""
-        return cls(
-            id=upload.id,
-            size=upload.declared.size,
-            offset=upload.offset,
-            expires_at=rfc3339(upload.expires_at),
-        )
+    expires_at: Annotated[str | None, Computed(lambda row: rfc3339(row.expires_at), "expires_at")]
 
 
 class Shape(BaseModel):
