@@ -414,7 +414,9 @@ def list_events(
     limit: Limit = 200,
     last_event_id: Annotated[str | None, Header(max_length=18, pattern=r"^\d+$")] = None,
 ) -> EventList | EventStream:
-    """Lists the job's events; `after` is the last sequence number seen, as in `next`.
+    """Lists the job's events, oldest first.
+
+    `after` is the last sequence number seen, as in `next`.
 
     With `Accept: text/event-stream` the events arrive as they happen; Last-Event-ID resumes. The stream ends when the
     key ends or may no longer see the job. The number of open streams is bounded: beyond it the answer is 429 for the
