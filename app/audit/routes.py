@@ -70,12 +70,7 @@ class AuditVerification(Document):
 
 
 @router.get("")
-@Operation(
-    "A page of entries.",
-    audience="admins",
-    command="audit list",
-    problems=("forbidden",),
-)
+@Operation("A page of entries.", audience="admins", command="audit list", problems=("forbidden",))
 def list_audit(
     db: Db,
     _caller: AdminKey,

@@ -312,12 +312,7 @@ def jobs_among(session: Session, caller: Caller, query: JobsQuery) -> ColumnElem
 
 
 @router.get("/jobs/{job_id}", response_model=JobView, openapi_extra=KEYED)
-@Operation(
-    "The job.",
-    audience="view",
-    command="jobs show",
-    answer=examples.JOB_VIEW,
-)
+@Operation("The job.", audience="view", command="jobs show", answer=examples.JOB_VIEW)
 async def show_job(job_id: str, request: Request) -> Response:
     """Shows a job: its status, progress, quote, attempts, last metrics and artifacts."""
 
@@ -434,10 +429,7 @@ def list_events(
 
 @router.get("/jobs/{job_id}/metrics")
 @Operation(
-    "Every released number.",
-    audience="view",
-    command="jobs metrics",
-    answer={"items": [examples.METRIC], "next": None},
+    "Every released number.", audience="view", command="jobs metrics", answer={"items": [examples.METRIC], "next": None}
 )
 def list_metrics(job_id: str, db: Db, caller: CurrentKey) -> MetricList:
     """Lists every released number, with its noise's std and its kind of release."""
@@ -447,12 +439,7 @@ def list_metrics(job_id: str, db: Db, caller: CurrentKey) -> MetricList:
 
 
 @router.get("/jobs/{job_id}/trials")
-@Operation(
-    "The study's trials so far.",
-    audience="view",
-    command="trials",
-    answer=examples.TRIALS,
-)
+@Operation("The study's trials so far.", audience="view", command="trials", answer=examples.TRIALS)
 def list_trials(job_id: str, db: Db, caller: CurrentKey) -> TrialList:
     """Lists a study's trials, with their points and noisy scores, and the choice of the final trial."""
     with db.read() as session:

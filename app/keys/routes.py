@@ -152,12 +152,7 @@ def create_key(request: Request, body: KeyRequest, db: Db, settings: ServiceSett
 
 
 @router.get("")
-@Operation(
-    "All keys.",
-    audience="admins",
-    command="keys list",
-    problems=("forbidden",),
-)
+@Operation("All keys.", audience="admins", command="keys list", problems=("forbidden",))
 def list_keys(db: Db, settings: ServiceSettings, _caller: AdminKey) -> KeyList:
     """Lists every key, including revoked ones. For admins."""
     with db.read() as session:
@@ -165,11 +160,7 @@ def list_keys(db: Db, settings: ServiceSettings, _caller: AdminKey) -> KeyList:
 
 
 @router.get("/self")
-@Operation(
-    "The calling key.",
-    audience="every key",
-    command="keys self",
-)
+@Operation("The calling key.", audience="every key", command="keys self")
 def show_own_key(db: Db, settings: ServiceSettings, caller: CurrentKey) -> KeyView:
     """Shows the calling key and its limits."""
     with db.read() as session:
