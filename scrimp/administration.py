@@ -7,27 +7,20 @@ from datetime import datetime
 from typing import Any
 
 from scrimp.errors import NotAllowed, ScrimpError
+from scrimp.lists import Lists
 from scrimp.models import (
-    AuditEntry,
     AuditVerification,
     Delivery,
     Key,
     NewKey,
     NewSecret,
-    SigningKey,
     Webhook,
-    Worker,
 )
-from scrimp.rows import Pages
-from scrimp.wire import Wire, in_path
+from scrimp.wire import in_path
 
 
-class Administration(Wire):
+class Administration(Lists):
     """A part of `Client`."""
-
-    def signing_keys(self) -> Pages[SigningKey]:
-        """Lists the keys that sign or signed certificates, the newest first. Keep the key that you trust outside."""
-        return self.pages("/v1/signing-keys", SigningKey)
 
     # Keys
 
@@ -89,10 +82,6 @@ class Administration(Wire):
         path = f"/v1/keys/{in_path(key_id or self.own_key().id)}/rotate"
         return NewKey.model_validate(self.json("POST", path, json={"overlap_s": overlap_s}))
 
-    def keys(self) -> Pages[Key]:
-        """Yields every key. For admins."""
-        return self.pages("/v1/keys", Key)
-
     def key_id_of(self, name_or_id: str) -> str:
         """The id of a key, for its id, or for admins its name if no other key that is in use has it.
 
@@ -119,13 +108,6 @@ class Administration(Wire):
 
     # The audit log
 
-    def audit(
-        self, *, key: str | None = None, action: str | None = None, target: str | None = None, since: int | None = None
-    ) -> Pages[AuditEntry]:
-        """Yields who did what, newest first; with `since` the sealed entries after that `seq`, oldest first. For
-        admins."""
-        return self.pages("/v1/audit", AuditEntry, key=key, action=action, target=target, since=since)
-
     def verify_audit(self) -> AuditVerification:
         """Makes the service recompute the log's hash chain. Compare the head with one kept elsewhere."""
         return AuditVerification.model_validate(self.json("GET", "/v1/audit/verify"))
@@ -144,10 +126,6 @@ class Administration(Wire):
         body = {"url": url, "events": list(events), "dataset": dataset, "description": description}
         return NewSecret.model_validate(self.json("POST", "/v1/webhooks", json=body))
 
-    def webhooks(self) -> Pages[Webhook]:
-        """Yields this key's webhooks; for admins, everybody's."""
-        return self.pages("/v1/webhooks", Webhook)
-
     def webhook(self, webhook_id: str) -> Webhook:
         """Shows one webhook."""
         return Webhook.model_validate(self.json("GET", _webhook(webhook_id)))
@@ -164,19 +142,9 @@ class Administration(Wire):
         """Sends a webhook a test message."""
         return Delivery.model_validate(self.json("POST", f"{_webhook(webhook_id)}/test"))
 
-    def deliveries(self, webhook_id: str) -> Pages[Delivery]:
-        """Yields a webhook's messages and the results of their tries, newest first."""
-        return self.pages(f"{_webhook(webhook_id)}/deliveries", Delivery)
-
     def delete_webhook(self, webhook_id: str) -> None:
         """Deletes a webhook and what it had not sent."""
         self.json("DELETE", _webhook(webhook_id))
-
-    # Workers
-
-    def workers(self) -> Pages[Worker]:
-        """Yields the workers of the last day, and what each runs."""
-        return self.pages("/v1/workers", Worker)
 
 
 def _webhook(webhook_id: str) -> str:

@@ -28,15 +28,11 @@ from scrimp.models import (
     CheckedDataset,
     Checkpoint,
     Dataset,
-    Event,
     Forecast,
     Grant,
     Job,
-    Kind,
     Ledger,
-    LedgerEntry,
     MetricPoint,
-    Optimizer,
     Proof,
     Quote,
     RedeclaredDataset,
@@ -49,7 +45,6 @@ from scrimp.models import (
 )
 from scrimp.presets import fitted
 from scrimp.reading import wait_until_read
-from scrimp.rows import Pages
 from scrimp.spec import Spec, document
 from scrimp.wire import DEFAULT_URL, POLL_S, dataset_path, in_path
 
@@ -124,10 +119,6 @@ class Client(Administration):
         """
         return uploading.upload(self.json, self.base_url, file, progress)
 
-    def datasets(self) -> Pages[Dataset]:
-        """Yields the data sets that this key may see, newest first."""
-        return self.pages("/v1/datasets", Dataset)
-
     def dataset(self, name_or_id: str) -> Dataset:
         """Finds one data set by its name or id; raises NotFound if there is none."""
         try:
@@ -153,10 +144,6 @@ class Client(Administration):
         return RedeclaredDataset.model_validate(
             self.json("POST", f"{dataset_path(dataset)}/declarations", json=document(changes))
         )
-
-    def grants(self, dataset: str) -> Pages[Grant]:
-        """Lists the keys that may see a data set or train on it. For its owner and admins."""
-        return self.pages(f"{dataset_path(dataset)}/grants", Grant)
 
     def set_grant(
         self, dataset: str, key_id: str, access: str = "train", max_epsilon_per_job: float | None = None
@@ -184,10 +171,6 @@ class Client(Administration):
         """How many jobs of this spec still fit the data set's budget, exactly. Free; nothing is written."""
         path = f"{dataset_path(dataset)}/ledger/forecast"
         return Forecast.model_validate(self.json("POST", path, json=document(spec)))
-
-    def ledger_entries(self, dataset: str, job: str | None = None) -> Pages[LedgerEntry]:
-        """Yields a ledger's entries, oldest first; `job` selects one job's."""
-        return self.pages(f"{dataset_path(dataset)}/ledger/entries", LedgerEntry, job=job)
 
     def ledger_checkpoint(self, dataset: str) -> Checkpoint:
         """A ledger's newest signed checkpoint. Keep it elsewhere: a rewritten or shortened ledger contradicts it."""
@@ -249,28 +232,6 @@ class Client(Administration):
             if time.monotonic() > deadline:
                 raise WaitTimeout(f"the ledger was not verified within {timeout_s:g} s: is the relay running?")
             time.sleep(POLL_S)
-
-    # The catalogue
-
-    def optimizers(self) -> Pages[Optimizer]:
-        """Lists the optimizers that a job can name."""
-        return self.pages("/v1/optimizers", Optimizer)
-
-    def models(self) -> Pages[Kind]:
-        """Lists the kinds of model that a job can name."""
-        return self.pages("/v1/models", Kind)
-
-    def extractors(self) -> Pages[Kind]:
-        """Lists the frozen feature extractors of this service."""
-        return self.pages("/v1/extractors", Kind)
-
-    def strategies(self) -> Pages[Kind]:
-        """Lists the strategies of private study."""
-        return self.pages("/v1/hpo-strategies", Kind)
-
-    def presets(self) -> Pages[Kind]:
-        """Lists the presets; see `preset`."""
-        return self.pages("/v1/presets", Kind)
 
     # Jobs
 
@@ -342,10 +303,6 @@ class Client(Administration):
     def delete_artifacts(self, job_id: str) -> Job:
         """Deletes a finished job's model files. Its certificate stays, and the spent budget stays spent."""
         return Job.model_validate(self.json("DELETE", f"/v1/jobs/{job_id}/artifacts"))
-
-    def events(self, job_id: str) -> Pages[Event]:
-        """Yields a job's events, oldest first."""
-        return self.pages(f"/v1/jobs/{job_id}/events", Event)
 
     def metrics(self, job_id: str) -> list[MetricPoint]:
         """Every released number of a job, by step."""

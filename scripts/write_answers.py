@@ -7,10 +7,12 @@ What answers can do beside holding members stands in scrimp/behaviour.py, in a c
 from __future__ import annotations
 
 import ast
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+WIDTH = 105  # of a method's docstring
 CLIENT = Path(__file__).resolve().parents[1] / "scrimp"
 Schema = dict[str, Any]
 # The client's classes by file, with the schemas that they show; several where a route answers with one of several. A
@@ -119,11 +121,29 @@ from __future__ import annotations
 
 from scrimp.behaviour import FINAL, OF_AUC, Kind, Resource
 '''
+# Lists that a part of the client asks for in its own way.
+BY_HAND = frozenset(
+    f"list_{each}" for each in ("jobs", "metrics", "trials", "blocks", "budgets", "budget_requests", "charges")
+)
+# What a list is called whose operation is called otherwise.
+CALLED = {"list_entries": "ledger_entries", "list_hpo_strategies": "strategies"}
+LISTS = '''"""The service's lists, page by page. Written by scripts/write_specs.py from the routes that have items."""
+
+from __future__ import annotations
+
+from scrimp.models import {names}
+from scrimp.rows import Pages
+from scrimp.wire import Wire, in_path
+
+
+class Lists(Wire):
+    """A part of `Client`."""
+'''
 CONSTANTS, WITH_IT = ["FINAL", "OF_AUC"], ["Kind", "MetricPoint", "Resource"]
 
 
 def files(document: Schema) -> dict[str, str]:
-    """The files' names and contents, not formatted, of a service that describes itself so."""
+    """The files' names within the client and contents, not formatted, of a service that describes itself so."""
     schemas: dict[str, Schema] = document["components"]["schemas"]
     ordered = _ordered(schemas)
     texts = {part: _file(part, [name for name in ordered if name in FILES[part]], schemas) for part in FILES}
@@ -131,7 +151,48 @@ def files(document: Schema) -> dict[str, str]:
     # Once a job's last values had another class than the list of all values.
     listed = ", ".join(f'"{name}"' for name in [*CONSTANTS, *sorted([*ANSWERS, *WITH_IT])])
     texts["__init__"] = f"{HEAD}{''.join(imports)}\nMetricPoint = Metric\n\n__all__ = [{listed}]\n"
-    return {f"{part}.py": text for part, text in texts.items()}
+    return {f"models/{part}.py": text for part, text in texts.items()} | {"lists.py": _lists(document)}
+
+
+def _lists(document: Schema) -> str:
+    """A method for each GET that answers with items."""
+    methods: dict[str, str] = {}
+    used: set[str] = set()
+    for path, operations in document["paths"].items():
+        operation = operations.get("get", {})
+        items = _items(operation, document["components"]["schemas"])
+        if items is None or operation["operationId"] in BY_HAND:
+            continue
+        kind = next((each for each in _types(items, document["components"]["schemas"]) if each in ANSWERS), "Kind")
+        used.add(kind)
+        name = CALLED.get(operation["operationId"], operation["operationId"].removeprefix("list_"))
+        methods[name] = _list(name, path, kind, operation)
+    return LISTS.format(names=", ".join(sorted(used))) + "".join(methods[name] for name in sorted(methods))
+
+
+def _items(operation: Schema, schemas: dict[str, Schema]) -> Schema | None:
+    answer = operation.get("responses", {}).get("200", {}).get("content", {}).get("application/json", {})
+    schema = schemas.get(answer.get("schema", {}).get("$ref", "").rpartition("/")[2], {})
+    items: Schema | None = schema.get("properties", {}).get("items", {}).get("items")
+    return items
+
+
+def _list(name: str, path: str, kind: str, operation: Schema) -> str:
+    arguments, filters = ["self"], ""
+    for parameter in operation.get("parameters", ()):
+        called = parameter["name"].removesuffix("_id") if parameter["name"] == "dataset_id" else parameter["name"]
+        if parameter["in"] == "path":
+            arguments.append(f"{called}: str")
+            path = path.replace(f"{{{parameter['name']}}}", f"{{in_path({called})}}")
+        elif parameter["in"] == "query" and called not in ("after", "limit"):
+            kinds = " | ".join(dict.fromkeys([*_types(parameter["schema"], {}), "None"]))
+            arguments.append(f"{called}: {kinds} = None")
+            filters += f", {called}={called}"
+    first = " ".join(operation["description"].split("\n\n")[0].split())
+    said = textwrap.fill(first, WIDTH, subsequent_indent=" " * 8, break_on_hyphens=False)
+    mark = "f" if "{" in path else ""
+    head = f"    def {name}({', '.join(arguments)}) -> Pages[{kind}]:\n"
+    return f'\n{head}        """{said}"""\n        return self.pages({mark}"{path}", {kind}{filters})\n'
 
 
 def _file(part: str, names: list[str], schemas: dict[str, Schema]) -> str:

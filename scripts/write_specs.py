@@ -187,7 +187,7 @@ def files() -> dict[str, str]:
     head += "from __future__ import annotations\n\nfrom scrimp.spec import Spec, document\n"
     made["__init__"] = f"{head}{exports}from scrimp.specs.jobs import StudySpec\n\n__all__ = [{listed}]\n"
     texts = {f"specs/{part}.py": text for part, text in made.items()}
-    texts |= {f"models/{name}": text for name, text in write_answers.files(write_openapi.document()).items()}
+    texts |= write_answers.files(write_openapi.document())
     return {name: _formatted(text) for name, text in texts.items()}
 
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Row, func, select, update
 from sqlalchemy.orm import Session
 
 from app.chain import EntryLike, digest
+from app.contracts.base import Document
 from app.db.engine import Database
 from app.db.models import AuditEntry, AuditHead
 from app.ids import rfc3339
@@ -57,26 +57,18 @@ def seal(db: Database) -> int:
         return len(sealed)
 
 
-@dataclass(frozen=True)
-class Verification:
-    """The result of a verification.
-
-    Attributes:
-        entries: how many sealed entries the head counts.
-        unsealed: how many wait to be sealed: those of the last second, unless no relay runs.
-        first_bad_entry: the first place where the chain does not fit.
-        problem: what does not fit there.
-    """
+class AuditVerification(Document):
+    """The result of recomputing the audit log's hash chain."""
 
     valid: bool
-    entries: int
+    entries: int  # sealed ones, that the head counts
     head: str
-    unsealed: int
-    first_bad_entry: int | None = None
-    problem: str | None = None
+    unsealed: int  # entries that wait to be sealed: those of the last second, unless no relay runs
+    first_bad_entry: int | None  # the first place where the chain does not fit
+    problem: str | None  # what does not fit there
 
 
-def verify(session: Session) -> Verification:
+def verify(session: Session) -> AuditVerification:
     """Recomputes the chain from its entries, in batches; may run beside the relay."""
     head = session.scalars(select(AuditHead)).one()
     unsealed = session.scalar(select(func.count()).select_from(AuditEntry).where(AuditEntry.seq.is_(None))) or 0
@@ -93,7 +85,14 @@ def verify(session: Session) -> Verification:
         problem = "its hash is not the chain's head"
     if problem is None and session.scalar(select(AuditEntry.id).where(AuditEntry.seq > head.seq).limit(1)) is not None:
         place, problem = head.seq + 1, "the chain's head does not count this entry"
-    return Verification(problem is None, head.seq, head.hash, unsealed, place if problem else None, problem)
+    return AuditVerification(
+        valid=problem is None,
+        entries=head.seq,
+        head=head.hash,
+        unsealed=unsealed,
+        first_bad_entry=place if problem else None,
+        problem=problem,
+    )
 
 
 def _misfit(place: int, last: str, entry: Row[Any] | None) -> str | None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated, Any, get_args
 
 from fastapi import APIRouter, Query
 from sqlalchemy import select
 
-from app.audit.chain import content, verify
+from app.audit.chain import AuditVerification, content, verify
 from app.audit.record import Action
 from app.contracts.base import Document
 from app.db.models import AuditEntry
@@ -58,24 +57,8 @@ class AuditList(Document):
     next: str | None
 
 
-class AuditVerification(Document):
-    """The result of recomputing the audit log's hash chain."""
-
-    valid: bool
-    entries: int
-    head: str
-    unsealed: int
-    first_bad_entry: int | None
-    problem: str | None
-
-
 @router.get("")
-@Operation(
-    "A page of entries.",
-    audience="admins",
-    command="audit list",
-    problems=("forbidden",),
-)
+@Operation("A page of entries.", audience="admins", command="audit list", problems=("forbidden",))
 def list_audit(
     db: Db,
     _caller: AdminKey,
@@ -113,4 +96,4 @@ def list_audit(
 def verify_audit(db: Db, _caller: AdminKey) -> AuditVerification:
     """Recomputes the hash chain; names the first entry that does not fit. Keep the head outside."""
     with db.read() as session:
-        return AuditVerification(**asdict(verify(session)))
+        return verify(session)

@@ -46,12 +46,7 @@ def request_budget(body: BudgetRequestBody, db: Db, caller: CurrentKey) -> Respo
 
 
 @router.get("")
-@Operation(
-    "A page of requests.",
-    audience="every key",
-    command="budgets requests",
-    problems=("not-found", "not-ready"),
-)
+@Operation("A page of requests.", audience="every key", command="budgets requests", problems=("not-found", "not-ready"))
 def list_budget_requests(
     db: Db,
     caller: CurrentKey,
@@ -70,12 +65,7 @@ def list_budget_requests(
 
 
 @router.get("/{request_id}", response_model=BudgetRequestView)
-@Operation(
-    "The request.",
-    audience="every key",
-    command="budgets approve",
-    headers=BUDGET_TAG,
-)
+@Operation("The request.", audience="every key", command="budgets approve", headers=BUDGET_TAG)
 def show_budget_request(request_id: str, db: Db, caller: CurrentKey) -> Response:
     """Shows a request; its `ETag` is the budget that it is about, with its version."""
     with db.read() as session:

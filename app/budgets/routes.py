@@ -22,12 +22,7 @@ OfBudget = Annotated[Name, Path(description="A key's id, or a team's name.")]
 
 
 @router.get("")
-@Operation(
-    "The budgets that this key may see.",
-    audience="view",
-    command="budgets list",
-    problems=("not-ready",),
-)
+@Operation("The budgets that this key may see.", audience="view", command="budgets list", problems=("not-ready",))
 def list_budgets(dataset_id: str, db: Db, caller: CurrentKey) -> BudgetList:
     """Lists the budgets within the cap: all of them for the owner, else the calling key's own."""
     with db.read() as session:
@@ -36,11 +31,7 @@ def list_budgets(dataset_id: str, db: Db, caller: CurrentKey) -> BudgetList:
 
 @router.get("/{budget}", response_model=BudgetView)
 @Operation(
-    "The budget.",
-    audience="own",
-    command="budgets show",
-    problems=("forbidden", "not-ready"),
-    headers=BUDGET_TAG,
+    "The budget.", audience="own", command="budgets show", problems=("forbidden", "not-ready"), headers=BUDGET_TAG
 )
 def show_budget(dataset_id: str, budget: OfBudget, db: Db, caller: CurrentKey) -> Response:
     """Shows one budget, with its balances."""

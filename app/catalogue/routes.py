@@ -54,11 +54,7 @@ class ExtractorList(Document):
 
 
 @router.get("/extractors")
-@Operation(
-    "Every frozen feature extractor of this service.",
-    audience="every key",
-    command="extractors",
-)
+@Operation("Every frozen feature extractor of this service.", audience="every key", command="extractors")
 def list_extractors(settings: ServiceSettings) -> ExtractorList:
     """Lists this service's frozen feature extractors, for `model.extractor` of a linear model."""
     words = ExtractorView(
@@ -125,9 +121,7 @@ class StrategyList(Document):
 
 @router.get("/hpo-strategies")
 @Operation(
-    "Every strategy of private study, with the JSON schema of its settings.",
-    audience="every key",
-    command="strategies",
+    "Every strategy of private study, with the JSON schema of its settings.", audience="every key", command="strategies"
 )
 def list_hpo_strategies() -> StrategyList:
     """Lists the strategies for a private study of hyperparameters on a job's one budget, with their costs."""
@@ -164,22 +158,14 @@ class PresetList(Document):
 
 
 @router.get("/presets")
-@Operation(
-    "Every recipe.",
-    audience="every key",
-    command="presets",
-)
+@Operation("Every recipe.", audience="every key", command="presets")
 def list_presets() -> PresetList:
     """Lists the presets: JobSpecs that lack only a data set and a total ε."""
     return PresetList(items=[PresetView(name=name, **each._asdict()) for name, each in presets.PRESETS.items()])
 
 
 @router.get("/models")
-@Operation(
-    "Every kind of model, with the JSON schema of its settings.",
-    audience="every key",
-    command="models",
-)
+@Operation("Every kind of model, with the JSON schema of its settings.", audience="every key", command="models")
 def list_models() -> ModelList:
     """Lists the kinds of model, with the JSON schema of their settings."""
     return ModelList(
@@ -199,11 +185,7 @@ def list_models() -> ModelList:
 
 
 @router.get("/optimizers")
-@Operation(
-    "Every optimizer, with the JSON schema of its settings.",
-    audience="every key",
-    command="optimizers",
-)
+@Operation("Every optimizer, with the JSON schema of its settings.", audience="every key", command="optimizers")
 def list_optimizers() -> OptimizerList:
     """Lists the optimizers, with their rules, their state, and the JSON schema of their settings."""
     return OptimizerList(

@@ -60,12 +60,7 @@ def reserve_charge(
 
 
 @router.get("")
-@Operation(
-    "A page of charges.",
-    audience="every key",
-    command="charges list",
-    problems=("not-found",),
-)
+@Operation("A page of charges.", audience="every key", command="charges list", problems=("not-found",))
 def list_charges(
     db: Db,
     caller: CurrentKey,
@@ -84,11 +79,7 @@ def list_charges(
 
 
 @router.get("/{charge_id}")
-@Operation(
-    "The charge.",
-    audience="every key",
-    command="charges show",
-)
+@Operation("The charge.", audience="every key", command="charges show")
 def show_charge(charge_id: str, db: Db, caller: CurrentKey) -> ChargeView:
     """Shows a charge."""
     with db.read() as session:

@@ -110,12 +110,7 @@ async def append_block(
 
 
 @router.get("")
-@Operation(
-    "All blocks, the data set's own first.",
-    audience="view",
-    command="blocks list",
-    problems=("not-ready",),
-)
+@Operation("All blocks, the data set's own first.", audience="view", command="blocks list", problems=("not-ready",))
 def list_blocks(dataset_id: str, db: Db, heads: RecordedHeads, caller: CurrentKey) -> BlockList:
     """Lists a data set's blocks in the order of their arrival: each with what is spent, held and free.
 

@@ -189,12 +189,7 @@ def brief_dataset(db: Database, heads: Heads, caller: Caller, dataset: str) -> D
 
 
 @router.get("/{dataset_id}")
-@Operation(
-    "The data set.",
-    audience="view",
-    command="datasets show",
-    answer=examples.DATASET_VIEW,
-)
+@Operation("The data set.", audience="view", command="datasets show", answer=examples.DATASET_VIEW)
 def show_dataset(
     dataset_id: str, db: Db, heads: RecordedHeads, pricing: Pricing, caller: CurrentKey
 ) -> DatasetView | ReadingDataset:
@@ -211,11 +206,7 @@ def show_dataset(
 
 
 @router.get("/{dataset_id}/events", response_model=ReadingProgress, responses=STREAM)
-@Operation(
-    "How far its file is read, or a stream of that.",
-    audience="view",
-    command="datasets add",
-)
+@Operation("How far its file is read, or a stream of that.", audience="view", command="datasets add")
 def show_reading(
     request: Request,
     dataset_id: str,

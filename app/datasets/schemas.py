@@ -5,19 +5,23 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from app.contracts.base import Document
 from app.contracts.slots import Slots
 from app.contracts.stored import Counts, ReadingOutcome
-from app.datasets.resumable import Upload
+from app.contracts.stored import Shape as StoredShape
 from app.db.models import Dataset, DatasetReading
+from app.db.row_view import Computed, RowView
 from app.grants.service import Access, Level
 from app.ids import rfc3339
 from app.ledger.schemas import LedgerView
 
 State = Literal["ready", "behind", "retired"]
 ReadingState = Literal["reading", "rejected", "retired"]
+
+
+ANSWER = ConfigDict(extra="ignore", frozen=False)  # of an answer that shows a stored document
 
 
 class UploadRequest(Document):
@@ -27,41 +31,28 @@ class UploadRequest(Document):
     sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")] | None = None
 
 
-class UploadView(BaseModel):
+class UploadView(RowView):
     """An upload in pieces. `offset` bytes of `size` have arrived; at `expires_at` it is deleted if no more arrive."""
 
     id: str
-    size: int
+    size: Annotated[int, Computed(lambda row: row.declared.size, "declared")]
     offset: int
-    expires_at: str | None
-
-    @classmethod
-    def of(cls, upload: Upload) -> UploadView:
-        """Shows an upload to the key that began it."""
-        return cls(
-            id=upload.id,
-            size=upload.declared.size,
-            offset=upload.offset,
-            expires_at=rfc3339(upload.expires_at),
-        )
+    expires_at: Annotated[str | None, Computed(lambda row: rfc3339(row.expires_at), "expires_at")]
 
 
-class Shape(BaseModel):
+class Shape(StoredShape):
     """Public sizes: jobs are planned with them. On private data they come from the declared count and fraction.
 
     `slots`: at most so many units, and records, of each part are registered. It is null for public data, and for data
     registered before there were slots: their jobs compute twice the declared number and 64.
     """
 
-    records_train: int
-    records_holdout: int
-    features: int
-    outputs: int
-    sparse: bool
-    slots: Slots | None = None
+    model_config = ANSWER
+
+    slots: Slots | None = None  # shown as null, which is not stored
 
 
-class Read(BaseModel):
+class Read(Counts):
     """What a file holds: functions of private data, answered to the owner who sent it. Kept for a day if it was read in
     the background, and otherwise not stored.
 
@@ -69,11 +60,7 @@ class Read(BaseModel):
     the protected ones (records, or users) that were kept. `train`, `holdout`: those of each part.
     """
 
-    records: int
-    dropped: int
-    units: int
-    train: int
-    holdout: int
+    model_config = ANSWER
 
     @classmethod
     def of(cls, counts: Counts) -> Read:

@@ -61,12 +61,7 @@ class GrantList(Document):
 
 
 @router.get("")
-@Operation(
-    "All grants on the data set.",
-    audience="own",
-    command="grants list",
-    problems=("forbidden", "not-ready"),
-)
+@Operation("All grants on the data set.", audience="own", command="grants list", problems=("forbidden", "not-ready"))
 def list_grants(dataset_id: str, db: Db, caller: CurrentKey) -> GrantList:
     """Lists every grant on a data set, oldest first."""
     with db.read() as session:

@@ -312,12 +312,7 @@ def jobs_among(session: Session, caller: Caller, query: JobsQuery) -> ColumnElem
 
 
 @router.get("/jobs/{job_id}", response_model=JobView, openapi_extra=KEYED)
-@Operation(
-    "The job.",
-    audience="view",
-    command="jobs show",
-    answer=examples.JOB_VIEW,
-)
+@Operation("The job.", audience="view", command="jobs show", answer=examples.JOB_VIEW)
 async def show_job(job_id: str, request: Request) -> Response:
     """Shows a job: its status, progress, quote, attempts, last metrics and artifacts."""
 
@@ -414,7 +409,9 @@ def list_events(
     limit: Limit = 200,
     last_event_id: Annotated[str | None, Header(max_length=18, pattern=r"^\d+$")] = None,
 ) -> EventList | EventStream:
-    """Lists the job's events; `after` is the last sequence number seen, as in `next`.
+    """Lists the job's events, oldest first.
+
+    `after` is the last sequence number seen, as in `next`.
 
     With `Accept: text/event-stream` the events arrive as they happen; Last-Event-ID resumes. The stream ends when the
     key ends or may no longer see the job. The number of open streams is bounded: beyond it the answer is 429 for the
@@ -432,10 +429,7 @@ def list_events(
 
 @router.get("/jobs/{job_id}/metrics")
 @Operation(
-    "Every released number.",
-    audience="view",
-    command="jobs metrics",
-    answer={"items": [examples.METRIC], "next": None},
+    "Every released number.", audience="view", command="jobs metrics", answer={"items": [examples.METRIC], "next": None}
 )
 def list_metrics(job_id: str, db: Db, caller: CurrentKey) -> MetricList:
     """Lists every released number, with its noise's std and its kind of release."""
@@ -445,12 +439,7 @@ def list_metrics(job_id: str, db: Db, caller: CurrentKey) -> MetricList:
 
 
 @router.get("/jobs/{job_id}/trials")
-@Operation(
-    "The study's trials so far.",
-    audience="view",
-    command="trials",
-    answer=examples.TRIALS,
-)
+@Operation("The study's trials so far.", audience="view", command="trials", answer=examples.TRIALS)
 def list_trials(job_id: str, db: Db, caller: CurrentKey) -> TrialList:
     """Lists a study's trials, with their points and noisy scores, and the choice of the final trial."""
     with db.read() as session:

@@ -15,9 +15,9 @@ from app.contracts.base import Epsilon, is_none
 from app.contracts.metrics import ReleasedHistogram
 from app.contracts.runtime import StoredRuntime
 from app.contracts.stored import Failure
-from app.db.models import Attempt, Job, JobEvent, Metric
+from app.db.models import Attempt, Job, Metric
+from app.db.row_view import Column, Computed, RowView, Separate
 from app.ids import now
-from app.jobs.row_view import Column, Computed, RowView, Separate
 from app.jobs.trials import StudyView
 from app.lifecycle.queue.presence import GpuWorkers
 from app.privacy.prices import Units
@@ -192,17 +192,13 @@ class JobList(BaseModel):
     next: str | None
 
 
-class EventView(BaseModel):
+class EventView(RowView):
     """An event of a job."""
 
     seq: int
     type: str
     data: dict[str, Any]
-    at: datetime
-
-    @classmethod
-    def of(cls, event: JobEvent | SimpleNamespace) -> EventView:
-        return cls(seq=event.seq, type=event.type, data=event.data, at=event.created_at)
+    at: Annotated[datetime, Column("created_at")]
 
 
 class EventList(BaseModel):

@@ -16,31 +16,15 @@ from app.contracts.base import NO_NUL, Document
 from app.db.models import ApiKey
 from app.keys import service
 from app.keys.auth import AdminKey, CurrentKey
+from app.keys.limits import OwnLimits
 from app.settings import Settings
 from app.web.deps import Db, ServiceSettings
 from app.web.operations import Operation
 
 router = APIRouter(prefix="/v1/keys", tags=["keys"])
-Count = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
 
 
-class LimitsRequest(Document):
-    """A key's own limits. Null: the setting's value; running jobs then have no limit, the weight is 1, and the largest
-    priority is 10."""
-
-    requests_per_minute: Count | None = None
-    max_queued_jobs: Count | None = None
-    max_running_jobs: Count | None = None
-    max_job_s: Annotated[int, Field(strict=True, ge=1, le=100_000_000)] | None = None
-    max_stored_bytes: Annotated[int, Field(strict=True, ge=1, le=2**53)] | None = None
-    # How many turns its jobs have at the workers, compared with other keys' jobs on the same owner's data; an owner's
-    # key compares all jobs on its data with those on other owners' data.
-    weight: Annotated[int, Field(strict=True, ge=1, le=100)] | None = None
-    # The highest `priority` of its jobs, which orders them among themselves.
-    max_priority: Annotated[int, Field(strict=True, ge=-10, le=10)] | None = None
-
-
-class KeyRequest(LimitsRequest):
+class KeyRequest(OwnLimits):
     """A key to make. A limit that is left out takes the setting's value; running jobs then have no limit."""
 
     name: Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=NO_NUL)]
@@ -48,7 +32,7 @@ class KeyRequest(LimitsRequest):
     expires_at: AwareDatetime | None = None
 
 
-class KeyChange(LimitsRequest):
+class KeyChange(OwnLimits):
     """What to change of a key. A limit that is left out stays; null takes the setting's value again."""
 
 
@@ -137,7 +121,7 @@ class KeyList(Document):
 )
 def create_key(request: Request, body: KeyRequest, db: Db, settings: ServiceSettings, caller: AdminKey) -> NewKey:
     """Creates a key. Its token appears in this response only."""
-    limits = service.OwnLimits(**body.model_dump(include=set(LimitsRequest.model_fields)))
+    limits = OwnLimits(**body.model_dump(include=set(OwnLimits.model_fields)))
     with db.write() as session:
         key, token = service.create(
             session,
@@ -153,12 +137,7 @@ def create_key(request: Request, body: KeyRequest, db: Db, settings: ServiceSett
 
 
 @router.get("")
-@Operation(
-    "All keys.",
-    audience="admins",
-    command="keys list",
-    problems=("forbidden",),
-)
+@Operation("All keys.", audience="admins", command="keys list", problems=("forbidden",))
 def list_keys(db: Db, settings: ServiceSettings, _caller: AdminKey) -> KeyList:
     """Lists every key, including revoked ones. For admins."""
     with db.read() as session:
@@ -166,11 +145,7 @@ def list_keys(db: Db, settings: ServiceSettings, _caller: AdminKey) -> KeyList:
 
 
 @router.get("/self")
-@Operation(
-    "The calling key.",
-    audience="every key",
-    command="keys self",
-)
+@Operation("The calling key.", audience="every key", command="keys self")
 def show_own_key(db: Db, settings: ServiceSettings, caller: CurrentKey) -> KeyView:
     """Shows the calling key and its limits."""
     with db.read() as session:

@@ -11,7 +11,7 @@ import hmac
 import logging
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +25,7 @@ from app.db.engine import Database
 from app.db.models import ApiKey, table_of
 from app.errors import Conflict, Forbidden, InvalidRequest, NotFound, Unauthenticated
 from app.ids import new_id, now
+from app.keys.limits import OwnLimits
 from app.secrets import load_secrets, write_private
 from app.settings import Settings
 
@@ -83,24 +84,6 @@ class Caller:
         return self.role in ("admin", role)
 
 
-@dataclass(frozen=True)
-class OwnLimits:
-    """A key's own limits. None takes the setting's value (running jobs: no limit), or that of UNLESS_SET.
-
-    Attributes:
-        weight: how many turns it has at the workers, compared with others.
-        max_priority: the highest priority of its jobs, among themselves.
-    """
-
-    requests_per_minute: int | None = None
-    max_queued_jobs: int | None = None
-    max_running_jobs: int | None = None
-    max_job_s: int | None = None
-    max_stored_bytes: int | None = None
-    weight: int | None = None
-    max_priority: int | None = None
-
-
 def digest(pepper: bytes, token: str) -> str:
     """The HMAC under which a token is stored."""
     return hmac.new(pepper, token.encode(), hashlib.sha256).hexdigest()
@@ -142,7 +125,7 @@ def create(
         created_by=created_by,
         revoked_at=None,
         expires_at=expires_at,
-        **_in_columns(asdict(limits)),
+        **_in_columns(limits.model_dump()),
     )
     session.add(key)
     session.flush()

@@ -42,12 +42,7 @@ def show_ledger(dataset_id: str, db: Db, pricing: Pricing, caller: CurrentKey) -
 
 
 @router.get("/entries")
-@Operation(
-    "A page of entries.",
-    audience="view",
-    command="ledger entries",
-    problems=("not-ready",),
-)
+@Operation("A page of entries.", audience="view", command="ledger entries", problems=("not-ready",))
 def list_entries(
     dataset_id: str,
     db: Db,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from fastapi import APIRouter, Depends
 from sqlalchemy import select
 
 from app.contracts.base import Document
 from app.db.models import SigningKey
+from app.db.row_view import Computed, RowView
 from app.ids import rfc3339
 from app.keys.auth import current_key
 from app.web.deps import Db
@@ -15,13 +18,13 @@ from app.web.operations import Operation
 router = APIRouter(prefix="/v1", tags=["ledger"], dependencies=[Depends(current_key)])
 
 
-class SigningKeyView(Document):
+class SigningKeyView(Document, RowView):
     """`public_key` is base64 of the raw key, as in a certificate; `id` the first 16 hex digits of the key's SHA-256."""
 
     id: str
-    algorithm: str
+    algorithm: Annotated[str, Computed(lambda _row: "Ed25519")]
     public_key: str
-    first_used_at: str | None
+    first_used_at: Annotated[str | None, Computed(lambda row: rfc3339(row.first_used_at), "first_used_at")]
 
 
 class SigningKeyList(Document):
@@ -52,14 +55,4 @@ def list_signing_keys(db: Db) -> SigningKeyList:
     """Lists the keys that sign or signed certificates, the newest first. Keep the key that you trust outside."""
     with db.read() as session:
         found = session.scalars(select(SigningKey).order_by(SigningKey.first_used_at.desc(), SigningKey.id)).all()
-    return SigningKeyList(
-        items=[
-            SigningKeyView(
-                id=each.id,
-                algorithm="Ed25519",
-                public_key=each.public_key,
-                first_used_at=rfc3339(each.first_used_at),
-            )
-            for each in found
-        ]
-    )
+    return SigningKeyList(items=[SigningKeyView.of(each) for each in found])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from app.contracts.base import Document
-from app.db.models import Prediction
+from app.db.row_view import Column, Computed, RowView
 from app.ids import rfc3339
 
 MAX_RECORDS = 1000
@@ -24,30 +24,15 @@ class PredictionRequest(Document):
     top: Annotated[int, Field(strict=True, ge=1, le=100)] = 10
 
 
-class PredictionView(BaseModel):
+class PredictionView(RowView):
     """`predictions`, one for each record in order, once it has succeeded: `class` and the `top` classes'
     `probabilities`; `value` for a regression or rating; `items`, the best ones with their scores; for a language model
     the text's `loss`, `perplexity` and number of `tokens`, and the `top` most probable `next` ones."""
 
     id: str
-    job: str
+    job: Annotated[str, Column("job_id")]
     status: Literal["queued", "running", "succeeded", "failed"]
-    predictions: list[dict[str, Any]] | None
+    predictions: Annotated[list[dict[str, Any]] | None, Column("outputs")]
     failure: dict[str, str] | None
-    created_at: str
-    expires_at: str
-
-    @classmethod
-    def of(cls, prediction: Prediction) -> PredictionView:
-        """Shows a prediction."""
-        return cls.model_validate(
-            {
-                "id": prediction.id,
-                "job": prediction.job_id,
-                "status": prediction.status,
-                "predictions": prediction.outputs,
-                "failure": prediction.failure,
-                "created_at": rfc3339(prediction.created_at),
-                "expires_at": rfc3339(prediction.expires_at),
-            }
-        )
+    created_at: Annotated[str, Computed(lambda row: rfc3339(row.created_at), "created_at")]
+    expires_at: Annotated[str, Computed(lambda row: rfc3339(row.expires_at), "expires_at")]

@@ -48,11 +48,7 @@ class WorkerList(Document):
 
 
 @router.get("")
-@Operation(
-    "Workers seen in the last day.",
-    audience="every key",
-    command="workers",
-)
+@Operation("Workers seen in the last day.", audience="every key", command="workers")
 def list_workers(db: Db, settings: ServiceSettings, caller: CurrentKey) -> WorkerList:
     """Lists workers seen in the last day, the last seen first. A worker that shut down cleanly is left out."""
     with db.read() as session:

@@ -70,11 +70,7 @@ def create_webhook(
 
 
 @router.get("")
-@Operation(
-    "A page of webhooks.",
-    audience="every key",
-    command="webhooks list",
-)
+@Operation("A page of webhooks.", audience="every key", command="webhooks list")
 def list_webhooks(db: Db, caller: CurrentKey, after: After = None, limit: Limit = 50) -> WebhookList:
     """Lists the key's own webhooks, newest first; an admin sees all."""
     with db.read() as session:
@@ -84,11 +80,7 @@ def list_webhooks(db: Db, caller: CurrentKey, after: After = None, limit: Limit 
 
 
 @router.get("/{webhook_id}")
-@Operation(
-    "The webhook.",
-    audience="every key",
-    command="webhooks show",
-)
+@Operation("The webhook.", audience="every key", command="webhooks show")
 def show_webhook(webhook_id: str, db: Db, caller: CurrentKey) -> WebhookView:
     """Shows a webhook: its address, events and state."""
     with db.read() as session:
@@ -115,10 +107,7 @@ def change_webhook(webhook_id: str, body: WebhookChange, db: Db, targets: Target
 
 @router.delete("/{webhook_id}", status_code=204)
 @Operation(
-    "The webhook and its deliveries are gone.",
-    audience="every key",
-    command="webhooks delete",
-    audit="webhook.deleted",
+    "The webhook and its deliveries are gone.", audience="every key", command="webhooks delete", audit="webhook.deleted"
 )
 def delete_webhook(webhook_id: str, db: Db, caller: CurrentKey) -> None:
     """Deletes a webhook and its deliveries."""
@@ -155,11 +144,7 @@ def test_webhook(webhook_id: str, db: Db, caller: CurrentKey) -> DeliveryView:
 
 
 @router.get("/{webhook_id}/deliveries")
-@Operation(
-    "A page of deliveries.",
-    audience="every key",
-    command="webhooks deliveries",
-)
+@Operation("A page of deliveries.", audience="every key", command="webhooks deliveries")
 def list_deliveries(
     webhook_id: str, db: Db, caller: CurrentKey, after: After = None, limit: Limit = 50
 ) -> DeliveryList:

@@ -9,7 +9,7 @@ from pydantic import Field, StringConstraints
 
 from app.contracts.base import NO_NUL, Document
 from app.contracts.events import WebhookEventType
-from app.db.models import Webhook, WebhookDelivery
+from app.db.row_view import Column, Computed, RowView
 
 Url = Annotated[str, StringConstraints(min_length=1, max_length=2000)]
 Events = Annotated[list[WebhookEventType], Field(min_length=1, max_length=20)]
@@ -36,34 +36,19 @@ class WebhookChange(Document):
     enabled: bool | None = None
 
 
-class WebhookView(Document):
+class WebhookView(Document, RowView):
     """A webhook, without its secret."""
 
     id: str
-    key: str
+    key: Annotated[str, Column("key_id")]
     url: str
     events: list[str]
-    dataset: str | None
+    dataset: Annotated[str | None, Column("dataset_id")]
     description: str
     enabled: bool
     disabled_because: str | None  # gone | failing; null if a person disabled it
     failing_since: datetime | None
     created_at: datetime
-
-    @classmethod
-    def of(cls, webhook: Webhook) -> WebhookView:
-        return cls(
-            id=webhook.id,
-            key=webhook.key_id,
-            url=webhook.url,
-            events=webhook.events,
-            dataset=webhook.dataset_id,
-            description=webhook.description,
-            enabled=webhook.enabled,
-            disabled_because=webhook.disabled_because,
-            failing_since=webhook.failing_since,
-            created_at=webhook.created_at,
-        )
 
 
 class NewSecret(Document):
@@ -80,34 +65,22 @@ class WebhookList(Document):
     next: str | None
 
 
-class DeliveryView(Document):
+class DeliveryView(Document, RowView):
     """A message and the result of its tries."""
 
     id: str  # the header webhook-id
     type: str
-    job: str | None
+    job: Annotated[str | None, Computed(lambda row: row.payload["data"].get("job"), "payload")]
     status: str  # pending | delivered | failed | dropped
     attempts: int
     status_code: int | None  # the last answer's
     error: str | None  # the last try's: a name from a fixed list
     created_at: datetime
-    next_at: datetime | None
+    next_at: Annotated[
+        datetime | None,
+        Computed(lambda row: row.next_at if row.status == "pending" else None, "next_at", "status"),
+    ]
     ended_at: datetime | None
-
-    @classmethod
-    def of(cls, delivery: WebhookDelivery) -> DeliveryView:
-        return cls(
-            id=delivery.id,
-            type=delivery.type,
-            job=delivery.payload["data"].get("job"),
-            status=delivery.status,
-            attempts=delivery.attempts,
-            status_code=delivery.status_code,
-            error=delivery.error,
-            created_at=delivery.created_at,
-            next_at=delivery.next_at if delivery.status == "pending" else None,
-            ended_at=delivery.ended_at,
-        )
 
 
 class DeliveryList(Document):

@@ -53,7 +53,7 @@ EDGES = {
     "app/formats/parse.py": (2, "the pipe, on the side of the parsing process"),
     "app/formats/recount.py": (2, "the pipe, on the side of the parsing process"),
     "app/pricing/service.py": (11, "the pipe, on the service's side, and the cache of prices in the database"),
-    "app/jobs/row_view.py": (1, "a row's members, on their way to JSON text"),
+    "app/db/row_view.py": (1, "a row's members, on their way to JSON text"),
     "app/jobs/routes.py": (1, "the OpenAPI document"),
     "app/admission/hold.py": (1, "the columns of a new job"),
     "app/admission/forecast.py": (1, "a quote's event tree, as the REST contract shows it"),

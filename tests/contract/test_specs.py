@@ -42,7 +42,16 @@ def test_a_new_member_of_an_answer_reaches_the_client() -> None:
     grant = document["components"]["schemas"]["GrantView"]
     grant["properties"]["reviewed_by"] = {"anyOf": [{"$ref": "#/components/schemas/KeyView"}, {"type": "null"}]}
     grant["properties"]["uses"] = {"type": "integer", "default": 0}
-    assert "    reviewed_by: Key | None = None\n    uses: int = 0\n" in write_answers.files(document)["data.py"]
+    assert "    reviewed_by: Key | None = None\n    uses: int = 0\n" in write_answers.files(document)["models/data.py"]
+
+
+def test_a_new_list_reaches_the_client() -> None:
+    document = json.loads((write_openapi.DOCS / "openapi.json").read_text())
+    planted = document["paths"]["/v1/datasets/{dataset_id}/grants"]["get"] | {"operationId": "list_reviewers"}
+    document["paths"]["/v1/datasets/{dataset_id}/reviewers"] = {"get": planted}
+    lists = write_answers.files(document)["lists.py"]
+    assert "    def reviewers(self, dataset: str) -> Pages[Grant]:\n" in lists
+    assert 'return self.pages(f"/v1/datasets/{in_path(dataset)}/reviewers", Grant)' in lists
 
 
 def test_an_answer_of_a_newer_service_is_read() -> None:

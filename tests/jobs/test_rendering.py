@@ -14,10 +14,10 @@ from app.admission.request import dataset_facts
 from app.contracts.job_spec import JobSpec
 from app.db.engine import Database
 from app.db.models import Attempt, Dataset, Job, LedgerEntry, Metric, table_of
+from app.db.row_view import Column, Computed
 from app.ids import whole_second
 from app.jobs import repository
 from app.jobs.rendering import job_json, page_json
-from app.jobs.row_view import Column, Computed
 from app.jobs.schemas import JobSource, JobView
 from app.keys.service import Caller
 from app.ledger import accounts

@@ -44,12 +44,7 @@ def show_checkpoint(dataset: Dataset, db: Db, caller: CurrentKey) -> CheckpointV
 
 
 @router.get("/proof")
-@Operation(
-    "The proof.",
-    audience="view",
-    command="ledger proof",
-    problems=("head-pending", "not-found", "not-ready"),
-)
+@Operation("The proof.", audience="view", command="ledger proof", problems=("head-pending", "not-found", "not-ready"))
 def show_proof(
     dataset: Dataset, db: Db, caller: CurrentKey, entry: Entry = None, since: Since = None, size: Size = None
 ) -> ProofView:
