@@ -94,7 +94,8 @@ class Losses:
             largest = exponents.max()
             log_mean = largest + math.log(np.exp(exponents - largest).sum())
             ends.append((count * log_mean - math.log(TAIL)) / rate)
-        return int(math.ceil(min(ends) / self.grid))
+        smallest: float = min(ends)
+        return math.ceil(smallest / self.grid)
 
     def delta(self, epsilon: float) -> float:
         """δ(ε), never too small."""

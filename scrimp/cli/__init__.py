@@ -21,6 +21,7 @@ from scrimp.cli import (
     charges,
     completion,
     datasets,
+    export,
     grants,
     jobs,
     keys,
@@ -47,6 +48,7 @@ jobs.register_trials(app)
 jobs.register_preset(app)
 predict.register(app)
 catalogue.register(app)
+export.register(jobs.app)
 app.add_typer(jobs.app, name="jobs", help="Submit, watch and fetch training jobs.")
 app.add_typer(
     ledger.app, name="ledger", help="What has been spent of a data set's budget, by which key and for which job."
