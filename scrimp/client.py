@@ -378,6 +378,29 @@ class Client(Administration):
                     raise
             time.sleep(POLL_S)
 
+    def log_to_mlflow(
+        self,
+        job: str | JobHandle,
+        experiment: str | None = None,
+        *,
+        tracking_uri: str | None = None,
+        files: bool = True,
+    ) -> str:
+        """Logs a finished job as a run of MLflow: specification, scores, ε, certificate, files; returns the run's id.
+
+        Args:
+            job: a name, an id or a job.
+            experiment: its name; it is made if there is none.
+            tracking_uri: of MLflow's server or folder; None: as MLflow is set up.
+            files: the model's files too.
+
+        Raises:
+            MissingPackage: mlflow is not installed.
+        """
+        from scrimp.mlflow_log import log_job
+
+        return log_job(self.jobs.get(job) if isinstance(job, str) else job, experiment, tracking_uri, files)
+
     def features_of(self, job_id: str) -> dict[str, Any]:
         """What a record of the job's data set consists of, as its owner declared it: `kind` and its columns."""
         found: dict[str, Any] = self.json("GET", dataset_path(self.job(job_id).spec["dataset"]))["features"]

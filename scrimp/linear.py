@@ -1,4 +1,7 @@
-"""A linear model in numpy: f = W x (+ b), in float64, with the worker's answers (tests compare the two).
+"""Linear models and MLPs in numpy, in float64, with the worker's answers (tests compare the two).
+
+    linear   f = W (x − mean) (+ b)
+    mlp      a chain of such layers on s·x, with tanh or max(0, ·) between them
 
 Texts are hashed as the service hashes them: words of two letters or more in lower case, their n-grams, MurmurHash3
 modulo `buckets`, counts or presence, divided by the Euclidean norm (scikit-learn's HashingVectorizer).
@@ -57,7 +60,7 @@ def _tensor(body: bytes, dtype: str, shape: list[int], data_offsets: list[int]) 
 
 @dataclass(frozen=True)
 class Model:
-    """A linear model with its weights; see scrimp.loading.LoadedModel."""
+    """A linear model or an MLP with its weights; see scrimp.loading.LoadedModel."""
 
     card: Mapping[str, Any]
     tensors: Mapping[str, Floats]
@@ -72,7 +75,7 @@ class Model:
         return [_classes(each, self.card["task"]["classes"], top) for each in outputs]
 
     def _outputs(self, record: Any, at: int) -> Floats:
-        weight = self.tensors["weight"]
+        (weight, bias), *others = self.layers
         if self._words is not None:
             sums = np.zeros(len(weight))
             for bucket, value in _hashed(_text(record, at), self._words):
@@ -80,9 +83,37 @@ class Model:
         else:
             x = self._inputs(record, weight.shape[1], at) - self.tensors.get("mean", np.float64(0.0))
             with np.errstate(invalid="ignore", over="ignore"):
-                sums = weight @ x
-        bias = self.tensors.get("bias")
-        return sums if bias is None else sums + bias
+                sums = weight @ (x * self.scale)
+        sums = sums + bias
+        for weight, bias in others:
+            with np.errstate(invalid="ignore", over="ignore"):
+                sums = weight @ (np.tanh(sums) if self.activation == "tanh" else np.maximum(sums, 0.0)) + bias
+        return sums
+
+    @cached_property
+    def layers(self) -> list[tuple[Floats, Floats]]:
+        """Weight and bias of each linear layer, first to last. Of an MLP they are numbered 1, 3, …"""
+        names = ["", *(f"{number}." for number in range(1, 2 * len(self.tensors), 2))]
+        return [
+            (weight, self.tensors.get(f"{name}bias", np.zeros(len(weight))))
+            for name in names
+            if (weight := self.tensors.get(f"{name}weight")) is not None
+        ]
+
+    @property
+    def scale(self) -> float:
+        """What multiplies every feature: `input_scale` of an MLP, else 1."""
+        return float(self._settings.get("input_scale", 1.0))
+
+    @property
+    def activation(self) -> str:
+        """`tanh` or `relu`, between the layers of an MLP."""
+        return str(self._settings.get("activation", "tanh"))
+
+    @property
+    def _settings(self) -> Mapping[str, Any]:
+        settings: Mapping[str, Any] = self.card["model"] if self.card["kind"] == "mlp" else {}
+        return settings
 
     def _inputs(self, record: Any, width: int, at: int) -> Floats:
         """A record's numbers, rounded to float32 as the worker reads them."""
@@ -167,7 +198,7 @@ def _text(record: Any, at: int) -> str:
 
 def _hashed(text: str, words: Mapping[str, Any]) -> Iterator[tuple[int, float]]:
     """The buckets of a text's n-grams with their values, normalized."""
-    counts = Counter(bucket(gram, words["buckets"]) for gram in _grams(WORD.findall(text.lower()), words["ngrams"]))
+    counts = Counter(bucket_of(gram, words["buckets"]) for gram in _grams(WORD.findall(text.lower()), words["ngrams"]))
     values = {bucket: 1.0 if words["binary"] else float(count) for bucket, count in counts.items()}
     norm = math.sqrt(math.fsum(value * value for value in values.values()))
     for bucket, value in values.items():
@@ -181,7 +212,7 @@ def _grams(words: list[str], between: list[int]) -> Iterator[str]:
             yield " ".join(words[start : start + length])
 
 
-def bucket(gram: str, buckets: int) -> int:
+def bucket_of(gram: str, buckets: int) -> int:
     """The feature of a hashed word: signed MurmurHash3, without its sign, modulo `buckets`."""
     signed = murmur3(gram.encode())
     signed -= (signed >> 31) << 32

@@ -1,7 +1,7 @@
 """`scrimp.load_model`: a finished model from its files.
 
-Linear models need numpy alone (scrimp.linear). All others are built by the worker's code, the extension `load_model`,
-which needs torch. Importing `scrimp` loads neither.
+Linear models and MLPs need numpy alone (scrimp.linear). All others are built by the worker's code, the extension
+`load_model`, which needs torch. Importing `scrimp` loads neither.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ def _checked_files(folder: Path, card: dict[str, Any]) -> bytes:
 
 
 def _is_plain(card: dict[str, Any]) -> bool:
-    """Says if numpy alone computes the model: linear, of numbers, of a table's cells or of hashed words."""
-    if card["kind"] != "linear":
+    """Says if numpy alone computes the model: linear or an MLP, of numbers, of a table's cells or of hashed words."""
+    if card["kind"] not in ("linear", "mlp"):
         return False
     extractor = card.get("extractor")
     if extractor is not None:

@@ -93,8 +93,9 @@ class Losses:
             exponents = rate * self.grid * numbers + logs
             largest = exponents.max()
             log_mean = largest + math.log(np.exp(exponents - largest).sum())
-            ends.append(float((count * log_mean - math.log(TAIL)) / rate))
-        return math.ceil(min(ends) / self.grid)
+            ends.append((count * log_mean - math.log(TAIL)) / rate)
+        smallest: float = min(ends)
+        return math.ceil(smallest / self.grid)
 
     def delta(self, epsilon: float) -> float:
         """δ(ε), never too small."""

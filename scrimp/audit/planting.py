@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from scrimp.audit.kinds import USER_RECORDS, Kind
-from scrimp.linear import bucket
+from scrimp.linear import bucket_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -172,7 +172,7 @@ def distinct_words(buckets: int) -> Iterator[tuple[str, int]]:
     taken: set[int] = set()
     for number in count():
         word = f"canary{number}"
-        place = bucket(word, buckets)
+        place = bucket_of(word, buckets)
         if place not in taken:
             taken.add(place)
             yield word, place

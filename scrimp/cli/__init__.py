@@ -12,13 +12,16 @@ import typer
 
 from scrimp.cli import (
     audit,
+    audit_bundle,
     blocks,
     budgets,
     catalogue,
+    certificate_page,
     certificates,
     charges,
     completion,
     datasets,
+    export,
     grants,
     jobs,
     keys,
@@ -46,12 +49,14 @@ jobs.register_trials(app)
 jobs.register_preset(app)
 predict.register(app)
 catalogue.register(app)
+export.register(jobs.app)
 app.add_typer(jobs.app, name="jobs", help="Submit, watch and fetch training jobs.")
 app.add_typer(
     ledger.app, name="ledger", help="What has been spent of a data set's budget, by which key and for which job."
 )
 app.add_typer(certificates.app, name="certificates", help="The signed privacy certificates of finished jobs.")
 certificates.register_signing_key(app)
+certificate_page.register(certificates.app)
 app.add_typer(webhooks.app, name="webhooks", help="Messages about jobs to an address of your own.")
 app.add_typer(keys.app, name="keys", help="API keys: admins make and revoke them, holders rotate their own.")
 app.add_typer(grants.app, name="grants", help="Which keys may see a data set, train on it, or charge it.")
@@ -59,6 +64,7 @@ app.add_typer(budgets.app, name="budgets", help="What keys and teams may use of 
 app.add_typer(charges.app, name="charges", help="Budget for what other systems compute from the same records.")
 app.add_typer(witness.app, name="witness", help="An append-only witness of ledgers' checkpoints, for another machine.")
 completion.register(app)
+audit_bundle.register(app)
 privacy_audit.register(audit.app)
 app.add_typer(audit.app, name="audit", help="Who did what (admins only); and tests of the certificates' claims.")
 

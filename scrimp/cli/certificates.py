@@ -76,8 +76,8 @@ def verify(
     Exit code 1 if something does not hold; 2 without --public-key: the document is intact, but anybody can sign one.
     `scrimp certificates recompute` recomputes its ε.
     """
-    document = _document(session, certificate)
-    trusted = _trusted(public_key)
+    document = document_of(session, certificate)
+    trusted = trusted_key(public_key)
     if "payloadType" in document and trusted is None:
         raise typer.BadParameter("an envelope holds no public key: give --public-key, from the service's owner")
     required = Required(
@@ -100,7 +100,7 @@ def verify(
         raise typer.Exit(status)
 
 
-def _trusted(public_key: str | None) -> str | None:
+def trusted_key(public_key: str | None) -> str | None:
     """The key that an option names: base64 of 32 bytes, or a file with it."""
     if public_key is None:
         return None
@@ -145,7 +145,7 @@ def recompute_(
     """
     from scrimp.recompute import recompute
 
-    status = recompute(_document(session, certificate), public_key, certificate)
+    status = recompute(document_of(session, certificate), public_key, certificate)
     if status:
         raise typer.Exit(status)
 
@@ -163,7 +163,7 @@ def explain(
     from scrimp.recompute import body_of
 
     try:
-        body = body_of(_document(session, certificate))
+        body = body_of(document_of(session, certificate))
         sections = explained(body)
     except (KeyError, TypeError, ValueError) as error:
         raise ScrimpError(f"{certificate} holds no certificate that this version can read: {error!r}") from None
@@ -195,7 +195,7 @@ def registry(
     if open_ := records.missing(given):
         raise typer.BadParameter(f"{facts} must answer exactly what the template asks; not so: {', '.join(open_)}")
     try:
-        made = records.record(body_of(_document(session, certificate)), given)
+        made = records.record(body_of(document_of(session, certificate)), given)
     except (KeyError, TypeError, ValueError) as error:
         raise ScrimpError(f"{certificate} holds no certificate that this version can read: {error!r}") from None
     session.result(made, lambda: print(records.as_yaml(made), end=""))
@@ -211,7 +211,7 @@ def register_signing_key(root: typer.Typer) -> None:
         session.result(found, lambda: session.console.print(found.public_key, soft_wrap=True, highlight=False))
 
 
-def _document(session: Session, certificate: str) -> dict[str, Any]:
+def document_of(session: Session, certificate: str) -> dict[str, Any]:
     """A job's certificate, or what a file holds: a certificate or an envelope."""
     path = Path(certificate)
     is_file = certificate == "-" or path.exists() or path.suffix == ".json" or len(path.parts) > 1

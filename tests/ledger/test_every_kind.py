@@ -20,6 +20,7 @@ from app.ledger import signing_keys
 from app.ledger.certified import Body
 from app.ledger.transparency.heads import Heads
 from app.lifecycle.events import ReleasedBy
+from scrimp.certificate_page import Signer, declared, page
 from scrimp.explain import explained
 from scrimp.recompute import body_of, recompute
 from scrimp.signatures import problem_of
@@ -74,6 +75,7 @@ def test_every_tool_reads_every_kind(issued: dict[str, Path], kind: str) -> None
     said = dict(explained(body))
     assert said["What left the service"] and said["Composition"] and said["How to read it"]
     assert said["Numbers and randomness"][0].startswith("noise: a Gaussian over the reals"), "also of a study"
+    assert "How to check it" in page(body, Signer(TRUSTED, True)) and declared(body)[0] > 0
     assert (kind in ("blocks", "retired block")) == isinstance(body["ledger"], list)
 
 

@@ -19,7 +19,7 @@ from app.formats.inputs import checked
 from scrimp import specs
 from scrimp.linear import Model, _hashed, murmur3
 from scrimp.tables import features_of
-from tests.worker.test_predicting import CASES, CLASSES, message
+from tests.worker.test_predicting import CLASSES, message
 
 COLUMNS: list[dict[str, Any]] = [
     {"name": "plain", "kind": "number"},
@@ -87,11 +87,11 @@ def test_records_are_objects_or_rows() -> None:
         features_of(GOOD | {"sex": "q"}, HERE, 0)
 
 
-def test_linear_models_are_numpy_s_and_others_the_worker_s(tmp_path: Path) -> None:
-    for name in ("linear", "table", "pairs", "text", "mlp"):
+def test_linear_models_and_mlps_are_numpy_s_and_others_the_worker_s(tmp_path: Path) -> None:
+    for name in ("linear", "table", "pairs", "text", "mlp", "relu", "ratings"):
         (folder := tmp_path / name).mkdir()
         message(folder, name)
-        assert isinstance(scrimp.load_model(folder), Model) == (CASES[name][0]["kind"] in ("linear", "gam"))
+        assert isinstance(scrimp.load_model(folder), Model) == (name != "ratings")
     assert CLASSES["kind"] == "classification"
 
 

@@ -130,7 +130,7 @@ def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
 
 
 def test_without_torch_it_says_what_to_install(tmp_path: Path) -> None:
-    message(tmp_path, "mlp")
+    message(tmp_path, "ratings")
     program = f"""
 import sys
 sys.modules["torch"] = None  # as if it were not installed

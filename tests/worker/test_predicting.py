@@ -67,6 +67,13 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], int, list
         ["a fine film", ""],
     ),
     "mlp": ({"kind": "mlp", "hidden": [4]}, NUMBER, {"kind": "tensor", "array": "x"}, 3, [[1, 2, 3.5]] * 3),
+    "relu": (
+        {"kind": "mlp", "hidden": [4, 3], "activation": "relu", "input_scale": 0.5},
+        CLASSES,
+        COLUMNS,
+        2,
+        [{"a": 1, "b": -2.5}, {"b": 0.0, "a": 3}],
+    ),
     "cnn": ({"kind": "cnn", "preset": "conv2"}, CLASSES, {"kind": "tensor", "array": "x"}, 784, [PIXELS, PIXELS]),
     "ratings": (
         {"kind": "matrix_factorization", "dim": 2},
@@ -122,7 +129,7 @@ def test_answers_are_the_model_s(tmp_path: Path, name: str) -> None:
     asked, model = message(tmp_path, name)
     answers = predicted(asked)
     assert len(answers) == len(asked.records) and predicted(asked) == answers
-    if name in ("linear", "table", "pairs", "text", "cnn"):
+    if name in ("linear", "table", "pairs", "text", "relu", "cnn"):
         for answer in answers:
             (best, share), *rest = answer["probabilities"].items()
             assert answer["class"] == best and share >= rest[0][1] > 0.0 and len(rest) == 1
