@@ -121,10 +121,10 @@ class Reader:
             if claimed.deaths >= self.settings.max_attempts:
                 raise LimitError(f"The service stopped {claimed.deaths} times while it read this file")
             self._parse_and_store(claimed, folder, watch)
-        except (Unavailable, Stale) as error:
-            if (
-                claimed.attempt - claimed.slices < self.settings.max_attempts
-            ):  # read again, under the new key, or after the new block
+        except Stale:  # however often: each time another block has come first
+            return readings.end_turn(self.db, claimed)
+        except Unavailable as error:
+            if claimed.attempt - claimed.slices < self.settings.max_attempts:  # read again, under the new key
                 return readings.release(self.db, claimed)
             readings.reject(self.db, claimed, error)
         except ServiceError as error:

@@ -201,7 +201,7 @@ def test_two_months_at_once(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_large_months_at_once_are_read_again(make_api: MakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the background, where the second is read before the first is a block: both come to be, within k."""
-    api = make_api(read_at_once_bytes=10)
+    api = make_api(read_at_once_bytes=10, max_attempts=1)
     reader = Reader(api.db, api.settings)
     made = api.upload(spec(**WHOLE), of_users(range(20), 1, 1)).json()["id"]
     assert reader.run_once()

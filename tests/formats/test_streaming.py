@@ -24,6 +24,7 @@ from app.formats import parse as parse_module
 from app.formats import part_writer
 from app.formats import records as records_module
 from app.formats.stored import Texts
+from app.formats.units import FIRST_NUMBER
 from tests.formats.files import KEYS, Rows, parsed, spec, write
 from tests.formats.test_part_files import equal
 
@@ -83,7 +84,7 @@ def summary(answer: dict[str, Any], parts: dict[str, Any]) -> dict[str, Any]:
     for name, part in parts.items():
         x = part.x
         arrays = [x] if isinstance(x, np.ndarray) else [getattr(x, each) for each in sorted(x.__dataclass_fields__)]
-        arrays += [part.y] if part.user is None else [part.y, part.user]
+        arrays += [part.y] if part.user is None else [part.y, part.user - FIRST_NUMBER]  # numbers began with 0
         content = b"".join(np.asarray(each).astype(np.float64).tobytes() for each in arrays)
         flat[name] = hashlib.sha256(content).hexdigest()
     records = [each["hmac"] for each in answer["contents"] if each["kind"] == "records"]

@@ -19,7 +19,7 @@ from scipy.special import logsumexp
 from app.privacy import gdp
 from app.privacy.events import Truncation, leaves, noisy_sums
 from app.privacy.rdp import rdp_at
-from tests.privacy.toy import Law, Release
+from tests.privacy.toy import Law, Release, alternating, sum_of
 
 K = 2  # records of a person, each clipped to 1/K
 SIGMA, DELTA = 1.0, 1e-6
@@ -179,6 +179,41 @@ def test_k_records_that_depend_on_others_cost_more_than_the_price() -> None:
     others, x = [(2, 1.0), (3, -1.0)], (1, 1.0)
     change = thinned([*others, x]) - thinned(others)
     assert epsilon((change / SIGMA) ** 2) > 1.5 * epsilon(SIGMA**-2)
+
+
+ROWS = 3
+
+
+def two_jobs(stored: Sequence[float], came: Sequence[float], *, filled_up: bool) -> Law:
+    """The sums of two jobs on records with a stored order, and on others that came later. All places are as likely.
+
+    Args:
+        filled_up: wrong: the stored records keep their rows, and each job draws rows for the others among the rest.
+            Else each job draws the rows of all.
+    """
+    orders, sums = list(itertools.permutations(range(ROWS), len(stored) + len(came))), Law()
+
+    def of_job(order: Sequence[int]) -> float:
+        return sum_of(list(zip([*stored, *came], order, strict=True)), ROWS, alternating)[0]
+
+    for one in orders:
+        second = [each for each in orders if not filled_up or each[: len(stored)] == one[: len(stored)]]
+        for other in second:
+            both = (of_job(one), of_job(other))
+            sums[both] = sums.get(both, 0.0) + 1.0 / len(orders) / len(second)
+    return sums
+
+
+def test_filling_up_a_stored_order_costs_more_than_the_price() -> None:
+    """Later records would avoid x's row, job after job; x itself adds nothing here. So a stored order serves all of its
+    records in all jobs, or none."""
+
+    def truth(*, filled_up: bool) -> float:
+        without, joined = (two_jobs(each, (1.0,), filled_up=filled_up) for each in ((0.0,), (0.0, 0.0)))
+        return Release([(1.0, without, joined)], 0.3).epsilon(DELTA)
+
+    assert truth(filled_up=False) == pytest.approx(0.0, abs=1e-3)
+    assert truth(filled_up=True) > 1.0
 
 
 def test_a_charge_that_does_not_shrink_with_records_costs_more_than_the_price() -> None:
