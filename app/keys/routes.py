@@ -51,8 +51,8 @@ class KeyLimits(Document):
     max_queued_jobs: int
     max_running_jobs: int | None
     max_job_s: float | None  # how long a job may run
-    max_stored_bytes: int | None  # of its data sets and uploads; null: `stored_share` applies
-    stored_share: float | None  # of the free disk and of what it stores there; null: a number of bytes, or no limit
+    max_stored_bytes: int | None  # of its data sets and uploads; null: `max_stored_percent` applies
+    max_stored_percent: int | None  # of the disk that is free and its own; null: a number of bytes, or no limit
     weight: int  # turns of its jobs, compared with others'
     max_priority: int  # of its jobs, among themselves
 
@@ -74,6 +74,7 @@ class KeyView(Document):
     def of(cls, key: ApiKey, settings: Settings) -> KeyView:
         """Shows a key with the settings' limits where it has none of its own."""
         stored = key.max_stored_bytes or settings.max_stored_bytes or None
+        percent = round(100 * settings.stored_share) if stored is None and settings.stored_share < 1.0 else None
         return cls(
             id=key.id,
             name=key.name,
@@ -89,7 +90,7 @@ class KeyView(Document):
                 max_running_jobs=key.max_running_jobs,
                 max_job_s=key.max_job_s or settings.max_job_s or None,
                 max_stored_bytes=stored,
-                stored_share=settings.stored_share if stored is None and settings.stored_share < 1.0 else None,
+                max_stored_percent=percent,
                 weight=key.weight,
                 max_priority=key.max_priority,
             ),

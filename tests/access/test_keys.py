@@ -31,7 +31,7 @@ DEFAULTS = {
     "max_running_jobs": None,
     "max_job_s": None,
     "max_stored_bytes": None,
-    "stored_share": 0.25,
+    "max_stored_percent": 25,
     "weight": 1,
     "max_priority": 10,
 }
@@ -75,7 +75,7 @@ def test_a_key_looks_at_itself(world: World) -> None:
     made = make(world, **limits).json()
     answer = world.client.get("/v1/keys/self", headers={"Authorization": f"Bearer {made['token']}"}).json()
     assert answer == made["key"]
-    assert answer["limits"] == limits | {"stored_share": None}
+    assert answer["limits"] == limits | {"max_stored_percent": None}
     default = world.ask("trainer", "GET", "/v1/keys/self").json()
     assert default["limits"] == DEFAULTS
     assert default["expires_at"] is None

@@ -81,7 +81,7 @@ def test_a_key_without_a_quota_has_a_share_of_the_free_disk(make_api: MakeApi, m
     assert kind(begin(api, 1)) == (409, "quota-exceeded") and piece(api, upload, 15_000, b"x" * 5000).status_code == 200
     assert begin(api, 15_000, "other-owner").status_code == 201, "each key has its own"
     limits = api.get("/v1/keys/self").json()["limits"]
-    assert (limits["max_stored_bytes"], limits["stored_share"]) == (None, 0.25)
+    assert (limits["max_stored_bytes"], limits["max_stored_percent"]) == (None, 25)
 
 
 def test_a_file_that_has_arrived_is_the_key_s_own(make_api: MakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
