@@ -128,7 +128,8 @@ MONTHS = {"2026-09": (range(600), 1), "2026-10": (range(300, 900), 1), "2026-11"
 @pytest.mark.parametrize("service", SQLITE_BY_DAY, indirect=True)
 def test_three_months_of_people_who_return(service: Service, tmp_path: Path) -> None:
     """A file a month, with people of earlier ones, within k = 3: a job on any month pays there, and reads everybody."""
-    spec = csv_spec("months", unit="user", user_column="u", max_records_per_user=3, records=600)
+    people: dict[str, Any] = {"unit": "user", "user_column": "u", "max_records_per_user": 3, "records": 600}
+    spec = csv_spec("months", filter="rdp", **people)
     files = {name: write_month(tmp_path / f"{name}.csv", *of, seed_of(name)) for name, of in MONTHS.items()}
     with service.client() as client:
         blocks = {"first": client.create_dataset(spec, files.pop("2026-09")).id}
@@ -142,8 +143,14 @@ def test_three_months_of_people_who_return(service: Service, tmp_path: Path) -> 
             else:  # those of both earlier months have one record left, and two in the file
                 assert (made.read.units, made.read.dropped) == (900, 300) and "900 users are in earlier blocks" in said
     charges = Counter[str]()
-    for labels in (["2026-11"], ["first", "2026-10"], list(blocks)):
-        job = finished(service, submit(service, job_of(blocks["first"], blocks=labels)))
+    batches = (
+        {"kind": "full_batch"},
+        {"kind": "cyclic", "batches": 4},
+        {"kind": "poisson", "expected_batch_size": 300},
+    )
+    for labels, sampling in zip((["2026-11"], ["first", "2026-10"], list(blocks)), batches, strict=True):
+        asked = job_of(blocks["first"], blocks=labels, sampling=sampling, privacy={"target_epsilon": 1.5})
+        job = finished(service, submit(service, asked))
         assert job["status"] == "succeeded", job
         for label in labels:
             charges[label] += job["quote"]["charge"]["train"]
