@@ -61,6 +61,10 @@ JOBS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"evaluation": {"on": "holdout", "noise_mu": 0.05, "metrics": ["r_squared"]}},
         {"task": {"kind": "regression", "label": "y", "range": [0.0, 1.0]}},
     ),
+    "several classes": (
+        {"evaluation": {"on": "holdout", "noise_mu": 0.05, "metrics": ["macro_f1"]}},
+        {"task": {"kind": "classification", "label": "y", "classes": [0, 1, 2]}},
+    ),
     "correlated": ({"sampling": {"kind": "cyclic", "batches": 20}, "noise": {"kind": "correlated", "decay": 0.5}}, {}),
     "truncated": (FEW | {"sampling": BATCHES | {"largest_batch": 160}}, {"privacy": RDP}),
     "automatic": ({"clipping": {"kind": "automatic"}}, {}),

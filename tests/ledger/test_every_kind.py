@@ -34,6 +34,7 @@ TRUSTED = signing_keys.public_key(KEY)
 NEVER = {
     **dict.fromkeys(("Accountant.name = rdp", "Epsilon.accountant = rdp"), "of accounts: within a job gdp or pld"),
     **dict.fromkeys(("NoisyCount.cutoff is there", "NoisyCount.ranks is there"), "a count is neither ranking nor loss"),
+    "NoisySum.classes is there": "a sum has no cells",
     **dict.fromkeys(
         (
             "GridOracle",

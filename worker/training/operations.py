@@ -189,6 +189,7 @@ OWN: Mapping[str, str] = {
     "data/sequences.py: SequenceRecords.select": _COPIES,
     "data/sequences.py: SequenceRecords.without_seen": _ROW,
     "metrics/cells.py: cell_of": _PUBLIC,
+    "metrics/scores.py: _of_confusion": "of noisy counts, or of public records",
     "metrics/scores.py: _of_noisy_histogram": "of noisy sums, which are post-processed",
     "metrics/scores.py: _tree_sums": "of counts of records, in exact arithmetic",
     "models/activations.py: _Ratio.forward": "each number is computed from the number at its own place",
