@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from difflib import get_close_matches
+from typing import Any, get_args
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
 TAGS = ("kind", "strategy")  # they say which member of a union a document is
 
@@ -18,6 +19,20 @@ class Spec(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, given: Any) -> Any:
+        """Refuses a member that there is not, with the one that is probably meant.
+
+        Raises:
+            ValueError: there is such a member.
+        """
+        fields = {name for each, field in cls.model_fields.items() for name in (each, field.alias) if name is not None}
+        for name in given if isinstance(given, Mapping) else ():
+            if name not in fields:
+                raise ValueError(f"{cls.__name__} has no `{name}`{_meant(str(name), cls, sorted(fields))}")
+        return given
+
     def model_post_init(self, _context: object) -> None:
         """Marks the member that names the kind as given, so that it is sent."""
         self.__pydantic_fields_set__.update(each for each in TAGS if each in type(self).model_fields)
@@ -25,6 +40,23 @@ class Spec(BaseModel):
     def document(self) -> dict[str, Any]:
         """The specification as JSON values."""
         return self.model_dump(mode="json", exclude_unset=True)
+
+
+def _meant(name: str, spec: type[Spec], fields: list[str]) -> str:
+    """The member that is probably meant: of the specification itself, or of one of its parts."""
+    likely = get_close_matches(name, fields, n=1)
+    if likely:
+        return f": did you mean `{likely[0]}`?"
+    parts = {part: _parts(field.annotation) for part, field in spec.model_fields.items()}
+    inside = [part for part, kinds in parts.items() if any(name in kind.model_fields for kind in kinds)]
+    return f": it belongs into `{inside[0]}`" if inside else f"; it has {', '.join(fields)}"
+
+
+def _parts(annotation: Any) -> list[type[Spec]]:
+    """The specifications that a member may be."""
+    if isinstance(annotation, type):
+        return [annotation] if issubclass(annotation, Spec) else []
+    return [each for one in get_args(annotation) for each in _parts(one)]
 
 
 def document(spec: Spec | Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,9 @@ caller catches its error and commits. Amounts are integers in the filter's units
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import nullcontext
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import BigInteger, ColumnElement, Row, bindparam, func, select, update
@@ -461,10 +463,17 @@ def _refusal(
     unit = filter_for(account.filter, account.filter_order if isinstance(account, Row) else account.order).unit
     inside = own.name if own is not None and remaining[binds] < free[binds] else None
     whose = f"the {binds} account" if inside is None else f"the budget {inside!r} on the {binds} account"
-    message = f"it needs {requested[binds]} of {whose} and {remaining[binds]} is left ({unit})"
+    budget = {"train": account.train_budget, "holdout": account.holdout_budget}[binds]
+    message = f"it needs {_share(requested[binds], budget, math.ceil)} of {whose}, and "
+    message += f"{_share(remaining[binds], budget, math.floor)} is left"
     if account.joined_into is not None:
         message = closed_because(account)
     return BudgetError(message, requested=requested, remaining=remaining, account=binds, unit=unit, budget=inside)
+
+
+def _share(amount: int, budget: int, rounded: Callable[[Fraction], int]) -> str:
+    """A part of an account's budget in percent, rounded to tenths; the amounts themselves are members of the error."""
+    return f"{rounded(1000 * Fraction(amount, budget)) / 10:g} %" if budget else "more"
 
 
 def _check_amounts(*amounts: int) -> None:
