@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +24,7 @@ from app.admission.request import Resolved, left_within, remaining
 from app.admission.study import CheckedStudy, SearchQuote, epsilon_of_run
 from app.contracts.base import Epsilon
 from app.contracts.hpo import LinearScaling
-from app.contracts.job_spec import Evaluation, JobSpec
+from app.contracts.job_spec import JobSpec
 from app.contracts.sweep import Sweep
 from app.db.engine import Database
 from app.db.models import Account, Dataset, Job
@@ -252,7 +251,7 @@ def explain(refusal: BudgetError, pricing: PricingService, resolved: Resolved, p
         if largest
         else "no ε above 0.0001 fits what is left"
     )
-    noise = largest_noise_mu(refusal.members, priced.checked.spec)
+    noise = largest_noise_mu(refusal, left, priced.checked.spec)
     if noise is not None:
         refusal.members["largest_noise_mu_that_fits"] = noise
         more = f"the score must have more noise: evaluation.noise_mu at most {noise:g}"
@@ -263,14 +262,13 @@ def explain(refusal: BudgetError, pricing: PricingService, resolved: Resolved, p
 LEAST_NOISE_MU = 1e-5  # of a job's specification
 
 
-def largest_noise_mu(refusal: Mapping[str, Any], spec: JobSpec) -> float | None:
+def largest_noise_mu(refusal: BudgetError, left: Units, spec: JobSpec) -> float | None:
     """The largest noise_mu of a job's score with which it fits a hold-out that cannot pay; None if that is not what
     binds. A score's charge is proportional to noise_mu² under both filters; rounded down to three digits."""
-    evaluation = spec.evaluation
-    asked = refusal["requested"]["holdout"]
-    if refusal["account"] != "holdout" or spec.hpo is not None or not isinstance(evaluation, Evaluation) or not asked:
+    evaluation, asked = spec.evaluation, Units.model_validate(refusal.members["requested"]).holdout
+    if evaluation is None or refusal.members["account"] != "holdout" or spec.hpo is not None or asked == 0:
         return None
-    exact = evaluation.noise_mu * math.sqrt(refusal["remaining"]["holdout"] / asked) * (1.0 - 1e-6)
+    exact = evaluation.noise_mu * math.sqrt(left.holdout / asked) * (1.0 - 1e-6)
     if exact < LEAST_NOISE_MU:
         return None
     unit = 10.0 ** (math.floor(math.log10(exact)) - 2)
