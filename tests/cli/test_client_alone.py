@@ -147,7 +147,9 @@ def test_what_is_missing_is_named(alone: Environment, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["linear", "table", "text", "relu"])
-def test_a_linear_model_or_mlp_needs_numpy_alone(alone: Environment, with_numpy: str, tmp_path: Path, name: str) -> None:
+def test_a_linear_model_or_mlp_needs_numpy_alone(
+    alone: Environment, with_numpy: str, tmp_path: Path, name: str
+) -> None:
     asked, _ = message(tmp_path, name)
     done = alone.run("-c", with_numpy + SMALLEST, str(tmp_path), json.dumps(CASES[name][4]))
     assert done.returncode == 0, done.stderr
