@@ -225,7 +225,7 @@ def _code(text: str) -> str:
         segno = import_module("segno")
     except ImportError:
         return ""
-    drawing: str = segno.make(text, error="m").svg_inline(scale=4, border=4, light="#fff", title="QR code")
+    drawing: str = segno.make(text, error="m").svg_inline(border=4, light="#fff", title="QR code", omitsize=True)
     return drawing
 
 

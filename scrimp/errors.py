@@ -11,7 +11,8 @@ ScrimpError
     ├── NotFound           404
     ├── Conflict           409
     ├── TooManyRequests    429, .retry_after_s
-    └── BudgetRefused      409 /problems/budget-exceeded: .requested, .remaining, .largest_epsilon_that_fits, .account
+    └── BudgetRefused      409 /problems/budget-exceeded: .requested, .remaining, .largest_epsilon_that_fits,
+                                                             .largest_noise_mu_that_fits, .account
 """
 
 from __future__ import annotations
@@ -121,7 +122,9 @@ class BudgetRefused(Conflict):
 
     def __str__(self) -> str:
         """What is wrong, and what would fit."""
-        largest = self.largest_epsilon_that_fits
+        largest, noise = self.largest_epsilon_that_fits, self.largest_noise_mu_that_fits
+        if noise is not None:
+            return f"{super().__str__()}\nNothing was charged; it fits with evaluation.noise_mu at most {noise:g}."
         fits = "no job of this kind fits any more" if largest is None else f"the largest ε that fits is {largest:.6g}"
         return f"{super().__str__()}\nNothing was charged; {fits}."
 
@@ -139,6 +142,12 @@ class BudgetRefused(Conflict):
     def largest_epsilon_that_fits(self) -> float | None:
         """The largest target ε that would fit; None if nothing fits."""
         value = self.problem.get("largest_epsilon_that_fits")
+        return None if value is None else float(value)
+
+    @property
+    def largest_noise_mu_that_fits(self) -> float | None:
+        """The largest noise_mu of the score that would fit, where its hold-out is what cannot pay; else None."""
+        value = self.problem.get("largest_noise_mu_that_fits")
         return None if value is None else float(value)
 
     @property

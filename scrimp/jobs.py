@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from scrimp import plots
 from scrimp.errors import NotFound, ScrimpError, ServiceUnreachable
+from scrimp.job_names import telling, unused
 from scrimp.loading import LoadedModel, load_model
 from scrimp.models import Event, Job, MetricPoint, Quote, SignedCertificate, Study, Trial
 from scrimp.record_files import RecordFile, answered, joined, require_writable, write
@@ -281,9 +282,13 @@ class JobHandle:
         """Submits a new job of the same specification, with a hold of its own.
 
         Args:
-            changes: members of the specification that differ, such as `name` or `privacy`.
+            changes: members of the specification that differ, such as `name` or `privacy`. Without a `name` it has this
+                job's with the next free number, `name #2`.
         """
-        return self._client.jobs.submit({**self.spec, **document(changes)})
+        spec = {**self.spec, **document(changes)}
+        if "name" not in changes:
+            spec["name"] = unused(self._client.jobs, self.name or telling(spec))
+        return self._client.jobs.submit(spec)
 
     def plot(self) -> Any:
         """Draws what the job released: scores by step with the std of their noise; a study's trials by learning rate.

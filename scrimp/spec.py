@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from difflib import get_close_matches
+from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
@@ -23,12 +24,21 @@ class Spec(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _of_earlier_releases(cls, members: Any) -> Any:
-        """Leaves out what stored specifications name, and no request any more."""
-        stored = STORED.get(cls.__name__)
-        if stored is None or not isinstance(members, Mapping):
-            return members
-        return {name: value for name, value in members.items() if stored.get(name) != value}
+    def _named(cls, given: Any) -> Any:
+        """Leaves out what stored specifications name and no request any more, and refuses a member that there is not.
+
+        Raises:
+            ValueError: there is no such member; it names the one that is probably meant.
+        """
+        if not isinstance(given, Mapping):
+            return given
+        stored = STORED.get(cls.__name__, {})
+        members = {name: value for name, value in given.items() if name not in stored or stored[name] != value}
+        fields = {name for each, field in cls.model_fields.items() for name in (each, field.alias) if name is not None}
+        for name in members:
+            if name not in fields:
+                raise ValueError(f"{cls.__name__} has no `{name}`{_meant(str(name), cls, sorted(fields))}")
+        return members
 
     def model_post_init(self, _context: object) -> None:
         """Marks the member that names the kind as given, so that it is sent."""
@@ -37,6 +47,23 @@ class Spec(BaseModel):
     def document(self) -> dict[str, Any]:
         """The specification as JSON values."""
         return self.model_dump(mode="json", exclude_unset=True)
+
+
+def _meant(name: str, spec: type[Spec], fields: list[str]) -> str:
+    """The member that is probably meant: of the specification itself, or of one of its parts."""
+    likely = get_close_matches(name, fields, n=1)
+    if likely:
+        return f": did you mean `{likely[0]}`?"
+    parts = {part: _parts(field.annotation) for part, field in spec.model_fields.items()}
+    inside = [part for part, kinds in parts.items() if any(name in kind.model_fields for kind in kinds)]
+    return f": it belongs into `{inside[0]}`" if inside else f"; it has {', '.join(fields)}"
+
+
+def _parts(annotation: Any) -> list[type[Spec]]:
+    """The specifications that a member may be."""
+    if isinstance(annotation, type):
+        return [annotation] if issubclass(annotation, Spec) else []
+    return [each for one in get_args(annotation) for each in _parts(one)]
 
 
 def document(spec: Spec | Mapping[str, Any]) -> dict[str, Any]:

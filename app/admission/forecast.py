@@ -250,8 +250,28 @@ def explain(refusal: BudgetError, pricing: PricingService, resolved: Resolved, p
         if largest
         else "no ε above 0.0001 fits what is left"
     )
+    noise = largest_noise_mu(refusal, left, priced.checked.spec)
+    if noise is not None:
+        refusal.members["largest_noise_mu_that_fits"] = noise
+        more = f"the score must have more noise: evaluation.noise_mu at most {noise:g}"
     refusal.message = f"{refusal.message}; {more}"
     refusal.args = (refusal.message,)
+
+
+LEAST_NOISE_MU = 1e-5  # of a job's specification
+
+
+def largest_noise_mu(refusal: BudgetError, left: Units, spec: JobSpec) -> float | None:
+    """The largest noise_mu of a job's score with which it fits a hold-out that cannot pay; None if that is not what
+    binds. A score's charge is proportional to noise_mu² under both filters; rounded down to three digits."""
+    evaluation, asked = spec.evaluation, Units.model_validate(refusal.members["requested"]).holdout
+    if evaluation is None or refusal.members["account"] != "holdout" or spec.hpo is not None or asked == 0:
+        return None
+    exact = evaluation.noise_mu * math.sqrt(left.holdout / asked) * (1.0 - 1e-6)
+    if exact < LEAST_NOISE_MU:
+        return None
+    unit = 10.0 ** (math.floor(math.log10(exact)) - 2)
+    return float(f"{math.floor(exact / unit) * unit:.3g}")
 
 
 def _largest_that_fits(pricing: PricingService, resolved: Resolved, priced: Priced, left: Units) -> float | None:

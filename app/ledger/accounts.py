@@ -16,8 +16,9 @@ caller catches its error and commits. Amounts are integers in the filter's units
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -535,10 +536,17 @@ def _refusal(account: SimpleNamespace, own: SubAccount | None, train: int, holdo
     unit = filter_for(account.filter, account.filter_order).unit
     inside = own.name if own is not None and remaining[binds] < free[binds] else None
     whose = f"the {binds} account" if inside is None else f"the budget {inside!r} on the {binds} account"
-    message = f"it needs {requested[binds]} of {whose} and {remaining[binds]} is left ({unit})"
+    budget = {"train": account.train_budget, "holdout": account.holdout_budget}[binds]
+    message = f"it needs {_share(requested[binds], budget, math.ceil)} of {whose}, and "
+    message += f"{_share(remaining[binds], budget, math.floor)} is left"
     if account.joined_into is not None:
         message = closed_because(account)
     return BudgetError(message, requested=requested, remaining=remaining, account=binds, unit=unit, budget=inside)
+
+
+def _share(amount: int, budget: int, rounded: Callable[[Fraction], int]) -> str:
+    """A part of an account's budget in percent, rounded to tenths; the amounts themselves are members of the error."""
+    return f"{rounded(1000 * Fraction(amount, budget)) / 10:g} %" if budget else "more"
 
 
 def _check_amounts(*amounts: int) -> None:

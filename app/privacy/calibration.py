@@ -88,9 +88,11 @@ def calibrate(
     others_mu = gdp.mu_of_event(events.composed(others)) or 0.0
     left = gdp.mu_from_epsilon(target_epsilon, target_delta) ** 2 - others_mu**2
     if left <= 0.0:
-        raise InvalidRequest.at(
-            _TARGET, "the evaluation alone costs more than the target ε: raise it, or lower noise_mu"
+        least = math.ceil(1e4 * gdp.epsilon_from_mu(others_mu, target_delta)) / 1e4
+        detail = (
+            f"the evaluation alone costs ε = {least:g}: ask for a larger target_epsilon than that, or lower noise_mu"
         )
+        raise InvalidRequest.at(_TARGET, detail)
     queries = steps + double_steps
     accountant = accountants.of(plan(1.0))  # which one does not depend on σ
     if (closed := accountant.noise_multiplier(left, queries)) is not None:

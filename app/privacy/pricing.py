@@ -14,7 +14,7 @@ from scipy import optimize
 
 from app.contracts.base import LARGEST_EPSILON, SMALLEST_EPSILON, AccountName, Epsilon
 from app.errors import InvalidRequest
-from app.privacy import calibration, events, rdp
+from app.privacy import calibration, events, gdp, rdp
 from app.privacy.accounting import comparison, epsilon_of, of_record
 from app.privacy.calibration import SIGMA_MAX, SIGMA_MIN
 from app.privacy.events import Event, of_two_queries
@@ -48,7 +48,7 @@ def price(request: PlanRequest) -> Price:
     done = {account: mechanism.event(account) for account in _ACCOUNTS}
     known = {"train": calibrated.model_copy(update={"unit": unit})} if calibrated else {}
     epsilons = {name: known.get(name) or epsilon_of(event, delta, unit) for name, event in done.items()}
-    _check_total(request.target_epsilon, epsilons)
+    _check_total(request.target_epsilon, mechanism, epsilons)
     account: AccountName = "train" if epsilons["train"].value >= epsilons["holdout"].value else "holdout"
     lines = _lines(mechanism, filter_, epsilons["train"] if len(done["train"].events) == 1 else None)
     charge = {name: sum(line.charge for line in lines if line.account == name) for name in _ACCOUNTS}
@@ -121,16 +121,27 @@ def _mechanism(request: PlanRequest) -> tuple[MechanismConfig, Epsilon | None]:
     return request.mechanism(sigma), calibrated
 
 
-def _check_total(target: float | None, epsilons: dict[AccountName, Epsilon]) -> None:
+def _check_total(target: float | None, mechanism: MechanismConfig, epsilons: dict[AccountName, Epsilon]) -> None:
     holdout = epsilons["holdout"].value
     if target is not None and holdout > target:
-        detail = f"the evaluation alone costs ε = {holdout:.4g}, more than the target: lower noise_mu"
+        most = _largest_noise_mu(target, mechanism)
+        detail = f"the evaluation alone costs ε = {holdout:.4g}, more than the target: noise_mu at most {most:g} fits"
         raise InvalidRequest.at("/evaluation/noise_mu", detail)
     pointers: dict[AccountName, str] = {"train": _SIGMA, "holdout": "/evaluation/noise_mu"}
     for account, pointer in pointers.items():
         if epsilons[account].value > LARGEST_EPSILON:
             detail = f"this costs ε = {epsilons[account].value:.4g}; at most {LARGEST_EPSILON:g} is allowed"
             raise InvalidRequest.at(pointer, detail)
+
+
+def _largest_noise_mu(target: float, mechanism: MechanismConfig) -> float:
+    """The noise_mu with which the scores on the hold-out cost the target, rounded down to three digits. They are
+    Gaussians of one noise_mu, so that the account's μ is proportional to it."""
+    noise_mu = min(each.noise_mu for each in mechanism.releases if each.account == "holdout")
+    total = gdp.mu_of_event(mechanism.event("holdout")) or math.inf
+    exact = noise_mu * gdp.mu_from_epsilon(target, mechanism.target_delta) / total
+    unit = 10.0 ** (math.floor(math.log10(exact)) - 2)
+    return float(f"{math.floor(exact * (1.0 - 1e-6) / unit) * unit:.3g}")
 
 
 def _lines(mechanism: MechanismConfig, filter_: Filter, training: Epsilon | None) -> list[Line]:

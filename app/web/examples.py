@@ -371,8 +371,8 @@ SUBMIT_JOB_ANSWER: dict[str, Any] = {
 # By problem: its members beyond type, title and status.
 PROBLEMS: dict[str, dict[str, Any]] = {
     "budget-exceeded": {
-        "detail": "it needs 818674651358 of the train account and 662723255993 is left (mu^2 * 1e-12); the "
-        "largest target_epsilon that fits is 3.455",
+        "detail": "it needs 95.7 % of the train account, and 77.4 % is left; the largest target_epsilon that fits "
+        "is 3.455",
         "requested": {"train": 818674651358, "holdout": 2500000001},
         "remaining": {"train": 662723255993, "holdout": 821497165451},
         "account": "train",

@@ -146,6 +146,10 @@ MEMBERS: dict[str, Json] = {
         "largest_epsilon_that_fits": {"type": ["number", "null"], "description": "Of a job; null for a charge."},
         "budget": {"type": ["string", "null"], "description": "The key's budget, if that binds; null: the cap."},
         "block?": {"type": "string", "description": "The block that cannot pay, of a data set that has grown."},
+        "largest_noise_mu_that_fits?": {
+            "type": "number",
+            "description": "Of the score, where its hold-out is what cannot pay.",
+        },
     },
     "budget-too-low": {"smallest_epsilon": {"type": "number"}},
     "cap-too-low": {"smallest_epsilon": {"type": "number"}},

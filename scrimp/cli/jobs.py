@@ -11,6 +11,7 @@ import typer
 from scrimp.cli import show
 from scrimp.cli.session import FAILED, Session, command, first, read_json
 from scrimp.cli.watch import watch
+from scrimp.job_names import telling, unused
 from scrimp.models import Job
 
 app = typer.Typer(no_args_is_help=True)
@@ -74,6 +75,7 @@ def register_preset(root: typer.Typer) -> None:
         spec = {"dataset": dataset, "privacy": {"target_epsilon": epsilon}, **session.client.preset(name, dataset)}
         if extractor is not None:
             spec["model"] = {**spec["model"], "extractor": {"name": extractor}}
+        spec = {"name": unused(session.client.jobs, telling(spec, name)), **spec}
         session.result(spec, lambda: session.console.print_json(data=spec))
 
 

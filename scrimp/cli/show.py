@@ -478,11 +478,12 @@ def refusal(failure: BudgetRefused) -> RenderableType:
     for name in asked if isinstance(asked, dict) and isinstance(left, dict) else ():
         short = Text("does not fit", style="red") if asked[name] > left.get(name, 0) else Text("fits", style="green")
         grid.add_row(name, amount(asked[name], unit), amount(left.get(name, 0), unit), short)
-    largest = failure.largest_epsilon_that_fits
+    largest, noise = failure.largest_epsilon_that_fits, failure.largest_noise_mu_that_fits
     fits: Any = "nothing of this kind fits any more" if largest is None else floored(largest)
+    what = "largest ε" if noise is None else "largest evaluation.noise_mu"
     lines = Group(
         grid,
-        Text.assemble("largest ε that fits  ", (str(fits), "bold")),
+        Text.assemble(f"{what} that fits  ", (str(fits if noise is None else noise), "bold")),
         Text("Nothing was charged.", style="dim"),
     )
     return Panel(lines, title=Text(failure.title), title_align="left", border_style="red", expand=False)

@@ -146,8 +146,10 @@ def test_what_is_missing_is_named(alone: Environment, tmp_path: Path) -> None:
     assert done.returncode == 1 and "pip install 'scrimp-client[verify]'" in done.stderr
 
 
-@pytest.mark.parametrize("name", ["linear", "table", "text"])
-def test_a_linear_model_needs_numpy_alone(alone: Environment, with_numpy: str, tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["linear", "table", "text", "relu"])
+def test_a_linear_model_or_mlp_needs_numpy_alone(
+    alone: Environment, with_numpy: str, tmp_path: Path, name: str
+) -> None:
     asked, _ = message(tmp_path, name)
     done = alone.run("-c", with_numpy + SMALLEST, str(tmp_path), json.dumps(CASES[name][4]))
     assert done.returncode == 0, done.stderr
@@ -155,9 +157,9 @@ def test_a_linear_model_needs_numpy_alone(alone: Environment, with_numpy: str, t
 
 
 def test_another_model_needs_the_worker_s_code(alone: Environment, with_numpy: str, tmp_path: Path) -> None:
-    message(tmp_path, "mlp")
+    message(tmp_path, "ratings")
     done = alone.run("-c", with_numpy + SMALLEST, str(tmp_path), "[]")
-    assert done.returncode == 1 and "a model of kind 'mlp' needs the worker's code" in done.stderr
+    assert done.returncode == 1 and "a model of kind 'matrix_factorization' needs the worker's code" in done.stderr
     assert "pip install 'scrimp[worker]'" in done.stderr
 
 

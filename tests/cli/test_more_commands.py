@@ -32,10 +32,11 @@ def test_jobs_and_keys_have_names(cli: Cli, dataset: str) -> None:
     again = cli.json("jobs", "submit", cli.file("again.json", spec | {"name": "second look"}))
     assert again["spec"] == spec | {"name": "second look"}
     retried = cli.json("jobs", "retry", "second look")
-    assert retried["id"] != again["id"] and retried["spec"] == again["spec"]
+    assert retried["id"] != again["id"] and retried["spec"] == again["spec"] | {"name": "second look #2"}
+    twin = cli.json("jobs", "submit", cli.file("again.json", spec | {"name": "second look"}))
     several = cli("jobs", "cancel", "second look")
-    assert several.exit_code == 1 and retried["id"] in several.stderr and again["id"] in several.stderr
-    for each in ("first look", again["id"], retried["id"]):
+    assert several.exit_code == 1 and twin["id"] in several.stderr and again["id"] in several.stderr
+    for each in ("first look", again["id"], twin["id"], "second look #2"):
         assert cli("jobs", "cancel", each).exit_code == 0
     made = cli.json("keys", "create", "carl")
     assert "carl) may train" in cli("grants", "set", dataset, "carl").output

@@ -56,7 +56,12 @@ def test_a_job_is_an_object(client: scrimp.Client, job: JobHandle, dataset: str)
     assert job.wait(5.0).status == "cancelled" and job.wait(5.0, progress=True) is job
     again = job.again(privacy=specs.JobPrivacy(target_epsilon=0.1), name="again")
     assert again.id != job.id and again.name == "again" and again.spec["privacy"]["target_epsilon"] == 0.1
-    again.cancel()
+    twin = again.again()
+    assert (twin.name, twin.again().name) == ("again #2", "again #3")
+    bare = client.jobs.submit(spec(dataset, name="")).again()
+    assert bare.name == f"linear on {dataset}, ε = {bare.spec['privacy']['target_epsilon']:g}"
+    for each in client.jobs.find(dataset, "queued"):
+        each.cancel()
 
 
 def test_jobs_are_found_by_id_name_and_filter(client: scrimp.Client, job: JobHandle, dataset: str) -> None:

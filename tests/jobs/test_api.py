@@ -62,6 +62,33 @@ def test_a_job_is_admitted_with_its_hold(api: Api, db: Database) -> None:
         assert get(api, f"/v1/jobs/{job['id']}/{part}").status_code == 200
 
 
+@pytest.mark.parametrize("filter_kind", ["gdp", "rdp"])
+def test_a_score_that_the_hold_out_cannot_pay_is_told_the_noise_that_it_can(
+    api: Api, db: Database, filter_kind: str
+) -> None:
+    dataset = add_dataset(db, order=None if filter_kind == "gdp" else 8.0, privacy=RDP | {"filter": filter_kind})
+    job = job_spec(dataset, privacy={"noise_multiplier": 100.0}, evaluation={"noise_mu": 1.5})
+    refused = post(api, "/v1/jobs", job)
+    problem = refused.json()
+    assert (refused.status_code, problem.get("account")) == (409, "holdout"), problem
+    most = problem["largest_noise_mu_that_fits"]
+    assert problem["detail"].endswith(f"the score must have more noise: evaluation.noise_mu at most {most:g}")
+    assert post(api, "/v1/jobs", job | {"evaluation": {"noise_mu": 1.01 * most}}, key="k2").status_code == 409
+    fits = post(api, "/v1/jobs", job | {"evaluation": {"noise_mu": most}}, key="k3")
+    assert fits.status_code == 201, fits.text
+
+
+def test_a_score_above_the_target_is_told_the_noise_that_fits(api: Api, db: Database) -> None:
+    dataset = add_dataset(db)
+    job = job_spec(dataset, privacy={"target_epsilon": 0.2}, evaluation={"noise_mu": 0.5})
+    refused = post(api, "/v1/quotes", job)
+    (fault,) = refused.json()["errors"]
+    assert (refused.status_code, fault["pointer"]) == (422, "/evaluation/noise_mu")
+    most = float(fault["detail"].split("noise_mu at most ")[1].split(" ")[0])
+    assert post(api, "/v1/quotes", job | {"evaluation": {"noise_mu": most}}).status_code == 200
+    assert post(api, "/v1/quotes", job | {"evaluation": {"noise_mu": 1.01 * most}}).status_code == 422
+
+
 def test_what_does_not_fit_is_refused_and_consumes_nothing(api: Api, db: Database) -> None:
     dataset = add_dataset(db)
     assert post(api, "/v1/jobs", job_spec(dataset, privacy={"target_epsilon": 3.0})).status_code == 201
@@ -74,6 +101,7 @@ def test_what_does_not_fit_is_refused_and_consumes_nothing(api: Api, db: Databas
     assert problem["account"] == "train"
     assert problem["requested"]["train"] > problem["remaining"]["train"]
     assert get(api, f"/v1/datasets/{dataset}/ledger").json()["accounts"] == before
+    assert problem["detail"].startswith("it needs 60.5 % of the train account, and 39.5 % is left; the largest")
     # What it says would fit does fit, under the same Idempotency-Key: a refusal is not kept.
     largest = problem["largest_epsilon_that_fits"]
     fitting = post(api, "/v1/jobs", job_spec(dataset, privacy={"target_epsilon": largest}), key="k2")

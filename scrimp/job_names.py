@@ -1,0 +1,37 @@
+"""Names of jobs that come from a preset or from another job: telling, and no other job's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from scrimp.jobs import Jobs
+
+NUMBER = re.compile(r" #(\d+)$")
+LONGEST = 200  # characters of a name
+
+
+def telling(spec: Mapping[str, Any], what: str | None = None) -> str:
+    """What a job is, on which data set, at which ε.
+
+    >>> telling({"model": {"kind": "linear"}, "dataset": "reviews", "privacy": {"target_epsilon": 1.0}})
+    'linear on reviews, ε = 1'
+
+    Args:
+        what: in place of the model's kind, such as a preset's name.
+    """
+    epsilon = (spec.get("privacy") or {}).get("target_epsilon")
+    kind = what or (spec.get("model") or {}).get("kind", "linear")
+    return f"{kind} on {spec['dataset']}" + ("" if epsilon is None else f", ε = {epsilon:g}")
+
+
+def unused(jobs: Jobs, name: str) -> str:
+    """The name, or with the next number if a job that this key may see has it: `name #2`, `name #3`."""
+    base = NUMBER.sub("", name)[: LONGEST - 10]
+    taken = {each.name for each in jobs(q=base)}
+    if base not in taken and name == base:
+        return base
+    numbers = [int(found[1]) for each in taken if each.startswith(base) and (found := NUMBER.search(each))]
+    return f"{base} #{max([1, *numbers]) + 1}"
