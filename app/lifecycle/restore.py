@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, or_, select
+from sqlalchemy import ColumnElement, func, or_, select
 from sqlalchemy.orm import Session
 
 from app.audit import record as audit
@@ -250,25 +250,32 @@ def _end_unknown(session: Session, job_id: str) -> None:
 
 
 def _post_short(session: Session, dataset_id: str, ended: Sequence[str], reason: str) -> list[str]:
-    """Posts what the settlements of these jobs released, as far as the budgets go, if they hold on this data set: they
-    ended for less than their marks. Returns those that do."""
-    short = []
-    for job_id in ended:
-        holder = get_job(session, job_id).parent_id or job_id
-        datasets = blocks.held_on(session, holder)
-        if dataset_id not in datasets:
-            continue
-        short.append(job_id)
-        for each in datasets:
-            settled = accounts.find(session, each, f"settle:{holder}")
-            if settled is None:
-                continue
-            left = accounts.remaining_of(accounts.account_of(session, each))
-            rest = min(settled.train_released, left["train"]), min(settled.holdout_released, left["holdout"])
-            if rest != (0, 0):
-                memo = memos.Restored(reason=reason, recorded=memos.Recorded(seq=settled.seq, head=settled.hash))
-                joining.spend(session, each, f"{PREFIX}{holder}", rest, ACTOR, memo)
-    return short
+    """Posts what the settlements of these jobs released, if they hold on this data set: they ended for less than their
+    marks. Several trials have one hold, their study's. Returns those that do."""
+    holders = {job_id: get_job(session, job_id).parent_id or job_id for job_id in ended}
+    datasets = {holder: blocks.held_on(session, holder) for holder in sorted(set(holders.values()))}
+    for holder, ids in datasets.items():
+        for each in ids if dataset_id in ids else ():
+            _post_released(session, each, holder, reason)
+    return [job_id for job_id, holder in holders.items() if dataset_id in datasets[holder]]
+
+
+def _post_released(session: Session, dataset_id: str, holder: str, reason: str) -> None:
+    """Posts what a settlement released, less what restores before this one have posted of it, as far as the budgets
+    go. So what a job and its trials are charged grows to the whole hold, and no further."""
+    settled = accounts.find(session, dataset_id, f"settle:{holder}")
+    if settled is None:
+        return
+    name = f"{PREFIX}{holder}"
+    sums = (func.coalesce(func.sum(each), 0) for each in (LedgerEntry.train, LedgerEntry.holdout))
+    mine = (LedgerEntry.dataset_id == dataset_id, LedgerEntry.kind == "post")
+    query = select(func.count(), *sums).where(*mine, LedgerEntry.job_id.startswith(name, autoescape=True))
+    times, train, holdout = map(int, session.execute(query).one())
+    left = accounts.remaining_of(accounts.account_of(session, dataset_id))
+    rest = min(settled.train_released - train, left["train"]), min(settled.holdout_released - holdout, left["holdout"])
+    if rest != (0, 0):
+        memo = memos.Restored(reason=reason, recorded=memos.Recorded(seq=settled.seq, head=settled.hash))
+        joining.spend(session, dataset_id, f"{name}_{times + 1}" if times else name, rest, ACTOR, memo)
 
 
 def _post_charges(session: Session, dataset_id: str) -> None:

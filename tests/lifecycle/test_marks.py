@@ -18,6 +18,7 @@ from app.errors import StaleAttempt, TransientError
 from app.ids import new_id
 from app.ledger import accounts, behind
 from app.ledger.verify import verify
+from app.lifecycle import studies
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.cadence import Cadence
 from app.lifecycle.mark_survey import forgotten, survey, sweep
@@ -515,6 +516,78 @@ def test_a_job_that_ended_for_less_than_its_mark_is_named_and_charged(world: Wor
     assert scrimp_restore(world, "--post", dataset).returncode == 0
     assert charge(world, dataset) == (held.train_held, held.holdout_held)
     assert world.submit(dataset, 0.2, "two").status_code == 201
+    with world.db.read() as session:
+        assert verify(session, dataset).valid
+
+
+def ended_short(world: World, job: str) -> None:
+    """Ended for less than its mark, as by a version without marks."""
+    with world.db.write() as session:
+        row = session.get_one(Job, job)
+        if row.study is not None:
+            studies.cancel(session, row)
+        else:
+            row.status = "queued"
+            settle(session, settlement_of(session, row, "cancelled"))
+    behind.record(world.db, world.heads, row.dataset_id)
+
+
+def test_two_short_trials_of_one_study_are_charged_its_hold_once(world: World) -> None:
+    """The second took the study's hold again: `restore --post` failed for ever."""
+    dataset = add_dataset(world.db)
+    with world.api() as client:
+        made = client.post("/v1/jobs", json=study_spec(dataset), headers={"Idempotency-Key": "study"})
+    study = str(made.json()["id"])
+    with world.db.read() as session:
+        trials = session.scalars(select(Job.id).where(Job.parent_id == study).order_by(Job.trial_number)).all()
+    held = world.account(dataset)
+    backup = world.backup()
+    for each in trials[:2]:
+        begun(world, each).start_block(1, job_row(world.db, each).steps)
+    lines = (world.heads.folder / f"{trials[1]}.mark").read_bytes()
+    world.restore(backup)
+    ended_short(world, study)
+    assert [each.ended for each in forgotten(world.db, Marks.of(world.settings))] == [True, True]
+    shown = scrimp_restore(world, "--post", dataset)
+    assert shown.returncode == 0, shown.stderr
+    whole = (held.train_held, held.holdout_held)
+    assert charge(world, dataset) == whole
+    (world.heads.folder / f"{trials[1]}.mark").write_bytes(lines)  # another restore, of the folder of marks
+    assert scrimp_restore(world, "--post", dataset).returncode == 0
+    assert charge(world, dataset) == whole, "nothing is left of the hold to charge"
+    assert Marks.of(world.settings).jobs() == []
+    assert world.submit(dataset, 0.2, "again").status_code == 201
+    with world.db.read() as session:
+        assert verify(session, dataset).valid
+
+
+def test_a_later_mark_is_charged_what_an_earlier_restore_had_no_budget_for(world: World) -> None:
+    dataset, job = admitted(world)
+    log = begun(world, job)
+    run(log, 1, 10)
+    held = world.account(dataset)
+    backup = world.backup()
+    run(log, 11, STEPS)
+    lines = (world.heads.folder / f"{job}.mark").read_bytes()
+    world.restore(backup)
+    ended_short(world, job)
+    spent = charge(world, dataset)
+    with world.db.write() as session:
+        free = accounts.remaining_of(accounts.account_of(session, dataset))
+        taken = {each: left - (held.train_held - spent[0]) // 2 for each, left in free.items()}
+        other: dict[str, Any] = {"dataset_id": dataset, "job_id": "chg_other", "actor": "key_a", **taken}
+        accounts.hold(session, **other)
+        accounts.post(session, **other)
+    behind.record(world.db, world.heads, dataset)
+    assert scrimp_restore(world, "--post", dataset).returncode == 0
+    account = world.account(dataset)
+    assert account.train_spent == account.train_budget, "as far as the budget goes"
+    with world.db.write() as session:
+        accounts.change_cap(session, dataset_id=dataset, cap_epsilon=4.0, actor="key_a", reason="more")
+    behind.record(world.db, world.heads, dataset)
+    (world.heads.folder / f"{job}.mark").write_bytes(lines)
+    assert scrimp_restore(world, "--post", dataset).returncode == 0
+    assert charge(world, dataset) == (held.train_held + taken["train"], held.holdout_held + taken["holdout"])
     with world.db.read() as session:
         assert verify(session, dataset).valid
 
