@@ -654,6 +654,32 @@ def test_the_mark_of_an_ended_job_goes_once_its_settlement_is_in_the_head(world:
     assert marks.jobs() == []
 
 
+def test_a_late_attempt_makes_no_mark_of_a_job_that_has_ended(world: World) -> None:
+    """It hung until the job had ended and its mark was removed. The mark that it made anew closed the data set."""
+    dataset, job = admitted(world)
+    marks, mark = Marks.of(world.settings), world.heads.folder / f"{job}.mark"
+    old = begun(world, job)
+    run(old, 1, 10)
+    assert old.start_block(11, 20)
+    old.record_digest(20, "ab" * 32)
+    with ThreadPoolExecutor(1) as threads, mark.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        late = threads.submit(score, old, 20)
+        until_waits_for_file(mark)
+        reaped(world, job)
+        behind.record(world.db, world.heads, dataset)
+        sweep(world.db, world.heads, marks)
+        assert marks.jobs() == []
+        fcntl.flock(file, fcntl.LOCK_UN)
+        with pytest.raises(StaleAttempt):
+            late.result()
+    with pytest.raises(StaleAttempt, match="was removed"):
+        marks.append(Mark(job=job, dataset=dataset, attempt=1, steps_started=30))
+    assert marks.jobs() == []
+    assert survey(world.db, world.heads, objects.of(world.settings)) == {}
+    assert world.submit(dataset, 0.1, "next").status_code == 201
+
+
 def test_the_mark_of_a_private_job_on_public_data_goes_with_its_end(world: World) -> None:
     """It has no ledger, so its settlement was in no head, and its mark stayed for ever."""
     dataset = add_dataset(world.db, privacy={"sensitivity": "public"})
