@@ -32,7 +32,7 @@ from app.ledger import accounts, behind, blocks, joining, memos
 from app.ledger.transparency.heads import Head, Heads, UnreadableHeadError
 from app.lifecycle import studies
 from app.lifecycle.claims import end_attempt, give_back
-from app.lifecycle.mark_survey import forgotten, survey
+from app.lifecycle.mark_survey import compare, survey
 from app.lifecycle.marks import Mark, Marks, adopt_all, unfinished
 from app.lifecycle.settle import NO_UNITS, Cause, settle, settlement_of
 from app.lifecycle.states import ACTIVE, FINISHED, IDLE, get_job
@@ -89,7 +89,7 @@ def missing(recorded: Head, train_spent: int, holdout_spent: int) -> Units:
 
 def gaps(db: Database, heads: Heads, store: Objects) -> list[Gap]:
     """Finds every data set whose ledger is behind. Records the finding, and changes nothing else."""
-    found = survey(db, heads, store)
+    found = survey(db, heads, store, compare(db, Marks(heads.records)))
     result = []
     for dataset_id, problem in sorted(found.items()):
         with db.read() as session:
@@ -141,10 +141,10 @@ def post(db: Database, heads: Heads, store: Objects, dataset: str, reason: str) 
             "what is spent"
         )
     left, damaged = _marks_on(db, outside, gap.dataset_id)
-    ended = [each.job_id for each in forgotten(db, outside) if each.ended]
+    compared = compare(db, outside)
     with db.write() as session:
         _end_jobs(session, gap.dataset_id, left, damaged)
-        short = _post_short(session, gap.dataset_id, ended, reason)
+        short = _post_short(session, gap.dataset_id, list(compared.short), reason)
         _post_charges(session, gap.dataset_id)
         posted = _post(session, gap.recorded, reason)
         row = session.get(LedgerCheck, gap.dataset_id)
@@ -159,7 +159,7 @@ def post(db: Database, heads: Heads, store: Objects, dataset: str, reason: str) 
     for job, whose in list(behind.strangers(db, store)):
         if whose == gap.dataset_id:
             store.set_aside(job, FORGOTTEN)
-    for each in forgotten(db, outside):
+    for each in compared.forgotten:
         if each.dataset_id == gap.dataset_id and not each.known:  # its hold is in what was posted
             outside.remove(each.job_id)
     for job_id in (*damaged, *short):
@@ -172,7 +172,7 @@ def _end_forgotten(db: Database, outside: Marks, dataset: str) -> None:
     left one of them. Raises as `post`."""
     with db.read() as session:
         dataset_id = session.scalar(select(Dataset.id).where(or_(Dataset.id == dataset, Dataset.name == dataset)))
-    if dataset_id is None or all(each.dataset_id != dataset_id for each in forgotten(db, outside)):
+    if dataset_id is None or all(each.dataset_id != dataset_id for each in compare(db, outside).forgotten):
         raise InvalidRequest(f"nothing is missing in the ledger of {dataset}")
     left, damaged = _marks_on(db, outside, dataset_id)
     with db.write() as session:
