@@ -54,7 +54,8 @@ from app.ledger.routes import router as ledger_router
 from app.ledger.signing_key_routes import router as signing_keys_router
 from app.ledger.transparency.checkpoint_routes import router as checkpoints_router
 from app.ledger.transparency.heads import Heads
-from app.lifecycle.mark_survey import survey
+from app.lifecycle.mark_survey import compare, survey
+from app.lifecycle.marks import Marks
 from app.lifecycle.measures import Measures
 from app.predictions.routes import router as predictions_router
 from app.predictions.service import require_model
@@ -195,7 +196,7 @@ def _look_around(db: Database, settings: Settings) -> None:
     resumable.sweep(settings)
     try:
         # The database may have been restored since the last start.
-        survey(db, Heads.of(settings), objects.of(settings))
+        survey(db, Heads.of(settings), objects.of(settings), compare(db, Marks.of(settings)))
     # the database is away: the relay surveys too, and each admission checks its own record
     except (SQLAlchemyError, Unavailable) as error:
         logger.error("the ledgers were not compared with their recorded heads: %s", type(error).__name__)

@@ -5,16 +5,19 @@ Under TYPE_CHECKING stand the members that are used here; mypy compares them wit
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from scrimp import plots
+from scrimp.errors import UnexpectedAnswer
 from scrimp.rows import Rows, facts
 
 if TYPE_CHECKING:
     from scrimp import models
 
+R = TypeVar("R")
 FINAL = frozenset({"succeeded", "failed", "cancelled"})
 # What comes with `auc`, from one histogram.
 OF_AUC = (
@@ -44,6 +47,25 @@ class Resource(BaseModel):
     """An answer. Members that a newer service adds are kept, so that an older client still works."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
+
+    @classmethod
+    def model_validate(cls, obj: Any, **how: Any) -> Self:
+        """As pydantic's; raises UnexpectedAnswer."""
+        return _expected(super().model_validate, obj, how)
+
+    @classmethod
+    def model_validate_json(cls, json_data: str | bytes | bytearray, **how: Any) -> Self:
+        """As pydantic's; raises UnexpectedAnswer."""
+        return _expected(super().model_validate_json, json_data, how)
+
+
+def _expected(validate: Callable[..., R], answer: object, how: dict[str, Any]) -> R:
+    """Outside pydantic: an error that a part raises does not know where the part is."""
+    try:
+        return validate(answer, **how)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise UnexpectedAnswer(error.title, ".".join(map(str, first["loc"])), first["msg"]) from None
 
 
 class Kind(Resource):

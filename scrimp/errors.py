@@ -5,6 +5,7 @@ ScrimpError
 ├── WaitTimeout          a job or a prediction had not ended by the deadline; it continues
 ├── MissingPackage       a library that this needs is not installed; also an ImportError
 ├── PredictionFailed     a prediction has no answer: too much at once, or its model's file is gone
+├── UnexpectedAnswer     an answer lacks a member, or has another type there; also a ValueError
 └── ApiError             the service answered with a problem document (RFC 9457)
     ├── InvalidRequest     422, .errors: [{"pointer", "detail"}]
     ├── NotAllowed         401, 403
@@ -50,6 +51,23 @@ class MissingPackage(ScrimpError, ImportError):
 
 class PredictionFailed(ScrimpError):
     """A prediction has no answer, and will have none."""
+
+
+class UnexpectedAnswer(ScrimpError, ValueError):
+    """An answer lacks a member that this client needs, or has null or another type there.
+
+    Args:
+        answer: the class that was expected, such as "Job".
+        member: where, such as "progress.step".
+        problem: what is wrong there.
+    """
+
+    def __init__(self, answer: str, member: str, problem: str) -> None:
+        super().__init__(
+            f"the answer is no {answer} that this client knows ({member or 'as a whole'}: {problem}): service and "
+            "client are of different releases; install the client of the service's release"
+        )
+        self.answer, self.member = answer, member
 
 
 class ApiError(ScrimpError):

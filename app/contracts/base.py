@@ -30,6 +30,10 @@ def is_none(value: object) -> bool:
     return value is None
 
 
+# The context in which a declaration is validated before it is stored: what is refused here may be stored already.
+DECLARATION = "declaration"
+
+
 class Document(BaseModel):
     """A JSON document of the REST contract. Refuses unknown members, NaN and ∞. Instances never change."""
 

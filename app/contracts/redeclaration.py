@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationError, model_validator
 
-from app.contracts.base import Document
+from app.contracts.base import DECLARATION, Document
 from app.contracts.dataset_spec import ClassificationTask, ClassLabel, DatasetSpec, Features, RatingTask, ScaleEnd
 from app.contracts.feature_settings import ColumnName
 from app.contracts.slots import DeclaredSlots
@@ -86,7 +86,7 @@ def amended(spec: DatasetSpec, asked: Redeclaration) -> DatasetSpec:
     features = _with_ranges(spec.features, asked.ranges) if asked.ranges is not None else spec.features
     changed = spec.model_copy(update={"task": task, "privacy": privacy, "features": features})
     try:
-        return DatasetSpec.model_validate(changed.model_dump())
+        return DatasetSpec.model_validate(changed.model_dump(), context=DECLARATION)
     except ValidationError as error:
         raise InvalidRequest.at("", _reason(error.errors()[0])) from None
 

@@ -14,9 +14,9 @@ import math
 from datetime import date, datetime
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import Field, StringConstraints, ValidationInfo, model_validator
 
-from app.contracts.base import Document, is_none
+from app.contracts.base import DECLARATION, Document, is_none
 from app.contracts.feature_settings import ColumnName, FeatureSettings
 
 CellText = Annotated[str, StringConstraints(min_length=1, max_length=200)]
@@ -59,13 +59,17 @@ class NumberColumn(_Column):
     )
 
     @model_validator(mode="after")
-    def _ordered(self) -> NumberColumn:
+    def _ordered(self, info: ValidationInfo) -> NumberColumn:
         if self.range is not None and self.range[0] >= self.range[1]:
             raise ValueError("`range` must be [lowest, highest]")
         if self.range is None and self.missing in ("middle", "flag"):
             raise ValueError("a missing number becomes the middle of `range`: declare one")
         if self.scale == "log" and (self.range is None or self.range[0] <= 0.0):
             raise ValueError("a log scale needs a `range` above 0: smaller values count as its lowest end")
+        if info.context == DECLARATION and self.scale == "log" and self.range is not None:
+            low, high = map(math.log, self.range)
+            if low >= high:  # as numbers on [−1, 1] divide by their difference
+                raise ValueError("both ends of `range` have the same logarithm: make it wider, or the scale linear")
         return self
 
     @model_validator(mode="after")

@@ -12,7 +12,7 @@ from fastapi import Request
 from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
 
-from app.contracts.base import Document
+from app.contracts.base import DECLARATION, Document
 from app.contracts.dataset_spec import DatasetSpec
 from app.datasets import quota, resumable, sources
 from app.datasets.sources import Arrived
@@ -103,7 +103,7 @@ def document_of(content: bytes, model: type[D]) -> D:
         InvalidRequest: it is not valid; with the pointers of its faults.
     """
     try:
-        return model.model_validate_json(content)
+        return model.model_validate_json(content, context=DECLARATION)
     except ValidationError as error:
         found = validation_errors(errors_of(error), _document(content), model)
         raise InvalidRequest("The specification is not valid; see `errors`", found) from None

@@ -18,6 +18,7 @@ from app.privacy.quoted import Quoted
 from app.storage.objects import Objects
 
 logger = logging.getLogger(__name__)
+BATCH = 500  # marks
 RELEASED_BY_NOISE = ("noisy_count", "noisy_sum")
 
 
@@ -42,61 +43,77 @@ class Forgotten:
     marked_scores: int
 
 
-def survey(db: Database, heads: Heads, store: Objects) -> dict[str, str]:
-    """Compares all recorded heads and marks with the database; notes which data sets admit nothing, and why. Raises as
-    app.ledger.behind.survey."""
-    return behind.survey(db, heads, store, problems(db, Marks(heads.records)))
+@dataclass(frozen=True)
+class Comparison:
+    """The marks of a deployment, compared with its database.
+
+    Attributes:
+        forgotten: the jobs, ended ones too, of which the database knows less than their marks.
+        damaged: what is wrong with the marks that cannot be read, by job. What left these jobs is unknown.
+    """
+
+    forgotten: list[Forgotten]
+    damaged: dict[str, str]
+
+    @property
+    def short(self) -> dict[str, str]:
+        """The problem of each job that ended for less than its mark."""
+        return {
+            each.job_id: f"{each.job_id} ended, charged for less than left it" for each in self.forgotten if each.ended
+        }
 
 
-def problems(db: Database, marks: Marks) -> dict[str, str]:
+def compare(db: Database, marks: Marks) -> Comparison:
+    """Compares all marks with the database; changes nothing. Two statements for each BATCH of them.
+
+    Raises:
+        Unavailable: the bucket does not answer.
+    """
+    there, damaged = marks.examine(marks.jobs())
+    found, names = list[Forgotten](), sorted(there)
+    for ids in (names[start : start + BATCH] for start in range(0, len(names), BATCH)):
+        noisy = (Metric.job_id.in_(ids), Metric.released_by.in_(RELEASED_BY_NOISE))
+        with db.read() as session:
+            columns = select(Job.id, Job.status, Job.steps_started).where(Job.id.in_(ids))
+            jobs = {row.id: row for row in session.execute(columns)}
+            here: dict[str, set[tuple[str, int]]] = {job_id: set() for job_id in ids}
+            for row in session.execute(select(Metric.job_id, Metric.name, Metric.step).where(*noisy)):
+                here[row.job_id].add((row.name, row.step))
+        for job_id in ids:
+            job, mark = jobs.get(job_id), there[job_id]
+            steps = 0 if job is None else job.steps_started
+            released = {(each.name, each.step) for each in mark.released if each.released_by in RELEASED_BY_NOISE}
+            if mark.steps_started > steps or not released <= here[job_id]:
+                states = (job is not None, job is not None and job.status in FINISHED)
+                numbers = (steps, len(here[job_id]), mark.steps_started, len(released | here[job_id]))
+                found.append(Forgotten(job_id, mark.dataset, *states, *numbers))
+    return Comparison(found, damaged)
+
+
+def survey(db: Database, heads: Heads, store: Objects, compared: Comparison) -> dict[str, str]:
+    """Compares all recorded heads with the database; notes which data sets admit nothing, and why, those too whose jobs
+    have a mark that the database contradicts. Raises as app.ledger.behind.survey."""
+    return behind.survey(db, heads, store, problems(db, compared))
+
+
+def problems(db: Database, compared: Comparison) -> dict[str, str]:
     """The data sets of jobs whose charge is unknown or too small, each with its problem.
 
     Such is an unfinished job with a damaged mark, and a job that ended for less than its mark. Of a job unknown to the
     database, the recorded head has the whole hold.
-
-    Raises:
-        Unavailable: the bucket does not answer.
     """
-    _, found = marks.examine(marks.jobs())
-    for each in forgotten(db, marks):
-        if each.ended:
-            found[each.job_id] = f"{each.job_id} ended, charged for less than left it"
     datasets: dict[str, str] = {}
-    for job_id, problem in sorted(found.items()):
+    for job_id, problem in sorted((compared.damaged | compared.short).items()):
         with db.read() as session:
             job = session.get(Job, job_id)
             if job is None:
                 logger.error("%s; the database does not know this job", problem)
-            elif job.status not in FINISHED or problem.startswith(job_id):
+            elif job.status not in FINISHED or job_id in compared.short:
                 datasets |= dict.fromkeys(held_on(session, job.parent_id or job_id), problem)
     return datasets
 
 
-def forgotten(db: Database, marks: Marks) -> list[Forgotten]:
-    """The jobs, ended ones too, of which the database knows less than their marks; changes nothing.
-
-    Damaged marks are left out: see `problems`.
-
-    Raises:
-        Unavailable: the bucket does not answer.
-    """
-    jobs = []
-    there, _ = marks.examine(marks.jobs())
-    for job_id, mark in sorted(there.items()):
-        with db.read() as session:
-            job = session.get(Job, job_id)
-            noisy = (Metric.job_id == job_id, Metric.released_by.in_(RELEASED_BY_NOISE))
-            here = {(row.name, row.step) for row in session.execute(select(Metric.name, Metric.step).where(*noisy))}
-            steps = 0 if job is None else job.steps_started
-        released = {(each.name, each.step) for each in mark.released if each.released_by in RELEASED_BY_NOISE}
-        if mark.steps_started > steps or not released <= here:
-            states = (job is not None, job is not None and job.status in FINISHED)
-            numbers = (steps, len(here), mark.steps_started, len(released | here))
-            jobs.append(Forgotten(job_id, mark.dataset, *states, *numbers))
-    return jobs
-
-
-def sweep(db: Database, heads: Heads, marks: Marks) -> None:
+def sweep(db: Database, heads: Heads, marks: Marks, compared: Comparison) -> None:
     """Removes the marks of ended jobs whose settlement is in the recorded heads: those tell of it from then on.
 
     A job on public data has no ledger, and a trial that spent nothing has no settlement but its study's.
@@ -104,11 +121,11 @@ def sweep(db: Database, heads: Heads, marks: Marks) -> None:
     Raises:
         Unavailable: the bucket does not answer.
     """
-    short = {each.job_id for each in forgotten(db, marks)}
+    forgotten = {each.job_id for each in compared.forgotten}
     for job_id in marks.jobs():
         with db.read() as session:
             job = session.get(Job, job_id)
-            if job is None or job.status not in FINISHED or job_id in short:
+            if job is None or job.status not in FINISHED or job_id in forgotten:
                 continue
             names = [f"settle:{each}" for each in (job_id, job.parent_id) if each is not None]
             entries = select(LedgerEntry.dataset_id, LedgerEntry.seq).where(LedgerEntry.once.in_(names))

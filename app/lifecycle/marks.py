@@ -17,7 +17,8 @@ a job with many scores writes does not grow with them, and two writers lose noth
 the last line: nothing left by it, and it does not count. Anything else that is no line of this job is damage.
 
 Only the newest attempt writes: each begins with a line of its own, and a line is refused after that of a later attempt.
-So what an attempt that lost its job would write late is neither counted nor released.
+So what an attempt that lost its job would write late is neither counted nor released. A mark that was removed, as its
+job has ended, has no line that another could follow: it is not made anew.
 
 A mark shows nothing that callers do not see: counts of steps, released numbers, and SHA-256 of random salts.
 """
@@ -153,16 +154,19 @@ class Marks:
         """Adds a part to a job's mark; on disk before this returns.
 
         Args:
-            after: the attempt that wrote it last, as this one, which begins, has read it.
+            after: the attempt that wrote it last, as this one, which begins, has read it; 0: the mark is new.
 
         Raises:
-            StaleAttempt: a later attempt writes the mark, or another one has begun since it was read.
+            StaleAttempt: a later attempt writes the mark, or another one has begun since it was read; or the mark was
+                removed, as its job has ended.
             TransientError: it cannot be written, or the mark's end is damaged.
         """
 
         def follows(end: bytes) -> None:
             lines = _lines(part.job, end)
             last = lines[-1].attempt if lines else 0
+            if after is None and not lines:
+                raise StaleAttempt(f"the mark of {part.job} was removed: the job has ended")
             if last > part.attempt if after is None else last != after:
                 raise StaleAttempt(f"attempt {last} writes the mark of {part.job}")
 

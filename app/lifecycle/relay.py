@@ -113,8 +113,9 @@ class Relay:
     def _survey(self) -> float:
         """Compares ledgers with their records. Returns how long to wait for the next time."""
         try:
-            mark_survey.survey(self.db, self.heads, self.objects)
-            mark_survey.sweep(self.db, self.heads, self.marks)
+            compared = mark_survey.compare(self.db, self.marks)
+            mark_survey.survey(self.db, self.heads, self.objects, compared)
+            mark_survey.sweep(self.db, self.heads, self.marks, compared)
         except Unavailable as error:  # other work goes on while a bucket is away
             logger.error("the ledgers were not compared with their recorded heads: %s", error.message)
             return SURVEY_AGAIN_S

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, or_, select
+from sqlalchemy import ColumnElement, func, or_, select
 from sqlalchemy.orm import Session
 
 from app.audit import record as audit
@@ -32,7 +32,7 @@ from app.ledger import accounts, behind, blocks, joining, memos
 from app.ledger.transparency.heads import Head, Heads, UnreadableHeadError
 from app.lifecycle import studies
 from app.lifecycle.claims import end_attempt, give_back
-from app.lifecycle.mark_survey import forgotten, survey
+from app.lifecycle.mark_survey import compare, survey
 from app.lifecycle.marks import Mark, Marks, adopt_all, unfinished
 from app.lifecycle.settle import NO_UNITS, Cause, settle, settlement_of
 from app.lifecycle.states import ACTIVE, FINISHED, IDLE, get_job
@@ -89,7 +89,7 @@ def missing(recorded: Head, train_spent: int, holdout_spent: int) -> Units:
 
 def gaps(db: Database, heads: Heads, store: Objects) -> list[Gap]:
     """Finds every data set whose ledger is behind. Records the finding, and changes nothing else."""
-    found = survey(db, heads, store)
+    found = survey(db, heads, store, compare(db, Marks(heads.records)))
     result = []
     for dataset_id, problem in sorted(found.items()):
         with db.read() as session:
@@ -141,10 +141,10 @@ def post(db: Database, heads: Heads, store: Objects, dataset: str, reason: str) 
             "what is spent"
         )
     left, damaged = _marks_on(db, outside, gap.dataset_id)
-    ended = [each.job_id for each in forgotten(db, outside) if each.ended]
+    compared = compare(db, outside)
     with db.write() as session:
         _end_jobs(session, gap.dataset_id, left, damaged)
-        short = _post_short(session, gap.dataset_id, ended, reason)
+        short = _post_short(session, gap.dataset_id, list(compared.short), reason)
         _post_charges(session, gap.dataset_id)
         posted = _post(session, gap.recorded, reason)
         row = session.get(LedgerCheck, gap.dataset_id)
@@ -159,7 +159,7 @@ def post(db: Database, heads: Heads, store: Objects, dataset: str, reason: str) 
     for job, whose in list(behind.strangers(db, store)):
         if whose == gap.dataset_id:
             store.set_aside(job, FORGOTTEN)
-    for each in forgotten(db, outside):
+    for each in compared.forgotten:
         if each.dataset_id == gap.dataset_id and not each.known:  # its hold is in what was posted
             outside.remove(each.job_id)
     for job_id in (*damaged, *short):
@@ -172,7 +172,7 @@ def _end_forgotten(db: Database, outside: Marks, dataset: str) -> None:
     left one of them. Raises as `post`."""
     with db.read() as session:
         dataset_id = session.scalar(select(Dataset.id).where(or_(Dataset.id == dataset, Dataset.name == dataset)))
-    if dataset_id is None or all(each.dataset_id != dataset_id for each in forgotten(db, outside)):
+    if dataset_id is None or all(each.dataset_id != dataset_id for each in compare(db, outside).forgotten):
         raise InvalidRequest(f"nothing is missing in the ledger of {dataset}")
     left, damaged = _marks_on(db, outside, dataset_id)
     with db.write() as session:
@@ -250,25 +250,32 @@ def _end_unknown(session: Session, job_id: str) -> None:
 
 
 def _post_short(session: Session, dataset_id: str, ended: Sequence[str], reason: str) -> list[str]:
-    """Posts what the settlements of these jobs released, as far as the budgets go, if they hold on this data set: they
-    ended for less than their marks. Returns those that do."""
-    short = []
-    for job_id in ended:
-        holder = get_job(session, job_id).parent_id or job_id
-        datasets = blocks.held_on(session, holder)
-        if dataset_id not in datasets:
-            continue
-        short.append(job_id)
-        for each in datasets:
-            settled = accounts.find(session, each, f"settle:{holder}")
-            if settled is None:
-                continue
-            left = accounts.remaining_of(accounts.account_of(session, each))
-            rest = min(settled.train_released, left["train"]), min(settled.holdout_released, left["holdout"])
-            if rest != (0, 0):
-                memo = memos.Restored(reason=reason, recorded=memos.Recorded(seq=settled.seq, head=settled.hash))
-                joining.spend(session, each, f"{PREFIX}{holder}", rest, ACTOR, memo)
-    return short
+    """Posts what the settlements of these jobs released, if they hold on this data set: they ended for less than their
+    marks. Several trials have one hold, their study's. Returns those that do."""
+    holders = {job_id: get_job(session, job_id).parent_id or job_id for job_id in ended}
+    datasets = {holder: blocks.held_on(session, holder) for holder in sorted(set(holders.values()))}
+    for holder, ids in datasets.items():
+        for each in ids if dataset_id in ids else ():
+            _post_released(session, each, holder, reason)
+    return [job_id for job_id, holder in holders.items() if dataset_id in datasets[holder]]
+
+
+def _post_released(session: Session, dataset_id: str, holder: str, reason: str) -> None:
+    """Posts what a settlement released, less what restores before this one have posted of it, as far as the budgets
+    go. So what a job and its trials are charged grows to the whole hold, and no further."""
+    settled = accounts.find(session, dataset_id, f"settle:{holder}")
+    if settled is None:
+        return
+    name = f"{PREFIX}{holder}"
+    sums = (func.coalesce(func.sum(each), 0) for each in (LedgerEntry.train, LedgerEntry.holdout))
+    mine = (LedgerEntry.dataset_id == dataset_id, LedgerEntry.kind == "post")
+    query = select(func.count(), *sums).where(*mine, LedgerEntry.job_id.startswith(name, autoescape=True))
+    times, train, holdout = map(int, session.execute(query).one())
+    left = accounts.remaining_of(accounts.account_of(session, dataset_id))
+    rest = min(settled.train_released - train, left["train"]), min(settled.holdout_released - holdout, left["holdout"])
+    if rest != (0, 0):
+        memo = memos.Restored(reason=reason, recorded=memos.Recorded(seq=settled.seq, head=settled.hash))
+        joining.spend(session, dataset_id, f"{name}_{times + 1}" if times else name, rest, ACTOR, memo)
 
 
 def _post_charges(session: Session, dataset_id: str) -> None:

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pydantic import ValidationError
 
 from scrimp.cli import show
 from scrimp.cli.session import DONE, FAILED, USAGE, Session, command, read_json
-from scrimp.errors import ScrimpError
+from scrimp.errors import ScrimpError, UnexpectedAnswer
 from scrimp.models import SignedCertificate
 from scrimp.signatures import problem_of
 from scrimp.transparency import COSIGNATURE, Key, Note, NotProven, Required
@@ -222,7 +221,7 @@ def document_of(session: Session, certificate: str) -> dict[str, Any]:
         return found
     try:
         return SignedCertificate.model_validate(found).model_dump(mode="json")
-    except ValidationError:
+    except UnexpectedAnswer:
         raise typer.BadParameter(
             f"{certificate} holds neither a certificate with its signature and public_key, nor a DSSE envelope"
         ) from None

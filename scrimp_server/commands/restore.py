@@ -41,7 +41,7 @@ def restore(
     from app.ledger.transparency.heads import Heads
     from app.ledger.transparency.witnesses import configured
     from app.lifecycle import restore as restoring
-    from app.lifecycle.mark_survey import forgotten
+    from app.lifecycle.mark_survey import compare
     from app.lifecycle.marks import Marks
     from app.lifecycle.witnessed import ahead
     from app.settings import Settings
@@ -58,7 +58,7 @@ def restore(
             print(f"{dataset}: posted as spent: train {amounts.train}, holdout {amounts.holdout}")
             print(f"  Budgets within its cap are the backup's again: review them with scrimp budgets list {dataset}")
         left = restoring.gaps(db, heads, objects.of(settings))
-        jobs = forgotten(db, Marks(heads.records))
+        jobs = compare(db, Marks(heads.records)).forgotten
         contradicted, unasked = ahead(db, configured(settings))
     except (ServiceError, ValueError) as error:
         print(f"scrimp restore: {error.message if isinstance(error, ServiceError) else error}", file=sys.stderr)

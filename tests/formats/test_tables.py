@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import math
 from datetime import date
 from pathlib import Path
@@ -14,7 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.contracts.dataset_spec import DatasetSpec
+from app.contracts.redeclaration import Redeclaration, amended
 from app.contracts.table import TableFeatures
+from app.datasets.receiving import document_of
 from app.errors import InvalidRequest
 from app.formats import inputs
 from app.formats.tables import entries, expanded
@@ -247,6 +250,27 @@ def test_a_record_of_bins_has_the_declared_length() -> None:
 def test_a_map_that_means_nothing_is_refused(declared: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         TableFeatures.model_validate({"kind": "table", "columns": [{"name": "a", "kind": "number"} | declared]})
+
+
+NARROW = [1e30 - 1e15, 1e30]  # two numbers with one logarithm
+
+
+def test_a_log_scale_whose_ends_have_one_logarithm_is_refused_but_read_if_stored() -> None:
+    """Each feature was 0/0."""
+    column = {"name": "a", "kind": "number", "range": NARROW, "scale": "log"}
+    table = spec(features={"kind": "table", "columns": [column]})
+    with pytest.raises(InvalidRequest) as refused:
+        document_of(json.dumps(table).encode(), DatasetSpec)
+    assert [each["pointer"] for each in refused.value.members["errors"]] == ["/features/columns/0"]
+    assert "both ends of `range` have the same logarithm: make it wider" in str(refused.value.members["errors"])
+    stored = DatasetSpec.model_validate(table)
+    with pytest.raises(InvalidRequest, match="have the same logarithm"):
+        amended(stored, Redeclaration(records=5))
+    wider = amended(stored, Redeclaration(ranges={"a": (1e29, 1e30)})).features
+    assert isinstance(wider, TableFeatures)
+    assert expanded(np.array([[1e29], [1e30]]), wider).tolist() == [[-1.0], [1.0]]
+    linear = table | {"features": {"kind": "table", "columns": [column | {"scale": "linear"}]}}
+    assert document_of(json.dumps(linear).encode(), DatasetSpec).features.kind == "table"
 
 
 def test_columns_without_a_map_are_stored_as_before() -> None:

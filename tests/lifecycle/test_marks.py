@@ -11,16 +11,17 @@ from threading import Thread
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import event, select
 
 from app.db.models import Block, Job, Metric
 from app.errors import StaleAttempt, TransientError
 from app.ids import new_id
 from app.ledger import accounts, behind
 from app.ledger.verify import verify
+from app.lifecycle import studies
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.cadence import Cadence
-from app.lifecycle.mark_survey import forgotten, survey, sweep
+from app.lifecycle.mark_survey import Comparison, Forgotten, compare, problems, survey, sweep
 from app.lifecycle.marks import REWOUND, Mark, Marks, name_of
 from app.lifecycle.restore import post
 from app.lifecycle.settle import settle, settlement_of
@@ -56,6 +57,19 @@ def begun(world: World, job: str) -> AttemptLog:
     log.marks = Marks.of(world.settings)
     log.begin()
     return log
+
+
+def forgotten(world: World) -> list[Forgotten]:
+    return compare(world.db, Marks.of(world.settings)).forgotten
+
+
+def problems_of(world: World) -> dict[str, str]:
+    return survey(world.db, world.heads, objects.of(world.settings), compare(world.db, Marks.of(world.settings)))
+
+
+def sweep_all(world: World) -> None:
+    marks = Marks.of(world.settings)
+    sweep(world.db, world.heads, marks, compare(world.db, marks))
 
 
 def resumed(world: World, job: str) -> AttemptLog:
@@ -137,8 +151,8 @@ def test_what_left_a_job_is_charged_though_a_backup_forgot_it(world: World, end:
     expected = charge(world, other)
     world.restore(backup)
     assert job_row(world.db, job).steps_started == 10
-    assert survey(world.db, world.heads, objects.of(world.settings)) == {}, "the heads do not tell"
-    (found,) = [each for each in forgotten(world.db, Marks.of(world.settings)) if each.job_id == job]
+    assert problems_of(world) == {}, "the heads do not tell"
+    (found,) = [each for each in forgotten(world) if each.job_id == job]
     assert (found.steps, found.scores, found.marked_steps, found.marked_scores) == (10, 1, STEPS, SCORES)
     shown = scrimp_restore(world)
     assert shown.returncode == 1
@@ -150,7 +164,7 @@ def test_what_left_a_job_is_charged_though_a_backup_forgot_it(world: World, end:
     with world.db.read() as session:
         assert verify(session, dataset).valid
         assert len(session.scalars(select(Metric).where(Metric.job_id == job)).all()) == SCORES
-    assert all(each.job_id != job for each in forgotten(world.db, Marks.of(world.settings)))
+    assert all(each.job_id != job for each in forgotten(world))
 
 
 def test_a_paused_job_that_a_backup_forgot_is_cancelled_for_what_left_it(world: World) -> None:
@@ -242,7 +256,7 @@ def test_a_crash_without_a_restore_changes_no_keys(world: World) -> None:
     begun(world, job)
     row = job_row(world.db, job)
     assert (len(row.segments), row.steps_started, row.warnings) == (1, 30, [])
-    assert forgotten(world.db, Marks.of(world.settings)) == []
+    assert forgotten(world) == []
 
 
 def test_interruptions_of_the_first_block_are_no_restores(world: World) -> None:
@@ -507,7 +521,7 @@ def test_a_job_that_ended_for_less_than_its_mark_is_named_and_charged(world: Wor
         row.status = "queued"
         settle(session, settlement_of(session, row, "cancelled"))
     behind.record(world.db, world.heads, dataset)
-    sweep(world.db, world.heads, Marks.of(world.settings))
+    sweep_all(world)
     shown = scrimp_restore(world)
     assert shown.returncode == 1
     assert f"{job} ({dataset}): 240 steps and 24 scores left it; the database knows 10 and 1" in shown.stdout
@@ -515,6 +529,78 @@ def test_a_job_that_ended_for_less_than_its_mark_is_named_and_charged(world: Wor
     assert scrimp_restore(world, "--post", dataset).returncode == 0
     assert charge(world, dataset) == (held.train_held, held.holdout_held)
     assert world.submit(dataset, 0.2, "two").status_code == 201
+    with world.db.read() as session:
+        assert verify(session, dataset).valid
+
+
+def ended_short(world: World, job: str) -> None:
+    """Ended for less than its mark, as by a version without marks."""
+    with world.db.write() as session:
+        row = session.get_one(Job, job)
+        if row.study is not None:
+            studies.cancel(session, row)
+        else:
+            row.status = "queued"
+            settle(session, settlement_of(session, row, "cancelled"))
+    behind.record(world.db, world.heads, row.dataset_id)
+
+
+def test_two_short_trials_of_one_study_are_charged_its_hold_once(world: World) -> None:
+    """The second took the study's hold again: `restore --post` failed for ever."""
+    dataset = add_dataset(world.db)
+    with world.api() as client:
+        made = client.post("/v1/jobs", json=study_spec(dataset), headers={"Idempotency-Key": "study"})
+    study = str(made.json()["id"])
+    with world.db.read() as session:
+        trials = session.scalars(select(Job.id).where(Job.parent_id == study).order_by(Job.trial_number)).all()
+    held = world.account(dataset)
+    backup = world.backup()
+    for each in trials[:2]:
+        begun(world, each).start_block(1, job_row(world.db, each).steps)
+    lines = (world.heads.folder / f"{trials[1]}.mark").read_bytes()
+    world.restore(backup)
+    ended_short(world, study)
+    assert [each.ended for each in forgotten(world)] == [True, True]
+    shown = scrimp_restore(world, "--post", dataset)
+    assert shown.returncode == 0, shown.stderr
+    whole = (held.train_held, held.holdout_held)
+    assert charge(world, dataset) == whole
+    (world.heads.folder / f"{trials[1]}.mark").write_bytes(lines)  # another restore, of the folder of marks
+    assert scrimp_restore(world, "--post", dataset).returncode == 0
+    assert charge(world, dataset) == whole, "nothing is left of the hold to charge"
+    assert Marks.of(world.settings).jobs() == []
+    assert world.submit(dataset, 0.2, "again").status_code == 201
+    with world.db.read() as session:
+        assert verify(session, dataset).valid
+
+
+def test_a_later_mark_is_charged_what_an_earlier_restore_had_no_budget_for(world: World) -> None:
+    dataset, job = admitted(world)
+    log = begun(world, job)
+    run(log, 1, 10)
+    held = world.account(dataset)
+    backup = world.backup()
+    run(log, 11, STEPS)
+    lines = (world.heads.folder / f"{job}.mark").read_bytes()
+    world.restore(backup)
+    ended_short(world, job)
+    spent = charge(world, dataset)
+    with world.db.write() as session:
+        free = accounts.remaining_of(accounts.account_of(session, dataset))
+        taken = {each: left - (held.train_held - spent[0]) // 2 for each, left in free.items()}
+        other: dict[str, Any] = {"dataset_id": dataset, "job_id": "chg_other", "actor": "key_a", **taken}
+        accounts.hold(session, **other)
+        accounts.post(session, **other)
+    behind.record(world.db, world.heads, dataset)
+    assert scrimp_restore(world, "--post", dataset).returncode == 0
+    account = world.account(dataset)
+    assert account.train_spent == account.train_budget, "as far as the budget goes"
+    with world.db.write() as session:
+        accounts.change_cap(session, dataset_id=dataset, cap_epsilon=4.0, actor="key_a", reason="more")
+    behind.record(world.db, world.heads, dataset)
+    (world.heads.folder / f"{job}.mark").write_bytes(lines)
+    assert scrimp_restore(world, "--post", dataset).returncode == 0
+    assert charge(world, dataset) == (held.train_held + taken["train"], held.holdout_held + taken["holdout"])
     with world.db.read() as session:
         assert verify(session, dataset).valid
 
@@ -571,14 +657,60 @@ def test_the_mark_of_an_ended_job_goes_once_its_settlement_is_in_the_head(world:
     log = begun(world, job)
     behind.record(world.db, world.heads, dataset)
     run(log, 1, 10)
-    sweep(world.db, world.heads, marks)
+    sweep_all(world)
     assert marks.jobs() == [job]
     log.cancelled()
-    sweep(world.db, world.heads, marks)
+    sweep_all(world)
     assert marks.jobs() == [job], "a database that is set back now would not be noticed by its head"
     behind.record(world.db, world.heads, dataset)
-    sweep(world.db, world.heads, marks)
+    sweep_all(world)
     assert marks.jobs() == []
+
+
+def test_a_damaged_mark_of_an_ended_job_closes_nothing_whatever_is_wrong_with_it(world: World) -> None:
+    """It was told from a job that ended for too little by the beginning of an error's text."""
+    dataset, job = admitted(world)
+    begun(world, job).cancelled()
+    behind.record(world.db, world.heads, dataset)
+    assert problems(world.db, Comparison([], {job: f"{job} has a mark that cannot be read"})) == {}
+    assert set(problems(world.db, Comparison([Forgotten(job, dataset, True, True, 0, 0, 1, 0)], {}))) == {dataset}
+
+
+def test_many_marks_are_compared_in_as_many_statements_as_one(world: World) -> None:
+    marks, said, counts = Marks.of(world.settings), list[str](), list[int]()
+    event.listen(world.db.engine, "before_cursor_execute", lambda *told: said.append(told[2]))
+    for number in range(12):
+        marks.append(Mark(job=f"job_{number}", dataset="ds_a", steps_started=1), after=0)
+        said.clear()
+        assert len(compare(world.db, marks).forgotten) == number + 1
+        counts.append(sum("SELECT" in each for each in said))
+    assert set(counts) == {2}
+
+
+def test_a_late_attempt_makes_no_mark_of_a_job_that_has_ended(world: World) -> None:
+    """It hung until the job had ended and its mark was removed. The mark that it made anew closed the data set."""
+    dataset, job = admitted(world)
+    marks, mark = Marks.of(world.settings), world.heads.folder / f"{job}.mark"
+    old = begun(world, job)
+    run(old, 1, 10)
+    assert old.start_block(11, 20)
+    old.record_digest(20, "ab" * 32)
+    with ThreadPoolExecutor(1) as threads, mark.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        late = threads.submit(score, old, 20)
+        until_waits_for_file(mark)
+        reaped(world, job)
+        behind.record(world.db, world.heads, dataset)
+        sweep_all(world)
+        assert marks.jobs() == []
+        fcntl.flock(file, fcntl.LOCK_UN)
+        with pytest.raises(StaleAttempt):
+            late.result()
+    with pytest.raises(StaleAttempt, match="was removed"):
+        marks.append(Mark(job=job, dataset=dataset, attempt=1, steps_started=30))
+    assert marks.jobs() == []
+    assert problems_of(world) == {}
+    assert world.submit(dataset, 0.1, "next").status_code == 201
 
 
 def test_the_mark_of_a_private_job_on_public_data_goes_with_its_end(world: World) -> None:
@@ -592,10 +724,10 @@ def test_the_mark_of_a_private_job_on_public_data_goes_with_its_end(world: World
     assert job_row(world.db, job).mechanism is not None
     log = begun(world, job)
     assert log.start_block(1, 10)
-    sweep(world.db, world.heads, marks)
+    sweep_all(world)
     assert marks.jobs() == [job]
     log.fail("internal", "a test")
-    sweep(world.db, world.heads, marks)
+    sweep_all(world)
     assert marks.jobs() == []
 
 
@@ -613,13 +745,13 @@ def test_the_mark_of_a_trial_that_spent_nothing_goes_with_its_study_s(world: Wor
     assert running.start_block(1, 2)
     running.fail("internal", "a test")
     behind.record(world.db, world.heads, dataset)
-    sweep(world.db, world.heads, marks)
+    sweep_all(world)
     assert marks.jobs() == [second], "its attempt still runs"
     expire_all_leases(world.db)
     reap_expired(world.db, 9, marks)
     assert job_row(world.db, second).status == "cancelled"
     behind.record(world.db, world.heads, dataset)
-    sweep(world.db, world.heads, marks)
+    sweep_all(world)
     assert marks.jobs() == []
 
 

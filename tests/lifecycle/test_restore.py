@@ -23,7 +23,8 @@ from app.ledger import behind
 from app.ledger.transparency.heads import Heads
 from app.ledger.verify import verify
 from app.lifecycle import restore
-from app.lifecycle.mark_survey import survey
+from app.lifecycle.mark_survey import compare, survey
+from app.lifecycle.marks import Marks
 from app.lifecycle.queue.fair import claim_next
 from app.main import create_app
 from app.privacy.prices import Units
@@ -300,7 +301,7 @@ def test_a_first_start_of_this_version_records_nothing_and_closes_nothing(world:
     dataset = add_dataset(world.db, privacy=CAP, holdout=None)
     shutil.rmtree(world.heads.folder, ignore_errors=True)
     (world.settings.storage_root / "jobs" / "job_of_before").mkdir(parents=True)
-    assert survey(world.db, world.heads, objects.of(world.settings)) == {}
+    assert survey(world.db, world.heads, objects.of(world.settings), compare(world.db, Marks.of(world.settings))) == {}
     assert world.submit(dataset, 0.5, "first").status_code == 201
     with world.db.read() as session:
         assert session.scalar(select(Job.status)) == "queued"

@@ -71,8 +71,8 @@ class Records(Protocol):
         """Adds a line to a record, on disk before this returns. Nobody else adds to it meanwhile.
 
         Args:
-            follows: checks the record's end, its last line and what comes after; what it raises leaves the record as
-                it is.
+            follows: checks the record's end, its last line and what comes after, or b"" if there is none; what it
+                raises leaves the record as it is, or absent. Called again if another writer came first.
 
         Raises:
             OSError: as `read`; another writer always won; or the line cannot be written whole, and does not count.
@@ -122,10 +122,14 @@ class InFolder:
         return True
 
     def append(self, name: str, line: str, follows: Follows) -> None:
-        """Under the file's own lock."""
+        """Under the file's own lock, which is not the name's: the file may be removed before the line is in it."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        with os.fdopen(os.open(self.folder / name, flags, 0o600), "r+b", buffering=0) as file:
+        while not self._append(name, line, follows):
+            pass
+
+    def _append(self, name: str, line: str, follows: Follows) -> bool:
+        """False if the file with the line is no longer the one of this name."""
+        with os.fdopen(self._opened(name, follows), "r+b", buffering=0) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             size = os.fstat(file.fileno()).st_size
             end = _end(file.fileno(), size)
@@ -138,6 +142,19 @@ class InFolder:
             os.fsync(file.fileno())
             if size == torn:  # new
                 sync(self.folder)
+            try:
+                return os.path.samestat(os.fstat(file.fileno()), os.lstat(self.folder / name))
+            except FileNotFoundError:
+                return False
+
+    def _opened(self, name: str, follows: Follows) -> int:
+        """A descriptor; makes the file only if the line may be a record's first."""
+        flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            return os.open(self.folder / name, flags)
+        except FileNotFoundError:
+            follows(b"")
+            return os.open(self.folder / name, flags | os.O_CREAT, 0o600)
 
     def remove(self, name: str) -> None:
         """Removes the file."""
