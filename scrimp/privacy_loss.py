@@ -24,6 +24,8 @@ from functools import reduce
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
+from scrimp.recompute import precision_of
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -271,22 +273,6 @@ def _mixed(one: Losses, other: Losses, share: float) -> Losses:
     for each, weight in ((one, share), (other, 1.0 - share)):
         masses[each.first - first : each.first - first + len(each.masses)] += weight * each.masses
     return _cut(Losses(one.grid, first, masses, share * one.infinite + (1.0 - share) * other.infinite))
-
-
-def precision_of(tree: Tree) -> float | None:
-    """Σ 1/σ² = μ² of a tree of Gaussians; None if anything is sampled. Raises as `mu_of`."""
-    kind = tree["kind"]
-    if kind == "composed":
-        parts = [precision_of(event) for event in tree["events"]]
-        return None if None in parts else math.fsum(part for part in parts if part is not None)
-    if kind == "self_composed":
-        inner = precision_of(tree["event"])
-        return None if inner is None else tree["count"] * inner
-    if kind == "gaussian":
-        return float(tree["noise_multiplier"]) ** -2
-    if kind in ("poisson_sampled", "truncated_sampled"):
-        return None
-    raise ValueError(f"an event of unknown kind {kind!r}")
 
 
 def gaussian_delta(mu: float, epsilon: float) -> float:
