@@ -218,6 +218,7 @@ FORGED: list[Any] = [
     *(poisson(each) for each in NUMBERS),
     *(repeated(each) for each in (-1, 1.5, 10**400, float("inf"), None, "3")),
     repeated(10**12, repeated(10**12)),
+    repeated(3000, poisson(0.5)),
     *(truncated(each, 2) for each in (-1, 0.5, 10**11, None)),
     *(truncated(10, each) for each in (-1, 0.5, 10**11, None)),
     {"kind": "laplace"},
@@ -245,6 +246,9 @@ def test_a_forged_event_is_refused_in_one_line(
 @pytest.mark.parametrize(
     ("path", "value"),
     [
+        ("epsilon.delta", 0.0),
+        ("accountant.grid", -1.0),
+        ("accountant.grid", 1e-300),
         ("mechanism.training.noise_multiplier", float("inf")),
         ("mechanism.training.adaptive.count_noise_multiplier", 0.0),
         ("mechanism.training.cycle", 0.1),
