@@ -6,10 +6,10 @@ Nothing is asked of the service. What an attacker can find is computed from the 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scrimp import privacy_loss
+from scrimp.privacy_loss import Curve
 
 Json = Mapping[str, Any]
 Section = tuple[str, list[str]]
@@ -192,16 +192,17 @@ def _numerics(body: Json) -> list[str]:
 def _reading(body: Json) -> list[str]:
     """For the account with the larger loss: training part and hold-out are disjoint."""
     try:
-        found = attack_rates(body)
-        epsilons = {delta: max(privacy_loss.epsilon(tree, delta) for tree in trees(body)) for delta in DELTAS if found}
+        curves = curves_of(body)
     except ModuleNotFoundError:
         return ["for what an attacker can find where batches are sampled: pip install 'scrimp-client[audit]'"]
+    found = attack_rates(curves)
     lines = [
         f"an attacker who knows all but one {thing_of(body)}, and accuses {100 * alpha:g} % of the absent ones "
         f"wrongly, finds at most {percent(rate)} of those who took part"
         for alpha, rate in found.items()
     ]
-    others = ", ".join(f"{rounded_up(value)} at {delta:g}" for delta, value in epsilons.items())
+    values = [max(each) for each in zip(*(curve.epsilons(DELTAS) for curve in curves), strict=True)]
+    others = ", ".join(f"{rounded_up(value)} at {delta:g}" for value, delta in zip(values, DELTAS, strict=False))
     return [*lines, f"ε at other δ: {others}"] if found else []
 
 
@@ -210,14 +211,20 @@ def trees(body: Json) -> list[Json]:
     return [tree for tree in body["events"].values() if tree is not None and tree["events"]]
 
 
-def attack_rates(body: Json) -> dict[float, float]:
-    """False accusations α → the share of those who took part that an attacker finds at most; empty without events.
+def curves_of(body: Json) -> list[Curve]:
+    """The curve of each account that has events.
 
     Raises:
         ModuleNotFoundError: batches are sampled, and numpy is not installed.
+        ValueError: an event that is none, or a distribution too large to compute.
     """
-    curves = [privacy_loss.attack(tree, FALSE_POSITIVES) for tree in trees(body)]
-    return {alpha: max(each[alpha] for each in curves) for alpha in FALSE_POSITIVES} if curves else {}
+    return [Curve.of(tree, min(DELTAS)) for tree in trees(body)]
+
+
+def attack_rates(curves: Sequence[Curve]) -> dict[float, float]:
+    """False accusations α → the share of those who took part that an attacker finds at most; empty without curves."""
+    rates = [curve.attack(FALSE_POSITIVES) for curve in curves]
+    return {alpha: max(each[alpha] for each in rates) for alpha in FALSE_POSITIVES} if rates else {}
 
 
 def _audit(audit: Json) -> list[str]:

@@ -5,8 +5,9 @@ A privacy loss distribution has a point mass p_i at each loss i·g of a grid g, 
     δ(ε) = p_∞ + Σ_{i·g > ε} (1 − e^{ε − i·g}) p_i
 
 An interval between two points of the grid, of masses P and Q under the two neighbours, becomes two masses at its ends
-with the same P and Q ("connect the dots"). The result dominates the mechanism's, so that ε is never too small. Steps
-are composed by convolution; tails that are cut count as infinite losses.
+with the same P and Q ("connect the dots"). The result dominates the mechanism's, so that ε is never too small. All
+steps are composed by one Fourier transform. Tails that are cut, a share of δ in all, and what the transform may be off
+by count as infinite losses. Plain Gaussians beside sampled ones are one event first, exactly.
 
 Gaussians alone need no grid and no numpy: they are one Gaussian of μ² = Σ 1/σ², and
 
@@ -20,9 +21,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
+
+from scrimp.recompute import Leaf, leaves, precision_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,9 +34,11 @@ if TYPE_CHECKING:
 
 Tree = Mapping[str, Any]
 GRID = 1e-4
-TAIL = 1e-15  # of each cut, added to the infinite losses
-SPREAD = 9.0  # standard deviations; more lie outside with probability 1e-19
-LARGEST = 100.0  # losses above are counted as infinite
+FINEST = 1e-10  # the smallest δ that matters where none is named
+TAIL_SHARE = 1e-7  # of δ: what is cut before composing, and at each end after it
+STEP_ROUNDING = 5e-16  # of δ for each step of a Fourier power; measured at most 3.4e-16 (app/privacy/pld.py)
+MOST_CELLS = 1 << 22  # of a distribution: 419 nats at GRID; its transform takes about 150 MiB
+LARGEST = 700.0  # e^ε is a float up to here
 STEP, MOST = 0.01, 20.0  # the ε at which the curve is read for an attacker
 ROUNDING = 1e-12  # relative, of a sum of a million terms
 
@@ -54,49 +58,6 @@ class Losses:
     masses: Floats
     infinite: float
 
-    def compose(self, other: Losses) -> Losses:
-        """The losses of both together: their convolution, by FFT."""
-        import numpy as np
-
-        size = len(self.masses) + len(other.masses) - 1
-        length = 1 << (size - 1).bit_length()
-        spectrum = np.fft.rfft(self.masses, length) * np.fft.rfft(other.masses, length)
-        masses = np.maximum(np.fft.irfft(spectrum, length)[:size], 0.0)
-        infinite = 1.0 - (1.0 - self.infinite) * (1.0 - other.infinite)
-        return _cut(Losses(self.grid, self.first + other.first, masses, infinite))
-
-    def times(self, count: int) -> Losses:
-        """The losses of this many steps: the count's power of the Fourier transform, on a window that Chernoff's bound
-        leaves with probability at most TAIL at each end. What wraps around is counted as infinite once more."""
-        import numpy as np
-
-        numbers = np.arange(self.first, self.first + len(self.masses))
-        with np.errstate(divide="ignore"):
-            logs = np.log(self.masses)
-        low = max(-self._end(-numbers, logs, count), count * int(numbers[0]))
-        high = min(self._end(numbers, logs, count), count * int(numbers[-1]))
-        length = 1 << (max(high - low, len(numbers)) + 1).bit_length()
-        buffer = np.zeros(length)
-        np.add.at(buffer, numbers % length, self.masses)
-        masses = np.maximum(np.fft.irfft(np.fft.rfft(buffer) ** count, length), 0.0)
-        infinite = -math.expm1(count * math.log1p(-self.infinite)) + 2.0 * TAIL
-        window = np.roll(masses, -(low % length))[: high - low + 1]
-        return _cut(Losses(self.grid, low, window, infinite))
-
-    def _end(self, numbers: Any, logs: Floats, count: int) -> int:
-        """The number that the sum of this many steps' exceeds with probability at most TAIL: for any λ > 0,
-        P(sum ≥ u) ≤ E[e^{λ loss}]^count e^{−λ u}."""
-        import numpy as np
-
-        ends = []
-        for rate in 10.0 ** np.arange(-3.0, 3.01, 0.125):
-            exponents = rate * self.grid * numbers + logs
-            largest = exponents.max()
-            log_mean = largest + math.log(np.exp(exponents - largest).sum())
-            ends.append((count * log_mean - math.log(TAIL)) / rate)
-        smallest: float = min(ends)
-        return math.ceil(smallest / self.grid)
-
     def delta(self, epsilon: float) -> float:
         """δ(ε), never too small."""
         import numpy as np
@@ -107,119 +68,231 @@ class Losses:
         return min(1.0, self.infinite + math.fsum(parts.tolist()))
 
     def curve(self, epsilons: Sequence[float]) -> list[float]:
-        """δ at each ε by sums from above, whose rounding ROUNDING covers: quicker than `delta` for many."""
+        """δ at each ε ≥ 0 by sums from above, whose rounding ROUNDING covers: quicker than `delta` for many."""
         import numpy as np
 
-        losses = self.grid * np.arange(self.first, self.first + len(self.masses))
-        above = np.append(np.cumsum(self.masses[::-1])[::-1], 0.0)
-        other = np.append(np.cumsum((self.masses * np.exp(-losses))[::-1])[::-1], 0.0)
+        losses, above, other = self._sums()
         at = np.searchsorted(losses, np.asarray(epsilons), side="right")
         scale = np.exp(epsilons)
         found = self.infinite + above[at] - scale * other[at] + ROUNDING * (above[at] + scale * other[at])
         return [min(1.0, max(0.0, each)) for each in found.tolist()]
 
+    def epsilons(self, deltas: Sequence[float]) -> list[float]:
+        """The smallest ε ≥ 0 of each δ, rounded up: between two points of the grid δ(ε) = p_∞ + A − e^ε B, where A and
+        B are sums from above. ∞ if no more than δ is finite."""
+        import numpy as np
+
+        losses, above, other = self._sums()
+        points = np.concatenate([[0.0], losses])
+        curve = self.infinite + above - np.exp(points) * other  # at a point, its own loss adds nothing
+        return [self._epsilon(delta, points, curve, above, other) for delta in deltas]
+
+    def _epsilon(self, delta: float, points: Floats, curve: Floats, above: Floats, other: Floats) -> float:
+        if self.infinite >= delta:
+            return math.inf
+        at = int((curve <= delta).argmax())
+        found = float(points[at])
+        if at > 0 and other[at - 1] > 0.0 and self.infinite + above[at - 1] > delta:
+            inner = math.log((self.infinite + above[at - 1] - delta) / other[at - 1])
+            found = min(found, max(inner, float(points[at - 1])))
+        step = 1e-10 * max(1.0, found)
+        while self.delta(found) > delta:  # the sums' rounding
+            found, step = found + step, 2.0 * step
+        return found
+
+    def _sums(self) -> tuple[Floats, Floats, Floats]:
+        """The positive losses, and for each the masses from it on, as they are and times e^−loss; at the end 0."""
+        import numpy as np
+
+        start = max(0, 1 - self.first)
+        losses: Floats = np.asarray(
+            self.grid * np.arange(self.first + start, self.first + len(self.masses)), np.float64
+        )
+        masses = self.masses[start:]
+        above = np.append(np.cumsum(masses[::-1])[::-1], 0.0)
+        return losses, above, np.append(np.cumsum((masses * np.exp(-losses))[::-1])[::-1], 0.0)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """δ(ε) of an account: that of a Gaussian, or the larger one of two distributions.
+
+    Attributes:
+        mu: of a tree of Gaussians; None if anything is sampled.
+        sides: the losses if a unit is removed, and if one is added; none beside μ.
+    """
+
+    mu: float | None
+    sides: tuple[Losses, ...] = ()
+
+    @classmethod
+    def of(cls, tree: Tree, delta: float = FINEST, grid: float = GRID) -> Curve:
+        """The curve of an account's events, as a certificate prints them.
+
+        Args:
+            delta: the smallest δ that matters.
+            grid: spacing of the losses, in nats.
+
+        Raises:
+            ValueError: an event that is none, δ or grid outside (0, 1), or a distribution too large to compute.
+            ModuleNotFoundError: batches are sampled, and numpy is not installed.
+        """
+        if not 0.0 < delta < 1.0:
+            raise ValueError(f"δ = {delta}: it must lie between 0 and 1")
+        mu = mu_of(tree)
+        return cls(mu) if mu is not None else cls(None, losses(tree, delta, grid))
+
+    def epsilons(self, deltas: Sequence[float]) -> list[float]:
+        """ε at each δ, exact or rounded up; ∞ if the grid cannot resolve it."""
+        mu = self.mu
+        if mu is not None:
+            return [_smallest(lambda e: gaussian_delta(mu, e), delta) for delta in deltas]
+        return [max(pair) for pair in zip(*(side.epsilons(deltas) for side in self.sides), strict=True)]
+
+    def deltas(self, epsilons: Sequence[float]) -> list[float]:
+        """δ at each ε ≥ 0, which ascend; never too small."""
+        mu = self.mu
+        if mu is not None:
+            return [gaussian_delta(mu, each) for each in epsilons]
+        return [max(pair) for pair in zip(*(side.curve(epsilons) for side in self.sides), strict=True)]
+
+    def attack(self, rates: Sequence[float]) -> dict[float, float]:
+        """The share of members that an attacker finds at most, for each rate of false accusations.
+
+        >>> gaussian = {"kind": "gaussian", "noise_multiplier": 3.73}
+        >>> {a: round(tpr, 4) for a, tpr in Curve.of(gaussian).attack([0.001, 0.1]).items()}
+        {0.001: 0.0024, 0.1: 0.1553}
+        """
+        if self.mu is not None:
+            return {alpha: _cdf(NormalDist().inv_cdf(alpha) + self.mu) for alpha in rates}
+        epsilons = [STEP * at for at in range(round(MOST / STEP) + 1)]
+        curve = self.deltas(epsilons)
+        return {alpha: _of_curve(epsilons, curve, alpha) for alpha in rates}
+
 
 def epsilon(tree: Tree, delta: float, grid: float = GRID) -> float:
     """ε at δ: exact for Gaussians, otherwise from the grid, never too small; ∞ if the grid cannot resolve δ.
 
-    Args:
-        tree: an account's events, as a certificate prints them.
-
-    Raises:
-        ValueError: an event of an unknown kind.
-        ModuleNotFoundError: batches are sampled, and numpy is not installed.
+    Raises as `Curve.of`.
     """
-    mu = mu_of(tree)
-    if mu is not None:
-        return _smallest(lambda e: gaussian_delta(mu, e), delta)
-    sides = losses(tree, grid)
-    if max(side.infinite for side in sides) >= delta:
-        return math.inf
-    return max(_smallest(side.delta, delta) for side in sides)
-
-
-def attack(tree: Tree, rates: Sequence[float], grid: float = GRID) -> dict[float, float]:
-    """The share of members that an attacker finds at most, for each rate of false accusations. Raises as `epsilon`.
-
-    >>> {a: round(tpr, 4) for a, tpr in attack({"kind": "gaussian", "noise_multiplier": 3.73}, [0.001, 0.1]).items()}
-    {0.001: 0.0024, 0.1: 0.1553}
-    """
-    mu = mu_of(tree)
-    if mu is not None:
-        return {alpha: _cdf(NormalDist().inv_cdf(alpha) + mu) for alpha in rates}
-    epsilons = [STEP * at for at in range(round(MOST / STEP) + 1)]
-    curve = deltas(tree, epsilons, grid)
-    return {alpha: _of_curve(epsilons, curve, alpha) for alpha in rates}
-
-
-def deltas(tree: Tree, epsilons: Sequence[float], grid: float = GRID) -> list[float]:
-    """δ at each ε, which ascend; never too small. Raises as `epsilon`."""
-    mu = mu_of(tree)
-    if mu is not None:
-        return [gaussian_delta(mu, each) for each in epsilons]
-    return [max(pair) for pair in zip(*(side.curve(epsilons) for side in losses(tree, grid)), strict=True)]
+    return Curve.of(tree, delta, grid).epsilons([delta])[0]
 
 
 def mu_of(tree: Tree) -> float | None:
     """μ of a tree of Gaussians, √(Σ 1/σ²); None if anything is sampled.
 
     Raises:
-        ValueError: an event of an unknown kind.
+        ValueError: an event that is none.
     """
     precision = precision_of(tree)
     return None if precision is None else math.sqrt(precision)
 
 
-def losses(tree: Tree, grid: float = GRID) -> tuple[Losses, Losses]:
-    """The losses of a tree of events if a unit is removed, and if one is added."""
-    kind = tree["kind"]
-    if kind == "composed":
-        sides = [losses(event, grid) for event in tree["events"]]
-        return reduce(Losses.compose, [each[0] for each in sides]), reduce(Losses.compose, [each[1] for each in sides])
-    if kind == "self_composed":
-        removed, added = losses(tree["event"], grid)
-        return removed.times(tree["count"]), added.times(tree["count"])
-    if kind == "gaussian":
-        return _sampled(tree["noise_multiplier"], 1.0, grid)
-    if kind not in ("poisson_sampled", "truncated_sampled") or tree["event"]["kind"] != "gaussian":
-        raise ValueError(f"an event of unknown kind {kind!r}")
-    sigma, rate = tree["event"]["noise_multiplier"], tree["sample_rate"]
-    single = _sampled(sigma, rate, grid)
-    if kind == "poisson_sampled":
+def losses(tree: Tree, delta: float = FINEST, grid: float = GRID) -> tuple[Losses, Losses]:
+    """The losses of a tree of events if a unit is removed, and if one is added. Raises as `Curve.of`."""
+    if not 0.0 < grid < 1.0:
+        raise ValueError(f"a grid of {grid}: it must lie between 0 and 1")
+    counts = leaves(tree)
+    plain = math.fsum(counts.pop(leaf) * leaf.noise_multiplier**-2 for leaf in list(counts) if leaf.is_plain)
+    if plain > 0.0:
+        counts[Leaf(1.0, plain**-0.5)] = 1
+    tail = TAIL_SHARE * delta
+    sides = [(_single(leaf, grid, tail / count), count) for leaf, count in counts.items()]
+    return (
+        _composed([(side[0], count) for side, count in sides], grid, tail),
+        _composed([(side[1], count) for side, count in sides], grid, tail),
+    )
+
+
+def _single(leaf: Leaf, grid: float, tail: float) -> tuple[Losses, Losses]:
+    """Of one noisy sum. With the chance of a full batch a unit takes another's place, at twice the distance."""
+    single = _sampled(leaf.noise_multiplier, leaf.sample_rate, grid, tail)
+    if leaf.full == 0.0:
         return single
-    from scrimp.recompute import chance_of_a_full_batch
-
-    # With the chance of a full batch a unit takes another's place, at twice the distance.
-    full = chance_of_a_full_batch(tree["records"], tree["largest_batch"], rate)
-    twice = _sampled(sigma / 2.0, rate, grid)
-    return _mixed(twice[0], single[0], full), _mixed(twice[1], single[1], full)
+    twice = _sampled(leaf.noise_multiplier / 2.0, leaf.sample_rate, grid, tail)
+    return _mixed(twice[0], single[0], leaf.full), _mixed(twice[1], single[1], leaf.full)
 
 
-def _sampled(sigma: float, rate: float, grid: float) -> tuple[Losses, Losses]:
+def _composed(parts: Sequence[tuple[Losses, int]], grid: float, tail: float) -> Losses:
+    """The losses of each part so many times, all together: the product of powers of Fourier transforms, on a window
+    that Chernoff's bound leaves with probability at most `tail` at each end. What wraps around is counted as infinite
+    once more."""
+    import numpy as np
+
+    steps = sum(count for _, count in parts)
+    if STEP_ROUNDING * steps >= 1.0:
+        return Losses(grid, 0, np.zeros(1), 1.0)
+    if steps == 1:
+        return parts[0][0]
+    low, high = -_end(parts, -1, grid, tail), _end(parts, 1, grid, tail)
+    length = max(high - low + 1, *(len(part.masses) for part, _ in parts))
+    _check_size(length, high, grid)
+    length = 1 << (length - 1).bit_length()
+    product = np.ones(length // 2 + 1, dtype=np.complex128)
+    for part, count in parts:
+        buffer = np.zeros(length)
+        buffer[np.arange(part.first, part.first + len(part.masses)) % length] = part.masses
+        product *= np.fft.rfft(buffer) ** count
+    masses = np.roll(np.fft.irfft(product, length), -(low % length))[: high - low + 1]
+    finite = math.fsum(count * math.log1p(-part.infinite) for part, count in parts)
+    return Losses(grid, low, masses, min(1.0, -math.expm1(finite) + 2.0 * tail + STEP_ROUNDING * steps))
+
+
+def _end(parts: Sequence[tuple[Losses, int]], sign: int, grid: float, tail: float) -> int:
+    """The number that the parts' sum (or its negative) exceeds with probability at most `tail`, at most its largest:
+    for any λ > 0, P(sum ≥ u) ≤ Π E[e^{λ loss}]^count e^{−λ u}."""
+    import numpy as np
+
+    largest, rates = 0, 10.0 ** np.arange(-3.0, 3.01, 0.25)
+    log_means = np.zeros(len(rates))
+    for part, count in parts:
+        numbers = sign * np.arange(part.first, part.first + len(part.masses))
+        largest += count * int(numbers.max())
+        with np.errstate(divide="ignore"):
+            logs = np.log(part.masses)
+        for at, rate in enumerate(rates):
+            exponents = rate * grid * numbers + logs
+            top = exponents.max()
+            log_means[at] += count * (top + math.log(np.exp(exponents - top).sum()))
+    smallest = float(((log_means - math.log(tail)) / rates).min())
+    return min(largest, math.ceil(smallest / grid))
+
+
+def _check_size(cells: float, last: float, grid: float) -> None:
+    """Before memory is taken: whoever wrote the certificate chose the size."""
+    if not (cells <= MOST_CELLS and last * grid <= LARGEST):
+        raise ValueError(
+            f"the events' privacy losses span {cells:.3g} cells of {grid:g} up to {last * grid:.3g}, and this "
+            f"accountant computes {MOST_CELLS} up to {LARGEST:g}: their ε is too large to mean anything"
+        )
+
+
+def _sampled(sigma: float, rate: float, grid: float, tail: float) -> tuple[Losses, Losses]:
     """Of N(0, σ²) beside (1 − q) N(0, σ²) + q N(1, σ²): with the mixture, and with the plain one, as the true one."""
     import numpy as np
 
-    if not (sigma > 0.0 and 0.0 < rate <= 1.0):
-        raise ValueError(f"σ = {sigma}, q = {rate}: no sampled Gaussian")
-
     def loss(x: float) -> float:
         exponent = (2.0 * x - 1.0) / (2.0 * sigma**2)
-        small = math.log1p(rate * math.expm1(min(exponent, 30.0)))
-        return small if exponent < 30.0 else exponent + math.log(rate) + (1.0 - rate) / rate * math.exp(-exponent)
+        if rate == 1.0:
+            return exponent
+        if exponent < 30.0:
+            return math.log1p(rate * math.expm1(exponent))
+        return exponent + math.log(rate) + math.log1p((1.0 - rate) / rate * math.exp(-exponent))
 
-    low = max(loss(-SPREAD * sigma), -LARGEST)
-    high = min(loss(1.0 + SPREAD * sigma), LARGEST)
+    spread = math.sqrt(-2.0 * math.log(tail))  # standard deviations: more lie outside with probability below tail / 2
+    low, high = loss(-spread * sigma), loss(1.0 + spread * sigma)
+    _check_size((high - low) / grid, high / grid, grid)
     first, last = math.floor(low / grid), math.ceil(high / grid)
     points = grid * np.arange(first, last + 1)
     # Where the loss is a point of the grid; below the smallest loss, log(1 − q), it is nowhere.
-    odds = (np.expm1(points) + rate) / rate
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        odds = (np.expm1(points) + rate) / rate
         ends = np.where(odds > 0.0, sigma**2 * np.log(np.maximum(odds, 0.0)) + 0.5, -np.inf) / sigma
     plain, shifted = _between(ends), _between(ends - 1.0 / sigma)
     mixture = (1.0 - rate) * plain + rate * shifted
-    removed = _connected(grid, first, mixture, plain)
+    removed = _connected(grid, first, mixture, plain, tail)
     # The other way round the loss is its negative: points in reverse.
-    added = _connected(grid, -last, plain[::-1], mixture[::-1])
+    added = _connected(grid, -last, plain[::-1], mixture[::-1], tail)
     return removed, added
 
 
@@ -227,7 +300,7 @@ def _between(ends: Floats) -> Floats:
     """The standard normal's mass below the first end, between neighbouring ends, and above the last one."""
     import numpy as np
 
-    tails = np.array([math.erfc(abs(each) / math.sqrt(2.0)) / 2.0 for each in ends.tolist()])
+    tails = np.fromiter(map(math.erfc, (np.abs(ends) / math.sqrt(2.0)).tolist()), float, len(ends)) / 2.0
     signs = ends < 0.0
     below = np.where(signs, tails, 1.0 - tails)  # Φ of each end, and 1 − Φ: the smaller one is exact
     above = np.where(signs, 1.0 - tails, tails)
@@ -235,7 +308,7 @@ def _between(ends: Floats) -> Floats:
     return np.concatenate([below[:1], np.maximum(middle, 0.0), above[-1:]])
 
 
-def _connected(grid: float, first: int, p: Floats, q: Floats) -> Losses:
+def _connected(grid: float, first: int, p: Floats, q: Floats, tail: float) -> Losses:
     """Masses at the grid's points, from those between them. What is below the first point counts as the first; what is
     above the last one as infinite."""
     import numpy as np
@@ -247,15 +320,15 @@ def _connected(grid: float, first: int, p: Floats, q: Floats) -> Losses:
     masses[1:] += upper
     masses[:-1] += inner_p - upper
     masses[0] += p[0]
-    return _cut(Losses(grid, first, masses, float(p[-1])))
+    return _cut(Losses(grid, first, masses, float(p[-1])), tail)
 
 
-def _cut(found: Losses) -> Losses:
-    """Without tails of mass TAIL: the upper one becomes infinite, the lower one moves up."""
+def _cut(found: Losses, tail: float) -> Losses:
+    """Without tails of this mass: the upper one becomes infinite, the lower one moves up."""
     import numpy as np
 
-    low = int(np.searchsorted(np.cumsum(found.masses), TAIL))
-    high = len(found.masses) - int(np.searchsorted(np.cumsum(found.masses[::-1]), TAIL))
+    low = int(np.searchsorted(np.cumsum(found.masses), tail))
+    high = len(found.masses) - int(np.searchsorted(np.cumsum(found.masses[::-1]), tail))
     low = min(low, high - 1)
     masses = found.masses[low:high].copy()
     masses[0] += found.masses[:low].sum()
@@ -270,23 +343,7 @@ def _mixed(one: Losses, other: Losses, share: float) -> Losses:
     masses = np.zeros(max(each.first + len(each.masses) for each in (one, other)) - first)
     for each, weight in ((one, share), (other, 1.0 - share)):
         masses[each.first - first : each.first - first + len(each.masses)] += weight * each.masses
-    return _cut(Losses(one.grid, first, masses, share * one.infinite + (1.0 - share) * other.infinite))
-
-
-def precision_of(tree: Tree) -> float | None:
-    """Σ 1/σ² = μ² of a tree of Gaussians; None if anything is sampled. Raises as `mu_of`."""
-    kind = tree["kind"]
-    if kind == "composed":
-        parts = [precision_of(event) for event in tree["events"]]
-        return None if None in parts else math.fsum(part for part in parts if part is not None)
-    if kind == "self_composed":
-        inner = precision_of(tree["event"])
-        return None if inner is None else tree["count"] * inner
-    if kind == "gaussian":
-        return float(tree["noise_multiplier"]) ** -2
-    if kind in ("poisson_sampled", "truncated_sampled"):
-        return None
-    raise ValueError(f"an event of unknown kind {kind!r}")
+    return Losses(one.grid, first, masses, share * one.infinite + (1.0 - share) * other.infinite)
 
 
 def gaussian_delta(mu: float, epsilon: float) -> float:

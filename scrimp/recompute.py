@@ -26,16 +26,19 @@ import binascii
 import json
 import math
 import sys
+from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
 from fractions import Fraction
 from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-Json = dict[str, Any]
+Json = Mapping[str, Any]
 
 DEFAULT_GRID = 1e-4
 ROUNDING = 1e-6  # absolute, on ε
+LARGEST_COUNT, LARGEST_RECORDS = 10**15, 10**10  # of events, and of units in a truncated sample
 TYPES = (
     "application/vnd.in-toto+json",
     "https://in-toto.io/Statement/v1",
@@ -50,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         document = json.loads(options.file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         print(f"cannot read {options.file} as a certificate: {error!r}", file=sys.stderr)
         return 2
     return recompute(document, options.public_key, str(options.file))
@@ -65,7 +68,7 @@ def recompute(document: Json, public_key: str | None, name: str) -> int:
     try:
         faults = check_signature(document, public_key) + check_envelope(document, public_key)
         faults += check_body(body_of(document))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, ArithmeticError, LookupError, TypeError, AttributeError, RecursionError) as error:
         print(f"cannot read {name} as a certificate: {error!r}", file=sys.stderr)
         return 2
     for fault in faults:
@@ -384,34 +387,93 @@ def chance_of_a_full_batch(records: int, most: int, rate: float) -> float:
     """
     if most > records:
         return 0.0
-    if not 0.0 < rate < 1.0:  # no sampling: a fault of its own, see check_truncation
+    if most == 0 or not 0.0 < rate < 1.0:  # no sampling: a fault of its own, see check_truncation
         return 1.0
-    ways = math.lgamma(records + 1) - math.lgamma(most + 1) - math.lgamma(records - most + 1)
-    log_first = ways + most * math.log(rate) + (records - most) * math.log1p(-rate)
+    odds, upward = rate / (1.0 - rate), most > rate * records
+    first = most if upward else most - 1  # away from the mean, where the terms fall; below it, the other draws
+    ways = math.lgamma(records + 1) - math.lgamma(first + 1) - math.lgamma(records - first + 1)
+    log_first = ways + first * math.log(rate) + (records - first) * math.log1p(-rate)
     total = term = 1.0  # relative to the first term
-    for k in range(most, records):
-        term *= (records - k) / (k + 1) * rate / (1.0 - rate)
+    for k in range(first, records) if upward else range(first, 0, -1):
+        term *= (records - k) / (k + 1) * odds if upward else k / (records - k + 1) / odds
         total += term
-        if k > rate * records and term < 1e-18 * total:
+        if term < 1e-18 * total:
             break
-    return min(1.0, math.exp(log_first + math.log(total)))
+    chance = min(1.0, math.exp(log_first + math.log(total)))
+    return chance if upward else 1.0 - chance
+
+
+class Leaf(NamedTuple):
+    """One noisy sum over a Poisson sample of rate q; q = 1 takes every unit.
+
+    `full`: of a truncated sample, the chance of a full batch.
+    """
+
+    sample_rate: float
+    noise_multiplier: float
+    full: float = 0.0
+
+    @property
+    def is_plain(self) -> bool:
+        """True if nothing is sampled."""
+        return self.sample_rate == 1.0 and self.full == 0.0
+
+
+def leaves(tree: Json) -> Counter[Leaf]:
+    """How often each noisy sum is in an event tree, at least once. The order of composition changes no ε.
+
+    Raises:
+        ValueError: an event of an unknown kind, or with numbers that no mechanism has.
+    """
+    kind = tree["kind"]
+    if kind == "composed":
+        total: Counter[Leaf] = Counter()
+        for event in tree["events"]:
+            total.update(leaves(event))
+        return total
+    if kind == "self_composed":
+        count, inner = _whole(tree, "count", LARGEST_COUNT), leaves(tree["event"])
+        if count * inner.total() > LARGEST_COUNT:
+            raise ValueError(f"a count of {count} events: at most {LARGEST_COUNT} can be composed")
+        return Counter({leaf: count * times for leaf, times in inner.items() if count})
+    if kind == "gaussian":
+        return Counter([Leaf(1.0, _number(tree, "noise_multiplier", 1e-100, 1e100))])
+    if kind not in ("poisson_sampled", "truncated_sampled") or tree["event"]["kind"] != "gaussian":
+        raise ValueError(f"an event of unknown kind {kind!r}")
+    sigma, rate = _number(tree["event"], "noise_multiplier", 1e-100, 1e100), _number(tree, "sample_rate", 1e-100, 1.0)
+    if kind == "poisson_sampled":
+        return Counter([Leaf(rate, sigma)])
+    records, most = (_whole(tree, name, LARGEST_RECORDS) for name in ("records", "largest_batch"))
+    return Counter([Leaf(rate, sigma, chance_of_a_full_batch(records, most, rate))])
+
+
+def _number(event: Json, name: str, low: float, high: float) -> float:
+    value = event[name]
+    if not (isinstance(value, int | float) and low < value <= high):
+        raise ValueError(f"an event's {name} of {value!r}: it must be a number above {low:g}, at most {high:g}")
+    return float(value)
+
+
+def _whole(event: Json, name: str, largest: int) -> int:
+    value = event[name]
+    if not (isinstance(value, int) and 0 <= value <= largest):
+        raise ValueError(f"an event's {name} of {value!r}: it must be a whole number from 0 to {largest}")
+    return value
 
 
 def gaussian_sigma(tree: Json) -> float | None:
     """σ of the single Gaussian that is equivalent to a composition of Gaussians, 1/√(Σ 1/σ²); None if anything is
     sampled."""
-    precision = _precision(tree)
+    precision = precision_of(tree)
     return None if precision is None or precision == 0.0 else 1.0 / math.sqrt(precision)
 
 
-def _precision(tree: Json) -> float | None:
-    if tree["kind"] == "composed":
-        parts = [_precision(event) for event in tree["events"]]
-        return None if None in parts else math.fsum(part for part in parts if part is not None)
-    if tree["kind"] == "self_composed":
-        inner = _precision(tree["event"])
-        return None if inner is None else tree["count"] * inner
-    return float(tree["noise_multiplier"]) ** -2 if tree["kind"] == "gaussian" else None
+def precision_of(tree: Json) -> float | None:
+    """Σ 1/σ² = μ² of a tree of Gaussians; None if anything is sampled. Raises as `leaves`."""
+    counts = leaves(tree)
+    if not all(leaf.is_plain for leaf in counts):
+        return None
+    return math.fsum(count * leaf.noise_multiplier**-2 for leaf, count in counts.items())
 
 
 def dp_event(tree: Json) -> Any:

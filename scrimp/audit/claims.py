@@ -24,11 +24,11 @@ def claim_of(tree: Tree, epsilon: float, delta: float) -> Claim:
         tree: as in a certificate's `events`.
         epsilon, delta: the certificate's figures, for the claim's μ if the tree has none.
     """
-    exact = privacy_loss.mu_of(tree)
-    if exact is not None:
-        return Claim.gaussian(exact)
+    curve = privacy_loss.Curve.of(tree, grid=GRID)
+    if curve.mu is not None:
+        return Claim.gaussian(curve.mu)
     epsilons = np.linspace(0.0, LARGEST_EPSILON, POINTS)
-    deltas = np.array(privacy_loss.deltas(tree, epsilons.tolist(), GRID))
+    deltas = np.array(curve.deltas(epsilons.tolist()))
     return Claim(epsilons, deltas, mu_of(epsilon, delta), exact=False)
 
 

@@ -15,7 +15,7 @@ from scrimp.audit.kinds import USER_RECORDS, Kind
 from scrimp.audit.planting import FILLERS
 from scrimp.behaviour import of_confusion
 from scrimp.models import OF_AUC, MetricPoint
-from scrimp.privacy_loss import precision_of
+from scrimp.recompute import precision_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

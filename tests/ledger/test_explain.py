@@ -139,7 +139,16 @@ def test_the_command_reads_a_file_and_its_envelope(signed: dict[str, Any], tmp_p
         assert json.loads(as_json.output) == dict(explained(signed["certificate"]))
     unknown = copy.deepcopy(signed)
     unknown["certificate"]["events"]["train"]["events"][0]["kind"] = "laplace"
-    for broken in (signed | {"certificate": {}}, unknown):
+    wide = copy.deepcopy(signed)  # computing it took a minute and 400 MiB
+    gaussian = {"kind": "gaussian", "noise_multiplier": 1.0}
+    wide["certificate"]["events"]["train"]["events"] = [
+        {
+            "kind": "self_composed",
+            "count": 3000,
+            "event": {"kind": "poisson_sampled", "sample_rate": 0.5, "event": gaussian},
+        }
+    ]
+    for broken in (signed | {"certificate": {}}, unknown, wide):
         path.write_text(json.dumps(broken))
         told = CliRunner().invoke(app, ["certificates", "explain", str(path)])
         assert told.exit_code == 1 and "no certificate that this version can read" in told.output

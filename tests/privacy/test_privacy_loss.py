@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
-from scipy import optimize, special
+from dp_accounting.pld import privacy_loss_distribution
+from scipy import fft, optimize, special
 
 from app.privacy import gdp, pld
-from app.privacy.events import Event, composed, noisy_sums, read
+from app.privacy.events import Event, Truncation, composed, leaves, noisy_sums, read
 from scrimp.explain import FALSE_POSITIVES
-from scrimp.privacy_loss import attack, deltas, epsilon, losses, mu_of
+from scrimp.privacy_loss import Curve, epsilon, losses, mu_of
+from scrimp.recompute import chance_of_a_full_batch
 from tests.by_night import but
 
 
@@ -34,8 +38,8 @@ def sampled(rate: float, sigma: float, count: int, cut: dict[str, int] | None = 
 def test_golden_numbers_of_a_full_batch(epsilon_: float, found: float, advantage: float) -> None:
     mu = gdp.mu_from_epsilon(epsilon_, 1e-5)
     got = tree(noisy_sums(1.0, math.sqrt(50) / mu, 50))
-    assert attack(got, [0.001])[0.001] == pytest.approx(found, abs=5e-5)
-    assert deltas(got, [0.0])[0] == pytest.approx(advantage, abs=5e-4)
+    assert Curve.of(got).attack([0.001])[0.001] == pytest.approx(found, abs=5e-5)
+    assert Curve.of(got).deltas([0.0])[0] == pytest.approx(advantage, abs=5e-4)
     assert mu_of(got) == pytest.approx(mu)
     assert epsilon(got, 1e-5) == pytest.approx(epsilon_, abs=1e-8)
 
@@ -57,7 +61,7 @@ def test_epsilon_is_dp_accountings(name: str) -> None:
     for delta in (1e-3, 1e-5):
         theirs = pld.epsilon(read(event), delta)
         assert epsilon(event, delta) == pytest.approx(theirs, rel=1e-6)
-    assert deltas(event, [0.5, 1.0])[1] == pytest.approx(max_delta(event, 1.0), rel=1e-6)
+    assert Curve.of(event).deltas([0.5, 1.0])[1] == pytest.approx(max_delta(event, 1.0), rel=1e-6)
 
 
 def max_delta(event: Any, epsilon_: float) -> float:
@@ -82,19 +86,19 @@ SAMPLED = [(sigma, q) for sigma in (0.5, 1.0, 4.0) for q in (0.01, 0.3, 0.9)]
 def test_a_sampled_sum_is_bounded_closely(q: float, sigma: float) -> None:
     got = tree(noisy_sums(q, sigma, 1))
     assert mu_of(got) is None
-    rates = attack(got, FALSE_POSITIVES)
+    rates = Curve.of(got).attack(FALSE_POSITIVES)
     for alpha in FALSE_POSITIVES:
         exact = of_one_sampled_sum(q, sigma, alpha)
         assert exact <= rates[alpha] <= exact * 1.03 + 1e-4
     advantage = q * math.erf(0.5 / sigma / math.sqrt(2.0))
-    assert advantage <= deltas(got, [0.0])[0] <= advantage * 1.01 + 1e-4
+    assert advantage <= Curve.of(got).deltas([0.0])[0] <= advantage * 1.01 + 1e-4
 
 
 def test_many_sampled_steps_are_never_below_a_gaussian_with_the_same_limit() -> None:
     """By the central limit theorem they come close to μ² = q² T (e^{1/σ²} − 1)."""
     q, sigma, steps = 0.01, 1.0, 2000
     limit = math.sqrt(q * q * steps * math.expm1(1.0 / sigma**2))
-    got = attack(tree(composed([noisy_sums(q, sigma, steps)])), FALSE_POSITIVES)
+    got = Curve.of(tree(composed([noisy_sums(q, sigma, steps)]))).attack(FALSE_POSITIVES)
     for alpha in FALSE_POSITIVES:
         assert got[alpha] == pytest.approx(float(special.ndtr(special.ndtri(alpha) + limit)), rel=0.15, abs=1e-3)
 
@@ -108,5 +112,119 @@ def test_what_cannot_be_resolved_is_not_guessed() -> None:
 
 def test_nothing_released_is_nothing_found() -> None:
     nothing = tree(composed([]))
-    assert attack(nothing, FALSE_POSITIVES) == pytest.approx({alpha: alpha for alpha in FALSE_POSITIVES})
-    assert (mu_of(nothing), epsilon(nothing, 1e-5), deltas(nothing, [0.0])) == (0.0, 0.0, [0.0])
+    assert Curve.of(nothing).attack(FALSE_POSITIVES) == pytest.approx({alpha: alpha for alpha in FALSE_POSITIVES})
+    assert (mu_of(nothing), epsilon(nothing, 1e-5), Curve.of(nothing).deltas([0.0])) == (0.0, 0.0, [0.0])
+
+
+WIDE, NARROW = Truncation(records=120_000, largest_batch=130), Truncation(records=5000, largest_batch=60)
+EXTREMES: dict[str, Event] = {
+    "many truncated steps": noisy_sums(0.001, 1.0, 100_000, WIDE),
+    "often full": noisy_sums(0.01, 2.0, 500, NARROW),
+    "many scores": composed([noisy_sums(0.01, 1.0, 100), noisy_sums(1.0, 100.0, 10_000)]),
+    "many steps": noisy_sums(1e-4, 0.8, 100_000),
+    "one step": noisy_sums(0.1, 1.0, 1),
+    "much noise": noisy_sums(0.5, 200.0, 10_000),
+    "little noise": noisy_sums(0.02, 0.2, 2),
+    "nearly all": noisy_sums(0.999, 30.0, 1000),
+    "several phases": composed([noisy_sums(0.005 * k, 1.0 + 0.1 * k, 100 * k) for k in range(1, 6)]),
+}
+
+
+@pytest.mark.parametrize("name", EXTREMES)
+def test_epsilon_is_neither_too_small_nor_above_the_services(name: str) -> None:
+    """Above the optimistic bound of dp_accounting, and between what a certificate prints and the same without what the
+    service takes off for its transforms; also where δ is small."""
+    event = EXTREMES[name]
+    off = pld.CONVOLUTION_ERROR_PER_STEP * sum(n for leaf, n in leaves(event).items() if leaf.sample_rate < 1.0)
+    for delta in (1e-5, 1e-7, 1e-8):
+        got = epsilon(tree(event), delta)
+        assert pld.epsilon(event, delta + off) - 1e-6 <= got <= pld.epsilon(event, delta) + 2e-6
+        assert got >= optimistic(event, delta)
+
+
+def optimistic(event: Event, delta: float, grid: float = 1e-3) -> float:
+    """A lower bound of ε; what the transforms may be off by is given away."""
+
+    def gaussian(sigma: float, rate: float) -> Any:
+        return privacy_loss_distribution.from_gaussian_mechanism(
+            sigma, pessimistic_estimate=False, value_discretization_interval=grid, sampling_prob=rate
+        )
+
+    total, steps = None, 0
+    for leaf, count in leaves(event).items():
+        part = gaussian(leaf.noise_multiplier, leaf.sample_rate)
+        if leaf.overflow > 0.0:
+            part = gaussian(leaf.noise_multiplier / 2.0, leaf.sample_rate).compute_mixture(part, leaf.overflow)
+        part = part.self_compose(count) if count > 1 else part
+        total, steps = part if total is None else total.compose(part), steps + count
+    assert total is not None
+    return float(total.get_epsilon_for_delta(delta + 1e-15 * steps))
+
+
+def test_plain_gaussians_at_any_rate_are_one_exactly() -> None:
+    """On the grid, ten thousand steps hid a δ of 1e-12, and ε was ∞."""
+    all_units = {
+        "kind": "poisson_sampled",
+        "sample_rate": 1.0,
+        "event": {"kind": "gaussian", "noise_multiplier": 100.0},
+    }
+    got = epsilon({"kind": "self_composed", "count": 10_000, "event": all_units}, 1e-12)
+    assert got == pytest.approx(gdp.epsilon_from_mu(1.0, 1e-12), rel=1e-9)
+
+
+@pytest.mark.parametrize(("rate", "sigma", "count"), [(0.001, 1.0, 100_000), (0.02, 1.0, 5000), (0.5, 100.0, 20_000)])
+def test_what_a_transform_is_off_by_is_counted(rate: float, sigma: float, count: int) -> None:
+    """Against the same power in long doubles, at every ε. What is counted is more than the difference."""
+    step = losses(sampled(rate, sigma, 1), 1e-8 / count)[0]
+    power = losses(sampled(rate, sigma, count), 1e-8)[0]
+    length = fft.next_fast_len(2 * max(len(power.masses), len(step.masses)), real=True)
+    buffer = np.zeros(length, dtype=np.longdouble)
+    buffer[np.arange(step.first, step.first + len(step.masses)) % length] = step.masses
+    exact = np.roll(fft.irfft(fft.rfft(buffer) ** count, length), -(power.first % length))[: len(power.masses)]
+    above = np.exp(-np.maximum(1e-4 * (power.first + np.arange(len(power.masses))), 0.0))
+    difference = (power.masses - exact)[::-1]
+    off = np.cumsum(difference) - np.cumsum(difference * above[::-1]) / above[::-1]
+    assert float(np.abs(off).max()) < 5e-16 * count < power.infinite
+
+
+def test_one_distribution_gives_the_epsilon_of_every_delta() -> None:
+    event = tree(EXTREMES["several phases"])
+    wanted = [10.0**-k for k in range(1, 11)]
+    curve = Curve.of(event, wanted[-1])
+    got = curve.epsilons(wanted)
+    assert all(one <= other for one, other in pairwise(got))
+    for delta, value in zip(wanted, got, strict=True):
+        assert value == pytest.approx(epsilon(event, delta), abs=1e-5)
+        exact = max(side.delta(value) for side in curve.sides)
+        assert exact <= delta
+        if value > 0.0:
+            assert max(side.delta(value - 1e-7) for side in curve.sides) > delta
+
+
+@pytest.mark.parametrize(
+    ("event", "grid"),
+    [
+        (sampled(0.5, 1.0, 3000), 1e-4),
+        (sampled(0.5, 1e-99, 1), 1e-4),
+        (sampled(0.1, 1.0, 10), 1e-300),
+        ({"kind": "composed", "events": [sampled(0.1, 1.0, 10), sampled(1.0, 1e-3, 1)]}, 1e-4),
+    ],
+)
+def test_a_distribution_too_large_to_compute_is_refused_before_memory_is_taken(
+    event: dict[str, Any], grid: float
+) -> None:
+    with pytest.raises(ValueError, match=r"this accountant computes 4194304"):
+        epsilon(event, 1e-5, grid)
+
+
+@pytest.mark.parametrize(("delta", "grid"), [(0.0, 1e-4), (1.0, 1e-4), (math.nan, 1e-4), (1e-5, 0.0), (1e-5, math.nan)])
+def test_figures_that_no_certificate_has_are_refused(delta: float, grid: float) -> None:
+    with pytest.raises(ValueError, match="must lie between 0 and 1"):
+        epsilon(sampled(0.1, 1.0, 10), delta, grid)
+
+
+@pytest.mark.parametrize(
+    ("records", "most", "rate"), [(100, 30, 0.2), (100, 20, 0.2), (100, 5, 0.2), (5000, 60, 0.01), (10**10, 2, 1e-3)]
+)
+def test_the_chance_of_a_full_batch(records: int, most: int, rate: float) -> None:
+    assert chance_of_a_full_batch(records, most, rate) == pytest.approx(float(special.bdtrc(most - 1, records, rate)))

@@ -195,6 +195,81 @@ def test_a_certificate_that_says_less_than_it_spent_does_not_hold(
     assert recompute(signed(body)) == 1
 
 
+def gaussian(sigma: Any) -> dict[str, Any]:
+    return {"kind": "gaussian", "noise_multiplier": sigma}
+
+
+def poisson(rate: Any, sigma: Any = 1.0) -> dict[str, Any]:
+    return {"kind": "poisson_sampled", "sample_rate": rate, "event": gaussian(sigma)}
+
+
+def truncated(records: Any, most: Any) -> dict[str, Any]:
+    return poisson(0.1) | {"kind": "truncated_sampled", "records": records, "largest_batch": most}
+
+
+def repeated(count: Any, event: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {"kind": "self_composed", "count": count, "event": event or gaussian(1.0)}
+
+
+NUMBERS = (0.0, -1.0, 1e-200, 1e200, 10**400, float("nan"), float("inf"), None, "1e-200", [])
+FORGED: list[Any] = [
+    *(gaussian(each) for each in NUMBERS),
+    *(poisson(0.1, each) for each in NUMBERS),
+    *(poisson(each) for each in NUMBERS),
+    *(repeated(each) for each in (-1, 1.5, 10**400, float("inf"), None, "3")),
+    repeated(10**12, repeated(10**12)),
+    repeated(3000, poisson(0.5)),
+    *(truncated(each, 2) for each in (-1, 0.5, 10**11, None)),
+    *(truncated(10, each) for each in (-1, 0.5, 10**11, None)),
+    {"kind": "laplace"},
+    {},
+    None,
+    [],
+    "gaussian",
+]
+
+
+@pytest.mark.parametrize("event", FORGED, ids=lambda event: str(event)[:60])
+@pytest.mark.parametrize("honest", [FULL, POISSON], ids=["full batch", "poisson"])
+def test_a_forged_event_is_refused_in_one_line(
+    event: Any, honest: PlanRequest, recompute: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever signed it: no traceback, no long computation, no verdict."""
+    body = json.loads(json.dumps(body_of(honest)))
+    body["events"]["train"]["events"][0] = event
+    assert recompute(signed(body), "--public-key", PUBLIC) == 2
+    message = capsys.readouterr().err
+    assert message.startswith("cannot read ")
+    assert message.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("epsilon.delta", 0.0),
+        ("accountant.grid", -1.0),
+        ("accountant.grid", 1e-300),
+        ("mechanism.training.noise_multiplier", float("inf")),
+        ("mechanism.training.adaptive.count_noise_multiplier", 0.0),
+        ("mechanism.training.cycle", 0.1),
+    ],
+)
+def test_a_forged_number_is_refused_in_one_line(
+    path: str, value: Any, recompute: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    body = json.loads(json.dumps(body_of(ADAPTIVE)))
+    change(body, path, value)
+    assert recompute(signed(body), "--public-key", PUBLIC) in {1, 2}
+    assert capsys.readouterr().err.count("\n") <= 1
+
+
+def test_a_file_nested_too_deeply_is_refused_in_one_line(
+    recompute: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert recompute("[" * 200_000) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("path", "value"),
     [
