@@ -92,12 +92,12 @@ class Model:
 
     @cached_property
     def layers(self) -> list[tuple[Floats, Floats]]:
-        """Weight and bias of each linear layer, first to last. Of an MLP they are numbered 1, 3, …"""
-        names = ["", *(f"{number}." for number in range(1, 2 * len(self.tensors), 2))]
+        """Weight and bias of each linear layer, first to last. Of an MLP they are numbered, in steps that grow with what
+        lies between them."""
+        prefixes = [name.removesuffix("weight") for name in self.tensors if name.endswith("weight")]
         return [
-            (weight, self.tensors.get(f"{name}bias", np.zeros(len(weight))))
-            for name in names
-            if (weight := self.tensors.get(f"{name}weight")) is not None
+            (weight := self.tensors[f"{prefix}weight"], self.tensors.get(f"{prefix}bias", np.zeros(len(weight))))
+            for prefix in sorted(prefixes, key=lambda prefix: int(prefix.rstrip(".") or 0))
         ]
 
     @property

@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 
 from app.privacy import events, gdp, pld
+from scrimp import recompute
 from scrimp.audit import claims
 from scrimp.audit.kinds import KINDS
 from scrimp.audit.run import SPREAD
@@ -80,7 +81,7 @@ def test_a_sampled_tree_s_curve_is_the_accountant_s() -> None:
 
 def test_an_unknown_event_is_not_guessed_at() -> None:
     with pytest.raises(ValueError, match="laplace"):
-        claims.precision({"kind": "composed", "events": [{"kind": "laplace"}]})
+        recompute.precision_of({"kind": "composed", "events": [{"kind": "laplace"}]})
 
 
 def test_a_right_mechanism_is_accused_no_more_often_than_said() -> None:

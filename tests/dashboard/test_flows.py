@@ -59,6 +59,7 @@ def test_a_person_composes_and_submits_a_job_by_keyboard_alone(open_page: Open, 
     keyboard.type("8, 4")
     rate = page.locator("dt", has_text="Learning rate").locator("xpath=..").get_by_text("stands for “auto”")
     rate.wait_for()  # a rule knows the rate of this model too
+    page.get_by_label("Optimizer", exact=True).select_option("dp_sgd")
     page.get_by_label("Learning rate", exact=True).fill("0.5")
     rate.wait_for(state="detached")
     page.get_by_role("button", name="Submit: hold").wait_for()

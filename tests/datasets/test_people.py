@@ -149,8 +149,8 @@ def test_records_of_retired_and_deleted_blocks_count(api: Api, end: str) -> None
 def test_nobody_else_learns_who_came_back(api: Api) -> None:
     """Two worlds, whose second months differ in whether their people are new: all others see the same."""
     seen = []
-    for name, users in (("same", range(20)), ("new", range(20, 40))):
-        made = api.upload(spec(name, **WHOLE), of_users(range(20), 1 if name == "same" else 5)).json()["id"]
+    for name, users in (("same-people", range(20)), ("new-people", range(20, 40))):
+        made = api.upload(spec(name, **WHOLE), of_users(range(20), 1 if name == "same-people" else 5)).json()["id"]
         grant(api, made)
         before = traces(api)
         block = month(api, made, users, 2)

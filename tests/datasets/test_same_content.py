@@ -43,7 +43,7 @@ def test_what_a_registration_does_is_the_same_whatever_others_have(api: Api) -> 
             api.upload(spec("of the other"), CSV)
         statements.clear()
         assert api.upload(spec(f"n{number}"), text, who="other-owner").status_code == 201
-        ran.append(list(statements))
+        ran.append([each for each in statements if "FROM api_keys" not in each])  # a key just used is not read again
     assert ran[0] == ran[1]
     # Apart from the one that asks if a rotation of the data key is under way.
     looked = [each for each in ran[0] if "FROM dataset_contents" in each and "key_id != ?" not in each]

@@ -16,9 +16,10 @@ from app.datasets.sizes import default_slots_of
 from app.db.models import Dataset
 from app.privacy.slots import default_slots
 from tests.datasets.conftest import CSV, PUBLIC, Api, private, spec
-from tests.datasets.test_blocks import append, of_users, rows
+from tests.datasets.test_blocks import append, rows
 from tests.datasets.test_check import check
 from tests.datasets.test_declarations import declare
+from tests.datasets.test_people import of_users
 from tests.datasets.test_sequences import TABLE
 from tests.datasets.test_sequences import spec as of_sequences
 

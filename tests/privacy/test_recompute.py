@@ -296,6 +296,13 @@ def test_an_understated_poisson_epsilon_does_not_hold(recompute: Callable[..., i
     assert recompute(signed(body)) == 1
 
 
+def test_a_coarse_grid_buys_no_tolerance(recompute: Callable[..., int]) -> None:
+    body = body_of(POISSON)
+    body["accountant"] = body["accountant"] | {"grid": 0.05}
+    body["epsilon"] = body["epsilon"] | {"value": body["epsilon"]["value"] - 0.04}
+    assert recompute(signed(body)) == 1
+
+
 def test_a_poisson_job_is_not_recomputed_as_if_exact(recompute: Callable[..., int]) -> None:
     body = body_of(POISSON)
     body["accountant"] = {"name": "gdp", "grid": None}

@@ -102,7 +102,8 @@ def test_a_link_in_a_file_s_place_is_replaced_and_not_followed(output: Path) -> 
 def test_a_link_in_the_folder_s_place_is_not_followed(output: Path) -> None:
     """By path, a folder of the service was closed, and its file of this name replaced."""
     own = output.parent / "own"
-    own.mkdir(mode=0o755)
+    own.mkdir()
+    own.chmod(0o755)  # whatever the process's mask
     (own / "secret").write_bytes(SECRET)
     output.rmdir()
     output.symlink_to(own)

@@ -142,6 +142,7 @@ def test_a_tables_cells_become_the_same_features(tmp_path: Path) -> None:
     ]
     features = TableFeatures.model_validate({"kind": "table", "columns": columns})
     cells = np.random.default_rng(0).uniform(-2, 2, (N, 2)).astype(np.float32).round(1)
+    cells[:, 1] = np.arange(N) % 3 - 1  # -1 is a value that is not declared
     cells[3, 0] = np.nan
     part = StoredPart(cells, np.zeros(N))
     named = Part(path=str(tmp_path / "p"), sha256=save_part(tmp_path / "p", part))
