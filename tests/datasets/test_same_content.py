@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlalchemy import event
 
 from app.audit import same_content
+from app.keys.recent import STAMP
 from tests.datasets.conftest import CSV, PUBLIC, Api, spec
 from tests.datasets.test_refusals import DIFFERENT, OTHER, REORDERED
 
@@ -41,9 +42,10 @@ def test_what_a_registration_does_is_the_same_whatever_others_have(api: Api) -> 
     for number, text in enumerate((CSV, DIFFERENT)):
         if number == 0:
             api.upload(spec("of the other"), CSV)
+        STAMP.renew()  # the key is looked up each time
         statements.clear()
         assert api.upload(spec(f"n{number}"), text, who="other-owner").status_code == 201
-        ran.append([each for each in statements if "FROM api_keys" not in each])  # a key just used is not read again
+        ran.append(list(statements))
     assert ran[0] == ran[1]
     # Apart from the one that asks if a rotation of the data key is under way.
     looked = [each for each in ran[0] if "FROM dataset_contents" in each and "key_id != ?" not in each]
