@@ -92,8 +92,8 @@ class Model:
 
     @cached_property
     def layers(self) -> list[tuple[Floats, Floats]]:
-        """Weight and bias of each linear layer, first to last. Of an MLP they are numbered, in steps that grow with what
-        lies between them."""
+        """Weight and bias of each linear layer, first to last. Of an MLP they are numbered, with gaps for what lies
+        between them."""
         prefixes = [name.removesuffix("weight") for name in self.tensors if name.endswith("weight")]
         return [
             (weight := self.tensors[f"{prefix}weight"], self.tensors.get(f"{prefix}bias", np.zeros(len(weight))))

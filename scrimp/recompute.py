@@ -167,8 +167,8 @@ def check_body(body: Json) -> list[str]:
     if steps["started"] < steps["planned"]:
         print(f"note       stopped after {steps['started']} of {steps['planned']} steps; ε is that of the whole plan")
     print(f"charged    train {body['charge']['train']}, holdout {body['charge']['holdout']} ({body['charge']['unit']})")
-    # A grid's figure may differ between versions of the library by about the grid; an exact figure may not. A coarse grid
-    # is the signer's choice, and buys no tolerance.
+    # A grid's figure may differ between versions of the library by about the grid; an exact figure may not. A coarse
+    # grid is the signer's choice, and buys no tolerance.
     exact = all(gaussian_sigma(tree) for tree in body["events"].values() if tree)
     tolerance = ROUNDING + (0.0 if exact else min(grid, DEFAULT_GRID))
     faults = check_agreement(body) if study is None else check_runs(body, tolerance)
