@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -85,6 +86,28 @@ def threads_of_begin(log: AttemptLog, mark: Path) -> Thread:
     thread.start()
     until_waits_for_file(mark, waiting=2)
     return thread
+
+
+def before_a_score(world: World, job: str) -> AttemptLog:
+    """An attempt that has run 20 steps, and has a score to release after the last."""
+    log = begun(world, job)
+    run(log, 1, 10)
+    assert log.start_block(11, 20)
+    log.record_digest(20, "ab" * 32)
+    return log
+
+
+@contextmanager
+def waiting(log: AttemptLog, mark: Path) -> Iterator[Future[None]]:
+    """A score after step 20 that waits for its mark, which another process has locked, until the block ends."""
+    with ThreadPoolExecutor(1) as threads, mark.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            scored = threads.submit(score, log, 20)
+            until_waits_for_file(mark)
+            yield scored
+        finally:
+            fcntl.flock(file, fcntl.LOCK_UN)
 
 
 def run(log: AttemptLog, first: int, last: int, digest: str = "ab") -> None:
@@ -311,39 +334,23 @@ def test_nothing_starts_and_nothing_is_released_if_the_mark_cannot_be_written(wo
 def test_others_write_while_a_mark_waits_for_its_disk(world: World) -> None:
     """It was written within the transaction: with SQLite everybody waited for its fsync, or for a bucket."""
     _, job = admitted(world)
-    log = begun(world, job)
-    run(log, 1, 10)
-    assert log.start_block(11, 20)
-    log.record_digest(20, "ab" * 32)
-    mark = world.heads.folder / f"{job}.mark"
-    with ThreadPoolExecutor(1) as threads, mark.open() as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        scored = threads.submit(score, log, 20)
-        until_waits_for_file(mark)
+    log = before_a_score(world, job)
+    with waiting(log, world.heads.folder / f"{job}.mark") as scored:
         with world.db.write(urgent=True) as session:
             session.get_one(Job, job).notified_at = None
         assert not scored.done() and len(log.recorded()[2]) == 1, "nothing leaves before its mark is on disk"
-        fcntl.flock(file, fcntl.LOCK_UN)
-        scored.result()
+    scored.result()
     assert [each.step for each in log.recorded()[2]] == [10, 20]
 
 
 def test_an_attempt_that_loses_its_job_while_it_writes_the_mark_tells_nothing(world: World) -> None:
     _, job = admitted(world)
-    log = begun(world, job)
-    run(log, 1, 10)
-    assert log.start_block(11, 20)
-    log.record_digest(20, "ab" * 32)
-    mark = world.heads.folder / f"{job}.mark"
-    with ThreadPoolExecutor(1) as threads, mark.open() as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        scored = threads.submit(score, log, 20)
-        until_waits_for_file(mark)
+    log = before_a_score(world, job)
+    with waiting(log, world.heads.folder / f"{job}.mark") as scored:
         expire_all_leases(world.db)
         reap_expired(world.db, 3)
-        fcntl.flock(file, fcntl.LOCK_UN)
-        with pytest.raises(StaleAttempt):
-            scored.result()
+    with pytest.raises(StaleAttempt):
+        scored.result()
     assert [each.step for each in log.recorded()[2]] == [10]
 
 
@@ -465,21 +472,13 @@ def test_a_trial_with_a_damaged_mark_ends_with_its_study(world: World) -> None:
 
 def test_an_older_attempt_writes_nothing_to_a_newer_one_s_mark(world: World) -> None:
     _, job = admitted(world)
-    old = begun(world, job)
-    run(old, 1, 10)
-    assert old.start_block(11, 20)
-    old.record_digest(20, "ab" * 32)
-    mark = world.heads.folder / f"{job}.mark"
-    with ThreadPoolExecutor(1) as threads, mark.open() as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        late = threads.submit(score, old, 20)
-        until_waits_for_file(mark)
+    old, mark = before_a_score(world, job), world.heads.folder / f"{job}.mark"
+    with waiting(old, mark) as late:
         expire_all_leases(world.db)
         reap_expired(world.db, 9)
         new = claimed(world.db, job)
         new.marks = Marks.of(world.settings)
         began = threads_of_begin(new, mark)
-        fcntl.flock(file, fcntl.LOCK_UN)
     began.join()
     with pytest.raises(StaleAttempt):
         late.result()
@@ -691,21 +690,14 @@ def test_a_late_attempt_makes_no_mark_of_a_job_that_has_ended(world: World) -> N
     """It hung until the job had ended and its mark was removed. The mark that it made anew closed the data set."""
     dataset, job = admitted(world)
     marks, mark = Marks.of(world.settings), world.heads.folder / f"{job}.mark"
-    old = begun(world, job)
-    run(old, 1, 10)
-    assert old.start_block(11, 20)
-    old.record_digest(20, "ab" * 32)
-    with ThreadPoolExecutor(1) as threads, mark.open() as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        late = threads.submit(score, old, 20)
-        until_waits_for_file(mark)
+    old = before_a_score(world, job)
+    with waiting(old, mark) as late:
         reaped(world, job)
         behind.record(world.db, world.heads, dataset)
         sweep_all(world)
         assert marks.jobs() == []
-        fcntl.flock(file, fcntl.LOCK_UN)
-        with pytest.raises(StaleAttempt):
-            late.result()
+    with pytest.raises(StaleAttempt):
+        late.result()
     with pytest.raises(StaleAttempt, match="was removed"):
         marks.append(Mark(job=job, dataset=dataset, attempt=1, steps_started=30))
     assert marks.jobs() == []
