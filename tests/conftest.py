@@ -41,6 +41,8 @@ loopback.install()
 
 BACKINGS = ("sqlite", "postgres")
 YOUNG = 1_000_000  # objects that a test may have made before the first of them count as old
+NEVER = 2**31 - 1  # collections of the young after which Python looks at all: its own choice falls within a test
+WHOLE = 500  # tests between two looks at all objects
 
 # By day the same examples each time; by night (--hypothesis-profile night) others, of which those that fail are kept.
 # No outcome depends on how fast the machine is.
@@ -81,7 +83,7 @@ def pytest_collection() -> Iterator[object]:
     """The modules and thousands of tests live until the end: looking for garbage among them took four seconds."""
     with loading():
         collected = yield
-    gc.set_threshold(10_000, YOUNG // 10_000)
+    gc.set_threshold(10_000, YOUNG // 10_000, NEVER)
     return collected
 
 
@@ -102,10 +104,13 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 def its_garbage() -> Iterator[None]:
     """What a test leaves unclosed is an error of that test, not of the one during which garbage is next collected.
 
-    Torn down last. The young generations hold what the test made, up to YOUNG objects; nothing older is looked at.
+    Torn down last. The young generations hold what the test made, up to YOUNG objects; what is older is looked at
+    between tests alone, as a collection of all within a test makes its garbage old.
     """
     yield
     gc.collect(1)
+    if gc.get_count()[2] > WHOLE:
+        gc.collect()
 
 
 @pytest.fixture(autouse=True)

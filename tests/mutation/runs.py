@@ -17,13 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.mutation.inside import Importing, functions_of, replace
 from tests.mutation.mutants import Mutant
 from tests.mutation.tests_of import Test
 
-MEMORY = 8 * 2**30  # of address space, for a child whose fault makes it grow for ever
+MEMORY = 8 * 2**30  # of address space beyond its parent's, for a child whose fault makes it grow for ever
 BROKEN = 99
 OURS = ("app", "worker", "scrimp", "scrimp_server", "tests", "alembic", "conftest", "loopback")
 
@@ -110,7 +111,8 @@ def in_a_child(act: Callable[[], bool], expected_s: float) -> str:
             os.setpgid(0, 0)
             limit = int(10 + 10 * expected_s)
             resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 5))
-            resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+            most = psutil.Process().memory_info().vms + MEMORY
+            resource.setrlimit(resource.RLIMIT_AS, (most, most))
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.alarm(60 + 20 * limit)
             nothing = os.open(os.devnull, os.O_RDWR)

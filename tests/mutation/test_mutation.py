@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import mmap
 import sys
 from collections import Counter
 from pathlib import Path
@@ -125,6 +126,12 @@ def test_what_becomes_of_a_child() -> None:
     assert runs.in_a_child(endless, -0.9) == "timeout"  # a second of processor time
     with pytest.raises(SystemExit):
         runs.in_a_child(raises, 0.0)  # the driver's own fault kills no mutant
+
+
+def test_a_child_may_grow_by_as_much_after_a_long_run_of_tests() -> None:
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    with mmap.mmap(-1, runs.MEMORY, flags=flags, prot=mmap.PROT_READ):  # what thousands of tests leave mapped
+        assert runs.in_a_child(lambda: len(bytearray(2**26)) == 2**26, 0.0) == "survived"
 
 
 TESTS = """from mutated_here import LIMIT, Account, held
