@@ -60,8 +60,8 @@ def _public(part: StoredPart, features: dict[str, object], form: str, classes: l
 TEXT = """# Extractors, and none, as features of a linear probe
 
 `python -m benchmarks.extractors MODELS_ROOT`, the code of `scrimp bench-extractors`. Public sets, so many records at
-random, {folds} folds: mean accuracy ± standard deviation over folds, in per cent. The probe is the `linear_probe`
-preset (50 full-batch steps, the rate from public numbers), δ = 1e-5; without privacy it takes 300 steps, unsearched,
+random, {folds} folds: mean accuracy ± standard deviation over folds, in per cent. The probe is linear
+(50 full-batch steps, the rate from public numbers), δ = 1e-5; without privacy it takes 300 steps, unsearched,
 and may overfit: it is no upper bound. ms: processor time of a record's features, one thread of a busy machine. Names
 say pixels a side, pooling, and tokens read; `none` is the pixels themselves.
 {tables}

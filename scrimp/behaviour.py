@@ -69,7 +69,7 @@ def _expected(validate: Callable[..., R], answer: object, how: dict[str, Any]) -
 
 
 class Kind(Resource):
-    """An entry of a catalogue: a model, an extractor, a strategy or a preset; its members are the service's."""
+    """An entry of a catalogue: a model, an extractor or a strategy; its members are the service's."""
 
 
 class Ledger(Resource):

@@ -43,7 +43,6 @@ from scrimp.models import (
     Upload,
     Verification,
 )
-from scrimp.presets import fitted
 from scrimp.reading import wait_until_read
 from scrimp.spec import Spec, document
 from scrimp.wire import DEFAULT_URL, POLL_S, dataset_path, in_path
@@ -307,22 +306,6 @@ class Client(Administration):
     def metrics(self, job_id: str) -> list[MetricPoint]:
         """Every released number of a job, by step."""
         return list(self.pages(f"/v1/jobs/{job_id}/metrics", MetricPoint))
-
-    def preset(self, name: str, dataset: str | None = None) -> dict[str, Any]:
-        """A preset's JobSpec, which lacks `dataset` and `privacy`.
-
-        Args:
-            dataset: a data set that its evaluation shall suit: on the hold-out if it has one, with readable noise.
-
-        Raises:
-            ScrimpError: there is no preset with this name.
-            NotFound: there is no such data set.
-        """
-        found = {each["name"]: each["spec"] for each in self.json("GET", "/v1/presets")["items"]}
-        if name not in found:
-            raise ScrimpError(f"there is no preset {name!r}; choose one of {', '.join(found)}")
-        spec: dict[str, Any] = found[name]
-        return spec if dataset is None else fitted(spec, self.dataset(dataset))
 
     def trials(self, job_id: str) -> Trials:
         """The trials of a study, with their points and noisy scores, and how the final trial was chosen."""

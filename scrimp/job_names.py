@@ -1,4 +1,4 @@
-"""Names of jobs that come from a preset or from another job: telling, and no other job's."""
+"""Names of jobs that come from another job: telling, and no other job's."""
 
 from __future__ import annotations
 
@@ -13,17 +13,14 @@ NUMBER = re.compile(r" #(\d+)$")
 LONGEST = 200  # characters of a name
 
 
-def telling(spec: Mapping[str, Any], what: str | None = None) -> str:
+def telling(spec: Mapping[str, Any]) -> str:
     """What a job is, on which data set, at which ε.
 
     >>> telling({"model": {"kind": "linear"}, "dataset": "reviews", "privacy": {"target_epsilon": 1.0}})
     'linear on reviews, ε = 1'
-
-    Args:
-        what: in place of the model's kind, such as a preset's name.
     """
     epsilon = (spec.get("privacy") or {}).get("target_epsilon")
-    kind = what or (spec.get("model") or {}).get("kind", "linear")
+    kind = (spec.get("model") or {}).get("kind", "linear")
     return f"{kind} on {spec['dataset']}" + ("" if epsilon is None else f", ε = {epsilon:g}")
 
 

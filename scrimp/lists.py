@@ -66,10 +66,6 @@ class Lists(Wire):
         """Lists the optimizers, with their rules, their state, and the JSON schema of their settings."""
         return self.pages("/v1/optimizers", Optimizer)
 
-    def presets(self) -> Pages[Kind]:
-        """Lists the presets: JobSpecs that lack only a data set and a total ε."""
-        return self.pages("/v1/presets", Kind)
-
     def signing_keys(self) -> Pages[SigningKey]:
         """Lists the keys that sign or signed certificates, the newest first. Keep the key that you trust outside."""
         return self.pages("/v1/signing-keys", SigningKey)

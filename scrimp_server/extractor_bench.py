@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from sqlalchemy import or_, select
 
 from app.catalogue import extractors
-from app.catalogue.presets import PRESETS
 from app.contracts.dataset_spec import DatasetSpec, Tensor, Text
 from app.contracts.extractor import HASHED_WORDS, ImageInput, Words
 from app.db.engine import Database
@@ -194,7 +193,7 @@ def declared_image(spec: DatasetSpec) -> ImageInput:
 
 
 def cross_validated(public: Public, made: StoredPart, length: float, epsilon: float | None, folds: int) -> Score:
-    """A linear probe by the preset, at the rate from public numbers, judged by the fold that it did not see."""
+    """A linear probe at the rate from public numbers, judged by the fold that it did not see."""
     order = np.random.default_rng(1).permutation(len(made.y))
     scores = []
     for fold in range(folds):
@@ -214,16 +213,10 @@ def cross_validated(public: Public, made: StoredPart, length: float, epsilon: fl
 
 
 def _probe(epsilon: float | None) -> dict[str, Any]:
-    preset = {name: value for name, value in PRESETS["linear_probe"].spec.items() if name != "hpo"}
-    private = {"target_epsilon": epsilon, "target_delta": DELTA} if epsilon else None
-    clipping = preset["clipping"] if private else None
-    optimizer = preset["optimizer"] | ({} if private else {"free_step": False})
-    length = preset["length"] if private else {"steps": SETTLED}
-    return preset | {
-        "privacy": private,
-        "clipping": clipping,
-        "optimizer": optimizer,
-        "length": length,
+    return {
+        "privacy": {"target_epsilon": epsilon, "target_delta": DELTA} if epsilon else None,
+        "optimizer": {"kind": "dp_sgd", "momentum": 0.9, "free_step": bool(epsilon)},
+        "length": {"steps": "auto" if epsilon else SETTLED},
         "evaluation": {},
     }
 

@@ -45,6 +45,7 @@ from app.hpo.rates import (
     NETWORKS,
     NUMBERS,
     TABLES,
+    USERS,
     Choice,
     Constants,
     PublicNumbers,
@@ -80,6 +81,7 @@ NO_GAIN = (
     f"A search is not expected to gain: two levels with three pilots each would take "
     f"{100 * MANY * sum(each**2 for each in LEVELS):.0f} % of μ², and a rate from public numbers takes none."
 )
+NEAREST = "There is no search: nothing was measured that says where to begin one. Name a rate to search around."
 
 
 @dataclass(frozen=True)
@@ -285,7 +287,9 @@ def _constants(model: Model, facts: DatasetFacts) -> Constants:
         return NETWORKS
     if not facts.spec.task.is_classification:
         return NUMBERS
-    return TABLES if _is_table(model, facts) else CALIBRATED
+    if not _is_table(model, facts):
+        return CALIBRATED
+    return TABLES if facts.records_per_unit == 1 else USERS
 
 
 def _unmeasured(spec: JobSpec) -> tuple[str, ...]:
@@ -305,8 +309,9 @@ def _untried(spec: JobSpec, facts: DatasetFacts) -> str | None:
     clipping = spec.clipping.kind if spec.clipping is not None else "flat"
     if not facts.spec.task.is_classification and not (is_linear and _target(facts)):
         return "for regression" if not is_linear else "for regression without the target's range (`task.range`)"
-    if facts.records_per_unit > 1:
-        return "where a user has several records"
+    of_users = isinstance(spec.optimizer, DpSgd) and facts.spec.task.is_classification and _is_table(spec.model, facts)
+    if facts.records_per_unit > 1 and not of_users:
+        return "where a user has several records, but for classes of a declared table with `dp_sgd`"
     if clipping != "flat" and not (is_linear and clipping == "per_layer"):  # a linear model is one layer
         return f"for `{clipping}` clipping"
     if spec.privacy is None and not is_linear:
@@ -342,6 +347,8 @@ def decided(spec: JobSpec, facts: DatasetFacts) -> tuple[JobSpec, str | None]:
     why_not = rule_of(spec, facts)
     if isinstance(why_not, Rule):
         return spec.model_copy(update={"hpo": None}), NO_GAIN
+    if spec.optimizer.learning_rate == "auto" and nearest_rule(spec, facts, why_not) is not None:
+        return spec.model_copy(update={"hpo": None}), NEAREST
     delta, mu = total_of(spec, facts)
     if mu is None:
         detail = (

@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Depends
 from pydantic import Field
 
-from app.catalogue import extractors, hpo, models, optimizers, presets
+from app.catalogue import extractors, hpo, models, optimizers
 from app.contracts.base import Document
 from app.contracts.extractor import HASHED_WORDS, Words
 from app.keys.auth import current_key
@@ -138,30 +138,6 @@ def list_hpo_strategies() -> StrategyList:
             for strategy, entry in hpo.STRATEGIES.items()
         ]
     )
-
-
-class PresetView(Document):
-    """A preset: a JobSpec that lacks only a data set and a total ε."""
-
-    name: str
-    summary: str
-    when_to_use: str
-    source: str
-    spec: dict[str, Any]  # a JobSpec without `dataset` and `privacy`
-
-
-class PresetList(Document):
-    """Every preset."""
-
-    items: list[PresetView]
-    next: None = None
-
-
-@router.get("/presets")
-@Operation("Every recipe.", audience="every key", command="presets")
-def list_presets() -> PresetList:
-    """Lists the presets: JobSpecs that lack only a data set and a total ε."""
-    return PresetList(items=[PresetView(name=name, **each._asdict()) for name, each in presets.PRESETS.items()])
 
 
 @router.get("/models")

@@ -197,16 +197,8 @@ class Split:
     y: NDArray[Any]
 
 
-@cache
-def table(name: str, kind: str) -> tuple[TableFeatures, tuple[Split, Split, Split]]:
-    """The declaration of a table, and its training, validation and test split.
-
-    Args:
-        kind: "linear", or "bins", where wide columns have a log scale.
-    """
-    source = SOURCES[name]
-    frame = _table(source.path).dropna(subset=[source.label])
-    frame = frame.sample(min(len(frame), MOST), random_state=0)
+def as_split(frame: Any, source: Source, kind: str) -> tuple[TableFeatures, Split]:
+    """A frame's declaration, and all its records; see `table`."""
     columns = source.columns.split()
     said = [_declared(each, frame[each], kind == "bins") for each in columns]
     features = TableFeatures.model_validate({"columns": said})
@@ -223,8 +215,22 @@ def table(name: str, kind: str) -> tuple[TableFeatures, tuple[Split, Split, Spli
         if source.positive is None
         else np.array([int(source.positive(each)) for each in labels])
     )
+    return features, Split(expanded(cells, features), y)
+
+
+@cache
+def table(name: str, kind: str) -> tuple[TableFeatures, tuple[Split, Split, Split]]:
+    """The declaration of a table, and its training, validation and test split.
+
+    Args:
+        kind: "linear", or "bins", where wide columns have a log scale.
+    """
+    source = SOURCES[name]
+    frame = _table(source.path).dropna(subset=[source.label])
+    frame = frame.sample(min(len(frame), MOST), random_state=0)
+    features, whole = as_split(frame, source, kind)
+    x, y = whole.x, whole.y
     ends = [0, *(int(share * len(y)) for share in PARTS), len(y)]
-    x = expanded(cells, features)
     train, valid, test = (Split(x[low:high], y[low:high]) for low, high in itertools.pairwise(ends))
     return features, (train, valid, test)
 

@@ -4,7 +4,7 @@
     python -m benchmarks.reproduce.tables_report --run numbers    # or untouched-numbers: R² of regression
     python -m benchmarks.reproduce.tables_report                  # prints the tables of benchmarks/reports/tables.md
 
-AUC on the test split, three seeds. "50 steps" is the preset before: T = 50, C = 1 and the rate of nine public sets.
+AUC on the test split, three seeds. "50 steps" is what was usual before: T = 50, C = 1 and the rate of nine public sets.
 "auto" names nothing but the data set and ε. Linear: numbers on their declared ranges. Bins: 16 of the range, wide
 ranges in logs.
 """

@@ -46,7 +46,6 @@ app.add_typer(blocks.app, name="blocks", help="What a data set grows by, each wi
 jobs.register_train(app)
 jobs.register_quote(app)
 jobs.register_trials(app)
-jobs.register_preset(app)
 predict.register(app)
 catalogue.register(app)
 export.register(jobs.app)

@@ -1,4 +1,4 @@
-"""What a job can name (`scrimp optimizers`, `models`, `extractors`, `strategies`, `presets`), and `scrimp workers`."""
+"""What a job can name (`scrimp optimizers`, `models`, `extractors`, `strategies`), and `scrimp workers`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,6 @@ LISTS = {
     "models": ("kind", "Show the kinds of model that a job can name, with their settings."),
     "extractors": ("name", "Show the frozen feature extractors of the service."),
     "strategies": ("strategy", "Show the strategies of private study, with their settings."),
-    "presets": ("name", "Show the recipes that `scrimp preset` fits to a data set."),
 }
 
 

@@ -11,7 +11,6 @@ import typer
 from scrimp.cli import show
 from scrimp.cli.session import FAILED, Session, command, first, read_json
 from scrimp.cli.watch import watch
-from scrimp.job_names import telling, unused
 from scrimp.models import Job
 
 app = typer.Typer(no_args_is_help=True)
@@ -62,34 +61,19 @@ def register_trials(root: typer.Typer) -> None:
         session.result(found, lambda: show.trials(session.console, found))
 
 
-def register_preset(root: typer.Typer) -> None:
-    @command(root, "preset")
-    def preset(
-        session: Session,
-        name: Annotated[str, typer.Argument(help="linear_probe")],
-        dataset: Annotated[str, typer.Argument(help="A data set's name or id.")],
-        epsilon: Annotated[float, typer.Option(help="The total ε of the job.")],
-        extractor: Annotated[str | None, typer.Option(help="A frozen feature extractor of the service.")] = None,
-    ) -> None:
-        """Print a preset as a JobSpec, for `scrimp quote -` and `scrimp jobs submit -`."""
-        spec = {"dataset": dataset, "privacy": {"target_epsilon": epsilon}, **session.client.preset(name, dataset)}
-        if extractor is not None:
-            spec["model"] = {**spec["model"], "extractor": {"name": extractor}}
-        spec = {"name": unused(session.client.jobs, telling(spec, name)), **spec}
-        session.result(spec, lambda: session.console.print_json(data=spec))
-
-
 def register_train(root: typer.Typer) -> None:
     @command(root, "train")
     def train(
         session: Session,
         dataset: Annotated[str, typer.Argument(help="A data set's name or id.")],
         epsilon: Annotated[float, typer.Option(help="The total ε of the job.")],
+        extractor: Annotated[str | None, typer.Option(help="A frozen feature extractor of the service.")] = None,
         watching: Annotated[bool, typer.Option("--watch", help="Show its progress until it has ended.")] = False,
         timeout: Timeout = 3600.0,
     ) -> None:
         """Train on a data set: the service chooses all the rest and says why. Exit code 3 if it does not fit."""
-        job = session.client.train(dataset, epsilon).last
+        named = {} if extractor is None else {"model": {"kind": "linear", "extractor": {"name": extractor}}}
+        job = session.client.train(dataset, epsilon, **named).last
         if watching:
             _watch(session, job, timeout)
         else:

@@ -68,30 +68,18 @@ def test_a_sweep_shows_what_is_left_for_the_final_run(cli: Cli, dataset: str, jo
     assert cli("quote", str(search), "--sweep", "--levels", "a,b").exit_code == 2
 
 
-def test_a_preset_scores_on_what_the_data_set_has(cli: Cli, dataset: str) -> None:
+def test_a_whole_job_is_scored_on_what_the_data_set_has(cli: Cli, dataset: str) -> None:
     """1,500 records train and 500 are held out: ± 1 point would need more than the most that either may spend."""
-    spec = cli.json("preset", "linear_probe", dataset, "--epsilon", "1")
-    assert spec["evaluation"] == {"on": "holdout", "noise_mu": 0.05}
-    quote = cli("quote", cli.file("probe.json", spec))
-    assert quote.exit_code == 0, quote.output
-    assert "will be released with noise of about ± 0.08" in quote.output
+    job = cli.json("train", dataset, "--epsilon", "1")
+    assert job["spec"]["evaluation"]["on"] == "holdout"
     whole = cli.file("whole.json", csv_spec("whole") | {"holdout": None})
     rows = write_csv(cli.folder / "whole.csv", seed=seed_of("whole"))
     assert cli("datasets", "add", whole, "--file", str(rows)).exit_code == 0
-    spec = cli.json("preset", "linear_probe", "whole", "--epsilon", "1")
-    assert spec["evaluation"] == {"on": "train", "noise_mu": 0.02}
-    assert "± 0.05" in cli("quote", cli.file("probe.json", spec)).output
-
-
-def test_a_preset_is_submitted_as_it_is(cli: Cli, dataset: str) -> None:
-    """The newcomer's path: one run with everything, at a rate from public numbers that the quote explains."""
-    spec = cli.json("preset", "linear_probe", dataset, "--epsilon", "0.5")
-    quote = cli("quote", cli.file("probe.json", spec))
-    assert quote.exit_code == 0 and "A search is not expected to gain" in " ".join(quote.output.split()), quote.output
-    job = cli.json("jobs", "submit", cli.file("probe.json", spec))
-    assert job["spec"]["hpo"] is None and job["study"] is None
-    assert job["spec"]["optimizer"]["learning_rate"] == job["quote"]["resolved"]["learning_rate"] > 0.0
-    assert cli("jobs", "cancel", job["id"]).exit_code == 0
+    second = cli.json("train", "whole", "--epsilon", "1")
+    assert second["spec"]["evaluation"]["on"] == "train"
+    assert second["spec"]["evaluation"]["noise_mu"] < job["spec"]["evaluation"]["noise_mu"]
+    for each in (job, second):
+        assert cli("jobs", "cancel", each["id"]).exit_code == 0
 
 
 def test_a_data_set_and_epsilon_are_a_command(cli: Cli, dataset: str) -> None:
@@ -101,6 +89,8 @@ def test_a_data_set_and_epsilon_are_a_command(cli: Cli, dataset: str) -> None:
     assert "linear, from public numbers" in shown.output, shown.output
     refused = cli("train", dataset, "--epsilon", "90")
     assert refused.exit_code == 3, refused.output
+    unknown = cli("train", dataset, "--epsilon", "0.5", "--extractor", "none-such")
+    assert unknown.exit_code == 1 and "there is no such extractor" in unknown.output, unknown.output
     assert cli("jobs", "cancel", job["id"]).exit_code == 0
 
 

@@ -136,9 +136,7 @@ def test_webhooks_live_and_die(cli: Cli, dataset: str) -> None:
     assert cli("webhooks", "show", one).exit_code == 1
 
 
-@pytest.mark.parametrize(
-    ("name", "one"), [("models", "linear"), ("strategies", "linear_scaling"), ("presets", "linear_probe")]
-)
+@pytest.mark.parametrize(("name", "one"), [("models", "linear"), ("strategies", "linear_scaling")])
 def test_catalogues_are_listed(cli: Cli, name: str, one: str) -> None:
     listed = cli(name)
     assert listed.exit_code == 0 and one in listed.output, listed.output

@@ -122,6 +122,63 @@ def write_month(path: Path, users: range, each: int, seed: int) -> Path:
     return path
 
 
+def write_visits(path: Path, people: int, seed: int) -> Path:
+    """One to six visits of each person, who has an age, a group and a disposition of their own."""
+    draw = np.random.default_rng(seed)
+    lines = ["person,age,group,pulse,back"]
+    for person in range(people):
+        age, group, own = draw.integers(20, 90), draw.choice(["a", "b", "c"]), draw.normal(0.0, 0.5)
+        for pulse in draw.normal(80.0, 12.0, draw.integers(1, 7)):
+            logit = 0.06 * (age - 55) + {"a": -1.0, "b": 0.0, "c": 1.0}[group] + 0.05 * (pulse - 80.0) + own - 0.5
+            lines.append(f"p{person},{age},{group},{pulse:.0f},{int(draw.random() < 1.0 / (1.0 + np.exp(-logit)))}")
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+VISITS: dict[str, Any] = {
+    "name": "visits",
+    "format": "csv",
+    "task": {"kind": "classification", "label": "back", "classes": [0, 1]},
+    "features": {
+        "kind": "table",
+        "columns": [
+            {"kind": "number", "name": "age", "range": [0, 110], "bins": 16},
+            {"kind": "category", "name": "group", "values": ["a", "b", "c"]},
+            {"kind": "number", "name": "pulse", "range": [30, 200], "bins": 16},
+        ],
+    },
+    "privacy": {
+        "sensitivity": "private",
+        "unit": "user",
+        "user_column": "person",
+        "max_records_per_user": 4,
+        "records": 4000,
+        "cap": {"epsilon": 8.0, "delta": 1e-5},
+    },
+    "holdout": {"kind": "split", "fraction": 0.25},
+}
+
+
+@pytest.mark.parametrize("service", SQLITE_BY_DAY, indirect=True)
+def test_people_with_several_records_and_epsilon_are_a_whole_job(service: Service, tmp_path: Path) -> None:
+    """Nothing is chosen by hand: the model ranks people well, and the job runs what it was charged for."""
+    with service.client() as client:
+        dataset = client.create_dataset(VISITS, write_visits(tmp_path / "visits.csv", 4000, seed_of("visits"))).id
+        job = finished(service, client.train(dataset, epsilon=4.0).id)
+    assert job["status"] == "succeeded", job
+    auc = job["metrics"]["auc"]
+    assert auc["value"] - 3.0 * auc["std"] > 0.6, auc
+    charge = {name: job["quote"]["charge"][name] for name in ("train", "holdout")}
+    assert spent(service, dataset) == charge
+    certificate = certified(service, job["id"])
+    body = certificate["certificate"]
+    norm = job["quote"]["resolved"]["max_grad_norm"]["value"]
+    ran = (body["epsilon"]["unit"], body["records_per_unit"], body["expected_batch_size"], body["max_grad_norm"])
+    assert ran == ("user", 4, 3000, norm)
+    assert not any("several records" in each for each in job["quote"]["warnings"])
+    assert recompute.recompute(certificate, certificate["public_key"], "it") == 0
+
+
 MONTHS = {"2026-09": (range(600), 1), "2026-10": (range(300, 900), 1), "2026-11": (range(900), 2)}
 
 

@@ -176,15 +176,14 @@ def test_under_poisson_sampling(place: Looks) -> None:
 
 @ON_SQLITE
 def test_a_newcomer_chooses_a_data_set_and_a_total(place: Looks) -> None:
-    """`scrimp preset linear_probe DATASET --epsilon 2 | scrimp jobs submit -`: one run, a model, its score."""
+    """`scrimp train DATASET --epsilon 2`: one run, a model, its score."""
     dataset = place.register("study-newcomer")
     with place.client() as client:
-        recipe = client.preset("linear_probe", dataset)
-        job = client.submit(recipe | {"dataset": dataset, "privacy": {"target_epsilon": 2.0}}).id
+        job = client.train(dataset, epsilon=2.0).id
     (ended,) = place.finished([job])
     assert ended["status"] == "succeeded", ended
     place.assert_charged(dataset, [ended])
-    assert ended["study"] is None and "A search is not expected to gain" in ended["quote"]["resolved"]["because"]
+    assert ended["study"] is None and ended["quote"]["resolved"]["because"]
     assert ended["metrics"]["accuracy"]["value"] > 0.8
     body = place.get(f"/v1/jobs/{job}/certificate")["certificate"]
     assert body["resolved"]["learning_rate"] == ended["spec"]["optimizer"]["learning_rate"]

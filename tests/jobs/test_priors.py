@@ -186,13 +186,14 @@ def test_auto_is_linear_scaling_where_none_is_known(task: dict[str, Any], kind: 
 @pytest.mark.parametrize(
     ("changes", "pointer", "what"),
     [
-        ({}, "/optimizer/learning_rate", "name one"),
+        ({"model": {"kind": "matrix_factorization"}}, "/optimizer/learning_rate", "name one"),
         ({"optimizer": NAMED, "privacy": {"target_epsilon": 0.001}}, "/hpo", "leave `hpo` out"),
     ],
 )
 def test_where_auto_would_search_an_error_names_what_was_said(changes: dict[str, Any], pointer: str, what: str) -> None:
     """`strategy: auto` has neither a space nor levels: nobody is sent there."""
-    unruled = search(hpo={"strategy": "auto"}, model=UNRULED, **changes)
+    asked: dict[str, Any] = {"hpo": {"strategy": "auto"}, "model": UNRULED} | changes
+    unruled = search(**asked)
     with pytest.raises(InvalidRequest) as refused:
         decided(unruled, facts_of(GDP))
     (error,) = refused.value.members["errors"]

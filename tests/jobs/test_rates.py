@@ -246,10 +246,31 @@ def test_each_of_a_user_s_records_is_clipped_as_one_alone(api: Api, db: Database
 
 
 @SQLITE
-@pytest.mark.parametrize("strategy", ["linear_scaling", "auto"])
-def test_a_study_of_two_rates_needs_the_first(api: Api, db: Database, strategy: str) -> None:
+@pytest.mark.parametrize(
+    ("changes", "is_measured"),
+    [
+        ({"features": TABLE}, True),
+        ({"features": TABLE, "task": {"kind": "regression", "label": "y", "range": [0, 9]}}, False),
+        ({"features": {"kind": "text", "column": "t"}}, False),
+        ({"features": TABLE, "task": {"kind": "classification", "label": "y", "classes": [0, 1, 2]}}, True),
+    ],
+)
+def test_users_of_several_records_have_a_rule_or_the_nearest(
+    api: Api, db: Database, changes: dict[str, Any], is_measured: bool
+) -> None:
+    users = {"unit": "user", "user_column": "u", "max_records_per_user": 5}
+    dataset = add_dataset(db, privacy=FULL | users, **changes)
+    for asked in (EPSILON, EPSILON | {"optimizer": AUTO, "hpo": {"strategy": "auto"}}):
+        quote = post(api, "/v1/quotes", {"dataset": dataset} | asked, key=None).json()
+        assert quote["resolved"]["learning_rate"] > 0.0 and quote["hpo"] is None
+        assert any("several records" in each for each in quote["warnings"]) is not is_measured
+        assert ("several records on four" in quote["resolved"]["because"]) is is_measured
+
+
+@SQLITE
+def test_a_study_of_two_rates_needs_the_first(api: Api, db: Database) -> None:
     dp2 = {"kind": "dp2_rmsprop", "learning_rate_adaptive": 0.1, "max_grad_norm_adaptive": 1.0, "delay": 5}
-    spec = job_spec(add_dataset(db), optimizer=dp2, hpo={"strategy": strategy})
+    spec = job_spec(add_dataset(db), optimizer=dp2, hpo={"strategy": "linear_scaling"})
     answer = post(api, "/v1/quotes", spec, key=None)
     assert answer.status_code == 422, answer.text
     pointers = {each["pointer"] for each in answer.json()["errors"]}
