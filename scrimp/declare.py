@@ -1,7 +1,7 @@
-"""Guesses a declaration from a data file, to be edited: `scrimp datasets init`. Reads the file here; sends nothing.
+"""Proposes a declaration of a data file, to be edited: `scrimp datasets init`. Reads the file here; sends nothing.
 
-A guess is made from the data, and a declaration is public. So its owner must check what it says (classes, values,
-ranges, the number of records) against what is known without the data: `Guess.notes` names each place.
+A declaration is public. What it takes from the data (classes, values, ranges, the number of records) its owner must
+check against what is known without the data: `Proposal.rows` marks each column, and `Proposal.notes` names the rest.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import csv
 import gzip
 import io
 import json
-import math
 import re
 import zipfile
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,31 +21,83 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
+from scrimp.column_rows import Row, classes_or_range, is_text, row_of
 from scrimp.errors import MissingPackage, ScrimpError
 
 GZIP = b"\x1f\x8b"
-LABELS = ("label", "y", "target", "class", "outcome", "diagnosis")
 PERSONS = re.compile(r"(^|_)(user|patient|person|customer|subject|client|member)(_?id)?$", re.IGNORECASE)
 LOOKED_AT = 20_000  # rows from which columns are guessed; all rows are counted
-MOST_CLASSES, MOST_VALUES = 50, 20
-TEXT_WORDS = 4  # more words on average than this: a text
-DATE = re.compile(r"(\d{4})-\d{2}-\d{2}|(\d{1,2})\.(\d{1,2})\.(\d{4})")
-
-
-@dataclass
-class Guess:
-    """A declaration to edit, and what to check in it."""
-
-    spec: dict[str, Any]
-    notes: list[str] = field(default_factory=list)
+MOST_ROWS = 200  # columns that are declared one by one; more that are all numbers are used as they are
+KEPT_SHARE = 0.95  # of the people: so many have no more records than are proposed for one
+BOUNDS = (1, 2, 3, 5, 10, 20, 50, 100)
+BOUND_NOTE = (
+    "`privacy.max_records_per_user`: most people of the file have no more records; say what you know without the data"
+)
 
 
 class UnreadableFileError(ScrimpError):
-    """The file's columns cannot be guessed."""
+    """The file's columns cannot be read."""
 
 
-def guess(file: Path) -> Guess:
-    """Guesses format, columns, label and classes of a data file.
+class UnknownColumnError(ScrimpError):
+    """The file has no such column to predict, or none was named."""
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A file's columns as they are read here.
+
+    Attributes:
+        columns: the cells of the first LOOKED_AT records, by column; of an NPZ file each array's shape.
+        count: of all records.
+    """
+
+    file: Path
+    format: str
+    columns: dict[str, list[Any]]
+    count: int
+    csv: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def labels(self) -> list[str]:
+        """The columns that may be predicted."""
+        if self.format != "npz":
+            return list(self.columns)
+        return [name for name, shape in self.columns.items() if len(shape) == 1]
+
+    @property
+    def persons(self) -> list[str]:
+        """The columns that look like a person's id, by their names."""
+        return [name for name in self.columns if self.format != "npz" and PERSONS.search(name)]
+
+
+@dataclass
+class Proposal:
+    """A declaration to edit, its columns one by one, and what else to check in it."""
+
+    spec: dict[str, Any]
+    rows: list[Row] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def propose(sheet: Sheet, label: str | None, person: str | None = None) -> Proposal:
+    """Proposes a declaration that predicts the column `label`, and protects each person if `person` names their column.
+
+    Raises:
+        UnknownColumnError: the label or the person is no column of the file.
+        UnreadableFileError: the label is neither of a few classes nor a number, or no feature is left.
+    """
+    labels = sheet.labels
+    if label not in labels or person in (label, "") or (person is not None and person not in sheet.columns):
+        wrong = "which column is to be predicted?" if label is None else f"no column {person or label!r} to use so"
+        raise UnknownColumnError(f"{wrong} The file has {', '.join(labels[:20])}")
+    if sheet.format == "npz":
+        return _of_arrays(sheet, label)
+    return _of_table(sheet, label, person)
+
+
+def read_sheet(file: Path) -> Sheet:
+    """Reads the columns of a data file.
 
     Raises:
         UnreadableFileError: it is none of CSV, JSONL, Parquet, NPZ and Arrow, or it holds no records.
@@ -54,23 +106,21 @@ def guess(file: Path) -> Guess:
     if head == b"PK\x03\x04":
         return _arrays(file)
     if head == b"PAR1":
-        return _table(file, "parquet", *_of_parquet(file))
+        return _sheet(file, "parquet", *_of_parquet(file))
     if head == b"ARRO":
-        return _table(file, "arrow", *_of_arrow(file))
+        return _sheet(file, "arrow", *_of_arrow(file))
     if b"\x00" in head and head[:2] != GZIP:
         raise UnreadableFileError("it is none of CSV, JSONL, Parquet, NPZ and Arrow")
     with _text(file) as lines:
         first = lines.readline()
         lines.seek(0)
         if first.lstrip().startswith("{"):
-            return _table(file, "jsonl", *_counted(json.loads(line) for line in lines if line.strip()))
+            return _sheet(file, "jsonl", *_counted(json.loads(line) for line in lines if line.strip()))
         separator = max(",;\t|", key=first.count)
-        found = _counted(csv.DictReader(lines, delimiter=separator))
-    made = _table(file, "csv", *found)
-    decimal = "," if separator != "," and _has_decimal_commas(found[0]) else "."
-    if (separator, decimal) != (",", "."):
-        made.spec["csv"] = {"separator": separator, "decimal": decimal}
-    return made
+        rows, count = _counted(csv.DictReader(lines, delimiter=separator))
+    decimal = "," if separator != "," and _has_decimal_commas(rows) else "."
+    dialect = {} if (separator, decimal) == (",", ".") else {"separator": separator, "decimal": decimal}
+    return _sheet(file, "csv", rows, count, dialect)
 
 
 def _head(file: Path) -> bytes:
@@ -125,125 +175,81 @@ def _of_arrow(file: Path) -> tuple[list[dict[str, Any]], int]:
     return rows, count
 
 
-def _arrays(file: Path) -> Guess:
+def _arrays(file: Path) -> Sheet:
     try:
         from numpy.lib import format as npy
     except ImportError:
         raise MissingPackage("an NPZ file", "numpy", "scrimp-client[model]") from None
 
-    shapes: dict[str, tuple[int, ...]] = {}
+    shapes: dict[str, list[int]] = {}
     with zipfile.ZipFile(file) as archive:
         for member in archive.namelist():
             with archive.open(member) as opened:
                 version = npy.read_magic(opened)
                 read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-                shapes[member.removesuffix(".npy")] = read(opened)[0]
-    vectors = [name for name, shape in shapes.items() if len(shape) == 1]
-    wide = [name for name, shape in shapes.items() if len(shape) > 1]
-    if not vectors or not wide:
+                shapes[member.removesuffix(".npy")] = list(read(opened)[0])
+    vectors = [shape for shape in shapes.values() if len(shape) == 1]
+    if not vectors or len(vectors) == len(shapes):
         raise UnreadableFileError("an NPZ file needs an array of records and one of labels")
-    label = next((name for name in LABELS if name in vectors), vectors[0])
-    task = {"kind": "classification", "label": label, "classes": [0, 1]}
-    made = Guess(_spec(file, "npz", task, {"kind": "tensor", "array": wide[0]}, shapes[label][0]))
-    made.notes = ["`task.classes`: list the classes; labels are not looked at", *_always(shapes[label][0])]
-    return made
+    return Sheet(file, "npz", shapes, vectors[0][0])
 
 
-def _table(file: Path, format: str, rows: list[dict[str, Any]], count: int) -> Guess:
-    names = list(rows[0]) if rows else []
+def _sheet(
+    file: Path, format: str, rows: list[dict[str, Any]], count: int, dialect: dict[str, str] | None = None
+) -> Sheet:
+    names = [name for name in rows[0] if isinstance(name, str)] if rows else []
     if len(names) < 2:
         raise UnreadableFileError("the file has no records with a label and a feature")
-    columns = {name: [row.get(name) for row in rows] for name in names if isinstance(name, str)}
-    label = next((name for each in LABELS for name in names if name.lower() == each), names[-1])
-    persons = [name for name in columns if PERSONS.search(name) and name != label]
-    task, notes = _task(label, columns[label])
-    inputs = {name: cells for name, cells in columns.items() if name != label and name not in persons}
-    texts = [name for name, cells in inputs.items() if _is_text(cells)]
-    if texts:
-        features: dict[str, Any] = {"kind": "text", "column": texts[0]}
-        notes.append(f"`features`: the text column {texts[0]!r}; other columns are not used")
-    else:
-        features, more = _columns(inputs)
-        notes += more
-    if persons:
-        notes.append(
-            f"`privacy.unit`: {persons[0]!r} looks like a person's id; if a person can have several records, declare "
-            f'"unit": "user", "user_column": "{persons[0]}", "max_records_per_user": k'
-        )
-    return Guess(_spec(file, format, task, features, count), [*notes, *_always(count)])
+    columns = {name: [row.get(name) for row in rows] for name in names}
+    return Sheet(file, format, columns, count, dialect or {})
 
 
-def _task(label: str, cells: list[Any]) -> tuple[dict[str, Any], list[str]]:
-    found = sorted({str(cell) for cell in cells if cell not in (None, "")})
-    if len(found) <= MOST_CLASSES and (len(found) <= MOST_VALUES or not all(map(_is_number, found))):
-        whole = all(re.fullmatch(r"-?\d{1,15}", each) for each in found)
-        classes = sorted(map(int, found)) if whole else found
-        note = f"`task.classes`: those that occur in {label!r}; list them as they are known without the data"
-        return {"kind": "classification", "label": label, "classes": classes}, [note]
-    return {"kind": "regression", "label": label}, []
+def _of_arrays(sheet: Sheet, label: str) -> Proposal:
+    task = {"kind": "classification", "label": label, "classes": [0, 1]}
+    wide = next(name for name, shape in sheet.columns.items() if len(shape) > 1)
+    spec = _spec(sheet, task, {"kind": "tensor", "array": wide}, _example(sheet.count))
+    return Proposal(spec, [], ["`task.classes`: list the classes; labels are not looked at", *_always(sheet)])
 
 
-def _columns(inputs: dict[str, list[Any]]) -> tuple[dict[str, Any], list[str]]:
-    """Plain columns if all cells are numbers, else a table."""
-    present = {name: [cell for cell in cells if cell not in (None, "")] for name, cells in inputs.items()}
-    plain = [name for name, cells in present.items() if len(cells) == len(inputs[name]) and all(map(_is_number, cells))]
-    if len(plain) == len(inputs):
-        return {"kind": "columns", "columns": plain}, []
-    columns, notes = [], []
-    for name, cells in present.items():
-        lacks = len(cells) < len(inputs[name])
-        column = _column(name, cells, lacks)
-        if column is None:
-            notes.append(f"column {name!r} is left out: it has many values that are neither numbers nor dates")
-            continue
-        columns.append(column)
-        what = "`range`" if "range" in column else "`values`"
-        notes.append(f"column {name!r}: declare its {what} from public knowledge, not from the data")
-    return {"kind": "table", "columns": columns}, notes
+def _of_table(sheet: Sheet, label: str, person: str | None) -> Proposal:
+    task = classes_or_range(label, sheet.columns[label])
+    if task is None:
+        raise UnreadableFileError(f"column {label!r} is neither a number nor one of a few classes: predict another one")
+    inputs = {name: cells for name, cells in sheet.columns.items() if name != label and name not in sheet.persons}
+    inputs.pop(person or "", None)
+    features, used = _features(inputs)
+    rows = [
+        _used(name, label, person, task) or used.get(name) or Row(name, "left out: a person's id")
+        for name in sheet.columns
+    ]
+    protected = _people(sheet, sheet.columns[person], person) if person else _example(sheet.count)
+    notes = [BOUND_NOTE] if person else []
+    return Proposal(_spec(sheet, task, features, protected), rows, [*notes, *_always(sheet)])
 
 
-def _column(name: str, cells: list[Any], lacks: bool) -> dict[str, Any] | None:
-    if cells and all(map(_is_number, cells)):
-        values = [_number(cell) for cell in cells]
-        column = {"name": name, "kind": "number", "range": _round_range(min(values), max(values))}
-        return column | ({"missing": "flag"} if lacks else {})
-    dated = [DATE.fullmatch(str(cell)[:10]) for cell in cells]
-    if cells and all(dated):
-        years = [int(each[1] or each[4]) for each in dated if each is not None]
-        column = {"name": name, "kind": "date", "range": [f"{min(years)}-01-01", f"{max(years)}-12-31"]}
-        pattern = {} if all(each[1] for each in dated if each is not None) else {"format": "%d.%m.%Y"}
-        return column | pattern | ({"missing": "flag"} if lacks else {})
-    values_of = sorted({str(cell) for cell in cells})
-    if not 0 < len(values_of) <= MOST_VALUES:
-        return None
-    column = {"name": name, "kind": "category", "values": values_of, "unknown": "other"}
-    return column | ({"missing": "other"} if lacks else {})
+def _used(name: str, label: str, person: str | None, task: dict[str, Any]) -> Row | None:
+    """The row of a column that is no feature: the label, or the person's id."""
+    if name == label:
+        return Row(name, "predicted", {each: task[each] for each in ("classes", "range") if each in task}, "data")
+    return Row(name, "tells people apart") if name == person else None
 
 
-def _round_range(low: float, high: float) -> list[float]:
-    """A wide range of round ends: the exact smallest and largest values each belong to a record."""
-    unit = 10.0 ** math.ceil(math.log10(max(abs(low), abs(high), 1.0)))
-    return [0.0 if low >= 0 else -unit, unit if high > 0 else 0.0]
-
-
-def _is_text(cells: list[Any]) -> bool:
-    texts = [cell for cell in cells if isinstance(cell, str) and cell]
-    return bool(texts) and sum(len(cell.split()) for cell in texts) > TEXT_WORDS * len(texts)
-
-
-def _is_number(cell: Any) -> bool:
-    try:
-        return math.isfinite(_number(cell))
-    except (TypeError, ValueError):
-        return False
-
-
-def _number(cell: Any) -> float:
-    if isinstance(cell, str) and "_" not in cell:
-        return float(cell.replace(",", ".", 1)) if "." not in cell else float(cell)
-    if isinstance(cell, int | float) and not isinstance(cell, bool):
-        return float(cell)
-    raise ValueError
+def _features(inputs: dict[str, list[Any]]) -> tuple[dict[str, Any], dict[str, Row]]:
+    """Features: a text alone, a table, or plain columns if there are too many for a table by hand."""
+    text = next((name for name, cells in inputs.items() if is_text(cells)), None)
+    if text is not None:
+        left_out = {name: Row(name, "left out: a text is used alone") for name in inputs}
+        return {"kind": "text", "column": text}, left_out | {text: Row(text, "text")}
+    rows = {name: row_of(name, cells) for name, cells in inputs.items()}
+    columns = [row.column for row in rows.values() if row.column]
+    if not columns:
+        raise UnreadableFileError("no column is left as a feature: numbers, dates and few values can be")
+    plain = len(columns) == len(inputs) > MOST_ROWS and all(
+        column["kind"] == "number" and "missing" not in column for column in columns
+    )
+    if plain:
+        return {"kind": "columns", "columns": list(inputs)}, {name: Row(name, "as it is") for name in inputs}
+    return {"kind": "table", "columns": columns}, rows
 
 
 def _has_decimal_commas(rows: list[dict[str, Any]]) -> bool:
@@ -261,22 +267,35 @@ def rounded(count: int) -> int:
     return max(unit, (count + unit // 2) // unit * unit)
 
 
-def _spec(file: Path, format: str, task: dict[str, Any], features: dict[str, Any], count: int) -> dict[str, Any]:
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", file.name.split(".")[0]).strip("-.") or "data"
-    privacy = {"sensitivity": "private", "unit": "example", "records": rounded(count), "cap": {"epsilon": 4.0}}
+def _example(count: int) -> dict[str, Any]:
+    return {"unit": "example", "records": rounded(count)}
+
+
+def _people(sheet: Sheet, cells: list[Any], person: str) -> dict[str, Any]:
+    """The unit `user`: how many people, and the records of one that most of them do not exceed."""
+    records = sorted(Counter(str(cell) for cell in cells).values())
+    usual = records[min(len(records) - 1, int(KEPT_SHARE * len(records)))]
+    bound = next((each for each in BOUNDS if each >= usual), BOUNDS[-1])
+    people = rounded(len(records) * sheet.count // len(cells))
+    return {"unit": "user", "user_column": person, "max_records_per_user": bound, "records": people}
+
+
+def _spec(sheet: Sheet, task: dict[str, Any], features: dict[str, Any], protected: dict[str, Any]) -> dict[str, Any]:
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", sheet.file.name.split(".")[0]).strip("-.") or "data"
     return {
         "name": name[:80],
-        "format": format,
+        "format": sheet.format,
         "task": task,
         "features": features,
-        "privacy": privacy | {"filter": "gdp"},
+        **({"csv": sheet.csv} if sheet.csv else {}),
+        "privacy": {"sensitivity": "private", **protected, "cap": {"epsilon": 4.0}, "filter": "gdp"},
         "holdout": {"kind": "split", "fraction": 0.2},
     }
 
 
-def _always(count: int) -> list[str]:
+def _always(sheet: Sheet) -> list[str]:
     return [
-        f"`privacy.records`: the file has {count}; it is rounded, as an exact number becomes public once declared",
+        f"`privacy.records`: from the file's {sheet.count} records, rounded, as an exact number becomes public",
         "`privacy.slots`: at most so many records of each part, by default 5 % more than declared and 64; choose them "
         "from what you expect to be true of the data",
         "`privacy.filter`: `gdp` admits full-batch jobs only, with an exact ε; declare `rdp` for mini-batches",

@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 from scrimp.cli import large, show, show_reading
+from scrimp.cli.ask import asked_columns
 from scrimp.cli.session import Session, command, read_json
-from scrimp.declare import guess
+from scrimp.declare import Proposal, propose, read_sheet
 from scrimp.errors import ScrimpError
 
 app = typer.Typer(no_args_is_help=True)
@@ -18,6 +19,7 @@ app = typer.Typer(no_args_is_help=True)
 File = Annotated[
     Path | None, typer.Option(exists=True, dir_okay=False, help="The data file; leave it out if SPEC has `path`.")
 ]
+Label = Annotated[str | None, typer.Option(help="The column to predict; on a terminal the command asks.")]
 HoldoutFile = Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="A separate, public hold-out.")]
 
 
@@ -41,12 +43,13 @@ def check(
     session: Session,
     file: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="The data file.")],
     spec: Annotated[
-        Path | None, typer.Argument(help="A DatasetSpec (JSON); - reads standard input; without it one is guessed.")
+        Path | None, typer.Argument(help="A DatasetSpec (JSON); - reads standard input; without it one is proposed.")
     ] = None,
     holdout_file: HoldoutFile = None,
+    label: Label = None,
 ) -> None:
     """Check a file against its declaration; the service stores nothing."""
-    declared = read_json(spec) if spec is not None else guess(file).spec
+    declared = read_json(spec) if spec is not None else _proposal(file, label, None).spec
     found = session.client.check_dataset(*large.sent(session.client, declared, file, holdout_file))
     session.result(found, lambda: show_reading.checked(session.console, found))
 
@@ -54,26 +57,38 @@ def check(
 @app.command("init")
 def init(
     file: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="The data file: CSV, JSONL, Parquet, NPZ.")],
+    label: Label = None,
+    person: Annotated[
+        str | None, typer.Option(help="The column that tells people apart: each is protected with all records.")
+    ] = None,
+    each_record: Annotated[bool, typer.Option("--each-record", help="Protect single records, not people.")] = False,
     to: Annotated[Path | None, typer.Option(help="Where to write the declaration; an existing file stays.")] = None,
 ) -> None:
-    """Write a declaration to edit, guessed from a file. Reads the file here and sends nothing."""
-    try:
-        found = guess(file)
-    except ScrimpError as error:
-        raise typer.BadParameter(f"{file}: {error}") from None
-    text = json.dumps(found.spec, indent=2, ensure_ascii=False)
+    """Propose a declaration of a file, column by column, to edit. Reads the file here and sends nothing."""
+    proposal = _proposal(file, label, person, each_record=each_record)
+    text = json.dumps(proposal.spec, indent=2, ensure_ascii=False)
     if to is None:
         print(text)
     else:
         try:
-            with to.open("x", encoding="utf-8") as made:
-                made.write(text + "\n")
+            with to.open("x", encoding="utf-8") as opened:
+                opened.write(text + "\n")
         except OSError as error:
             raise typer.BadParameter(f"{to}: {error.strerror}") from None
-    told = show.console(stderr=True)
-    told.print("A declaration is public, and this one is guessed from the data. Check:")
-    for note in found.notes:
-        told.print(f"  {note}", markup=False)
+    show_reading.proposed(show.console(stderr=True), proposal)
+
+
+def _proposal(file: Path, label: str | None, person: str | None, *, each_record: bool = False) -> Proposal:
+    """The proposed declaration of a file.
+
+    Raises:
+        BadParameter: the file cannot be read, or has no such columns.
+    """
+    try:
+        sheet = read_sheet(file)
+        return propose(sheet, *asked_columns(sheet, label, person, each_record=each_record))
+    except ScrimpError as error:
+        raise typer.BadParameter(f"{file}: {error}") from None
 
 
 @command(app, "list")

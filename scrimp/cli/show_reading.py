@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from scrimp.cli import show
+from scrimp.column_rows import FROM_DATA, Row
+from scrimp.declare import Proposal
 from scrimp.models import CheckedDataset, Dataset, Read, RedeclaredDataset, RegisteredDataset
 
 CHOOSE = (
@@ -34,6 +37,37 @@ def checked(console: Console, found: CheckedDataset) -> None:
         shown.append(("`slots` to declare", f"{found.suggested_slots} (shown to you alone). {CHOOSE}"))
     show.facts(console, shown)
     warnings(console, found.warnings)
+
+
+def proposed(console: Console, proposal: Proposal) -> None:
+    """Prints a proposed declaration: its columns one by one, then what else to check in it."""
+    if proposal.rows:
+        grid = Table(
+            "column", "kind", "range or values", "missing", "scale", "use", "from", box=None, header_style="dim"
+        )
+        for row in proposal.rows:
+            grid.add_row(*map(Text, _cells(row)))
+        console.print(grid)
+    console.print("A declaration is public. Check:")
+    for note in proposal.notes:
+        console.print(f"  {note}", markup=False)
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    column = row.column
+    values = column.get("values") or column.get("classes") or ()
+    ends = column.get("range") or ()
+    said = ", ".join(map(str, values)) or " to ".join(f"{end:g}" if isinstance(end, float) else end for end in ends)
+    origin = {"data": FROM_DATA, "name": "public, by its name", "": ""}[row.origin]
+    return (
+        row.name,
+        column.get("kind", ""),
+        " ".join(filter(None, (said if len(said) <= 40 else f"{said[:37]}…", row.unit))),
+        str(column.get("missing", "")),
+        column.get("scale", ""),
+        row.use,
+        "; ".join(filter(None, (origin, row.doubt))),
+    )
 
 
 def slots(console: Console, before: Dataset, found: RedeclaredDataset, *, changed: bool, dry_run: bool) -> None:

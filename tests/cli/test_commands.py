@@ -199,7 +199,8 @@ def test_a_file_is_checked_as_it_is_added(cli: Cli) -> None:
     spec = cli.file("checked.json", csv_spec("checked", records=500))
     checked = cli("datasets", "check", spec, "--file", str(file))
     assert checked.exit_code == 0 and "500" in checked.output, checked.output
-    assert cli("datasets", "check", "--file", str(file)).exit_code == 0, "the declaration is guessed"
+    proposed = cli("datasets", "check", "--file", str(file), "--label", "y")
+    assert proposed.exit_code == 0, "the declaration is proposed from the file"
     assert "checked" not in cli("datasets", "list").output
 
 

@@ -1,4 +1,4 @@
-"""`scrimp datasets init` guesses a declaration that the service accepts, and says what to check in it."""
+"""`scrimp datasets init` proposes a declaration that the service accepts, and says what to check in it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from app.contracts.dataset_spec import DatasetSpec
 from scrimp.cli import app
-from scrimp.declare import UnreadableFileError, guess
+from scrimp.declare import Proposal, UnknownColumnError, UnreadableFileError, propose, read_sheet
 from tests.datasets.conftest import CSV, Api
 from tests.formats.files import number_rows, write
 
@@ -27,6 +27,11 @@ HOSPITAL = "patient_id;age;sex;admitted;weight;outcome\n" + "".join(map(stay, ra
 REVIEWS = "text,label\n" + "".join(f'"a film that one sees only once, number {i}",{i % 2}\n' for i in range(64))
 
 
+def proposal_of(path: Path, label: str) -> Proposal:
+    sheet = read_sheet(path)
+    return propose(sheet, label, next(iter(sheet.persons), None))
+
+
 def checked(api: Api, spec: dict[str, Any], file: bytes) -> Any:
     parts: dict[str, Any] = {"spec": (None, json.dumps(spec), "application/json"), "file": ("file", file)}
     return api.client.post("/v1/datasets/check", files=parts, headers=api.headers("owner"))
@@ -37,25 +42,29 @@ def test_a_hospitals_table(api: Api, tmp_path: Path, packed: bool) -> None:
     content = gzip.compress(HOSPITAL.encode()) if packed else HOSPITAL.encode()
     path = tmp_path / "stays 2024.csv"
     path.write_bytes(content)
-    found = guess(path)
+    found = proposal_of(path, "outcome")
     assert found.spec["csv"] == {"separator": ";", "decimal": ","} and found.spec["name"] == "stays-2024"
     assert found.spec["task"] == {"kind": "classification", "label": "outcome", "classes": ["no", "yes"]}
     columns = {each["name"]: each for each in found.spec["features"]["columns"]}
     assert set(columns) == {"age", "sex", "admitted", "weight"}, "not the person's id"
-    assert columns["age"] == {"name": "age", "kind": "number", "range": [0.0, 100.0], "missing": "flag"}
+    assert columns["age"] == {"name": "age", "kind": "number", "range": [0.0, 110.0], "missing": "flag"}
     assert columns["admitted"]["format"] == "%d.%m.%Y"
-    assert found.spec["privacy"]["records"] == 940, "an exact number would become public"
-    assert any("patient_id" in note for note in found.notes) and any("classes" in note for note in found.notes)
+    privacy = found.spec["privacy"]
+    assert privacy["records"] == 940, "an exact number would become public"
+    assert (privacy["unit"], privacy["user_column"], privacy["max_records_per_user"]) == ("user", "patient_id", 1)
+    origins = {row.name: (row.use, row.origin) for row in found.rows}
+    assert origins["age"] == origins["weight"] == ("feature", "name") and origins["admitted"] == ("feature", "data")
+    assert origins["outcome"] == ("predicted", "data") and origins["patient_id"][0] == "tells people apart"
     answer = checked(api, found.spec, content)
     assert answer.status_code == 200, answer.text
     assert answer.json()["read"]["records"] == 943 and answer.json()["warnings"] == []
 
 
-@pytest.mark.parametrize(("text", "kind"), [(REVIEWS, "text"), (CSV, "columns")])
-def test_texts_and_numbers(api: Api, tmp_path: Path, text: str, kind: str) -> None:
+@pytest.mark.parametrize(("text", "label", "kind"), [(REVIEWS, "label", "text"), (CSV, "y", "table")])
+def test_texts_and_numbers(api: Api, tmp_path: Path, text: str, label: str, kind: str) -> None:
     path = tmp_path / "d.csv"
     path.write_text(text)
-    found = guess(path)
+    found = proposal_of(path, label)
     assert found.spec["features"]["kind"] == kind and "csv" not in found.spec
     assert checked(api, found.spec, text.encode()).status_code == 200
 
@@ -63,7 +72,7 @@ def test_texts_and_numbers(api: Api, tmp_path: Path, text: str, kind: str) -> No
 @pytest.mark.parametrize("format", ["jsonl", "parquet", "npz", "arrow"])
 def test_other_formats(tmp_path: Path, format: str) -> None:
     path = write(tmp_path / "d.npz", format, number_rows(150))
-    found = guess(path)
+    found = proposal_of(path, read_sheet(path).labels[-1])
     declared = DatasetSpec.model_validate(found.spec)
     assert (declared.format, declared.privacy.records) == (format, 150)
     assert declared.task.kind == ("classification" if format == "npz" else "regression")
@@ -72,12 +81,12 @@ def test_other_formats(tmp_path: Path, format: str) -> None:
 def test_the_command(tmp_path: Path) -> None:
     path, to = tmp_path / "d.csv", tmp_path / "spec.json"
     path.write_text(CSV)
-    ran = CliRunner().invoke(app, ["datasets", "init", str(path), "--to", str(to)])
+    ran = CliRunner().invoke(app, ["datasets", "init", str(path), "--label", "y", "--to", str(to)])
     assert ran.exit_code == 0, ran.output
     assert DatasetSpec.model_validate_json(to.read_text()).task.kind == "classification"
     assert "Check:" in ran.stderr and "gdp" in ran.stderr
     kept = to.read_text()
-    assert CliRunner().invoke(app, ["datasets", "init", str(path), "--to", str(to)]).exit_code == 2
+    assert CliRunner().invoke(app, ["datasets", "init", str(path), "--label", "y", "--to", str(to)]).exit_code == 2
     assert to.read_text() == kept, "an edited declaration is not overwritten"
 
 
@@ -86,4 +95,27 @@ def test_what_cannot_be_guessed(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "d"
     path.write_bytes(content)
     with pytest.raises(UnreadableFileError):
-        guess(path)
+        read_sheet(path)
+
+
+def test_nobody_but_the_owner_chooses_what_is_predicted(tmp_path: Path) -> None:
+    path = tmp_path / "stays.csv"
+    path.write_text(HOSPITAL)
+    sheet = read_sheet(path)
+    for label, person in ((None, None), ("nope", None), ("outcome", "nope"), ("outcome", "outcome")):
+        with pytest.raises(UnknownColumnError):
+            propose(sheet, label, person)
+    ran = CliRunner().invoke(app, ["datasets", "init", str(path)])
+    assert ran.exit_code == 2 and "patient_id" in ran.output and "outcome" in ran.output
+
+
+def test_a_range_is_of_the_column_s_name_and_says_where_it_does_not_fit(tmp_path: Path) -> None:
+    path = tmp_path / "d.csv"
+    path.write_text(
+        "patientAge,height,sum,sex,y\n" + "".join(f"{40 + i},{1.5 + i / 100},{10**i},F,{i}\n" for i in range(6))
+    )
+    rows = {row.name: row for row in propose(read_sheet(path), "y").rows}
+    assert rows["patientAge"].column["range"] == [0.0, 110.0] and rows["patientAge"].unit == "years"
+    assert "unit" in rows["height"].doubt, "metres in a column of centimetres"
+    assert rows["sum"].column["scale"] == "log" and rows["sum"].origin == "data"
+    assert rows["sex"].column["values"] == ["F", "M"], "both, though one alone occurs"

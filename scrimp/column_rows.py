@@ -1,0 +1,144 @@
+"""How one column of a file is declared: kind, range, values, missing cells; and where each comes from.
+
+register.js of the dashboard does the same in the browser; a test compares the two on one file.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from scrimp.column_names import PublicColumn, public_column
+
+MOST_CLASSES, MOST_VALUES = 50, 20
+DECADES = 3  # from the smallest to the largest number: more are declared on a logarithmic scale
+TEXT_WORDS = 4  # more words on average than this: a text
+DATE = re.compile(r"(\d{4})-\d{2}-\d{2}|(\d{1,2})\.(\d{1,2})\.(\d{4})")
+NUMBER = re.compile(r"\s*[+-]?(\d+[.,]?\d*|[.,]\d+)([eE][+-]?\d+)?\s*")
+WHOLE = re.compile(r"-?\d{1,15}")
+FROM_DATA = "from your data: check that this is public knowledge"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One column of the file.
+
+    Attributes:
+        use: what becomes of it: "feature", "predicted", or why it is left out.
+        column: its declaration in `features.columns`; of the label its classes or range.
+        origin: "data", or "name" where public knowledge of the column's name says it; "" where nothing is declared.
+        unit: of the range.
+        doubt: what speaks against the proposal.
+    """
+
+    name: str
+    use: str
+    column: dict[str, Any] = field(default_factory=dict)
+    origin: str = ""
+    unit: str = ""
+    doubt: str = ""
+
+
+def row_of(name: str, cells: list[Any]) -> Row:
+    """Proposes a feature of a column's cells; empty ones are missing."""
+    present = [cell for cell in cells if cell not in (None, "")]
+    if not present:
+        return Row(name, "left out: it is empty")
+    lacks, known = len(present) < len(cells), public_column(name)
+    texts = {str(cell) for cell in present}
+    values = next((list(each) for each in known.values if texts <= set(each)), None) if known else None
+    if values is not None:
+        return Row(name, "feature", _category(name, values, lacks), "name")
+    numbers = [number(cell) for cell in present]
+    if None not in numbers:
+        return _number(name, [each for each in numbers if each is not None], lacks, known)
+    dates = [DATE.fullmatch(str(cell)[:10]) for cell in present]
+    if None not in dates:
+        return _date(name, [each for each in dates if each is not None], lacks, known)
+    if len(texts) <= MOST_VALUES:
+        return Row(name, "feature", _category(name, sorted(texts), lacks), "data")
+    return Row(name, "left out: many values that are neither numbers nor dates")
+
+
+def classes_or_range(label: str, cells: list[Any]) -> dict[str, Any] | None:
+    """The task that predicts a column: one of its few values, or a number within a range; None if it is neither."""
+    texts = sorted({str(cell) for cell in cells if cell not in (None, "")})
+    numbers = [each for each in map(number, texts) if each is not None]
+    is_numeric = len(numbers) == len(texts)
+    if 2 <= len(texts) <= MOST_CLASSES and (len(texts) <= MOST_VALUES or not is_numeric):
+        classes = sorted(map(int, texts)) if all(map(WHOLE.fullmatch, texts)) else texts
+        return {"kind": "classification", "label": label, "classes": classes}
+    if not is_numeric or not numbers:
+        return None
+    known = public_column(label)
+    ends = known.range if known and known.range else round_range(min(numbers), max(numbers))
+    return {"kind": "regression", "label": label, "range": list(ends)}
+
+
+def is_text(cells: list[Any]) -> bool:
+    """Returns True if cells are texts of several words."""
+    texts = [cell for cell in cells if isinstance(cell, str) and cell]
+    return bool(texts) and sum(len(cell.split()) for cell in texts) > TEXT_WORDS * len(texts)
+
+
+def number(cell: Any) -> float | None:
+    """A cell as a finite number, with a decimal comma too; None if it is none."""
+    if isinstance(cell, str) and NUMBER.fullmatch(cell):
+        cell = float(cell.replace(",", "."))
+    if isinstance(cell, bool) or not isinstance(cell, int | float) or not math.isfinite(cell):
+        return None
+    return float(cell)
+
+
+def round_range(low: float, high: float) -> tuple[float, float]:
+    """A range of round ends: the exact smallest and largest values each belong to a record.
+
+    >>> round_range(18.0, 67.5), round_range(-3.0, 0.5)
+    ((0.0, 100.0), (-5.0, 5.0))
+    """
+    end = _round_up(max(abs(low), abs(high)))
+    return (0.0 if low >= 0 else -end), (end if high > 0 or low >= 0 else 0.0)
+
+
+def _round_up(value: float) -> float:
+    """The smallest of 1, 2, 5 times a power of ten that is no less; 1 for 0."""
+    if value == 0:
+        return 1.0
+    decade = math.floor(math.log10(value))
+    steps = (float(f"{digits}e{decade}") for digits in (1, 2, 5, 10))
+    return next((each for each in steps if each >= value), float(f"1e{decade + 1}"))
+
+
+def _number(name: str, numbers: list[float], lacks: bool, known: PublicColumn | None) -> Row:
+    low, high = min(numbers), max(numbers)
+    column: dict[str, Any] = {"name": name, "kind": "number"}
+    doubt = ""
+    if known and known.range:
+        ends, scale, origin = known.range, known.scale, "name"
+        doubt = "some values lie outside: is it this unit?" if low < ends[0] or high > ends[1] else ""
+    else:
+        is_log = low > 0 and high >= 10.0**DECADES * low
+        decades = (
+            (float(f"1e{math.floor(math.log10(low))}"), float(f"1e{math.ceil(math.log10(high))}")) if is_log else None
+        )
+        ends, scale, origin = decades or round_range(low, high), "log" if is_log else "linear", "data"
+    column["range"] = list(ends)
+    column |= {"scale": "log"} if scale == "log" else {}
+    column |= {"missing": "flag"} if lacks else {}
+    return Row(name, "feature", column, origin, known.unit if origin == "name" and known else "", doubt)
+
+
+def _date(name: str, dates: list[re.Match[str]], lacks: bool, known: PublicColumn | None) -> Row:
+    years = [int(each[1] or each[4]) for each in dates]
+    days = list(known.days) if known and known.days else [f"{min(years)}-01-01", f"{max(years)}-12-31"]
+    column: dict[str, Any] = {"name": name, "kind": "date", "range": days}
+    column |= {} if all(each[1] for each in dates) else {"format": "%d.%m.%Y"}
+    column |= {"missing": "flag"} if lacks else {}
+    return Row(name, "feature", column, "name" if known and known.days else "data")
+
+
+def _category(name: str, values: list[str], lacks: bool) -> dict[str, Any]:
+    column = {"name": name, "kind": "category", "values": values, "unknown": "other"}
+    return column | ({"missing": "other"} if lacks else {})
