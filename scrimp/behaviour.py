@@ -29,18 +29,29 @@ OF_AUC = (
     "positive_share",
     "mean_prediction",
 )
-# What comes with `macro_f1`, beside the recall of each class.
-OF_CONFUSION = ("accuracy", "balanced_accuracy", "largest_share")
+# The numbers that come with a release, by its name; with `macro_f1` also the recall of each class.
+PARTS = {
+    "auc": OF_AUC,
+    "macro_f1": ("accuracy", "balanced_accuracy", "largest_share"),
+    "r_squared": ("rmse",),
+}
 UNREAD = {"records_train": 0, "records_holdout": 0, "features": 0, "outputs": 0, "sparse": False}
 
 
-def of_confusion(name: str) -> bool:
-    """True for a number that comes with `macro_f1`.
+def releases_with(name: str) -> set[str]:
+    """The releases that a number may be part of: HIT comes with NDCG, a group of classes with its whole.
 
-    >>> of_confusion("recall:3"), of_confusion("recall")
-    (True, False)
+    >>> sorted(releases_with("recall:3")), releases_with("hit@10"), releases_with("rmse")
+    (['macro_f1', 'recall'], {'ndcg@10'}, {'r_squared'})
     """
-    return name in OF_CONFUSION or name.startswith("recall:")
+    releases = {whole for whole, parts in PARTS.items() if name in parts}
+    if name.startswith("recall:"):
+        releases.add("macro_f1")
+    if ":" in name:
+        releases.add(name.partition(":")[0])
+    if name.startswith("hit@"):
+        releases.add(name.replace("hit@", "ndcg@"))
+    return releases
 
 
 class Resource(BaseModel):

@@ -14,7 +14,7 @@ from app.admission.price import Priced
 from app.admission.request import Limits, Request
 from app.contracts.dataset_spec import DatasetSpec
 from app.contracts.slots import PartSlots, Slots
-from app.contracts.stored import PartFiles, Shape
+from app.contracts.stored import ArtifactFile, Number, PartFiles, Shape
 from app.db.engine import Database
 from app.db.models import ApiKey, Dataset, Grant
 from app.db.trip import round_trip
@@ -22,10 +22,9 @@ from app.ids import new_id, now
 from app.keys.service import Caller
 from app.ledger.accounts import filter_for, open_account
 from app.ledger.transparency.heads import Heads
-from app.lifecycle.attempt_records import Delivered
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.cadence import Cadence
-from app.lifecycle.events import Number, Part
+from app.lifecycle.events import Part
 from app.privacy.numerics import NumericsReport
 from app.privacy.prices import Price
 
@@ -193,9 +192,9 @@ def release(log: AttemptLog, said: dict[str, Any]) -> None:
     log.record_metric(Number.model_validate(number), [Part.model_validate(each) for each in said.get("parts", ())])
 
 
-def delivered(said: dict[str, Any]) -> Delivered:
+def delivered(said: dict[str, Any]) -> ArtifactFile:
     """A file that a job delivers."""
-    return Delivered(**said)
+    return ArtifactFile(**said)
 
 
 def slots_for(train: int, holdout: int, per_unit: int = 1) -> Slots:

@@ -27,10 +27,11 @@ from pydantic import Field, StringConstraints, TypeAdapter, model_validator
 from app.contracts.base import AccountName, Document, Epsilon, is_none
 from app.contracts.dataset_spec import Features, Task
 from app.contracts.devices import Kind
+from app.contracts.extractor import Sha256Hex
 from app.contracts.job_spec import JobSpec
 from app.contracts.metrics import AUC_PARTS, METRICS, ReleasedHistogram
 from app.contracts.runtime import MOST_PROCESSES
-from app.contracts.slots import Slots
+from app.contracts.stored import ArtifactFile, ReleasedBy, ReleasedScore
 from app.contracts.stored import Shape as StoredShape
 from app.errors import WorkerError
 from app.privacy.mechanism import MechanismConfig
@@ -38,7 +39,6 @@ from app.privacy.numerics import Numerics, NumericsReport, PublicSizes, SelfTest
 from app.privacy.slots import slots_of
 
 KeyHex = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$"), Field(repr=False)]
-Sha256Hex = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Step = Annotated[int, Field(ge=0)]
 
 # All failure codes, with the only texts that leave a failed attempt: no value, no path, no traceback.
@@ -87,15 +87,14 @@ class ProtocolError(WorkerError):
     code = "protocol"
 
 
-class Shape(Document):
-    """A data set's public sizes. `outputs`: the number of classes, or 1 for regression."""
+class Shape(StoredShape):
+    """A data set's public sizes, with which a job can run."""
 
-    records_train: Annotated[int, Field(ge=1)]
-    records_holdout: Annotated[int, Field(ge=0)]
-    features: Annotated[int, Field(ge=1)]
-    outputs: Annotated[int, Field(ge=1)]
-    sparse: bool
-    slots: Slots | None = None  # of private data; None where their number of records is public
+    @model_validator(mode="after")
+    def _positive(self) -> Shape:
+        if min(self.records_train, self.features, self.outputs, self.records_holdout + 1) < 1:
+            raise ValueError("a job needs at least one training record, one feature and one output")
+        return self
 
     @classmethod
     def of(cls, stored: StoredShape) -> Shape:
@@ -192,15 +191,6 @@ class Segment(Keys):
 
     from_step: Step
     recorded: tuple[Recorded, ...] = ()
-
-
-class ReleasedScore(Document):
-    """A released score, for the model's card; `std` is that of its privacy noise, 0 if it is exact."""
-
-    name: str
-    value: float
-    std: float
-    on: AccountName
 
 
 class Released(Document):
@@ -444,19 +434,10 @@ class MetricValue(Document):
     step: Step
     value: float
     std: Annotated[float, Field(ge=0.0)]
-    on: Literal["train", "holdout"]
-    released_by: Literal["noisy_count", "noisy_sum", "public_data", "post_processing"]
+    on: AccountName
+    released_by: ReleasedBy
     parts: tuple[PartValue, ...] = ()
     histogram: ReleasedHistogram | None = Field(default=None, exclude_if=is_none)
-
-
-class ArtifactFile(Document):
-    """A file in the attempt's `output_dir`; `path` is absolute."""
-
-    name: str
-    path: str
-    sha256: Sha256Hex
-    size_bytes: Annotated[int, Field(ge=0)]
 
 
 class RankReport(Document):

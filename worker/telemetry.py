@@ -19,18 +19,17 @@ from typing import Literal, Protocol
 from torch import Tensor
 
 from app.contracts.base import Document
+from app.contracts.stored import ArtifactFile, ReleasedScore
 from app.errors import PrivacyError
 from app.privacy.mechanism import MechanismConfig
 from app.privacy.releases import NoisyCount, NoisySum
 from worker.data.shards import InPieces
 from worker.messages import (
-    ArtifactFile,
     Digest,
     Finished,
     MetricValue,
     RankReport,
     Released,
-    ReleasedScore,
     WarningCode,
 )
 from worker.metrics.scores import Score

@@ -3,14 +3,17 @@ them has a default."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from app.contracts.base import Document, is_none
+from app.contracts.base import AccountName, Document, is_none
+from app.contracts.extractor import Sha256Hex
+from app.contracts.metrics import ReleasedHistogram
 from app.contracts.slots import Slots
 
 Role = Literal["pilot", "candidate", "final"]
+ReleasedBy = Literal["noisy_count", "noisy_sum", "public_data", "post_processing"]
 
 
 class Failure(Document):
@@ -54,6 +57,40 @@ class Shape(Document):
     outputs: int
     sparse: bool
     slots: Slots | None = Field(default=None, exclude_if=is_none)
+
+
+class Number(Document):
+    """A released number. `std` is that of its noise; 0 for an exact value.
+
+    `histogram`: from which `auc` was computed; not part of its event.
+    """
+
+    name: str
+    step: int
+    value: float
+    std: float
+    on: AccountName
+    released_by: ReleasedBy
+    histogram: ReleasedHistogram | None = Field(default=None, exclude_if=is_none)
+
+
+class ReleasedScore(Document):
+    """A released score, for a model's card or a study's trial. `std` is that of its privacy noise, 0 if it is exact."""
+
+    name: str
+    value: float
+    std: float
+    on: AccountName
+
+
+class ArtifactFile(Document):
+    """A file that a job delivers. `path`: absolute while it lies in the attempt's folder, then under the storage
+    root."""
+
+    name: str
+    path: str
+    sha256: Sha256Hex
+    size_bytes: Annotated[int, Field(ge=0)]
 
 
 class StoredFile(Document):

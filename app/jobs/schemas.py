@@ -7,18 +7,19 @@ from datetime import datetime
 from types import SimpleNamespace
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Row
 
 from app.admission.forecast import Quote
 from app.contracts.base import Epsilon, is_none
 from app.contracts.metrics import ReleasedHistogram
 from app.contracts.runtime import StoredRuntime
-from app.contracts.stored import Failure
+from app.contracts.stored import Failure, Number
 from app.db.models import Attempt, Job, Metric
 from app.db.row_view import Column, Computed, RowView, Separate
 from app.ids import now
 from app.jobs.trials import StudyView
+from app.ledger.certified import Signed
 from app.lifecycle.queue.presence import GpuWorkers
 from app.privacy.prices import Units
 
@@ -51,18 +52,14 @@ class AttemptView(RowView):
     ended_at: datetime | None
 
 
-class MetricView(RowView):
+class MetricView(Number, RowView):
     """A released number, with the std of its noise.
 
     `histogram`, in the list of a job's metrics: from which the last `auc` and what comes with it were computed.
     """
 
-    name: str
-    step: int
-    value: float
-    std: float
-    on: str
-    released_by: str
+    model_config = ConfigDict(extra="ignore", allow_inf_nan=True)  # rows of old releases are shown as they are
+
     histogram: Annotated[ReleasedHistogram | None, Separate()] = Field(default=None, exclude_if=is_none)
 
     @classmethod
@@ -230,16 +227,13 @@ class DsseEnvelope(BaseModel):
     signatures: list[DsseSignature]
 
 
-class CertificateDocument(BaseModel):
+class CertificateDocument(Signed):
     """The signed certificate: `signature` is Ed25519 over the canonical JSON of `certificate`.
 
     `envelope`: the same for other tools, an in-toto statement in a DSSE envelope; null if an earlier version issued it.
     """
 
     certificate: dict[str, Any]
-    signature: str
-    public_key: str
-    algorithm: str
     envelope: DsseEnvelope | None = None
 
 

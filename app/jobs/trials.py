@@ -13,19 +13,11 @@ from sqlalchemy.orm import Session
 
 from app.contracts.base import Document, Epsilon
 from app.contracts.hpo import LinearScaling
+from app.contracts.stored import ReleasedScore
 from app.db.models import Job, Metric
 from app.hpo.stored import StoredStudy
 from app.privacy.prices import Units
 from app.privacy.quoted import StudyQuote
-
-
-class ScoreView(BaseModel):
-    """The score of a trial, with its noise's std."""
-
-    name: str
-    value: float
-    std: float
-    on: str
 
 
 class TrialView(BaseModel):
@@ -44,7 +36,7 @@ class TrialView(BaseModel):
     mu: float | None
     epsilon: Epsilon | None
     charge: Units
-    score: ScoreView | None
+    score: ReleasedScore | None
     chosen: bool
 
 
@@ -137,7 +129,7 @@ def _trial(study: StoredStudy, run: Job, metric: Metric | None) -> TrialView:
     plan = study.runs[number]
     score = None
     if metric is not None and point.role != "final":
-        score = ScoreView(name=metric.name, value=metric.value, std=metric.std, on=metric.on)
+        score = ReleasedScore.model_validate({name: getattr(metric, name) for name in ReleasedScore.model_fields})
     return TrialView(
         job=run.id,
         number=number,

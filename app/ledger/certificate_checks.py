@@ -13,10 +13,9 @@ from sqlalchemy.orm import Session
 
 from app.db.engine import Database
 from app.db.models import LedgerEntry, SigningKey
-from app.ids import rfc3339
 from app.ledger.certificates import verify
 from app.ledger.certified import Certified, Signed
-from app.ledger.checks import Checked, last_check
+from app.ledger.checks import VerificationView, last_check
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ def _entries(session: Session, body: Certified) -> Iterator[Finding]:
             yield Finding(True, f"{of} is this job's charge.")
 
 
-def _chain(dataset_id: str, chain: Checked, entry: int) -> Finding:
+def _chain(dataset_id: str, chain: VerificationView, entry: int) -> Finding:
     ledger = f"he ledger of {dataset_id}"
     if chain.valid is False:
         return Finding(False, f"T{ledger} is not valid: {chain.problem}.")
@@ -77,5 +76,5 @@ def _chain(dataset_id: str, chain: Checked, entry: int) -> Finding:
         return Finding(
             None, f"T{ledger} was not verified since that entry: that is done once a day, or on its owner's wish."
         )
-    found = f"All {chain.checked_entries} entries of t{ledger} fitted at {rfc3339(chain.checked_at)}"
+    found = f"All {chain.checked_entries} entries of t{ledger} fitted at {chain.checked_at}"
     return Finding(True, f"{found}, and its balances followed from them.")

@@ -8,16 +8,16 @@ hundred readers of a ledger of a million entries cost nothing.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from pydantic import BaseModel
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from app.db.engine import Database
 from app.db.models import Account, LedgerCheck, table_of
 from app.db.upsert import insert_into
-from app.ids import now
+from app.ids import now, rfc3339
 from app.ledger.transparency.heads import Heads, UnreadableHeadError
 from app.ledger.verify import verify
 
@@ -100,18 +100,12 @@ def request(session: Session, dataset_id: str) -> None:
     )
 
 
-@dataclass(frozen=True)
-class Checked:
-    """The last verification of a ledger beside the ledger as it is.
+class VerificationView(BaseModel):
+    """The last verification: the relay makes one a day, and one that is asked for; null if it has made none.
 
-    Attributes:
-        valid: None if it was never verified.
-        entries, head: of the account's row now.
-        first_bad_entry, problem, heads: as app.ledger.verify.Verification.
-        checked_at: when it was verified.
-        checked_entries, checked_head: what was verified.
-        stale: the ledger has changed since, or was never verified.
-        queued: a verification was asked for and has not begun.
+    `entries` and `head` are the ledger's now, `checked_entries` and `checked_head` those that were verified at
+    `checked_at`: if the two differ, `stale` is true. `first_bad_entry` is null if the chain fits, even if the account's
+    row is wrong. `problem` names the fault. `queued`: a verification was asked for and has not begun.
     """
 
     valid: bool | None
@@ -119,15 +113,15 @@ class Checked:
     head: str
     first_bad_entry: int | None
     problem: str | None
-    heads: int
-    checked_at: datetime | None
+    heads: int  # how many signed or recorded heads and checkpoints were checked against the chain
+    checked_at: str | None
     checked_entries: int | None
     checked_head: str | None
     stale: bool
     queued: bool
 
 
-def last_check(session: Session, dataset_id: str) -> Checked:
+def last_check(session: Session, dataset_id: str) -> VerificationView:
     """What is known of a ledger with a row of balances."""
     joined = select(Account.entries, Account.head, LedgerCheck).outerjoin(
         LedgerCheck, LedgerCheck.dataset_id == Account.dataset_id
@@ -136,14 +130,14 @@ def last_check(session: Session, dataset_id: str) -> Checked:
     noted = row or LedgerCheck()
     is_known = noted.checked_at is not None
     problem = noted.problem and noted.problem.removeprefix(_at(noted.first_bad_entry))
-    return Checked(
+    return VerificationView(
         valid=noted.problem is None if is_known else None,
         entries=entries,
         head=head,
         first_bad_entry=noted.first_bad_entry,
         problem=problem,
         heads=noted.heads or 0,
-        checked_at=noted.checked_at,
+        checked_at=rfc3339(noted.checked_at),
         checked_entries=noted.entries,
         checked_head=noted.head,
         stale=not is_known or noted.head != head,

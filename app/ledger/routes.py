@@ -11,8 +11,9 @@ from app.contracts.versions import require_match, tag_of
 from app.grants.service import require
 from app.keys.auth import AdminKey, CurrentKey
 from app.ledger import accounts, behind, blocks, checks, joining, repository, summary
+from app.ledger.checks import VerificationView
 from app.ledger.entries import cap_version
-from app.ledger.schemas import CapChange, EntryList, EntryView, Join, LedgerView, VerificationView
+from app.ledger.schemas import CapChange, EntryList, EntryView, Join, LedgerView
 from app.privacy.filters import load_numerics
 from app.web import examples
 from app.web.answers import as_json
@@ -79,7 +80,7 @@ def show_verification(dataset_id: str, db: Db, caller: CurrentKey) -> Verificati
     """
     with db.read() as session:
         dataset, _account = repository.dataset_with_account(session, require(session, caller, dataset_id, "view").id)
-        return VerificationView.of(checks.last_check(session, dataset.id))
+        return checks.last_check(session, dataset.id)
 
 
 @router.post("/verify", status_code=202)
@@ -99,7 +100,7 @@ def verify_ledger(dataset_id: str, db: Db, caller: CurrentKey) -> VerificationVi
             session, require(session, caller, dataset_id, "own", blocks=True).id
         )
         checks.request(session, dataset.id)
-        return VerificationView.of(checks.last_check(session, dataset.id))
+        return checks.last_check(session, dataset.id)
 
 
 @router.post("/cap", response_model=LedgerView)

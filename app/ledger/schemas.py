@@ -3,16 +3,13 @@ as it is stored: its hash covers that JSON."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated, Any
 
 from pydantic import BaseModel, StringConstraints
 
 from app.contracts.base import Document, Epsilon, EpsilonValue
 from app.db.models import Account, LedgerEntry
-from app.ids import rfc3339
 from app.ledger.accounts import remaining_of
-from app.ledger.checks import Checked
 from app.ledger.entries import content
 
 COLLUSION = "The cap holds even if all keys share what they learn."
@@ -145,32 +142,6 @@ class EntryList(BaseModel):
 
     items: list[EntryView]
     next: str | None
-
-
-class VerificationView(BaseModel):
-    """The last verification: the relay makes one a day, and one that is asked for; null if it has made none.
-
-    `entries` and `head` are the ledger's now, `checked_entries` and `checked_head` those that were verified at
-    `checked_at`: if the two differ, `stale` is true. `first_bad_entry` is null if the chain fits, even if the account's
-    row is wrong. `problem` names the fault. `queued`: a verification was asked for and has not begun.
-    """
-
-    valid: bool | None
-    entries: int
-    head: str
-    first_bad_entry: int | None
-    problem: str | None
-    heads: int  # how many signed or recorded heads and checkpoints were checked against the chain
-    checked_at: str | None
-    checked_entries: int | None
-    checked_head: str | None
-    stale: bool
-    queued: bool
-
-    @classmethod
-    def of(cls, last: Checked) -> VerificationView:
-        """Shows a ledger's last verification."""
-        return cls(**asdict(last) | {"checked_at": rfc3339(last.checked_at)})
 
 
 class CheckpointView(BaseModel):

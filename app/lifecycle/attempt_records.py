@@ -1,11 +1,10 @@
-"""What an attempt reads of its job, and what it delivers."""
+"""What an attempt reads of its job."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from app.contracts.stored import SaltedSteps
-from app.db.models import Artifact
 
 
 @dataclass(frozen=True)
@@ -41,28 +40,3 @@ class StartedBlock:
     first_step: int
     last_step: int
     digest: str | None
-
-
-@dataclass(frozen=True)
-class ReleasedBefore:
-    """A recorded number, as a later attempt is told of it."""
-
-    name: str
-    step: int
-    value: float
-    std: float
-    on: str
-
-
-@dataclass(frozen=True)
-class Delivered:
-    """A file that the job delivers; `path` is under the storage root."""
-
-    name: str
-    sha256: str
-    size_bytes: int
-    path: str
-
-    def row(self, job_id: str) -> Artifact:
-        """Returns the file's row."""
-        return Artifact(job_id=job_id, name=self.name, sha256=self.sha256, size_bytes=self.size_bytes, path=self.path)

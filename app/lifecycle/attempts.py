@@ -23,17 +23,17 @@ from sqlalchemy.orm import Session
 
 from app.contracts.devices import Kind
 from app.contracts.job_spec import JobSpec
-from app.contracts.stored import Failure, SaltedSteps
+from app.contracts.stored import ArtifactFile, Failure, Number, SaltedSteps
 from app.db.engine import Database
 from app.db.models import ApiKey, Artifact, Attempt, Block, Job, Metric
 from app.errors import PrivacyError, TransientError
 from app.ledger.blocks import read_by
 from app.lifecycle import learning, measures, pausing, studies
-from app.lifecycle.attempt_records import Begun, Delivered, ReleasedBefore, Resalted, StartedBlock
+from app.lifecycle.attempt_records import Begun, Resalted, StartedBlock
 from app.lifecycle.cadence import Cadence
 from app.lifecycle.claims import Claim, end_attempt, fence, give_back
 from app.lifecycle.coverage import covered_steps
-from app.lifecycle.events import Mismatch, Number, Part, Progress, Rank, Ranks, Ready
+from app.lifecycle.events import Mismatch, Part, Progress, Rank, Ranks, Ready
 from app.lifecycle.marks import Mark, Marks, adopt, adopt_all, around, mark_of, release
 from app.lifecycle.settle import Cause
 from app.lifecycle.states import IDLE, STOPPING, append_event
@@ -330,7 +330,7 @@ class AttemptLog:
 
     def succeed(
         self,
-        artifacts: Sequence[Delivered],
+        artifacts: Sequence[ArtifactFile],
         steps_effective: int,
         warnings: list[str],
         ranks: Sequence[Rank] = (),
@@ -341,7 +341,7 @@ class AttemptLog:
         if self._mark is not None:
             self._note(self._mark)  # with the last digest
         with self._ending() as (session, job):
-            session.add_all(each.row(job.id) for each in artifacts)
+            session.add_all(Artifact(job_id=job.id, **dict(each)) for each in artifacts)
             job.step = steps_effective
             job.warnings = [*job.warnings, *warnings, *learning.warnings(session, job)]
             if ranks:
@@ -408,7 +408,7 @@ class AttemptLog:
         with self._ending() as (session, job):
             give_back(session, job, how, self.max_attempts)
 
-    def recorded(self) -> tuple[Job, dict[str, list[StartedBlock]], list[ReleasedBefore]]:
+    def recorded(self) -> tuple[Job, dict[str, list[StartedBlock]], list[Number]]:
         """Returns the job, its recorded blocks by salt (to compare a replay with), and the metrics released so far."""
         with self.db.read() as session:
             job = session.get_one(Job, self.held.job_id)
@@ -416,9 +416,8 @@ class AttemptLog:
             for block in session.scalars(select(Block).where(Block.job_id == job.id).order_by(Block.id)):
                 if block.salt in blocks:
                     blocks[block.salt].append(StartedBlock(block.first_step, block.last_step, block.digest))
-            shown = (Metric.name, Metric.step, Metric.value, Metric.std, Metric.on)
-            metrics = session.execute(select(*shown).where(Metric.job_id == job.id).order_by(Metric.step))
-            return job, blocks, [ReleasedBefore(*each) for each in metrics]
+            metrics = session.scalars(select(Metric).where(Metric.job_id == job.id).order_by(Metric.step))
+            return job, blocks, [Number.model_validate(each, from_attributes=True) for each in metrics]
 
     def _add_block(self, session: Session, salt: str, first_step: int, last_step: int) -> None:
         same = select(Block.id).where(

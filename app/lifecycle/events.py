@@ -6,18 +6,13 @@ show is an `app.privacy.canaries.Finding`, and a study's decision an `app.hpo.st
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import ConfigDict, Field
 
 from app.contracts.base import Document, is_none
 from app.contracts.devices import Kind
-from app.contracts.metrics import ReleasedHistogram
-from app.contracts.stored import Failure, Role, TrialPoint
+from app.contracts.stored import Failure, Number, Role, TrialPoint
 from app.privacy.numerics import NumericsReport
 from app.privacy.prices import Charge, Units
-
-ReleasedBy = Literal["noisy_count", "noisy_sum", "public_data", "post_processing"]
 
 
 class Nothing(Document):
@@ -62,21 +57,6 @@ class Progress(Document):
 
     step: int
     steps: int
-
-
-class Number(Document):
-    """A released number. `std` is that of its noise; 0 for an exact value.
-
-    `histogram`: from which `auc` was computed; not part of its event.
-    """
-
-    name: str
-    step: int
-    value: float
-    std: float
-    on: Literal["train", "holdout"]
-    released_by: ReleasedBy
-    histogram: ReleasedHistogram | None = Field(default=None, exclude_if=is_none)
 
 
 class Part(Document):

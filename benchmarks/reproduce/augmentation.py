@@ -6,7 +6,7 @@
 A convolutional network on 3,000 images of Fashion-MNIST at 14 × 14, moved by a pixel and mirrored; and a linear model
 on 6,000 IMDB reviews as hashed words, of which some are dropped. The rate is chosen on a validation part by one seed,
 for no augmentation, one view and four; two and eight views take that of four. Other seeds are then scored on test
-records. Every run is kept in augmentation.json. The grids were fixed before these runs.
+records. Every run is kept in augmentation.json.gz. The grids were fixed before these runs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ JUDGED = (1, 2, 3)
 NONE = 0  # views: no augmentation at all
 OWN_RATE = (NONE, 1, 4)
 PAIRS = ((8, 1), (4, 1), (4, NONE), (1, NONE))  # of views
-kept = Kept(REPORTS / "augmentation.json")
+kept = Kept(REPORTS / "augmentation.json.gz")
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@
 
 Averages are post-processing, so one run has all endings: the last iterate, the free step, tails and a moving average.
 They are compared at the rate of `learning_rate: auto` and at the best of its multiples. Every run is kept in
-averaging.json. The grid below was fixed before the first run.
+averaging.json.gz. The grid below was fixed before the first run.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ AVERAGES: dict[str, Callable[[int], Weights]] = {
 }
 ENDINGS = ("free step", "last iterate", *AVERAGES)
 
-kept = Kept(REPORTS / "averaging.json")
+kept = Kept(REPORTS / "averaging.json.gz")
 
 TEXT = """# The last iterate or an average?
 

@@ -54,7 +54,7 @@ class Experiment:
     """
 
     def __init__(self, minutes: float) -> None:
-        self.data, self.kept = barcode_mnist(), Kept(REPORTS / "barcode_mnist.json")
+        self.data, self.kept = barcode_mnist(), Kept(REPORTS / "barcode_mnist.json.gz")
         self.deadline = time.monotonic() + 60.0 * minutes
 
     def result(self, setting: Setting) -> dict[str, Any]:

@@ -5,7 +5,7 @@
 Linear models without a bias, DP-SGD without momentum, C = 1. Each way of training is searched by itself. The rate is
 chosen on a validation part, a fifth of the training records, by one seed, and so is λ; five other seeds are then scored
 on the held-out records. Search and validation are not paid for: the data are public. Every run is kept in
-correlated.json. The grid of rates was fixed before the first run, and is gone on with where the best rate is its end.
+correlated.json.gz. The grid of rates was fixed before the first run, and continues where the best rate is its end.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SEARCHED, JUDGED = (0,), (1, 2, 3, 4, 5)
 RATES, STRIDE = (0.25, 0.75, 2.25, 6.75, 20.25), 3.0
 DECAYS = (0.5, 0.9)
 
-kept = Kept(REPORTS / "correlated.json")
+kept = Kept(REPORTS / "correlated.json.gz")
 
 
 @dataclass(frozen=True)

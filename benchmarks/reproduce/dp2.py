@@ -2,7 +2,8 @@
 
     python -m benchmarks.reproduce.dp2 [--only PART] [--seeds N]
 
-Finished runs are kept in benchmarks/reports/reproduce/dp2.json and dp2_long.json; delete them to begin anew. Parts:
+Finished runs are kept in benchmarks/reports/reproduce/dp2.json.gz and dp2_long.json.gz; delete them to begin anew.
+Parts:
 tuning, short (all optimizers), judged (three of them by five seeds), long (100 epochs), paper (the paper's own values),
 delay, ablations, privacy, ratings.
 
@@ -48,7 +49,10 @@ from benchmarks.reproduce.dp2_settings import (
 )
 from benchmarks.reproduce.runs import REPORTS, Data, Kept
 
-KEPT, KEPT_LONG = REPORTS / "dp2.json", REPORTS / "dp2_long.json"  # two, so that long runs can go on beside others
+KEPT, KEPT_LONG = (
+    REPORTS / "dp2.json.gz",
+    REPORTS / "dp2_long.json.gz",
+)  # two: long runs go on beside others
 Chosen = dict[str, Setting]
 Entries = list[tuple[str, Setting, dict[str, Any]]]  # a name, its setting, what it gave
 

@@ -31,7 +31,7 @@ from worker.data.sequences import SequenceRecords
 sys.path.insert(0, str(runs.ROOT / "scripts"))
 from fetch_data import fetch_ratings
 
-RESULTS = runs.REPORTS / "dpformer.json"
+RESULTS = runs.REPORTS / "dpformer.json.gz"
 DELTA = 1e-4
 FIRST, OTHERS = 8.0, (5.0, 10.0)  # ε: of the first come all seeds first
 STEPS, PLAIN_BATCH, POINTS, K = 25, 256, 5, 10

@@ -27,7 +27,7 @@ from benchmarks.reproduce.games_report import TIED, Found, Scores, write
 from benchmarks.reproduce.games_text import VERDICT
 from benchmarks.reproduce.runs import REPORTS, Data, Kept, run, uphill
 
-RESULTS = REPORTS / "dpformer_games.json"
+RESULTS = REPORTS / "dpformer_games.json.gz"
 DELTA, STEPS, K = 1e-4, 30, 10
 SIZE: dict[str, Any] = {"dim": 32, "max_length": 8, "dropout": 0.2}
 SEARCHED, JUDGED = 0, (1, 2, 3, 4, 5)

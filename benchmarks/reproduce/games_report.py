@@ -17,7 +17,7 @@ PAPER = {TIED: {5.0: "1.37 / 2.47", 8.0: "1.54 / 2.77"}, "DPFormer, paper": {5.0
 TEXT = """# DPFormer on Amazon video games
 
 `make reproduce-dpformer DATA=FILE`, FILE as SASRec prepared it (`user item` a line, in the order of time; 31,013
-users). It is not part of this project. Every run is kept in dpformer_games.json: an interrupted experiment goes on.
+users). It is not part of this project. Every run is kept in dpformer_games.json.gz: an interrupted experiment goes on.
 
 **Data.** The most popular items, and users with five or more events among them. The list of items is counted on the
 whole file and is public. Each user's last item is held out; HIT@10 and NDCG@10 rank all items, seen ones too, and ties

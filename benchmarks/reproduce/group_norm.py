@@ -4,7 +4,7 @@
     make reproduce-group-norm DATA=cifar10.npz     # wide_residual.py: the recipe of De et al. 2022, on a GPU
 
 Each learning rate is searched on a validation split by a seed of its own, uphill in steps of 2; other seeds are scored
-on the test images. Every run is kept in group_norm.json: an interrupted experiment goes on.
+on the test images. Every run is kept in group_norm.json.gz: an interrupted experiment goes on.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Lab:
     """
 
     def __init__(self, until: float) -> None:
-        self._until, self._kept = until, Kept(REPORTS / "group_norm.json")
+        self._until, self._kept = until, Kept(REPORTS / "group_norm.json.gz")
 
     def accuracy(self, name: str, epsilon: float, rate: float, seed: int) -> float:
         """In per cent: on the validation split for the seed of the search, else on the test images."""

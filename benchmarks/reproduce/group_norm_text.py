@@ -2,7 +2,7 @@
 
 TEXT = """# Networks with GroupNorm against a linear probe
 
-`make reproduce-group-norm`. Runs are kept in group_norm.json: an interrupted experiment goes on. With
+`make reproduce-group-norm`. Runs are kept in group_norm.json.gz: an interrupted experiment goes on. With
 `DATA=cifar10.npz` the same command trains WRN-16-4 as De et al. 2022 do, in batches of 4,096 for 2,500 steps with an
 average of the parameters, on a GPU if there is one: *unproven*, as none was at hand. `--views 16`
 adds their augmentation.

@@ -93,7 +93,7 @@ class Experiment:
     """
 
     def __init__(self, minutes: float) -> None:
-        self.kept = Kept(REPORTS / "heavy_tail.json")
+        self.kept = Kept(REPORTS / "heavy_tail.json.gz")
         self.deadline = time.monotonic() + 60.0 * minutes
 
     def result(self, problem: Problem, setting: Setting, seed: int, points: int = 1) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
     python -m benchmarks.reproduce.language [--only small | smol | cost]
 
-Brown stands in for TinyPTB and E2E. Finished runs are kept in benchmarks/reports/reproduce/language.json; delete it to
-begin anew.
+Brown stands in for TinyPTB and E2E. Finished runs are kept in benchmarks/reports/reproduce/language.json.gz; delete it
+to begin anew.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from worker.metrics.scores import frequency_groups
 from worker.models.hf.model import HfTuning
 from worker.noise.gaussian import GaussianRelease
 
-KEPT = REPORTS / "language.json"
+KEPT = REPORTS / "language.json.gz"
 EPSILON, DELTA = 3.0, 1e-5
 STILL = {"kind": "dp_sgd", "learning_rate": 1e-12}
 SMALL_SCORED, SEEDS = 400, (0, 1, 2)

@@ -2,7 +2,7 @@
 
     python -m benchmarks.reproduce.linear_scaling [--only imdb|pixels|frozen] [--runs-only]
 
-Runs are kept in reports/reproduce/linear_scaling.json: what is there is not run again.
+Runs are kept in reports/reproduce/linear_scaling.json.gz: what is there is not run again.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ RECIPE: dict[str, Any] = {
     "clipping": {"kind": "flat", "max_grad_norm": 1.0},
 }
 
-kept = Kept(REPORTS / "linear_scaling.json")
+kept = Kept(REPORTS / "linear_scaling.json.gz")
 
 
 @cache

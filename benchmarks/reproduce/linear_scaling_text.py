@@ -8,8 +8,8 @@ HEAD = """\
 Made by `make reproduce-linear-scaling`, after Panda, Tang, Mahloujifar, Sehwag & Mittal 2024, "A new linear scaling
 rule for private adaptive hyperparameter optimization".
 
-Machine: {machine}. {runs} runs in {minutes} minutes beside other work. All results are kept in `linear_scaling.json`,
-and kept runs are not repeated.
+Machine: {machine}. {runs} runs in {minutes} minutes beside other work. All results are kept in
+`linear_scaling.json.gz`, and kept runs are not repeated.
 
 **Data.** All data are public, and reduced to save time: 25,000 IMDB reviews as 32,768 hashed words, a fifth held out
 by a hash of the text; Fashion-MNIST's pixels, four averaged to one (14 × 14), 20,000 records, 5,000 of the test part;

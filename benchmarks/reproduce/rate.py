@@ -3,7 +3,7 @@
     python -m benchmarks.reproduce.rate --fit        # the oracle's grid on eight sets; hours of one core, resumable
     python -m benchmarks.reproduce.rate --untouched  # once, after the constants are frozen
 
-Every run is kept in benchmarks/reports/reproduce/rate.json, so that a cut-off experiment goes on where it was.
+Every run is kept in benchmarks/reports/reproduce/rate.json.gz, so that a cut-off experiment goes on where it was.
 """
 
 from __future__ import annotations

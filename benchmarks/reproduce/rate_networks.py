@@ -5,7 +5,7 @@
 
 The reasoning under trial: a network at its start is a linear model of its tangent features, so the linear rule holds
 with J, the length of an output's gradient, in the place of ‖x‖ (app/hpo/tangents.py). The grid is that rate times
-powers of 2. Every run is kept in benchmarks/reports/reproduce/rate_networks.json.
+powers of 2. Every run is kept in benchmarks/reports/reproduce/rate_networks.json.gz.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from worker.data.records import DenseRecords
 DELTA, EPSILONS = 1e-5, (1.0, 8.0)
 ANCHOR = Constants(kappa=0.92, most_clipped=6.0, dense=0.45, words=4.4)  # the linear model's, whatever becomes of them
 IMAGES, TEST = 10_000, 2_000
-kept = Kept(REPORTS / "rate_networks.json")
+kept = Kept(REPORTS / "rate_networks.json.gz")
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
 KAPPAS = tuple(round(0.04 * 1.6**k, 4) for k in range(12))
 SEEDS = (0, 1)
 
-kept = Kept(REPORTS / "rate.json")
+kept = Kept(REPORTS / "rate.json.gz")
 
 
 @dataclass(frozen=True)

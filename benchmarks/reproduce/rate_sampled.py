@@ -3,7 +3,7 @@
     python -m benchmarks.reproduce.rate_sampled
 
 The grid was fixed before any run: the rule's own rate times powers of 2. Every run is kept in
-benchmarks/reports/reproduce/rate_sampled.json.
+benchmarks/reports/reproduce/rate_sampled.json.gz.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DELTA, EPSILONS, SEEDS = 1e-5, (1.0, 3.0), (0, 1)
 SETS = ("small digits", "credit", "mnist", "reuters")
 POWERS = tuple(range(-3, 4))
 STEPS, FULL_STEPS = 100, 30
-kept = Kept(REPORTS / "rate_sampled.json")
+kept = Kept(REPORTS / "rate_sampled.json.gz")
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,11 @@
 """Experiments' runs: a JobSpec in this process (scrimp_server.inline), watched and kept.
 
-Finished runs are kept in a JSON file by what was asked, so that an experiment can be cut off and continued.
+Finished runs are kept in a compressed JSON file by what was asked, so that an experiment can be cut off and continued.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import os
@@ -124,8 +125,26 @@ def run(
     return found
 
 
+def read_archive(path: Path) -> dict[str, Any]:
+    """The entries of a compressed JSON file; none if it is not there yet.
+
+    Raises:
+        gzip.BadGzipFile, zlib.error, EOFError: it is damaged: its CRC-32 or its length is another.
+    """
+    entries: dict[str, Any] = json.loads(gzip.decompress(path.read_bytes())) if path.exists() else {}
+    return entries
+
+
+def write_archive(path: Path, entries: dict[str, Any]) -> None:
+    """Replaces the file; equal entries make equal bytes. gzip ends it with its CRC-32 and length."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    whole = path.with_suffix(".part")
+    whole.write_bytes(gzip.compress(json.dumps(entries, sort_keys=True).encode(), mtime=0))
+    whole.replace(path)
+
+
 class Kept:
-    """Finished runs in a JSON file, one entry for every question that was asked of them.
+    """Finished runs in a compressed JSON file, one entry for every question that was asked of them.
 
     Args:
         path: of the file; it may not be there yet.
@@ -133,17 +152,14 @@ class Kept:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.entries: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+        self.entries = read_archive(path)
 
     def get(self, question: dict[str, Any], answer: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """The kept answer, or a fresh one, kept. Both are as JSON has them."""
         name = json.dumps(question, sort_keys=True)
         if name not in self.entries:
             self.entries[name] = json.loads(json.dumps(answer()))
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            whole = self.path.with_suffix(".part")
-            whole.write_text(self._lines())
-            whole.replace(self.path)
+            write_archive(self.path, self.entries)
         kept: dict[str, Any] = self.entries[name]
         return kept
 
@@ -161,13 +177,6 @@ class Kept:
             return {"accuracy": round(done.last("accuracy"), 5), "seconds": round(done.seconds, 2)}
 
         return float(self.get(question, trained)["accuracy"])
-
-    def _lines(self) -> str:
-        """One line an entry, in the entries' order: what a new run changes is its own line."""
-        lines = (
-            f"{json.dumps(name)}: {json.dumps(self.entries[name], sort_keys=True)}" for name in sorted(self.entries)
-        )
-        return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def best(runs: Iterable[tuple[Any, dict[str, Any]]], metric: str, *, highest: bool) -> tuple[Any, dict[str, Any]]:

@@ -3,7 +3,7 @@
     python -m benchmarks.reproduce.search_gain              # three data sets; minutes of one core, resumable
     python -m benchmarks.reproduce.search_gain --untouched  # `credit` too: once, when nothing changes any more
 
-Every run is kept in benchmarks/reports/reproduce/search.json; the report is search.md beside it.
+Every run is kept in benchmarks/reports/reproduce/search.json.gz; the report is search.md beside it.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ WHY = """\
 Pilots and their scores take 34 to 40 % of μ². A better rate would have to make up for that, and the formula's is near
 the best one already. Single draws from the new space, with everything, are"""
 
-kept = Kept(REPORTS / "search.json")
+kept = Kept(REPORTS / "search.json.gz")
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,7 @@ made on a validation split; what is told is of the test split. Kept in benchmark
 from __future__ import annotations
 
 import argparse
-import gzip
 import itertools
-import json
 import math
 import sys
 import time
@@ -30,7 +28,7 @@ from torch import Tensor
 
 from app.hpo.rates import settled
 from app.privacy.gdp import mu_from_epsilon
-from benchmarks.reproduce.runs import REPORTS, run
+from benchmarks.reproduce.runs import REPORTS, read_archive, run, write_archive
 from benchmarks.reproduce.tables_data import FITTED, MAPS, Split, as_data, table
 from worker.models.linear import Linear
 
@@ -52,7 +50,7 @@ class Runs:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.cells: dict[str, Any] = json.loads(gzip.decompress(path.read_bytes())) if path.exists() else {}
+        self.cells = read_archive(path)
 
     def fill(self, cells: Iterable[tuple[int, str, str, int]], *, declared: bool) -> None:
         """Runs the cells, each a seed, a table, a map and a T, that are not kept yet."""
@@ -61,14 +59,8 @@ class Runs:
             cell = f"{name}/{kind}/T={steps}/seed={seed}"
             if cell not in self.cells:
                 self.cells[cell] = grid(name, kind, steps, seed, declared=declared)
-                self.write()
+                write_archive(self.path, self.cells)
                 print(f"{time.perf_counter() - began:6.0f} s  {cell}", file=sys.stderr, flush=True)
-
-    def write(self) -> None:
-        """Replaces the file; equal runs make equal bytes."""
-        part = self.path.with_suffix(".part")
-        part.write_bytes(gzip.compress(json.dumps(self.cells, sort_keys=True).encode(), mtime=0))
-        part.replace(self.path)
 
 
 def length_of(train: Split) -> float:

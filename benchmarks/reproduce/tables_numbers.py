@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from app.privacy.gdp import mu_from_epsilon
-from benchmarks.reproduce.runs import REPORTS
+from benchmarks.reproduce.runs import REPORTS, write_archive
 from benchmarks.reproduce.tables import DELTA, EPSILONS, MOMENTUM, Runs, rate_at
 from benchmarks.reproduce.tables_data import MAPS, NUMBERS, SOURCES, Split, table
 
@@ -77,7 +77,7 @@ def main() -> None:
         cell = f"{name}/{kind}/T={steps}/seed={seed}"
         if cell not in runs.cells:
             runs.cells[cell] = grid(name, kind, steps, seed)
-            runs.write()
+            write_archive(runs.path, runs.cells)
             print(f"{time.perf_counter() - began:6.0f} s  {cell}", file=sys.stderr, flush=True)
 
 

@@ -12,9 +12,7 @@ ranges in logs.
 from __future__ import annotations
 
 import argparse
-import gzip
 import itertools
-import json
 import math
 import statistics
 import sys
@@ -29,7 +27,7 @@ import torch
 from app.contracts.optimizers import DpSgd
 from app.hpo.rates import PublicNumbers, rate_of
 from app.privacy.gdp import mu_from_epsilon
-from benchmarks.reproduce.runs import REPORTS, run
+from benchmarks.reproduce.runs import REPORTS, read_archive, run, write_archive
 from benchmarks.reproduce.tables import DELTA, EPSILONS, auc
 from benchmarks.reproduce.tables_data import (
     FITTED,
@@ -128,15 +126,13 @@ class Scores:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.cells: dict[str, Any] = json.loads(gzip.decompress(path.read_bytes())) if path.exists() else {}
+        self.cells = read_archive(path)
 
     def fill(self, name: str, score: Callable[[], dict[str, float]]) -> None:
         """Scores a cell unless it is kept."""
         if name not in self.cells:
             self.cells[name] = score()
-            part = self.path.with_suffix(".part")
-            part.write_bytes(gzip.compress(json.dumps(self.cells, sort_keys=True).encode(), mtime=0))
-            part.replace(self.path)
+            write_archive(self.path, self.cells)
 
     def of(self, how: str, name: str, kind: str, epsilon: float) -> list[float]:
         """AUC of each seed, in points."""

@@ -13,8 +13,8 @@ import numpy as np
 
 from scrimp.audit.kinds import USER_RECORDS, Kind
 from scrimp.audit.planting import FILLERS
-from scrimp.behaviour import of_confusion
-from scrimp.models import OF_AUC, MetricPoint
+from scrimp.behaviour import releases_with
+from scrimp.models import MetricPoint
 from scrimp.recompute import precision_of
 
 if TYPE_CHECKING:
@@ -111,20 +111,11 @@ def uncharged(certificate: Certificate, metrics: Iterable[MetricPoint], posted: 
     for point in metrics:
         if point.released_by == "public_data":
             found.append(f"{point.name} at step {point.step} is exact")
-        elif (
-            point.released_by == "post_processing" and point.name != "clipping_norm" and not _wholes_of(point) & wholes
-        ):
+        elif point.released_by != "post_processing" or point.name == "clipping_norm":
+            continue
+        elif not any((whole, point.step) in wholes for whole in releases_with(point.name)):
             found.append(f"{point.name} at step {point.step} is part of no score")
     return found + _undercharged(certificate, releases, posted)
-
-
-def _wholes_of(point: MetricPoint) -> set[tuple[str, int]]:
-    """The releases that a part may come from."""
-    whole = "r_squared" if point.name == "rmse" else point.name.partition(":")[0].replace("hit@", "ndcg@")
-    names = (
-        {whole} | ({"auc"} if point.name in OF_AUC else set()) | ({"macro_f1"} if of_confusion(point.name) else set())
-    )
-    return {(name, point.step) for name in names}
 
 
 def _undercharged(certificate: Certificate, releases: list[dict[str, Any]], posted: Mapping[str, int]) -> list[str]:

@@ -15,10 +15,9 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from scrimp.behaviour import of_confusion
+from scrimp.behaviour import releases_with
 from scrimp.errors import ApiError, BudgetRefused, InvalidRequest, ScrimpError
 from scrimp.models import (
-    OF_AUC,
     Account,
     Dataset,
     Epsilon,
@@ -69,7 +68,7 @@ def score(metric: Metric) -> str:
 
 def main_scores(job: Job) -> dict[str, Metric]:
     """A job's last scores for one line: of those that come with `auc` or `macro_f1` accuracy alone."""
-    hidden = {name for name in job.metrics if name in OF_AUC or of_confusion(name)} - {"accuracy"}
+    hidden = {name for name in job.metrics if releases_with(name) & {"auc", "macro_f1"}} - {"accuracy"}
     return {name: each for name, each in job.metrics.items() if name not in hidden}
 
 

@@ -32,7 +32,7 @@ BY_MEMBER = {
     "EventView",
     "TrialView",
     "StudyView",
-    "ScoreView",
+    "ReleasedScore",
     "Quote",
     "DatasetView",
     "RegisteredDataset",

@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from app.admission.checks import check
 from app.admission.request import dataset_facts
 from app.contracts.job_spec import JobSpec
+from app.contracts.stored import ArtifactFile, Number, ReleasedBy
 from app.db.engine import Database
 from app.db.models import Dataset
 from app.formats.part_files import save_part
@@ -22,10 +23,8 @@ from app.keys import service as keys
 from app.keys.service import Caller
 from app.ledger import certificates
 from app.ledger.signing_keys import publish
-from app.lifecycle.attempt_records import Delivered
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.claims import claim
-from app.lifecycle.events import Number, ReleasedBy
 from app.lifecycle.states import append_event
 from app.privacy.canaries import Finding
 from app.privacy.prices import Price
@@ -136,7 +135,7 @@ class Scene:
         path.parent.mkdir(parents=True)
         path.write_bytes(b"weights")
         stored = str(path.relative_to(self.settings.storage_root))
-        model = Delivered(path.name, SHA, 262_272, stored)
+        model = ArtifactFile(name=path.name, sha256=SHA, size_bytes=262_272, path=stored)
         log.succeed([model], job.step, [], audit=audit)
         self.certify(job.id)
 

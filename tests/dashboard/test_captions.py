@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from app.lifecycle.events import Number, Part
+from app.contracts.stored import Number
+from app.lifecycle.events import Part
 from tests.dashboard.conftest import Browser
 from tests.dashboard.scene import Scene
 

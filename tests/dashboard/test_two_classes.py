@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from app.contracts.metrics import ReleasedHistogram
+from app.contracts.stored import Number
 from app.dashboard.two_classes import COSTS, two_classes
-from app.lifecycle.events import Number, Part
+from app.lifecycle.events import Part
 from app.privacy.score_histogram import BINS, EDGES, cells_of, tree_sums
 from tests.dashboard.conftest import Browser
 from tests.dashboard.scene import Scene

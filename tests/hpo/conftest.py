@@ -11,12 +11,12 @@ import pytest
 
 from app.admission.service import Admission
 from app.contracts.job_spec import JobSpec
+from app.contracts.stored import ArtifactFile
 from app.db.engine import Database
 from app.db.models import Account, Job
 from app.keys.service import Caller
 from app.ledger.transparency.heads import Heads
 from app.ledger.verify import verify
-from app.lifecycle.attempt_records import Delivered
 from app.lifecycle.attempts import AttemptLog
 from app.privacy import pricing, study
 from app.privacy.plans import FitRequest, PlanRequest, StudyFitRequest, StudyRequest
@@ -118,12 +118,12 @@ def finish(log: AttemptLog, run: Job, score: float) -> None:
     log.succeed(artifacts_of(run), run.steps, [])
 
 
-def artifacts_of(run: Job) -> list[Delivered]:
+def artifacts_of(run: Job) -> list[ArtifactFile]:
     assert run.trial is not None
     names = ["model.safetensors"] if run.trial.keeps_weights else []
     if run.trial_number == 0 and (run.mechanism or {}).get("mean"):  # for the study's other trials
         names.append("mean.safetensors")
-    return [Delivered(name, "b" * 64, 1, f"jobs/{run.id}/x") for name in names]
+    return [ArtifactFile(name=name, sha256="b" * 64, size_bytes=1, path=f"jobs/{run.id}/x") for name in names]
 
 
 def release(log: AttemptLog, run: Job, score: float) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
+from app.contracts.stored import ArtifactFile
 from app.db.engine import Database
 from app.jobs.artifacts import ArtifactDamagedError
-from app.lifecycle.attempt_records import Delivered
 from app.settings import Settings
 from tests.conftest import Api
 from tests.dashboard.conftest import serving
@@ -41,7 +41,9 @@ class Published:
         self.path.write_bytes(self.content)
         log = claimed(db, job)
         log.start_block(1, 50)
-        model = Delivered("model.safetensors", hashlib.sha256(self.content).hexdigest(), size, stored)
+        model = ArtifactFile(
+            name="model.safetensors", sha256=hashlib.sha256(self.content).hexdigest(), size_bytes=size, path=stored
+        )
         log.succeed([model], 50, [])
 
     def get(self, **headers: str) -> Any:

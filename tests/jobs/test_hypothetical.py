@@ -10,13 +10,13 @@ from sqlalchemy import select
 from app.admission.service import Admission
 from app.contracts.dataset_spec import DatasetSpec
 from app.contracts.job_spec import JobSpec
+from app.contracts.stored import ArtifactFile
 from app.datasets.sizes import split_sizes, whole_of
 from app.db.models import JobEvent
 from app.errors import InvalidRequest
 from app.jobs.schemas import Quote
 from app.keys.service import Caller
 from app.ledger.transparency.heads import Heads
-from app.lifecycle.attempts import Delivered
 from app.pricing.service import PricingService
 from tests.datasets.conftest import Api, api, make_api, spec
 from tests.factories import dataset_spec, job_spec, numerics
@@ -110,7 +110,7 @@ def test_times_of_other_sizes_are_not_quoted(api: Api) -> None:
     log.ready("cpu", numerics())
     assert log.start_block(1, 5)
     log.record_digest(5, "a" * 64)
-    log.succeed([Delivered("model.safetensors", "b" * 64, 1, "x")], 5, [])
+    log.succeed([ArtifactFile(name="model.safetensors", sha256="b" * 64, size_bytes=1, path="x")], 5, [])
     assert quote(api, dataset, job).estimated_duration_s is not None
     assert quote(api, dataset, job, 48).estimated_duration_s is not None
     assert quote(api, dataset, job, 1200).estimated_duration_s is None

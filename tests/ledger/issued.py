@@ -17,6 +17,7 @@ from app.admission.request import Limits, Request, Resolved, facts_for, side_fac
 from app.catalogue import models
 from app.contracts.base import Epsilon
 from app.contracts.job_spec import JobSpec
+from app.contracts.stored import ArtifactFile, Number
 from app.db.models import Certificate, Job
 from app.grants import service as grants
 from app.jobs import steering
@@ -24,8 +25,8 @@ from app.keys.service import Caller
 from app.ledger import certificates
 from app.ledger.transparency import checkpoints
 from app.ledger.transparency.heads import Heads
-from app.lifecycle.attempts import AttemptLog, Delivered
-from app.lifecycle.events import Number, Part
+from app.lifecycle.attempts import AttemptLog
+from app.lifecycle.events import Part
 from app.pricing.service import PricingService
 from app.privacy.canaries import Finding, coins, decoys, found
 from app.privacy.mechanism import MechanismConfig
@@ -191,12 +192,12 @@ def _release(log: AttemptLog, mechanism: MechanismConfig, step: int) -> None:
         log.record_metric(Number.model_validate(norm | {"released_by": "post_processing"}))
 
 
-def _delivered(job: Job) -> list[Delivered]:
+def _delivered(job: Job) -> list[ArtifactFile]:
     names = ["model.safetensors"]
     if job.trial is not None:
         names = names if job.trial.keeps_weights else []
         names += ["mean.safetensors"] if job.trial_number == 0 and (job.mechanism or {}).get("mean") else []
-    return [Delivered(name, "b" * 64, 1, f"jobs/{job.id}/{name}") for name in names]
+    return [ArtifactFile(name=name, sha256="b" * 64, size_bytes=1, path=f"jobs/{job.id}/{name}") for name in names]
 
 
 def _audit(job: Job, mechanism: MechanismConfig) -> Finding | None:

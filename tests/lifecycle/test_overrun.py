@@ -10,10 +10,10 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import select
 
+from app.contracts.stored import ArtifactFile
 from app.db.engine import Database
 from app.db.models import Artifact, Attempt, AuditEntry, Job, Metric, Outbox
 from app.ledger.verify import verify
-from app.lifecycle.attempt_records import Delivered
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.settle import settle, settlement_of
 from app.lifecycle.states import get_job
@@ -22,7 +22,7 @@ from tests.factories import release
 from tests.lifecycle.conftest import Submit, balances, claimed, job_row
 from tests.lifecycle.test_attempts import DIGEST, METRIC
 
-MODEL = Delivered("model.safetensors", "ab" * 32, 1, "jobs/x/model")
+MODEL = ArtifactFile(name="model.safetensors", sha256="ab" * 32, size_bytes=1, path="jobs/x/model")
 
 
 def succeed(log: AttemptLog, _db: Database) -> None:

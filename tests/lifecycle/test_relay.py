@@ -11,11 +11,11 @@ import pytest
 from sqlalchemy import event, func, select
 from sqlalchemy.dialects import postgresql
 
+from app.contracts.stored import ArtifactFile
 from app.db.engine import Database
 from app.db.models import Certificate, JobEvent, Outbox
 from app.ledger.certificates import verify
 from app.ledger.signing_keys import signing_key
-from app.lifecycle.attempt_records import Delivered
 from app.lifecycle.relay import SWEPT, Relay
 from app.lifecycle.wakeups import WakeUp
 from app.settings import Settings
@@ -86,7 +86,7 @@ def test_a_settled_job_gets_its_certificate_once(db: Database, settings: Setting
     log = claimed(db, job_id)
     log.start_block(1, 50)
     log.record_digest(50, "ab" * 32)
-    model = Delivered("model.safetensors", "cd" * 32, 3, "jobs/x/model.safetensors")
+    model = ArtifactFile(name="model.safetensors", sha256="cd" * 32, size_bytes=3, path="jobs/x/model.safetensors")
     log.succeed([model], 50, [])
     relay = relay_of(db, settings, lambda _job: None)
     relay.run_once()

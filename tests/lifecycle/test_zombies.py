@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from app.contracts.stored import ArtifactFile
 from app.db.engine import Database
 from app.ledger.behind import MARKER
-from app.lifecycle.attempt_records import Begun, Delivered
+from app.lifecycle.attempt_records import Begun
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.sweeper import expire_all_leases, reap_expired
 from app.settings import Settings
@@ -45,7 +46,7 @@ def publish(settings: Settings, log: AttemptLog) -> Path:
     path = f"jobs/{log.held.job_id}/attempt-{log.held.attempt}/model.safetensors"
     model = write((settings.storage_root / path).parent)
     log.start_block(1, 50)
-    log.succeed([Delivered(model.name, "cd" * 32, 7, path)], 50, [])
+    log.succeed([ArtifactFile(name=model.name, sha256="cd" * 32, size_bytes=7, path=path)], 50, [])
     return model
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from app.contracts.stored import ArtifactFile
 from app.errors import PrivacyError
 from worker.attempt.artifacts import read_artifact, take_over
-from worker.messages import ArtifactFile
 
 SECRET = b"the service's"
 

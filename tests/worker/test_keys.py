@@ -38,9 +38,7 @@ SALT = "s0"
 # Who draws, and from which keys. "public": a key that everyone knows, for what must reveal nothing of private records'
 # masks, views and draws.
 PLACES: dict[str, set[str]] = {
-    "worker/metrics/scores.py noisy_score": {"release"},
-    "worker/metrics/scores.py noisy_ranking": {"release"},
-    "worker/metrics/scores.py noisy_fit": {"release"},
+    "worker/metrics/scores.py _noised": {"release"},
     "worker/models/dropout.py Masks.begin": {"dropout", "public dropout"},  # public: of canaries and public records
     "worker/models/hf/model.py HfTuning.init": {"init"},
     "worker/models/initial.py keyed_normals": {"init", "self-test"},
@@ -56,10 +54,8 @@ PLACES: dict[str, set[str]] = {
     "worker/training/side.py PublicSide._drawn": {"public sampler"},
 }
 # Models from folders and their tokens' views run in tests/hf, passes on a GPU in test_gpu.py, public records in
-# test_public_side.py, and a regression's R² in test_target_range.py.
-ELSEWHERE = {
-    place for place in PLACES if any(word in place for word in ("hf/", "_kept", "rehearsal", "side.py", "noisy_fit"))
-}
+# test_public_side.py.
+ELSEWHERE = {place for place in PLACES if any(word in place for word in ("hf/", "_kept", "rehearsal", "side.py"))}
 DRAWING = {"KeyedStream", "GaussianGenerator", "KeyedInit", "KeyedDropout", "RandomOrder", "PoissonSampler"}
 DRAWING |= {"CyclicSampler", "GaussianRelease", "CorrelatedRelease", "CountRelease"}
 OTHER_SOURCES = {"default_rng", "manual_seed", "urandom", "token_bytes", "token_hex", "randbits", "getrandbits"}

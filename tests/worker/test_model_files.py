@@ -20,9 +20,10 @@ from safetensors.numpy import load_file
 from app.contracts.base import Epsilon
 from app.contracts.dataset_spec import ClassificationTask, Columns, HashedText, RegressionTask, Tensor
 from app.contracts.job_spec import CnnModel, MlpModel
+from app.contracts.stored import ReleasedScore
 from app.contracts.table import TableFeatures
 from worker.data.records import DenseRecords
-from worker.messages import Claim, ReleasedScore
+from worker.messages import Claim
 from worker.models.base import Model
 from worker.models.card import Privacy, readme
 from worker.models.files import save_model

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+from app.contracts.stored import ReleasedScore
 from app.errors import PrivacyError
 from app.privacy.mechanism import MechanismConfig
 from tests.worker.support import mechanism, spec
-from worker.messages import Digest, Finished, MetricValue, PartValue, Released, ReleasedScore
+from worker.messages import Digest, Finished, MetricValue, PartValue, Released
 from worker.metrics.scores import Score
 from worker.telemetry import Telemetry, state_digest
 

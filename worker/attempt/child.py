@@ -25,6 +25,7 @@ import numpy as np
 import torch
 
 from app.contracts.base import Document
+from app.contracts.stored import ArtifactFile
 from worker.attempt import sandbox
 from worker.attempt.failures import StopRequested, StorageFailed, failed_module, failure_code
 from worker.attempt.means import write_mean
@@ -39,7 +40,6 @@ from worker.messages import (
     FAILURE_TEXTS,
     TO_CHILD,
     Alive,
-    ArtifactFile,
     BlockStart,
     Digest,
     Failed,

@@ -12,17 +12,17 @@ from app.contracts.base import AccountName
 from app.contracts.job_spec import JobSpec
 from app.contracts.optimizers import PublicSideSettings
 from app.contracts.slots import PartSlots, Slots
-from app.contracts.stored import StoredFile
+from app.contracts.stored import Number, ReleasedScore, StoredFile
 from app.db.declared import Declared
 from app.db.models import Dataset, Job
 from app.errors import PrivacyError
 from app.formats.damage import DataDamagedError
 from app.formats.sealed import DataKey, header_of
-from app.lifecycle.attempt_records import ReleasedBefore, StartedBlock
+from app.lifecycle.attempt_records import StartedBlock
 from app.privacy.mechanism import MechanismConfig
 from app.privacy.quoted import Quoted
 from app.privacy.slots import added, slots_of
-from worker.messages import Claim, Part, Parts, Recorded, Released, ReleasedScore, SealedBy, Shape
+from worker.messages import Claim, Part, Parts, Recorded, Released, SealedBy, Shape
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def blocks_of(started: Sequence[StartedBlock]) -> tuple[Recorded, ...]:
     return tuple(Recorded.model_validate(each, from_attributes=True) for each in started)
 
 
-def released_of(before: ReleasedBefore) -> Released:
+def released_of(before: Number) -> Released:
     """A recorded number, which is not measured again."""
-    score = ReleasedScore.model_validate(before, from_attributes=True)
+    score = ReleasedScore(name=before.name, value=before.value, std=before.std, on=before.on)
     return Released(name=before.name, step=before.step, score=score)

@@ -15,8 +15,9 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from app.contracts.hpo import MEAN_FILE
+from app.contracts.stored import ArtifactFile
 from app.formats.damage import DataDamagedError
-from worker.messages import ArtifactFile, Part
+from worker.messages import Part
 from worker.models.files import write_file
 from worker.statistics.center import TENSOR
 

@@ -17,14 +17,15 @@ from sqlalchemy.exc import OperationalError
 
 from app import tracing
 from app.contracts.audit import CANARIES_FILE
+from app.contracts.stored import ArtifactFile, Number
 from app.disk import sync
 from app.errors import PrivacyError, ServiceError, StaleAttempt, TransientError, Unavailable
 from app.formats.damage import DataDamagedError
 from app.ledger.behind import record, record_soon
 from app.ledger.transparency.heads import Heads
-from app.lifecycle.attempt_records import Begun, Delivered
+from app.lifecycle.attempt_records import Begun
 from app.lifecycle.attempts import AttemptLog
-from app.lifecycle.events import Number, Part, Rank
+from app.lifecycle.events import Part, Rank
 from app.lifecycle.settle import Cause
 from app.settings import Settings
 from app.storage import objects
@@ -343,7 +344,7 @@ class Supervised:
         self.phase_began = tracing.wall()
         self.log.ready(said.device, said.numerics, said.fallbacks, said.fitted_rows, said.processes)
 
-    def _published(self, file: messages.ArtifactFile) -> Delivered:
+    def _published(self, file: ArtifactFile) -> ArtifactFile:
         """An artifact's row, after checking the file itself. Raises as `read_artifact`."""
         content = read_artifact(self.output, file)
         # The attempt sees no folder above its own, so the supervisor syncs those to disk.
@@ -354,7 +355,7 @@ class Supervised:
         path = self.output.resolve() / file.name
         stored = str(path.relative_to(self.settings.storage_root.resolve()))
         objects.of(self.settings).publish(stored, path, file.sha256)
-        return Delivered(name=file.name, sha256=file.sha256, size_bytes=len(content), path=stored)
+        return file.model_copy(update={"size_bytes": len(content), "path": stored})
 
     def _wait(self) -> None:
         """After the last message, waits for the process to end; kills it after the grace period."""

@@ -226,10 +226,7 @@ def noisy_score(
     if not (1e-100 < bound < 1e100 and 1e-100 < noise_std < 1e100):
         raise PrivacyError("a noisy sum needs a sensitivity and a noise that floating point resolves")
     private_sums = torch.tensor(_private_sums(release, model, parameters, records), dtype=torch.float64)
-    generator = GaussianGenerator(key)
-    noise = generator.noise(step, index, len(private_sums))
-    scale = noise_std * release_slack(len(records))
-    noisy = add_noise(private_sums, noise, scale, generator.stream, step, index)
+    noisy = _noised(private_sums, release, key, step, index, len(records))
     if release.what == "auc":
         return _of_noisy_histogram(noisy.view(2, -1), noise_std)
     if release.classes is not None:
@@ -276,16 +273,20 @@ def noisy_ranking(
         cells = torch.stack([gain, hit - gain, GRID - hit], dim=1)
         sums += torch.where(of.present[:, None], cells, 0).sum(dim=0).cpu()
     private_sums = sums.double() / GRID
-    generator = GaussianGenerator(key)
-    noise = generator.noise(step, index, 3)
-    gain, rest, missed = add_noise(
-        private_sums, noise, release.noise_std * release_slack(len(records)), generator.stream, step, index
-    ).tolist()
+    gain, rest, missed = _noised(private_sums, release, key, step, index, len(records)).tolist()
     total = max(gain + rest + missed, release.noise_std)
     ndcg, hit = (min(max(each / total, 0.0), 1.0) for each in (gain, gain + rest))
     std = release.noise_std / total
     of_hit = Score(f"hit@{ranking.k}", hit, std * math.sqrt(2.0 * (1.0 - hit) ** 2 + hit**2))
     return Score(release.metric, ndcg, std * math.sqrt((1.0 - ndcg) ** 2 + 2.0 * ndcg**2), release.noise_std, (of_hit,))
+
+
+def _noised(private_sums: Tensor, release: NoisyScore, key: bytes, step: int, index: int, slots: int) -> Tensor:
+    """The sums with the release's noise, wider by what rounding over so many slots may add."""
+    generator = GaussianGenerator(key)
+    noise = generator.noise(step, index, len(private_sums))
+    scale = release.noise_std * release_slack(slots)
+    return add_noise(private_sums, noise, scale, generator.stream, step, index)
 
 
 def _of_noisy_histogram(sums: Tensor, noise_std: float) -> Score:
@@ -319,11 +320,7 @@ def noisy_fit(
     """
     if release.what != "r_squared" or release.sensitivity != rule_of("r_squared").bound or release.groups:
         raise PrivacyError("R² must have the sensitivity √2 that the mechanism declares")
-    private_sums = _fit_sums(model, parameters, records)
-    generator = GaussianGenerator(key)
-    std = release.noise_std * release_slack(len(records))
-    noise = generator.noise(step, index, len(private_sums))
-    noisy = add_noise(private_sums, noise, std, generator.stream, step, index)
+    noisy = _noised(_fit_sums(model, parameters, records), release, key, step, index, len(records))
     fit = Fit.of(noisy.tolist(), release.noise_std, ends)
     part = Score("rmse", fit.rmse, fit.rmse_std)
     return Score("r_squared", fit.r_squared, fit.r_squared_std, release.noise_std, (part,))

@@ -15,8 +15,9 @@ from pydantic import Field
 
 from app.contracts.base import Document
 from app.contracts.shape_function import ShapeFunction
+from app.contracts.stored import ReleasedScore
 from app.privacy.releases import STDS
-from worker.messages import Claim, ReleasedScore
+from worker.messages import Claim
 
 COVERED = (
     "everything that the job released: these weights, the scores, and what its certificate lists beside them",

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from app.contracts.audit import CANARIES_FILE, TENSOR
+from app.contracts.stored import ArtifactFile
 from worker.clipping.engine import Clip
-from worker.messages import ArtifactFile
 from worker.models.base import Parameters
 from worker.models.files import write_file
 from worker.statistics.base import Prepare
