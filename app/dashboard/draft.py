@@ -99,7 +99,10 @@ class Draft:
             return found
         for title, members in layout.sections.items():
             shown = [fitted(each) for each in form.show(self.document, members)]
-            asked = tuple(each for each in shown if each.pointer in layout.asked or each.required)
+            # A list of objects is JSON to a person: the page has something better, or it is rare.
+            asked = tuple(
+                each for each in shown if each.pointer in layout.asked or (each.required and not each.is_json)
+            )
             found.append(Section(title, asked, tuple(each for each in shown if each not in asked)))
         return found
 

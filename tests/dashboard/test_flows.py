@@ -142,9 +142,11 @@ def test_an_owner_comes_from_an_empty_service_to_a_job_by_keyboard(
     page.get_by_role("link", name="register a data set").press("Enter")
     file = table(tmp_path / f"patients-{width}.csv", 240, ";", seed=width)
     page.get_by_label("Data file").set_input_files(file)
+    page.get_by_label("Which column is predicted?").select_option("outcome")
+    page.get_by_role("button", name="Use these rows").press("Enter")
     page.get_by_text("The declaration is complete").wait_for()
     assert page.get_by_label("Name").input_value() == f"patients-{width}"
-    assert page.get_by_label("Classes").input_value() == "0, 1"
+    assert page.locator("#f-task-classes").input_value() == "0, 1"
     assert page.locator("#f-csv-separator").input_value() == ";"
     page.get_by_label("Records", exact=True).fill("270")
     page.get_by_role("button", name="Check, store nothing").press("Enter")
@@ -188,6 +190,8 @@ def test_a_file_that_does_not_fit_says_so_at_its_field(
     page.get_by_text("sends at most 512.0 MiB").wait_for()
     huge.unlink()
     page.get_by_label("Data file").set_input_files(table(tmp_path / "people.csv", 100))
+    page.get_by_label("Which column is predicted?").select_option("outcome")
+    page.get_by_role("button", name="Use these rows").click()
     page.get_by_text("The declaration is complete").wait_for()
     page.get_by_label("Label").fill("nope")
     expect(page.get_by_role("textbox", name="The same as JSON")).to_have_value(re.compile("nope"))
