@@ -28,6 +28,11 @@ class Section:
     asked: tuple[Control, ...]
     more: tuple[Control, ...]
 
+    @property
+    def controls(self) -> tuple[Control, ...]:
+        """All of them."""
+        return (*self.asked, *self.more)
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -108,7 +113,7 @@ class Draft:
 
     def problems(self, sections: list[Section]) -> list[Problem]:
         """What is wrong, each with the control that shows it; what concerns an object stands at its first control."""
-        controls = [each for section in sections for each in (*section.asked, *section.more)]
+        controls = [each for section in sections for each in section.controls]
         found = []
         for pointer, said in self.errors.items():
             near = [each for each in controls if each.pointer == pointer]
