@@ -28,6 +28,11 @@ class Section:
     asked: tuple[Control, ...]
     more: tuple[Control, ...]
 
+    @property
+    def controls(self) -> tuple[Control, ...]:
+        """All of them."""
+        return (*self.asked, *self.more)
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -99,13 +104,16 @@ class Draft:
             return found
         for title, members in layout.sections.items():
             shown = [fitted(each) for each in form.show(self.document, members)]
-            asked = tuple(each for each in shown if each.pointer in layout.asked or each.required)
+            # A list of objects is JSON to a person: the page has something better, or it is rare.
+            asked = tuple(
+                each for each in shown if each.pointer in layout.asked or (each.required and not each.is_json)
+            )
             found.append(Section(title, asked, tuple(each for each in shown if each not in asked)))
         return found
 
     def problems(self, sections: list[Section]) -> list[Problem]:
         """What is wrong, each with the control that shows it; what concerns an object stands at its first control."""
-        controls = [each for section in sections for each in (*section.asked, *section.more)]
+        controls = [each for section in sections for each in section.controls]
         found = []
         for pointer, said in self.errors.items():
             near = [each for each in controls if each.pointer == pointer]

@@ -35,7 +35,7 @@ CHOSEN = {"/model": "auto: by the task", "/optimizer": "auto: with all numbers a
 UNSET |= CHOSEN
 CALLED = {
     "/dataset": "data set",
-    "/hpo": "strategy",
+    "/hpo": "what do you want",
     "/privacy/target_epsilon": "target ε",
     "/privacy/target_delta": "target δ",
 }

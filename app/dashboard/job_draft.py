@@ -19,26 +19,34 @@ from app.hpo.rates import Resolved
 from app.privacy.prices import Charge
 
 FIRST_EPSILON = 1.0
-# In the order in which a person decides.
+GOAL = "The job"
+# A person decides about the first section; admission settles the others, which the page folds.
 LAYOUT = Layout(
     {
-        "Data set": ("dataset", "blocks", "name"),
+        GOAL: ("dataset", "hpo", "privacy", "name"),
+        "Blocks": ("blocks",),
         "Model": ("model",),
         "Optimizer": ("optimizer", "class_weights"),
-        "Privacy": ("privacy", "audit"),
         "Length and batches": ("length", "sampling", "clipping", "noise", "augmentation"),
         "Scores": ("evaluation",),
-        "Study": ("hpo",),
+        "Audit": ("audit",),
         "Where it runs": ("runtime", "priority", "seed"),
     },
     frozenset(
         (
-            *("/dataset", "/name", "/model/kind", "/optimizer/kind", "/optimizer/learning_rate", "/privacy"),
+            *("/dataset", "/name", "/model/kind", "/optimizer/kind", "/optimizer/learning_rate", "/blocks"),
             *("/privacy/target_epsilon", "/length/steps", "/length/epochs", "/sampling/kind", "/evaluation"),
-            *("/evaluation/on", "/evaluation/points", "/hpo/strategy", "/runtime/device"),
+            *("/evaluation/on", "/evaluation/points", "/hpo/strategy", "/runtime/device", "/audit"),
         )
     ),
 )
+GOALS = {
+    "": "a good model at this ε",
+    "linear_scaling": "tune: try settings with a part of ε, train the best",
+    "random": "one random setting of a range",
+    "auto": "tune only where no rule gives the rate",
+}
+COMPARED = "To compare settings before you spend, open Compare below; to compare jobs, tick them in the list of jobs."
 
 
 @cache
@@ -62,6 +70,9 @@ def sections(draft: Draft, datasets: list[DatasetView]) -> list[Section]:
             chosen_here = tuple(each for each in control.options if not each[0])
             options = (*chosen_here, *((kind, kind) for kind in fits))
             return replace(control, options=options, hint=MODELS[control.value].summary if control.value else "")
+        if control.pointer == "/hpo/strategy":
+            options = tuple((value, GOALS.get(value, text)) for value, text in control.options)
+            return replace(control, options=options, hint=COMPARED)
         if control.pointer == "/optimizer/kind" and control.value:
             return replace(control, hint=OPTIMIZERS[control.value].summary)
         return control
@@ -128,6 +139,12 @@ def of_job(spec: dict[str, Any], resolved: Resolved | None) -> Draft:
         left = {"length": {"steps": "auto"}, "clipping": {"kind": "flat", "max_grad_norm": "auto"}}
         document = {name: each for name, each in document.items() if left.get(name) != each}
     return Draft(document)
+
+
+def names_more(document: dict[str, Any]) -> bool:
+    """Returns True if a job says more than a goal: its other settings are then shown."""
+    goal = (name for title, members in LAYOUT.sections.items() for name in members if title == GOAL)
+    return bool(document.keys() - set(goal))
 
 
 def name_of(text: str) -> str:

@@ -1,16 +1,21 @@
 """/dashboard/register: declare a data set, check its file without storing it, and register it.
 
 The form is the DatasetSpec's schema; check and registration are the API's routes, `POST /v1/datasets/check` and
-`POST /v1/datasets`. A file's head is looked at in the browser, and the file is sent only by a click.
+`POST /v1/datasets`. The browser reads a file's first rows and proposes each column's declaration (assistant.js); a
+click sends that, and another one the file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
+from fastapi.responses import FileResponse
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from starlette.concurrency import run_in_threadpool
 
@@ -55,6 +60,21 @@ async def register_page(request: Request, settings: ServiceSettings, viewer: Cur
     await check_owner(viewer.caller)
     first = dataset_draft.first_declaration()
     return _page(request, viewer, first, "register.html", most_bytes=settings.max_upload_bytes)
+
+
+@router.get("/columns")
+def public_columns(_viewer: CurrentViewer) -> Response:
+    """What is publicly known of columns by their names: the client's list, so that page and command agree."""
+    return FileResponse(_column_list(), media_type="application/json")
+
+
+@cache
+def _column_list() -> Path:
+    """The list's file in the client's package, which is found without importing it."""
+    package = find_spec("scrimp")
+    if package is None or package.origin is None:
+        raise RuntimeError("the package scrimp is not installed: install scrimp-client")
+    return Path(package.origin).parent / "columns.json"
 
 
 @router.post("/draft")

@@ -22,7 +22,7 @@ from app.admission.forecast import Quote
 from app.contracts.job_spec import JobSpec
 from app.dashboard import job_draft
 from app.dashboard.draft import Draft, placed
-from app.dashboard.job_draft import agreed_on, first_draft, name_of, named_datasets, of_job, sent_job
+from app.dashboard.job_draft import agreed_on, first_draft, name_of, named_datasets, names_more, of_job, sent_job
 from app.dashboard.page import PageRoute, render
 from app.dashboard.session import HOME, CurrentViewer, PostingViewer, Viewer
 from app.dashboard.views import Share, shares_of
@@ -299,6 +299,7 @@ def _page(
         status=status,
         draft=draft,
         sections=sections,
+        is_unfolded=names_more(draft.document),
         problems=problems,
         errors=placed(problems),
         quoted=quoted,

@@ -27,6 +27,9 @@ SUBMIT, REGISTER = "/dashboard/submit", "/dashboard/register"
 def test_a_person_composes_and_submits_a_job_by_keyboard_alone(open_page: Open, whole: Whole, width: int) -> None:
     scene, ids = whole
     page = open_page(f"{SUBMIT}?dataset={ids.reviews}", scene.analyst, viewport={"width": width, "height": 900})
+    assert page.locator("[aria-invalid]").count() == 0, "no red on arrival"
+    page.get_by_role("button", name="Submit: hold").wait_for()
+    unfold(page)
     keyboard = page.keyboard
     page.get_by_label("Name").focus()
     keyboard.type(f"by keyboard {width}")
@@ -58,6 +61,7 @@ def test_a_person_composes_and_submits_a_job_by_keyboard_alone(open_page: Open, 
     page.get_by_role("link", name="Hidden").press("Enter")
     keyboard.type("8, 4")
     rate = page.locator("dt", has_text="Learning rate").locator("xpath=..").get_by_text("stands for “auto”")
+    page.locator("#quote-more summary").click()
     rate.wait_for()  # a rule knows the rate of this model too
     page.get_by_label("Optimizer", exact=True).select_option("dp_sgd")
     page.get_by_label("Learning rate", exact=True).fill("0.5")
@@ -76,6 +80,7 @@ def test_the_form_follows_the_json(open_page: Open, whole: Whole) -> None:
     scene, ids = whole
     page = open_page(f"{SUBMIT}?dataset={ids.reviews}", scene.analyst)
     spec = job_spec("digits", privacy=None, length={"steps": 33}, evaluation=None)
+    unfold(page)
     text = page.get_by_role("textbox", name="The same as JSON")
     text.fill(json.dumps(spec))
     page.get_by_text("It costs nothing").wait_for()
@@ -84,6 +89,11 @@ def test_the_form_follows_the_json(open_page: Open, whole: Whole) -> None:
     text.fill("{")
     page.get_by_text("this is not JSON").wait_for()
     assert text.input_value() == "{"
+
+
+def unfold(page: Any) -> None:
+    """Opens all that a page folds."""
+    page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true })")
 
 
 def refusing(status: int | None) -> Callable[[Any], None]:
@@ -100,6 +110,7 @@ def test_only_what_is_quoted_can_be_submitted_and_a_failure_is_told(chromium: An
     page.goto(f"{SUBMIT}?dataset={ids.reviews}")
     page.get_by_label("API key").fill(scene.analyst.token)
     page.get_by_role("button", name="Sign in").click()
+    unfold(page)
     click = page.get_by_role("button", name="Submit: hold")
     vary = page.get_by_role("button", name="Price the variations")
     expect(click).to_be_enabled()
@@ -142,9 +153,11 @@ def test_an_owner_comes_from_an_empty_service_to_a_job_by_keyboard(
     page.get_by_role("link", name="register a data set").press("Enter")
     file = table(tmp_path / f"patients-{width}.csv", 240, ";", seed=width)
     page.get_by_label("Data file").set_input_files(file)
+    page.get_by_label("Which column is predicted?").select_option("outcome")
+    page.get_by_role("button", name="Use these rows").press("Enter")
     page.get_by_text("The declaration is complete").wait_for()
     assert page.get_by_label("Name").input_value() == f"patients-{width}"
-    assert page.get_by_label("Classes").input_value() == "0, 1"
+    assert page.locator("#f-task-classes").input_value() == "0, 1"
     assert page.locator("#f-csv-separator").input_value() == ";"
     page.get_by_label("Records", exact=True).fill("270")
     page.get_by_role("button", name="Check, store nothing").press("Enter")
@@ -188,6 +201,8 @@ def test_a_file_that_does_not_fit_says_so_at_its_field(
     page.get_by_text("sends at most 512.0 MiB").wait_for()
     huge.unlink()
     page.get_by_label("Data file").set_input_files(table(tmp_path / "people.csv", 100))
+    page.get_by_label("Which column is predicted?").select_option("outcome")
+    page.get_by_role("button", name="Use these rows").click()
     page.get_by_text("The declaration is complete").wait_for()
     page.get_by_label("Label").fill("nope")
     expect(page.get_by_role("textbox", name="The same as JSON")).to_have_value(re.compile("nope"))

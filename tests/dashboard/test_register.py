@@ -14,15 +14,15 @@ import pytest
 from sqlalchemy import func, select, update
 
 from app.contracts.dataset_spec import DatasetSpec
-from app.dashboard import page as pages
 from app.dashboard.dataset_draft import LAYOUT, first_declaration, form
 from app.db.clock import ClockName, in_seconds
 from app.db.models import Dataset, DatasetReading
 from app.ids import new_id, now
 from app.web.examples import DATASET_SPECS
-from scrimp.declare import MOST_CLASSES, MOST_VALUES
+from scrimp.declare import propose, read_sheet
 from tests.dashboard.conftest import Browser, token_of
 from tests.dashboard.scene import XSS, Everything, Scene
+from tests.datasets.test_init import HOSPITAL
 from tests.factories import dataset_spec
 
 Whole = tuple[Scene, Everything]
@@ -64,10 +64,63 @@ def test_every_member_of_a_declaration_but_the_file_s_place_is_in_one_section() 
     assert sorted([*members, "path", "holdout_path", "upload", "holdout_upload"]) == sorted(DatasetSpec.model_fields)
 
 
-def test_the_browser_guesses_a_task_within_the_bounds_of_the_command_line() -> None:
-    script = (Path(pages.__file__).parent / "static" / "register.js").read_text()
-    assert f"const [MOST_CLASSES, MOST_VALUES] = [{MOST_CLASSES}, {MOST_VALUES}];" in script
-    assert "values.length > MOST_CLASSES || (values.length > MOST_VALUES && values.every(isNumber))" in script
+FILES = {
+    "hospital.csv": (HOSPITAL, "outcome"),
+    "ranges.csv": (
+        "\n".join(["patientAge,height,sum,sex,y", *(f"{i},{i / 9},{10 ** (i % 9)},F,{i}" for i in range(40))]),
+        "y",
+    ),
+    "lines.jsonl": ("".join(f'{{"a": {i}, "b": "{"xy"[i % 2]}", "y": {i % 3}}}\n' for i in range(60)), "y"),
+    "reviews.csv": (
+        "text,label\n" + "".join(f'"a film that one sees, number {i}",{i % 2}\n' for i in range(64)),
+        "label",
+    ),
+}
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("name", FILES)
+def test_the_browser_proposes_what_the_command_line_proposes_and_sends_nothing_before(
+    open_page: Callable[..., Any], whole: Whole, tmp_path: Path, name: str
+) -> None:
+    content, label = FILES[name]
+    path = tmp_path / name
+    path.write_text(content)
+    page = open_page(PAGE, whole[0].owner)
+    sent: list[str] = []
+    page.on("request", lambda request: sent.append(request.url) if request.method == "POST" else None)
+    page.get_by_label("Data file").set_input_files(path)
+    page.get_by_label("Which column is predicted?").select_option(label)
+    page.get_by_role("table").get_by_text("predicted").wait_for()
+    assert sent == []
+    page.get_by_role("button", name="Use these rows").click()
+    page.get_by_text("The declaration is complete").wait_for()
+    sheet = read_sheet(path)
+    expected = propose(sheet, label, next(iter(sheet.persons), None)).spec
+    assert json.loads(page.get_by_role("textbox", name="The same as JSON").input_value()) == expected
+
+
+@pytest.mark.browser
+def test_a_row_says_where_it_comes_from_until_its_owner_changes_it(
+    open_page: Callable[..., Any], whole: Whole, tmp_path: Path
+) -> None:
+    path = tmp_path / "stays.csv"
+    path.write_text(HOSPITAL)
+    page = open_page(PAGE, whole[0].owner)
+    page.get_by_label("Data file").set_input_files(path)
+    row = page.get_by_role("row").filter(has_text="admitted")
+    row.get_by_text("check that this is public knowledge").wait_for()
+    page.get_by_label("Highest admitted").fill("2029-12-31")
+    page.get_by_label("Highest admitted").press("Enter")
+    row.get_by_text("as you say").wait_for()
+    page.get_by_label("Use weight").uncheck()
+    page.get_by_label("Who is protected?").select_option("")
+    page.get_by_label("Which column is predicted?").select_option("outcome")
+    page.get_by_role("button", name="Use these rows").click()
+    page.get_by_text("The declaration is complete").wait_for()
+    spec = json.loads(page.get_by_role("textbox", name="The same as JSON").input_value())
+    assert [each["name"] for each in spec["features"]["columns"]] == ["age", "sex", "admitted"]
+    assert spec["features"]["columns"][2]["range"][1] == "2029-12-31" and spec["privacy"]["unit"] == "example"
 
 
 def datasets_of(scene: Scene) -> int:

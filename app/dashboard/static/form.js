@@ -128,7 +128,7 @@ function compose(form) {
       const control = form.elements[button.dataset.use];
       control.value = button.dataset.value;
       control.dispatchEvent(new Event("input", { bubbles: true }));
-      control.closest("details")?.setAttribute("open", "");
+      for (let fold = control.closest("details"); fold; fold = fold.parentElement.closest("details")) fold.open = true;
       control.focus();
     }
   });

@@ -1,0 +1,160 @@
+// The table assistant: a row for each column of a file, filled in here from the file's first rows. Nothing leaves this page
+// before its owner presses “Use these rows”; then the declaration goes into the form, not the file.
+"use strict";
+
+const HEAD_BYTES = 4 * 1024 * 1024;
+const ORIGINS = { data: "from your data: check that this is public knowledge", name: "public, by its name", owner: "as you say", "": "" };
+const MISSING = { number: ["refuse", "middle", "flag"], date: ["refuse", "middle", "flag"], category: ["refuse", "other"] };
+
+function element(tag, members = {}, ...children) {
+  const made = Object.assign(document.createElement(tag), members);
+  made.append(...children);
+  return made;
+}
+
+function choice(label, options, value, change) {
+  const select = element("select", { ariaLabel: label, autocomplete: "off" }, ...options.map(([name, text]) => new Option(text, name, name === value, name === value)));
+  select.addEventListener("change", () => change(select.value));
+  return select;
+}
+
+function entry(label, value, change) {
+  const input = element("input", { ariaLabel: label, value, autocomplete: "off", spellcheck: false });
+  input.addEventListener("change", () => change(input.value));
+  return input;
+}
+
+const listed = (text) => text.split(",").map((each) => each.trim()).filter(Boolean);
+const endOf = (text) => (numberOf(text) === null ? text.trim() : numberOf(text));
+
+// Draws the assistant in `place`. `use` gets the declaration's members when the owner wants them.
+function assistant(place, file, sheet, dictionary, use) {
+  const names = [...sheet.columns.keys()];
+  const state = { label: "", person: "", task: null, labelOrigin: "data", rows: new Map() };
+  const inputs = () => names.filter((name) => name !== state.label && name !== state.person && !PERSON.test(name));
+  for (const name of names) state.rows.set(name, rowOf(name, sheet.columns.get(name), dictionary));
+
+  function features() {
+    const text = inputs().find((name) => isText(sheet.columns.get(name)));
+    if (text !== undefined) return { kind: "text", column: text };
+    const columns = inputs().map((name) => state.rows.get(name)).filter((row) => row.use).map((row) => row.column);
+    const plain = columns.length === inputs().length && columns.length > MOST_ROWS && columns.every((each) => each.kind === "number" && !each.missing);
+    return plain ? { kind: "columns", columns: inputs() } : { kind: "table", columns };
+  }
+
+  function declaration() {
+    const name = file.name.split(".")[0].replace(/[^A-Za-z0-9._-]+/g, "-").replace(/^[-.]+|[-.]+$/g, "") || "data";
+    return {
+      name: name.slice(0, 80),
+      format: sheet.format,
+      task: state.task,
+      features: features(),
+      ...(sheet.csv ? { csv: sheet.csv } : {}),
+      privacy: state.person ? peopleOf(sheet, state.person) : { unit: "example", records: rounded(sheet.count) },
+    };
+  }
+
+  function cells(row) {
+    const change = (members) => {
+      Object.assign(row.column, members);
+      row.origin = "owner";
+      row.doubt = "";
+      draw();
+    };
+    const { column } = row;
+    if (!row.use || !column) return [row.kinds[0] ?? "", "", "", ""];
+    const kind = choice(`Kind of ${row.name}`, row.kinds.map((each) => [each, each]), column.kind, (wanted) => {
+      state.rows.set(row.name, rowOf(row.name, sheet.columns.get(row.name), dictionary, wanted));
+      draw();
+    });
+    const ends = column.range?.map((end, at) => entry(`${at ? "Highest" : "Lowest"} ${row.name}`, String(end), (text) => change({ range: column.range.with(at, endOf(text)) })));
+    const values = ends ? element("span", { className: "ends" }, ends[0], " to ", ends[1], row.unit ? ` ${row.unit}` : "") : entry(`Values of ${row.name}`, column.values.join(", "), (text) => change({ values: listed(text) }));
+    const missing = choice(`Missing cells of ${row.name}`, MISSING[column.kind].map((each) => [each, each]), column.missing ?? "refuse", (text) => change({ missing: text }));
+    const scale = column.kind === "number" ? choice(`Scale of ${row.name}`, [["linear", "linear"], ["log", "log"]], column.scale ?? "linear", (text) => change({ scale: text })) : "";
+    return [kind, values, missing, scale];
+  }
+
+  function labelCells() {
+    const { task } = state;
+    if (!task) return ["", "neither a number nor one of a few classes", "", ""];
+    const change = (members) => {
+      Object.assign(task, members);
+      state.labelOrigin = "owner";
+      draw();
+    };
+    if (task.classes) {
+      const whole = (texts) => (texts.every((text) => WHOLE.test(text)) ? texts.map(Number) : texts);
+      return ["classes", entry(`Classes of ${task.label}`, task.classes.join(", "), (text) => change({ classes: whole(listed(text)) })), "", ""];
+    }
+    const ends = task.range.map((end, at) => entry(`${at ? "Highest" : "Lowest"} ${task.label}`, String(end), (text) => change({ range: task.range.with(at, endOf(text)) })));
+    return ["number", element("span", { className: "ends" }, ends[0], " to ", ends[1]), "", ""];
+  }
+
+  function drawnRow(name) {
+    const row = state.rows.get(name);
+    const isText_ = features().kind === "text";
+    const marks = [];
+    let [what, used] = [["", "", "", ""], ""];
+    if (name === state.label) {
+      [what, used] = [labelCells(), "predicted"];
+      if (state.task) marks.push(ORIGINS[state.labelOrigin]);
+    } else if (name === state.person) used = "tells people apart";
+    else if (PERSON.test(name)) used = "left out: a person's id";
+    else if (isText_) used = features().column === name ? "text" : "left out: a text is used alone";
+    else {
+      what = cells(row);
+      const box = element("input", { type: "checkbox", checked: row.use, disabled: !row.column, ariaLabel: `Use ${name}` });
+      box.addEventListener("change", () => ((row.use = box.checked), draw()));
+      used = element("label", { className: "check" }, box, row.use ? " feature" : ` left out${row.why ? `: ${row.why}` : ""}`);
+      if (row.use) marks.push(ORIGINS[row.origin ?? ""], row.doubt ?? "");
+    }
+    const mark = element("span", { className: marks.includes(ORIGINS.data) || row.doubt ? "origin-data" : "muted" }, marks.filter(Boolean).join("; "));
+    const labels = ["Kind", "Range or values", "Missing", "Scale", "Use", "From"];
+    const drawn = [...what, used, mark].map((cell, at) => {
+      const made = element("td", {}, cell === "" ? "" : typeof cell === "string" ? element("span", { textContent: cell }) : cell);
+      made.dataset.label = labels[at];
+      return made;
+    });
+    const heading = element("th", { scope: "row" }, element("span", { textContent: name }));
+    heading.dataset.label = "Column";
+    return element("tr", {}, heading, ...drawn);
+  }
+
+  const label = choice("Which column is predicted?", [["", "choose…"], ...names.map((name) => [name, name])], "", (name) => {
+    state.label = name;
+    state.task = name ? taskOf(name, sheet.columns.get(name), dictionary) : null;
+    state.labelOrigin = publicColumn(name, dictionary)?.range && !state.task?.classes ? "name" : "data";
+    if (state.person === name) state.person = person.value = "";
+    draw();
+  });
+  const person = choice("Who is protected?", [["", "each record"], ...names.map((name) => [name, `each person, by ${name}`])], "", (name) => {
+    state.person = name === state.label ? (person.value = "") : name;
+    draw();
+  });
+  state.person = person.value = names.find((name) => PERSON.test(name)) ?? "";
+  const head = element("thead", {}, element("tr", {}, ...["Column", "Kind", "Range or values", "Missing", "Scale", "Use", "From"].map((text) => element("th", { scope: "col", textContent: text }))));
+  const body = element("tbody");
+  const button = element("button", { type: "button", className: "primary", textContent: "Use these rows" });
+  button.addEventListener("click", () => use(declaration()));
+  const said = element("p", { className: "hint" });
+
+  // Where the focus was, so that a drawn-again row does not lose it.
+  function draw() {
+    const focus = document.activeElement?.ariaLabel;
+    const hasMany = names.length > MOST_ROWS;
+    body.replaceChildren(...(hasMany ? [] : names.map(drawnRow)));
+    if (focus) body.querySelector(`[aria-label="${CSS.escape(focus)}"]`)?.focus();
+    button.disabled = !state.task;
+    const about = state.person ? `${state.person} looks like a person's id, or you chose it: each person is protected, with at most so many records as most people of the file have.` : "Each record is protected on its own: choose a person's column if somebody can have several records.";
+    said.textContent = state.label && !state.task ? `${state.label} is neither a number nor one of a few classes: predict another column.` : `${about}${hasMany ? ` The file has ${names.length} columns: they are not shown one by one.` : ""}`;
+  }
+
+  const asked = (control) => element("p", { className: "asked" }, element("span", { className: "asked-label", ariaHidden: "true", textContent: control.ariaLabel }), control);
+  place.replaceChildren(
+    element("div", { className: "asked-row" }, asked(label), asked(person)),
+    element("table", { className: "rows assistant" }, element("caption", { className: "hidden", textContent: "The columns of the file" }), head, body),
+    said,
+    element("p", { className: "row" }, button, element("span", { className: "muted small", textContent: "Puts this declaration into the form below, which the service checks. The file stays here." })),
+  );
+  draw();
+}
