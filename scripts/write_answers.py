@@ -56,6 +56,8 @@ FILES: dict[str, dict[str, tuple[str, ...]]] = {
         "Memory": ("MemoryEstimate",),
         "Metric": ("MetricView",),
         "Numerics": ("Numerics",),
+        "Outcome": ("Outcome",),
+        "Outlook": ("Outlook",),
         "Part": ("Part",),
         "Progress": ("Progress",),
         "Quote": ("Quote",),

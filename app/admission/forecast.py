@@ -18,6 +18,8 @@ from app.admission import memory
 from app.admission.choices import levels_of
 from app.admission.hold import is_allowed, policy
 from app.admission.memory import MemoryEstimate
+from app.admission.outlook import outlook_of
+from app.admission.outlook import warning as no_gain
 from app.admission.price import ModelQuote, Priced, ReadBlock
 from app.admission.request import Resolved, left_within, remaining
 from app.admission.study import CheckedStudy, SearchQuote, epsilon_of_run
@@ -29,6 +31,7 @@ from app.db.engine import Database
 from app.db.models import Account, Dataset, Job
 from app.errors import BudgetError, InvalidRequest, PrivacyError
 from app.grants import service as grants
+from app.hpo.outlook import Outlook
 from app.hpo.rates import Resolved as ResolvedRate
 from app.ledger.repository import dataset_with_account
 from app.lifecycle.queue.ahead import ahead_of
@@ -96,6 +99,7 @@ class Quote(BaseModel):
     memory: MemoryEstimate | None = None  # of each process of an attempt; null inside a job
     resolved: ResolvedRate | None = None  # the learning rate that "auto" stands for, and why
     reads: list[ReadBlock] = []  # the blocks that it reads, with their declared records; empty for older jobs
+    outlook: Outlook | None = None  # what more would buy; null inside a job, and without like runs
 
 
 class Forecast(BaseModel):
@@ -150,6 +154,9 @@ def quote(
     found.estimated_duration_s = round(pace * checked.steps, 1) if pace is not None else None
     found.start = start
     found.memory = memory.of_job(checked)
+    found.outlook = outlook_of(checked)
+    if found.outlook is not None and (flat := no_gain(found.outlook)) is not None:
+        found.warnings.append(flat)
     if (much := memory.warning(found.memory, limits.memory_bytes)) is not None:
         found.warnings.append(much)
     lack = gpus.lack(resolved.request.spec.runtime, None)

@@ -296,6 +296,12 @@ def quote(console: Console, found: Quote) -> None:
         pairs.append(("rows per step", f"{rows}, empty ones too, in {-(-rows // size)} passes of {size}"))
     if found.resolved is not None:
         pairs += [(name, escape(f"{value}: {because}")) for name, value, because in found.resolved.told]
+    if found.outlook is not None:
+        pairs += [
+            (each.what, f"about {each.below:g} points of AUC below no privacy ({each.low:g} to {each.high:g})")
+            for each in found.outlook.outcomes
+        ]
+        pairs.append(("by", escape(found.outlook.because)))
     if found.comparison and found.epsilon:
         others = ", ".join(f"{key} {value:.4g}" for key, value in found.comparison.items() if value is not None)
         pairs.append(("by accountant", f"ε: {others}"))

@@ -175,6 +175,26 @@ class Numerics(Resource):
     arithmetic: int = 1
 
 
+class Outcome(Resource):
+    """What a job is expected to reach: points of AUC below the same model without privacy. Half of the kept runs of
+    like shape were between `low` and `high`.
+    """
+
+    what: str
+    epsilon: float
+    records: int
+    below: float
+    low: float
+    high: float
+
+
+class Outlook(Resource):
+    """A job beside the same with more ε, or more records."""
+
+    outcomes: list[Outcome] = []
+    because: str
+
+
 class ReadBlock(Resource):
     """A block that a job reads, with its declared number of records. A data set that never grew is its block first."""
 
@@ -250,6 +270,7 @@ class Quote(behaviour.Quote):
     memory: Memory | None = None
     resolved: Resolved | None = None
     reads: list[ReadBlock] = []
+    outlook: Outlook | None = None
 
 
 class Study(Resource):

@@ -1,0 +1,62 @@
+"""What a quote says that more ε, more records or more steps would buy, where runs of like shape were kept."""
+
+from __future__ import annotations
+
+from app.admission.checks import Checked
+from app.admission.choices import total_of
+from app.admission.facts import DatasetFacts
+from app.contracts.job_spec import JobSpec, LinearModel
+from app.contracts.optimizers import DpSgd
+from app.contracts.table import TableFeatures
+from app.hpo.outlook import NOTHING, SOURCE, Outcome, Outlook, told
+from app.privacy.gdp import mu_from_epsilon
+
+STEPS = "More steps cost no ε and gain nothing: `auto` takes as many as kept runs gained from"
+NO_GAIN = (
+    "twice the ε is expected to gain {gain:.1f} points of AUC (`outlook`): kept runs of like shape gained nothing from "
+    "more"
+)
+
+
+def outlook_of(checked: Checked) -> Outlook | None:
+    """The outlook of a job by "auto" on a table of two classes in bins; None where no runs of like shape were kept."""
+    spec, facts, chosen = checked.spec, checked.facts, checked.resolved
+    delta, mu = total_of(spec, facts)
+    epsilon = spec.privacy.target_epsilon if spec.privacy is not None else None
+    features = _like(spec, facts)
+    if mu is None or epsilon is None or chosen is None or features is None:
+        return None
+    if chosen.learning_rate is None or chosen.steps is None or chosen.max_grad_norm is None:
+        return None
+    twice, records = 2.0 * epsilon, facts.records_train
+    cases = (
+        ("this job", epsilon, mu, records),
+        ("twice the ε", twice, mu_from_epsilon(twice, delta), records),
+        ("twice the records", epsilon, mu, 2 * records),
+    )
+    outcomes = []
+    for what, at, of_epsilon, many in cases:
+        below, low, high = told(of_epsilon * many / features)
+        outcomes.append(Outcome(what=what, epsilon=at, records=many, below=below, low=low, high=high))
+    return Outlook(outcomes=tuple(outcomes), because=f"{SOURCE}. {STEPS}")
+
+
+def warning(outlook: Outlook) -> str | None:
+    """Says so if more ε gains nothing."""
+    now, more = (each.below for each in outlook.outcomes[:2])
+    return NO_GAIN.format(gain=now - more) if now - more < NOTHING else None
+
+
+def _like(spec: JobSpec, facts: DatasetFacts) -> int | None:
+    """d of a job like those of the kept runs; None of others."""
+    features = facts.spec.features
+    is_like = (
+        isinstance(spec.model, LinearModel)
+        and isinstance(spec.optimizer, DpSgd)
+        and facts.spec.task.is_classification
+        and (facts.outputs, facts.records_per_unit) == (2, 1)
+        and spec.sampling.takes_all
+        and spec.hpo is None
+        and facts.is_private
+    )
+    return features.width if is_like and isinstance(features, TableFeatures) and features.is_one_hot else None
