@@ -16,10 +16,10 @@ from sqlalchemy.orm import Session
 
 from app.admission import memory
 from app.admission.choices import levels_of
-from app.admission.hold import is_allowed, policy
 from app.admission.memory import MemoryEstimate
 from app.admission.price import ModelQuote, Priced, ReadBlock
 from app.admission.request import Resolved, left_within, remaining
+from app.admission.standing import is_allowed, policy
 from app.admission.study import CheckedStudy, SearchQuote, epsilon_of_run
 from app.contracts.base import Epsilon
 from app.contracts.hpo import LinearScaling
@@ -157,7 +157,7 @@ def quote(
         found.warnings.append(LACKS[lack].format(ranks=checked.spec.runtime.ranks))
     if left is None or checked.pricing is None:
         return found.model_copy(update={"fits": True})
-    charge, allowed = priced.price.charge, is_allowed(resolved.access, priced)
+    charge, allowed = priced.price.charge, is_allowed(resolved.access, priced.price.epsilon)
     if not allowed:
         found.warnings.append(policy(resolved.access))
     if inside is not None and not inside.covers(charge):
@@ -206,7 +206,7 @@ def forecast(db: Database, resolved: Resolved, priced: Priced, account: Account)
         raise PrivacyError("a job on private data has a cost")
     budgets = ((priced.units.train, account.train_budget), (priced.units.holdout, account.holdout_budget))
     share = max(each / budget for each, budget in budgets if budget > 0)
-    fit = fit if is_allowed(resolved.access, priced) else 0
+    fit = fit if is_allowed(resolved.access, priced.price.epsilon) else 0
     return Forecast(jobs_that_fit=fit, per_job=priced.units, share_per_job=share)
 
 

@@ -22,7 +22,6 @@ from app.catalogue import extractors, model_folders, models
 from app.contracts.blocks import ALL, FIRST
 from app.contracts.dataset_spec import DatasetSpec, LanguageModelTask
 from app.contracts.job_spec import JobSpec
-from app.contracts.optimizers import PublicSideSettings
 from app.datasets.repository import check_there, has_blocks
 from app.db.engine import Database
 from app.db.models import Account, Dataset, Job, table_of
@@ -158,7 +157,7 @@ def resolve_once(db: Database, request: Request, idempotency_key: str) -> Resolv
     if found.before is not None:
         return same(*found.before, request.digest)
     _check_priority(request)
-    if found.facts is not None and not isinstance(request.spec.optimizer, PublicSideSettings):
+    if found.facts is not None and request.spec.optimizer.side is None:
         facts = without_blocks(found.facts, request.spec)
         return Resolved.of(request, facts, None, found.access)
     return resolve(db, request)
@@ -257,9 +256,9 @@ def side_facts(session: Session, caller: Caller, spec: JobSpec) -> DatasetFacts 
     Raises:
         NotFound, Forbidden: as for the job's own data set.
     """
-    if not isinstance(spec.optimizer, PublicSideSettings):
+    if spec.optimizer.side is None:
         return None
-    dataset, _ = grants.find(session, caller, spec.optimizer.public_dataset, "train")
+    dataset, _ = grants.find(session, caller, spec.optimizer.side, "train")
     return dataset_facts(session, dataset)
 
 
