@@ -12,9 +12,9 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from app import tracing
+from app.admission.division import stored
 from app.admission.price import Priced
 from app.admission.request import Request
-from app.admission.study import stored
 from app.audit import record as audit
 from app.contracts.stored import SaltedSteps
 from app.db.models import AuditEntry, Job, JobEvent, Outbox, table_of

@@ -15,7 +15,7 @@ from rich.console import Console
 from sqlalchemy import func, select
 
 from app.admission import standing
-from app.admission.request import dataset_facts
+from app.admission.lookup import dataset_facts
 from app.admission.study import check_study
 from app.contracts.job_spec import JobSpec
 from app.db.engine import Database

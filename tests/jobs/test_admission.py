@@ -11,8 +11,9 @@ from sqlalchemy.orm import Session
 
 from app.admission import hold, rows, standing
 from app.admission.checks import check
+from app.admission.lookup import dataset_facts, look_up
 from app.admission.price import Priced
-from app.admission.request import Limits, Request, dataset_facts, look_up
+from app.admission.request import Limits, Request
 from app.admission.rows import NewJob, new_job
 from app.admission.standing import Standing
 from app.contracts.job_spec import JobSpec
