@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.admission import hold
+from app.admission import hold, rows
 from app.admission.checks import Checked
 from app.admission.price import Priced
 from app.admission.request import Limits, Request
@@ -130,12 +130,12 @@ def share(session: Session, dataset_id: str) -> None:
 def admit(session: Session, caller: Caller, checked: Checked, price: Price, once: str) -> str:
     """A job with its hold, written as a submission writes it."""
     priced = Priced(checked, price)
-    job = hold.new_job(Request(caller, checked.spec, Limits()), priced, once)
+    job = rows.new_job(Request(caller, checked.spec, Limits()), priced, once)
     session.flush()
     with round_trip(session.connection()) as trip:
-        hold.write(trip, caller, priced, job)
+        rows.write(trip, job, price.charge)
         holds = hold.ask_holds(trip, caller, priced, job.id)
-    hold.begin_study(session, priced, job.id)
+    rows.begin_study(session, job)
     if holds is not None:
         holds.check(session)
         with round_trip(session.connection()) as trip:

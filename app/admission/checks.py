@@ -116,7 +116,7 @@ def check(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None = None) 
         raise InvalidRequest.at("/length", f"that is {steps} steps: {least}")
     _check_evaluation(spec, facts, steps)
     warnings = _warnings(spec, facts)
-    unfit = optimizers.refusal(spec, steps)
+    unfit = optimizers.refusal(spec.optimizer, steps, noised=spec.privacy is not None, norm_adapts=spec.norm_adapts)
     if unfit is not None:
         raise InvalidRequest.at(*unfit)
     numerics = numerics_of(spec, sizes_of(spec, facts.sizes, facts.spec.features), facts.spec.features)

@@ -13,7 +13,7 @@ from app.admission.facts import DatasetFacts
 from app.catalogue.models import Layer, layers
 from app.contracts.base import Document
 from app.contracts.hf import HfModel
-from app.contracts.job_spec import JobSpec, LinearModel, MatrixFactorizationModel, TransformerRecModel
+from app.contracts.job_spec import JobSpec, LinearModel, MatrixFactorizationModel, Model, TransformerRecModel
 from app.contracts.memory import in_memory, record_bytes
 from app.contracts.model_settings import RecordSizes
 from app.contracts.sampling import Cyclic
@@ -144,25 +144,26 @@ def _largest_tensor(of: list[Layer]) -> int:
     return max((math.prod(shape) for each in of for shape in each.shapes.values()), default=0)
 
 
-def least_bytes(spec: JobSpec, numbers: int) -> int:
+def least_bytes(numbers: int, *, on_processors: bool) -> int:
     """A lower bound for a model with so many trained numbers: all of them as parameters; and as a step's totals, if the
     job asks for a processor, because on a GPU those lie there. Passes and the optimizer's state come on top.
     """
-    held = 2 if spec.runtime.on_processors else 1
+    held = 2 if on_processors else 1
     return held * NUMBER_BYTES * numbers
 
 
-def check(spec: JobSpec, facts: DatasetFacts, limit_bytes: int | None) -> None:
+def check(model: Model, facts: DatasetFacts, limit_bytes: int | None, *, on_processors: bool) -> None:
     """Raises InvalidRequest if no attempt can hold the job's model.
 
     Args:
-        spec: with its model's content filled in.
+        model: with its content filled in.
         limit_bytes: of an attempt; None: what the worker's machine has, which is not known here.
+        on_processors: the job asks for no GPU.
     """
     if limit_bytes is None:
         return
-    numbers = _size(layers(spec.model, facts.features, facts.outputs, facts.rows))
-    least = least_bytes(spec, numbers)
+    numbers = _size(layers(model, facts.features, facts.outputs, facts.rows))
+    least = least_bytes(numbers, on_processors=on_processors)
     if least > limit_bytes:
         detail = (
             f"the model's {numbers:,} trained numbers alone take {-(-least // MIB):,} MiB of memory, and an attempt "

@@ -7,53 +7,17 @@ from dataclasses import dataclass, replace
 from app.admission import memory
 from app.admission.checks import Checked, check
 from app.admission.choices import decided, with_numbers, with_rate
+from app.admission.division import check_levels, quoted, unpriced
 from app.admission.facts import DatasetFacts
+from app.admission.quote import ModelQuote, ReadBlock, StoredQuote
 from app.admission.request import Resolved
-from app.admission.study import CheckedStudy, SearchQuote, check_levels, check_study, quoted, unpriced
-from app.catalogue.models import Layer, layers
-from app.contracts.base import Document, Epsilon
+from app.admission.study import CheckedStudy, check_study
+from app.catalogue.models import layers
 from app.contracts.blocks import ALL, FIRST
 from app.contracts.job_spec import JobSpec
 from app.hpo.rates import Resolved as ResolvedNumbers
 from app.pricing.service import PricingService
-from app.privacy.events import AccountEvents
-from app.privacy.numerics import Numerics
-from app.privacy.prices import Charge, Comparison, Line, Price, StudyPrice, Units
-
-
-class ModelQuote(Document):
-    """The model's parameters, and its layers with the shapes of their tensors."""
-
-    parameters: int
-    layers: tuple[Layer, ...]
-
-
-class ReadBlock(Document):
-    """A block that a job reads, with its declared number of records. A data set that never grew is its block first."""
-
-    label: str
-    records: int
-
-
-class StoredQuote(Document):
-    """The quote of a job, with its members in stored order. `mechanism` is the event of each account, for accountants;
-    `hpo` shows how a study divides the total; `resolved` what "auto" stood for."""
-
-    noise_multiplier: float | None
-    sample_rate: float
-    steps: int
-    expected_batch_size: int
-    mechanism: AccountEvents | None
-    epsilon: Epsilon | None
-    comparison: Comparison | None
-    charge: Charge
-    lines: tuple[Line, ...]
-    model: ModelQuote
-    numerics: Numerics
-    hpo: SearchQuote | None
-    warnings: tuple[str, ...]
-    resolved: ResolvedNumbers | None = None
-    reads: tuple[ReadBlock, ...] = ()  # empty for jobs older than this member
+from app.privacy.prices import Price, StudyPrice, Units
 
 
 @dataclass(frozen=True)
@@ -131,7 +95,8 @@ def price(pricing: PricingService, resolved: Resolved) -> Priced:
     if resolved.recipe:
         told = (priced.checked.resolved or ResolvedNumbers()).model_copy(update={"parts": resolved.recipe})
         priced = replace(priced, checked=replace(priced.checked, resolved=told))
-    memory.check(priced.checked.spec, priced.checked.facts, resolved.request.limits.memory_bytes)
+    most, on_processors = resolved.request.limits.memory_bytes, priced.checked.spec.runtime.on_processors
+    memory.check(priced.checked.spec.model, priced.checked.facts, most, on_processors=on_processors)
     return priced
 
 

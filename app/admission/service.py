@@ -3,8 +3,10 @@
 request.py   Resolved   who asks, for which job, on which data: its public facts, and contents by hash
 checks.py    Checked    whether the job goes with its data; study.py for a search; choices.py closes what is "auto"
 price.py     Priced     the mechanism, its price on the blocks that can pay, the quote (app.pricing: the processes)
-hold.py      Held       the job, its hold, its first event and its message, in one transaction
-forecast.py             what an answer that holds nothing says: whether it fits, when it starts, what would fit
+hold.py      Held       the job (rows.py), its hold, its first event and its message, in one transaction; standing.py:
+                        what is checked once more under its locks
+forecast.py             what an answer that holds nothing says: whether it fits, and what would
+times.py                when it would start; sweep.py: a study's final trial, many times
 """
 
 from __future__ import annotations
@@ -13,16 +15,17 @@ from dataclasses import dataclass, field
 
 from app import tracing
 from app.admission import forecast as forecasts
-from app.admission.checks import offered
-from app.admission.forecast import Forecast, Quote, SweepView
+from app.admission import sweep as sweeps
+from app.admission.forecast import Forecast
 from app.admission.hold import Held, hold
 from app.admission.price import price
+from app.admission.quote import Quote
 from app.admission.request import Limits, Request, resolve, resolve_once
-from app.admission.study import check_study
+from app.admission.sweep import SweepView
 from app.contracts.job_spec import JobSpec
 from app.contracts.sweep import Sweep
 from app.db.engine import Database
-from app.errors import BudgetError, InvalidRequest
+from app.errors import BudgetError
 from app.keys.service import Caller
 from app.ledger.transparency.heads import Heads
 from app.pricing.service import PricingService
@@ -98,10 +101,5 @@ class Admission:
             InvalidRequest: `spec` is no plan of linear scaling, a list does not fit it, or there are too many points.
             NotFound, Forbidden: as for a quote.
         """
-        forecasts.combinations(asked)
-        try:
-            resolved = resolve(self.db, Request(caller, offered(asked.spec), self.limits))
-            study = check_study(resolved.spec, resolved.facts, resolved.side)
-        except InvalidRequest as error:
-            raise forecasts.within_spec(error) from None
-        return forecasts.sweep(self.pricing.of(caller.id), study, asked)
+        request = Request(caller, asked.spec, self.limits)
+        return sweeps.sweep(self.db, self.pricing.of(caller.id), request, asked)

@@ -7,7 +7,6 @@ from typing import Any
 
 from app.contracts import optimizers as specs
 from app.contracts.dataset_spec import Columns, DatasetSpec, Features
-from app.contracts.job_spec import JobSpec
 from app.contracts.table import TableFeatures
 
 
@@ -170,17 +169,18 @@ def _in_common(features: Features) -> dict[str, Any]:
     return features.model_dump(exclude=set() if isinstance(features, Columns) else {"column", "array"})
 
 
-def refusal(spec: JobSpec, steps: int) -> tuple[str, str] | None:
+def refusal(optimizer: specs.Optimizer, steps: int, *, noised: bool, norm_adapts: bool) -> tuple[str, str] | None:
     """Why an optimizer does not fit a job, as (pointer, detail); None if it fits. From public numbers.
 
     Args:
         steps: T.
+        noised: the job is private.
+        norm_adapts: its clipping norm does.
     """
-    optimizer = spec.optimizer
-    if isinstance(optimizer, specs.DpAdamBc) and optimizer.eps_root is None and spec.privacy is None:
+    if isinstance(optimizer, specs.DpAdamBc) and optimizer.eps_root is None and not noised:
         detail = "without noise Φ is undefined: give a number, or use `dp_adam`"
         return "/optimizer/eps_root", detail
-    if isinstance(optimizer, specs.Dp2Settings) and spec.norm_adapts:
+    if isinstance(optimizer, specs.Dp2Settings) and norm_adapts:
         return "/clipping/kind", (
             f"the phases of `{optimizer.kind}` have clipping norms of their own, which do not adapt"
         )

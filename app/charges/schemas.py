@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from datetime import datetime
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, StringConstraints, TypeAdapter
 
 from app.contracts.base import NO_NUL, Document, Unit
-from app.contracts.blocks import BlockChoice
+from app.contracts.blocks import ALL, BlockChoice
 from app.db.models import Charge
 from app.privacy.claims import Claim
 
@@ -38,6 +39,13 @@ class ChargeRequest(Document):
     relation: Literal["add_or_remove_one", "replace_one"] = "add_or_remove_one"
     attested: Text
     blocks: BlockChoice = "all"
+
+    @property
+    def digest(self) -> str:
+        """What is stored with an Idempotency-Key: equal requests have equal digests."""
+        # Without the default: a request from before there were blocks is the same one.
+        known = self.model_dump_json(exclude={"blocks"} if self.blocks == ALL else None)
+        return hashlib.sha256(known.encode()).hexdigest()
 
 
 class Attested(Document):

@@ -8,7 +8,6 @@ before a caller hears of it, so that a restored backup cannot lose what another 
 
 from __future__ import annotations
 
-import hashlib
 from datetime import datetime
 
 from sqlalchemy import and_, or_, select
@@ -16,22 +15,19 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from app.audit import record as audit
+from app.charges.claims import amounts, check_people, read_by
 from app.charges.schemas import Attested, Charged, ChargeRequest, Status
-from app.contracts.blocks import ALL
-from app.contracts.dataset_spec import DatasetSpec
 from app.db.engine import Database
-from app.db.models import Account, ApiKey, Charge, Dataset
-from app.errors import BudgetError, Conflict, Forbidden, InvalidRequest, NotFound, TransientError
+from app.db.models import ApiKey, Charge, Dataset
+from app.errors import BudgetError, Conflict, Forbidden, NotFound, TransientError
 from app.grants import service as grants
 from app.ids import new_id, now
 from app.keys.service import Caller, is_alive
 from app.ledger import behind, blocks
 from app.ledger.memos import Voided
-from app.ledger.repository import dataset_with_account, is_charged_by_others, unit_of
+from app.ledger.repository import dataset_with_account
 from app.ledger.transparency.heads import Heads
 from app.pricing.service import PricingService
-from app.privacy.claims import ClaimRequest
-from app.privacy.plans import FilterChoice
 
 NO_SUCH_CHARGE = "there is no such charge"
 
@@ -56,14 +52,12 @@ def reserve(
         NotFound, Forbidden: the key may not see the data set, or not charge it.
         LimitError: too many of the key's prices wait.
     """
-    # Without the default: a request from before there were blocks is the same one.
-    known = asked.model_dump_json(exclude={"blocks"} if asked.blocks == ALL else None)
-    digest = hashlib.sha256(known.encode()).hexdigest()
+    digest = asked.digest
     with db.read() as session:
         dataset, account = dataset_with_account(session, grants.require(session, caller, asked.dataset, "charge").id)
         charge, is_new = _replayed(session, caller, once, digest), False
     if charge is None:
-        train, holdout = _amounts(pricing, asked, dataset, account)
+        train, holdout = amounts(pricing, asked, dataset, account)
         new = Charge(
             id=new_id("chg"),
             dataset_id=dataset.id,
@@ -202,30 +196,12 @@ def _hold(db: Database, heads: Heads, caller: Caller, asked: ChargeRequest, char
         raise
 
 
-def _read_by(session: Session, asked: ChargeRequest, members: list[str]) -> list[str]:
-    """The blocks that a charge is held on: those that it names, or all that are open, since nobody here sees what
-    another system reads.
-
-    Raises:
-        InvalidRequest: it names a block twice, or one that is not open.
-    """
-    still = blocks.open_ones(session, members)
-    if asked.blocks == ALL:
-        return still
-    there = {blocks.label_of(session.get_one(Dataset, each)): each for each in still}
-    for place, label in enumerate(asked.blocks):
-        if label not in there or label in asked.blocks[:place]:
-            why = "is named twice" if label in there else f"is not open; open are {', '.join(there)}"
-            raise InvalidRequest.at(f"/blocks/{place}", f"block {label!r} {why}")
-    return [there[label] for label in asked.blocks]
-
-
 def _insert(session: Session, caller: Caller, asked: ChargeRequest, charge: Charge) -> None:
     members = blocks.lock_family(session, charge.dataset_id)  # no block is appended meanwhile
-    _check_people(session, charge.dataset_id, members)
+    check_people(session, charge.dataset_id, members)
     blocks.hold_all(
         session,
-        _read_by(session, asked, members) or [charge.dataset_id],
+        read_by(session, asked, members) or [charge.dataset_id],
         job_id=charge.id,
         train=charge.train,
         holdout=charge.holdout,
@@ -235,25 +211,6 @@ def _insert(session: Session, caller: Caller, asked: ChargeRequest, charge: Char
     session.add(charge)
     session.flush()
     audit.record(session, "charge.held", charge.id, dataset=charge.dataset_id)
-
-
-def _check_people(session: Session, dataset_id: str, members: list[str]) -> None:
-    """Refuses a charge where people may be in several blocks, or a block leaves records of them out: each block that it
-    is held on would pay, and a person of two of them lose twice as much. Once there is a charge, people stay apart
-    (app.datasets.blocks.after).
-
-    Raises:
-        Conflict: `wrong-state`.
-    """
-    if len(members) == 1 or any(is_charged_by_others(session, each) for each in members):
-        return
-    if DatasetSpec.model_validate(session.get_one(Dataset, dataset_id).spec).privacy.max_records_per_user is None:
-        return
-    raise Conflict(
-        "wrong-state",
-        "people of this data set may be in several of its blocks, and what another system learns of one of them does "
-        "not shrink with the records in each: register the records that it reads as a data set of their own",
-    )
 
 
 def _settle(session: Session, charge: Charge, caller: Caller, voided_because: str | None) -> None:
@@ -266,29 +223,6 @@ def _settle(session: Session, charge: Charge, caller: Caller, voided_because: st
     charge.settled_at = now()
     done: audit.Action = "charge.posted" if voided_because is None else "charge.voided"
     audit.record(session, done, charge.id, dataset=charge.dataset_id)
-
-
-def _amounts(pricing: PricingService, asked: ChargeRequest, dataset: Dataset, account: Account) -> tuple[int, int]:
-    """What the claim costs on (train, holdout), in the filter's units."""
-    unit = unit_of(dataset)
-    if asked.relation != "add_or_remove_one":
-        raise InvalidRequest.at(
-            "/relation",
-            "a claim about replacing one unit does not cover adding or removing one, which this ledger guarantees: "
-            "state the mechanism's privacy for `add_or_remove_one`",
-        )
-    if unit != asked.unit:
-        raise InvalidRequest.at(
-            "/unit",
-            f"this data set's unit is `{unit}`: state the mechanism's privacy for it. A claim for users does not cover "
-            "one record: to add a record to a user's others is to remove the user and to add the user again",
-        )
-    if asked.account == "holdout" and account.holdout_budget == 0:
-        raise InvalidRequest.at("/account", "this data set has no private hold-out: use `train` or `both`")
-    choice = FilterChoice(kind=account.filter, order=account.order)
-    units = pricing.price_claim(ClaimRequest(claim=asked.mechanism, filter=choice))
-    on_holdout = asked.account != "train" and account.holdout_budget > 0
-    return (units if asked.account != "holdout" else 0, units if on_holdout else 0)
 
 
 def _replayed(session: Session, caller: Caller, once: str, digest: str) -> Charge | None:

@@ -118,6 +118,11 @@ class OptimizerSettings(Document):
         """How many float64 numbers its own state has for each trained number: the memory that admission counts."""
 
     @property
+    def side(self) -> str | None:
+        """The public data set with its side information; None: it takes none."""
+        return None
+
+    @property
     def state_numbers(self) -> int:
         """`kept`, and one more for the average.
 
@@ -318,6 +323,11 @@ class PublicSideSettings(OptimizerSettings):
     observes: ClassVar[bool] = True
     public_dataset: Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=NO_NUL)]
     public_batch_size: Annotated[int, Field(strict=True, ge=1, le=10**6)] | None = None
+
+    @property
+    def side(self) -> str | None:
+        """See OptimizerSettings.side."""
+        return self.public_dataset
 
 
 class AdaDps(PublicSideSettings):

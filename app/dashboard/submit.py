@@ -18,7 +18,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import RedirectResponse
 from starlette.concurrency import run_in_threadpool
 
-from app.admission.forecast import Quote
+from app.admission.quote import Quote
 from app.contracts.job_spec import JobSpec
 from app.dashboard import job_draft
 from app.dashboard.draft import Draft, placed

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.admission.request import blocks_of, remaining
+from app.admission.lookup import blocks_of, remaining
 from app.budgets.schemas import BudgetView
 from app.budgets.service import visible_to
 from app.contracts.base import Epsilon

@@ -17,7 +17,7 @@ from typing import Any
 from pydantic_core import to_json
 from sqlalchemy import Row
 
-from app.admission.forecast import Quote
+from app.admission.quote import Quote
 from app.contracts.base import Epsilon
 from app.jobs.schemas import JobSource, JobView, held_by
 from app.lifecycle.queue.presence import GpuWorkers

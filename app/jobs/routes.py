@@ -16,9 +16,11 @@ from sqlalchemy import ColumnElement, Row, and_
 from sqlalchemy.orm import Session
 
 from app.admission.checks import offered
-from app.admission.forecast import Forecast, Quote, SweepView
+from app.admission.forecast import Forecast
+from app.admission.quote import Quote
 from app.admission.request import Limits
 from app.admission.service import Admission
+from app.admission.sweep import SweepView
 from app.audit import record as audit
 from app.contracts.base import NO_NUL
 from app.contracts.job_spec import JobSpec

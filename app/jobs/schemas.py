@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Row
 
-from app.admission.forecast import Quote
+from app.admission.quote import Quote
 from app.contracts.base import Epsilon, is_none
 from app.contracts.metrics import ReleasedHistogram
 from app.contracts.runtime import StoredRuntime

@@ -37,6 +37,14 @@ def test_the_rooms_upward_arrows_are_the_known_ones(graphs: dict[str, Graph]) ->
     assert {arrow for files in graphs.values() for arrow in shape(rooms(files)).upward} == set(KNOWN)
 
 
+def test_a_file_between_request_and_ledger_imports_few_others(graphs: dict[str, Graph]) -> None:
+    """At most fifteen of ours; all rules are in one file, as the order in which they refuse is part of the contract."""
+    there = {
+        name: len(seen) for name, seen in graphs["app"].items() if name.startswith(("app.admission.", "app.charges."))
+    }
+    assert {name for name, count in there.items() if count > 15} <= {"app.admission.checks"} and len(there) > 10
+
+
 def test_the_page_shows_the_graph(graphs: dict[str, Graph]) -> None:
     """Counts that change with every file are as of the last `make graph`."""
     page, outdated = import_graph.PAGE.read_text(), "run `make graph`"

@@ -11,7 +11,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from app.admission.checks import check
-from app.admission.request import dataset_facts
+from app.admission.lookup import dataset_facts
 from app.contracts.job_spec import JobSpec
 from app.contracts.stored import ArtifactFile, Number, ReleasedBy
 from app.db.engine import Database

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import select
 
 from app.admission import hold
-from app.admission.request import dataset_facts
+from app.admission.lookup import dataset_facts
 from app.contracts.dataset_spec import DatasetSpec
 from app.contracts.job_spec import JobSpec
 from app.contracts.stored import Shape

@@ -14,8 +14,8 @@ import pytest
 from rich.console import Console
 from sqlalchemy import func, select
 
-from app.admission.hold import ask_standing
-from app.admission.request import dataset_facts
+from app.admission import standing
+from app.admission.lookup import dataset_facts
 from app.admission.study import check_study
 from app.contracts.job_spec import JobSpec
 from app.db.engine import Database
@@ -110,7 +110,7 @@ def test_warnings_are_in_the_order_of_the_runs(api: Api, db: Database) -> None:
 def queued(db: Database, key: str, dataset: str) -> int:
     """A key's queue, as an admission counts it."""
     with db.write() as session, round_trip(session.connection()) as trip:
-        (reply,) = ask_standing(trip, key, [dataset], {dataset: None}, 10)
+        (reply,) = standing.ask(trip, key, [dataset], {dataset: None}, 10)
     (row,) = reply.rows()
     return int(row.queued)
 

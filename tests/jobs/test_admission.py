@@ -9,11 +9,13 @@ import pytest
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
-from app.admission import hold
+from app.admission import hold, rows, standing
 from app.admission.checks import check
-from app.admission.hold import NewJob, Standing, ask_standing, new_job, standing
+from app.admission.lookup import dataset_facts, look_up
 from app.admission.price import Priced
-from app.admission.request import Limits, Request, dataset_facts, look_up
+from app.admission.request import Limits, Request
+from app.admission.rows import NewJob, new_job
+from app.admission.standing import Standing
 from app.contracts.job_spec import JobSpec
 from app.datasets.repository import check_content
 from app.db.engine import Database
@@ -67,14 +69,14 @@ def made(db: Database, caller: Caller, dataset: str, once: str) -> Made:
 
 def write(db: Database, caller: Caller, priced: Priced, job: NewJob) -> Any:
     with db.write() as session, round_trip(session.connection()) as trip:
-        key = hold.write(trip, caller, priced, job)
+        key = rows.write(trip, job, priced.price.charge)
     return key.one_or_none()
 
 
 def stands(session: Session, caller: Caller, dataset: str, recorded: Head | None, limit: int) -> Standing:
     with round_trip(session.connection()) as trip:
-        replies = ask_standing(trip, caller.id, [dataset], {dataset: recorded}, limit)
-    return standing(caller, replies, {dataset: recorded})
+        replies = standing.ask(trip, caller.id, [dataset], {dataset: recorded}, limit)
+    return standing.read(caller, replies, {dataset: recorded})
 
 
 def queued(session: Session, key_id: str) -> int:

@@ -35,7 +35,7 @@ TRIPS = (
     ("UPDATE accounts SET train_held", "INSERT INTO ledger_entries", "COMMIT"),
 )
 TRANSACTIONS = ("BEGIN", "SAVEPOINT", "RELEASE", "COMMIT")
-# Libraries that the API loads when it needs them, or never.
+# What the API loads when it needs it, or never.
 LATE = (
     "kombu",
     "celery",
@@ -49,6 +49,14 @@ LATE = (
     "sqlalchemy.dialects.postgresql",
     "sqlalchemy.dialects.sqlite",
     "obstore",
+    "numpy",
+    "httpx",
+    "redis",
+    "alembic",
+    "app.formats.parse",
+    "app.lifecycle.relay",
+    "app.privacy.pricing",
+    "worker",
 )
 
 

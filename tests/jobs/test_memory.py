@@ -39,10 +39,11 @@ SHAPE = {"records_train": 400, "records_holdout": 100, "features": 2, "outputs":
 @pytest.mark.parametrize(("device", "each"), [("auto", 8), ("cuda", 8), ("cpu", 16)])
 def test_the_limit_is_met_or_not(device: str, each: int) -> None:
     asked = spec_of(model=MLP, runtime={"device": device})
-    check(asked, facts(), None)
-    check(asked, facts(), each * NUMBERS)
+    on_processors = asked.runtime.on_processors
+    check(asked.model, facts(), None, on_processors=on_processors)
+    check(asked.model, facts(), each * NUMBERS, on_processors=on_processors)
     with pytest.raises(InvalidRequest) as refused:
-        check(asked, facts(), each * NUMBERS - 1)
+        check(asked.model, facts(), each * NUMBERS - 1, on_processors=on_processors)
     assert f"{NUMBERS} trained numbers" in str(refused.value)
 
 
@@ -53,7 +54,7 @@ def test_an_attempt_holds_at_least_that(model: dict[str, Any]) -> None:
     parameters = plan.initial(Keys.model_validate(keys_of("x")))
     totals = GridTotals(parameters, Clip(1.0), Grid(1000, 48))
     held = sum(value.nbytes for value in parameters.values()) + totals._flat.nbytes
-    assert held - 64 <= least_bytes(plan.spec, plan.model.numbers) <= held
+    assert held - 64 <= least_bytes(plan.model.numbers, on_processors=True) <= held
 
 
 @pytest.mark.parametrize("kind", CATALOGUE)
@@ -90,7 +91,7 @@ def test_the_estimate_holds_what_a_process_does() -> None:
     numbers, adam = 784 * 1000 + 1000 + 1000 * 1000 + 1000 + 1000 * 10 + 10, {"kind": "dp_adam", "learning_rate": 0.1}
     plain, moments = estimated(), estimated(optimizer=adam)
     assert moments.optimizer_bytes == 16 * numbers and plain.model_bytes == 12 * numbers
-    assert least_bytes(spec_of(runtime={"device": "cpu"}), numbers) < plain.process_bytes < moments.process_bytes
+    assert least_bytes(numbers, on_processors=True) < plain.process_bytes < moments.process_bytes
     asked = {"optimizer": adam, "runtime": {"processes": 2, "shard": "optimizer"}}
     sharded = estimated(**asked)
     assert (sharded.optimizer_bytes, sharded.noise_bytes) == (8 * numbers, 4 * numbers)

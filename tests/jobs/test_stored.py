@@ -16,9 +16,9 @@ from pydantic import ValidationError
 
 from app.admission.checks import offered
 from app.admission.facts import DatasetFacts
-from app.admission.hold import new_job
 from app.admission.price import price_one
 from app.admission.request import Limits, Request
+from app.admission.rows import new_job
 from app.catalogue.models import resolved
 from app.contracts.dataset_spec import DatasetSpec
 from app.contracts.job_spec import JobSpec

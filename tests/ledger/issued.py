@@ -12,8 +12,9 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from app.admission.hold import hold
+from app.admission.lookup import facts_for, side_facts
 from app.admission.price import price
-from app.admission.request import Limits, Request, Resolved, facts_for, side_facts
+from app.admission.request import Limits, Request, Resolved
 from app.catalogue import models
 from app.contracts.base import Epsilon
 from app.contracts.job_spec import JobSpec
@@ -140,7 +141,8 @@ class Issuer:
         """Admits it as the service does; models' folders are not read, as their content is in the samples."""
         with self.db.read() as session:
             row, access = grants.find(session, self.caller, dataset, "train")
-            facts, side = facts_for(session, self.caller, row, asked), side_facts(session, self.caller, asked)
+            facts = facts_for(session, self.caller, row, asked.blocks)
+            side = side_facts(session, self.caller, asked.optimizer.side)
         spec = asked.model_copy(update={"model": models.resolved(asked.model, facts.spec.task.kind)})
         resolved = Resolved(Request(self.caller, asked, Limits()), spec, facts, side, access)
         priced = price(cast(PricingService, PlainPricing()), resolved)

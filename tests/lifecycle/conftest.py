@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import update
 
 from app.admission.checks import check
-from app.admission.request import dataset_facts
+from app.admission.lookup import dataset_facts
 from app.contracts.job_spec import JobSpec
 from app.db.engine import Database
 from app.db.models import Account, Dataset, Job

@@ -1,0 +1,215 @@
+"""What rows and ledgers say of the data that a job reads: its public facts, its blocks, what is left.
+
+`look_up` is one read with all that most admissions need: the data set, the key's grant, the account, an earlier job of
+this Idempotency-Key. It answers what app.grants and `facts_for` answer one by one; a contract test compares them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Row, Select, and_, bindparam, exists, func, or_, select
+from sqlalchemy.orm import Session
+
+from app.admission.facts import BlockFacts, DatasetFacts
+from app.contracts.blocks import ALL, FIRST, BlockChoice
+from app.contracts.dataset_spec import DatasetSpec
+from app.datasets.repository import check_there, has_blocks
+from app.db.models import Account, Dataset, Job, table_of
+from app.errors import Conflict, InvalidRequest
+from app.grants import service as grants
+from app.grants.service import DATA, GIVEN, LOOKED_AT, Access, access_in, chosen, given_to
+from app.keys.service import Caller
+from app.ledger import budgets
+from app.ledger.accounts import remaining_of
+from app.ledger.blocks import label_of
+from app.privacy.prices import Units
+from app.privacy.slots import slots_of
+
+ACCOUNTS, BEFORE, APPENDED = table_of(Account), table_of(Job).alias("before"), DATA.alias("appended")
+ACCOUNT: Select[Any] = select(ACCOUNTS.c.filter, ACCOUNTS.c.filter_order, ACCOUNTS.c.cap_delta).where(
+    ACCOUNTS.c.dataset_id == bindparam("dataset")
+)
+LOOK_UP: Select[Any] = (
+    select(
+        *(DATA.c.id, DATA.c.name, DATA.c.spec, DATA.c.shape, DATA.c.declaration),
+        or_(DATA.c.parent_id.is_not(None), exists().where(APPENDED.c.parent_id == DATA.c.id)).label("in_blocks"),
+        *LOOKED_AT,
+        *(ACCOUNTS.c.filter, ACCOUNTS.c.filter_order, ACCOUNTS.c.cap_delta),
+        *(BEFORE.c.id.label("job"), BEFORE.c.request_sha256),
+    )
+    .select_from(
+        DATA.outerjoin(GIVEN, given_to(bindparam("key")))
+        .outerjoin(ACCOUNTS, ACCOUNTS.c.dataset_id == DATA.c.id)
+        .outerjoin(BEFORE, and_(BEFORE.c.key_id == bindparam("key"), BEFORE.c.idempotency_key == bindparam("once")))
+    )
+    .where(or_(DATA.c.id == bindparam("dataset"), DATA.c.name == bindparam("dataset")))
+)
+
+
+@dataclass(frozen=True)
+class LookedUp:
+    """What an admission begins with.
+
+    Attributes:
+        access: the key's, which may be less than it needs.
+        facts: the data set's; None if it grew by blocks, or is one: what a job reads of it takes more statements.
+        before: an earlier job of this Idempotency-Key, with its request's digest as `request_sha256`.
+    """
+
+    access: Access
+    facts: DatasetFacts | None
+    before: tuple[str, str] | None
+
+
+def look_up(connection: Connection, caller: Caller, dataset: str, idempotency_key: str) -> LookedUp | None:
+    """Looks a data set up by its id or name; None if this key sees none."""
+    asked = {"key": caller.id, "dataset": dataset, "once": idempotency_key}
+    seen = [
+        (row, access) for row in connection.execute(LOOK_UP, asked) if (access := access_in(caller, row)) is not None
+    ]
+    if not seen:
+        return None
+    row, access = chosen(seen, dataset)
+    facts = None if row.in_blocks else facts_of(row, row if row.filter is not None else None)
+    return LookedUp(access, facts, None if row.job is None else (row.job, row.request_sha256))
+
+
+def facts_for(session: Session, caller: Caller, dataset: Dataset, asked: BlockChoice) -> DatasetFacts:
+    """Reads the public facts of what a job reads: its data set, or the blocks that it names; for "all", all open ones.
+
+    Raises:
+        InvalidRequest: it names a block that is not there or not open.
+        Conflict: `content-deleted`: nothing is left to train on.
+    """
+    facts, named = dataset_facts(session, dataset), None if asked == ALL else asked
+    blocks = blocks_of(session, dataset, caller.id, named)
+    if blocks is None:  # it never grew
+        check_there(dataset)
+        return without_blocks(facts, asked)
+    if not blocks:
+        _check_any(session, caller, dataset)
+    if named is None:
+        return facts.on(blocks)
+    there = {each.label: each for each in blocks}
+    for place, label in enumerate(named):
+        if label not in there or label in named[:place]:
+            every = blocks_of(session, dataset, caller.id) or []
+            still = ", ".join(each.label for each in every)
+            why = "is named twice" if label in there else f"is not open; open are {still}"
+            raise InvalidRequest.at(f"/blocks/{place}", f"block {label!r} {why}")
+    return facts.on(there[label] for label in named)
+
+
+def _check_any(session: Session, caller: Caller, dataset: Dataset) -> None:
+    """Raises Conflict if no block of a data set is open."""
+    if not blocks_of(session, dataset, caller.id):
+        raise Conflict("content-deleted", f"every block of {dataset.name!r} was retired or deleted")
+
+
+def without_blocks(facts: DatasetFacts, asked: BlockChoice) -> DatasetFacts:
+    """Returns the facts of a data set that never grew, if a job names no block of it.
+
+    Raises:
+        InvalidRequest: it does.
+    """
+    if asked not in (ALL, [FIRST]) or (asked != ALL and not facts.is_private):
+        raise InvalidRequest.at("/blocks", "this data set has no blocks: leave `blocks` out")
+    return facts
+
+
+def side_facts(session: Session, caller: Caller, side: str | None) -> DatasetFacts | None:
+    """Reads the facts of the public data set with the optimizer's side information; the key must be allowed to train
+    on it.
+
+    Raises:
+        NotFound, Forbidden: as for the job's own data set.
+    """
+    if side is None:
+        return None
+    dataset, _ = grants.find(session, caller, side, "train")
+    return dataset_facts(session, dataset)
+
+
+def dataset_facts(session: Session, dataset: Dataset) -> DatasetFacts:
+    """Reads the public facts of a data set."""
+    return facts_of(dataset, session.execute(ACCOUNT, {"dataset": dataset.id}).one_or_none())
+
+
+def facts_of(dataset: Dataset | Row[Any], account: Row[Any] | None) -> DatasetFacts:
+    """The public facts in a data set's columns and its account's filter, order and δ."""
+    return DatasetFacts(
+        id=dataset.id,
+        name=dataset.name,
+        spec=DatasetSpec.model_validate(dataset.spec),
+        records_train=dataset.shape.records_train,
+        records_holdout=dataset.shape.records_holdout,
+        features=dataset.shape.features,
+        outputs=dataset.shape.outputs,
+        filter=account.filter if account else None,
+        order=account.filter_order if account else None,
+        cap_delta=account.cap_delta if account else None,
+        declaration=dataset.declaration,
+        stated_slots=dataset.shape.slots,
+    )
+
+
+def remaining(session: Session, dataset_ids: Iterable[str], key_id: str) -> Units | None:
+    """Returns the units that a key may still hold on both accounts of each of several data sets, within the cap and its
+    own budget; None on public data."""
+    found = []
+    for each in dataset_ids:
+        account = session.get(Account, each)
+        if account is None:
+            return None
+        found.append(budgets.with_own(remaining_of(account), budgets.of_key(session, each, key_id)))
+    return _least(found)
+
+
+def left_within(session: Session, dataset_ids: Iterable[str], key_id: str) -> Units | None:
+    """Returns the units left of a key's own budget within the cap, on each of several data sets; None if the cap alone
+    bounds it."""
+    own = (budgets.of_key(session, each, key_id) for each in dataset_ids)
+    return _least([budgets.remaining_of(each) for each in own if each is not None])
+
+
+def _least(found: list[dict[str, int]]) -> Units | None:
+    return Units(**{part: min(each[part] for each in found) for part in budgets.PARTS}) if found else None
+
+
+def blocks_of(
+    session: Session, dataset: Dataset, key_id: str, labels: Collection[str] | None = None
+) -> list[BlockFacts] | None:
+    """Reads the blocks of a data set that are open and have their content, in the order of their arrival; None if
+    it never grew. The statements are as many for any number of blocks, and the rows are those of the blocks read.
+
+    Args:
+        labels: of those to read; None: all.
+    """
+    if not has_blocks(session, dataset.id):
+        return None
+    rows = (
+        select(Dataset, Account)
+        .join(Account, Account.dataset_id == Dataset.id)
+        .where(or_(Dataset.id == dataset.id, Dataset.parent_id == dataset.id))
+        .where(Account.joined_into.is_(None), Dataset.content_deleted_at.is_(None))
+        .order_by(Dataset.parent_id.is_not(None), Dataset.created_at, Dataset.id)
+    )
+    if labels is not None:
+        rows = rows.where(func.coalesce(Dataset.label, FIRST).in_(labels))
+    found = [(block, account) for block, account in session.execute(rows)]
+    own = budgets.of_key_on(session, [block.id for block, _ in found], key_id)
+    per_unit = DatasetSpec.model_validate(dataset.spec).privacy.max_records_per_user or 1
+    return [
+        BlockFacts(
+            id=block.id,
+            label=label_of(block),
+            records_train=block.shape.records_train,
+            records_holdout=block.shape.records_holdout,
+            slots=slots_of(block.shape.slots, block.shape.records_train, per_unit),
+            left=Units.model_validate(budgets.with_own(remaining_of(account), own.get(block.id))),
+        )
+        for block, account in found
+    ]

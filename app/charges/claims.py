@@ -1,0 +1,76 @@
+"""What a claim of another system costs, and which blocks of its data set pay."""
+
+from __future__ import annotations
+
+from sqlalchemy.orm import Session
+
+from app.charges.schemas import ChargeRequest
+from app.contracts.blocks import ALL
+from app.contracts.dataset_spec import DatasetSpec
+from app.db.models import Account, Dataset
+from app.errors import Conflict, InvalidRequest
+from app.ledger import blocks
+from app.ledger.repository import is_charged_by_others, unit_of
+from app.pricing.service import PricingService
+from app.privacy.claims import ClaimRequest
+from app.privacy.plans import FilterChoice
+
+
+def amounts(pricing: PricingService, asked: ChargeRequest, dataset: Dataset, account: Account) -> tuple[int, int]:
+    """What the claim costs on (train, holdout), in the filter's units."""
+    unit = unit_of(dataset)
+    if asked.relation != "add_or_remove_one":
+        raise InvalidRequest.at(
+            "/relation",
+            "a claim about replacing one unit does not cover adding or removing one, which this ledger guarantees: "
+            "state the mechanism's privacy for `add_or_remove_one`",
+        )
+    if unit != asked.unit:
+        raise InvalidRequest.at(
+            "/unit",
+            f"this data set's unit is `{unit}`: state the mechanism's privacy for it. A claim for users does not cover "
+            "one record: to add a record to a user's others is to remove the user and to add the user again",
+        )
+    if asked.account == "holdout" and account.holdout_budget == 0:
+        raise InvalidRequest.at("/account", "this data set has no private hold-out: use `train` or `both`")
+    choice = FilterChoice(kind=account.filter, order=account.order)
+    units = pricing.price_claim(ClaimRequest(claim=asked.mechanism, filter=choice))
+    on_holdout = asked.account != "train" and account.holdout_budget > 0
+    return (units if asked.account != "holdout" else 0, units if on_holdout else 0)
+
+
+def read_by(session: Session, asked: ChargeRequest, members: list[str]) -> list[str]:
+    """The blocks that a charge is held on: those that it names, or all that are open, since nobody here sees what
+    another system reads.
+
+    Raises:
+        InvalidRequest: it names a block twice, or one that is not open.
+    """
+    still = blocks.open_ones(session, members)
+    if asked.blocks == ALL:
+        return still
+    there = {blocks.label_of(session.get_one(Dataset, each)): each for each in still}
+    for place, label in enumerate(asked.blocks):
+        if label not in there or label in asked.blocks[:place]:
+            why = "is named twice" if label in there else f"is not open; open are {', '.join(there)}"
+            raise InvalidRequest.at(f"/blocks/{place}", f"block {label!r} {why}")
+    return [there[label] for label in asked.blocks]
+
+
+def check_people(session: Session, dataset_id: str, members: list[str]) -> None:
+    """Refuses a charge where people may be in several blocks, or a block leaves records of them out: each block that it
+    is held on would pay, and a person of two of them lose twice as much. Once there is a charge, people stay apart
+    (app.datasets.blocks.after).
+
+    Raises:
+        Conflict: `wrong-state`.
+    """
+    if len(members) == 1 or any(is_charged_by_others(session, each) for each in members):
+        return
+    if DatasetSpec.model_validate(session.get_one(Dataset, dataset_id).spec).privacy.max_records_per_user is None:
+        return
+    raise Conflict(
+        "wrong-state",
+        "people of this data set may be in several of its blocks, and what another system learns of one of them does "
+        "not shrink with the records in each: register the records that it reads as a data set of their own",
+    )
