@@ -37,7 +37,9 @@ def made(root: Path, kind: str, tuning: str) -> tuple[HfTuning, Any, Views]:
     asked: dict[str, Any] = {"path": kind, "tuning": tuning}
     if kind == "vit":
         spec = HfModel.model_validate(asked | {"image": IMAGE})
-        model: HfTuning = HfImages(model_folder.read(root, folder.name), spec, CLASSES, dtype=torch.float64, rows_per_pass=2)
+        model: HfTuning = HfImages(
+            model_folder.read(root, folder.name), spec, CLASSES, dtype=torch.float64, rows_per_pass=2
+        )
         batch: Any = DenseRecords(torch.rand(5, model.features, generator=generator), labels)
         return model, batch, Views(Augmentation.model_validate(CROP), spec.pixels())
     spec = HfModel.model_validate(asked | {"max_length": 8})
