@@ -141,7 +141,7 @@ def language(folder: Path, kind: str, tuning: str, length: int, n: int, sizes: d
         tiny.write(folder / kind, kind, **sizes)
     read = model_folder.read(folder, kind)
     asked = HfModel.model_validate({"path": kind, "max_length": length, "tuning": tuning})
-    return of_model(HfTuning(read, asked, (), torch.float32, device=engine.DEVICE), n)
+    return of_model(HfTuning(read, asked, (), device=engine.DEVICE), n)
 
 
 def dpformer(n: int, *, items: int = 3416, dim: int = 64, length: int = 50, mode: str = "logits") -> Task:

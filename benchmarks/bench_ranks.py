@@ -83,7 +83,7 @@ def linear(ranks: Ranks) -> Made:
 def mlp(ranks: Ranks) -> Made:
     """MLP 784-512-256-10 with 535,818 parameters: 2,400 records in ten passes."""
     n, rows = 2_400, 240
-    model = Network(784, 10, MlpModel(hidden=[512, 256]), torch.float32, rows, CPU)
+    model = Network(784, 10, MlpModel(hidden=[512, 256]), rows_per_pass=rows)
     engine = Bookkeeping[DenseRecords](
         model.module(),
         model.record_losses,

@@ -83,7 +83,7 @@ def one_rank(ranks: Ranks, *, shard: bool) -> dict[str, object]:
     torch.set_num_threads(1)
     batch = records(ranks)
     before = peak()
-    network = Network(FEATURES, CLASSES, MlpModel(hidden=list(HIDDEN)), torch.float32, ROWS, torch.device("cpu"))
+    network = Network(FEATURES, CLASSES, MlpModel(hidden=list(HIDDEN)), rows_per_pass=ROWS)
     parameters = flattened(network.init(KEY))
     shards = Shards.of(parameters, ranks) if shard else None
     inner = DpAdam(Descent(1e-3))

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import httpx
 
-from scrimp.errors import ApiError, ServiceUnreachable, error_of
+from scrimp.errors import ServiceUnreachable, refusal
 from scrimp.models import Resource
 from scrimp.rows import Pages
 
@@ -68,7 +68,7 @@ class Wire:
         with self._sending():
             response = self._http.request(method, path, **arguments)
         if response.is_error:
-            raise _refusal(response)
+            raise refusal(response)
         return response.json() if response.content else None
 
     @contextmanager
@@ -81,7 +81,7 @@ class Wire:
         with self._sending(), self._http.stream("GET", path, **arguments) as response:
             if response.is_error:
                 response.read()
-                raise _refusal(response)
+                raise refusal(response)
             yield response
 
     def server_sent(self, path: str, headers: Mapping[str, str] | None = None) -> Iterator[tuple[str, str]]:
@@ -125,13 +125,3 @@ def in_path(name: str) -> str:
 def dataset_path(name_or_id: str) -> str:
     """The path of a data set."""
     return f"/v1/datasets/{in_path(name_or_id)}"
-
-
-def _refusal(response: httpx.Response) -> ApiError:
-    if "json" in response.headers.get("content-type", ""):
-        problem = response.json()
-        if isinstance(problem, dict):
-            return error_of({"status": response.status_code} | problem)
-    return error_of(
-        {"status": response.status_code, "title": response.reason_phrase or "Refused", "detail": response.text[:300]}
-    )

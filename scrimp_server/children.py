@@ -78,9 +78,9 @@ class Child:
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
 
-    def last_words(self, lines: int = 12) -> str:
+    def last_words(self) -> str:
         """The last lines of its log."""
-        return "" if self.log is None else "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+        return "" if self.log is None else "\n".join(self.log.read_text(errors="replace").splitlines()[-12:])
 
     def _rotate(self) -> None:
         """log → log.1 → log.2 → …: copied and truncated, because the process keeps writing to the same open file. Lines

@@ -24,14 +24,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, TypeAdapter, model_validator
 
-from app.contracts.base import AccountName, Document, Epsilon, is_none
+from app.contracts.base import AccountName, Document, Epsilon
 from app.contracts.dataset_spec import Features, Task
 from app.contracts.devices import Kind
 from app.contracts.extractor import Sha256Hex
 from app.contracts.job_spec import JobSpec
-from app.contracts.metrics import AUC_PARTS, METRICS, ReleasedHistogram
+from app.contracts.metrics import AUC_PARTS, METRICS
 from app.contracts.runtime import MOST_PROCESSES
-from app.contracts.stored import ArtifactFile, ReleasedBy, ReleasedScore
+from app.contracts.stored import ArtifactFile, Number, ReleasedScore
 from app.contracts.stored import Shape as StoredShape
 from app.errors import WorkerError
 from app.privacy.mechanism import MechanismConfig
@@ -422,7 +422,7 @@ class PartValue(Document):
     std: Annotated[float, Field(ge=0.0)]
 
 
-class MetricValue(Document):
+class MetricValue(Number):
     """A released number, with all other numbers of the same release in `parts`: they leave together or not at all.
 
     `std` is the noise's on `value`. It is 0 for exact values: on public data, or computed from released numbers alone.
@@ -432,12 +432,8 @@ class MetricValue(Document):
     kind: Literal["metric"] = "metric"
     name: MetricName
     step: Step
-    value: float
     std: Annotated[float, Field(ge=0.0)]
-    on: AccountName
-    released_by: ReleasedBy
     parts: tuple[PartValue, ...] = ()
-    histogram: ReleasedHistogram | None = Field(default=None, exclude_if=is_none)
 
 
 class RankReport(Document):

@@ -10,7 +10,6 @@ reveals it. Not covered: changes to an entry before it is sealed, within about a
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from typing import Any
 
 from sqlalchemy import Row, func, select, update
@@ -20,6 +19,7 @@ from app.chain import EntryLike, digest
 from app.contracts.base import Document
 from app.db.engine import Database
 from app.db.models import AuditEntry, AuditHead
+from app.db.ordered import in_order
 from app.ids import rfc3339
 
 GENESIS = hashlib.sha256(b"scrimp/audit/v1").hexdigest()
@@ -74,7 +74,7 @@ def verify(session: Session) -> AuditVerification:
     unsealed = session.scalar(select(func.count()).select_from(AuditEntry).where(AuditEntry.seq.is_(None))) or 0
     place, last = 0, GENESIS
     problem = None
-    for place, entry in enumerate(_sealed(session, head.seq), start=1):
+    for place, entry in enumerate(in_order(session, select(*ENTRY), AuditEntry.seq, head.seq), start=1):
         problem = _misfit(place, last, entry)
         if problem is not None or entry is None:
             break
@@ -107,22 +107,3 @@ def _misfit(place: int, last: str, entry: Row[Any] | None) -> str | None:
         return None if digest(content(entry)) == entry.hash else "its hash does not match its content"
     except (TypeError, ValueError, AttributeError):
         return "the entry cannot be read"
-
-
-def _sealed(session: Session, last: int) -> Iterator[Row[Any] | None]:
-    """Entries 1 … last in order; None in the place of the first one whose columns cannot be decoded."""
-    after = 0
-    while True:
-        query = select(*ENTRY).where(AuditEntry.seq > after, AuditEntry.seq <= last).order_by(AuditEntry.seq)
-        try:
-            batch = session.execute(query.limit(BATCH)).all()
-        except (ValueError, TypeError):
-            try:  # one of them is damaged: read up to it one by one
-                batch = [session.execute(query.limit(1)).one()]
-            except (ValueError, TypeError):
-                yield None
-                return
-        if not batch:
-            return
-        yield from batch
-        after = batch[-1].seq

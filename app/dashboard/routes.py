@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Form, Path, Query, Request, Response
 from fastapi.responses import FileResponse, JSONResponse, RedirectResponse
 from pydantic import ValidationError
-from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
 from app.audit import record as audit
@@ -60,6 +59,7 @@ from app.storage import objects
 from app.web.deps import Db, Gpus, RecordedHeads, ServiceSettings, gpus_of
 from app.web.headers import is_head
 from app.web.pagination import After
+from app.web.static_files import static_file
 
 root = APIRouter(include_in_schema=False)
 router = APIRouter(prefix=HOME, include_in_schema=False, route_class=PageRoute)
@@ -79,14 +79,8 @@ def start() -> RedirectResponse:
 
 @router.get("/static/{path:path}")
 async def static(path: str, request: Request) -> Response:
-    """Our own CSS and JavaScript; open, because the login page needs them. StaticFiles lets no path
-    leave its folder."""
-    try:
-        response = await static_files.get_response(path, request.scope)
-    except HTTPException:
-        raise NotFound("there is no such file") from None
-    response.headers["Cache-Control"] = "no-cache"  # revalidated by its ETag, so that an upgrade shows at once
-    return response
+    """Our own CSS and JavaScript; open, because the login page needs them."""
+    return await static_file(static_files, path, request)
 
 
 @router.get("/login")

@@ -37,12 +37,6 @@ def upgrade(url: str, revision: str = "head") -> None:
         command.upgrade(config, revision)
 
 
-def is_current(engine: Engine) -> bool:
-    """Returns True if the database is at the newest migration that this code knows."""
-    with engine.connect() as connection:
-        return current_revision(connection) == head_revision()
-
-
 def serves(engine: Engine) -> bool:
     """Returns True if this code works on the database: at its newest migration, or at a later release's, which only
     adds to it (tests/migrations/test_last_release.py)."""

@@ -12,14 +12,14 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import FileResponse, JSONResponse
 from fastapi.security import HTTPAuthorizationCredentials
-from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
 from app.dashboard.page import PageRoute
 from app.dashboard.session import CurrentViewer, SignInNeeded, Viewer, current_viewer
-from app.errors import NotFound, Unauthenticated
+from app.errors import Unauthenticated
 from app.keys.auth import bearer
 from app.web.deps import Db, ServiceSettings
+from app.web.static_files import static_file
 
 HERE = Path(__file__).parent / "static"
 
@@ -61,13 +61,8 @@ def session(viewer: CurrentViewer) -> JSONResponse:
 
 @pages.get("/static/{path:path}")
 async def static(path: str, request: Request) -> Response:
-    """Serves our page's files; open, like the dashboard's. StaticFiles lets no path leave its folder."""
-    try:
-        response = await static_files.get_response(path, request.scope)
-    except HTTPException:
-        raise NotFound("there is no such file") from None
-    response.headers["Cache-Control"] = "no-cache"  # revalidated by its ETag, so that an upgrade shows at once
-    return response
+    """Serves our page's files; open, like the dashboard's."""
+    return await static_file(static_files, path, request)
 
 
 router.include_router(pages)

@@ -132,19 +132,6 @@ def read_recorded(heads: Heads, dataset_id: str) -> Head | None:
         raise refusal(f"its record outside the database cannot be read: {error}") from None
 
 
-def read_outside(heads: Heads, dataset_id: str) -> tuple[Head | None, str | None]:
-    """Reads the record and the checkpoint before the transaction that is compared with them.
-
-    Raises:
-        Conflict: `ledger-behind`: one of them is there, and cannot be read.
-    """
-    recorded = read_recorded(heads, dataset_id)
-    try:
-        return recorded, heads.checkpoint(dataset_id)
-    except UnreadableHeadError as error:
-        raise refusal(f"its checkpoint outside the database cannot be read: {error}") from None
-
-
 def problems(db: Database, heads: Heads, dataset_ids: Iterable[str]) -> dict[str, str]:
     """What is wrong with the ledgers of these data sets, by id; sound ledgers are left out."""
     ids = list(dataset_ids)

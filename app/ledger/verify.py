@@ -13,7 +13,6 @@ stored tiles.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +22,7 @@ from sqlalchemy.orm import Session
 from app.chain import digest
 from app.contracts.base import LARGEST_EPSILON
 from app.db.models import Account, LedgerEntry, LedgerTile, SubAccount
+from app.db.ordered import in_order
 from app.errors import InvalidRequest, NotFound
 from app.ledger.accounts import filter_for
 from app.ledger.entries import COLUMNS, balance_of, content, genesis
@@ -32,7 +32,6 @@ from app.ledger.transparency.heads import Head
 from app.ledger.transparency.merkle import TILE
 from app.merkle import Frontier, leaf
 
-BATCH = 1000
 ROUNDING = 1e-9
 ENTRY = [getattr(LedgerEntry, name) for name in (*COLUMNS, "hash")]
 
@@ -79,7 +78,8 @@ def verify(session: Session, dataset_id: str, recorded: Head | None = None, outs
     count = len(kept.heads) + len(kept.roots)
     bad: int | None = 0
     try:
-        for bad, entry in enumerate(_entries(session, dataset_id, account.entries), start=1):
+        own = select(*ENTRY).where(LedgerEntry.dataset_id == dataset_id)
+        for bad, entry in enumerate(in_order(session, own, LedgerEntry.seq, account.entries), start=1):
             replay.take(bad, entry)
             _require(
                 kept.heads.get(bad, replay.head) == replay.head, f"{kept.names.get(bad)} has a different entry there"
@@ -130,30 +130,6 @@ def _snapshot(session: Session, dataset_id: str) -> tuple[Account, int | None, l
     if not found:
         raise NotFound("this data set has no ledger")
     return found[0][0], found[0][1], [row[2] for row in found if row[2] is not None]
-
-
-def _entries(session: Session, dataset_id: str, last: int) -> Iterator[Row[Any] | None]:
-    """Entries 1 … last in order; None in the place of one whose columns cannot be decoded."""
-    after = 0
-    while True:
-        query = (
-            select(*ENTRY)
-            .where(LedgerEntry.dataset_id == dataset_id, LedgerEntry.seq > after, LedgerEntry.seq <= last)
-            .order_by(LedgerEntry.seq)
-        )
-        try:
-            batch = session.execute(query.limit(BATCH)).all()
-        except (ValueError, TypeError):
-            # One of them is damaged: read up to it one by one.
-            try:
-                batch = [session.execute(query.limit(1)).one()]
-            except (ValueError, TypeError):
-                yield None
-                return
-        if not batch:
-            return
-        yield from batch
-        after = batch[-1].seq
 
 
 class _Tree:

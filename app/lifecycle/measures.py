@@ -82,10 +82,10 @@ class Measures:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def count(self, metric: Metric, *labels: str, amount: float = 1.0) -> None:
-        """Adds to a series of a counter."""
+    def count(self, metric: Metric, *labels: str) -> None:
+        """Adds one to a series of a counter."""
         with self._lock:
-            self._counts[metric.name, labels] += amount
+            self._counts[metric.name, labels] += 1
 
     def observe(self, metric: Metric, value: float, *labels: str) -> None:
         """Adds one value to a series of a histogram."""

@@ -84,7 +84,7 @@ def estimate(event: Event, delta: float, target: float, steps: int) -> float:
     return max(at_h - (at_2h - at_h) / 3.0 * (1.0 - (GRID / h) ** 2), 0.0)
 
 
-def deltas(event: Event, epsilons: Sequence[float], resolved: float, grid: float = GRID) -> list[float] | None:
+def deltas(event: Event, epsilons: Sequence[float], resolved: float) -> list[float] | None:
     """Computes upper bounds on δ at several ε, from one distribution.
 
     Args:
@@ -95,7 +95,7 @@ def deltas(event: Event, epsilons: Sequence[float], resolved: float, grid: float
     Returns:
         None if double precision cannot resolve it after this many steps.
     """
-    found = _distribution(event, resolved, grid)
+    found = _distribution(event, resolved, GRID)
     if found is None:
         return None
     distribution, error = found

@@ -147,14 +147,12 @@ class LimitedServer:
         target: "package.module:function", the default target of `call`.
         memory_bytes: address space of the process.
         time_s: wall clock of one call.
-        preload: modules to import when the process starts.
     """
 
-    def __init__(self, target: str, *, memory_bytes: int, time_s: float, preload: Sequence[str] = ()) -> None:
+    def __init__(self, target: str, *, memory_bytes: int, time_s: float) -> None:
         self.target = target
         self.memory_bytes = memory_bytes
         self.time_s = time_s
-        self.preload = tuple(preload)
         self._process: HelperProcess | None = None
         self._turn = threading.Lock()
         self._waiting = threading.BoundedSemaphore(MAX_WAITING)
@@ -200,7 +198,7 @@ class LimitedServer:
     def _running(self) -> HelperProcess:
         if self._process is None or not self._process.alive:
             self.close()
-            self._process = source.take(self.target, self.memory_bytes, (_module(self.target), *self.preload))
+            self._process = source.take(self.target, self.memory_bytes, (_module(self.target),))
             atexit.register(self.close)
         return self._process
 

@@ -25,7 +25,7 @@ def looked_at(data: Data, job: dict[str, Any], result: Result) -> dict[str, Any]
         preference.
     """
     spec = TransformerRecModel.model_validate(job["model"])
-    model = NextItem(data.features_count, spec, torch.float32)
+    model = NextItem(data.features_count, spec)
     frequencies = data.train.item_counts(data.features_count, spec.max_length) / len(data.train)  # type: ignore[attr-defined]
     if model.effective_errors is not None:
         users = len(data.train)

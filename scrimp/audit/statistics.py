@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 # Of a curve: a step of 0.01 hides less than 0.01 e^ε q of an excess.
 STEP = 0.01
-SMALLEST_DELTA = 1e-12
 
 
 @dataclass(frozen=True)

@@ -44,10 +44,10 @@ MODELS: dict[str, tuple[Model, int]] = {
     "linear": (Linear(33, 5, bias=True, rows_per_pass=P, dtype=torch.float32), 1),
     "sparse": (Linear(500, 3, rows_per_pass=P), 1),
     "ratings": (MatrixFactorization(20, 30, 7, (1.0, 5.0), rows_per_pass=P), 1),
-    "mlp": (Network(33, 4, MlpModel(hidden=[33, 7, 31, 65], activation="relu"), torch.float32, P), 1),
-    "gru": (NextItem(50, GRU, torch.float32, P), 2 * GRU.max_length),
+    "mlp": (Network(33, 4, MlpModel(hidden=[33, 7, 31, 65], activation="relu"), rows_per_pass=P), 1),
+    "gru": (NextItem(50, GRU, dtype=torch.float32, rows_per_pass=P), 2 * GRU.max_length),
     "transformer": (
-        NextItem(50, TransformerRecModel(dim=18, heads=2, blocks=2, max_length=7), torch.float32, P),
+        NextItem(50, TransformerRecModel(dim=18, heads=2, blocks=2, max_length=7), rows_per_pass=P),
         2 * 7,
     ),
 }

@@ -83,11 +83,11 @@ class Case:
 
 
 def network(spec: Any, features: int = 33, dtype: torch.dtype = torch.float32, **more: Any) -> Case:
-    return Case(Network(features, 4, spec, dtype), **more)
+    return Case(Network(features, 4, spec, dtype=dtype), **more)
 
 
 def next_items(spec: Any, dtype: torch.dtype = torch.float32, **more: Any) -> Case:
-    model = NextItem(300, spec, dtype)
+    model = NextItem(300, spec, dtype=dtype)
     if model.effective_errors is not None:
         model.effective_errors.restore(0.01, torch.linspace(0.005, 0.25, model.items + 1))
     return Case(model, 2 * spec.max_length, **({"numbers": FEW} | more))

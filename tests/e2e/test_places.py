@@ -132,7 +132,7 @@ def analyst_of(service: Service, job_id: str) -> Analyst:
     with service.client() as client:
         artifact = client._http.get(f"/v1/jobs/{job_id}/artifacts/model.safetensors").content
     parameters = {name: value.double() for name, value in load(artifact).items()}
-    return Analyst(NextItem(ITEMS, GruRecModel.model_validate(MODEL), torch.float32, P), parameters)
+    return Analyst(NextItem(ITEMS, GruRecModel.model_validate(MODEL), dtype=torch.float32, rows_per_pass=P), parameters)
 
 
 def require_one_row_of_change(analyst: Analyst) -> None:

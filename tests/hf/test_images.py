@@ -51,7 +51,7 @@ def images_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def model(root: Path, path: str, dtype: torch.dtype = torch.float64, image: Any = None, **asked: Any) -> HfImages:
     spec = HfModel.model_validate({"path": path, "image": IMAGE | (image or {})} | asked)
-    return HfImages(model_folder.read(root, path), spec, CLASSES, dtype, 3)
+    return HfImages(model_folder.read(root, path), spec, CLASSES, dtype=dtype, rows_per_pass=3)
 
 
 def records(m: HfImages, n: int = 4) -> DenseRecords:

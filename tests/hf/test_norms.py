@@ -37,7 +37,7 @@ CASES = [
 def model(root: Path, path: str, dtype: torch.dtype = torch.float64, **asked: object) -> HfTuning:
     folder = model_folder.read(root, path)
     classes = ("a", "b", "c") if folder.architecture.task == "classification" else ()
-    return HfTuning(folder, HfModel.model_validate({"path": path, "max_length": LENGTH} | asked), classes, dtype)
+    return HfTuning(folder, HfModel.model_validate({"path": path, "max_length": LENGTH} | asked), classes, dtype=dtype)
 
 
 def records(n: int = 6, seed: int = 0) -> SequenceRecords:

@@ -37,11 +37,13 @@ def made(root: Path, kind: str, tuning: str) -> tuple[HfTuning, Any, Views]:
     asked: dict[str, Any] = {"path": kind, "tuning": tuning}
     if kind == "vit":
         spec = HfModel.model_validate(asked | {"image": IMAGE})
-        model: HfTuning = HfImages(model_folder.read(root, folder.name), spec, CLASSES, torch.float64, 2)
+        model: HfTuning = HfImages(
+            model_folder.read(root, folder.name), spec, CLASSES, dtype=torch.float64, rows_per_pass=2
+        )
         batch: Any = DenseRecords(torch.rand(5, model.features, generator=generator), labels)
         return model, batch, Views(Augmentation.model_validate(CROP), spec.pixels())
     spec = HfModel.model_validate(asked | {"max_length": 8})
-    model = HfTuning(model_folder.read(root, folder.name), spec, CLASSES, torch.float64, 2)
+    model = HfTuning(model_folder.read(root, folder.name), spec, CLASSES, dtype=torch.float64, rows_per_pass=2)
     lengths = np.array([8, 2, 5, 1, 7])
     items = torch.randint(3, 30, (int(lengths.sum()),), generator=generator).numpy().astype(np.int32)
     ends = np.cumsum(lengths)

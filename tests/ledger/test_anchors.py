@@ -60,7 +60,7 @@ def unheard(*_: object) -> None:
 
 
 def found(db: Database, dataset: str, heads: Heads | None = None) -> Verification:
-    outside = behind.read_outside(heads, dataset) if heads is not None else (None, None)
+    outside = (heads.read(dataset), heads.checkpoint(dataset)) if heads is not None else (None, None)
     with db.read() as session:
         return verify(session, dataset, *outside)
 

@@ -179,7 +179,7 @@ def test_a_forged_entry_that_hashes_right_is_found(
 def test_a_long_ledger_is_verified_in_batches(
     open_db: Database, history: str, batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.ledger.verify.BATCH", batch)
+    monkeypatch.setattr("app.db.ordered.BATCH", batch)
     assert check(open_db, history).valid
     damage = "UPDATE ledger_entries SET memo = '}' WHERE dataset_id = :d AND seq = :s"
     assert [after(open_db, history, (damage, {"s": seq})).first_bad_entry for seq in (1, 3, 4, 7)] == [1, 3, 4, 7]

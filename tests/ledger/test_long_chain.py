@@ -82,7 +82,7 @@ def long(open_db: Database, tmp_path_factory: pytest.TempPathFactory) -> Iterato
                 terms = {"dataset_id": dataset, "cap_epsilon": cap, "actor": OWNER, "reason": "more data"}
                 entries = accounts.change_cap(session, **terms).seq
     assert entries == LENGTH and sign_due(db, heads, KEY, unheard) == (1, [])
-    record, checkpoint = behind.read_outside(heads, dataset)
+    record, checkpoint = heads.read(dataset), heads.checkpoint(dataset)
     assert record is not None and record.seq == LENGTH and checkpoint is not None and earlier is not None
     yield Long(dataset, record, earlier, checkpoint)
 

@@ -190,7 +190,7 @@ def test_code_that_is_older_than_the_schema_is_ready_and_does_not_migrate(
     assert migrate.serves(engine)
     with engine.begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
-    assert migrate.serves(engine) and not migrate.is_current(engine)
+    assert migrate.serves(engine)
     upgrade(empty)
     with engine.begin() as connection:
         assert migrate.current_revision(connection) == "9999"

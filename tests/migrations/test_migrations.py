@@ -20,7 +20,7 @@ from sqlalchemy import Engine, MetaData, Table, inspect, make_url, select, text
 from sqlalchemy.exc import DatabaseError
 
 from app.db.engine import Database, make_engine
-from app.db.migrate import SCRIPTS, current_revision, head_revision, is_current, migration_connection, upgrade
+from app.db.migrate import SCRIPTS, current_revision, head_revision, migration_connection, upgrade
 from app.db.models import Base
 from app.ledger.transparency.anchors import Anchors
 from tests import servers
@@ -143,6 +143,12 @@ def test_postgresql_gets_its_triggers() -> None:
         assert f"BEFORE TRUNCATE ON {table} FOR EACH STATEMENT" in sql
     assert "BEFORE UPDATE OR DELETE ON ledger_entries" in sql
     assert "BEFORE UPDATE ON accounts" in sql
+
+
+def is_current(engine: Engine) -> bool:
+    """True at the newest migration."""
+    with engine.connect() as connection:
+        return current_revision(connection) == head_revision()
 
 
 def test_upgrade_is_complete_and_repeatable(url: str) -> None:

@@ -179,7 +179,7 @@ def test_what_float32_cannot_hold_is_left_out_or_summed_in_float64() -> None:
 
 # --- Networks of linear layers: groups of 96 ---
 
-NETWORK = Network(5, 3, MlpModel(hidden=[7, 6], activation="relu"), torch.float32, 2 * DENSE_GROUP + GROUP)
+NETWORK = Network(5, 3, MlpModel(hidden=[7, 6], activation="relu"), rows_per_pass=2 * DENSE_GROUP + GROUP)
 
 
 def network_engine(group: int | None = DENSE_GROUP, **changes: Any) -> Bookkeeping[Any]:

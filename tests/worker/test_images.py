@@ -44,7 +44,10 @@ def images(spec: CnnModel, n: int = 3) -> DenseRecords:
 
 @pytest.mark.parametrize("spec", SPECS, ids=str)
 def test_a_network_is_what_the_catalogue_says(spec: CnnModel) -> None:
-    network, seen = Network(spec.size.numbers, 3, spec, torch.float64, 3), list[tuple[int, int, int]]()
+    network, seen = (
+        Network(spec.size.numbers, 3, spec, dtype=torch.float64, rows_per_pass=3),
+        list[tuple[int, int, int]](),
+    )
     made = layers(spec, spec.size.numbers, 3)
     of = {f"{each.name}.{name}": shape for each in made for name, shape in each.shapes.items()}
     assert {name: list(value.shape) for name, value in network.init(KEY).items()} == of
@@ -60,7 +63,7 @@ def test_a_network_is_what_the_catalogue_says(spec: CnnModel) -> None:
 
 @pytest.mark.parametrize("spec", SPECS, ids=str)
 def test_clipped_sums_are_those_of_autograd_record_by_record(spec: CnnModel) -> None:
-    network, batch = Network(spec.size.numbers, 3, spec, torch.float64, 3), images(spec)
+    network, batch = Network(spec.size.numbers, 3, spec, dtype=torch.float64, rows_per_pass=3), images(spec)
     parameters = network.init(KEY)
     plain = unclipped_engine(network)
     alone = [plain.private_sum(parameters, batch.select(np.array([at]))) for at in range(len(batch))]
@@ -75,14 +78,14 @@ def test_clipped_sums_are_those_of_autograd_record_by_record(spec: CnnModel) -> 
 
 @pytest.mark.parametrize("spec", SPECS[3:], ids=str)
 def test_wide_residual_networks_on_the_meta_device(spec: CnnModel) -> None:
-    network = replace(Network(spec.size.numbers, 3, spec, torch.float32, 3), device=META)
+    network = replace(Network(spec.size.numbers, 3, spec, dtype=torch.float32, rows_per_pass=3), device=META)
     parameters, records = drawn(network)
     shapes(build_engine(network, Clipping(), training(1.0)).private_sum(parameters, records), parameters)
 
 
 def test_standardized_filters_ignore_their_scale_and_mean() -> None:
     spec = cnn("wrn16_4", 4, 4, 1, weight_standardization=True)
-    network = Network(16, 3, spec, torch.float64, 3)
+    network = Network(16, 3, spec, dtype=torch.float64, rows_per_pass=3)
     parameters = network.init(KEY)
     moved = {name: 7.0 * value + 3.0 if value.dim() == 4 else value for name, value in parameters.items()}
     one, other = (network.forward(each, images(spec)) for each in (parameters, moved))

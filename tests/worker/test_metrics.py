@@ -328,7 +328,7 @@ def test_groups_that_overlap_are_no_histogram() -> None:
 def test_who_is_right_does_not_depend_on_who_else_is_scored() -> None:
     """In single precision a product's last digits depend on how large its batch is: here two classes' logits are sums
     of the same terms, and which one was larger depended on it."""
-    network = Network(8, 2, MlpModel(hidden=[96], activation="tanh"), torch.float32)
+    network = Network(8, 2, MlpModel(hidden=[96], activation="tanh"), dtype=torch.float32)
     generator = torch.Generator().manual_seed(0)
     inputs, outputs = torch.randn(48, 8, generator=generator), torch.randn(48, generator=generator)
     first, last = (name for name, value in network.init(b"k" * 32).items() if value.dim() == 2)

@@ -45,7 +45,7 @@ def test_a_linear_model(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyP
 def test_any_model(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     items = {"kind": "numbered", "count": 9, "first": 1}
     features = TypeAdapter(Features).validate_python({"kind": "interactions", "layout": "inter", "items": items})
-    model = NextItem(9, GruRecModel(dim=4, max_length=5), torch.float64)
+    model = NextItem(9, GruRecModel(dim=4, max_length=5), dtype=torch.float64)
     torch.manual_seed(0)
     parameters = {name: value + 0.5 * torch.randn_like(value) for name, value in model.init(KEY).items()}
     save_model(tmp_path, model, parameters, TypeAdapter(Task).validate_python({"kind": "next_item"}), features)

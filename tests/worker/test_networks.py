@@ -127,7 +127,7 @@ def test_engines_agree(model: Any, kind: Any) -> None:
 
     features = 784 if model.kind == "cnn" else 6
     x, y = dense(12, features, 3)
-    network = Network(features, 3, model, torch.float64)
+    network = Network(features, 3, model, dtype=torch.float64)
     parameters, batch = network.init(KEY), records(x, y)
     how = {"rows": 12, "kind": kind, "max_grad_norm": 0.2, "dtype": torch.float64}
     books = Bookkeeping(network.module(), network.record_losses, **how).private_sum(parameters, batch)
@@ -146,7 +146,7 @@ def test_engines_agree(model: Any, kind: Any) -> None:
 
 
 def test_without_clipping_and_noise_engines_give_the_gradient() -> None:
-    network = Network(6, 3, MlpModel(hidden=[4]), torch.float64)
+    network = Network(6, 3, MlpModel(hidden=[4]), dtype=torch.float64)
     x, y = dense(12, 6, 3)
     parameters, batch = network.init(KEY), records(x, y)
     how: Any = {"rows": 7, "dtype": torch.float64}
@@ -156,7 +156,7 @@ def test_without_clipping_and_noise_engines_give_the_gradient() -> None:
         torch.testing.assert_close(plain[name], value, rtol=1e-12, atol=1e-14)
     linear, sparse = Linear(6, 3, bias=True), records(x, y, sparse=True)
     fast = LinearClipping(linear, "flat", 0.5).private_sum(linear.init(), batch)
-    module = Network(6, 3, LinearModel(bias=True), torch.float64)
+    module = Network(6, 3, LinearModel(bias=True), dtype=torch.float64)
     slow = Bookkeeping(module.module(), module.record_losses, kind="flat", max_grad_norm=0.5, **how)
     for one, two in zip(
         fast.values(), slow.private_sum(module.init(KEY) | _zeros(module), sparse).values(), strict=True

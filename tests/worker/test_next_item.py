@@ -49,7 +49,7 @@ SETTINGS: list[dict[str, Any]] = [
 def model(dtype: torch.dtype = torch.float64, items: int = ITEMS, **changes: Any) -> NextItem:
     asked: dict[str, Any] = {"dim": 4, "max_length": LENGTH}
     asked |= changes if "kind" in changes else {"kind": "transformer_rec", "heads": 2, "blocks": 2} | changes
-    return NextItem(items, TypeAdapter(RecommenderKind).validate_python(asked), dtype)
+    return NextItem(items, TypeAdapter(RecommenderKind).validate_python(asked), dtype=dtype)
 
 
 def part_of(n: int = 12, seed: int = 0) -> Sequences:

@@ -16,14 +16,12 @@ KEY = bytes(range(32))
 
 def test_first_parameters_replay_and_do_not_depend_on_each_other() -> None:
     init = KeyedInit(KEY)
-    for fill in (init.kaiming_normal, init.kaiming_uniform):
-        first = fill(3, (20, 30))
-        assert first.dtype == torch.float64 and first.shape == (20, 30)
-        assert torch.equal(first, fill(3, (20, 30))) and torch.equal(
-            first, getattr(KeyedInit(KEY), fill.__name__)(3, (20, 30))
-        )
-        assert not torch.any(first == fill(4, (20, 30)))
-        assert not torch.any(first == getattr(KeyedInit(bytes(range(1, 33))), fill.__name__)(3, (20, 30)))
+    first = init.kaiming_uniform(3, (20, 30))
+    assert first.dtype == torch.float64 and first.shape == (20, 30)
+    assert torch.equal(first, init.kaiming_uniform(3, (20, 30)))
+    assert torch.equal(first, KeyedInit(KEY).kaiming_uniform(3, (20, 30)))
+    assert not torch.any(first == init.kaiming_uniform(4, (20, 30)))
+    assert not torch.any(first == KeyedInit(bytes(range(1, 33))).kaiming_uniform(3, (20, 30)))
     assert torch.equal(init.normal(0, (5, 4), 2.0), init.normal(0, (20,), 1.0).view(5, 4) * 2)
 
 
@@ -32,8 +30,6 @@ def test_first_parameters_have_the_stated_distribution() -> None:
     cases = [
         (init.normal(0, (100_000,), 0.02), scipy.stats.norm(0, 0.02)),
         (init.uniform(1, (100_000,), 0.3), scipy.stats.uniform(-0.3, 0.6)),
-        (init.kaiming_normal(2, (500, 200)), scipy.stats.norm(0, 0.1)),
-        (init.kaiming_normal(3, (500, 8, 5, 5), 1.0), scipy.stats.norm(0, 200**-0.5)),
         (init.kaiming_uniform(4, (500, 200)), scipy.stats.uniform(-(200**-0.5), 2 * 200**-0.5)),
         (init.kaiming_uniform(5, (500, 200), 2**0.5), scipy.stats.uniform(-(0.03**0.5), 2 * 0.03**0.5)),
     ]

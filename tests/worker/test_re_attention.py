@@ -166,7 +166,7 @@ def test_more_noise_changes_outputs_and_none_does_not(mode: str) -> None:
 def model(**changes: Any) -> NextItem:
     re_attention = {"mode": "logits"} | changes
     asked = TransformerRecModel.model_validate({"dim": 4, "max_length": LENGTH, "re_attention": re_attention})
-    return NextItem(ITEMS, asked, torch.float64)
+    return NextItem(ITEMS, asked, dtype=torch.float64)
 
 
 def mechanism(noise_mu: float | None) -> MechanismConfig:

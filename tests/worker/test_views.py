@@ -66,7 +66,7 @@ def views(asked: dict[str, Any] = ALL, channels_last: bool = False) -> Views:
 
 
 def network(rows: int = 48, dtype: torch.dtype = torch.float64, **more: Any) -> Network:
-    return Network(SIZE.numbers, 3, CnnModel.model_validate(CNN | more), dtype, rows)
+    return Network(SIZE.numbers, 3, CnnModel.model_validate(CNN | more), dtype=dtype, rows_per_pass=rows)
 
 
 def training(kind: str, norm: float = C) -> TrainingMechanism:

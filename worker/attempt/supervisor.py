@@ -296,7 +296,7 @@ class Supervised:
                 self._answer(channel, messages.Resalt(from_step=first, allowed_steps=fresh.allowed_steps, **keys))
             case messages.MetricValue():
                 parts = [Part(name=each.name, value=each.value, std=each.std) for each in said.parts]
-                self.log.record_metric(Number.model_validate(said, from_attributes=True), parts)
+                self.log.record_metric(Number(**said.model_dump(exclude={"kind", "parts"})), parts)
             case messages.Finished():
                 tracing.past("train", {"steps": said.steps_effective}, self.phase_began)
                 self._wait()

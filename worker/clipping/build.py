@@ -109,8 +109,15 @@ def _require_views(model: Model, views: Views | None) -> None:
 def _module_model(model: Model) -> ModuleModel:
     if isinstance(model, Linear):
         spec = LinearModel(bias=model.bias)
-        by = (model.dtype, model.rows_per_pass, model.device, model.class_weights)
-        return Network(model.features, model.outputs, spec, *by)
+        return Network(
+            model.features,
+            model.outputs,
+            spec,
+            dtype=model.dtype,
+            rows_per_pass=model.rows_per_pass,
+            device=model.device,
+            class_weights=model.class_weights,
+        )
     if isinstance(model, ModuleModel):
         return model
     raise TypeError("no engine for this kind of model")

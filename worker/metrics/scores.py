@@ -393,10 +393,7 @@ def _tree_sums(release: NoisyScore, model: Model, parameters: Parameters, record
     """The weighted sums of the histogram by class and score: of whole numbers with dyadic weights, so exact."""
     if not has_histogram(model) or release.sensitivity != 1.0:
         raise PrivacyError("a histogram of scores by class needs two classes and sensitivity 1")
-    counts = torch.zeros(CELLS, dtype=torch.int64)
-    for outputs, of in model.evaluated(parameters, records):
-        cells = cell_of(outputs.cpu(), of.records.labels.cpu())
-        counts.index_add_(0, cells, of.present.cpu().to(torch.int64))
+    counts = _histogram(cell_of, CELLS, model, parameters, records)
     return tuple(tree_sums(counts.view(2, -1).numpy()).flatten().tolist())
 
 
@@ -404,11 +401,22 @@ def _confusion(classes: int, model: Model, parameters: Parameters, records: Batc
     """The number of records of each true and predicted class, (K²,)."""
     if not model.classification or model.outputs != classes:
         raise PrivacyError("a histogram of classes needs the model's classes, which the mechanism declares")
-    counts = torch.zeros(classes**2, dtype=torch.int64)
+    return tuple(map(float, _histogram(confusion_cell, classes**2, model, parameters, records).tolist()))
+
+
+def _histogram(
+    cell: Callable[[Tensor, Tensor], Tensor],
+    cells: int,
+    model: Model,
+    parameters: Parameters,
+    records: Batch[Any],
+) -> Tensor:
+    """The number of records in each cell."""
+    counts = torch.zeros(cells, dtype=torch.int64)
     for outputs, of in model.evaluated(parameters, records):
-        cells = confusion_cell(outputs.cpu(), of.records.labels.cpu())
-        counts.index_add_(0, cells, of.present.cpu().to(torch.int64))  # integers: the same for any passes
-    return tuple(map(float, counts.tolist()))
+        places = cell(outputs.cpu(), of.records.labels.cpu())
+        counts.index_add_(0, places, of.present.cpu().to(torch.int64))  # integers: the same for any passes
+    return counts
 
 
 def _of_confusion(cells: Tensor, noise_std: float) -> Score:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from app.privacy.numerics import ROW_UNIT
 from worker.data.passes import Batch, Pass
 from worker.data.placed import CPU, passes_on
 
@@ -16,14 +18,25 @@ from worker.data.placed import CPU, passes_on
 Parameters = dict[str, Tensor]
 
 
-class Model(ABC):
+class Shaped(ABC):
+    """From d features to K outputs: fields of a model, or computed from its own.
+
+    Attributes:
+        features: d.
+        outputs: K; 1 means regression.
+    """
+
+    features: int
+    outputs: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model(Shaped):
     """From d features to K outputs. Each kind has its own kind of records (worker.data.parts).
 
     Classification (K ≥ 2 classes, also for two): loss −log softmax(f)_y. Regression (K = 1): loss ½(f − y)².
 
     Attributes:
-        features: d.
-        outputs: K; 1 means regression.
         rows_per_pass: P of every pass over records, for every caller; fixed at admission.
         dtype: of training passes. Score passes use float64, except that losses of next items and next tokens use
             `dtype`.
@@ -31,9 +44,7 @@ class Model(ABC):
         class_weights: what a training loss is multiplied by, before its gradient is clipped; empty: 1.
     """
 
-    features: int
-    outputs: int
-    rows_per_pass: int
+    rows_per_pass: int = ROW_UNIT
     dtype: torch.dtype = torch.float64
     device: torch.device = CPU
     class_weights: tuple[float, ...] = ()

@@ -68,28 +68,28 @@ def build_model(
     made: Model
     match requested:
         case LinearModel() as asked:
-            made = Linear(asked.inputs(shape.features), shape.outputs, asked.has_bias, rows, dtype, device)
+            made = Linear(asked.inputs(shape.features), shape.outputs, asked.has_bias, dtype=dtype)
         case MatrixFactorizationModel() as asked:
             if not isinstance(task, RatingTask) or not isinstance(features, Interactions) or features.users is None:
                 raise PrivacyError("matrix factorization needs a data set of ratings")
             users, items = features.users.rows, features.items.rows
-            made = MatrixFactorization(users, items, asked.dim, task.scale, asked.bias, asked.init_std, rows, device)
+            made = MatrixFactorization(users, items, asked.dim, task.scale, asked.bias, asked.init_std)
         case TransformerRecModel() | GruRecModel() | LstmRecModel() as asked:
             if not isinstance(task, NextItemTask) or not isinstance(features, Interactions):
                 raise PrivacyError("next-item recommenders need a data set of sequences")
-            made = NextItem(features.items.rows, asked, dtype, rows, device)
+            made = NextItem(features.items.rows, asked, dtype=dtype)
         case HfModel() as asked:
-            made = replace(_hf(asked, task, dtype, rows, models_root), device=device)
+            made = _hf(asked, task, dtype, models_root)
         case MlpModel() | CnnModel() as asked:
             if shape.sparse:
                 raise PrivacyError("this kind of model needs dense features")
-            made = Network(shape.features, shape.outputs, asked, dtype, rows, device)
+            made = Network(shape.features, shape.outputs, asked, dtype=dtype)
         case _:
             assert_never(requested)
-    return made
+    return replace(made, rows_per_pass=rows, device=device)
 
 
-def _hf(asked: HfModel, task: Task, dtype: torch.dtype, rows: int, models_root: Path | None) -> HfTuning:
+def _hf(asked: HfModel, task: Task, dtype: torch.dtype, models_root: Path | None) -> HfTuning:
     if not isinstance(task, ClassificationTask | LanguageModelTask):
         raise PrivacyError("Hugging Face models need a data set of texts")
     if models_root is None:
@@ -97,6 +97,6 @@ def _hf(asked: HfModel, task: Task, dtype: torch.dtype, rows: int, models_root: 
     folder = folder_of(models_root, asked)
     classes = tuple(str(each) for each in task.classes) if isinstance(task, ClassificationTask) else ()
     if folder.of_images:
-        return HfImages(folder, asked, classes, dtype, rows)
+        return HfImages(folder, asked, classes, dtype=dtype)
     prompts = isinstance(task, LanguageModelTask) and task.prompt is not None
-    return HfTuning(folder, asked, classes, dtype, rows, prompts=prompts)
+    return HfTuning(folder, asked, classes, dtype=dtype, prompts=prompts)

@@ -10,8 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from app.privacy.numerics import ROW_UNIT
-from worker.data.placed import CPU
 from worker.data.records import FeatureRecords
 from worker.models.base import Model, Parameters
 
@@ -24,7 +22,6 @@ class Linear(Model):
         features: d.
         outputs: K; 1 means regression.
         bias: adds b.
-        dtype: see Model.
 
     >>> Linear(features=3, outputs=2).init()["weight"].shape
     torch.Size([2, 3])
@@ -33,10 +30,6 @@ class Linear(Model):
     features: int
     outputs: int
     bias: bool = False
-    rows_per_pass: int = ROW_UNIT
-    dtype: torch.dtype = torch.float64
-    device: torch.device = CPU
-    class_weights: tuple[float, ...] = ()
 
     @property
     def kind(self) -> str:

@@ -10,8 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from app.privacy.numerics import ROW_UNIT
-from worker.data.placed import CPU
 from worker.data.ratings import RatingRecords
 from worker.models.base import Model, Parameters
 from worker.noise.fills import KeyedInit
@@ -37,8 +35,6 @@ class MatrixFactorization(Model):
     scale: tuple[float, float]
     bias: bool = True
     init_std: float = 0.1
-    rows_per_pass: int = ROW_UNIT
-    device: torch.device = CPU
 
     @property
     def features(self) -> int:  # type: ignore[override]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -11,8 +11,6 @@ from torch import Tensor, nn
 
 from app.contracts.cnn import behind
 from app.contracts.job_spec import CnnModel, LinearModel, MlpModel
-from app.privacy.numerics import ROW_UNIT
-from worker.data.placed import CPU
 from worker.data.records import FeatureRecords
 from worker.models.activations import Tanh
 from worker.models.base import Parameters
@@ -35,10 +33,7 @@ class Network(ModuleModel):
     features: int
     outputs: int
     spec: LinearModel | MlpModel | CnnModel
-    dtype: torch.dtype = torch.float32
-    rows_per_pass: int = ROW_UNIT
-    device: torch.device = CPU
-    class_weights: tuple[float, ...] = ()
+    dtype: torch.dtype = field(default=torch.float32, kw_only=True)
 
     @cached_property
     def masks(self) -> Masks | None:  # type: ignore[override]

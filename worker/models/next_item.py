@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import cast
 
@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from app.contracts.job_spec import GruRecModel, LstmRecModel, TransformerRecModel
-from app.privacy.numerics import ROW_UNIT
 from worker.data.passes import Batch, Pass
-from worker.data.placed import CPU, passes_on
+from worker.data.placed import passes_on
 from worker.data.sequences import SequenceRecords
 from worker.models.base import Parameters
 from worker.models.dropout import Masks
@@ -34,9 +33,7 @@ class NextItem(ModuleModel):
 
     items: int
     spec: TransformerRecModel | GruRecModel | LstmRecModel
-    dtype: torch.dtype = torch.float32
-    rows_per_pass: int = ROW_UNIT
-    device: torch.device = CPU
+    dtype: torch.dtype = field(default=torch.float32, kw_only=True)
 
     @property
     def features(self) -> int:  # type: ignore[override]

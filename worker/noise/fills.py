@@ -50,15 +50,11 @@ class KeyedInit:
         self._generator.fill_bits(bits, 0, tensor, 0)
         return bits.double().mul_(2.0**-52).add_(2.0**-53).mul_(bound).view(tuple(shape))
 
-    def kaiming_normal(self, tensor: int, shape: Sequence[int], gain: float = 2.0**0.5) -> Tensor:
-        """N(0, gain²/fan-in), with the fan-in of a weight (out, in, kernel…). The gain √2 suits a following ReLU.
-
-        Source: He et al. 2015, "Delving deep into rectifiers".
-        """
-        return self.normal(tensor, shape, gain / math.sqrt(_fan_in(shape)))
-
     def kaiming_uniform(self, tensor: int, shape: Sequence[int], gain: float = 3.0**-0.5) -> Tensor:
-        """Uniform with variance gain²/fan-in. The gain 1/√3 gives ±1/√fan-in, as in torch's Linear and Conv."""
+        """Uniform with variance gain²/fan-in, with the fan-in of a weight (out, in, kernel…).
+
+        The gain 1/√3 gives ±1/√fan-in, as in torch's Linear and Conv.
+        """
         return self.uniform(tensor, shape, gain * math.sqrt(3.0 / _fan_in(shape)))
 
 

@@ -106,14 +106,13 @@ class GaussianGenerator:
     def __init__(self, key: bytes | None) -> None:
         self.stream = KeyedStream(key)
 
-    def noise(self, step: int, tensor: int, size: int, device: torch.device | str = "cpu", first: int = 0) -> Tensor:
+    def noise(self, step: int, tensor: int, size: int, first: int = 0) -> Tensor:
         """One step's Gaussians for one tensor: the same on every call.
 
         Args:
             step: the logical step.
             tensor: the tensor's index within the step.
             size: how many, from position `first` on.
-            device: the result's device; the words are the same.
             first: the first one's position in the tensor.
 
         Returns:
@@ -125,7 +124,7 @@ class GaussianGenerator:
         bits = torch.empty(checked_size(size), dtype=torch.int64)
         for start in range(0, size, CHUNK):
             self.fill_bits(bits[start : start + CHUNK], step, tensor, first + start)
-        return gaussians(bits.to(device))
+        return gaussians(bits)
 
     def fill_bits(self, out: Tensor, step: int, tensor: int, start: int) -> None:
         """Writes k of the words from `start` on into an int64 tensor on the CPU."""

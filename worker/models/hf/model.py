@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -14,9 +14,8 @@ from torch.nn import functional as F
 
 from app.contracts.hf import HfModel
 from app.formats.model_folder import ModelFolder
-from app.privacy.numerics import ROW_UNIT
 from worker.data.passes import Batch, Pass
-from worker.data.placed import CPU, passes_on
+from worker.data.placed import passes_on
 from worker.data.sequences import SequenceRecords
 from worker.models.base import Parameters
 from worker.models.hf import loading
@@ -39,9 +38,7 @@ class HfTuning(ModuleModel):
     folder: ModelFolder
     spec: HfModel
     classes: tuple[str, ...]
-    dtype: torch.dtype = torch.float32
-    rows_per_pass: int = ROW_UNIT
-    device: torch.device = CPU
+    dtype: torch.dtype = field(default=torch.float32, kw_only=True)
     prompts: bool = False
 
     @property
