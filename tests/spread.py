@@ -30,7 +30,8 @@ SLOW_FIRST = (
 # They load transformers, which takes six seconds of processor time.
 LOADING = "tests/hf/"
 # Files of tests/e2e that share the service of a backing, and the backing of their tests that do not name one.
-SHARING = {f"tests/e2e/test_{file}.py": "sqlite" for file in ("audit", "client", "devices", "events", "language")}
+SHARING = {f"tests/e2e/test_{file}.py": "sqlite" for file in ("audit", "blocks", "client", "devices", "events")}
+SHARING |= {f"tests/e2e/test_{file}.py": "sqlite" for file in ("language", "places", "sklearn", "slots")}
 SHARING |= {f"tests/e2e/test_{file}.py": "sqlite" for file in ("logs", "notebooks", "probe", "ratings", "reading")}
 SHARING |= {f"tests/e2e/test_{file}.py": "sqlite" for file in ("private_logs", "sequences", "serve", "spine")}
 SHARING |= {f"tests/e2e/test_{file}.py": "sqlite" for file in ("studies", "traces", "vision")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,11 @@ assert create_app  # its routes declare themselves as they are imported
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@cache
+def root() -> object:
+    return get_command(app)
+
+
 def commands() -> set[str]:
     """Every command, as it is typed."""
 
@@ -27,7 +33,7 @@ def commands() -> set[str]:
             return {typed}
         return {each for name, one in found.items() for each in below(one, f"{typed} {name}".strip())}
 
-    return below(get_command(app), "")
+    return below(root(), "")
 
 
 def test_the_command_that_a_route_declares_is_there() -> None:
@@ -50,7 +56,7 @@ WRITTEN = re.compile(r"(?:^(?:\$ )?|`|\| )scrimp ([a-z][^`\n|#>]*)", flags=re.MU
 
 def unknown(line: str) -> str | None:
     """The first word of a written command that `scrimp` does not know: a command, or an option."""
-    group, words = get_command(app), line.split()
+    group, words = root(), line.split()
     while (found := getattr(group, "commands", None)) is not None:
         if not words or not re.fullmatch(r"[a-z-]+,?", words[0]):
             return None  # prose about a group of commands

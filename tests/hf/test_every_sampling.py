@@ -38,6 +38,12 @@ def steps_of(name: str, sampled: str) -> int:
     return FEW if name.startswith("hf/") and sampled in ("full_batch", "cyclic") else STEPS
 
 
+def sampling_of(name: str, sampled: str) -> dict[str, Any]:
+    """A Poisson sample has ten steps, so those models draw fewer rows in each."""
+    fewer = {"expected_batch_size": 2} if name.startswith("hf/") and sampled == "poisson" else {}
+    return SAMPLINGS[sampled] | fewer
+
+
 def start_for(name: str, sampled: str) -> dict[str, Any]:
     model = MODELS[name]
     shape = {"records_train": 60, "records_holdout": 20, "features": 128, "outputs": 3, "sparse": False}
@@ -52,7 +58,12 @@ def start_for(name: str, sampled: str) -> dict[str, Any]:
             more["task"] = {"kind": "language_model"}
     found = (
         start_of(
-            spec(model=model, evaluation=None, length={"steps": steps_of(name, sampled)}, sampling=SAMPLINGS[sampled]),
+            spec(
+                model=model,
+                evaluation=None,
+                length={"steps": steps_of(name, sampled)},
+                sampling=sampling_of(name, sampled),
+            ),
             shape,
         )
         | more

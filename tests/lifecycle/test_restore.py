@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -275,9 +273,8 @@ def test_a_new_epoch_gives_unfinished_jobs_fresh_keys(world: World) -> None:
 
 
 def scrimp_restore(world: World, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"SCRIMP_DATABASE_URL": world.settings.effective_database_url}
-    line = [sys.executable, "-m", "scrimp.cli", "restore", "--home", str(world.settings.home), *arguments]
-    return subprocess.run(line, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    there = {"SCRIMP_DATABASE_URL": world.settings.effective_database_url}
+    return processes.scrimp(world.settings.home, "restore", *arguments, **there)
 
 
 def test_the_command_shows_the_gap_and_posts_it(world: World) -> None:
@@ -290,11 +287,10 @@ def test_the_command_shows_the_gap_and_posts_it(world: World) -> None:
     assert shown.returncode == 1, shown.stderr
     assert dataset in shown.stdout and f"train {spent}, holdout 0" in shown.stdout
     assert world.heads.epoch() is None and world.account(dataset).train_spent == 0, "showing changes nothing"
-    here = {"SCRIMP_DATABASE_URL": world.settings.effective_database_url}
-    posted = processes.scrimp(world.settings.home, "restore", "--post", dataset, "--reason", "the disk died", **here)
+    posted = scrimp_restore(world, "--post", dataset, "--reason", "the disk died")
     assert posted.returncode == 0, posted.stderr
     assert world.heads.epoch() is not None and world.account(dataset).train_spent == spent
-    assert processes.scrimp(world.settings.home, "restore", "--post", dataset, **here).returncode == 1
+    assert scrimp_restore(world, "--post", dataset).returncode == 1
 
 
 def test_a_first_start_of_this_version_records_nothing_and_closes_nothing(world: World) -> None:

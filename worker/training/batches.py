@@ -110,7 +110,7 @@ class Batches:
         """
         drawn = randomness.sampler.draw(step)
         if drawn is None:
-            self.private_passes += self._passes(self._everything_rows)
+            self.private_passes += self._passes(len(self._full))
             return self._everything, None
         inside, present = np.searchsorted(drawn, [self._slots, self._private_units])
         users = self._data.users
@@ -165,8 +165,14 @@ class Batches:
         kept: Any = plan.resident(train)
         if plan.keeps_passes and plan.even_rows and isinstance(kept, SparseRecords):
             kept = kept.even()
-        rows = self.whole(kept, TRAIN).own(plan.numerics.rows_per_pass, plan.ranks)
-        self._everything_rows = len(rows)
-        self._everything: Batch[Any] = rows
-        if plan.keeps_passes and not isinstance(train, MappedRecords):
-            self._everything = rows.prepared(plan.numerics.rows_per_pass, plan.model.dtype, plan.device)
+        self._full = self.whole(kept, TRAIN).own(plan.numerics.rows_per_pass, plan.ranks)
+        self.__dict__.pop("_everything", None)
+
+    @cached_property
+    def _everything(self) -> Batch[Any]:
+        """The rows of every step, in passes that are made at the first one: keys or a transform may replace the rows
+        before it."""
+        plan = self._plan
+        if not plan.keeps_passes or isinstance(self.train, MappedRecords):
+            return self._full
+        return self._full.prepared(plan.numerics.rows_per_pass, plan.model.dtype, plan.device)
