@@ -141,7 +141,7 @@ def of_job(spec: dict[str, Any], resolved: Resolved | None) -> Draft:
     return Draft(document)
 
 
-def names_more(document: dict[str, Any]) -> bool:
+def names_more(document: Mapping[str, object]) -> bool:
     """Returns True if a job says more than a goal: its other settings are then shown."""
     goal = (name for title, members in LAYOUT.sections.items() for name in members if title == GOAL)
     return bool(document.keys() - set(goal))
