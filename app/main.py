@@ -24,6 +24,7 @@ from app.dashboard.budgets import router as budget_pages_router
 from app.dashboard.compare import router as compare_page_router
 from app.dashboard.entries import router as entries_router
 from app.dashboard.keys import router as key_pages_router
+from app.dashboard.manage import router as manage_pages_router
 from app.dashboard.register import router as register_page_router
 from app.dashboard.routes import root as root_router
 from app.dashboard.routes import router as dashboard_router
@@ -106,6 +107,7 @@ ROUTERS = (
     worker_pages_router,
     key_pages_router,
     audit_page_router,
+    manage_pages_router,
     budget_pages_router,
     change_stream_router,
     catalogue_router,

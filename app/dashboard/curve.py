@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -9,6 +10,18 @@ from app.dashboard.chart import MOST_POINTS, Axis, Chart, Line, Point, around, b
 from app.dashboard.numbers import integer, with_noise
 from app.jobs.schemas import MetricView
 
+# Scores that lie in [0, 1]; only noise leaves it.
+FRACTIONS = (
+    "accuracy",
+    "auc",
+    "macro_f1",
+    "average_precision",
+    "balanced_accuracy",
+    "recall",
+    "precision",
+    "hit",
+    "ndcg",
+)
 LABELS = {"accuracy": "accuracy (fraction correct)", "loss": "loss (mean)"}
 
 
@@ -49,8 +62,13 @@ def steps_axis(last: int) -> Axis:
 
 
 def values_axis(name: str, metrics: Iterable[MetricView]) -> Axis:
-    """The values of a metric, with all error bars."""
-    return Axis(LABELS.get(name, name), *around(end for each in metrics for end in bar(each)))
+    """The values of a metric, with all error bars; those of a fraction are cut at 0 and 1."""
+    found = list(metrics)
+    low, high = around(end for each in found for end in bar(each))
+    if re.split("[:@]", name)[0] in FRACTIONS:  # a band is cut at 0 and 1; a released number never
+        low = max(low, min(0.0, *(each.value for each in found)))
+        high = min(high, max(1.0, *(each.value for each in found)))
+    return Axis(LABELS.get(name, name), low, high)
 
 
 def _curve(name: str, metrics: list[MetricView], steps: int) -> Curve:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -141,10 +141,9 @@ def of_job(spec: dict[str, Any], resolved: Resolved | None) -> Draft:
     return Draft(document)
 
 
-def names_more(document: dict[str, Any]) -> bool:
+def names_more(members: Iterable[str]) -> bool:
     """Returns True if a job says more than a goal: its other settings are then shown."""
-    goal = (name for title, members in LAYOUT.sections.items() for name in members if title == GOAL)
-    return bool(document.keys() - set(goal))
+    return bool(set(members) - set(LAYOUT.sections[GOAL]))
 
 
 def name_of(text: str) -> str:

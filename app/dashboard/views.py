@@ -16,6 +16,7 @@ from app.contracts.base import Epsilon
 from app.contracts.dataset_spec import ClassificationTask, DatasetSpec
 from app.dashboard.curve import Curve, curves
 from app.dashboard.entry_pages import CapChange, EntriesQuery, cap_changes, entry_page
+from app.dashboard.headline import Headline, headline
 from app.dashboard.numbers import percent
 from app.dashboard.session import Viewer
 from app.dashboard.trials import StudyCharts, ranked, study_charts
@@ -137,6 +138,7 @@ class JobPage:
         trials, ranked, study_charts: for a study, its trials, the best score first, and their charts.
         is_trial: it is a trial of a study, and only its score is released.
         hands_out_model: the model's weights leave the worker.
+        headline: its last main score; None where none was released.
         certificate_due: it spent privacy and has settled, so a certificate is or will be issued.
     """
 
@@ -169,6 +171,7 @@ class JobPage:
     study_charts: StudyCharts | None
     is_trial: bool
     hands_out_model: bool
+    headline: Headline | None
     shapes: Shapes | None = None
 
     @property
@@ -231,6 +234,7 @@ def job_page(session: Session, job_id: str, viewer: Viewer, gpus: GpuWorkers) ->
         study_charts=study_charts(found) if found else None,
         is_trial=job.trial is not None and job.trial.role != "final",
         hands_out_model=job.trial is None or job.trial.keeps_weights,
+        headline=headline(metrics, DatasetSpec.model_validate(dataset.spec).task),
     )
 
 

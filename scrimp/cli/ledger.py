@@ -14,6 +14,7 @@ from rich.text import Text
 from scrimp.cli import show
 from scrimp.cli.session import FAILED, Session, command, plain, read_json
 from scrimp.errors import ScrimpError
+from scrimp.spending import Spending, spending
 from scrimp.statement import built, checked, ledger_of, written
 from scrimp.statement_words import told
 from scrimp.transparency import Note, begins_with
@@ -50,6 +51,22 @@ def entries(
     """List every line of the ledger, oldest first."""
     found = list(session.client.ledger_entries(dataset, None if job is None else session.job(job)))
     session.result(found, lambda: show.entries(session.console, found))
+
+
+@command(app, "spending")
+def spending_(session: Session, dataset: Dataset) -> None:
+    """Show who spent what: by person, with the teams' budgets that bound them. Only its owner reads other names."""
+    found = spending(session.client, dataset)
+    accounts = session.client.ledger(dataset).accounts
+    budgets = [0 if (account := accounts.get(part)) is None else account.budget for part in ("train", "holdout")]
+
+    def shares(each: Spending) -> list[str]:
+        spent = zip((each.train, each.holdout), budgets, strict=True)
+        return [f"{100.0 * amount / budget:.3g} %" if budget else "–" for amount, budget in spent]
+
+    rows = [(each.name, ", ".join(each.teams) or "–", str(each.charges), *shares(each)) for each in found]
+    head = ("who", "budgets", "charges", "training part", "hold-out part")
+    session.result([asdict(each) for each in found], lambda: show.table(session.console, head, rows))
 
 
 @command(app, "cap")

@@ -94,6 +94,7 @@ def test_budgets_within_a_cap(cli: Cli, dataset: str) -> None:
     shown = cli("budgets", "show", dataset, "team").output
     assert "0 % spent, 0 % held. The cap holds even if all keys share what they learn." in shown.replace("\n", " ")
     assert "team" in cli("budgets", "list", dataset).output
+    assert cli("ledger", "spending", dataset).exit_code == 0
     ben = cli.json("keys", "create", "ben")["key"]["id"]
     cli("grants", "set", dataset, "ben")
     for who in (ann, ben):

@@ -137,6 +137,7 @@ def test_a_new_job_appears_on_top_and_a_score_on_the_curve(open_page: Open, whol
     scene.release(log, 25, 0.7, 0.02)
     chart = page.get_by_role("group", name="accuracy by training step")
     chart.locator("canvas").wait_for()
+    page.locator("#released-numbers summary").click()
     scene.step(log, 50)
     scene.release(log, 50, 0.75, 0.02)
     page.get_by_role("cell", name="0.75", exact=True).wait_for()

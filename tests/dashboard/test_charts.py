@@ -28,13 +28,23 @@ def metric(step: int, value: float, std: float = 0.01, name: str = "accuracy") -
     st.lists(st.tuples(st.integers(1, 10_000), st.floats(-1e6, 1e6), st.floats(0, 1e3)), min_size=1, max_size=30),
 )
 def test_every_point_of_a_curve_lies_inside_it(numbers: list[tuple[int, float, float]]) -> None:
-    (curve,) = curves([metric(*each) for each in numbers], 10_000)
+    (curve,) = curves([metric(*each, name="loss") for each in numbers], 10_000)
     (line,), x, y = curve.chart.lines, curve.chart.x, curve.chart.y
     assert [point.x for point in line.points] == sorted(point.x for point in line.points)
     for point in line.points:
         assert y.low < point.y < y.high and x.low <= point.x <= x.high
         if point.low is not None and point.high is not None:
             assert y.low < point.low <= point.y <= point.high < y.high
+
+
+@given(st.lists(st.tuples(st.floats(-2, 3), st.floats(0, 1)), min_size=1, max_size=30))
+def test_a_fraction_s_chart_ends_at_0_and_1_but_where_a_released_number_does_not(
+    numbers: list[tuple[float, float]],
+) -> None:
+    (curve,) = curves([metric(at, *each, name="auc") for at, each in enumerate(numbers)], 100)
+    y, values = curve.chart.y, [value for value, _ in numbers]
+    assert min(0.0, *values) <= y.low <= min(values) and max(values) <= y.high <= max(1.0, *values)
+    assert y.low < y.high
 
 
 def test_error_bars_are_95_percent_of_the_noise_and_an_exact_number_has_none() -> None:

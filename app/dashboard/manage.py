@@ -1,0 +1,195 @@
+"""/dashboard/datasets/{id}/manage: what a data set's owner may do, with the functions and rules of the REST API.
+
+    cap, declaration       forms; the cap's form names the version that its page showed, as `If-Match` does
+    blocks                 added by block.js, which sends the file; retired by a form
+    retire, delete         forms behind a confirmation
+    who spent what         by person, with the budget that bounds it
+
+Budgets and grants have pages of their own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Form, Path, Request, Response
+from fastapi.responses import RedirectResponse
+from pydantic import ValidationError
+
+from app.contracts.redeclaration import Redeclaration
+from app.contracts.versions import tag_of
+from app.dashboard.page import PageRoute, render
+from app.dashboard.session import HOME, CurrentViewer, PostingViewer, UploadingViewer, Viewer
+from app.dashboard.spending import Spending, spending
+from app.datasets import block_routes
+from app.datasets import routes as datasets
+from app.datasets.block_schemas import BlockView, ReadingBlock
+from app.datasets.routes import Parsing
+from app.datasets.schemas import DatasetView
+from app.errors import NotFound, RequestError, ServiceError
+from app.grants import service as grants
+from app.ledger import routes as ledgers
+from app.ledger.accounts import account_of
+from app.ledger.entries import cap_version
+from app.ledger.routes import Pricing
+from app.ledger.schemas import CapChange
+from app.retention import routes as retention
+from app.web.deps import Db, RecordedHeads, ServiceSettings
+from app.web.problems import answer, errors_of, validation_errors
+
+router = APIRouter(prefix=f"{HOME}/datasets/{{dataset_id}}/manage", include_in_schema=False, route_class=PageRoute)
+Id = Annotated[str, Path(pattern=r"^[A-Za-z0-9_]{1,100}$")]
+Text = Annotated[str, Form(max_length=20_000)]
+
+
+class Service:
+    """What the API's routes need, and the page that shows their outcome."""
+
+    def __init__(
+        self,
+        request: Request,
+        dataset_id: Id,
+        db: Db,
+        settings: ServiceSettings,
+        heads: RecordedHeads,
+        parsers: Parsing,
+    ) -> None:
+        self.request, self.dataset_id, self.db = request, dataset_id, db
+        self.settings, self.heads, self.parsers = settings, heads, parsers
+
+    def changed(self, viewer: Viewer, change: Callable[[], object], to: str = "/manage") -> Response:
+        """Applies a change and leads on, or shows the page with what is wrong."""
+        try:
+            change()
+        except ValidationError as wrong:
+            errors = validation_errors(errors_of(wrong), {}, None)
+            return self.page(viewer, "; ".join(f"{each['pointer'][1:]}: {each['detail']}" for each in errors), 422)
+        except (ValueError, RequestError) as wrong:
+            errors = wrong.members.get("errors", []) if isinstance(wrong, RequestError) else []
+            said = "; ".join([str(wrong), *(f"{each['pointer']} {each['detail']}" for each in errors)])
+            return self.page(viewer, said, wrong.status if isinstance(wrong, RequestError) else 422)
+        return RedirectResponse(f"{HOME}/datasets/{self.dataset_id}{to}", 303)
+
+    def page(self, viewer: Viewer, problem: str = "", status: int = 200) -> Response:
+        """The page.
+
+        Raises:
+            NotFound: no such data set, or the viewer is not its owner.
+        """
+        shown = self.gathered(viewer)
+        return render(self.request, "manage.html", viewer=viewer, status=status, page=shown, problem=problem)
+
+    def gathered(self, viewer: Viewer) -> ManagePage:
+        """What the page shows."""
+        with self.db.read() as session:
+            row, access = grants.find(session, viewer.caller, self.dataset_id)
+            if access.level != "own":
+                raise NotFound("there is no such page for this key: only a data set's owner manages it")
+            account = account_of(session, row.id) if row.spec["privacy"]["sensitivity"] == "private" else None
+            spent = [] if account is None else spending(session, viewer.caller, access, account)
+            version = "" if account is None else cap_version(account)
+            dataset = DatasetView.of(row, None, access)
+        blocks = block_routes.list_blocks(row.id, self.db, self.heads, viewer.caller).items if account else []
+        return ManagePage(dataset, version, blocks, spent)
+
+
+@dataclass(frozen=True)
+class ManagePage:
+    """What the page shows.
+
+    Attributes:
+        version: of the cap; empty for a public data set, which has none.
+        spent: by key, the one that spent most first.
+    """
+
+    dataset: DatasetView
+    version: str
+    blocks: list[BlockView | ReadingBlock]
+    spent: list[Spending]
+
+
+Manager = Annotated[Service, Depends()]
+
+
+@router.get("")
+def manage_page(service: Manager, viewer: CurrentViewer) -> Response:
+    """Shows what the owner may do, and who spent what."""
+    return service.page(viewer)
+
+
+@router.post("/cap")
+def change_cap(
+    service: Manager, pricing: Pricing, viewer: PostingViewer, epsilon: Text = "", reason: Text = "", version: Text = ""
+) -> Response:
+    """Raises or lowers the cap, with a reason."""
+
+    def change() -> None:
+        body = CapChange.model_validate({"epsilon": float(epsilon), "reason": reason})
+        ledgers.change_cap(service.dataset_id, body, service.db, pricing, viewer.caller, service.heads, tag_of(version))
+
+    return service.changed(viewer, change, "")
+
+
+@router.post("/declaration")
+def redeclare(service: Manager, viewer: PostingViewer, records: Text = "", others: Text = "") -> Response:
+    """Declares records anew, and other members as JSON."""
+
+    def change() -> None:
+        members = json.loads(others) if others.strip() else {}
+        counted = {"records": int(records)} if records.strip() else {}
+        body = Redeclaration.model_validate_json(json.dumps(members | counted))
+        datasets.redeclare_dataset(
+            service.dataset_id, body, service.db, service.settings, service.parsers, viewer.caller
+        )
+
+    return service.changed(viewer, change, "")
+
+
+@router.post("/blocks")
+async def add_block(service: Manager, viewer: UploadingViewer) -> Response:
+    """Appends a block, and shows its owner once what was read."""
+    try:
+        block = await block_routes.append_block(
+            service.dataset_id,
+            service.request,
+            Response(),
+            service.db,
+            service.settings,
+            service.parsers,
+            viewer.caller,
+        )
+    except ServiceError as error:
+        return answer(error)
+    return render(service.request, "_appended.html", viewer=viewer, block=block)
+
+
+@router.post("/blocks/retire")
+def retire_block(service: Manager, viewer: PostingViewer, label: Text = "") -> Response:
+    """Retires a block, for good."""
+    return service.changed(
+        viewer,
+        lambda: retention.retire_block(service.dataset_id, label, service.db, service.settings, viewer.caller),
+    )
+
+
+@router.post("/retire")
+def retire(service: Manager, viewer: PostingViewer) -> Response:
+    """Takes back a data set that nothing was ever held on."""
+    return service.changed(
+        viewer,
+        lambda: retention.retire_dataset(service.dataset_id, service.db, service.settings, viewer.caller),
+        "",
+    )
+
+
+@router.post("/delete")
+def delete_content(service: Manager, viewer: PostingViewer) -> Response:
+    """Deletes the data for good; the ledger stays."""
+    return service.changed(
+        viewer,
+        lambda: retention.delete_content(service.dataset_id, service.db, service.settings, viewer.caller),
+        "",
+    )
