@@ -15,7 +15,7 @@ from typing import Literal
 
 from app.disk import Room
 from app.errors import NotFound, PrivacyError, ServiceError
-from app.folder import Folder
+from app.storage.folder import Folder
 from app.storage.s3 import answers, client
 
 CACHE = "cache"

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Protocol
 
 from app.disk import Room
-from app.folder import Folder
 from app.settings import Settings
 from app.storage.bucket import Bucket
+from app.storage.folder import Folder
 
 
 class Objects(Protocol):

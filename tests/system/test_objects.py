@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from app.errors import NotFound, PrivacyError, Unavailable
-from app.folder import Folder
 from app.storage import bucket as buckets
 from app.storage.bucket import Bucket, DamagedError
+from app.storage.folder import Folder
 from app.storage.objects import Objects
 from tests.servers import s3
 
