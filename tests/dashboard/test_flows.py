@@ -110,10 +110,10 @@ def test_only_what_is_quoted_can_be_submitted_and_a_failure_is_told(chromium: An
     page.goto(f"{SUBMIT}?dataset={ids.reviews}")
     page.get_by_label("API key").fill(scene.analyst.token)
     page.get_by_role("button", name="Sign in").click()
-    unfold(page)
     click = page.get_by_role("button", name="Submit: hold")
     vary = page.get_by_role("button", name="Price the variations")
     expect(click).to_be_enabled()
+    unfold(page)
     text = page.get_by_role("textbox", name="The same as JSON")
     spec = json.loads(text.input_value()) | {"privacy": {"target_epsilon": 0.31}}
     for status, said in ((429, "Too many requests"), (413, "too large"), (500, "failed at this"), (None, "not answer")):
