@@ -93,6 +93,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return spread.make_scheduler(config, log)
 
 
+def pytest_unconfigure() -> None:
+    """pytest looks for garbage five times at its end: once is enough."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Names the tests that were not run because there is no GPU."""
     skipped = [each for each in terminalreporter.stats.get("skipped", []) if "no CUDA device" in str(each.longrepr)]

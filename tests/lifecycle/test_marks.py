@@ -35,7 +35,7 @@ from tests.lifecycle.test_restore import CAP, World, scrimp_restore, world
 from tests.locks import until_waits_for_file
 
 __all__ = ["world"]
-STEPS, SCORES = 240, 24
+STEPS, SCORES = 60, 6
 
 
 def admitted(world: World, steps: int = 480) -> tuple[str, str]:
@@ -160,7 +160,7 @@ ENDS: dict[str, Callable[[World, str], None]] = {"reaped": reaped, "taken up": t
 
 @pytest.mark.parametrize("end", ENDS)
 def test_what_left_a_job_is_charged_though_a_backup_forgot_it(world: World, end: str) -> None:
-    """24 scores and 240 steps left; the restored database knew 1 and 10, charged those, and said that all was well."""
+    """6 scores and 60 steps left; the restored database knew 1 and 10, charged those, and said that all was well."""
     dataset, job = admitted(world)
     other, twin = admitted(world)
     log = begun(world, job)
@@ -179,7 +179,7 @@ def test_what_left_a_job_is_charged_though_a_backup_forgot_it(world: World, end:
     assert (found.steps, found.scores, found.marked_steps, found.marked_scores) == (10, 1, STEPS, SCORES)
     shown = scrimp_restore(world)
     assert shown.returncode == 1
-    assert f"{job} ({dataset}): 240 steps and 24 scores left it; the database knows 10 and 1" in shown.stdout
+    assert f"{job} ({dataset}): {STEPS} steps and {SCORES} scores left it; the database knows 10 and 1" in shown.stdout
     ENDS[end](world, job)
     row = job_row(world.db, job)
     assert (row.status, row.steps_started) == ("cancelled", STEPS)
@@ -209,7 +209,7 @@ def test_a_paused_job_that_a_backup_forgot_is_cancelled_for_what_left_it(world: 
 
 
 def test_a_job_that_goes_on_after_a_backup_has_fresh_keys_and_the_rest_of_its_hold(world: World) -> None:
-    _, job = admitted(world, steps=300)
+    _, job = admitted(world, steps=STEPS + 60)
     log = begun(world, job)
     run(log, 1, 10)
     backup = world.backup()
@@ -309,9 +309,9 @@ def test_an_attempt_that_never_began_ends_no_job_without_its_mark(world: World) 
     with pytest.raises(TransientError):
         log.gone("lost")
     assert job_row(world.db, job).status == "cancelling"
-    mark.write_text(content.replace('"steps_started":10', '"steps_started":240'))
+    mark.write_text(content.replace('"steps_started":10', f'"steps_started":{STEPS}'))
     log.gone("lost")
-    assert (job_row(world.db, job).status, job_row(world.db, job).steps_started) == ("cancelled", 240)
+    assert (job_row(world.db, job).status, job_row(world.db, job).steps_started) == ("cancelled", STEPS)
 
 
 def test_nothing_starts_and_nothing_is_released_if_the_mark_cannot_be_written(world: World) -> None:
@@ -432,7 +432,7 @@ def test_a_damaged_mark_closes_its_own_data_set_alone(world: World, damage: byte
         mark.write_bytes(damage or mark.read_bytes().replace(b'"steps_started":10', b'"steps_started":x0', 1))
     shown = scrimp_restore(world)
     assert shown.returncode == 1 and f"the mark of {job} " in shown.stdout
-    assert f"{twin} ({sound}): 240 steps and 24 scores left it" in shown.stdout, "the others go on"
+    assert f"{twin} ({sound}): {STEPS} steps and {SCORES} scores left it" in shown.stdout, "the others go on"
     with world.api() as client:
         states = {each["id"]: each["state"] for each in client.get("/v1/datasets").json()["items"]}
         assert states == {dataset: "behind", sound: "ready"}
@@ -523,7 +523,7 @@ def test_a_job_that_ended_for_less_than_its_mark_is_named_and_charged(world: Wor
     sweep_all(world)
     shown = scrimp_restore(world)
     assert shown.returncode == 1
-    assert f"{job} ({dataset}): 240 steps and 24 scores left it; the database knows 10 and 1" in shown.stdout
+    assert f"{job} ({dataset}): {STEPS} steps and {SCORES} scores left it; the database knows 10 and 1" in shown.stdout
     assert world.submit(dataset, 0.2, "one").json()["type"] == "/problems/ledger-behind"
     assert scrimp_restore(world, "--post", dataset).returncode == 0
     assert charge(world, dataset) == (held.train_held, held.holdout_held)
