@@ -18,7 +18,6 @@ from app.admission.quote import Quote
 from app.admission.request import Resolved
 from app.admission.standing import is_allowed, policy
 from app.admission.times import lack_of, seconds_per_step, start_of
-from app.contracts.job_spec import JobSpec
 from app.db.engine import Database
 from app.db.models import Account
 from app.errors import BudgetError, InvalidRequest, PrivacyError
@@ -142,7 +141,7 @@ def explain(refusal: BudgetError, pricing: PricingService, resolved: Resolved, p
         if largest
         else "no ε above 0.0001 fits what is left"
     )
-    noise = largest_noise_mu(refusal, left, priced.checked.spec)
+    noise = largest_noise_mu(refusal, left, priced)
     if noise is not None:
         refusal.members["largest_noise_mu_that_fits"] = noise
         more = f"the score must have more noise: evaluation.noise_mu at most {noise:g}"
@@ -153,9 +152,10 @@ def explain(refusal: BudgetError, pricing: PricingService, resolved: Resolved, p
 LEAST_NOISE_MU = 1e-5  # of a job's specification
 
 
-def largest_noise_mu(refusal: BudgetError, left: Units, spec: JobSpec) -> float | None:
+def largest_noise_mu(refusal: BudgetError, left: Units, priced: Priced) -> float | None:
     """The largest noise_mu of a job's score with which it fits a hold-out that cannot pay; None if that is not what
     binds. A score's charge is proportional to noise_mu² under both filters; rounded down to three digits."""
+    spec = priced.checked.spec
     evaluation, asked = spec.evaluation, Units.model_validate(refusal.members["requested"]).holdout
     if evaluation is None or refusal.members["account"] != "holdout" or spec.hpo is not None or asked == 0:
         return None
