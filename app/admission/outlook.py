@@ -8,7 +8,7 @@ from app.admission.facts import DatasetFacts
 from app.contracts.job_spec import JobSpec, LinearModel
 from app.contracts.optimizers import DpSgd
 from app.contracts.table import TableFeatures
-from app.hpo.outlook import NOTHING, SOURCE, Outcome, Outlook, told
+from app.hpo.outlook import NOTHING, RUNS, SOURCE, Outcome, Outlook, told
 from app.privacy.gdp import mu_from_epsilon
 
 STEPS = "More steps cost no ε and gain nothing: `auto` takes as many as kept runs gained from"
@@ -28,6 +28,8 @@ def outlook_of(checked: Checked) -> Outlook | None:
         return None
     if chosen.learning_rate is None or chosen.steps is None or chosen.max_grad_norm is None:
         return None
+    if mu * facts.records_train / features < RUNS[0].signal:
+        return None  # more ε gains the most there, and no run says how much
     twice, records = 2.0 * epsilon, facts.records_train
     cases = (
         ("this job", epsilon, mu, records),

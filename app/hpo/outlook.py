@@ -59,16 +59,20 @@ class Outlook(Document):
 
 
 def told(signal: float, rows: tuple[Kept, ...] = RUNS) -> tuple[float, float, float]:
-    """The points below at a μ n/d, and their quartiles: between rows by its logarithm; beyond them, those of the end.
+    """The points below at a μ n/d, and their quartiles: between rows by its logarithm; beyond the last, those of it.
+
+    Raises:
+        ValueError: no run had so little signal.
 
     >>> rows = (Kept(1.0, 9, 8.0, 4.0, 12.0), Kept(100.0, 9, 2.0, 0.0, 4.0))
     >>> told(10.0, rows), told(1e9, rows)
     ((5.0, 2.0, 8.0), (2.0, 0.0, 4.0))
     """
     least, most = rows[0], rows[-1]
-    if signal <= least.signal or signal >= most.signal:
-        end = least if signal <= least.signal else most
-        return end.below, end.low, end.high
+    if signal < least.signal:
+        raise ValueError(f"no run had a signal below {least.signal}")
+    if signal >= most.signal:
+        return most.below, most.low, most.high
     left, right = next(pair for pair in itertools.pairwise(rows) if signal <= pair[1].signal)
     share = math.log(signal / left.signal) / math.log(right.signal / left.signal)
 

@@ -4,13 +4,12 @@
 
 The update is that of benchmarks.reproduce.tables, with a noise k times as large and the number of users as divisor.
 Two tables have people of their own; of `wives` and `vietnam` five records at random are a user. All with 16 bins,
-δ = 1e-5, a quarter of the users as test split, two seeds. Kept in benchmarks/reports/reproduce/tables_users.json.
+δ = 1e-5, a quarter of the users as test split, two seeds. Kept in benchmarks/reports/reproduce/tables_users.json.gz.
 """
 
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import sys
 from typing import Any, NamedTuple
@@ -23,11 +22,11 @@ from app.contracts.optimizers import DpSgd
 from app.hpo.rates import TABLES, PublicNumbers, norm_of, rate_of, steps_of
 from app.privacy.gdp import mu_from_epsilon
 from benchmarks.reproduce.rate_data import _table
-from benchmarks.reproduce.runs import REPORTS
+from benchmarks.reproduce.runs import REPORTS, read_archive, write_archive
 from benchmarks.reproduce.tables import DELTA, MOMENTUM, auc, trained
 from benchmarks.reproduce.tables_data import SOURCES, Source, Split, as_split
 
-KEPT = REPORTS / "tables_users.json"
+KEPT = REPORTS / "tables_users.json.gz"
 RECORDS, EPSILONS, SEEDS = (1, 3, 8), (1.0, 4.0), (0, 1)
 CLIPS, RATES = (0.5, 1.0, 2.0), (0.25, 0.5, 1.0, 2.0, 4.0)  # of what `auto` chooses
 
@@ -117,7 +116,7 @@ def cell(name: str, k: int, epsilon: float) -> dict[str, Any]:
 
 def main() -> None:
     torch.set_num_threads(1)
-    cells: dict[str, Any] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    cells: dict[str, Any] = read_archive(KEPT)
     auto = CLIPS.index(1.0) * len(RATES) + RATES.index(1.0)
     print("| table | users | k | records a user | auto, ε = 1 | best of 15 | ε = 4 | best of 15 |")
     print("|" + "---|" * 8)
@@ -127,7 +126,7 @@ def main() -> None:
             asked = f"{name}/k={k}/ε={epsilon:g}"
             if asked not in cells:
                 cells[asked] = cell(name, k, epsilon)
-                KEPT.write_text(json.dumps(cells, indent=1, ensure_ascii=False) + "\n")
+                write_archive(KEPT, cells)
                 print(asked, file=sys.stderr, flush=True)
             scores = cells[asked]["auc"]
             row += [f"{100 * scores[auto]:.1f}", f"{100 * max(scores):.1f}"]

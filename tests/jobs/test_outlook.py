@@ -42,7 +42,9 @@ def test_kept_runs_are_better_with_more_signal() -> None:
     for one, two in itertools.pairwise(RUNS):
         assert one.signal < two.signal and one.below >= two.below and one.low >= two.low and one.high >= two.high
     assert all(each.low <= each.below <= each.high and each.runs >= 5 for each in RUNS)
-    assert told(0.0) == told(RUNS[0].signal) and told(1e9) == told(RUNS[-1].signal)
+    assert told(RUNS[0].signal)[0] == RUNS[0].below and told(1e9) == told(RUNS[-1].signal)
+    with pytest.raises(ValueError, match="no run"):
+        told(RUNS[0].signal / 2)
 
 
 def test_a_small_table_is_told_what_more_buys(api: Api, db: Database) -> None:
@@ -54,6 +56,12 @@ def test_a_small_table_is_told_what_more_buys(api: Api, db: Database) -> None:
     assert now["below"] > epsilon["below"] >= records["below"]
     assert "public tables" in found["outlook"]["because"] and "steps" in found["outlook"]["because"]
     assert not any("twice the ε" in each for each in found["warnings"])
+
+
+def test_a_table_below_all_kept_runs_is_told_nothing(api: Api, db: Database) -> None:
+    """There more ε gains the most: a warning that it gains nothing would be untrue."""
+    found = quote(api, db, 0.1, 1000, {}, **BINS)
+    assert found["outlook"] is None and not any("twice the ε" in each for each in found["warnings"])
 
 
 def test_where_more_epsilon_gains_nothing_the_quote_warns(api: Api, db: Database) -> None:

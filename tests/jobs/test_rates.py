@@ -275,6 +275,8 @@ def test_a_study_of_two_rates_needs_the_first(api: Api, db: Database) -> None:
     assert answer.status_code == 422, answer.text
     pointers = {each["pointer"] for each in answer.json()["errors"]}
     assert pointers <= {"/optimizer/learning_rate", "/hpo/space/learning_rate"}
+    once = post(api, "/v1/quotes", spec | {"hpo": {"strategy": "auto"}}, key=None).json()
+    assert once["hpo"] is None and any("takes the nearest rule" in each for each in once["warnings"])
 
 
 @SQLITE

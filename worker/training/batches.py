@@ -110,8 +110,8 @@ class Batches:
         """
         drawn = randomness.sampler.draw(step)
         if drawn is None:
-            self.private_passes += self._passes(len(self._full))
-            return self._everything, None
+            self.private_passes += self._passes(self._full_rows)
+            return self._everything(), None
         inside, present = np.searchsorted(drawn, [self._slots, self._private_units])
         users = self._data.users
         numbers = drawn[:present] if users is None else users.records(drawn[:present])
@@ -165,14 +165,15 @@ class Batches:
         kept: Any = plan.resident(train)
         if plan.keeps_passes and plan.even_rows and isinstance(kept, SparseRecords):
             kept = kept.even()
-        self._full = self.whole(kept, TRAIN).own(plan.numerics.rows_per_pass, plan.ranks)
-        self.__dict__.pop("_everything", None)
+        self._full: Any = self.whole(kept, TRAIN).own(plan.numerics.rows_per_pass, plan.ranks)
+        self._full_rows, self._is_prepared = len(self._full), False
 
-    @cached_property
     def _everything(self) -> Batch[Any]:
         """The rows of every step, in passes that are made at the first one: keys or a transform may replace the rows
-        before it."""
+        before it. The passes take the rows' place: a device would hold both."""
         plan = self._plan
-        if not plan.keeps_passes or isinstance(self.train, MappedRecords):
-            return self._full
-        return self._full.prepared(plan.numerics.rows_per_pass, plan.model.dtype, plan.device)
+        if not self._is_prepared and plan.keeps_passes and not isinstance(self.train, MappedRecords):
+            self._full = self._full.prepared(plan.numerics.rows_per_pass, plan.model.dtype, plan.device)
+        self._is_prepared = True
+        everything: Batch[Any] = self._full
+        return everything
