@@ -21,6 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
+from scrimp.column_names import public_column
 from scrimp.column_rows import Row, classes_or_range, is_text, row_of
 from scrimp.errors import MissingPackage, ScrimpError
 
@@ -230,7 +231,9 @@ def _of_table(sheet: Sheet, label: str, person: str | None) -> Proposal:
 def _used(name: str, label: str, person: str | None, task: dict[str, Any]) -> Row | None:
     """The row of a column that is no feature: the label, or the person's id."""
     if name == label:
-        return Row(name, "predicted", {each: task[each] for each in ("classes", "range") if each in task}, "data")
+        known = public_column(name)
+        origin = "name" if "range" in task and known and known.range else "data"
+        return Row(name, "predicted", {each: task[each] for each in ("classes", "range") if each in task}, origin)
     return Row(name, "tells people apart") if name == person else None
 
 

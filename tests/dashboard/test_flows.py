@@ -192,6 +192,7 @@ def test_a_file_that_does_not_fit_says_so_at_its_field(
     arrow, huge = tmp_path / "people.feather", tmp_path / "huge.csv"
     arrow.write_bytes(b"ARROW1\0\0" + bytes(64))
     page.get_by_label("Data file").set_input_files(arrow)
+    page.get_by_role("button", name="Declare the format arrow").click()
     expect(page.get_by_role("textbox", name="The same as JSON")).to_have_value(re.compile('"format": "arrow"'))
     with huge.open("wb") as file:
         file.truncate(Settings().max_upload_bytes + 1)  # a hole: it takes no room

@@ -24,6 +24,7 @@ from tests.dashboard.conftest import Browser, token_of
 from tests.dashboard.scene import XSS, Everything, Scene
 from tests.datasets.test_init import HOSPITAL
 from tests.factories import dataset_spec
+from tests.formats.files import number_rows, write
 
 Whole = tuple[Scene, Everything]
 SignedIn = Callable[[str], Browser]
@@ -75,6 +76,15 @@ FILES = {
         "text,label\n" + "".join(f'"a film that one sees, number {i}",{i % 2}\n' for i in range(64)),
         "label",
     ),
+    # A cell that takes hours where an expression can read a digit in two ways; and numbers that are infinite.
+    "digits.jsonl": (
+        "".join(
+            json.dumps({"a": "7" * 1_000_000 + "x" if i == 5 else str(i), "b": i, "c": f"{i}e{i * 20}", "y": i % 3})
+            + "\n"
+            for i in range(40)
+        ),
+        "y",
+    ),
 }
 
 
@@ -87,8 +97,7 @@ def test_the_browser_proposes_what_the_command_line_proposes_and_sends_nothing_b
     path = tmp_path / name
     path.write_text(content)
     page = open_page(PAGE, whole[0].owner)
-    sent: list[str] = []
-    page.on("request", lambda request: sent.append(request.url) if request.method == "POST" else None)
+    sent = posts(page)
     page.get_by_label("Data file").set_input_files(path)
     page.get_by_label("Which column is predicted?").select_option(label)
     page.get_by_role("table").get_by_text("predicted").wait_for()
@@ -121,6 +130,115 @@ def test_a_row_says_where_it_comes_from_until_its_owner_changes_it(
     spec = json.loads(page.get_by_role("textbox", name="The same as JSON").input_value())
     assert [each["name"] for each in spec["features"]["columns"]] == ["age", "sex", "admitted"]
     assert spec["features"]["columns"][2]["range"][1] == "2029-12-31" and spec["privacy"]["unit"] == "example"
+
+
+def posts(page: Any) -> list[str]:
+    """What the page sends from here on: the bodies of its POST requests."""
+    sent: list[str] = []
+    page.on("request", lambda request: sent.append(request.post_data or "") if request.method == "POST" else None)
+    return sent
+
+
+def declared(page: Any) -> Any:
+    return json.loads(page.get_by_role("textbox", name="The same as JSON").input_value())
+
+
+@pytest.mark.browser
+def test_of_many_columns_only_what_is_public_by_name_is_declared(
+    open_page: Callable[..., Any], whole: Whole, tmp_path: Path
+) -> None:
+    names = [f"c{at}" for at in range(203)]
+    lines = [["age", "sex", *names, "outcome"]]
+    lines += [
+        ["" if i == 7 else str(20 + i), "FM"[i % 2], *(f"secret{i % 3}" for _ in names), str(i % 2)] for i in range(40)
+    ]
+    path = tmp_path / "wide.csv"
+    path.write_text("".join(",".join(line) + "\n" for line in lines))
+    page = open_page(PAGE, whole[0].owner)
+    sent = posts(page)
+    page.get_by_label("Data file").set_input_files(path)
+    page.get_by_label("Which column is predicted?").select_option("outcome")
+    for name in ("outcome", "Number of records"):
+        page.get_by_role("row").filter(has_text=name).get_by_text("check that this is public knowledge").wait_for()
+    page.get_by_text("only what is public by a column's name is declared, 2 of them").wait_for()
+    assert sent == []
+    page.get_by_role("button", name="Use these rows").click()
+    page.get_by_text("The declaration is complete").wait_for()
+    assert declared(page)["features"]["columns"] == [
+        {"name": "age", "kind": "number", "range": [0, 110]},
+        {"name": "sex", "kind": "category", "values": ["F", "M"], "unknown": "other"},
+    ]
+    assert sent and not any("secret" in each for each in sent)
+
+
+@pytest.mark.browser
+def test_counts_are_marked_until_their_owner_says_them(
+    open_page: Callable[..., Any], whole: Whole, tmp_path: Path
+) -> None:
+    path = tmp_path / "stays.csv"
+    path.write_text(HOSPITAL)
+    page = open_page(PAGE, whole[0].owner)
+    page.get_by_label("Data file").set_input_files(path)
+    page.get_by_label("Which column is predicted?").select_option("outcome")
+    for name, value in (("Number of people", "800"), ("Most records of one person", "5")):
+        row = page.get_by_role("row").filter(has_text=name)
+        row.get_by_text("check that this is public knowledge").wait_for()
+        page.get_by_label(name).fill(value)
+        page.get_by_label(name).press("Enter")
+        row.get_by_text("as you say").wait_for()
+    page.get_by_role("button", name="Use these rows").click()
+    page.get_by_text("The declaration is complete").wait_for()
+    privacy = declared(page)["privacy"]
+    assert (privacy["records"], privacy["max_records_per_user"]) == (800, 5)
+
+
+@pytest.mark.browser
+def test_a_file_without_rows_sends_its_format_by_a_button(
+    open_page: Callable[..., Any], whole: Whole, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "d.npz", "npz", number_rows(150))
+    page = open_page(PAGE, whole[0].owner)
+    sent = posts(page)
+    page.get_by_label("Data file").set_input_files(path)
+    button = page.get_by_role("button", name="Declare the format npz")
+    button.wait_for()
+    assert sent == [] and declared(page)["format"] == "csv"
+    with page.expect_response(f"**{PAGE}/draft"):
+        button.click()
+    assert (declared(page)["format"], declared(page)["features"]) == ("npz", {"kind": "tensor"})
+
+
+@pytest.mark.browser
+def test_a_hostile_file_is_shown_as_text_and_runs_nothing(
+    open_page: Callable[..., Any], whole: Whole, tmp_path: Path
+) -> None:
+    hostile = "<img src=x onerror=window.ran=1>"
+    path = tmp_path / f"{hostile}.csv"
+    path.write_text(f"{hostile},{hostile} 2,y\n" + "".join(f"{hostile},{i},{i % 2}{hostile}\n" for i in range(40)))
+    page = open_page(PAGE, whole[0].owner)
+    page.get_by_label("Data file").set_input_files(path)
+    page.get_by_label("Which column is predicted?").select_option("y")
+    page.get_by_role("rowheader", name=hostile, exact=True).wait_for()
+    assert page.get_by_label(f"Values of {hostile}").input_value() == hostile
+    page.get_by_role("button", name="Use these rows").click()
+    page.get_by_text("The declaration is complete").wait_for()
+    assert declared(page)["features"]["columns"][0]["values"] == [hostile]
+    assert page.locator("img[src=x], img[onerror]").count() == 0 and page.evaluate("window.ran") is None
+
+
+@pytest.mark.browser
+def test_the_page_says_whether_the_file_or_the_service_failed(
+    open_page: Callable[..., Any], whole: Whole, tmp_path: Path
+) -> None:
+    good, bad = tmp_path / "stays.csv", tmp_path / "bad.csv"
+    good.write_text(HOSPITAL)
+    bad.write_text("one column\n1\n")
+    page = open_page(PAGE, whole[0].owner)
+    page.get_by_label("Data file").set_input_files(bad)
+    page.get_by_text("cannot be read as CSV").wait_for()
+    page.context.clear_cookies()  # signed out in another tab
+    page.get_by_label("Data file").set_input_files(good)
+    page.get_by_text("list of well-known columns").wait_for()
 
 
 def datasets_of(scene: Scene) -> int:

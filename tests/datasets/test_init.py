@@ -119,3 +119,11 @@ def test_a_range_is_of_the_column_s_name_and_says_where_it_does_not_fit(tmp_path
     assert "unit" in rows["height"].doubt, "metres in a column of centimetres"
     assert rows["sum"].column["scale"] == "log" and rows["sum"].origin == "data"
     assert rows["sex"].column["values"] == ["F", "M"], "both, though one alone occurs"
+
+
+@pytest.mark.parametrize(("name", "origin"), [("age", "name"), ("sum", "data")])
+def test_a_label_s_range_says_where_it_comes_from(tmp_path: Path, name: str, origin: str) -> None:
+    path = tmp_path / "d.csv"
+    path.write_text(f"{name},x\n" + "".join(f"{i},{i}\n" for i in range(60)))
+    rows = {row.name: row for row in propose(read_sheet(path), name).rows}
+    assert (rows[name].use, rows[name].origin) == ("predicted", origin) and "range" in rows[name].column

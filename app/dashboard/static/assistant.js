@@ -30,16 +30,26 @@ const endOf = (text) => (numberOf(text) === null ? text.trim() : numberOf(text))
 // Draws the assistant in `place`. `use` gets the declaration's members when the owner wants them.
 function assistant(place, file, sheet, dictionary, use) {
   const names = [...sheet.columns.keys()];
-  const state = { label: "", person: "", task: null, labelOrigin: "data", rows: new Map() };
+  const state = { label: "", person: "", task: null, labelOrigin: "data", rows: new Map(), privacy: {}, said: new Set() };
   const inputs = () => names.filter((name) => name !== state.label && name !== state.person && !PERSON.test(name));
+  const hasMany = () => inputs().length > MOST_ROWS;
   for (const name of names) state.rows.set(name, rowOf(name, sheet.columns.get(name), dictionary));
+
+  function protect(name) {
+    state.person = person.value = name;
+    state.privacy = name ? peopleOf(sheet, name) : { unit: "example", records: rounded(sheet.count) };
+    state.said.clear();
+  }
 
   function features() {
     const text = inputs().find((name) => isText(sheet.columns.get(name)));
     if (text !== undefined) return { kind: "text", column: text };
-    const columns = inputs().map((name) => state.rows.get(name)).filter((row) => row.use).map((row) => row.column);
-    const plain = columns.length === inputs().length && columns.length > MOST_ROWS && columns.every((each) => each.kind === "number" && !each.missing);
-    return plain ? { kind: "columns", columns: inputs() } : { kind: "table", columns };
+    const rows = inputs().map((name) => state.rows.get(name)).filter((row) => row.use);
+    if (!hasMany()) return { kind: "table", columns: rows.map((row) => row.column) };
+    const plain = rows.length === inputs().length && rows.every(({ column }) => column.kind === "number" && !column.missing);
+    if (plain) return { kind: "columns", columns: inputs() };
+    // Nobody sees these rows: nothing of them comes from the cells, not even that some are missing.
+    return { kind: "table", columns: rows.filter((row) => row.origin === "name").map(({ column: { missing, ...column } }) => column) };
   }
 
   function declaration() {
@@ -50,7 +60,7 @@ function assistant(place, file, sheet, dictionary, use) {
       task: state.task,
       features: features(),
       ...(sheet.csv ? { csv: sheet.csv } : {}),
-      privacy: state.person ? peopleOf(sheet, state.person) : { unit: "example", records: rounded(sheet.count) },
+      privacy: state.privacy,
     };
   }
 
@@ -108,14 +118,29 @@ function assistant(place, file, sheet, dictionary, use) {
       used = element("label", { className: "check" }, box, row.use ? " feature" : ` left out${row.why ? `: ${row.why}` : ""}`);
       if (row.use) marks.push(ORIGINS[row.origin ?? ""], row.doubt ?? "");
     }
-    const mark = element("span", { className: marks.includes(ORIGINS.data) || row.doubt ? "origin-data" : "muted" }, marks.filter(Boolean).join("; "));
+    return line(name, what, used, marks);
+  }
+
+  // What is protected: numbers that were counted in the file.
+  function privacyRow(member, title) {
+    const input = entry(title, String(state.privacy[member]), (text) => {
+      state.privacy[member] = endOf(text);
+      state.said.add(member);
+      draw();
+    });
+    return line(title, ["number", input, "", ""], "declared", [state.said.has(member) ? ORIGINS.owner : ORIGINS.data]);
+  }
+
+  function line(title, what, used, marks) {
+    const warns = marks.some((each) => each && each !== ORIGINS.name && each !== ORIGINS.owner);
+    const mark = element("span", { className: warns ? "origin-data" : "muted" }, marks.filter(Boolean).join("; "));
     const labels = ["Kind", "Range or values", "Missing", "Scale", "Use", "From"];
     const drawn = [...what, used, mark].map((cell, at) => {
       const made = element("td", {}, cell === "" ? "" : typeof cell === "string" ? element("span", { textContent: cell }) : cell);
       made.dataset.label = labels[at];
       return made;
     });
-    const heading = element("th", { scope: "row" }, element("span", { textContent: name }));
+    const heading = element("th", { scope: "row" }, element("span", { textContent: title }));
     heading.dataset.label = "Column";
     return element("tr", {}, heading, ...drawn);
   }
@@ -124,14 +149,14 @@ function assistant(place, file, sheet, dictionary, use) {
     state.label = name;
     state.task = name ? taskOf(name, sheet.columns.get(name), dictionary) : null;
     state.labelOrigin = publicColumn(name, dictionary)?.range && !state.task?.classes ? "name" : "data";
-    if (state.person === name) state.person = person.value = "";
+    if (name && state.person === name) protect("");
     draw();
   });
   const person = choice("Who is protected?", [["", "each record"], ...names.map((name) => [name, `each person, by ${name}`])], "", (name) => {
-    state.person = name === state.label ? (person.value = "") : name;
+    protect(name === state.label ? "" : name);
     draw();
   });
-  state.person = person.value = names.find((name) => PERSON.test(name)) ?? "";
+  protect(names.find((name) => PERSON.test(name)) ?? "");
   const head = element("thead", {}, element("tr", {}, ...["Column", "Kind", "Range or values", "Missing", "Scale", "Use", "From"].map((text) => element("th", { scope: "col", textContent: text }))));
   const body = element("tbody");
   const button = element("button", { type: "button", className: "primary", textContent: "Use these rows" });
@@ -141,18 +166,25 @@ function assistant(place, file, sheet, dictionary, use) {
   // Where the focus was, so that a drawn-again row does not lose it.
   function draw() {
     const focus = document.activeElement?.ariaLabel;
-    const hasMany = names.length > MOST_ROWS;
-    body.replaceChildren(...(hasMany ? [] : names.map(drawnRow)));
+    const shown = hasMany() ? names.filter((name) => name === state.label) : names;
+    const counts = [["records", state.person ? "Number of people" : "Number of records"], ["max_records_per_user", "Most records of one person"]];
+    body.replaceChildren(...shown.map(drawnRow), ...counts.filter(([member]) => member in state.privacy).map((each) => privacyRow(...each)));
     if (focus) body.querySelector(`[aria-label="${CSS.escape(focus)}"]`)?.focus();
     button.disabled = !state.task;
     const about = state.person ? `${state.person} looks like a person's id, or you chose it: each person is protected, with at most so many records as most people of the file have.` : "Each record is protected on its own: choose a person's column if somebody can have several records.";
-    said.textContent = state.label && !state.task ? `${state.label} is neither a number nor one of a few classes: predict another column.` : `${about}${hasMany ? ` The file has ${names.length} columns: they are not shown one by one.` : ""}`;
+    said.textContent = state.label && !state.task ? `${state.label} is neither a number nor one of a few classes: predict another column.` : `${about}${hasMany() ? many() : ""}`;
+  }
+
+  function many() {
+    const { kind, columns } = features();
+    const used = kind === "columns" ? "all are numbers and are used as they are" : `only what is public by a column's name is declared, ${columns?.length} of them. Declare the others in the form`;
+    return ` The file has ${names.length} columns, too many to show: ${kind === "text" ? "the text alone is used" : used}.`;
   }
 
   const asked = (control) => element("p", { className: "asked" }, element("span", { className: "asked-label", ariaHidden: "true", textContent: control.ariaLabel }), control);
   place.replaceChildren(
     element("div", { className: "asked-row" }, asked(label), asked(person)),
-    element("table", { className: "rows assistant" }, element("caption", { className: "hidden", textContent: "The columns of the file" }), head, body),
+    element("table", { className: "rows assistant" }, element("caption", { className: "hidden", textContent: "The columns of the file, and what is protected" }), head, body),
     said,
     element("p", { className: "row" }, button, element("span", { className: "muted small", textContent: "Puts this declaration into the form below, which the service checks. The file stays here." })),
   );

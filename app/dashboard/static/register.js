@@ -17,20 +17,41 @@ function registration(form) {
     place.replaceChildren();
     find("outcome").replaceChildren();
     if (magic in formats) {
-      say("The columns of this file are not looked at: declare them below.");
-      return declare(formats[magic]);
+      say("The columns of this file are not looked at: declare them below. Nothing has been sent.");
+      return offer(formats[magic]);
     }
     if (magic.startsWith("1f8b") || magic === "28b52ffd") return say("The file is packed: its columns are not looked at. Declare them below.");
+    const sheet = await read(file);
+    if (!sheet) return say("The first rows cannot be read as CSV or JSONL: fill in the form by hand.");
+    const dictionary = await wellKnown();
+    if (!dictionary) return say("The service does not answer with its list of well-known columns: reload this page and choose the file again.");
+    say("Filled in here, from the first rows: nothing has been sent.");
+    assistant(place, file, sheet, dictionary, declare);
+  }
+
+  async function read(file) {
     try {
       const head = await file.slice(0, HEAD_BYTES).text();
-      if (head.includes("\0")) throw new Error("not a text");
-      const sheet = sheetOf(file, head, file.size <= HEAD_BYTES);
-      const dictionary = await (await fetch(place.dataset.columns)).json();
-      say("Filled in here, from the first rows: nothing has been sent.");
-      assistant(place, file, sheet, dictionary, declare);
+      return head.includes("\0") ? null : sheetOf(file, head, file.size <= HEAD_BYTES);
     } catch {
-      say("The first rows cannot be read as CSV or JSONL: fill in the form by hand.");
+      return null;
     }
+  }
+
+  async function wellKnown() {
+    try {
+      const answered = await fetch(place.dataset.columns);
+      return answered.ok ? await answered.json() : null;
+    } catch {
+      return null;
+    }
+  }
+
+  // The format of a file whose columns are not looked at.
+  function offer(members) {
+    const button = element("button", { type: "button", textContent: `Declare the format ${members.format}` });
+    button.addEventListener("click", () => declare(members));
+    place.replaceChildren(element("p", { className: "row" }, button));
   }
 
   const say = (text) => (document.querySelector("#file-said").textContent = text);
