@@ -222,7 +222,7 @@ def test_a_new_declaration_says_what_the_stored_records_say(whole: Whole, signed
 def test_a_charge_of_another_system_is_of_the_key_that_reserved_it(scene: Scene, visit: Callable[[], Browser]) -> None:
     dataset = scene.dataset("reviews")
     with scene.db.write() as session:
-        amount = {"dataset_id": dataset, "job_id": "chg_one", "train": 5, "holdout": 0}
+        amount: Any = {"dataset_id": dataset, "job_id": "chg_one", "train": 5, "holdout": 0}
         accounts.hold(session, **amount, actor=scene.analyst.id)
         accounts.post(session, **amount, actor=scene.owner.id)
     text = page_of(visit, scene.owner, dataset).text
@@ -241,7 +241,7 @@ ACTIONS = {
 
 
 def test_the_actions_are_those_that_the_service_has() -> None:
-    posts = {route.path for route in router.routes if isinstance(route, APIRoute) and "POST" in route.methods}
+    posts = {route.path for route in router.routes if isinstance(route, APIRoute) and "POST" in (route.methods or ())}
     assert {path.partition("/manage/")[2] for path in posts} == set(ACTIONS)
 
 
