@@ -1,6 +1,7 @@
 """/dashboard/datasets/{id}/manage: what a data set's owner may do, with the functions and rules of the REST API.
 
-    cap, declaration       forms; the cap's form names the version that its page showed, as `If-Match` does
+    cap                    a form that names the version that its page showed, as `If-Match` does
+    declaration            a form; the answering page says once what the stored records say about it
     blocks                 added by block.js, which sends the file; retired by a form
     retire, delete         forms behind a confirmation
     who spent what         by person, with the budget that bounds it
@@ -11,6 +12,7 @@ Budgets and grants have pages of their own.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated
@@ -28,8 +30,8 @@ from app.datasets import block_routes
 from app.datasets import routes as datasets
 from app.datasets.block_schemas import BlockView, ReadingBlock
 from app.datasets.routes import Parsing
-from app.datasets.schemas import DatasetView
-from app.errors import NotFound, RequestError, ServiceError
+from app.datasets.schemas import DatasetView, RedeclaredDataset
+from app.errors import InvalidRequest, NotFound, RequestError, ServiceError
 from app.grants import service as grants
 from app.ledger import routes as ledgers
 from app.ledger.accounts import account_of
@@ -37,6 +39,7 @@ from app.ledger.entries import cap_version
 from app.ledger.routes import Pricing
 from app.ledger.schemas import CapChange
 from app.retention import routes as retention
+from app.web import strict_json
 from app.web.deps import Db, RecordedHeads, ServiceSettings
 from app.web.problems import answer, errors_of, validation_errors
 
@@ -61,9 +64,9 @@ class Service:
         self.settings, self.heads, self.parsers = settings, heads, parsers
 
     def changed(self, viewer: Viewer, change: Callable[[], object], to: str = "/manage") -> Response:
-        """Applies a change and leads on, or shows the page with what is wrong."""
+        """Applies a change and leads on, or shows the page with its outcome or with what is wrong."""
         try:
-            change()
+            outcome = change()
         except ValidationError as wrong:
             errors = validation_errors(errors_of(wrong), {}, None)
             return self.page(viewer, "; ".join(f"{each['pointer'][1:]}: {each['detail']}" for each in errors), 422)
@@ -71,16 +74,19 @@ class Service:
             errors = wrong.members.get("errors", []) if isinstance(wrong, RequestError) else []
             said = "; ".join([str(wrong), *(f"{each['pointer']} {each['detail']}" for each in errors)])
             return self.page(viewer, said, wrong.status if isinstance(wrong, RequestError) else 422)
+        if isinstance(outcome, Declared):
+            return self.page(viewer, declared=outcome)
         return RedirectResponse(f"{HOME}/datasets/{self.dataset_id}{to}", 303)
 
-    def page(self, viewer: Viewer, problem: str = "", status: int = 200) -> Response:
+    def page(self, viewer: Viewer, problem: str = "", status: int = 200, declared: Declared | None = None) -> Response:
         """The page.
 
         Raises:
             NotFound: no such data set, or the viewer is not its owner.
         """
         shown = self.gathered(viewer)
-        return render(self.request, "manage.html", viewer=viewer, status=status, page=shown, problem=problem)
+        context = {"page": shown, "problem": problem, "declared": declared}
+        return render(self.request, "manage.html", viewer=viewer, status=status, **context)
 
     def gathered(self, viewer: Viewer) -> ManagePage:
         """What the page shows."""
@@ -110,6 +116,19 @@ class ManagePage:
     blocks: list[BlockView | ReadingBlock]
     spent: list[Spending]
 
+    @property
+    def has_grown(self) -> bool:
+        """True if there are blocks beside the registration's own; one that is being read is none yet."""
+        return sum(isinstance(each, BlockView) for each in self.blocks) > 1
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What the stored records say about a new version, or, with `is_dry_run`, about one that was only tried."""
+
+    outcome: RedeclaredDataset
+    is_dry_run: bool
+
 
 Manager = Annotated[Service, Depends()]
 
@@ -127,7 +146,7 @@ def change_cap(
     """Raises or lowers the cap, with a reason."""
 
     def change() -> None:
-        body = CapChange.model_validate({"epsilon": float(epsilon), "reason": reason})
+        body = CapChange.model_validate({"epsilon": number(epsilon), "reason": reason})
         ledgers.change_cap(service.dataset_id, body, service.db, pricing, viewer.caller, service.heads, tag_of(version))
 
     return service.changed(viewer, change, "")
@@ -135,17 +154,58 @@ def change_cap(
 
 @router.post("/declaration")
 def redeclare(service: Manager, viewer: PostingViewer, records: Text = "", others: Text = "") -> Response:
-    """Declares records anew, and other members as JSON."""
+    """Declares records anew, and other members as JSON; shows its owner once what the stored records say."""
 
-    def change() -> None:
-        members = json.loads(others) if others.strip() else {}
-        counted = {"records": int(records)} if records.strip() else {}
-        body = Redeclaration.model_validate_json(json.dumps(members | counted))
-        datasets.redeclare_dataset(
+    def change() -> Declared:
+        body = asked_of(others, records)
+        outcome = datasets.redeclare_dataset(
             service.dataset_id, body, service.db, service.settings, service.parsers, viewer.caller
         )
+        return Declared(outcome, body.dry_run)
 
-    return service.changed(viewer, change, "")
+    return service.changed(viewer, change)
+
+
+def asked_of(others: str, records: str) -> Redeclaration:
+    """What to declare anew: the members of a JSON object, and a number of records; an empty text has none.
+
+    Raises:
+        InvalidRequest: this is no JSON object, or no whole number.
+        ValidationError: the members are not those of a redeclaration.
+    """
+    try:
+        strict_json.check(others.encode())
+        members = json.loads(others) if others.strip() else {}
+    except ValueError as wrong:
+        raise InvalidRequest(f"this is not JSON: {wrong}") from None
+    if not isinstance(members, dict):
+        raise InvalidRequest('send a JSON object with members to declare anew, such as {"slots": {"train": 30000}}')
+    counted = {"records": whole_number(records)} if records.strip() else {}
+    return Redeclaration.model_validate_json(json.dumps(members | counted))
+
+
+def whole_number(text: str) -> int:
+    """A whole number, which may have separators: 24000, 24,000, 24 000.
+
+    Raises:
+        InvalidRequest: it is none.
+    """
+    digits = re.sub(r"[\s,_]", "", text)
+    if re.fullmatch(r"[0-9]{1,15}", digits) is None:
+        raise InvalidRequest(f"{text!r} is not a whole number: write one such as 24000 or 24,000")
+    return int(digits)
+
+
+def number(text: str) -> float:
+    """A number such as 2.5.
+
+    Raises:
+        InvalidRequest: it is none.
+    """
+    try:
+        return float(text)
+    except ValueError:
+        raise InvalidRequest(f"{text!r} is not a number: write one such as 2.5") from None
 
 
 @router.post("/blocks")

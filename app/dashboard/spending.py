@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from sqlalchemy import select
+from sqlalchemy import and_, func, select
 from sqlalchemy.orm import Session
 
 from app.budgets.service import visible_to
 from app.dashboard.numbers import percent
 from app.dashboard.views import key_names
-from app.db.models import Account, Job, LedgerEntry, table_of
+from app.db.models import Account, LedgerEntry, table_of
 from app.grants.service import Access
 from app.keys.service import Caller
 from app.ledger.entries import balance_of
@@ -38,19 +38,19 @@ class Spending:
 
 
 def spending(session: Session, caller: Caller, access: Access, account: Account) -> list[Spending]:
-    """What each key spent, the largest share first. Charges of other systems and joined ledgers are their actor's."""
-    entry, job = table_of(LedgerEntry).c, table_of(Job).c
+    """What each key spent, the largest share first. A charge's key is its hold's: another may post it."""
+    entry, hold = table_of(LedgerEntry), table_of(LedgerEntry).alias("hold")
+    same = and_(hold.c.dataset_id == entry.c.dataset_id, hold.c.job_id == entry.c.job_id, hold.c.kind == "hold")
     posts = session.execute(
-        select(entry.actor, job.key_id, entry.train, entry.holdout)
-        .outerjoin(table_of(Job), job.id == entry.job_id)
-        .where(entry.dataset_id == account.dataset_id, entry.kind == "post")
+        select(func.coalesce(hold.c.actor, entry.c.actor).label("key"), entry.c.train, entry.c.holdout)
+        .select_from(entry.outerjoin(hold, same))
+        .where(entry.c.dataset_id == account.dataset_id, entry.c.kind == "post")
     ).all()
     train, holdout, jobs = Counter[str](), Counter[str](), Counter[str]()
     for post in posts:
-        key = post.key_id or post.actor
-        train[key] += post.train
-        holdout[key] += post.holdout
-        jobs[key] += 1
+        train[post.key] += post.train
+        holdout[post.key] += post.holdout
+        jobs[post.key] += 1
     names = key_names(session, caller, access, set(jobs))
     teams = {
         (budget.name, key) for budget in visible_to(session, caller, account.dataset_id) for key in budget.keys or ()

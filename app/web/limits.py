@@ -29,7 +29,7 @@ from app.web.problems import headers_of, problem
 UPLOAD_ENVELOPE_BYTES = 4 * MIB
 PIECES = re.compile(r"/v1/uploads/[^/]+")
 UPLOADS = ("/v1/datasets", "/v1/datasets/check", "/dashboard/register/check", "/dashboard/register/file")
-BLOCKS = re.compile(r"/v1/datasets/[^/]+/blocks")
+BLOCKS = re.compile(r"/v1/datasets/[^/]+/blocks|/dashboard/datasets/[^/]+/manage/blocks")
 # No route needs more than this, except those below.
 SMALL_BODY_BYTES = 64 * 1024
 

@@ -55,7 +55,8 @@ def entries(
 
 @command(app, "spending")
 def spending_(session: Session, dataset: Dataset) -> None:
-    """Show who spent what: by person, with the teams' budgets that bound them. Only its owner reads other names."""
+    """Show who spent what: by person, with the teams' budgets that bound them. Only its owner reads other names.
+    It is one ledger's: of a data set that has grown that of the block `first`, or of the one that an id names."""
     found = spending(session.client, dataset)
     accounts = session.client.ledger(dataset).accounts
     budgets = [0 if (account := accounts.get(part)) is None else account.budget for part in ("train", "holdout")]
@@ -66,7 +67,13 @@ def spending_(session: Session, dataset: Dataset) -> None:
 
     rows = [(each.name, ", ".join(each.teams) or "–", str(each.charges), *shares(each)) for each in found]
     head = ("who", "budgets", "charges", "training part", "hold-out part")
-    session.result([asdict(each) for each in found], lambda: show.table(session.console, head, rows))
+
+    def shown() -> None:
+        show.table(session.console, head, rows)
+        if len(session.client.blocks(dataset)) > 1:
+            session.console.print("One block's ledger: that of `first`, or of the block that the id names.")
+
+    session.result([asdict(each) for each in found], shown)
 
 
 @command(app, "cap")

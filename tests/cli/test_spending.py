@@ -1,4 +1,4 @@
-"""`scrimp ledger spending` sums what each key's jobs spent, whoever posted it."""
+"""`scrimp ledger spending` sums what each key's jobs spent, whoever posted it, and says whose ledger it reads."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from typing import Any
 
 from scrimp.models import LedgerEntry
 from scrimp.spending import by_key
+from tests.cli.conftest import Cli
+from tests.e2e.conftest import write_csv
 
 
 def entry(seq: int, kind: str, job: str, actor: str, train: int) -> LedgerEntry:
@@ -28,3 +30,10 @@ def test_a_post_is_the_holder_s_and_a_charge_is_its_actor_s() -> None:
         "key_ann": 4,
         "key_bob": 2,
     }
+
+
+def test_of_a_grown_data_set_it_says_that_it_is_one_block_s(cli: Cli, dataset: str) -> None:
+    assert "One block's ledger" not in cli("ledger", "spending", dataset).output
+    rows = str(write_csv(cli.folder / "month.csv", rows=200, seed=12))
+    assert cli("blocks", "add", dataset, "2026-11", "--records", "200", "--file", rows).exit_code == 0
+    assert "One block's ledger: that of `first`" in cli("ledger", "spending", dataset).output
