@@ -31,7 +31,7 @@ from app.datasets import routes as datasets
 from app.datasets.block_schemas import BlockView, ReadingBlock
 from app.datasets.routes import Parsing
 from app.datasets.schemas import DatasetView, RedeclaredDataset
-from app.errors import InvalidRequest, NotFound, RequestError, ServiceError
+from app.errors import InvalidRequest, RequestError, ServiceError
 from app.grants import service as grants
 from app.ledger import routes as ledgers
 from app.ledger.accounts import account_of
@@ -82,7 +82,8 @@ class Service:
         """The page.
 
         Raises:
-            NotFound: no such data set, or the viewer is not its owner.
+            NotFound: no such data set.
+            Forbidden: the viewer is not its owner.
         """
         shown = self.gathered(viewer)
         context = {"page": shown, "problem": problem, "declared": declared}
@@ -91,9 +92,7 @@ class Service:
     def gathered(self, viewer: Viewer) -> ManagePage:
         """What the page shows."""
         with self.db.read() as session:
-            row, access = grants.find(session, viewer.caller, self.dataset_id)
-            if access.level != "own":
-                raise NotFound("there is no such page for this key: only a data set's owner manages it")
+            row, access = grants.find(session, viewer.caller, self.dataset_id, "own")
             account = account_of(session, row.id) if row.spec["privacy"]["sensitivity"] == "private" else None
             spent = [] if account is None else spending(session, viewer.caller, access, account)
             version = "" if account is None else cap_version(account)

@@ -29,6 +29,7 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "openapi.json"
 HOOK = {"url": "https://93.184.216.34/hook", "events": ["job.succeeded"]}
 CSV = "a,b,y\n" + "".join(f"{i},{i * i % 7},{i % 2}\n" for i in range(60))
 PAGES, KEYS = "/dashboard/webhooks", "/dashboard/keys"
+MANAGE = "/dashboard/datasets/{dataset_id}/manage"
 
 
 class World:
@@ -165,9 +166,12 @@ def retire(world: World) -> httpx.Response:
     return world.call("POST", f"/v1/datasets/{add_dataset(world.db)}/retire")
 
 
+def public(world: World) -> str:
+    return str(upload(world, name=f"public-{len(world.entries())}").json()["id"])
+
+
 def redeclare(world: World) -> httpx.Response:
-    public = upload(world, name=f"public-{len(world.entries())}").json()["id"]
-    return world.call("POST", f"/v1/datasets/{public}/declarations", json={"classes": [0, 1, 2]})
+    return world.call("POST", f"/v1/datasets/{public(world)}/declarations", json={"classes": [0, 1, 2]})
 
 
 def append_block(world: World) -> httpx.Response:
@@ -186,6 +190,31 @@ def append_block(world: World) -> httpx.Response:
     assert made.status_code == 201, made.text
     block = {"spec": (None, json.dumps({"label": "two", "records": 2}), "application/json"), "file": ("file", second)}
     return world.call("POST", f"/v1/datasets/{name}/blocks", files=block)
+
+
+def managed(to: str, act: Callable[[World], tuple[str, dict[str, str]]]) -> Call:
+    """An act of an owner on the page of a data set, which `act` makes, with the fields that it sends."""
+
+    def call(world: World) -> httpx.Response:
+        dataset, sent = act(world)
+        return world.call("POST", f"/dashboard/datasets/{dataset}/manage/{to}", data=sent)
+
+    return call
+
+
+def change_cap_on_page(world: World) -> httpx.Response:
+    address = f"/dashboard/datasets/{add_dataset(world.db)}/manage"
+    shown = re.search(r'name="version" value="([^"]*)"', world.call("GET", address).text)
+    assert shown is not None
+    return world.call("POST", f"{address}/cap", data={"epsilon": "6", "reason": "more", "version": shown[1]})
+
+
+def append_block_on_page(world: World) -> httpx.Response:
+    block = append_block(world).json()
+    table = f"a,b,y\n{len(world.entries())},3,1\n"
+    spec = {"label": "three", "records": 2}
+    parts = {"spec": (None, json.dumps(spec), "application/json"), "file": ("file", table)}
+    return world.call("POST", f"/dashboard/datasets/{block['dataset']}/manage/blocks", files=parts)
 
 
 def retire_block(world: World) -> httpx.Response:
@@ -333,6 +362,21 @@ PAGES_LEAVE: dict[tuple[str, str], tuple[str, Call] | None] = {
     ("POST", "/dashboard/datasets/{dataset_id}/budgets/requests/{request_id}"): (
         "budget.denied",
         plain("/dashboard/datasets/{data}/budgets/requests/{request}", {"decision": "deny"}),
+    ),
+    ("POST", f"{MANAGE}/cap"): ("dataset.cap_changed", change_cap_on_page),
+    ("POST", f"{MANAGE}/declaration"): (
+        "dataset.redeclared",
+        managed("declaration", lambda world: (public(world), {"others": '{"classes": [0, 1, 2]}'})),
+    ),
+    ("POST", f"{MANAGE}/blocks"): ("block.appended", append_block_on_page),
+    ("POST", f"{MANAGE}/blocks/retire"): (
+        "block.retired",
+        managed("blocks/retire", lambda world: (append_block(world).json()["dataset"], {"label": "two"})),
+    ),
+    ("POST", f"{MANAGE}/retire"): ("dataset.retired", managed("retire", lambda world: (add_dataset(world.db), {}))),
+    ("POST", f"{MANAGE}/delete"): (
+        "dataset.content_deleted",
+        managed("delete", lambda world: (add_dataset(world.db), {})),
     ),
     ("POST", "/dashboard/submit/draft"): None,
     ("POST", "/dashboard/submit/what-if"): None,

@@ -7,7 +7,6 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from typer.testing import CliRunner
 
 from app.audit.chain import seal
@@ -127,19 +126,6 @@ def test_without_a_model_there_is_nothing_to_predict_with(cli: Cli, job_file: st
     wrong = cli("predict", job["id"], str(table), "--column", "text")
     assert wrong.exit_code == 2 and "rows.csv lacks `text`" in wrong.stderr
     assert cli("predict", job["id"], records, "--column", "a").exit_code == 2
-
-
-def test_the_signing_key_is_printed(cli: Cli) -> None:
-    before = cli("signing-key")
-    assert before.exit_code == 1
-    assert "start its relay" in before.stderr
-    key = Ed25519PrivateKey.generate()
-    db = Database.of(Settings(home=cli.folder / "home"))
-    publish(db, key)
-    db.close()
-    printed = cli("signing-key")
-    assert (printed.exit_code, printed.stdout) == (0, f"{public_key(key)}\n")
-    assert cli.json("signing-key")["algorithm"] == "Ed25519"
 
 
 def test_each_submission_is_a_job_of_its_own(cli: Cli, job_file: str) -> None:

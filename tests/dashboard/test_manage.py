@@ -75,7 +75,7 @@ def test_the_owner_reads_who_spent_what_by_name_and_team(scene: Scene, visit: Ca
     assert row is not None and re.search(r">1</td>.*>\d\.\d %</td>.*>\d\.\d %</td>", row[1])
     assert f"{page.address}" in page.browser.get(f"/dashboard/datasets/{dataset}").text
     stranger = page_of(visit, scene.analyst, dataset)
-    assert stranger.browser.get(stranger.address).status_code == 404
+    assert stranger.browser.get(stranger.address).status_code == 403
 
 
 def test_the_cap_changes_with_a_reason_and_by_the_version_that_the_page_showed(
@@ -103,7 +103,7 @@ def test_a_data_set_is_taken_back_unused_and_not_once_a_job_was_admitted(
     assert page_of(visit, scene.owner, unused).send("retire")[0] == 303
     status, text = page_of(visit, scene.owner, used).send("retire")
     assert status == 409 and 'role="alert"' in text
-    assert page_of(visit, scene.analyst, used).browser.get(f"/dashboard/datasets/{used}/manage").status_code == 404
+    assert page_of(visit, scene.analyst, used).browser.get(f"/dashboard/datasets/{used}/manage").status_code == 403
 
 
 def registered(browser: Browser, scene: Scene, name: str, first: int) -> str:

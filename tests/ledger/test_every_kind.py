@@ -16,10 +16,10 @@ import pytest
 from pydantic import BaseModel
 
 from app.contracts.filters import FILTERS
+from app.contracts.stored import ReleasedBy
 from app.ledger import signing_keys
 from app.ledger.certified import Body
 from app.ledger.transparency.heads import Heads
-from app.lifecycle.events import ReleasedBy
 from scrimp.certificate_page import Signer, declared, page
 from scrimp.explain import explained
 from scrimp.recompute import body_of, recompute

@@ -95,7 +95,8 @@ def job(settings: Settings, db: Database, fork_server: ForkServer, submit: Submi
 
 
 def test_the_verdict_of_its_self_test_is_kept(job: str, settings: Settings) -> None:
-    assert [len(each) for each in (settings.home / FILE).read_text().split()] == [64]
+    kept = (settings.home / FILE).read_text().split()
+    assert kept and all(len(each) == 64 for each in kept), "other tests' models have verdicts beside it"
 
 
 def state(db: Database) -> list[Any]:
