@@ -88,6 +88,17 @@ FILES = {
 }
 
 
+def with_file(open_page: Callable[..., Any], whole: Whole, path: Path) -> Any:
+    """The registration page of an owner who has chosen a file."""
+    page = open_page(PAGE, whole[0].owner)
+    page.get_by_label("Data file").set_input_files(path)
+    return page
+
+
+def declared(page: Any) -> Any:
+    return json.loads(page.get_by_role("textbox", name="The same as JSON").input_value())
+
+
 @pytest.mark.browser
 @pytest.mark.parametrize("name", FILES)
 def test_the_browser_proposes_what_the_command_line_proposes_and_sends_nothing_before(
@@ -106,7 +117,7 @@ def test_the_browser_proposes_what_the_command_line_proposes_and_sends_nothing_b
     page.get_by_text("The declaration is complete").wait_for()
     sheet = read_sheet(path)
     expected = propose(sheet, label, next(iter(sheet.persons), None)).spec
-    assert json.loads(page.get_by_role("textbox", name="The same as JSON").input_value()) == expected
+    assert declared(page) == expected
 
 
 @pytest.mark.browser
@@ -115,8 +126,7 @@ def test_a_row_says_where_it_comes_from_until_its_owner_changes_it(
 ) -> None:
     path = tmp_path / "stays.csv"
     path.write_text(HOSPITAL)
-    page = open_page(PAGE, whole[0].owner)
-    page.get_by_label("Data file").set_input_files(path)
+    page = with_file(open_page, whole, path)
     row = page.get_by_role("row").filter(has_text="admitted")
     row.get_by_text("check that this is public knowledge").wait_for()
     page.get_by_label("Highest admitted").fill("2029-12-31")
@@ -127,7 +137,7 @@ def test_a_row_says_where_it_comes_from_until_its_owner_changes_it(
     page.get_by_label("Which column is predicted?").select_option("outcome")
     page.get_by_role("button", name="Use these rows").click()
     page.get_by_text("The declaration is complete").wait_for()
-    spec = json.loads(page.get_by_role("textbox", name="The same as JSON").input_value())
+    spec = declared(page)
     assert [each["name"] for each in spec["features"]["columns"]] == ["age", "sex", "admitted"]
     assert spec["features"]["columns"][2]["range"][1] == "2029-12-31" and spec["privacy"]["unit"] == "example"
 
@@ -137,10 +147,6 @@ def posts(page: Any) -> list[str]:
     sent: list[str] = []
     page.on("request", lambda request: sent.append(request.post_data or "") if request.method == "POST" else None)
     return sent
-
-
-def declared(page: Any) -> Any:
-    return json.loads(page.get_by_role("textbox", name="The same as JSON").input_value())
 
 
 @pytest.mark.browser
@@ -177,8 +183,7 @@ def test_counts_are_marked_until_their_owner_says_them(
 ) -> None:
     path = tmp_path / "stays.csv"
     path.write_text(HOSPITAL)
-    page = open_page(PAGE, whole[0].owner)
-    page.get_by_label("Data file").set_input_files(path)
+    page = with_file(open_page, whole, path)
     page.get_by_label("Which column is predicted?").select_option("outcome")
     for name, value in (("Number of people", "800"), ("Most records of one person", "5")):
         row = page.get_by_role("row").filter(has_text=name)
@@ -215,8 +220,7 @@ def test_a_hostile_file_is_shown_as_text_and_runs_nothing(
     hostile = "<img src=x onerror=window.ran=1>"
     path = tmp_path / f"{hostile}.csv"
     path.write_text(f"{hostile},{hostile} 2,y\n" + "".join(f"{hostile},{i},{i % 2}{hostile}\n" for i in range(40)))
-    page = open_page(PAGE, whole[0].owner)
-    page.get_by_label("Data file").set_input_files(path)
+    page = with_file(open_page, whole, path)
     page.get_by_label("Which column is predicted?").select_option("y")
     page.get_by_role("rowheader", name=hostile, exact=True).wait_for()
     assert page.get_by_label(f"Values of {hostile}").input_value() == hostile

@@ -183,7 +183,7 @@ def test_a_newcomer_chooses_a_data_set_and_a_total(place: Looks) -> None:
     (ended,) = place.finished([job])
     assert ended["status"] == "succeeded", ended
     place.assert_charged(dataset, [ended])
-    assert ended["study"] is None and ended["quote"]["resolved"]["because"]
+    assert ended["study"] is None and "calibrated on" in ended["quote"]["resolved"]["because"]
     assert ended["metrics"]["accuracy"]["value"] > 0.8
     body = place.get(f"/v1/jobs/{job}/certificate")["certificate"]
     assert body["resolved"]["learning_rate"] == ended["spec"]["optimizer"]["learning_rate"]
