@@ -18,7 +18,7 @@ from app.contracts.extractor import (
     Words,
 )
 from app.contracts.job_spec import LinearModel, Model
-from app.errors import InvalidRequest
+from app.errors import InvalidRequest, Unavailable
 
 MAX_MANIFEST_BYTES = 1 << 16
 # The name of the way in which words are hashed: change it whenever features could change.
@@ -57,10 +57,20 @@ def find(models_root: Path | None, name: str) -> Extractor | None:
 
 
 def every(models_root: Path | None) -> list[Extractor]:
-    """All extractors, by name."""
+    """All extractors, by name.
+
+    Raises:
+        Unavailable: the service's user may not read the models root.
+    """
     if models_root is None or not models_root.is_dir():
         return []
-    found = (find(models_root, entry.name) for entry in sorted(models_root.iterdir()))
+    try:
+        names = sorted(entry.name for entry in models_root.iterdir())
+    except PermissionError:
+        raise Unavailable(
+            "the service's user may not read the models root: an operator lets every user read it (chmod -R o+rX)"
+        ) from None
+    found = (find(models_root, name) for name in names)
     return [each for each in found if each is not None]
 
 
@@ -72,6 +82,7 @@ def resolved(model: Model, models_root: Path | None, features_kind: str = "") ->
 
     Raises:
         InvalidRequest: there is no such extractor, or it differs from the pinned one.
+        Unavailable: as `every`.
     """
     if not isinstance(model, LinearModel):
         return model
