@@ -37,6 +37,14 @@ MODULES = (
     "worker/clipping/engine.py",
     "worker/clipping/terms.py",
 )
+# Those that are about these modules, and those that a faster suite changed.
+TESTS = (
+    *(f"tests/ledger/test_{name}.py" for name in ("accounts", "anchors", "blocks", "chain", "heads", "joining")),
+    *(f"tests/privacy/test_{name}.py" for name in ("calibration", "filters", "gdp", "pricing", "releases")),
+    *(f"tests/worker/test_{name}.py" for name in ("adaptive", "bookkeeping", "bound", "clipping", "planted", "shards")),
+    "tests/budgets/test_holds.py",
+    "tests/hpo/test_api.py",
+)
 SEED = 20261124
 Results = Mapping[str, str]
 
@@ -68,7 +76,7 @@ def results(tree: Path, names: Sequence[str], seconds: float) -> Results:
     asked = tree / "names.json"
     asked.write_text(json.dumps(names))
     line = [sys.executable, "-m", "tests.mutation.nightly", "--seconds", str(seconds), "--names", str(asked)]
-    line += ["--report", str(tree / "report.md")]
+    line += ["--report", str(tree / "report.md"), "--tests", *TESTS]
     environment = os.environ | {"PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
     for more in ([], ["--again"]):
         subprocess.run([*line, *more], cwd=tree, env=environment, check=False)
@@ -85,7 +93,7 @@ def text(commits: tuple[str, str], names: Sequence[str], before: Results, after:
         "# The same mutants, before and after a change of the suite",
         "",
         f"`python -m tests.mutation.compare --before {commits[0]} --after {commits[1]}`, {datetime.now(UTC):%Y-%m-%d},",
-        f"seed {SEED}: {len(both)} mutants that both commits have, each against its commit's own fast tests",
+        f"seed {SEED}: {len(both)} mutants that both commits have, each against its commit's own tests of them",
         f"([how](mutation.md)). {len(less)} that were found are found no longer.",
         "",
         "| module | mutants | found before | found after |",

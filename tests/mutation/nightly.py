@@ -213,6 +213,7 @@ def main() -> int:
     parser.add_argument("--mutants", type=int, help="how many of those that are left at most")
     parser.add_argument("--module", default="", help="only modules whose path has this in it")
     parser.add_argument("--names", type=Path, help="only the mutants of this JSON list (tests.mutation.compare)")
+    parser.add_argument("--tests", nargs="+", help="only these test files")
     parser.add_argument("--again", action="store_true", help="run the survivors again, against more tests")
     parser.add_argument("--report-only", action="store_true")
     parser.add_argument("--report", type=Path, default=REPORT)
@@ -223,7 +224,8 @@ def main() -> int:
         with tempfile.TemporaryDirectory(dir=MEMORY if os.access(MEMORY, os.W_OK) else None) as name:
             home = runs.Home.made(ROOT, Path(name))
             known = Known(CACHE / "tests.json", ROOT, modules())
-            for files in batches(known.missing(test_files()), 6):
+            chosen = asked.tests or test_files()
+            for files in batches(known.missing(chosen), 6):
                 measure(known, home, files)
             known.read()
             alive = [each for each in everything if journal.results.get(each.name) in ("survived", "not reached")]
@@ -231,7 +233,7 @@ def main() -> int:
             names = json.loads(asked.names.read_text()) if asked.names else [each.name for each in left]
             todo = [each for each in left if asked.module in each.module and each.name in set(names)][: asked.mutants]
             fast, most_s = (SLOW_S, AGAIN_S) if asked.again else (FAST_S, MOST_S)
-            run(journal, todo, known.tests(test_files(), fast), home, ends, most_s)
+            run(journal, todo, known.tests(chosen, fast), home, ends, most_s)
     journal = Journal(journal.path)
     text, new = report.text(everything, journal.results, SEED)
     asked.report.write_text(text)
