@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from scrimp.errors import ScrimpError
-from scrimp.explain import attack_rates, curves_of, not_covered, percent, rounded_up, thing_of
+from scrimp.explain import loss_of, not_covered, percent, rounded_up, thing_of
 from scrimp.page_style import STYLE
 
 Json = Mapping[str, Any]
@@ -142,7 +142,7 @@ def _promise(body: Json) -> str:
         f"<strong>ε = {rounded_up(said['value'])}</strong> at δ = {said['delta']:g}.</p>"
     ]
     try:
-        rates = attack_rates(curves_of(body))
+        rates = loss_of(body).attacks
     except ModuleNotFoundError:
         return lines[0] + "<p>The table of attacks needs numpy: pip install 'scrimp-client[audit]'.</p>"
     rows = "".join(

@@ -11,6 +11,7 @@ from app.contracts.hpo import Strategy
 from app.contracts.stored import Role
 from app.hpo.rates import Resolved
 from app.hpo.stored import StoredDecision
+from app.ledger.meaning import Meaning
 from app.ledger.memos import Balances
 from app.privacy.canaries import Finding
 from app.privacy.events import AccountEvents
@@ -182,7 +183,7 @@ class LedgerSettled(Document):
 class JobNamed(Document):
     """The first members of a body: the job, and what it read."""
 
-    version: Literal[2] = 2
+    version: Literal[3] = 3
     certificate_id: str
     job: str
     status: str
@@ -207,8 +208,11 @@ class Claimed(Document):
     issued_at: str | None
 
 
-class Body(Claimed, WhatRan, JobNamed):
-    """The signed body. `resolved`: the learning rate that "auto" stood for, and why."""
+class Body(Meaning, Claimed, WhatRan, JobNamed):
+    """The signed body. `resolved`: the learning rate that "auto" stood for, and why.
+
+    Bodies of version 2 have no Meaning. A reader of theirs reads these, too: members were only added.
+    """
 
 
 class _Read(Document):
@@ -231,7 +235,7 @@ class ReadyNumerics(_Read):
 
 
 class Version(_Read):
-    """A body's version; bodies before version 2 have no envelope."""
+    """A body's version; bodies before version 2 have no envelope, and before version 3 no Meaning."""
 
     version: object = None
 
