@@ -30,6 +30,7 @@ def explained(body: Json) -> list[Section]:
         KeyError, TypeError, ValueError: it is no certificate, or it has events of an unknown kind.
     """
     return [
+        *([("Governance", governance(body))] if body.get("governance") else []),
         ("Unit of privacy", _unit(body)),
         ("Privacy parameters", _parameters(body)),
         ("Mechanism", _mechanism(body)),
@@ -42,6 +43,27 @@ def explained(body: Json) -> list[Section]:
         *([("What its audit found", _audit(body["audit"]))] if body.get("audit") else []),
         ("Not covered", not_covered(body)),
     ]
+
+
+GOVERNED = (
+    ("controller", "controller"),
+    ("purposes", "may be used for"),
+    ("legal_basis", "legal basis"),
+    ("region", "region"),
+    ("retention", "kept"),
+    ("contact", "contact"),
+)
+
+
+def governance(body: Json) -> list[str]:
+    """Who answers for the data, and what this job was for; empty if its certificate does not say."""
+    declared = body.get("governance")
+    if declared is None:
+        return []
+    rows = [(what, declared["dataset"].get(name)) for name, what in GOVERNED]
+    use = declared["use"] or {}
+    rows += [("this job's purpose", use.get("purpose")), ("its permit", use.get("permit"))]
+    return [f"{what}: {'; '.join(said) if isinstance(said, list) else said}" for what, said in rows if said]
 
 
 def thing_of(body: Json) -> str:

@@ -30,6 +30,7 @@ from app.contracts.hf import weights_file
 from app.contracts.hpo import Auto
 from app.contracts.job_spec import JobSpec
 from app.contracts.optimizers import PublicSideSettings
+from app.db.declared import governance
 from app.db.models import Artifact, Certificate, Dataset, Job, JobEvent, LedgerCheckpoint, LedgerEntry, Metric
 from app.errors import Conflict, NotFound, PrivacyError
 from app.hpo.stored import StoredStudy
@@ -46,6 +47,7 @@ from app.ledger.certified import (
     CertifiedStudy,
     Content,
     FilterName,
+    Governed,
     LedgerSettled,
     MeanOf,
     ReadyNumerics,
@@ -195,6 +197,7 @@ def _body(
         status=job.status,
         dataset=_content(dataset),
         side_information=side,
+        governance=_governance(session, job, spec),
         **dict(ran),
         accountant=_accountant(quoted.epsilon.accountant),
         epsilon=quoted.epsilon,
@@ -214,6 +217,11 @@ def _body(
         profile=loss,
         environment=meaning.environment(reports),
     )
+
+
+def _governance(session: Session, job: Job, spec: JobSpec) -> Governed | None:
+    found = governance(session, job)
+    return None if found is None else Governed(dataset=found, use=spec.use)
 
 
 def _content(dataset: Dataset) -> Content:

@@ -7,6 +7,7 @@ from typing import Literal, Self
 from pydantic import ConfigDict, Field
 
 from app.contracts.base import AccountantName, Document, Epsilon, Relation, Unit, is_none
+from app.contracts.governance import Governance, Use
 from app.contracts.hpo import Strategy
 from app.contracts.stored import Role
 from app.hpo.rates import Resolved
@@ -180,6 +181,13 @@ class LedgerSettled(Document):
     proofs: tuple[Proof, ...] | None = Field(default=None, exclude_if=is_none)
 
 
+class Governed(Document):
+    """What the owner declared on governance, in the version that the job was priced with, and the job's use."""
+
+    dataset: Governance
+    use: Use | None
+
+
 class JobNamed(Document):
     """The first members of a body: the job, and what it read."""
 
@@ -189,6 +197,7 @@ class JobNamed(Document):
     status: str
     dataset: Content
     side_information: Content | None
+    governance: Governed | None = Field(default=None, exclude_if=is_none)
 
 
 class Claimed(Document):

@@ -75,6 +75,11 @@ JOBS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"privacy": {"noise_multiplier": 50.0}, "length": {"steps": 60_000}, "sampling": BATCHES},
         {"privacy": RDP},
     ),
+    "governed": (
+        {"use": {"purpose": "care research", "permit": "17/2026"}},
+        {"governance": {"controller": "A hospital", "purposes": ["care research"], "requires": ["purpose", "permit"]}},
+    ),
+    "governed, no use": ({}, {"governance": {"controller": "A hospital", "purposes": []}}),
     "automatic": ({"clipping": {"kind": "automatic"}}, {}),
     "noise first": ({"optimizer": CASES["phases"][0]["optimizer"] | {"variant": "noise_first"}}, {}),
     "automatic rate": ({"optimizer": {"kind": "dp_sgd", "learning_rate": "auto"}}, {}),
