@@ -20,6 +20,7 @@ from app.contracts.dataset_spec import (
     LanguageModelTask,
     LastItemHoldout,
 )
+from app.contracts.governance import Use
 from app.contracts.hf import HfModel
 from app.contracts.hpo import GridOracle, RandomK
 from app.contracts.job_spec import CnnModel, Evaluation, JobSpec, LinearModel, MlpModel, TransformerRecModel
@@ -92,6 +93,7 @@ def check(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None = None) 
     Raises:
         InvalidRequest: with a pointer to what to change.
     """
+    _check_use(spec, facts)
     records = facts.records_train
     batch = spec.sampling.batch(records)
     if batch > records:
@@ -152,6 +154,14 @@ def _check_largest_batch(spec: JobSpec, records: int, slots: int) -> None:
             '`largest_batch` out, use {"kind": "full_batch"}, or a smaller `expected_batch_size`'
         )
         raise InvalidRequest.at(where, detail)
+
+
+def _check_use(spec: JobSpec, facts: DatasetFacts) -> None:
+    """Checks what the job is for against what the owner declared."""
+    rules = facts.spec.governance
+    fault = rules.fault_of(spec.use or Use()) if rules is not None else None
+    if fault is not None:
+        raise InvalidRequest.at(*fault)
 
 
 def _check_privacy(spec: JobSpec, facts: DatasetFacts) -> None:

@@ -184,13 +184,13 @@ class Relay:
 
     def _certify(self, row_id: int, job_id: str) -> None:
         with self.db.read() as session:
-            charged = held_on(session, job_id)
+            charged, loss = held_on(session, job_id), certificates.profile(session, job_id)
         current = [each for each in charged if self._is_current(each)]
         parent = traceparent(self.db, job_id)
         with tracing.span("certificate", {"job": job_id}, parent=parent), self.db.write() as session:
             for each in current:
                 self._advance(session, each)
-            if certificates.issue(session, job_id, self.signing_key, self.code_version):
+            if certificates.issue(session, job_id, self.signing_key, self.code_version, loss):
                 append_event(session, job_id, "certificate_issued")
             session.execute(delete(Outbox).where(as_read("certificate", [(row_id, job_id)])))
         with logs.about({"job": job_id}):

@@ -140,6 +140,7 @@ class NumericsReport(Document):
         self_test: "passed"; "one_record": each pass holds one record; "public_data": not tested.
         kernels: the instructions of the worker's compiled parts of a step; "python": it has none, which makes steps
             slower and changes no bit. None in attempts of earlier releases.
+        packages, code: see worker.attempt.environment; None in attempts of earlier releases.
     """
 
     device: str
@@ -155,6 +156,8 @@ class NumericsReport(Document):
     self_test: SelfTest
     sensitivity_slack: Annotated[float, Field(ge=1.0)]
     kernels: Kernels | None = Field(default=None, exclude_if=is_none)
+    packages: str | None = Field(default=None, exclude_if=is_none)
+    code: str | None = Field(default=None, exclude_if=is_none)
 
 
 @dataclass(frozen=True)

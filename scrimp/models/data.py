@@ -274,6 +274,7 @@ class Dataset(behaviour.Dataset):
     declaration; jobs keep the version that they were priced with. `content_deleted_at`: when its files were deleted;
     its ledger stays. `access` is what the calling key may do; `max_epsilon_per_job` is the owner's policy for it (null:
     the cap alone). `reading`: what its owner is told, for a day, of a file that was read in the background.
+    `governance`: who answers for the data, and what jobs must say of their use.
     """
 
     id: str
@@ -295,6 +296,7 @@ class Dataset(behaviour.Dataset):
     content_deleted_at: str | None = None
     declaration: int
     reading: Reading | None = None
+    governance: dict[str, Any] | None = None
     warnings: list[str] | None = None
 
 

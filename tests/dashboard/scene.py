@@ -141,7 +141,7 @@ class Scene:
 
     def certify(self, job_id: str) -> None:
         with self.db.write() as session:
-            if certificates.issue(session, job_id, self.signing_key, "0.1.0"):
+            if certificates.issue(session, job_id, self.signing_key, "0.1.0", certificates.profile(session, job_id)):
                 append_event(session, job_id, "certificate_issued")
 
     def succeeded(self, dataset: str, name: str, values: list[float], std: float = 0.004, **changes: Any) -> str:
