@@ -17,6 +17,7 @@ from starlette.routing import BaseRoute
 from app.audit.routes import router as audit_router
 from app.budgets.request_routes import router as budget_requests_router
 from app.budgets.routes import router as budgets_router
+from app.budgets.routes import spending_router
 from app.catalogue.routes import router as catalogue_router
 from app.charges.routes import router as charges_router
 from app.dashboard.audit import router as audit_page_router
@@ -90,6 +91,7 @@ ROUTERS = (
     ledger_router,
     checkpoints_router,
     budgets_router,
+    spending_router,
     budget_requests_router,
     charges_router,
     signing_keys_router,

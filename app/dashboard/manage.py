@@ -21,11 +21,11 @@ from fastapi import APIRouter, Depends, Form, Path, Request, Response
 from fastapi.responses import RedirectResponse
 from pydantic import ValidationError
 
+from app.budgets.spending import SpendingView, spending
 from app.contracts.redeclaration import Redeclaration
 from app.contracts.versions import tag_of
 from app.dashboard.page import PageRoute, render
 from app.dashboard.session import HOME, CurrentViewer, PostingViewer, UploadingViewer, Viewer
-from app.dashboard.spending import Spending, spending
 from app.datasets import block_routes
 from app.datasets import routes as datasets
 from app.datasets.block_schemas import BlockView, ReadingBlock
@@ -94,7 +94,7 @@ class Service:
         with self.db.read() as session:
             row, access = grants.find(session, viewer.caller, self.dataset_id, "own")
             account = account_of(session, row.id) if row.spec["privacy"]["sensitivity"] == "private" else None
-            spent = [] if account is None else spending(session, viewer.caller, access, account)
+            spent = None if account is None else spending(session, viewer.caller, row.id)
             version = "" if account is None else cap_version(account)
             dataset = DatasetView.of(row, None, access)
         blocks = block_routes.list_blocks(row.id, self.db, self.heads, viewer.caller).items if account else []
@@ -107,13 +107,13 @@ class ManagePage:
 
     Attributes:
         version: of the cap; empty for a public data set, which has none.
-        spent: by key, the one that spent most first.
+        spent: by key, the one that spent most first; None for a public data set.
     """
 
     dataset: DatasetView
     version: str
     blocks: list[BlockView | ReadingBlock]
-    spent: list[Spending]
+    spent: SpendingView | None
 
     @property
     def has_grown(self) -> bool:
