@@ -29,6 +29,7 @@ from app.dashboard.manage import router as manage_pages_router
 from app.dashboard.register import router as register_page_router
 from app.dashboard.routes import root as root_router
 from app.dashboard.routes import router as dashboard_router
+from app.dashboard.statement import router as statement_page_router
 from app.dashboard.stream import router as change_stream_router
 from app.dashboard.submit import router as submit_page_router
 from app.dashboard.webhooks import router as webhook_pages_router
@@ -113,6 +114,7 @@ ROUTERS = (
     budget_pages_router,
     change_stream_router,
     catalogue_router,
+    statement_page_router,
     dashboard_router,
     root_router,
     docs_router,
