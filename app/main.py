@@ -17,6 +17,7 @@ from starlette.routing import BaseRoute
 from app.audit.routes import router as audit_router
 from app.budgets.request_routes import router as budget_requests_router
 from app.budgets.routes import router as budgets_router
+from app.budgets.routes import spending_router
 from app.catalogue.routes import router as catalogue_router
 from app.charges.routes import router as charges_router
 from app.dashboard.audit import router as audit_page_router
@@ -28,6 +29,7 @@ from app.dashboard.manage import router as manage_pages_router
 from app.dashboard.register import router as register_page_router
 from app.dashboard.routes import root as root_router
 from app.dashboard.routes import router as dashboard_router
+from app.dashboard.statement import router as statement_page_router
 from app.dashboard.stream import router as change_stream_router
 from app.dashboard.submit import router as submit_page_router
 from app.dashboard.webhooks import router as webhook_pages_router
@@ -90,6 +92,7 @@ ROUTERS = (
     ledger_router,
     checkpoints_router,
     budgets_router,
+    spending_router,
     budget_requests_router,
     charges_router,
     signing_keys_router,
@@ -111,6 +114,7 @@ ROUTERS = (
     budget_pages_router,
     change_stream_router,
     catalogue_router,
+    statement_page_router,
     dashboard_router,
     root_router,
     docs_router,

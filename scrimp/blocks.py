@@ -77,6 +77,7 @@ class Blocks:
         return block.model_copy(update={"read": told.read, "warnings": told.warnings})
 
     def retire(self, dataset: str, label: str) -> DataBlock:
-        """Retires a block, for good: nothing more is admitted on it. It frees nothing."""
+        """Retires a block, for good: nothing more is admitted on it, and jobs on it can no longer be replayed. It frees
+        nothing."""
         address = f"{dataset_path(dataset)}/blocks/{in_path(label)}/retire"
         return DataBlock.model_validate(self._client.json("POST", address))

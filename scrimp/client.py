@@ -38,6 +38,7 @@ from scrimp.models import (
     RedeclaredDataset,
     RegisteredDataset,
     SignedCertificate,
+    Spending,
     Sweep,
     Trials,
     Upload,
@@ -165,6 +166,10 @@ class Client(Administration):
     def ledger(self, dataset: str) -> Ledger:
         """Shows a data set's ledger: cap, balances, and other accountants' figures."""
         return Ledger.model_validate(self.json("GET", f"{dataset_path(dataset)}/ledger"))
+
+    def spending(self, dataset: str) -> Spending:
+        """Who spent what of a data set's budget, summed over its blocks; names are those that the caller may read."""
+        return Spending.model_validate(self.json("GET", f"{dataset_path(dataset)}/spending"))
 
     def forecast(self, dataset: str, spec: Document) -> Forecast:
         """How many jobs of this spec still fit the data set's budget, exactly. Free; nothing is written."""

@@ -9,6 +9,7 @@ from scrimp.models import (
     Event,
     Grant,
     Key,
+    KeySpending,
     Kind,
     LedgerEntry,
     Optimizer,
@@ -65,6 +66,11 @@ class Lists(Wire):
     def optimizers(self) -> Pages[Optimizer]:
         """Lists the optimizers, with their rules, their state, and the JSON schema of their settings."""
         return self.pages("/v1/optimizers", Optimizer)
+
+    def show_spending(self, dataset: str) -> Pages[KeySpending]:
+        """Shows what each key spent, whoever posted it, summed over the data set's blocks. Its owner and admins
+        read names."""
+        return self.pages(f"/v1/datasets/{in_path(dataset)}/spending", KeySpending)
 
     def signing_keys(self) -> Pages[SigningKey]:
         """Lists the keys that sign or signed certificates, the newest first. Keep the key that you trust outside."""

@@ -6,8 +6,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Response
 
-from app.budgets import service
+from app.budgets import service, spending
 from app.budgets.schemas import BudgetList, BudgetSetting, BudgetView, Name
+from app.budgets.spending import SpendingView
 from app.contracts.versions import tag_of
 from app.keys.auth import CurrentKey
 from app.privacy.filters import load_numerics
@@ -18,6 +19,7 @@ from app.web.deps import Db
 from app.web.operations import BUDGET_TAG, VERSIONED, Operation
 
 router = APIRouter(prefix="/v1/datasets/{dataset_id}/budgets", tags=["budgets"])
+spending_router = APIRouter(prefix="/v1/datasets/{dataset_id}", tags=["budgets"])
 OfBudget = Annotated[Name, Path(description="A key's id, or a team's name.")]
 
 
@@ -27,6 +29,17 @@ def list_budgets(dataset_id: str, db: Db, caller: CurrentKey) -> BudgetList:
     """Lists the budgets within the cap: all of them for the owner, else the calling key's own."""
     with db.read() as session:
         return BudgetList(items=service.visible_to(session, caller, dataset_id))
+
+
+@spending_router.get("/spending")
+@Operation("Who spent what.", audience="view", command="ledger spending", problems=("not-ready",))
+def show_spending(dataset_id: str, db: Db, caller: CurrentKey) -> SpendingView:
+    """Shows what each key spent, whoever posted it, summed over the data set's blocks. Its owner and admins read names.
+
+    A block's id names that block alone.
+    """
+    with db.read() as session:
+        return spending.spending(session, caller, dataset_id)
 
 
 @router.get("/{budget}", response_model=BudgetView)

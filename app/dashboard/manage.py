@@ -4,15 +4,14 @@
     declaration            a form; the answering page says once what the stored records say about it
     blocks                 added by block.js, which sends the file; retired by a form
     retire, delete         forms behind a confirmation
-    who spent what         by person, with the budget that bounds it
+    who spent what         by person, with the budgets that bound them
+    statement              app/dashboard/statement.py
 
 Budgets and grants have pages of their own.
 """
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated
@@ -21,25 +20,25 @@ from fastapi import APIRouter, Depends, Form, Path, Request, Response
 from fastapi.responses import RedirectResponse
 from pydantic import ValidationError
 
-from app.contracts.redeclaration import Redeclaration
+from app.budgets.spending import SpendingView, spending
 from app.contracts.versions import tag_of
+from app.dashboard.form_values import number, redeclaration
 from app.dashboard.page import PageRoute, render
 from app.dashboard.session import HOME, CurrentViewer, PostingViewer, UploadingViewer, Viewer
-from app.dashboard.spending import Spending, spending
 from app.datasets import block_routes
 from app.datasets import routes as datasets
 from app.datasets.block_schemas import BlockView, ReadingBlock
 from app.datasets.routes import Parsing
 from app.datasets.schemas import DatasetView, RedeclaredDataset
-from app.errors import InvalidRequest, RequestError, ServiceError
+from app.errors import RequestError, ServiceError
 from app.grants import service as grants
+from app.keys.auth import CurrentKey
 from app.ledger import routes as ledgers
 from app.ledger.accounts import account_of
 from app.ledger.entries import cap_version
 from app.ledger.routes import Pricing
 from app.ledger.schemas import CapChange
 from app.retention import routes as retention
-from app.web import strict_json
 from app.web.deps import Db, RecordedHeads, ServiceSettings
 from app.web.problems import answer, errors_of, validation_errors
 
@@ -78,6 +77,10 @@ class Service:
             return self.page(viewer, declared=outcome)
         return RedirectResponse(f"{HOME}/datasets/{self.dataset_id}{to}", 303)
 
+    def ended(self, viewer: Viewer, act: Callable[[str, Db, ServiceSettings, CurrentKey], object]) -> Response:
+        """Ends the data set in one of two ways, and leads to its page."""
+        return self.changed(viewer, lambda: act(self.dataset_id, self.db, self.settings, viewer.caller), "")
+
     def page(self, viewer: Viewer, problem: str = "", status: int = 200, declared: Declared | None = None) -> Response:
         """The page.
 
@@ -94,7 +97,7 @@ class Service:
         with self.db.read() as session:
             row, access = grants.find(session, viewer.caller, self.dataset_id, "own")
             account = account_of(session, row.id) if row.spec["privacy"]["sensitivity"] == "private" else None
-            spent = [] if account is None else spending(session, viewer.caller, access, account)
+            spent = None if account is None else spending(session, viewer.caller, row.id)
             version = "" if account is None else cap_version(account)
             dataset = DatasetView.of(row, None, access)
         blocks = block_routes.list_blocks(row.id, self.db, self.heads, viewer.caller).items if account else []
@@ -107,13 +110,13 @@ class ManagePage:
 
     Attributes:
         version: of the cap; empty for a public data set, which has none.
-        spent: by key, the one that spent most first.
+        spent: by key, the one that spent most first; None for a public data set.
     """
 
     dataset: DatasetView
     version: str
     blocks: list[BlockView | ReadingBlock]
-    spent: list[Spending]
+    spent: SpendingView | None
 
     @property
     def has_grown(self) -> bool:
@@ -156,55 +159,13 @@ def redeclare(service: Manager, viewer: PostingViewer, records: Text = "", other
     """Declares records anew, and other members as JSON; shows its owner once what the stored records say."""
 
     def change() -> Declared:
-        body = asked_of(others, records)
+        body = redeclaration(others, records)
         outcome = datasets.redeclare_dataset(
             service.dataset_id, body, service.db, service.settings, service.parsers, viewer.caller
         )
         return Declared(outcome, body.dry_run)
 
     return service.changed(viewer, change)
-
-
-def asked_of(others: str, records: str) -> Redeclaration:
-    """What to declare anew: the members of a JSON object, and a number of records; an empty text has none.
-
-    Raises:
-        InvalidRequest: this is no JSON object, or no whole number.
-        ValidationError: the members are not those of a redeclaration.
-    """
-    try:
-        strict_json.check(others.encode())
-        members = json.loads(others) if others.strip() else {}
-    except ValueError as wrong:
-        raise InvalidRequest(f"this is not JSON: {wrong}") from None
-    if not isinstance(members, dict):
-        raise InvalidRequest('send a JSON object with members to declare anew, such as {"slots": {"train": 30000}}')
-    counted = {"records": whole_number(records)} if records.strip() else {}
-    return Redeclaration.model_validate_json(json.dumps(members | counted))
-
-
-def whole_number(text: str) -> int:
-    """A whole number, which may have separators: 24000, 24,000, 24 000.
-
-    Raises:
-        InvalidRequest: it is none.
-    """
-    digits = re.sub(r"[\s,_]", "", text)
-    if re.fullmatch(r"[0-9]{1,15}", digits) is None:
-        raise InvalidRequest(f"{text!r} is not a whole number: write one such as 24000 or 24,000")
-    return int(digits)
-
-
-def number(text: str) -> float:
-    """A number such as 2.5.
-
-    Raises:
-        InvalidRequest: it is none.
-    """
-    try:
-        return float(text)
-    except ValueError:
-        raise InvalidRequest(f"{text!r} is not a number: write one such as 2.5") from None
 
 
 @router.post("/blocks")
@@ -237,18 +198,10 @@ def retire_block(service: Manager, viewer: PostingViewer, label: Text = "") -> R
 @router.post("/retire")
 def retire(service: Manager, viewer: PostingViewer) -> Response:
     """Takes back a data set that nothing was ever held on."""
-    return service.changed(
-        viewer,
-        lambda: retention.retire_dataset(service.dataset_id, service.db, service.settings, viewer.caller),
-        "",
-    )
+    return service.ended(viewer, retention.retire_dataset)
 
 
 @router.post("/delete")
 def delete_content(service: Manager, viewer: PostingViewer) -> Response:
     """Deletes the data for good; the ledger stays."""
-    return service.changed(
-        viewer,
-        lambda: retention.delete_content(service.dataset_id, service.db, service.settings, viewer.caller),
-        "",
-    )
+    return service.ended(viewer, retention.delete_content)

@@ -84,6 +84,11 @@ def whole_percent(share: float) -> str:
     return f"{math.ceil(round(share * 100, 6))} %"
 
 
+def tenths(share: float) -> str:
+    """A share in tenths of a percent, rounded up: `8.4 %`; nothing is `–`."""
+    return f"{math.ceil(round(share * 1000, 6)) / 10:.1f} %" if share else "–"
+
+
 def percent(amount: int, budget: int) -> float:
     """Tenths of a percent of a budget, rounded up: a spent share is never shown smaller."""
     return -(-amount * 1000 // budget) / 10
@@ -172,6 +177,7 @@ FILTERS: dict[str, Any] = {
         unit_name,
         part,
         whole_percent,
+        tenths,
         share_of,
         integer,
         size,

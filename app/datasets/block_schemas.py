@@ -72,3 +72,15 @@ class AppendedBlock(BlockView):
 
     read: Read
     warnings: list[str]
+
+
+NO_REPLAY = (
+    "jobs that read this block can no longer be replayed once its files are gone (scrimp replay); "
+    "their certificates and models stay"
+)
+
+
+class RetiredBlock(BlockView):
+    """A retired block; `warnings` say what goes with it."""
+
+    warnings: list[str] = [NO_REPLAY]

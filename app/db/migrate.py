@@ -25,16 +25,20 @@ def upgrade(url: str, revision: str = "head") -> None:
     Safe to start in several processes at once, from any folder: one works, the others wait and find it done. A database
     that a later release has migrated stays as it is.
     """
+    with migration_connection(url) as connection:
+        if revision != "head" or not is_later(current_revision(connection)):
+            migrate(connection, revision)
+
+
+def migrate(connection: Connection, revision: str = "head") -> None:
+    """Migrates within the transaction of a `migration_connection`."""
     from alembic import command  # noqa: PLC0415
     from alembic.config import Config  # noqa: PLC0415
 
     config = Config()
     config.set_main_option("script_location", str(SCRIPTS).replace("%", "%%"))
-    with migration_connection(url) as connection:
-        if revision == "head" and _is_later(current_revision(connection)):
-            return
-        config.attributes["connection"] = connection
-        command.upgrade(config, revision)
+    config.attributes["connection"] = connection
+    command.upgrade(config, revision)
 
 
 def serves(engine: Engine) -> bool:
@@ -42,10 +46,10 @@ def serves(engine: Engine) -> bool:
     adds to it (tests/migrations/test_last_release.py)."""
     with engine.connect() as connection:
         current = current_revision(connection)
-    return current == head_revision() or _is_later(current)
+    return current == head_revision() or is_later(current)
 
 
-def _is_later(revision: str | None) -> bool:
+def is_later(revision: str | None) -> bool:
     """Returns True for a migration that is later than all that this code knows."""
     newest = head_revision()
     return revision is not None and newest is not None and revision > newest

@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 
 from app.datasets import readings
 from app.datasets.block_routes import block_view
-from app.datasets.block_schemas import BlockView
+from app.datasets.block_schemas import RetiredBlock
 from app.datasets.schemas import DatasetView, ReadingDataset
 from app.db.models import Account
 from app.grants import service as grants
@@ -79,12 +79,14 @@ def retire_dataset(
     audit="block.retired",
     problems=("forbidden", "wrong-state", "ledger-behind", "not-ready"),
 )
-def retire_block(dataset_id: str, label: str, db: Db, settings: ServiceSettings, caller: CurrentKey) -> BlockView:
+def retire_block(dataset_id: str, label: str, db: Db, settings: ServiceSettings, caller: CurrentKey) -> RetiredBlock:
     """Retires a block of a data set, for good: nothing more is admitted on it, and its files go with its last job.
 
-    It frees nothing: what was spent stays spent, and none of its units may be in a later block.
+    It frees nothing: what was spent stays spent, and none of its units may be in a later block. Jobs that read it can
+    no longer be replayed; their certificates and models stay.
     """
-    return block_view(db, retiring.retire_block(db, settings, caller, dataset_id, label), is_behind=False)
+    block = block_view(db, retiring.retire_block(db, settings, caller, dataset_id, label), is_behind=False)
+    return RetiredBlock(**block.model_dump())
 
 
 @router.delete("/jobs/{job_id}/artifacts", tags=["jobs"])

@@ -66,7 +66,8 @@ def list_(session: Session, dataset: Dataset) -> None:
 
 @command(app, "retire")
 def retire(session: Session, dataset: Dataset, label: Label) -> None:
-    """Retire a block for good: nothing more is admitted on it. It frees no budget."""
+    """Retire a block for good: nothing more is admitted on it, and jobs on it can no longer be replayed. It frees no
+    budget."""
     _print(session, [session.client.blocks.retire(dataset, label)])
 
 

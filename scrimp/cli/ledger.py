@@ -14,7 +14,7 @@ from rich.text import Text
 from scrimp.cli import show
 from scrimp.cli.session import FAILED, Session, command, plain, read_json
 from scrimp.errors import ScrimpError
-from scrimp.spending import Spending, spending
+from scrimp.models import SpentPart
 from scrimp.statement import built, checked, ledger_of, written
 from scrimp.statement_words import told
 from scrimp.transparency import Note, begins_with
@@ -54,26 +54,28 @@ def entries(
 
 
 @command(app, "spending")
-def spending_(session: Session, dataset: Dataset) -> None:
-    """Show who spent what: by person, with the teams' budgets that bound them. Only its owner reads other names.
-    It is one ledger's: of a data set that has grown that of the block `first`, or of the one that an id names."""
-    found = spending(session.client, dataset)
-    accounts = session.client.ledger(dataset).accounts
-    budgets = [0 if (account := accounts.get(part)) is None else account.budget for part in ("train", "holdout")]
+def spending(session: Session, dataset: Dataset) -> None:
+    """Show who spent what: by person, with the teams' budgets that bound them, summed over all blocks. Only its owner
+    reads other names. A block's id names that block alone."""
+    found = session.client.spending(dataset)
 
-    def shares(each: Spending) -> list[str]:
-        spent = zip((each.train, each.holdout), budgets, strict=True)
-        return [f"{100.0 * amount / budget:.3g} %" if budget else "–" for amount, budget in spent]
+    def share(part: SpentPart | None) -> str:
+        return "–" if part is None else f"{100.0 * part.share:.3g} %"
 
-    rows = [(each.name, ", ".join(each.teams) or "–", str(each.charges), *shares(each)) for each in found]
+    rows = [
+        (each.key_name or each.key_id, ", ".join(each.budgets) or "–", str(each.charges), *map(share, parts))
+        for each in found.items
+        for parts in [(each.train, each.holdout)]
+    ]
     head = ("who", "budgets", "charges", "training part", "hold-out part")
 
     def shown() -> None:
         show.table(session.console, head, rows)
-        if len(session.client.blocks(dataset)) > 1:
-            session.console.print("One block's ledger: that of `first`, or of the block that the id names.")
+        if found.blocks is not None:
+            said = f"Summed over {len(found.blocks)} blocks: shares of all their budgets together."
+            session.console.print(said)
 
-    session.result([asdict(each) for each in found], shown)
+    session.result(found, shown)
 
 
 @command(app, "cap")

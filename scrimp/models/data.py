@@ -313,6 +313,29 @@ class Grant(Resource):
     created_by: str
 
 
+class SpentPart(Resource):
+    """What was spent on an account, and its share of the budgets of all blocks together."""
+
+    amount: int
+    share: float
+
+
+class KeySpending(Resource):
+    """What the jobs and charges of a key spent, whoever posted them.
+
+    `key_name` is null for callers who may not read it. `budgets`: the budgets within the cap that the caller sees and
+    the key shares. `charges` counts jobs (a study is one) and charges of other systems, each once, however many blocks
+    it read. `holdout` is null without a private hold-out.
+    """
+
+    key_id: str
+    key_name: str | None = None
+    budgets: list[str] = []
+    charges: int
+    train: SpentPart
+    holdout: SpentPart | None = None
+
+
 class LedgerEntry(Resource):
     """One entry. `hash` is the SHA-256 of all other members, as canonical JSON."""
 
@@ -362,6 +385,19 @@ class RedeclaredDataset(RegisteredDataset):
     suggested_records: int | None = None
     slots: Slots | None = None
     default_slots: Slots | None = None
+
+
+class Spending(Resource):
+    """Who spent what, the largest share first. Amounts are in `unit`, which add up.
+
+    `blocks`: the labels of the blocks that are summed, retired ones too; null for a data set that never grew, and where
+    a block is named by its id.
+    """
+
+    dataset: str
+    unit: str
+    blocks: list[str] | None = None
+    items: list[KeySpending] = []
 
 
 class Upload(Resource):

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import typer
 
-from scrimp_server.commands import bench, doctor, replay, restore, secrets, service
+from scrimp_server.commands import bench, doctor, replay, restore, secrets, service, upgrade
 
 
 def register(app: typer.Typer) -> None:
-    """Adds `serve`, `prepare`, `api`, `relay`, `worker`, `doctor`, `restore`, `replay`, `bench-extractors` and
-    `secrets`."""
+    """Adds `serve`, `prepare`, `api`, `relay`, `worker`, `doctor`, `backup`, `upgrade`, `restore`, `replay`,
+    `bench-extractors` and `secrets`."""
     service.register(app)
     doctor.register(app)
+    upgrade.register(app)
     restore.register(app)
     replay.register(app)
     bench.register(app)

@@ -264,6 +264,9 @@ PAGES: dict[tuple[str, str], Rule] = {
     ("GET", "/dashboard/datasets"): ANY,
     ("GET", "/dashboard/datasets/{dataset_id}"): VIEW,
     ("GET", "/dashboard/datasets/{dataset_id}/entries.csv"): VIEW,
+    ("GET", "/dashboard/datasets/{dataset_id}/statement"): VIEW,
+    ("GET", "/dashboard/datasets/{dataset_id}/statement.json"): Rule(409, needs="view"),  # no relay runs: no checkpoint
+    ("GET", "/dashboard/datasets/{dataset_id}/statement.csv"): VIEW,
     ("GET", "/dashboard/datasets/{dataset_id}/budgets"): VIEW,
     ("POST", "/dashboard/datasets/{dataset_id}/budgets"): Rule(422, needs="view"),
     ("POST", "/dashboard/datasets/{dataset_id}/budgets/close"): Rule(412, needs="own", send=an_old_form),

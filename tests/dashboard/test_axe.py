@@ -89,7 +89,7 @@ def full(ids: Everything, study: str) -> list[str]:
     jobs = [ids.succeeded, ids.running, ids.failed, ids.public, study]
     compared = "/compare?" + "&".join(f"job={each}" for each in jobs)
     datasets = [f"/datasets/{ids.reviews}?check=true", f"/datasets/{ids.reviews}/budgets", f"/datasets/{ids.digits}"]
-    datasets += [f"/datasets/{ids.reviews}/manage"]
+    datasets += [f"/datasets/{ids.reviews}/manage", f"/datasets/{ids.reviews}/statement"]
     return [*ALONE, *(f"/jobs/{each}" for each in jobs), *datasets, compared]
 
 
@@ -99,7 +99,7 @@ def test_axe_finds_nothing_on_the_main_pages(
 ) -> None:
     scene, ids = whole
     page = open_page("/dashboard", scene.admin, color_scheme=scheme, viewport={"width": width, "height": 900})
-    datasets = [f"/datasets/{ids.reviews}{tail}" for tail in ("?check=true", "/budgets", "/manage")]
+    datasets = [f"/datasets/{ids.reviews}{tail}" for tail in ("?check=true", "/budgets", "/manage", "/statement")]
     look(page, ["", f"/jobs/{study}", *datasets], contrast=False)  # CONTRAST alone, which is stricter
 
 

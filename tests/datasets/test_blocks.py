@@ -149,6 +149,7 @@ def test_a_retired_block_frees_nothing_and_keeps_its_units(api: Api) -> None:
         gone = retire(api, made["id"], "2026-10")
         assert gone.status_code == 200, gone.text
         assert (gone.json()["state"], gone.json()["ledger"]["closed"]) == ("retired", True)
+        assert "can no longer be replayed" in gone.json()["warnings"][0]
     again = append(api, made["id"], rows(range(119, 180)), "third")
     assert again.json()["shared"] == {"2026-10": 1}
     assert append(api, made["id"], rows(range(120, 180))).json()["type"] == "/problems/duplicate-label"

@@ -1,0 +1,218 @@
+"""/dashboard/datasets/{id}/statement: what all jobs on a data set spent and guarantee, in words and as files.
+
+    statement        a page to read and to print
+    statement.json   the signed evidence, as `scrimp ledger statement` checks it on any machine
+    statement.csv    the figures, a line for each block
+
+A unit lies in one block, or has a share in each, so the block that spent most is the data set's: figures of blocks do
+not add up.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from statistics import NormalDist
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Request, Response
+from fastapi.responses import StreamingResponse
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from app.budgets.spending import spending
+from app.dashboard.page import PageRoute, render
+from app.dashboard.session import HOME, CurrentViewer
+from app.db.engine import Database
+from app.db.models import Account, Dataset, LedgerCheckpoint, LedgerEntry
+from app.errors import Conflict
+from app.grants.service import require
+from app.keys.service import Caller
+from app.ledger import repository
+from app.ledger.accounts import filter_for
+from app.ledger.blocks import family_of, label_of
+from app.ledger.schemas import EntryView
+from app.web.deps import Db
+
+router = APIRouter(prefix=f"{HOME}/datasets/{{dataset_id}}", include_in_schema=False, route_class=PageRoute)
+Id = Annotated[str, Path(pattern=r"^[A-Za-z0-9_]{1,100}$")]
+BATCH = 500
+ALPHAS = (0.001, 0.01, 0.1)
+NORMAL = NormalDist()
+COLUMNS = (
+    *("block", "ledger", "state", "entries", "head", "filter", "order", "unit", "cap_epsilon", "largest_cap_epsilon"),
+    *("cap_delta", "train_budget", "train_spent", "train_held", "holdout_budget", "holdout_spent", "holdout_held"),
+    *("epsilon_spent", "epsilon_spent_and_held"),
+)
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """One block's ledger."""
+
+    label: str
+    account: Account
+
+    @property
+    def spent(self) -> int:
+        """What the worse account spent, in the filter's units."""
+        return max(self.account.train_spent, self.account.holdout_spent)
+
+    @property
+    def epsilon_spent(self) -> float:
+        return self._epsilon(self.spent)
+
+    @property
+    def epsilon_taken(self) -> float:
+        """The ε with what unfinished jobs hold."""
+        account = self.account
+        return self._epsilon(
+            max(account.train_spent + account.train_held, account.holdout_spent + account.holdout_held)
+        )
+
+    @property
+    def is_closed(self) -> bool:
+        return self.account.joined_into is not None
+
+    def found_by_attack(self, alpha: float) -> float:
+        """At most this share of the members is found by an attacker who may accuse a share `alpha` of others wrongly.
+
+        Under `gdp` exactly Φ(Φ⁻¹(α) + μ); under `rdp` what (ε, δ) alone bounds, min(e^ε α + δ, 1 − e^−ε (1 − δ − α)).
+        """
+        if self.spent == 0:
+            return alpha
+        if self.account.filter == "gdp":
+            return NORMAL.cdf(NORMAL.inv_cdf(alpha) + math.sqrt(self.spent * 1e-12))
+        epsilon, delta = self.epsilon_spent, self.account.cap_delta
+        return min(1.0, math.exp(epsilon) * alpha + delta, 1.0 - math.exp(-epsilon) * (1.0 - delta - alpha))
+
+    def _epsilon(self, amount: int) -> float:
+        account = self.account
+        return filter_for(account.filter, account.order).epsilon(amount, account.cap_delta) if amount else 0.0
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What the page says.
+
+    Attributes:
+        charges: jobs and charges of other systems that spent something; a study is one.
+        first, last: when the first and the last entry were written.
+    """
+
+    dataset: Dataset
+    ledgers: list[Ledger]
+    charges: int
+    first: datetime
+    last: datetime
+
+    @property
+    def worst(self) -> Ledger:
+        """The ledger that spent most."""
+        return max(self.ledgers, key=lambda each: each.spent)
+
+    @property
+    def lead(self) -> Ledger:
+        """The first open ledger, whose cap holds for all open ones."""
+        return next((each for each in self.ledgers if not each.is_closed), self.ledgers[0])
+
+    @property
+    def largest_cap(self) -> float:
+        return max(each.account.largest_cap_epsilon for each in self.ledgers)
+
+    @property
+    def attacks(self) -> list[tuple[float, float]]:
+        """By the share of wrong accusations, the largest share of members that an attacker finds."""
+        return [(alpha, self.worst.found_by_attack(alpha)) for alpha in ALPHAS]
+
+
+@router.get("/statement")
+def statement_page(request: Request, dataset_id: Id, db: Db, viewer: CurrentViewer) -> Response:
+    """Says in words what was spent, what is guaranteed, and what is not covered."""
+    with db.read() as session:
+        return render(
+            request, "statement.html", viewer=viewer, statement=_statement(session, viewer.caller, dataset_id)
+        )
+
+
+@router.get("/statement.json")
+def statement_json(dataset_id: Id, db: Db, viewer: CurrentViewer) -> Response:
+    """Sends the evidence: every entry of each block under its signed checkpoint."""
+    with db.read() as session:
+        stated = _statement(session, viewer.caller, dataset_id)
+        ids = [each.account.dataset_id for each in stated.ledgers]
+        signed = select(LedgerCheckpoint).where(LedgerCheckpoint.dataset_id.in_(ids))
+        notes = {each.dataset_id: each for each in session.scalars(signed)}
+        if len(notes) < len(ids):
+            raise Conflict("head-pending", "no checkpoint is signed yet: ask again in a moment")
+        about = {"id": stated.dataset.id, "name": stated.dataset.name, "unit": repository.unit_of(stated.dataset)}
+        ledgers = [(each.label, notes[each.account.dataset_id]) for each in stated.ledgers]
+    return _file(_evidence(db, about, ledgers), "application/json", f"{stated.dataset.name}-statement.json")
+
+
+@router.get("/statement.csv")
+def statement_csv(dataset_id: Id, db: Db, viewer: CurrentViewer) -> Response:
+    """Sends the figures, a line for each block."""
+    with db.read() as session:
+        stated = _statement(session, viewer.caller, dataset_id)
+    out = io.StringIO()
+    table = csv.writer(out, lineterminator="\n")
+    table.writerow(COLUMNS)
+    for each in stated.ledgers:
+        of = each.account
+        state = "closed" if each.is_closed else "open"
+        terms = (of.filter, of.order or "", filter_for(of.filter, of.order).unit)
+        caps = (of.cap_epsilon, of.largest_cap_epsilon, of.cap_delta)
+        amounts = (of.train_budget, of.train_spent, of.train_held, of.holdout_budget, of.holdout_spent, of.holdout_held)
+        figures = (*terms, *caps, *amounts, each.epsilon_spent, each.epsilon_taken)
+        table.writerow((each.label, of.dataset_id, state, of.entries, of.head, *figures))
+    return _file(iter([out.getvalue()]), "text/csv; charset=utf-8", f"{stated.dataset.name}-statement.csv")
+
+
+def _statement(session: Session, caller: Caller, dataset_id: str) -> Statement:
+    """What a caller who may see the data set reads.
+
+    Raises:
+        NotFound: no such data set, or the caller may not see it, or it is public.
+    """
+    named, _account = repository.dataset_with_account(session, require(session, caller, dataset_id, "view").id)
+    arrived = (Dataset.parent_id.is_not(None), Dataset.created_at, Dataset.id)
+    rows = select(Dataset, Account).join(Account).where(Dataset.id.in_(family_of(session, named.id))).order_by(*arrived)
+    ledgers = [Ledger(label_of(row), account) for row, account in session.execute(rows)]
+    times = select(func.min(LedgerEntry.created_at), func.max(LedgerEntry.created_at))
+    of_all = LedgerEntry.dataset_id.in_([each.account.dataset_id for each in ledgers])
+    first, last = session.execute(times.where(of_all)).one()
+    charges = sum(each.charges for each in spending(session, caller, named.id).items)
+    return Statement(named, ledgers, charges, first, last)
+
+
+def _evidence(db: Database, about: dict[str, str], ledgers: list[tuple[str, LedgerCheckpoint]]) -> Iterator[str]:
+    """The document of `scrimp.statement`, version 2, a batch of entries at a time."""
+    yield f'{{"version": 2, "dataset": {_json(about)}, "ledgers": ['
+    for number, (label, checkpoint) in enumerate(ledgers):
+        head = {"id": checkpoint.dataset_id, "label": label, "checkpoint": checkpoint.note}
+        yield f'{", " if number else ""}{_json(head)[:-1]}, "entries": ['
+        for after in range(0, checkpoint.size, BATCH):
+            until = min(after + BATCH, checkpoint.size)
+            with db.read() as session:
+                page = repository.page_of_entries(
+                    session, checkpoint.dataset_id, after=after, job=None, limit=until - after
+                )
+                shown = [EntryView.of(each).model_dump(mode="json") for each in page[: until - after]]
+            yield ("," if after else "") + ",".join("\n" + _json(each) for each in shown)
+        yield "]}"
+    yield "]}\n"
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _file(lines: Iterator[str], media_type: str, name: str) -> Response:
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return StreamingResponse(lines, media_type=media_type, headers=headers)

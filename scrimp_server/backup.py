@@ -1,0 +1,67 @@
+"""A copy of an embedded service's database and storage, made while the service runs."""
+
+from __future__ import annotations
+
+import sqlite3
+import tarfile
+from contextlib import closing, suppress
+from pathlib import Path
+
+from app.settings import Settings
+
+DATABASE = "scrimp.db"
+STORAGE = "storage.tar"
+
+
+class BackupError(Exception):
+    """The backup cannot be made; the message says what to change."""
+
+
+def back_up(settings: Settings, folder: Path) -> list[Path]:
+    """Copies the database, then the storage: so the storage has every file that the database names.
+
+    The recorded heads and the secrets are in no backup: heads that are set back with the database hide what it lost.
+
+    Raises:
+        BackupError: the database is not an embedded one, the folder has a backup already, or it cannot be written.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        made = [copy_database(settings, folder / DATABASE)]
+        if not settings.object_store:
+            made.append(_archive(settings.storage_root, folder / STORAGE))
+    except OSError as error:
+        raise BackupError(f"cannot write {error.filename}: {error.strerror}") from None
+    return made
+
+
+def copy_database(settings: Settings, to: Path) -> Path:
+    """Writes a copy of an embedded database as it was last committed; others go on writing.
+
+    Raises:
+        BackupError: see `back_up`.
+    """
+    if settings.database_url:
+        raise BackupError("the database is a server's: back it up with its own tools (docs/production.md)")
+    database = settings.home / DATABASE
+    if not database.exists():
+        raise BackupError(f"{database} is not there: check --home and SCRIMP_HOME")
+    if to.exists():
+        raise BackupError(f"{to} exists already: choose another folder for each backup")
+    to.touch(mode=0o600)  # VACUUM INTO takes an empty file, and keeps its mode
+    try:
+        with closing(sqlite3.connect(database)) as connection:
+            connection.execute("VACUUM INTO ?", (str(to),))
+    except sqlite3.Error as error:
+        to.unlink()
+        raise BackupError(f"cannot copy {database} to {to}: {error}") from None
+    return to
+
+
+def _archive(root: Path, to: Path) -> Path:
+    """Archives a folder under its own name. Files that are deleted meanwhile, such as an upload's, are left out."""
+    with to.open("xb") as file, tarfile.open(fileobj=file, mode="w") as archive:
+        for path in (root, *sorted(root.rglob("*"))):
+            with suppress(FileNotFoundError):
+                archive.add(path, str(path.relative_to(root.parent)), recursive=False)
+    return to

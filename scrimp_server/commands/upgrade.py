@@ -1,0 +1,72 @@
+"""`scrimp backup` and `scrimp upgrade`: an operator's two commands before and at a new release."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scrimp_server.commands.service import PRIVATE, Home, set_home
+
+
+def register(app: typer.Typer) -> None:
+    """Adds `backup` and `upgrade`."""
+    app.command()(backup)
+    app.command()(upgrade)
+
+
+def backup(
+    folder: Annotated[Path, typer.Argument(help="A folder of this backup's own; made if it is not there.")],
+    home: Home = None,
+) -> None:
+    """Copy the embedded database and the storage into a folder, while the service runs.
+
+    The recorded heads and the secrets stay out: keep copies of those elsewhere (docs/production.md).
+    """
+    set_home(home)
+    os.umask(PRIVATE)
+    from app.settings import Settings
+    from scrimp_server.backup import BackupError, back_up
+
+    try:
+        for made in back_up(Settings(), folder):
+            print(f"{made}  {made.stat().st_size:,} bytes")
+    except BackupError as error:
+        print(f"scrimp backup: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+
+
+def upgrade(
+    home: Home = None,
+    backed_up: Annotated[bool, typer.Option("--backed-up", help="PostgreSQL: a backup has been made.")] = False,
+) -> None:
+    """Move the database to this release: back it up, migrate it, verify every ledger and its recorded head.
+
+    If a step fails, the database stays as it was. Works beside the last release's processes. Exit code 1 on failure.
+    """
+    set_home(home)
+    os.umask(PRIVATE)
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    from app.settings import Settings
+    from scrimp_server.upgrading import UpgradeError
+    from scrimp_server.upgrading import upgrade as move
+
+    try:
+        done = move(Settings(), has_backup=backed_up)
+    except UpgradeError as error:
+        print(f"scrimp upgrade: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    if done.before == done.after:
+        print(f"The database is at {done.after}, this release's: nothing to do.")
+        return
+    if done.backup is not None:
+        print(f"backup    {done.backup}")
+    print(f"migrated  {done.before} to {done.after}")
+    print(f"verified  {done.ledgers} ledgers of {done.entries:,} entries, and the heads recorded outside")
+    print(
+        "Now restart the service with this release. The backup is a private file: remove it when you need it no more."
+    )

@@ -1,0 +1,135 @@
+"""Moves a service's database to this release: backup, migration, and verification of every ledger.
+
+Migration and verification are one transaction. If either fails, the database's own rollback undoes the migration: no
+backup is put back, which would forget what was spent since (docs/production.md, "Upgrades").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from alembic.util import CommandError
+from sqlalchemy import inspect, select, text
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from app.db.migrate import current_revision, head_revision, is_later, migrate, migration_connection
+from app.db.models import Account
+from app.errors import Unavailable
+from app.ids import now
+from app.ledger.transparency.heads import Heads, UnreadableHeadError
+from app.ledger.verify import verify
+from app.settings import Settings
+from scrimp_server.backup import BackupError, copy_database
+
+Ledgers = dict[str, tuple[int, str]]  # entries and head, by data set
+
+
+class UpgradeError(Exception):
+    """The database stays as it was; the message says why, and what to do."""
+
+
+@dataclass(frozen=True)
+class Upgrade:
+    """A finished upgrade.
+
+    Attributes:
+        before, after: revisions of the schema; equal if there was nothing to do.
+        backup: the copy of the database of before; None if it is a server's, or nothing was done.
+        ledgers: how many were verified.
+        entries: how many they have together.
+    """
+
+    before: str
+    after: str
+    backup: Path | None = None
+    ledgers: int = 0
+    entries: int = 0
+
+
+def upgrade(settings: Settings, *, has_backup: bool = False) -> Upgrade:
+    """Backs the database up, migrates it, and verifies each ledger against the heads recorded outside.
+
+    Args:
+        has_backup: the operator has made one; required for PostgreSQL.
+
+    Raises:
+        UpgradeError: nothing was changed.
+    """
+    if settings.database_url and not has_backup:
+        raise UpgradeError("back the database up first (docs/production.md), then say so with --backed-up")
+    if not settings.database_url and not (settings.home / "scrimp.db").exists():
+        raise UpgradeError(f"{settings.home / 'scrimp.db'} is not there: check --home and SCRIMP_HOME")
+    heads, before, backup = Heads.of(settings), "none", None
+    try:
+        with migration_connection(settings.effective_database_url) as connection:
+            before, after = _revisions(connection)
+            if before == after:
+                return Upgrade(before, after)
+            backup = None if settings.database_url else _backup(settings, before)
+            ledgers = _ledgers(connection)
+            migrate(connection)
+            _verify(connection, heads, ledgers)
+    except (SQLAlchemyError, CommandError, Unavailable, UnreadableHeadError, BackupError) as error:
+        _discard(backup)
+        reason = error.orig if isinstance(error, DBAPIError) else error
+        raise UpgradeError(f"{reason}. The database stays at {before}: start the release that ran before") from error
+    except UpgradeError:
+        _discard(backup)
+        raise
+    return Upgrade(before, after, backup, len(ledgers), sum(entries for entries, _ in ledgers.values()))
+
+
+def _revisions(connection: Connection) -> tuple[str, str]:
+    """The schema's revision, and this release's."""
+    before, after = current_revision(connection), head_revision()
+    if before is None or after is None:
+        raise UpgradeError("the database has no tables: a new service is made by `scrimp serve` or `scrimp prepare`")
+    if is_later(before):
+        raise UpgradeError(f"the database is at {before}, later than this release ({after}): install the newer release")
+    return before, after
+
+
+def _backup(settings: Settings, revision: str) -> Path:
+    folder = settings.home / "backups"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return copy_database(settings, folder / f"before-upgrade-{revision}-{now():%Y%m%dT%H%M%SZ}.db")
+
+
+def _discard(backup: Path | None) -> None:
+    """Removes the copy of a database that stays as it was."""
+    if backup is not None:
+        backup.unlink()
+
+
+def _ledgers(connection: Connection) -> Ledgers:
+    """The ledgers as they are now, in columns that every release's schema has."""
+    if not inspect(connection).has_table("accounts"):
+        return {}
+    rows = connection.execute(text("SELECT dataset_id, entries, head FROM accounts"))
+    return {row.dataset_id: (row.entries, row.head) for row in rows}
+
+
+def _verify(connection: Connection, heads: Heads, before: Ledgers) -> None:
+    """Verifies each ledger: its chain, its balances, the recorded heads, and the same entries as before.
+
+    Raises:
+        UpgradeError: one does not hold.
+        UnreadableHeadError, Unavailable: a record outside cannot be read.
+    """
+    advice = "the migration is undone. Start the release that ran before, and look with `scrimp restore`"
+    unknown = sorted(set(heads.recorded()) - set(before))
+    if unknown:
+        raise UpgradeError(f"heads are recorded of ledgers that the database lacks ({', '.join(unknown)}): {advice}")
+    with Session(connection) as session:
+        for dataset_id in session.scalars(select(Account.dataset_id)).all():
+            result = verify(session, dataset_id, heads.read(dataset_id), heads.checkpoint(dataset_id))
+            entries, head = before[dataset_id]
+            # Beside a running service a ledger may have grown; it never has fewer entries.
+            problem = result.problem
+            if problem is None and (result.entries < entries or (result.entries == entries and result.head != head)):
+                problem = "the migration has changed its entries"
+            if problem is not None:
+                raise UpgradeError(f"the ledger of {dataset_id} does not hold ({problem}): {advice}")

@@ -1,0 +1,153 @@
+"""`scrimp upgrade` moves an old home to this release, or leaves it exactly as it was."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import tarfile
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+from typer.testing import CliRunner, Result
+
+from app.db.engine import Database, make_engine
+from app.db.migrate import current_revision, head_revision
+from app.db.migrate import upgrade as migrate_to
+from app.ledger import behind
+from app.ledger.transparency.heads import Heads
+from app.ledger.verify import verify
+from app.settings import Settings
+from scrimp.cli import app
+from tests.ledger.support import ENTRIES, a_history, add_owner
+from tests.listening import listening
+from tests.migrations.test_last_release import LAST_RELEASE, copied, schema_of
+
+
+@pytest.fixture(params=["sqlite"])
+def backing(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def old(db: Database, settings: Settings, tmp_path: Path) -> Settings:
+    """A home of the last release, with a ledger whose head is recorded outside its database."""
+    add_owner(db)
+    dataset = a_history(db)
+    home = settings.model_copy(update={"home": tmp_path / "old"})
+    home.home.mkdir(mode=0o700)
+    shutil.copytree(settings.effective_secrets_dir, home.effective_secrets_dir)
+    migrate_to(home.effective_database_url, LAST_RELEASE)
+    engine = make_engine(home.effective_database_url)
+    copied(db.engine, engine, schema_of(engine))
+    engine.dispose()
+    behind.record(db, Heads.of(home), dataset)
+    return home
+
+
+def upgrade(home: Settings, *options: str) -> Result:
+    return CliRunner().invoke(app, ["upgrade", "--home", str(home.home), *options], env={"COLUMNS": "200"})
+
+
+def run_sql(home: Settings, *statements: str) -> None:
+    engine = make_engine(home.effective_database_url)
+    with engine.begin() as connection:
+        for each in statements:
+            connection.execute(text(each))
+    engine.dispose()
+
+
+def revision(url: str) -> str | None:
+    engine = make_engine(url)
+    with engine.connect() as connection:
+        found = current_revision(connection)
+    engine.dispose()
+    return found
+
+
+def dump(home: Settings) -> list[str]:
+    with closing(sqlite3.connect(home.home / "scrimp.db")) as connection:
+        return list(connection.iterdump())
+
+
+def stays(home: Settings, before: list[str]) -> None:
+    assert dump(home) == before
+    assert not list((home.home / "backups").iterdir())
+
+
+def test_an_old_home_is_upgraded_and_served(old: Settings) -> None:
+    done = upgrade(old)
+    assert done.exit_code == 0, done.output
+    assert f"migrated  {LAST_RELEASE} to {head_revision()}" in done.output
+    assert f"verified  1 ledgers of {ENTRIES} entries" in done.output
+    (backup,) = (old.home / "backups").iterdir()
+    assert backup.stat().st_mode & 0o777 == 0o600
+    assert revision(f"sqlite:///{backup}") == LAST_RELEASE
+    db = Database.of(old)
+    with db.read() as session:
+        (dataset,) = session.scalars(text("SELECT dataset_id FROM accounts"))
+        assert verify(session, dataset, Heads.of(old).read(dataset)).valid
+    db.close()
+    with listening(old):
+        pass
+    again = upgrade(old)
+    assert again.exit_code == 0 and "nothing to do" in again.output
+
+
+def test_a_migration_that_fails_in_the_middle_is_rolled_back(old: Settings) -> None:
+    """0029 makes an index of this name, after four other migrations and columns of its own."""
+    run_sql(old, "CREATE INDEX ix_attempts_crew ON attempts (job_id)")
+    before = dump(old)
+    failed = upgrade(old)
+    assert failed.exit_code == 1
+    assert "ix_attempts_crew" in failed.output and f"stays at {LAST_RELEASE}" in failed.output
+    stays(old, before)
+    run_sql(old, "DROP INDEX ix_attempts_crew")
+    assert upgrade(old).exit_code == 0
+
+
+@pytest.mark.parametrize("fault", ["behind", "changed", "unknown"])
+def test_a_ledger_that_does_not_hold_undoes_the_migration(old: Settings, fault: str) -> None:
+    """Its head outside is later than the database; its entries were changed; or the database lacks it."""
+    heads = Heads.of(old)
+    (dataset,) = heads.recorded()
+    head = heads.read(dataset)
+    assert head is not None
+    if fault == "changed":
+        with closing(sqlite3.connect(old.home / "scrimp.db")) as connection:
+            guards = "SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'ledger_entries'"
+            triggers = [row[0] for row in connection.execute(guards)]
+        change = "UPDATE ledger_entries SET train = train - 1 WHERE seq = 2"
+        run_sql(old, *(f"DROP TRIGGER {name}" for name in triggers), change)
+    elif fault == "behind":
+        heads.write(head.model_copy(update={"seq": ENTRIES + 1, "head": "ab" * 32}))
+    else:
+        heads.write(head.model_copy(update={"dataset": "ds_elsewhere"}))
+    before = dump(old)
+    failed = upgrade(old)
+    assert failed.exit_code == 1 and "the migration is undone" in failed.output
+    stays(old, before)
+
+
+def test_what_cannot_be_upgraded_is_refused(old: Settings, tmp_path: Path) -> None:
+    missing = upgrade(old.model_copy(update={"home": tmp_path / "nowhere"}))
+    assert missing.exit_code == 1 and "check --home" in missing.output
+    assert not (tmp_path / "nowhere").exists()
+    assert upgrade(old).exit_code == 0
+    run_sql(old, "UPDATE alembic_version SET version_num = '9999'")
+    later = upgrade(old)
+    assert later.exit_code == 1 and "install the newer release" in later.output
+
+
+def test_a_backup_is_of_database_and_storage(old: Settings, tmp_path: Path) -> None:
+    (old.storage_root / "jobs").mkdir(parents=True)
+    (old.storage_root / "jobs" / "part").write_bytes(b"content")
+    line = ["backup", str(tmp_path / "copy"), "--home", str(old.home)]
+    assert CliRunner().invoke(app, line).exit_code == 0
+    with tarfile.open(tmp_path / "copy" / "storage.tar") as archive:
+        file = archive.extractfile("storage/jobs/part")
+        assert file is not None and file.read() == b"content"
+    assert sorted(each.name for each in (tmp_path / "copy").iterdir()) == ["scrimp.db", "storage.tar"]
+    again = CliRunner().invoke(app, line)
+    assert again.exit_code == 1 and "choose another folder" in again.output
