@@ -27,7 +27,7 @@ from pydantic import Field, StringConstraints, TypeAdapter, model_validator
 from app.contracts.base import AccountName, Document, Epsilon
 from app.contracts.dataset_spec import Features, Task
 from app.contracts.devices import Kind
-from app.contracts.extractor import Sha256Hex
+from app.contracts.extractor import FORMER, Sha256Hex
 from app.contracts.job_spec import JobSpec
 from app.contracts.metrics import AUC_PARTS, METRICS
 from app.contracts.runtime import MOST_PROCESSES
@@ -49,6 +49,7 @@ FailureCode = Literal[
     "protocol",
     "storage",
     "extractor-missing",
+    "extractor-former",
     "model-missing",
     "model-unfit",
     "numerics",
@@ -65,6 +66,7 @@ FAILURE_TEXTS: dict[FailureCode, str] = {
     "model-missing": "The model is missing from this worker's models root, or differs from the admitted one.",
     "model-unfit": "A part of the model has no exact per-record gradients here; this attempt read no record.",
     "extractor-missing": "The extractor is missing from this worker's models root, or differs from the admitted one.",
+    "extractor-former": f"T{FORMER[1:]}.",
     "numerics": "On this worker a record's results depend on other records; this attempt computed nothing private.",
     "superseded": "An earlier release admitted this job with an arithmetic that is gone: submit the job again.",
     "device": "The worker's GPU cannot be used; another attempt follows.",

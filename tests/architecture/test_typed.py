@@ -82,7 +82,6 @@ EDGES = {
     "worker/attempt/auditor.py": (1, "what a report prints"),
     "worker/clipping/bookkeeping.py": (1, "arguments of torch modules"),
     "worker/clipping/own.py": (1, "arguments of torch modules"),
-    "worker/extractors/bert.py": (3, "a model folder's config.json"),
     "worker/extractors/encoder.py": (1, "a model folder's config.json"),
     "worker/messages.py": (1, "the answers of a prediction"),
     "worker/models/base.py": (1, "a model's card"),
