@@ -72,14 +72,15 @@ class Histogram(Resource):
     """A histogram of records by class and score, as released.
 
     Attributes:
-        cells: 256 counts of the first class, then 256 of the second, in bins of the score x = ln(p/(1 − p)), where p is
-            the second class's probability: 254 equal bins from −8 to 8, and an open one at each end. Noisy counts may
-            be negative.
+        cells: 256 counts of the first class, then 256 of the second, in bins of the score x, the model's second output
+            less its first: 254 equal bins from −8 to 8, and an open one at each end. Noisy counts may be negative.
         noise_std: σ of the noise on each of the weighted sums from which `cells` follow; 0: exact.
+        clip_ratios: what predicted probabilities undo (docs/choosing.md); null: they are 1/(1 + e⁻ˣ).
     """
 
     cells: list[float] = []
     noise_std: float
+    clip_ratios: list[float] | None = None
 
 
 class Metric(Resource):
