@@ -12,6 +12,7 @@ from app.admission.lookup import facts_for, look_up, side_facts, without_blocks
 from app.admission.recipe import with_class_weights, with_recipe
 from app.catalogue import extractors, model_folders, models
 from app.contracts.dataset_spec import LanguageModelTask
+from app.contracts.governance import Use
 from app.contracts.job_spec import JobSpec
 from app.db.engine import Database
 from app.errors import Conflict, InvalidRequest
@@ -82,9 +83,10 @@ class Resolved:
         """A request on what it reads: its specification is completed by these facts.
 
         Raises:
-            InvalidRequest: it names an extractor or a model that the service does not have.
+            InvalidRequest: it names an extractor or a model that the service does not have, or another use than its
+                grant is for.
         """
-        weighted, weights = with_class_weights(request.spec, facts)
+        weighted, weights = with_class_weights(_for_use(request.spec, access.use), facts)
         spec, parts = with_recipe(weighted, facts)
         pinned = _pinned(request, spec, facts)
         return cls(request, pinned, facts.seen_by(pinned.model), side, access, (*parts, *weights))
@@ -134,6 +136,16 @@ def same(job_id: str, request_sha256: str, digest: str) -> str:
             "idempotency-key-reused", "this Idempotency-Key was used for another job: take a new one", job=job_id
         )
     return job_id
+
+
+def _for_use(spec: JobSpec, granted: Use) -> JobSpec:
+    """The specification with the purpose and the permit of the key's grant."""
+    said = spec.use or Use()
+    for name, value in granted:
+        if value is not None and getattr(said, name) not in (None, value):
+            raise InvalidRequest.at(f"/use/{name}", f"your grant on this data set is for: {value}")
+    use = said.model_copy(update={name: value for name, value in granted if value is not None})
+    return spec if use == said else spec.model_copy(update={"use": use})
 
 
 def _check_priority(request: Request) -> None:

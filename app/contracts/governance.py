@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import AwareDatetime, Field, StringConstraints
 
 from app.contracts.base import NO_NUL, Document
 
@@ -23,6 +23,21 @@ class Use(Document):
 
     purpose: Purpose | None = None
     permit: Permit | None = None
+
+
+class Terms(Document):
+    """What a grant is for.
+
+    Attributes:
+        ends_at: from then on it gives nothing; jobs that were admitted under it continue.
+        purpose, permit: of every job under it: admission fills them in, and refuses others.
+        persons: who may use the key, by name; for people who read, nothing checks it.
+    """
+
+    ends_at: AwareDatetime | None = None
+    purpose: Purpose | None = None
+    permit: Permit | None = None
+    persons: Annotated[tuple[Purpose, ...], Field(max_length=50)] = ()
 
 
 class Governance(Document):

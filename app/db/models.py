@@ -197,6 +197,11 @@ class Grant(Base):
     max_epsilon_per_job: Mapped[float | None]  # the owner's policy for this key; null: the cap alone
     created_at: Mapped[datetime]
     created_by: Mapped[str]
+    # app.contracts.governance.Terms
+    ends_at: Mapped[datetime | None]
+    purpose: Mapped[str | None]
+    permit: Mapped[str | None]
+    persons: Mapped[list[Any] | None] = mapped_column(JSON)
 
 
 class DatasetContent(Base):

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from scrimp.cli import show
 from scrimp.cli.tables import DATASET, KEY, Call, Parameter, option, register
 from scrimp.models import Grant
 
@@ -20,14 +21,22 @@ ACCESS = Annotated[str, typer.Option(help="view | train (and submit jobs) | char
 
 def _print(console: Console, grant: Grant) -> None:
     most = grant.max_epsilon_per_job
-    bound = "" if most is None else f", at most ε = {most:g} for one job"
-    console.print(Text(f"{grant.key_id} ({grant.key_name}) may {grant.access}{bound}"))  # a name is not markup
+    terms = "" if most is None else f", at most ε = {most:g} for one job"
+    terms += "".join(f", {what} {said}" for what, said in (("for", grant.purpose), ("permit", grant.permit)) if said)
+    terms += f", until {show.when(grant.ends_at)}" if grant.ends_at else ""
+    console.print(Text(f"{grant.key_id} ({grant.key_name}) may {grant.access}{terms}"))  # a name is not markup
 
 
-GRANTS = ("key=key_id", "name=key_name", "role=key_role", "access", "max ε per job=max_epsilon_per_job:g")
+GRANTS = ("key=key_id", "name=key_name", "role=key_role", "access", "max ε per job=max_epsilon_per_job:g", "purpose")
 MOST = option("The largest ε of one job of this key; default: the cap alone.", float)
 GRANT = {"dataset": DATASET, "key_id": HOLDER}
-SET = GRANT | {"access": Parameter(ACCESS, "train"), "max_epsilon_per_job": MOST}
+TERMS = {
+    "ends_at": option("From when on it gives nothing, as 2026-12-31T00:00:00Z."),
+    "purpose": option("Of every job under it; the data set may list purposes."),
+    "permit": option("The number of the permit of every job under it."),
+    "persons": Parameter(Annotated[list[str] | None, typer.Option("--person", help="Who may use the key.")], None),
+}
+SET = GRANT | {"access": Parameter(ACCESS, "train"), "max_epsilon_per_job": MOST} | TERMS
 REMOVED = "End a grant, at once. Jobs that were admitted under it continue."
 register(
     app,

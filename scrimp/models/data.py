@@ -309,6 +309,10 @@ class Grant(Resource):
     key_role: str
     access: str
     max_epsilon_per_job: float | None = None
+    ends_at: str | None = None
+    purpose: str | None = None
+    permit: str | None = None
+    persons: list[str] = []
     created_at: str
     created_by: str
 
