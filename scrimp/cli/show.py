@@ -271,11 +271,17 @@ def dataset(console: Console, found: Dataset) -> None:
         ledger(console, "ledger", found.ledger)
 
 
-def blocks(found: Quote) -> list[tuple[str, str]]:
-    """A line on the blocks that a job reads, with their declared records; none for a data set that never grew."""
-    if [each.label for each in found.reads] in ([], ["first"]):
+def blocks(found: Quote, spec: dict[str, Any] | None = None) -> list[tuple[str, str]]:
+    """A line on what a job reads: its blocks with their declared records, or the records of a data set that never grew.
+
+    Args:
+        spec: of an admitted job: it names the blocks of a data set that has grown, `first` alone too.
+    """
+    if not found.reads:
         return []
-    return [("blocks", ", ".join(f"{each.label} ({each.records:,} records)" for each in found.reads))]
+    if [each.label for each in found.reads] == ["first"] and "blocks" not in (spec or {}):
+        return [("reads", f"{found.reads[0].records:,} declared records")]
+    return [("blocks", ", ".join(f"{each.label} ({each.records:,} declared records)" for each in found.reads))]
 
 
 def quote(console: Console, found: Quote) -> None:
@@ -383,8 +389,13 @@ def jobs(console: Console, found: Iterable[Job]) -> None:
     for each in found:
         metrics = ", ".join(f"{name} {score(metric)}" for name, metric in main_scores(each).items())
         steps = f"{each.progress.step}/{each.progress.steps}"
-        rows.append((each.id, each.name, each.status, steps, brief_cost(each), metrics, when(each.created_at)[:16]))
-    table(console, ("id", "name", "status", "step", "ε", "released", "created (UTC)"), rows)
+        read = ", ".join(f"{block.label} ({block.records:,})" for block in each.quote.reads if "blocks" in each.spec)
+        columns = (each.id, each.name, each.status, steps, brief_cost(each), metrics, read, when(each.created_at)[:16])
+        rows.append(columns)
+    heads = ("id", "name", "status", "step", "ε", "released", "blocks", "created (UTC)")
+    if not any(row[6] for row in rows):  # no data set that has grown
+        heads, rows = heads[:6] + heads[7:], [row[:6] + row[7:] for row in rows]
+    table(console, heads, rows)
 
 
 WAITS = {
@@ -401,7 +412,7 @@ def job(console: Console, found: Job) -> None:
     pairs: list[tuple[str, RenderableType]] = [
         ("privacy", cost(found)),
         ("step" if found.study is None else "runs", f"{found.progress.step} of {found.progress.steps}"),
-        *blocks(found.quote),
+        *blocks(found.quote, found.spec),
     ]
     if found.quote.resolved is not None:
         pairs += [(name, escape(f"{value}, from public numbers")) for name, value, _ in found.quote.resolved.told]
