@@ -13,7 +13,9 @@ from typing import Any
 from scrimp.column_names import PublicColumn, public_column
 
 MOST_CLASSES, MOST_VALUES = 50, 20
+MOSTLY = 0.95  # of the cells: a column of many values of which so many are numbers, or dates, is declared so
 DECADES = 3  # from the smallest to the largest number: more are declared on a logarithmic scale
+MOST_WRONG = 10
 TEXT_WORDS = 4  # more words on average than this: a text
 DATE = re.compile(r"(\d{4})-\d{2}-\d{2}|(\d{1,2})\.(\d{1,2})\.(\d{4})")
 # One way to read each digit: a long cell takes linear time.
@@ -52,15 +54,49 @@ def row_of(name: str, cells: list[Any]) -> Row:
     values = next((list(each) for each in known.values if texts <= set(each)), None) if known else None
     if values is not None:
         return Row(name, "feature", _category(name, values, lacks), "name")
-    numbers = [number(cell) for cell in present]
-    if None not in numbers:
-        return _number(name, [each for each in numbers if each is not None], lacks, known)
-    dates = [DATE.fullmatch(str(cell)[:10]) for cell in present]
-    if None not in dates:
-        return _date(name, [each for each in dates if each is not None], lacks, known)
+    enough = len(present) if len(texts) <= MOST_VALUES else MOSTLY * len(present)
+    numbers = [each for cell in present if (each := number(cell)) is not None]
+    if len(numbers) >= enough:
+        return _number(name, numbers, lacks, known)
+    dates = [each for cell in present if (each := DATE.fullmatch(str(cell)[:10])) is not None]
+    if len(dates) >= enough:
+        return _date(name, dates, lacks, known)
     if len(texts) <= MOST_VALUES:
         return Row(name, "feature", _category(name, sorted(texts), lacks), "data")
     return Row(name, "left out: many values that are neither numbers nor dates")
+
+
+@dataclass(frozen=True)
+class WrongCell:
+    """A cell for which the service refuses the file: the number of its record, from 1, its column and its value."""
+
+    record: int
+    column: str
+    value: str
+
+
+def wrong_cells(columns: dict[str, list[Any]], declared: list[dict[str, Any]], task: dict[str, Any]) -> list[WrongCell]:
+    """The first cells, at most MOST_WRONG, that a declaration does not allow; in the order of the records."""
+    rules = {each["name"]: each for each in declared}
+    rules[task["label"]] = task
+    found: list[WrongCell] = []
+    for record, cells in enumerate(zip(*(columns[name] for name in rules), strict=True), start=1):
+        for (name, rule), cell in zip(rules.items(), cells, strict=True):
+            if not _is_allowed(rule, cell):
+                found.append(WrongCell(record, name, "" if cell is None else str(cell)))
+        if len(found) >= MOST_WRONG:
+            break
+    return found[:MOST_WRONG]
+
+
+def _is_allowed(rule: dict[str, Any], cell: Any) -> bool:
+    if "label" in rule:
+        return str(cell) in map(str, rule["classes"]) if "classes" in rule else number(cell) is not None
+    if cell in (None, ""):
+        return "missing" in rule
+    if rule["kind"] == "number":
+        return number(cell) is not None
+    return rule["kind"] == "category" or DATE.fullmatch(str(cell)[:10]) is not None
 
 
 def classes_or_range(label: str, cells: list[Any]) -> dict[str, Any] | None:

@@ -15,20 +15,20 @@ import zipfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
 from scrimp.column_names import public_column
-from scrimp.column_rows import Row, classes_or_range, is_text, row_of
+from scrimp.column_rows import Row, WrongCell, classes_or_range, is_text, row_of, wrong_cells
 from scrimp.errors import MissingPackage, ScrimpError
 
 GZIP = b"\x1f\x8b"
 PERSONS = re.compile(r"(^|_)(user|patient|person|customer|subject|client|member)(_?id)?$", re.IGNORECASE)
 LOOKED_AT = 20_000  # rows from which columns are guessed; all rows are counted
-MOST_ROWS = 200  # columns that are declared one by one; more that are all numbers are used as they are
+MOST_ROWS = 200  # columns that are proposed one by one
 KEPT_SHARE = 0.95  # of the people: so many have no more records than are proposed for one
 BOUNDS = (1, 2, 3, 5, 10, 20, 50, 100)
 BOUND_NOTE = (
@@ -74,11 +74,20 @@ class Sheet:
 
 @dataclass
 class Proposal:
-    """A declaration to edit, its columns one by one, and what else to check in it."""
+    """A declaration to edit.
+
+    Attributes:
+        rows: its columns, one by one.
+        notes: what else to check in it.
+        wrong: the first cells that it does not allow; the service refuses the file while it has them.
+        looked_at: of so many records.
+    """
 
     spec: dict[str, Any]
     rows: list[Row] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    wrong: list[WrongCell] = field(default_factory=list)
+    looked_at: int = 0
 
 
 def propose(sheet: Sheet, label: str | None, person: str | None = None) -> Proposal:
@@ -225,7 +234,11 @@ def _of_table(sheet: Sheet, label: str, person: str | None) -> Proposal:
     ]
     protected = _people(sheet, sheet.columns[person], person) if person else _example(sheet.count)
     notes = [BOUND_NOTE] if person else []
-    return Proposal(_spec(sheet, task, features, protected), rows, [*notes, *_always(sheet)])
+    named = features.get("columns", ())
+    declared = [{"name": each, "kind": "number"} if isinstance(each, str) else each for each in named]
+    wrong = wrong_cells(sheet.columns, declared, task)
+    spec = _spec(sheet, task, features, protected)
+    return Proposal(spec, rows, [*notes, *_always(sheet)], wrong, len(sheet.columns[label]))
 
 
 def _used(name: str, label: str, person: str | None, task: dict[str, Any]) -> Row | None:
@@ -238,21 +251,41 @@ def _used(name: str, label: str, person: str | None, task: dict[str, Any]) -> Ro
 
 
 def _features(inputs: dict[str, list[Any]]) -> tuple[dict[str, Any], dict[str, Row]]:
-    """Features: a text alone, a table, or plain columns if there are too many for a table by hand."""
+    """Features: a text alone, or a table."""
     text = next((name for name, cells in inputs.items() if is_text(cells)), None)
     if text is not None:
         left_out = {name: Row(name, "left out: a text is used alone") for name in inputs}
         return {"kind": "text", "column": text}, left_out | {text: Row(text, "text")}
     rows = {name: row_of(name, cells) for name, cells in inputs.items()}
+    if len(inputs) > MOST_ROWS:
+        return _of_many(inputs, rows)
     columns = [row.column for row in rows.values() if row.column]
     if not columns:
         raise UnreadableFileError("no column is left as a feature: numbers, dates and few values can be")
-    plain = len(columns) == len(inputs) > MOST_ROWS and all(
-        column["kind"] == "number" and "missing" not in column for column in columns
-    )
-    if plain:
-        return {"kind": "columns", "columns": list(inputs)}, {name: Row(name, "as it is") for name in inputs}
     return {"kind": "table", "columns": columns}, rows
+
+
+def _of_many(inputs: dict[str, list[Any]], rows: dict[str, Row]) -> tuple[dict[str, Any], dict[str, Row]]:
+    """Features of a table with too many columns to read through: nothing in them comes from the cells.
+
+    Numbers without a gap are used as they are. Else only what is public by a column's name is declared, as its owner
+    would not see the ranges and values of the others.
+    """
+    columns = [row.column for row in rows.values()]
+    if all(column.get("kind") == "number" and "missing" not in column for column in columns):
+        return {"kind": "columns", "columns": list(inputs)}, {name: Row(name, "as it is") for name in inputs}
+    public = {
+        name: replace(row, column={each: value for each, value in row.column.items() if each != "missing"})
+        for name, row in rows.items()
+        if row.origin == "name"
+    }
+    if not public:
+        raise UnreadableFileError(
+            f"{len(inputs)} columns are too many to propose one by one, and none is known by its name: declare those "
+            "that you use in `features.columns` (docs/data.md)"
+        )
+    others = {name: Row(name, "left out: declare it yourself, of so many columns") for name in rows}
+    return {"kind": "table", "columns": [row.column for row in public.values()]}, others | public
 
 
 def _has_decimal_commas(rows: list[dict[str, Any]]) -> bool:

@@ -18,12 +18,15 @@ from app.admission.quote import Quote
 from app.admission.request import Resolved
 from app.admission.standing import is_allowed, policy
 from app.admission.times import lack_of, seconds_per_step, start_of
+from app.contracts.dataset_spec import TypicalJob
 from app.db.engine import Database
 from app.db.models import Account
-from app.errors import BudgetError, InvalidRequest, PrivacyError
+from app.errors import BudgetError, InvalidRequest, LimitError, PrivacyError
 from app.grants import service as grants
 from app.ledger.repository import dataset_with_account
 from app.pricing.service import PricingService
+from app.privacy import filter_reading
+from app.privacy.plans import OrderRequest
 from app.privacy.prices import Charge, Units
 
 BEYOND_BUDGET = (
@@ -83,6 +86,8 @@ def quote(
         after = Charge(train=left.train - charge.train, holdout=left.holdout - charge.holdout, unit=charge.unit)
         found.remaining_after = after
     found.largest_epsilon_that_fits = _largest_that_fits(pricing, resolved, priced, left)
+    if not found.fits and (why := order_of(db, pricing, priced)) is not None:
+        found.warnings.append(why)
     return found
 
 
@@ -125,7 +130,7 @@ def forecast(db: Database, resolved: Resolved, priced: Priced, account: Account)
     return Forecast(jobs_that_fit=fit, per_job=priced.units, share_per_job=share)
 
 
-def explain(refusal: BudgetError, pricing: PricingService, resolved: Resolved, priced: Priced) -> None:
+def explain(refusal: BudgetError, db: Database, pricing: PricingService, resolved: Resolved, priced: Priced) -> None:
     """Adds the largest ε that still fits to a refusal, and the block that cannot pay."""
     refused = refusal.members.pop("dataset")
     for each in priced.checked.facts.blocks:
@@ -145,8 +150,37 @@ def explain(refusal: BudgetError, pricing: PricingService, resolved: Resolved, p
     if noise is not None:
         refusal.members["largest_noise_mu_that_fits"] = noise
         more = f"the score must have more noise: evaluation.noise_mu at most {noise:g}"
-    refusal.message = f"{refusal.message}; {more}"
+    why = order_of(db, pricing, priced)
+    refusal.message = "; ".join(filter(None, (refusal.message, more, why)))
     refusal.args = (refusal.message,)
+
+
+def order_of(db: Database, pricing: PricingService, priced: Priced) -> str | None:
+    """Why a job whose own ε is below the cap does not fit under an `rdp` filter at all, with the order that was chosen
+    had the owner declared jobs like it; None if that is not the reason."""
+    checked, epsilon = priced.checked, priced.price.epsilon
+    facts = checked.facts
+    if facts.order is None or epsilon is None or facts.cap_delta is None or priced.study is not None:
+        return None
+    with db.read() as session:
+        account = session.get_one(Account, facts.reads[0])
+    worst = max(priced.units.train, priced.units.holdout)
+    why = filter_reading.of_job(facts.order, worst, facts.cap_delta, epsilon.value, account.cap_epsilon)
+    if why is None:
+        return None
+    epochs = checked.steps * checked.sample_rate
+    job = TypicalJob(epsilon=epsilon.value, expected_batch_size=checked.expected_batch_size, epochs=epochs)
+    request = OrderRequest(
+        cap_epsilon=account.cap_epsilon, cap_delta=facts.cap_delta, records=facts.records_train, typical_job=job
+    )
+    try:
+        order = pricing.choose_order(request)
+    except (InvalidRequest, LimitError):
+        return why
+    typical = job.model_dump_json()
+    return f"{why}. For jobs like it α = {order:g} is chosen where the owner registers with `typical_job` {typical}" + (
+        ": a data set on which nothing was ever held can be retired and registered anew" if account.entries == 1 else ""
+    )
 
 
 LEAST_NOISE_MU = 1e-5  # of a job's specification

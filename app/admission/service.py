@@ -63,7 +63,7 @@ class Admission:
         try:
             return hold(self.db, self.heads, resolved, priced, idempotency_key)
         except BudgetError as refusal:
-            forecasts.explain(refusal, pricing, resolved, priced)
+            forecasts.explain(refusal, self.db, pricing, resolved, priced)
             raise
 
     def quote(self, caller: Caller, spec: JobSpec, records: int | None = None) -> Quote:

@@ -40,6 +40,7 @@ from app.ids import new_id, now
 from app.keys.service import Caller
 from app.ledger import accounts
 from app.ledger.transparency.heads import Heads
+from app.privacy import filter_reading
 from app.privacy.derive import default_delta
 from app.privacy.plans import OrderRequest
 from app.sandbox.limited import Watch
@@ -199,9 +200,9 @@ def check(
         InvalidRequest, LimitError: as in `register`.
     """
     check_files(spec, storage.names(folder))
-    spec = resolved(spec, pricing)
+    declared, spec = spec, resolved(spec, pricing)
     parsed = read(settings, parsers, spec, folder).parsed
-    warnings = [*parsed.warnings, *_warnings(spec)]
+    warnings = [*parsed.warnings, *_warnings(spec), *_order_by_default(declared, spec)]
     with db.read() as session:
         try:
             check_name(session, spec.name)
@@ -291,7 +292,8 @@ def read(
 
 
 def resolved(spec: DatasetSpec, pricing: OrderChooser) -> DatasetSpec:
-    """The declaration with its defaults filled in: the cap's δ, the filter's order. Paths and uploads are dropped.
+    """The declaration with its defaults filled in: the cap's δ, and the filter's order in place of the typical job.
+    Paths and uploads are dropped.
 
     Raises:
         InvalidRequest: the cap has no budget under the filter, the hold-out leaves one side without a record, or as
@@ -307,7 +309,7 @@ def resolved(spec: DatasetSpec, pricing: OrderChooser) -> DatasetSpec:
     epsilon, delta = privacy.cap.epsilon, privacy.cap.delta or default_delta(privacy.records)
     order = _order(privacy, epsilon, delta, split_sizes(spec, privacy.records)[0], pricing)
     accounts.filter_for(privacy.filter, order).budget(epsilon, delta)  # refused now rather than after the parsing
-    changes = {"cap": privacy.cap.model_copy(update={"delta": delta}), "order": order}
+    changes = {"cap": privacy.cap.model_copy(update={"delta": delta}), "order": order, "typical_job": None}
     return plain.model_copy(update={"privacy": privacy.model_copy(update=changes)})
 
 
@@ -449,6 +451,14 @@ def _shape(spec: DatasetSpec, parsed: ParsedFiles, at: str = REGISTRATION) -> Sh
         sparse=parsed.sparse,
         slots=slots,
     )
+
+
+def _order_by_default(declared: DatasetSpec, spec: DatasetSpec) -> list[str]:
+    """What jobs will read as, where the owner named neither an order nor a typical job."""
+    asked, cap, order = declared.privacy, spec.privacy.cap, spec.privacy.order
+    if asked.order is not None or asked.typical_job is not None or order is None or cap is None or cap.delta is None:
+        return []
+    return [filter_reading.of_registration(order, cap.epsilon, cap.delta)]
 
 
 def _warnings(spec: DatasetSpec) -> list[str]:

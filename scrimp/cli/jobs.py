@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from scrimp.cli import show
 from scrimp.cli.session import FAILED, Session, command, read_json
-from scrimp.cli.tables import JOB, Call, JobId, limit, option, register
+from scrimp.cli.tables import JOB, Call, JobId, limit, option, register, table
 from scrimp.cli.watch import watch
 from scrimp.models import Event, Job
 
@@ -161,6 +162,16 @@ def _steps(job: Job) -> str:
     return f"{job.progress.step}/{job.progress.steps}"
 
 
+def _blocks(job: Job) -> str:
+    return ", ".join(f"{block.label} ({block.records:,})" for block in job.quote.reads if "blocks" in job.spec)
+
+
+def _list(console: Console, found: list[Job]) -> None:
+    """Without blocks where no data set has grown."""
+    blocks = [("blocks", _blocks)] if any(map(_blocks, found)) else []
+    table(console, (*JOBS, *blocks, CREATED), found)
+
+
 def _data(event: Event) -> str:
     return ", ".join(f"{name}={show.brief(value)}" for name, value in event.data.items())
 
@@ -186,7 +197,7 @@ DELETE = "Delete a finished job's model files. The spent budget stays spent, and
 DELETED = "the files of {0.id} are deleted; its certificate stays"
 register(
     app,
-    Call("list", "jobs", "List jobs, newest first.", (*JOBS, CREATED), FILTERS),
+    Call("list", "jobs", "List jobs, newest first.", _list, FILTERS),
     Call("show", "job", "Show one job: status, privacy, released metrics, artifacts.", show.job, ONE),
     Call("metrics", "metrics", "List every released number of a job, by step.", METRICS, ONE),
     Call("cancel", "cancel", CANCEL, STATE, ONE),

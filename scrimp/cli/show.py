@@ -241,11 +241,17 @@ def dataset(console: Console, found: Dataset) -> None:
         ledger(console, "ledger", found.ledger)
 
 
-def blocks(found: Quote) -> list[tuple[str, str]]:
-    """A line on the blocks that a job reads, with their declared records; none for a data set that never grew."""
-    if [each.label for each in found.reads] in ([], ["first"]):
+def blocks(found: Quote, spec: dict[str, Any] | None = None) -> list[tuple[str, str]]:
+    """A line on what a job reads: its blocks with their declared records, or the records of a data set that never grew.
+
+    Args:
+        spec: of an admitted job: it names the blocks of a data set that has grown, `first` alone too.
+    """
+    if not found.reads:
         return []
-    return [("blocks", ", ".join(f"{each.label} ({each.records:,} records)" for each in found.reads))]
+    if [each.label for each in found.reads] == ["first"] and "blocks" not in (spec or {}):
+        return [("reads", f"{found.reads[0].records:,} declared records")]
+    return [("blocks", ", ".join(f"{each.label} ({each.records:,} declared records)" for each in found.reads))]
 
 
 def quote(console: Console, found: Quote) -> None:
@@ -366,7 +372,7 @@ def job(console: Console, found: Job) -> None:
     pairs: list[tuple[str, RenderableType]] = [
         ("privacy", cost(found)),
         ("step" if found.study is None else "runs", f"{found.progress.step} of {found.progress.steps}"),
-        *blocks(found.quote),
+        *blocks(found.quote, found.spec),
     ]
     if found.quote.resolved is not None:
         pairs += [(name, escape(f"{value}, from public numbers")) for name, value, _ in found.quote.resolved.told]

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from scrimp.cli import show
-from scrimp.column_rows import FROM_DATA, Row
+from scrimp.column_rows import FROM_DATA, MOST_WRONG, Row
 from scrimp.declare import Proposal
 from scrimp.models import CheckedDataset, Dataset, Read, RedeclaredDataset, RegisteredDataset
 
@@ -51,6 +51,15 @@ def proposed(console: Console, proposal: Proposal) -> None:
     console.print("A declaration is public. Check:")
     for note in proposal.notes:
         console.print(f"  {note}", markup=False)
+    if proposal.wrong:
+        first = f"the first {len(proposal.wrong)}" if len(proposal.wrong) == MOST_WRONG else "these"
+        console.print(
+            f"The service refuses the file while it has wrong cells; {first}, of {proposal.looked_at:,} records:"
+        )
+        for cell in proposal.wrong:
+            shown = cell.value if len(cell.value) <= 40 else f"{cell.value[:37]}…"
+            console.print(f"  record {cell.record}, {cell.column}: {shown!r}", markup=False)
+        console.print("Mend them in the file, declare the column otherwise, or leave it out.")
 
 
 def _cells(row: Row) -> tuple[str, ...]:

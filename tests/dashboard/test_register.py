@@ -174,7 +174,37 @@ def test_of_many_columns_only_what_is_public_by_name_is_declared(
         {"name": "age", "kind": "number", "range": [0, 110]},
         {"name": "sex", "kind": "category", "values": ["F", "M"], "unknown": "other"},
     ]
+    assert declared(page) == propose(read_sheet(path), "outcome").spec
     assert sent and not any("secret" in each for each in sent)
+
+
+WRONG = "code,age,y\n" + "".join(f"{i * 7},{'' if i == 3 else 20 + i % 60},{i % 2}\n" for i in range(100))
+
+
+@pytest.mark.browser
+def test_wrong_cells_are_listed_before_anything_is_sent(
+    open_page: Callable[..., Any], whole: Whole, tmp_path: Path
+) -> None:
+    """One typing error does not make a column of numbers something else: its record, column and value are named."""
+    path = tmp_path / "wrong.csv"
+    path.write_text(WRONG.replace("\n70,", "\nn/a <b>,"))
+    page = open_page(PAGE, whole[0].owner)
+    sent = posts(page)
+    page.get_by_label("Data file").set_input_files(path)
+    page.get_by_label("Which column is predicted?").select_option("y")
+    listed = page.locator("#wrong-cells li")
+    listed.first.wait_for()
+    assert listed.all_text_contents() == ["record 11, code: “n/a <b>”"] and sent == []
+    (cell,) = propose(read_sheet(path), "y").wrong
+    assert (cell.record, cell.column, cell.value) == (11, "code", "n/a <b>")
+    page.get_by_label("Missing cells of age").select_option("refuse")
+    page.get_by_text("record 4, age: empty").wait_for()
+    page.get_by_label("Use code").uncheck()
+    page.get_by_text("record 11, code").wait_for(state="detached")
+    page.get_by_label("Classes of y").fill("0, 2")
+    page.get_by_label("Classes of y").press("Enter")
+    page.get_by_text("the first ten").wait_for()
+    assert listed.count() == 10
 
 
 @pytest.mark.browser
@@ -207,6 +237,7 @@ def test_a_file_without_rows_sends_its_format_by_a_button(
     page.get_by_label("Data file").set_input_files(path)
     button = page.get_by_role("button", name="Declare the format npz")
     button.wait_for()
+    assert "scrimp datasets init 'd.npz' --label COLUMN" in page.locator("#assistant pre").text_content()
     assert sent == [] and declared(page)["format"] == "csv"
     with page.expect_response(f"**{PAGE}/draft"):
         button.click()

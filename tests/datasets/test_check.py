@@ -73,3 +73,13 @@ def test_the_number_of_records_is_compared_with_the_declared_one(api: Api, decla
 def test_suggested_numbers_are_rounded() -> None:
     found = {n: rounded(n) for n in (1, 64, 100, 943, 999, 24_873, 25_000, 104_999)}
     assert list(found.values()) == [10, 60, 100, 940, 1000, 25_000, 25_000, 100_000]
+
+
+def test_it_says_what_jobs_read_as_where_the_order_was_chosen_by_default(api: Api) -> None:
+    """An owner with a cap of 12 learns before the registration what one job of ε = 8 takes of it."""
+    rdp = {"filter": "rdp", "cap": {"epsilon": 12.0, "delta": 1e-5}}
+    (told,) = check(api, spec(**private(**rdp, records=60))).json()["warnings"]
+    assert "α = " in told and "ε = 1 as " in told and "8 as " in told and "`typical_job`" in told
+    typical = {"epsilon": 8.0, "expected_batch_size": 20, "epochs": 3.0}
+    for named in ({"order": 3.0}, {"typical_job": typical}):
+        assert check(api, spec(**private(**rdp, records=60, **named))).json()["warnings"] == []

@@ -127,3 +127,32 @@ def test_a_label_s_range_says_where_it_comes_from(tmp_path: Path, name: str, ori
     path.write_text(f"{name},x\n" + "".join(f"{i},{i}\n" for i in range(60)))
     rows = {row.name: row for row in propose(read_sheet(path), name).rows}
     assert (rows[name].use, rows[name].origin) == ("predicted", origin) and "range" in rows[name].column
+
+
+def test_of_many_columns_nothing_is_taken_from_the_cells(tmp_path: Path) -> None:
+    names = [f"c{i}" for i in range(203)]
+    rows = [[*names, "y"], *([f"secret{i % 3}" for _ in names] + [str(i % 2)] for i in range(40))]
+    path = tmp_path / "wide.csv"
+    path.write_text("".join(",".join(row) + "\n" for row in rows))
+    with pytest.raises(UnreadableFileError, match="203 columns are too many"):
+        proposal_of(path, "y")
+    path.write_text("".join(",".join(["age" if row is rows[0] else "40", *row]) + "\n" for row in rows))
+    proposal = proposal_of(path, "y")
+    assert proposal.spec["features"] == {
+        "kind": "table",
+        "columns": [{"name": "age", "kind": "number", "range": [0.0, 110.0]}],
+    }
+    assert "secret" not in json.dumps(proposal.spec) and {row.use for row in proposal.rows[1:-1]} == {
+        "left out: declare it yourself, of so many columns"
+    }
+
+
+def test_the_command_lists_wrong_cells(tmp_path: Path) -> None:
+    """At most ten, of columns that are mostly numbers or dates."""
+    lines = [f"{'n/a' if i in (4, 9) else i * 7},2024-01-{i % 28 + 1:02},{i % 2}" for i in range(60)]
+    path = tmp_path / "wrong.csv"
+    path.write_text("\n".join(["code,day,y", *lines[:30], "1,yesterday,", *lines[30:]]) + "\n")
+    done = CliRunner().invoke(app, ["datasets", "init", str(path), "--label", "y", "--each-record"])
+    assert done.exit_code == 0, done.output
+    for said in ("record 5, code: 'n/a'", "record 10, code: 'n/a'", "record 31, day: 'yesterday'", "record 31, y: ''"):
+        assert said in done.output

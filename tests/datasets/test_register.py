@@ -118,6 +118,12 @@ def test_an_rdp_filter_gets_an_order_for_the_typical_job(api: Api) -> None:
     assert 1 < order <= 1024 and chosen["ledger"]["accounts"]["train"]["order"] == order
     given = api.upload(spec("two", **private(filter="rdp", cap=cap, order=8.0)), CSV.replace("59,", "60,")).json()
     assert given["privacy"]["order"] == given["ledger"]["accounts"]["train"]["order"] == 8.0
+    typical = {"epsilon": 2.5, "expected_batch_size": 512, "epochs": 20.0}
+    fitted = api.upload(
+        spec("three", **private(filter="rdp", cap=cap, records=50_000, typical_job=typical)), CSV.replace("59,", "61,")
+    )
+    assert fitted.status_code == 201, fitted.text
+    assert 1 < fitted.json()["privacy"]["order"] < order, "larger jobs, a lower order"
 
 
 @pytest.mark.parametrize("format", ["parquet", "npz"])

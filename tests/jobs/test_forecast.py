@@ -196,3 +196,20 @@ def test_a_quote_tells_when_the_job_would_start(api: Api, db: Database) -> None:
     for number, priority in enumerate((2, 0, -1)):
         assert post(api, "/v1/jobs", job_spec(dataset, **CHEAP, priority=priority), f"mine-{number}").status_code == 201
     assert [quoted(priority=each)["claims_before"] for each in (3, 0, -2)] == [0, 2, 3]
+
+
+def test_a_fresh_set_that_refuses_a_job_below_its_cap_says_why_and_what_to_declare(api: Api, db: Database) -> None:
+    """At order 2 one full-batch job of ε = 8 reads as 13."""
+    dataset = add_dataset(db, privacy=privacy("rdp", 12.0), order=2.0)
+    job = job_spec(dataset, privacy={"target_epsilon": 8.0}, evaluation=None)
+    quote = post(api, "/v1/quotes", job).json()
+    (told,) = [each for each in quote["warnings"] if "order" in each]
+    assert not quote["fits"] and "own ε is 8," in told and "reads as ε = 13" in told and "cap of 12" in told
+    order = float(told.partition("For jobs like it α = ")[2].partition(" ")[0])
+    assert order > 2.0 and "`typical_job`" in told and "retired and registered anew" in told
+    refused = post(api, "/v1/jobs", job, "refused")
+    assert refused.status_code == 409 and "reads as ε = 13" in refused.json()["detail"]
+    better = add_dataset(db, name="better", privacy=privacy("rdp", 12.0), order=order)
+    assert post(api, "/v1/quotes", job | {"dataset": better}).json()["fits"]
+    above = post(api, "/v1/quotes", job | {"privacy": {"target_epsilon": 20.0}}).json()
+    assert not above["fits"] and not any("order" in each for each in above["warnings"])

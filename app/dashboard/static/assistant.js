@@ -162,6 +162,8 @@ function assistant(place, file, sheet, dictionary, use) {
   const button = element("button", { type: "button", className: "primary", textContent: "Use these rows" });
   button.addEventListener("click", () => use(declaration()));
   const said = element("p", { className: "hint" });
+  const wrong = element("div", { id: "wrong-cells" });
+  wrong.setAttribute("role", "status");
 
   // Where the focus was, so that a drawn-again row does not lose it.
   function draw() {
@@ -171,8 +173,21 @@ function assistant(place, file, sheet, dictionary, use) {
     body.replaceChildren(...shown.map(drawnRow), ...counts.filter(([member]) => member in state.privacy).map((each) => privacyRow(...each)));
     if (focus) body.querySelector(`[aria-label="${CSS.escape(focus)}"]`)?.focus();
     button.disabled = !state.task;
+    wrong.replaceChildren(...(state.task ? wrongRows() : []));
     const about = state.person ? `${state.person} looks like a person's id, or you chose it: each person is protected, with at most so many records as most people of the file have.` : "Each record is protected on its own: choose a person's column if somebody can have several records.";
     said.textContent = state.label && !state.task ? `${state.label} is neither a number nor one of a few classes: predict another column.` : `${about}${hasMany() ? many() : ""}`;
+  }
+
+  // The cells for which the service would refuse the file, so that nobody sends it to learn of them.
+  function wrongRows() {
+    const declared = (features().columns ?? []).map((column) => (typeof column === "string" ? { name: column, kind: "number" } : column));
+    const found = wrongCells(sheet.columns, declared, state.task);
+    if (!found.length) return [];
+    const title = `The service refuses the file while it has wrong cells${found.length === MOST_WRONG ? "; the first ten:" : ":"}`;
+    const short = (text) => (text.length > 40 ? `${text.slice(0, 37)}…` : text);
+    const lines = found.map(({ record, column, value }) => element("li", { textContent: `record ${record}, ${column}: ${value === "" ? "empty" : `“${short(value)}”`}` }));
+    const advice = `Of the ${sheet.columns.get(state.label).length} records that were looked at here. Mend them in the file, choose another kind, say what a missing cell is, or leave the column out.`;
+    return [element("p", { textContent: title, className: "alert alert-warn" }), element("ul", { className: "wrong" }, ...lines), element("p", { className: "hint", textContent: advice })];
   }
 
   function many() {
@@ -186,6 +201,7 @@ function assistant(place, file, sheet, dictionary, use) {
     element("div", { className: "asked-row" }, asked(label), asked(person)),
     element("table", { className: "rows assistant" }, element("caption", { className: "hidden", textContent: "The columns of the file, and what is protected" }), head, body),
     said,
+    wrong,
     element("p", { className: "row" }, button, element("span", { className: "muted small", textContent: "Puts this declaration into the form below, which the service checks. The file stays here." })),
   );
   draw();

@@ -7,6 +7,7 @@ const [MOST_CLASSES, MOST_VALUES, MOST_ROWS, DECADES, TEXT_WORDS] = [50, 20, 200
 const DATE = /^(?:(\d{4})-\d{2}-\d{2}|(\d{1,2})\.(\d{1,2})\.(\d{4}))$/;
 const NUMBER = /^\s*[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?\s*$/; // one way to read each digit: a long cell takes linear time
 const WHOLE = /^-?\d{1,15}$/;
+const [MOSTLY, MOST_WRONG] = [0.95, 10];
 const [KEPT_SHARE, BOUNDS] = [0.95, [1, 2, 3, 5, 10, 20, 50, 100]];
 
 // The rows of a text with separators; quotes as in RFC 4180.
@@ -105,11 +106,12 @@ function rowOf(name, cells, dictionary, wanted = null) {
   const lacks = present.length < cells.length;
   const known = publicColumn(name, dictionary);
   const texts = distinct(cells);
-  const numbers = present.map(numberOf);
-  const dates = present.map((cell) => DATE.exec(String(cell).slice(0, 10)));
+  const enough = texts.length <= MOST_VALUES ? present.length : MOSTLY * present.length;
+  const numbers = present.map(numberOf).filter((each) => each !== null);
+  const dates = present.map((cell) => DATE.exec(String(cell).slice(0, 10))).filter((each) => each !== null);
   const kinds = [];
-  if (!numbers.includes(null)) kinds.push("number");
-  if (!dates.includes(null)) kinds.push("date");
+  if (numbers.length >= enough) kinds.push("number");
+  if (dates.length >= enough) kinds.push("date");
   if (texts.length <= MOST_VALUES) kinds.push("category");
   const values = (known?.values ?? []).find((each) => texts.every((text) => each.includes(text)));
   const kind = wanted ?? (values ? "category" : kinds[0]);
@@ -139,6 +141,27 @@ function dateRow(name, dates, known, flag) {
   const range = known?.days ?? [`${least(years)}-01-01`, `${most(years)}-12-31`];
   const format = dates.every((each) => each[1]) ? {} : { format: "%d.%m.%Y" };
   return { column: { name, kind: "date", range, ...format, ...flag }, origin: known?.days ? "name" : "data" };
+}
+
+// The first cells that a declaration does not allow, in the order of the records: their number, column and value.
+function wrongCells(columns, declared, task) {
+  const rules = [...declared, { ...task, name: task.label }];
+  const found = [];
+  const count = columns.get(task.label).length;
+  for (let at = 0; at < count && found.length < MOST_WRONG; at++) {
+    for (const rule of rules) {
+      const cell = columns.get(rule.name)[at];
+      if (!isAllowed(rule, cell)) found.push({ record: at + 1, column: rule.name, value: String(cell) });
+    }
+  }
+  return found.slice(0, MOST_WRONG);
+}
+
+function isAllowed(rule, cell) {
+  if (rule.label) return rule.classes ? rule.classes.map(String).includes(String(cell)) : numberOf(cell) !== null;
+  if (cell === "") return rule.missing !== undefined && rule.missing !== "refuse";
+  if (rule.kind === "number") return numberOf(cell) !== null;
+  return rule.kind === "category" || DATE.test(String(cell).slice(0, 10));
 }
 
 // The task that predicts a column; null if it is neither a number nor one of a few classes.

@@ -17,10 +17,14 @@ function registration(form) {
     place.replaceChildren();
     find("outcome").replaceChildren();
     if (magic in formats) {
-      say("The columns of this file are not looked at: declare them below. Nothing has been sent.");
-      return offer(formats[magic]);
+      say("A browser does not read this format, and nothing has been sent. Where the file lies, run the command; then paste what it writes into “The same as JSON”.");
+      return elsewhere(file, formats[magic]);
     }
-    if (magic.startsWith("1f8b") || magic === "28b52ffd") return say("The file is packed: its columns are not looked at. Declare them below.");
+    if (magic.startsWith("1f8b")) {
+      say("The file is packed, and nothing has been sent. Where it lies, run the command; then paste what it writes into “The same as JSON”.");
+      return elsewhere(file, null);
+    }
+    if (magic === "28b52ffd") return say("The file is packed: unpack it to see its columns here, or declare them below. Nothing has been sent.");
     const sheet = await read(file);
     if (!sheet) return say("The first rows cannot be read as CSV or JSONL: fill in the form by hand.");
     const dictionary = await wellKnown();
@@ -47,11 +51,15 @@ function registration(form) {
     }
   }
 
-  // The format of a file whose columns are not looked at.
-  function offer(members) {
+  // A file that is not read here: the command that reads it on its owner's side, and a button for its format alone.
+  function elsewhere(file, members) {
+    const quoted = `'${file.name.replaceAll("'", "'\\''")}'`;
+    const command = element("code", { textContent: `scrimp datasets init ${quoted} --label COLUMN` });
+    const shown = element("pre", { tabIndex: 0 }, command);
+    if (!members) return place.replaceChildren(shown);
     const button = element("button", { type: "button", textContent: `Declare the format ${members.format}` });
     button.addEventListener("click", () => declare(members));
-    place.replaceChildren(element("p", { className: "row" }, button));
+    place.replaceChildren(shown, element("p", { className: "row" }, button));
   }
 
   const say = (text) => (document.querySelector("#file-said").textContent = text);
