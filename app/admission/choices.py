@@ -67,6 +67,7 @@ UNMEASURED = (
     "you name"
 )
 USUAL_STEPS, USUAL_NORM = 50, 1.0  # where no rule is known
+TWO_CLASSES = 2  # of a table: weights of them were measured
 ADAPTIVE = DpAdamBc | DpRmsProp | DpAdaGrad | ScaleThenPrivatize | AdaDps
 NAMED = "`strategy: auto` runs no search here, and the job keeps the learning rate that it names."
 LEVELS = (0.15, 0.3)  # of the total's μ
@@ -309,8 +310,8 @@ def _untried(spec: JobSpec, facts: DatasetFacts) -> str | None:
     clipping = spec.clipping.kind if spec.clipping is not None else "flat"
     if not facts.spec.task.is_classification and not (is_linear and _target(facts)):
         return "for regression" if not is_linear else "for regression without the target's range (`task.range`)"
-    of_users = isinstance(spec.optimizer, DpSgd) and facts.spec.task.is_classification and _is_table(spec.model, facts)
-    if facts.records_per_unit > 1 and not of_users:
+    of_tables = isinstance(spec.optimizer, DpSgd) and facts.spec.task.is_classification and _is_table(spec.model, facts)
+    if facts.records_per_unit > 1 and not of_tables:
         return "where a user has several records, but for classes of a declared table with `dp_sgd`"
     if clipping != "flat" and not (is_linear and clipping == "per_layer"):  # a linear model is one layer
         return f"for `{clipping}` clipping"
@@ -318,7 +319,7 @@ def _untried(spec: JobSpec, facts: DatasetFacts) -> str | None:
         return "for a network without privacy"
     others = {
         "for `cyclic` batches": isinstance(spec.sampling, Cyclic),
-        "with `class_weights`": spec.class_weights is not None,
+        "with `class_weights`": spec.class_weights is not None and not (of_tables and facts.outputs == TWO_CLASSES),
         "with correlated noise": spec.noise is not None,
     }
     return next((name for name, there in others.items() if there), None)

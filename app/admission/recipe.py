@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from app.admission.choices import total_of
+from app.admission.choices import TWO_CLASSES, total_of
 from app.admission.facts import DatasetFacts
 from app.contracts.dataset_spec import ClassificationTask, LastItemHoldout, RatingTask, RegressionTask
 from app.contracts.job_spec import (
@@ -103,7 +103,12 @@ def with_class_weights(spec: JobSpec, facts: DatasetFacts) -> tuple[JobSpec, tup
         raise InvalidRequest.at("/class_weights", detail)
     weights = [float(f"{1.0 / (len(task.shares) * share):.4g}") for share in task.shares]
     said = ", ".join(f"{weight:g}" for weight in weights)
-    part = Part(name="class weights", value=said, because="1/(K share) of the declared shares")
+    because = "1/(K share) of the declared shares"
+    if len(weights) == TWO_CLASSES:
+        because += (
+            "; a threshold on the probabilities gives more balanced accuracy, and costs nothing (docs/choosing.md)"
+        )
+    part = Part(name="class weights", value=said, because=because)
     return spec.model_copy(update={"class_weights": [min(max(each, 1e-3), 1e3) for each in weights]}), (part,)
 
 
@@ -145,7 +150,7 @@ def _scores(spec: JobSpec, model: Model, facts: DatasetFacts) -> tuple[Evaluatio
     task, on = facts.spec.task, "holdout" if facts.spec.holdout is not None else "train"
     metrics: list[Metric] | None = None
     bound, ranking = 1.0, None
-    if task.is_classification and facts.outputs == 2:
+    if task.is_classification and facts.outputs == TWO_CLASSES:
         metrics = ["auc"]
     elif task.is_classification and facts.outputs <= MOST_BALANCED:
         metrics = ["macro_f1"]
