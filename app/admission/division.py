@@ -12,34 +12,31 @@ from app.errors import InvalidRequest
 from app.hpo.stored import StoredRun, StoredStudy
 from app.privacy.accounting import of_record
 from app.privacy.plans import StudyRequest
-from app.privacy.prices import Charge, Line, PricedRun, StudyPrice, Units
+from app.privacy.prices import Charge, Line, PricedRun, RunCost, StudyPrice
 from app.privacy.releases import NoisyCount, NoisySum
 
 # The least factor from a level to the next, in the fit's unit. Calibrated noise (Poisson sampling) is exact to 5e-4.
 LEAST_RISE = 1.01
 
 
-class RunQuote(Document):
+class RunQuote(RunCost):
     """A trial's part of the total."""
 
-    mu: float | None
-    noise_multiplier: float | None
-    charge: Units
     epsilon: Epsilon | None
 
 
-class PilotsQuote(Document):
+class Level(Document):
+    """A level of a study's pilots, and how many it has."""
+
+    level: int
+    runs: int
+
+
+class PilotsQuote(RunQuote, Level):  # in this order: stored quotes begin with the level
     """The pilots of one level, which all have the same price but for a mean: the study's first trial pays for it.
 
     `charge` is that of the level's last pilot.
     """
-
-    level: int
-    runs: int
-    mu: float | None
-    noise_multiplier: float | None
-    charge: Units
-    epsilon: Epsilon | None
 
 
 class SearchQuote(Document):
@@ -117,12 +114,8 @@ def quoted(study: CheckedStudy, priced: StudyPrice) -> SearchQuote:
 
 
 def _part(study: CheckedStudy, run: PricedRun) -> RunQuote:
-    return RunQuote(
-        mu=run.mu,
-        noise_multiplier=run.noise_multiplier,
-        charge=run.charge,
-        epsilon=_epsilon(study, run.epsilon),
-    )
+    cost = {name: getattr(run, name) for name in RunCost.model_fields}
+    return RunQuote(**cost, epsilon=_epsilon(study, run.epsilon))
 
 
 def _epsilon(study: CheckedStudy, value: float | None) -> Epsilon | None:

@@ -30,6 +30,7 @@ from app.contracts.hf import weights_file
 from app.contracts.hpo import Auto
 from app.contracts.job_spec import JobSpec
 from app.contracts.optimizers import PublicSideSettings
+from app.contracts.stored import ReleasedNumber
 from app.db.declared import governance
 from app.db.models import Artifact, Certificate, Dataset, Job, JobEvent, LedgerCheckpoint, LedgerEntry, Metric
 from app.errors import Conflict, NotFound, PrivacyError
@@ -51,7 +52,6 @@ from app.ledger.certified import (
     LedgerSettled,
     MeanOf,
     ReadyNumerics,
-    ReleasedNumber,
     Releases,
     RunSteps,
     Sampling,

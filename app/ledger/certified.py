@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field
 from app.contracts.base import AccountantName, Document, Epsilon, Relation, Unit, is_none
 from app.contracts.governance import Governance, Use
 from app.contracts.hpo import Strategy
-from app.contracts.stored import Role
+from app.contracts.stored import ReleasedNumber, Role
 from app.hpo.rates import Resolved
 from app.hpo.stored import StoredDecision
 from app.ledger.meaning import Meaning
@@ -50,16 +50,6 @@ class RunSteps(Document):
 
     planned: int
     started: int
-
-
-class ReleasedNumber(Document):
-    """A released number without its value: what the noise on it was."""
-
-    name: str
-    step: int
-    on: str
-    std: float
-    released_by: str
 
 
 class Releases(Document):

@@ -91,23 +91,31 @@ class Price(Bill):
         return cls(mechanism=None, epsilon=None, comparison=None, charge=Charge.nothing(), lines=())
 
 
-class PricedRun(Document):
+class RunCost(Document):
+    """What a trial costs.
+
+    Attributes:
+        mu: its training's μ; under Poisson sampling the μ of its ε, used only for the fit. None without privacy.
+        noise_multiplier: σ, if it is fixed already.
+        charge: units by account, its releases included.
+    """
+
+    mu: float | None
+    noise_multiplier: float | None
+    charge: Units
+
+
+class PricedRun(RunCost):
     """A trial's part of a study's total.
 
     Attributes:
         share: units for its training.
-        charge: units by account, its releases included.
-        mu: its training's μ; under Poisson sampling the μ of its ε, used only for the fit. None without privacy.
         epsilon: its training's ε.
-        noise_multiplier: σ, if it is fixed already.
         epsilon_with_scores: ε of all its events on the training part; None if it was not computed.
     """
 
     share: int
-    mu: float | None
     epsilon: float | None
-    noise_multiplier: float | None
-    charge: Units
     epsilon_with_scores: float | None = None
 
     @classmethod

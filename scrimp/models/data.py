@@ -11,15 +11,15 @@ from scrimp.behaviour import Resource
 class Account(Resource):
     """One account. Amounts are integers in `unit`; shares are parts of the budget, which add up."""
 
-    filter: str
-    order: float | None = None
-    unit: str
     budget: int
     spent: int
     held: int
     remaining: int
     share_spent: float
     share_held: float
+    filter: str
+    order: float | None = None
+    unit: str
 
 
 class BlockBalance(Resource):
@@ -40,9 +40,9 @@ class BudgetPart(Resource):
     spent: int
     held: int
     remaining: int
-    share_of_cap: float
     share_spent: float
     share_held: float
+    share_of_cap: float
 
 
 class Epsilon(Resource):

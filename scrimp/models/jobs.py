@@ -91,10 +91,10 @@ class Metric(Resource):
 
     name: str
     step: int
-    value: float
-    std: float
     on: str
+    std: float
     released_by: str
+    value: float
     histogram: Histogram | None = None
 
 
