@@ -67,7 +67,10 @@ FAILURE_TEXTS: dict[FailureCode, str] = {
     "model-unfit": "A part of the model has no exact per-record gradients here; this attempt read no record.",
     "extractor-missing": "The extractor is missing from this worker's models root, or differs from the admitted one.",
     "extractor-former": f"T{FORMER[1:]}.",
-    "numerics": "On this worker a record's results depend on other records; this attempt computed nothing private.",
+    "numerics": (
+        "On this worker a record's results depend on other records; this attempt computed nothing private. On a GPU "
+        "passes of one record would take a thousand times as long: ask for a processor."
+    ),
     "superseded": "An earlier release admitted this job with an arithmetic that is gone: submit the job again.",
     "device": "The worker's GPU cannot be used; another attempt follows.",
     "internal": "The attempt failed.",

@@ -159,7 +159,9 @@ def predicted(asked: Predict) -> list[Answer]:
         ExtractorMissingError, ModelMissingError: this worker lacks the job's extractor or the model that it tuned.
     """
     root = Path(asked.models_root) if asked.models_root else None
-    numerics = numerics_of(asked.spec, asked.shape.public_sizes(None), asked.features)
+    on_processor = asked.spec.runtime.model_copy(update={"device": "cpu"})  # a GPU's passes are larger
+    spec = asked.spec.model_copy(update={"runtime": on_processor})
+    numerics = numerics_of(spec, asked.shape.public_sizes(None), asked.features)
     # Nothing here is private, so passes need no padding rows.
     rows = min(numerics.rows_per_pass, len(asked.records))
     requested = asked.spec.model
