@@ -185,7 +185,7 @@ def pause(session: Session, job_id: JobId) -> None:
 
 @command(app, "resume")
 def resume(session: Session, job_id: JobId) -> None:
-    """Let a paused job go on. The steps before are repeated bit for bit, free of charge."""
+    """Let a paused job go on from its checkpoint. Later steps are repeated bit for bit, free of charge."""
     job = session.client.resume(session.job(job_id))
     session.result(job, lambda: session.console.print(f"{job.id} is {job.status}"))
 
