@@ -304,7 +304,7 @@ class Client(Administration):
         return Job.model_validate(self.json("POST", f"/v1/jobs/{in_path(job_id)}/pause"))
 
     def resume(self, job_id: str) -> Job:
-        """Lets a paused job go on. The steps before are repeated bit for bit, free of charge."""
+        """Lets a paused job go on from its checkpoint. Later steps are repeated bit for bit, free of charge."""
         return Job.model_validate(self.json("POST", f"/v1/jobs/{in_path(job_id)}/resume"))
 
     def delete_artifacts(self, job_id: str) -> Job:

@@ -390,7 +390,7 @@ def pause_job(job_id: str, db: Db, caller: CurrentKey, gpus: Gpus) -> JobView:
     problems=("forbidden", "wrong-state"),
 )
 def resume_job(job_id: str, db: Db, caller: CurrentKey, gpus: Gpus) -> JobView:
-    """Lets a paused job go on. The steps before are repeated bit for bit, free of charge."""
+    """Lets a paused job go on from its checkpoint. Later steps are repeated bit for bit, free of charge."""
     steering.resume(db, caller, job_id)
     return _view(db, caller, job_id, gpus)
 

@@ -71,6 +71,7 @@ class AttemptLog:
         self._on_disk: Mark | None = None  # as far as it is recorded
         self.cadence = cadence or Cadence()
         self._ran_before: float | None = None
+        self._ran_at_save: float | None = None
         self._began = time.monotonic()
         self._is_private: bool | None = None  # not read yet
         # News that callers have not seen yet, in order; for progress only the last step. A separate thread writes it.
@@ -280,6 +281,12 @@ class AttemptLog:
         if self._mark is not None and step > 0:  # on disk before the next block starts, or a result leaves
             self._mark = self._mark.digested(step, salt)
 
+    def saved(self) -> None:
+        """Notes that the job's state was saved: the next attempt goes on from here, so a pause no longer gives the time
+        before back."""
+        if self._ran_before is not None:
+            self._ran_at_save = self._ran_before + time.monotonic() - self._began
+
     def name_key(self, key_id: str) -> None:
         """Records at the first claim which server secret keys the first segment."""
         with self.db.write(urgent=True) as session:
@@ -367,8 +374,8 @@ class AttemptLog:
     def stopped(self) -> None:
         """Ends the attempt because a person asked: the job is cancelled or paused, or queued if it was resumed since.
 
-        A cancel that follows a pause wins: it is decided here, under the lock on the job's row. A paused attempt's time
-        is not counted against the job's limit: the next attempt begins at the first step again.
+        A cancel that follows a pause wins: it is decided here, under the lock on the job's row. Of a paused
+        attempt's time only what the next one does not repeat counts against the job's limit.
         """
         load_numerics()
         with self._ending() as (session, job):
@@ -378,7 +385,7 @@ class AttemptLog:
                 return
             end_attempt(session, job, "paused")
             if self._ran_before is not None:
-                job.ran_s = self._ran_before
+                job.ran_s = self._ran_before if self._ran_at_save is None else self._ran_at_save
             if job.status == "pausing":
                 studies.park(session, job)
             else:

@@ -192,7 +192,7 @@ EVENTS = ("#=seq", "time (UTC)=at", "event=type", ("", _data))
 STATE = "{0.id} is {0.status}"
 TRIALS = "Show the trials of a private study, their noisy scores, and how the final trial was chosen."
 CANCEL = "Stop a job. What was started stays charged; the rest returns to the budget."
-RESUME = "Let a paused job go on. The steps before are repeated bit for bit, free of charge."
+RESUME = "Let a paused job go on from its checkpoint. Later steps are repeated bit for bit, free of charge."
 DELETE = "Delete a finished job's model files. The spent budget stays spent, and the certificate stays."
 DELETED = "the files of {0.id} are deleted; its certificate stays"
 register(
