@@ -123,6 +123,11 @@ class StudyPrice(Bill):
     runs: tuple[PricedRun, ...]
     events: AccountEvents | None
 
+    @property
+    def mechanism(self) -> None:
+        """None: each trial has its own."""
+        return None
+
     def free(self) -> Self:
         nothing = Units(train=0, holdout=0)
         runs = tuple(run.model_copy(update={"charge": nothing}) for run in self.runs)
