@@ -89,6 +89,7 @@ from app.hpo.rates import (
     Ruled,
     norm_of,
     rate_of,
+    rounded,
     steps_of,
 )
 from app.hpo.tangents import CONV2, tangent_length
@@ -272,7 +273,7 @@ def _norm(rule: Rule) -> Choice:
     if rule.scale == 1.0:
         return found
     because = f"{rule.scale:.3g}, a user's records times the largest class weight, times {found.because}"
-    return Choice(value=float(f"{rule.scale * found.value:.3g}"), because=because)
+    return Choice(value=rounded(rule.scale * found.value), because=because)
 
 
 def _steps(rule: Rule | str, spec: JobSpec, facts: DatasetFacts) -> Choice:
@@ -527,7 +528,7 @@ def levels_of(mu: float, delta: float, runs_per_level: int = MANY) -> list[float
 
 
 def _levels(mu: float, delta: float, runs_per_level: int) -> tuple[float, float]:
-    low, high = (_rounded(epsilon_from_mu(each * mu * _shrunk(runs_per_level), delta)) for each in LEVELS)
+    low, high = (rounded(epsilon_from_mu(each * mu * _shrunk(runs_per_level), delta)) for each in LEVELS)
     return low, high
 
 
@@ -540,7 +541,7 @@ def score_mu(score: PrivateScore, facts: DatasetFacts, mu: float | None) -> floa
     """Returns a score's noise_mu; μ is None without privacy."""
     records = facts.records_train if score.on == "train" else facts.records_holdout
     wanted = facts.records_per_unit / (DEVIATION * max(records or 0, 1))
-    return _rounded(max(LEAST_MU, min(wanted, MOST_OF_MU * mu if mu is not None else 1.0)))
+    return rounded(max(LEAST_MU, min(wanted, MOST_OF_MU * mu if mu is not None else 1.0)))
 
 
 def rates_of(spec: JobSpec, hpo: Strategy, facts: DatasetFacts, mu: float | None, delta: float) -> tuple[float, float]:
@@ -564,7 +565,7 @@ def rates_of(spec: JobSpec, hpo: Strategy, facts: DatasetFacts, mu: float | None
     if most < AROUND**2 * least:  # T or C alone span more than that
         middle = math.sqrt(least * most)
         least, most = middle / AROUND, middle * AROUND
-    return _rounded(least), _rounded(most)
+    return rounded(least), rounded(most)
 
 
 def _around_named(spec: JobSpec, why_not: str) -> tuple[float, float]:
@@ -575,7 +576,7 @@ def _around_named(spec: JobSpec, why_not: str) -> tuple[float, float]:
             f"no rule gives the learning rate {why_not}: give the bounds as [least, most], or name a rate to begin at"
         )
         raise InvalidRequest.at("/hpo/space/learning_rate", detail)
-    return max(_rounded(named / BESIDE), LEAST_RATE), min(_rounded(named * BESIDE), MOST_RATE)
+    return max(rounded(named / BESIDE), LEAST_RATE), min(rounded(named * BESIDE), MOST_RATE)
 
 
 def total_of(spec: JobSpec, facts: DatasetFacts) -> tuple[float, float | None]:
@@ -615,10 +616,6 @@ def _score_for(facts: DatasetFacts) -> PrivateScore:
     if facts.spec.task.record_is_user:
         return PrivateRanking()
     return PrivateCount() if facts.spec.task.is_classification else PrivateLoss()
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.3g}")
 
 
 def _with_recipe(spec: JobSpec, facts: DatasetFacts) -> tuple[JobSpec, tuple[Part, ...]]:
