@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from app.admission.checks import Checked, check
-from app.admission.choices import with_numbers, with_rate
+from app.admission.choices import closed, with_rate
 from app.admission.facts import DatasetFacts
 from app.catalogue import model_folders
 from app.contracts.dataset_spec import DatasetSpec
@@ -206,10 +206,10 @@ def run(
     """
     spec = JobSpec.model_validate(job | {"dataset": "ds_0", "seed": seed})
     side = data.facts("ds_1", data.side) if data.side is not None else None
-    numbered, chosen = with_numbers(data.pinned(spec), data.facts())
-    planned = check(numbered, data.facts(), side)
+    known = closed(data.pinned(spec), data.facts())
+    planned = check(known.spec, data.facts(), side)
     priced = _priced(planned.pricing.model_dump_json()) if planned.pricing is not None else Price.nothing()
-    planned = with_rate(planned, priced, chosen=chosen)
+    planned = with_rate(planned, priced, known)
     mechanism = priced.mechanism
     built = _built(data, planned, mechanism, device)
     if optimizer is not None:

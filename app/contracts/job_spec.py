@@ -478,7 +478,7 @@ class JobSpec(Document):
     """A training job: data set, model, optimizer, privacy, length and evaluation.
 
     A data set and ε are a whole job: without `optimizer`, admission chooses it, and with it what else is left out of
-    model, clipping, length and evaluation (app.admission.recipe). `quote.resolved` says what and why. With an
+    model, clipping, length and evaluation (app.admission.choices). `quote.resolved` says what and why. With an
     `optimizer`, `model` is `linear` by default, and nothing is scored unless `evaluation` says so.
 
     `class_weights`: a record's loss is multiplied by its class's number, before its gradient is clipped; no score is.

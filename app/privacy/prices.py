@@ -7,13 +7,9 @@ from typing import Self
 
 from pydantic import Field
 
-from app.contracts.base import AccountName, Document, Epsilon
+from app.contracts.base import AccountName, Document, Epsilon, is_none
 from app.privacy.events import AccountEvents
 from app.privacy.mechanism import MechanismConfig
-
-
-def _is_none(value: object) -> bool:
-    return value is None
 
 
 class Units(Document):
@@ -53,7 +49,7 @@ class Line(Document):
 
     what: str
     account: AccountName
-    count: int | None = Field(default=None, exclude_if=_is_none)
+    count: int | None = Field(default=None, exclude_if=is_none)
     epsilon: Epsilon
     charge: int
 
@@ -130,6 +126,11 @@ class StudyPrice(Bill):
 
     runs: tuple[PricedRun, ...]
     events: AccountEvents | None
+
+    @property
+    def mechanism(self) -> None:
+        """None: each trial has its own."""
+        return None
 
     def free(self) -> Self:
         nothing = Units(train=0, holdout=0)

@@ -15,6 +15,7 @@ from app.admission.hold import hold
 from app.admission.lookup import facts_for, side_facts
 from app.admission.price import price
 from app.admission.request import Limits, Request, Resolved
+from app.admission.service import Admission
 from app.catalogue import models
 from app.contracts.base import Epsilon
 from app.contracts.job_spec import JobSpec
@@ -156,8 +157,9 @@ class Issuer:
             side = side_facts(session, self.caller, asked.optimizer.side)
         spec = asked.model_copy(update={"model": models.resolved(asked.model, facts.spec.task.kind)})
         resolved = Resolved(Request(self.caller, asked, Limits()), spec, facts, side, access)
-        priced = price(cast(PricingService, PlainPricing()), resolved)
-        return hold(self.db, self.heads, resolved, priced, f"once {dataset}").id
+        pricing = cast(PricingService, PlainPricing())
+        priced = price(pricing, resolved)
+        return hold(Admission(self.db, pricing, self.heads), resolved, priced, f"once {dataset}").id
 
     def _run(self, job_id: str, kind: str) -> None:
         """Plays all attempts of a job, or of a study's trials."""
