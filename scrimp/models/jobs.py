@@ -127,7 +127,8 @@ class Memory(Resource):
         totals_bytes: a step's sum over records, and what is added to it.
         noise_bytes: a step's noise, which becomes the noised gradient.
         optimizer_bytes: the optimizer's state; what it divides gradients by; public gradients.
-        passes_bytes: a pass: layer outputs, their gradients, and formed gradients of single records.
+        passes_bytes: a pass: layer outputs, their gradients, and formed gradients of single records. 0 for a job that
+            asks for a GPU, whose memory holds them.
         records_bytes: the training records, where they are in memory, as many as have slots; and their places.
     """
 
