@@ -279,9 +279,10 @@ def blocks(found: Quote, spec: dict[str, Any] | None = None) -> list[tuple[str, 
     """
     if not found.reads:
         return []
+    things = "users" if found.epsilon is not None and found.epsilon.unit == "user" else "records"
     if [each.label for each in found.reads] == ["first"] and "blocks" not in (spec or {}):
-        return [("reads", f"{found.reads[0].records:,} declared records")]
-    return [("blocks", ", ".join(f"{each.label} ({each.records:,} declared records)" for each in found.reads))]
+        return [("reads", f"{found.reads[0].records:,} declared {things}")]
+    return [("blocks", ", ".join(f"{each.label} ({each.records:,} declared {things})" for each in found.reads))]
 
 
 def quote(console: Console, found: Quote) -> None:
@@ -390,12 +391,12 @@ def jobs(console: Console, found: Iterable[Job]) -> None:
         metrics = ", ".join(f"{name} {score(metric)}" for name, metric in main_scores(each).items())
         steps = f"{each.progress.step}/{each.progress.steps}"
         read = ", ".join(f"{block.label} ({block.records:,})" for block in each.quote.reads if "blocks" in each.spec)
-        columns = (each.id, each.name, each.status, steps, brief_cost(each), metrics, read, when(each.created_at)[:16])
-        rows.append(columns)
-    heads = ("id", "name", "status", "step", "ε", "released", "blocks", "created (UTC)")
-    if not any(row[6] for row in rows):  # no data set that has grown
-        heads, rows = heads[:6] + heads[7:], [row[:6] + row[7:] for row in rows]
-    table(console, heads, rows)
+        created = when(each.created_at)[:16]
+        rows.append([each.id, each.name, each.status, steps, brief_cost(each), metrics, created, read])
+    heads = ["id", "name", "status", "step", "ε", "released", "created (UTC)"]
+    if any(row[-1] for row in rows):
+        heads.append("blocks")  # of data sets that have grown
+    table(console, heads, (row[: len(heads)] for row in rows))
 
 
 WAITS = {
