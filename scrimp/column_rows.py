@@ -58,7 +58,7 @@ def row_of(name: str, cells: list[Any]) -> Row:
     numbers = [each for cell in present if (each := number(cell)) is not None]
     if len(numbers) >= enough:
         return _number(name, numbers, lacks, known)
-    dates = [found for cell in present if (found := DATE.fullmatch(str(cell)[:10])) is not None]
+    dates = [day for cell in present if (day := DATE.fullmatch(str(cell)[:10])) is not None]
     if len(dates) >= enough:
         return _date(name, dates, lacks, known)
     if len(texts) <= MOST_VALUES:

@@ -18,7 +18,7 @@ def full_batch(order: float, epsilon: float, delta: float) -> float:
     """What a full-batch job of ε alone reads as: α μ²/2 converted, with the job's μ(ε, δ).
 
     >>> round(full_batch(3.0, 8.0, 1e-5), 2)
-    8.47
+    8.97
     """
     divergence = order * gdp.mu_from_epsilon(epsilon, delta) ** 2 / 2.0
     return RdpFilter(order).epsilon(math.ceil(divergence * 1e9), delta)

@@ -169,7 +169,7 @@ def _blocks(job: Job) -> str:
 def _list(console: Console, found: list[Job]) -> None:
     """Without blocks where no data set has grown."""
     blocks = [("blocks", _blocks)] if any(map(_blocks, found)) else []
-    table(console, (*JOBS, *blocks, CREATED), found)
+    table(console, (*JOBS, CREATED, *blocks), found)
 
 
 def _data(event: Event) -> str:

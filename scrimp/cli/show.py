@@ -249,9 +249,10 @@ def blocks(found: Quote, spec: dict[str, Any] | None = None) -> list[tuple[str, 
     """
     if not found.reads:
         return []
+    things = "users" if found.epsilon is not None and found.epsilon.unit == "user" else "records"
     if [each.label for each in found.reads] == ["first"] and "blocks" not in (spec or {}):
-        return [("reads", f"{found.reads[0].records:,} declared records")]
-    return [("blocks", ", ".join(f"{each.label} ({each.records:,} declared records)" for each in found.reads))]
+        return [("reads", f"{found.reads[0].records:,} declared {things}")]
+    return [("blocks", ", ".join(f"{each.label} ({each.records:,} declared {things})" for each in found.reads))]
 
 
 def quote(console: Console, found: Quote) -> None:

@@ -30,4 +30,4 @@ def test_what_a_job_reads_is_on_each_view(cli: Cli) -> None:
     shown = cli("jobs", "show", cli.json("jobs", "submit", alone)["id"]).output
     assert re.search(r"blocks +first \(2,000 declared records\)", shown)
     listed = cli("jobs", "list").output
-    assert "2026-11 (300), first (2,000)" in listed and re.search(r"alone .* first \(2,000\)", listed)
+    assert "2026-11 (300), first (2,000)" in listed and re.search(r"alone .* first \(2,000\)", listed), listed

@@ -1,11 +1,21 @@
-"""Renews docs/img/dashboard-*.png from the scene that the tests use: `python -m tests.dashboard.pictures`."""
+"""Renews docs/img/dashboard-*.png from the scene that the tests use: `python -m tests.dashboard.pictures`.
+
+With `--heights` it prints how high each page is instead, on a phone, a
+laptop and a large screen.
+"""
 
 from __future__ import annotations
 
+import io
 import shutil
+import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from PIL import Image
 from playwright.sync_api import sync_playwright
 
 from app.db.engine import Database
@@ -14,12 +24,14 @@ from tests.dashboard.conftest import CHROMIUM_ARGUMENTS, api_process, make_home
 from tests.dashboard.scene import Scene, everything
 
 FOLDER = Path(__file__).parents[2] / "docs" / "img"
-WIDTH = 1180
+WIDTH = 1280
+WIDTHS = (375, 1280, 1920)
+COLOURS = 128  # of a picture's palette: a third of the bytes
 HEIGHTS = {"jobs": 660, "job": 830, "dataset": 830}
 
 
 def main() -> None:
-    """Writes a picture of the list of jobs, of a job and of a data set."""
+    """Writes a picture of the list of jobs, of a job and of a data set; or prints the heights of the pages."""
     with tempfile.TemporaryDirectory() as folder:
         template = Path(folder) / "template.db"
         upgrade(f"sqlite:///{template}")
@@ -29,26 +41,52 @@ def main() -> None:
         ids = everything(scene)
         db.close()
         paths = {"jobs": "", "job": f"/jobs/{ids.succeeded}", "dataset": f"/datasets/{ids.reviews}"}
-        with api_process(settings.home, Path(folder) / "out") as (url, _pid):
-            take(url, scene.admin.token, paths)
+        with api_process(settings.home, Path(folder) / "out") as (url, _pid), signed_in(url, scene.admin.token) as page:
+            if "--heights" in sys.argv:
+                of_dataset = {each: f"{paths['dataset']}/{each}" for each in ("budgets", "manage", "statement")}
+                measure(page, paths | of_dataset | {"new job": "/submit", "register": "/register", "keys": "/keys"})
+            else:
+                take(page, paths)
 
 
-def take(url: str, token: str, paths: dict[str, str]) -> None:
-    """Takes the upper part of each page."""
+@contextmanager
+def signed_in(url: str, token: str) -> Iterator[Any]:
+    """A page of a browser that prefers light colours."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=CHROMIUM_ARGUMENTS)
-        page = browser.new_context(base_url=url).new_page()
+        page = browser.new_context(base_url=url, color_scheme="light").new_page()
         page.goto("/dashboard/login")
         page.get_by_label("API key").fill(token)
         page.get_by_role("button", name="Sign in").click()
-        for name, path in paths.items():
-            page.set_viewport_size({"width": WIDTH, "height": HEIGHTS[name]})
-            page.goto(f"/dashboard{path}")
-            if name != "jobs":
-                page.locator(".chart canvas").first.wait_for()
-            page.wait_for_timeout(500)
-            page.screenshot(path=FOLDER / f"dashboard-{name}.png")
+        yield page
         browser.close()
+
+
+def take(page: Any, paths: dict[str, str]) -> None:
+    """Takes the upper part of each page."""
+    for name, path in paths.items():
+        page.set_viewport_size({"width": WIDTH, "height": HEIGHTS[name]})
+        page.goto(f"/dashboard{path}")
+        if name != "jobs":
+            page.locator(".chart canvas").first.wait_for()
+        page.wait_for_timeout(500)
+        taken = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+        taken.quantize(COLOURS, dither=Image.Dither.NONE).save(FOLDER / f"dashboard-{name}.png", optimize=True)
+
+
+def measure(page: Any, paths: dict[str, str]) -> None:
+    """Prints the height of each page at each width, and where it is wider than the screen."""
+    for name, path in paths.items():
+        cells = []
+        for width in WIDTHS:
+            page.set_viewport_size({"width": width, "height": 900})
+            if page.goto(f"/dashboard{path}").status != 200:
+                cells.append("none")
+                continue
+            page.wait_for_timeout(500)
+            whole = page.evaluate("[document.documentElement.scrollHeight, document.documentElement.scrollWidth]")
+            cells.append(f"{whole[0]:,}" + (" wide" if whole[1] > width else ""))
+        print(f"| {name} | {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":
