@@ -227,14 +227,19 @@ class Settings(BaseSettings):
     checkpoint_s: float = Field(
         60.0,
         gt=0,
-        description="How often a running job's state is saved, at the end of a block of steps; "
-        "at most a fiftieth of its time goes there.",
+        description="How often a running job's state is saved, at the end of a block of steps: at first each two "
+        "seconds, or a twentieth of the attempt's time so far. At most a fiftieth of the time goes there.",
     )
     drain_s: float = Field(
         5.0,
         ge=0,
         description="How long a worker that is told to stop may go on to the end of its job's block of steps, "
         "to save its state.",
+    )
+    finish_only: bool = Field(
+        False,
+        description="Take only jobs that began under this worker's release of the code and its libraries, to end them "
+        "during an upgrade.",
     )
     devices: str = Field(
         "auto",

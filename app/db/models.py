@@ -350,6 +350,7 @@ class Job(Base):
     notes: Mapped[str] = mapped_column(Text, default="", server_default="")
     traceparent: Mapped[str | None] = mapped_column(String(55))  # of its request, if that was traced (app.tracing)
     threads: Mapped[int | None]  # of each rank, as the first ready attempt had them; fixed with `device`
+    release: Mapped[str | None]  # of the last ready attempt (worker.attempt.release)
 
 
 class ClaimTurn(Base):

@@ -25,7 +25,7 @@ from app.contracts.devices import Kind
 from app.contracts.job_spec import JobSpec
 from app.contracts.stored import ArtifactFile, Failure, Number, SaltedSteps
 from app.db.engine import Database
-from app.db.models import ApiKey, Artifact, Attempt, Block, Job, Metric
+from app.db.models import ApiKey, Artifact, Attempt, Block, Job, Metric, Worker
 from app.errors import PrivacyError, TransientError
 from app.ledger.blocks import read_by
 from app.lifecycle import learning, measures, pausing, studies
@@ -201,7 +201,7 @@ class AttemptLog:
         processes: Sequence[int] = (),
     ) -> None:
         """Reports that the data are loaded. Later attempts run on the same kind of device, in passes of the same size,
-        on the same number of threads.
+        on the same number of threads, and first on workers of the same release.
 
         Args:
             fallbacks: the layers with gradients formed record by record.
@@ -224,6 +224,8 @@ class AttemptLog:
                 job.device, job.fitted_rows = device, fitted_rows
             elif (job.device, job.fitted_rows) != (device, fitted_rows):
                 raise PrivacyError("an attempt must run on the kind of device, and in passes of the size, of the first")
+            release = session.scalar(select(Worker.release).where(Worker.name == self.held.worker))
+            job.release = release or job.release
             if job.threads is None:  # also of a job that was ready before threads were stored
                 job.threads = numerics.threads
             self._tell(session, job, "ready", tell)

@@ -83,8 +83,9 @@ class Watched(AttemptLog):
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A state is saved before each block, whatever that costs; and this worker may be told to stop."""
+    """A state is saved after `checkpoint_s`, whatever that costs; and this worker may be told to stop."""
     monkeypatch.setattr(checkpoints, "SHARE", 0)
+    monkeypatch.setattr(checkpoints, "LEAST_S", 3600.0)
     monkeypatch.setattr(supervisor, "STOPPING", threading.Event())
     monkeypatch.setattr(supervisor, "AT_ONCE", threading.Event())
 
@@ -157,6 +158,29 @@ def test_a_job_shorter_than_the_interval_is_not_saved(
         fork_server,
     )
     assert saved == [False] and job_row(db, job_id).status == "succeeded"
+
+
+@pytest.mark.parametrize("seconds", [40.0, 100.0, 600.0, 3600.0, 86400.0])
+def test_a_kill_at_four_fifths_costs_less_than_a_third(
+    settings: Settings, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the clock: 25 blocks, and a save takes a tenth of a second. The rest of the job is 30 % of it at most."""
+    monkeypatch.undo()
+    clock = [0.0]
+    monkeypatch.setattr("worker.attempt.checkpoints.time.monotonic", lambda: clock[0])
+    segment = SaltedSteps(from_step=1, salt="ab" * 32, key_id="k")
+    kept = Checkpoints(settings, f"job_{seconds}", 1, "r", lambda _segment: bytes(range(32)))
+    saved, saves = 0.0, 0
+    for block in range(1, 21):
+        clock[0] += seconds / 25
+        if kept.wants(block):
+            kept.begin(of_step(block), block, [segment])
+            clock[0] += 0.1
+            kept.add(b"")
+            saved, saves = block / 25, saves + 1
+    assert 1.0 - saved <= 0.3 and 0.1 * saves <= 0.03 * clock[0]
+    assert kept.wants(21, now=True)
+    kept.remove()
 
 
 # --- Told to stop ---
@@ -302,6 +326,7 @@ def other_key(patch: pytest.MonkeyPatch) -> None:
 def test_another_release_or_key_does_not_go_on(
     db: Database,
     settings: Settings,
+    quick: Settings,
     fork_server: ForkServer,
     submit: Submit,
     plant: Callable[[pytest.MonkeyPatch], None],
@@ -309,7 +334,8 @@ def test_another_release_or_key_does_not_go_on(
 ) -> None:
     job_id = stopped_job(db, settings, fork_server, submit, plant.__name__)
     plant(monkeypatch)
-    assert run(Watched.of(db, job_id), settings, fork_server).began_after == 0
+    assert run(Watched.of(db, job_id, 50, Watched.kill), quick, fork_server).began_after == 0
+    assert run(Watched.of(db, job_id), settings, fork_server).began_after == 48, "what it saves itself is its own"
     require_same(db, settings, fork_server, job_id)
 
 

@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 FOLDER, FILE = "checkpoint", "state"
 MOST_LINE_BYTES = 2**13
 SHARE = 50  # saving takes at most one part in so many of the time
+# A young attempt is saved more often: what a kill takes from it is a twentieth of its time, and two seconds.
+AGE, LEAST_S = 20, 2.0
 KeyOf = Callable[[SaltedSteps], bytes]
 
 
@@ -84,9 +86,8 @@ class Checkpoints:
         folder = settings.storage_root / self._name
         self._part, self._copy = folder / f"part-{attempt}", folder / f"copy-{attempt}"
         self._most = settings.attempt_memory_bytes or default_memory_bytes()
-        self._every_s = settings.checkpoint_s
-        self._due = time.monotonic() + self._every_s
-        self._began = 0.0
+        self._born = self._began = time.monotonic()
+        self._due = self._born + self._wait_s(self._born)
         self._step = 0  # of the last one
         self._coming: Checkpoint | None = None
         self._file: BinaryIO | None = None
@@ -95,6 +96,7 @@ class Checkpoints:
 
     def wants(self, step: int, *, now: bool = False) -> bool:
         """True if the state after this step is to be saved, by the clock or now. Depends on no data."""
+        self._step = min(self._step, step)  # smaller: the attempt did not go on from what was found
         return step > self._step and (now or time.monotonic() >= self._due)
 
     def find(self, segments: Sequence[SaltedSteps], digested: Mapping[str, Collection[int]]) -> Saved | None:
@@ -165,7 +167,8 @@ class Checkpoints:
             self._give_up(error)
         if not content:
             self._step, self._coming = self._coming.step, None
-            self._due = time.monotonic() + max(self._every_s, SHARE * (time.monotonic() - self._began))
+            now = time.monotonic()
+            self._due = now + max(self._wait_s(now), SHARE * (now - self._began))
         return kept
 
     def remove(self) -> None:
@@ -179,6 +182,10 @@ class Checkpoints:
         """Call after the last use: drops what has not come to its end."""
         if self._file is not None:
             self._give_up(None)
+
+    def _wait_s(self, now: float) -> float:
+        """How long after `now` the next state is due."""
+        return min(self._settings.checkpoint_s, max(LEAST_S, (now - self._born) / AGE))
 
     def _write(self, content: bytes) -> None:
         if self._file is None:
