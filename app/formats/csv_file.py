@@ -30,6 +30,7 @@ MAX_ROW_BYTES = 32 * 1024 * 1024
 BLOCK_BYTES_OF_HELD = 4  # of a block's text, for each of the cells or characters that it may hold
 BYTES_OF_COLUMN = 256  # of a block's text: Arrow takes 10 µs a column of a block, however few its rows are
 SHOWN_ROWS = 10
+MOST_RAGGED = 100_000  # of a file that is refused: Arrow calls a function for each
 NO_HEADER = "it is empty; the first line must name the columns"
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -95,18 +96,24 @@ class _Reader:
         for block in self._blocks(file):
             if columns:
                 self._add(block, columns)
+                self._check_ragged(columns, MOST_RAGGED)
             else:
                 columns, rest = self._header(block)
                 self._block_bytes = max(self._block_bytes, BYTES_OF_COLUMN * len(columns))
                 self._add(rest, columns)
         if not columns:
             raise self._table.broken(NO_HEADER)
-        if self._ragged and not self._table.drops_rows:
-            more = ", …" if self._ragged > len(self._first_ragged) else ""
-            raise self._table.broken(
-                f"{self._ragged} rows do not have the header's {len(columns)} cells: rows "
-                f"{', '.join(map(str, self._first_ragged))}{more}, counted from 1 below the header"
-            )
+        self._check_ragged(columns, 0)
+
+    def _check_ragged(self, columns: list[str], most: int) -> None:
+        """Raises InvalidRequest if more than `most` rows have another number of cells."""
+        if self._ragged <= most or self._table.drops_rows:
+            return
+        more = ", …" if self._ragged > len(self._first_ragged) else ""
+        raise self._table.broken(
+            f"{self._ragged}{' or more' if most else ''} rows do not have the header's {len(columns)} cells: rows "
+            f"{', '.join(map(str, self._first_ragged))}{more}, counted from 1 below the header"
+        )
 
     def _blocks(self, file: BinaryIO) -> Iterator[bytes]:
         """The file's text in pieces of whole rows.

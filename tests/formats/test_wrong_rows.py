@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import re
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -21,7 +22,7 @@ from pydantic import ValidationError
 from app.contracts.dataset_spec import DatasetSpec
 from app.contracts.table import NumberColumn
 from app.errors import InvalidRequest
-from app.formats import cells
+from app.formats import cells, csv_file
 from app.formats import records as records_module
 from app.formats.columns import Coder, NumberCoder, UnusableCell, comma_number, json_number, text_number
 from app.formats.tables import CellCoder
@@ -133,6 +134,14 @@ def test_rows_with_other_cells_are_dropped_too_but_broken_quotes_are_not(tmp_pat
     assert answer["warnings"][0] == "3 rows that cannot be used are left out: column 'a': 1 not a number"
     assert "quoted" in refused(tmp_path, spec() | rule, HEADED + '1,2,3\n1,"2,3\n').message
     assert "holds no records that can be used" in refused(tmp_path, spec() | rule, HEADED + "x,2,3\n").message
+
+
+def test_a_file_of_ragged_rows_is_not_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(csv_file, "MOST_RAGGED", 20)
+    monkeypatch.setattr(records_module, "HELD", 10)
+    error = refused(tmp_path, spec(), HEADED + "1,2\n" * 1000)
+    found = re.search(r"(\d+) or more rows .*: rows 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, …", error.message)
+    assert found is not None and 20 < int(found[1]) < 500
 
 
 def test_a_dropped_record_does_not_count_among_its_user_s(tmp_path: Path) -> None:
