@@ -281,7 +281,7 @@ def dataset_page(
     with db.read() as session:
         reading = readings.find(session, viewer.caller, dataset_id)
         if reading is not None:
-            return render(request, "reading.html", viewer=viewer, dataset=ReadingDataset.of(reading))
+            return render(request, "reading.html", viewer=viewer, dataset=ReadingDataset.of(reading, viewer.caller))
         page = views.dataset_page(session, dataset_id, viewer, asked)
         checked = last_check(session, page.dataset.id) if check and page.ledger else None
     recent = page_of_jobs(db, viewer.caller, gpus_of(request), JobsQuery(page.dataset.id, limit=views.JOBS_ON_DATASET))
@@ -308,7 +308,7 @@ def live_reading(dataset_id: Id, request: Request, db: Db, viewer: CurrentViewer
     with db.read() as session:
         reading = readings.find(session, viewer.caller, dataset_id)
         if reading:
-            shown: ReadingDataset | DatasetView = ReadingDataset.of(reading)
+            shown: ReadingDataset | DatasetView = ReadingDataset.of(reading, viewer.caller)
         else:
             shown = views.dataset_page(session, dataset_id, viewer, EntriesQuery()).dataset
     return render(request, "_reading.html", viewer=viewer, dataset=shown)
