@@ -18,6 +18,7 @@ from app.admission.quote import Quote
 from app.admission.request import Resolved
 from app.admission.standing import is_allowed, policy
 from app.admission.times import lack_of, seconds_per_step, start_of
+from app.contracts.blocks import ALL, FIRST
 from app.contracts.dataset_spec import TypicalJob
 from app.db.engine import Database
 from app.db.models import Account
@@ -33,6 +34,8 @@ BEYOND_BUDGET = (
     "this key's budget within the cap has less left than this job costs: ask the data set's owner for more "
     "(POST /v1/budget-requests)"
 )
+
+FIRST_ALONE = "it reads the block `first` alone: the data set's others are closed, or cannot pay"
 
 
 class Forecast(BaseModel):
@@ -73,6 +76,8 @@ def quote(
     if (much := memory.warning(found.memory, limits.memory_bytes)) is not None:
         found.warnings.append(much)
     found.warnings.extend(lack_of(db, resolved.request))
+    if resolved.spec.blocks == ALL and [each.label for each in facts.blocks] == [FIRST]:
+        found.warnings.append(FIRST_ALONE)
     if left is None or checked.pricing is None:
         return found.model_copy(update={"fits": True})
     charge, allowed = priced.price.charge, is_allowed(resolved.access, priced.price.epsilon)
