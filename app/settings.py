@@ -224,6 +224,23 @@ class Settings(BaseSettings):
         description="How long an attempt's process may be silent (or 20 times its longest silence) before it is ended.",
     )
     cancel_grace_s: float = Field(10.0, description="How long a cancelled attempt may take to end by itself.")
+    checkpoint_s: float = Field(
+        60.0,
+        gt=0,
+        description="How often a running job's state is saved, at the end of a block of steps: at first each two "
+        "seconds, or a twentieth of the attempt's time so far. At most a fiftieth of the time goes there.",
+    )
+    drain_s: float = Field(
+        5.0,
+        ge=0,
+        description="How long a worker that is told to stop may go on to the end of its job's block of steps, "
+        "to save its state.",
+    )
+    finish_only: bool = Field(
+        False,
+        description="Take only jobs that began under this worker's release of the code and its libraries, to end them "
+        "during an upgrade.",
+    )
     devices: str = Field(
         "auto",
         pattern=r"^(auto|cuda|(cpu|cuda:\d{1,3})(,(cpu|cuda:\d{1,3}))*)$",

@@ -24,8 +24,9 @@ from scrimp_server.inline import Data
 from worker.data.records import DenseRecords
 from worker.data.sequences import SequenceRecords
 from worker.models.modules import ModuleModel
-from worker.training.loop import Outcome, Position, Training
+from worker.training.loop import Outcome, Training
 from worker.training.plan import Plan
+from worker.training.position import Position
 
 Step = Callable[[], None]
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from scrimp.errors import ScrimpError
-from scrimp.explain import attack_rates, curves_of, not_covered, percent, rounded_up, thing_of
+from scrimp.explain import governance, loss_of, not_covered, percent, rounded_up, thing_of
 from scrimp.page_style import STYLE
 
 Json = Mapping[str, Any]
@@ -58,7 +58,7 @@ def page(body: Json, signer: Signer, facts: Json | None = None) -> str:
     said, name = facts or {}, str(body["dataset"]["name"])
     title = said.get("name") or f"A model of {name}"
     parts = [
-        _section("Who, and what for", _who(said)),
+        _section("Who, and what for", _who(body, said)),
         _section("The data", _data(body, said)),
         _section("The promise", _promise(body)),
         _section("When", _period(body)),
@@ -101,16 +101,17 @@ def declared(body: Json) -> tuple[int, int]:
     return train, held
 
 
-def _who(facts: Json) -> str:
+def _who(body: Json, facts: Json) -> str:
     rows = [
         ("Organisation", ", ".join(facts.get("curators") or ())),
         ("Purpose", facts.get("intended_use")),
         ("What it is", facts.get("description")),
         ("Why this ε", facts.get("justification")),
     ]
-    if not any(value for _, value in rows):
-        return "<p>The certificate does not say: ask the one from whom you have it.</p>"
-    return _facts(rows) + '<p class="small">Said by the owner; the signature does not cover it.</p>'
+    signed = _list(governance(body)) if body.get("governance") else ""
+    if any(value for _, value in rows):
+        return signed + _facts(rows) + '<p class="small">Said by the owner; the signature does not cover it.</p>'
+    return signed or "<p>The certificate does not say: ask the one from whom you have it.</p>"
 
 
 def _data(body: Json, facts: Json) -> str:
@@ -142,7 +143,7 @@ def _promise(body: Json) -> str:
         f"<strong>ε = {rounded_up(said['value'])}</strong> at δ = {said['delta']:g}.</p>"
     ]
     try:
-        rates = attack_rates(curves_of(body))
+        rates = loss_of(body).attacks
     except ModuleNotFoundError:
         return lines[0] + "<p>The table of attacks needs numpy: pip install 'scrimp-client[audit]'.</p>"
     rows = "".join(

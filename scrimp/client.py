@@ -14,6 +14,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -146,15 +147,17 @@ class Client(Administration):
         )
 
     def set_grant(
-        self, dataset: str, key_id: str, access: str = "train", max_epsilon_per_job: float | None = None
+        self, dataset: str, key_id: str, access: str = "train", max_epsilon_per_job: float | None = None, **terms: Any
     ) -> Grant:
         """Grants a key access to a data set; replaces its earlier grant.
 
         Args:
             access: `view`, `train` or `charge`.
             max_epsilon_per_job: the largest ε of one job of this key; None: the cap alone.
+            terms: `ends_at`, from when on it gives nothing; `purpose` and `permit` of every job; `persons`, by name.
         """
-        body = {"access": access, "max_epsilon_per_job": max_epsilon_per_job}
+        said = {"access": access, "max_epsilon_per_job": max_epsilon_per_job, **terms}
+        body = {name: each.isoformat() if isinstance(each, datetime) else each for name, each in said.items() if each}
         return Grant.model_validate(self.json("PUT", f"{dataset_path(dataset)}/grants/{in_path(key_id)}", json=body))
 
     def remove_grant(self, dataset: str, key_id: str) -> None:
@@ -301,7 +304,7 @@ class Client(Administration):
         return Job.model_validate(self.json("POST", f"/v1/jobs/{in_path(job_id)}/pause"))
 
     def resume(self, job_id: str) -> Job:
-        """Lets a paused job go on. The steps before are repeated bit for bit, free of charge."""
+        """Lets a paused job go on from its checkpoint. Later steps are repeated bit for bit, free of charge."""
         return Job.model_validate(self.json("POST", f"/v1/jobs/{in_path(job_id)}/resume"))
 
     def delete_artifacts(self, job_id: str) -> Job:

@@ -6,8 +6,8 @@ Nothing is asked of the service. What an attacker can find is computed from the 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from scrimp.privacy_loss import Curve
 
@@ -30,6 +30,7 @@ def explained(body: Json) -> list[Section]:
         KeyError, TypeError, ValueError: it is no certificate, or it has events of an unknown kind.
     """
     return [
+        *([("Governance", governance(body))] if body.get("governance") else []),
         ("Unit of privacy", _unit(body)),
         ("Privacy parameters", _parameters(body)),
         ("Mechanism", _mechanism(body)),
@@ -37,10 +38,32 @@ def explained(body: Json) -> list[Section]:
         ("Trust model", _trust(body)),
         ("Composition", _composition(body)),
         ("Numbers and randomness", _numerics(body)),
+        ("What ran", _environment(body)),
         ("How to read it", _reading(body)),
         *([("What its audit found", _audit(body["audit"]))] if body.get("audit") else []),
         ("Not covered", not_covered(body)),
     ]
+
+
+GOVERNED = (
+    ("controller", "controller"),
+    ("purposes", "may be used for"),
+    ("legal_basis", "legal basis"),
+    ("region", "region"),
+    ("retention", "kept"),
+    ("contact", "contact"),
+)
+
+
+def governance(body: Json) -> list[str]:
+    """Who answers for the data, and what this job was for; empty if its certificate does not say."""
+    declared = body.get("governance")
+    if declared is None:
+        return []
+    rows = [(what, declared["dataset"].get(name)) for name, what in GOVERNED]
+    use = declared["use"] or {}
+    rows += [("this job's purpose", use.get("purpose")), ("its permit", use.get("permit"))]
+    return [f"{what}: {'; '.join(said) if isinstance(said, list) else said}" for what, said in rows if said]
 
 
 def thing_of(body: Json) -> str:
@@ -137,6 +160,10 @@ def _noise(number: Json) -> str:
 
 
 def _trust(body: Json) -> list[str]:
+    model = body.get("threat_model")
+    if model is not None:
+        sees = (f"{model['trust']}: {line}" if not at else line for at, line in enumerate(model["sees"]))
+        return [*sees, *(f"assumed: {line}" for line in body["assumptions"])]
     lines = [
         "central: the service sees the records; whoever reads what left it learns only what ε and δ allow",
         "this holds if the service ran what is printed here; the signature says who vouches for that",
@@ -148,14 +175,19 @@ def _trust(body: Json) -> list[str]:
 
 
 def _composition(body: Json) -> list[str]:
-    cap, kind, ledger = body["cap"], body["filter"]["kind"], body["ledger"]
-    what = "each block of this data set" if isinstance(ledger, list) else "this data set"
+    cap = body["cap"]
+    issued = f"when this was issued the cap was ε = {cap['epsilon']} at δ = {cap['delta']}"
+    return [*(body.get("composition") or _unsigned_composition(body)), issued, *_entries(body)]
+
+
+def _unsigned_composition(body: Json) -> list[str]:
+    """Of a certificate before version 3."""
+    kind = body["filter"]["kind"]
+    what = "each block of this data set" if isinstance(body["ledger"], list) else "this data set"
     return [
         f"all jobs on {what} together stay within its cap ({FILTERS.get(kind, kind)}), also if each is chosen "
         "after the results of others, and if analysts collude",
-        f"when this was issued the cap was ε = {cap['epsilon']} at δ = {cap['delta']}",
         "the data set's owner may raise the cap: its ledger has the largest one",
-        *_entries(body),
     ]
 
 
@@ -192,39 +224,67 @@ def _numerics(body: Json) -> list[str]:
 def _reading(body: Json) -> list[str]:
     """For the account with the larger loss: training part and hold-out are disjoint."""
     try:
-        curves = curves_of(body)
+        loss = loss_of(body)
     except ModuleNotFoundError:
         return ["for what an attacker can find where batches are sampled: pip install 'scrimp-client[audit]'"]
-    found = attack_rates(curves)
     lines = [
         f"an attacker who knows all but one {thing_of(body)}, and accuses {100 * alpha:g} % of the absent ones "
         f"wrongly, finds at most {percent(rate)} of those who took part"
-        for alpha, rate in found.items()
+        for alpha, rate in loss.attacks.items()
     ]
-    values = [max(each) for each in zip(*(curve.epsilons(DELTAS) for curve in curves), strict=True)]
-    others = ", ".join(f"{rounded_up(value)} at {delta:g}" for value, delta in zip(values, DELTAS, strict=False))
-    return [*lines, f"ε at other δ: {others}"] if found else []
+    others = ", ".join(
+        f"{'unknown' if value is None else rounded_up(value)} at {delta:g}" for delta, value in loss.epsilons.items()
+    )
+    return [*lines, f"ε at other δ: {others}"] if lines else []
 
 
-def trees(body: Json) -> list[Json]:
-    """The events of each account that has some."""
-    return [tree for tree in body["events"].values() if tree is not None and tree["events"]]
+def _environment(body: Json) -> list[str]:
+    """The signed release and workers; of a certificate before version 3 the release alone."""
+    lines = [f"release {body['code_version']}"]
+    for each in body.get("environment", ()):
+        hashes = [f"{what} {each[name]}" for what, name in (("code", "code"), ("packages", "packages")) if name in each]
+        lines.append(", ".join([each["device"], f"torch {each['torch']}", *hashes]))
+    return lines
 
 
-def curves_of(body: Json) -> list[Curve]:
-    """The curve of each account that has events.
+class Loss(NamedTuple):
+    """What a certificate's events lose.
+
+    Attributes:
+        attacks: false accusations α → the share of those who took part that an attacker finds at most.
+        epsilons: δ → ε; None if the grid cannot resolve it.
+    """
+
+    attacks: Mapping[float, float]
+    epsilons: Mapping[float, float | None]
+
+
+def loss_of(body: Json) -> Loss:
+    """The signed profile; of a certificate before version 3 it is computed here. Empty if nothing was released.
 
     Raises:
-        ModuleNotFoundError: batches are sampled, and numpy is not installed.
+        ModuleNotFoundError: batches are sampled, the profile is not signed, and numpy is not installed.
         ValueError: an event that is none, or a distribution too large to compute.
     """
-    return [Curve.of(tree, min(DELTAS)) for tree in trees(body)]
+    signed = body.get("profile")
+    if signed is not None:
+        attacks = {each["false_positive"]: each["true_positive"] for each in signed["attacks"]}
+        return Loss(attacks, {each["delta"]: each["epsilon"] for each in signed["epsilons"]})
+    return recomputed_loss(body)
 
 
-def attack_rates(curves: Sequence[Curve]) -> dict[float, float]:
-    """False accusations α → the share of those who took part that an attacker finds at most; empty without curves."""
+def recomputed_loss(body: Json) -> Loss:
+    """By the client's own accountant, from the printed events; see `loss_of`."""
+    trees = [tree for tree in body["events"].values() if tree is not None and tree["events"]]
+    curves = [Curve.of(tree, min(DELTAS)) for tree in trees]
+    if not curves:
+        return Loss({}, {})
     rates = [curve.attack(FALSE_POSITIVES) for curve in curves]
-    return {alpha: max(each[alpha] for each in rates) for alpha in FALSE_POSITIVES} if rates else {}
+    values = [max(each) for each in zip(*(curve.epsilons(DELTAS) for curve in curves), strict=True)]
+    return Loss(
+        {alpha: max(each[alpha] for each in rates) for alpha in FALSE_POSITIVES},
+        {delta: value if math.isfinite(value) else None for delta, value in zip(DELTAS, values, strict=True)},
+    )
 
 
 def _audit(audit: Json) -> list[str]:
@@ -243,7 +303,9 @@ def _audit(audit: Json) -> list[str]:
 
 
 def not_covered(body: Json) -> list[str]:
-    """What the guarantee is not about."""
+    """What the guarantee is not about: signed; said here of a certificate before version 3."""
+    if "threat_model" in body:
+        return list(body["threat_model"]["not_covered"])
     lines = [
         "how long the job ran: its duration depends on the true number of records",
         "what was declared public: counts, classes, column names, public hold-outs, pretrained parts",

@@ -3,6 +3,8 @@
     linear   f = W (x − mean) (+ b)
     mlp      a chain of such layers on s·x, with tanh or max(0, ·) between them
 
+Of two classes the answers may undo the clipping of their training (`clip_ratios` among the tensors).
+
 Texts are hashed as the service hashes them: words of two letters or more in lower case, their n-grams, MurmurHash3
 modulo `buckets`, counts or presence, divided by the Euclidean norm (scikit-learn's HashingVectorizer).
 """
@@ -31,6 +33,7 @@ Floats = npt.NDArray[np.float64]
 WORD = re.compile(r"\b\w\w+\b")
 MASK = 0xFFFFFFFF
 LARGEST = 3.4e38  # finite in single precision
+SLOPE = 0.05  # of answers between the ends of the flat range
 TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2"}
 
 
@@ -72,7 +75,15 @@ class Model:
         outputs = [self._outputs(record, at) for at, record in enumerate(records)]
         if self.card["task"]["kind"] != "classification":
             return [{"value": _finite(_in_unit(float(each[0]), self.card["task"].get("range")))} for each in outputs]
-        return [_classes(each, self.card["task"]["classes"], top) for each in outputs]
+        return [_classes(each, self._answers(each), self.card["task"]["classes"], top) for each in outputs]
+
+    def _answers(self, outputs: Floats) -> Floats:
+        """The outputs whose softmax is answered: those of two classes undo the clipping of their training."""
+        ratios = self.tensors.get("clip_ratios")
+        if ratios is None:
+            return outputs
+        half = answer_logit(float(outputs[1] - outputs[0]), ratios) / 2.0
+        return np.array([-half, half])
 
     def _outputs(self, record: Any, at: int) -> Floats:
         (weight, bias), *others = self.layers
@@ -139,14 +150,35 @@ class Model:
         return features if found is None and features["kind"] == "hashed_text" else found
 
 
-def _classes(outputs: Floats, classes: list[Any], top: int) -> dict[str, Any]:
-    if not np.isfinite(outputs).all():
+def answer_logit(score: float, ratios: Floats) -> float:
+    """The logit that undoes the clipping, with the worker's numbers (app.privacy.answers): strictly rising.
+
+    >>> round(answer_logit(-2.197, np.array([5.0, 5.0])), 3)
+    -0.774
+    """
+    first, second = np.log(ratios)
+    rise, fall = min(first - np.logaddexp(0.0, -score), 0.0), min(second - np.logaddexp(0.0, score), 0.0)
+    low, high = flat_range(ratios)
+    return float(rise - fall + SLOPE * (np.clip(score, low, high) - (low + high) / 2.0))
+
+
+def flat_range(ratios: Floats) -> tuple[float, float]:
+    """Between these scores both classes' gradients are cut. Two zeros: nowhere."""
+    if min(ratios) > 1.0:
+        low, high = -math.log(ratios[0] - 1.0), math.log(ratios[1] - 1.0)
+        if low < high:
+            return low, high
+    return 0.0, 0.0
+
+
+def _classes(outputs: Floats, answers: Floats, classes: list[Any], top: int) -> dict[str, Any]:
+    if not np.isfinite(answers).all():
         return {"class": None, "probabilities": {}}
-    shares = np.exp(outputs - outputs.max())
+    shares = np.exp(answers - answers.max())
     shares /= shares.sum()
     best = np.argsort(-shares, kind="stable")[:top]
     return {
-        "class": classes[int(shares.argmax())],
+        "class": classes[int(outputs.argmax())],
         "probabilities": {str(classes[at]): float(shares[at]) for at in best.tolist()},
     }
 

@@ -1,7 +1,8 @@
 """A linear model or an MLP as ONNX, for runtimes without Python. Needs the package onnx.
 
     features (n, d) float → [− mean] → [· scale] → Gemm → [Tanh or Relu → Gemm] … → scores
-    classification   label (n,) int64, a place in the card's classes; probabilities (n, K)
+    classification   label (n,) int64, a place in the card's classes; probabilities (n, K), of two classes as
+                     scrimp.linear has them
     regression       value (n,), in the target's unit
 
 The metadata hold the card: `features` are its columns in order. Those of a declared table are the scaled ones that
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from scrimp.errors import MissingPackage, ScrimpError
-from scrimp.linear import Floats, Model
+from scrimp.linear import SLOPE, Floats, Model, flat_range
 from scrimp.loading import LoadedModel
 
 OPSET, IR = 17, 8  # read by onnxruntime since 1.13
@@ -46,7 +47,7 @@ def onnx_of(model: LoadedModel) -> bytes:
     scores = _scores(graph, model)
     card, types = model.card, onnx.TensorProto
     if card["task"]["kind"] == "classification":
-        graph.add("Softmax", [scores], "probabilities", axis=1)
+        graph.add("Softmax", [_answers(graph, scores, model)], "probabilities", axis=1)
         graph.add("ArgMax", [scores], "label", axis=1, keepdims=0)
         outputs = {"label": (types.INT64, ["n"]), "probabilities": (types.FLOAT, ["n", len(card["task"]["classes"])])}
     else:
@@ -99,6 +100,28 @@ def _scores(graph: _Graph, model: Model) -> str:
         names = [graph.constant(f"weight{at}", weight), graph.constant(f"bias{at}", bias)]
         x = graph.add("Gemm", [x, *names], f"outputs{at}", transB=1)
     return x
+
+
+def _answers(graph: _Graph, scores: str, model: Model) -> str:
+    """The outputs whose softmax is answered; see scrimp.linear.answer_logit."""
+    ratios = model.tensors.get("clip_ratios")
+    if ratios is None:
+        return scores
+    score = graph.add("MatMul", [scores, graph.constant("difference", [[-1.0], [1.0]])], "score")
+    minus = graph.add("Neg", [score], "minus_score")
+    zero, logs = graph.constant("zero", 0.0), np.log(ratios)
+    cut = []
+    for at, (towards, log) in enumerate(zip((minus, score), logs, strict=True)):
+        softplus = graph.add("Softplus", [towards], f"softplus{at}")
+        ratio = graph.add("Sub", [graph.constant(f"log_ratio{at}", log), softplus], f"log_length{at}")
+        cut.append(graph.add("Min", [ratio, zero], f"cut{at}"))
+    low, high = flat_range(ratios)
+    ends = [graph.constant("flat_low", low), graph.constant("flat_high", high)]
+    middle = graph.constant("flat_middle", (low + high) / 2.0)
+    inside = graph.add("Sub", [graph.add("Clip", [score, *ends], "inside"), middle], "beside_middle")
+    rise = graph.add("Mul", [inside, graph.constant("slope", SLOPE)], "rise")
+    logit = graph.add("Add", [graph.add("Sub", cut, "undone"), rise], "answer_logit")
+    return graph.add("MatMul", [logit, graph.constant("halves", [[-0.5, 0.5]])], "answers")
 
 
 def _value(graph: _Graph, scores: str, ends: list[float] | None) -> None:

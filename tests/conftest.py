@@ -88,6 +88,16 @@ def pytest_collection() -> Iterator[object]:
     return collected
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Iterator[object]:
+    """A command of the service sets the mask of its process: the next test's files would be closed to other users."""
+    mask = os.umask(0o022)
+    os.umask(mask)
+    done = yield
+    os.umask(mask)
+    return done
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return spread.make_scheduler(config, log)

@@ -130,7 +130,7 @@ def share(session: Session, dataset_id: str) -> None:
 def admit(session: Session, caller: Caller, checked: Checked, price: Price, once: str) -> str:
     """A job with its hold, written as a submission writes it."""
     priced = Priced(checked, price)
-    job = rows.new_job(Request(caller, checked.spec, Limits()), priced, once)
+    job = hold.new_job(Request(caller, checked.spec, Limits()), priced, once)
     session.flush()
     with round_trip(session.connection()) as trip:
         rows.write(trip, job, price.charge)

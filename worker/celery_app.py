@@ -10,7 +10,7 @@ from celery.signals import celeryd_init, setup_logging, worker_shutting_down
 from app import logs, tracing
 from app.lifecycle.broker import celery_options
 from app.settings import get_settings
-from worker.attempt.supervisor import STOPPING
+from worker.attempt.supervisor import AT_ONCE, STOPPING
 
 app = Celery("scrimp", include=["worker.tasks"])
 app.conf.update(celery_options(get_settings()))
@@ -28,5 +28,8 @@ def _log(**_: Any) -> None:
 
 @worker_shutting_down.connect  # type: ignore[untyped-decorator]
 def _stop_attempt(**_: Any) -> None:
-    """Runs in the signal handler: ends the running attempt, whose job is then queued again."""
+    """Runs in the signal handler: the running attempt ends at its block's end, and its job is queued again. A second
+    signal ends it at once."""
+    if STOPPING.is_set():
+        AT_ONCE.set()
     STOPPING.set()

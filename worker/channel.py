@@ -31,6 +31,21 @@ class Channel:
         """Sends a message. Raises OSError (BrokenPipeError) if the other end is gone."""
         self._socket.sendall(message.model_dump_json().encode() + b"\n")
 
+    def send_bytes(self, content: bytes | memoryview) -> None:
+        """Sends the bytes that a message has announced. Raises OSError."""
+        self._socket.sendall(content)
+
+    def receive_bytes(self, count: int) -> bytes:
+        """Waits for the bytes that the last message has announced. Raises EOFError."""
+        while len(self._buffer) < count:
+            chunk = self._socket.recv(1 << 20)
+            if not chunk:
+                raise EOFError
+            self._buffer += chunk
+        content = bytes(self._buffer[:count])
+        del self._buffer[:count]
+        return content
+
     def receive(self) -> Any:
         """Waits for the next message and returns it.
 

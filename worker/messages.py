@@ -5,7 +5,9 @@
                                                 ready      the data are loaded and checked
     written the digest is recorded              digest     the state at step 0 and at the end of every block;
                                                            the answer is written or stop
-    go      the block is recorded in advance    block      about to start these steps; the answer is go or stop
+    go      the block is recorded in advance    block      about to start these steps; the answer is go, save or stop
+    save    the state before the block first    checkpoint the state, asked for by save; pieces follow, the last empty
+    piece   of the state of an earlier attempt  piece, more    of the state that is saved; the answer is a piece
     stop    cancelled: end now (at any time)    mismatch   a replay differs from its record; the answer is resalt
                                                            or stop
     resalt  fresh keys from a step on           metric     a released number, after its block's digest
@@ -27,7 +29,7 @@ from pydantic import Field, StringConstraints, TypeAdapter, model_validator
 from app.contracts.base import AccountName, Document, Epsilon
 from app.contracts.dataset_spec import Features, Task
 from app.contracts.devices import Kind
-from app.contracts.extractor import Sha256Hex
+from app.contracts.extractor import FORMER, Sha256Hex
 from app.contracts.job_spec import JobSpec
 from app.contracts.metrics import AUC_PARTS, METRICS
 from app.contracts.runtime import MOST_PROCESSES
@@ -38,6 +40,7 @@ from app.privacy.mechanism import MechanismConfig
 from app.privacy.numerics import Numerics, NumericsReport, PublicSizes, SelfTest
 from app.privacy.slots import slots_of
 
+PIECE_BYTES = 2**20  # of a saved state, in one message
 KeyHex = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$"), Field(repr=False)]
 Step = Annotated[int, Field(ge=0)]
 
@@ -49,6 +52,7 @@ FailureCode = Literal[
     "protocol",
     "storage",
     "extractor-missing",
+    "extractor-former",
     "model-missing",
     "model-unfit",
     "numerics",
@@ -65,7 +69,11 @@ FAILURE_TEXTS: dict[FailureCode, str] = {
     "model-missing": "The model is missing from this worker's models root, or differs from the admitted one.",
     "model-unfit": "A part of the model has no exact per-record gradients here; this attempt read no record.",
     "extractor-missing": "The extractor is missing from this worker's models root, or differs from the admitted one.",
-    "numerics": "On this worker a record's results depend on other records; this attempt computed nothing private.",
+    "extractor-former": f"T{FORMER[1:]}.",
+    "numerics": (
+        "On this worker a record's results depend on other records; this attempt computed nothing private. On a GPU "
+        "passes of one record would take a thousand times as long: ask for a processor."
+    ),
     "superseded": "An earlier release admitted this job with an arithmetic that is gone: submit the job again.",
     "device": "The worker's GPU cannot be used; another attempt follows.",
     "internal": "The attempt failed.",
@@ -215,6 +223,28 @@ class Claim(Document):
     noise: str | None = None
 
 
+class Checkpoint(Document):
+    """What goes before a saved state (decision 38). The state's numbers follow in pieces, in the digest's order.
+
+    Attributes:
+        step: the state is that after it, at a block's end.
+        before: digest of what the statistics before the first step released.
+        warnings: those so far.
+    """
+
+    kind: Literal["checkpoint"] = "checkpoint"
+    step: Annotated[int, Field(ge=1)]
+    before: Sha256Hex
+    warnings: tuple[WarningCode, ...] = ()
+
+
+class Piece(Document):
+    """So many bytes of a saved state, which follow this line as they are; 0: there are no more."""
+
+    kind: Literal["piece"] = "piece"
+    size: Annotated[int, Field(ge=0, le=PIECE_BYTES)]
+
+
 # --- supervisor → child ---
 
 
@@ -265,6 +295,7 @@ class Start(JobDescription):
         mean: the file of the mean that the study's first trial released; the job centres by it and releases none.
         hands_mean_on: the job is that first trial; its mean is an artifact, for the study's other trials.
         allowed_steps: how many further steps may still be charged.
+        saved: the checkpoint that the supervisor has of an earlier attempt.
         self_tested: this machine keeps the verdict of such a self-test (worker.attempt.verdicts).
         extractor_dir: the extractor's folder, if the job uses one.
         output_dir: an existing folder of this attempt's own for its artifacts. Nothing in it is published before
@@ -284,6 +315,7 @@ class Start(JobDescription):
     released: tuple[Released, ...] = ()
     claim: Claim | None = None
     allowed_steps: Annotated[int, Field(ge=0)]
+    saved: Checkpoint | None = None
     score_only: bool = False
     keeps_weights: bool = True
     mean: Part | None = None
@@ -332,6 +364,12 @@ class Written(Document):
     """The digest, or verdict, is recorded. A block's results may leave now: a replay reaches the same state."""
 
     kind: Literal["written"] = "written"
+
+
+class Save(Document):
+    """The block is not recorded: the state before it is to be saved first, and the block announced again."""
+
+    kind: Literal["save"] = "save"
 
 
 class Stop(Document):
@@ -395,6 +433,12 @@ class Digest(Document):
     kind: Literal["digest"] = "digest"
     step: Step
     digest: Sha256Hex
+
+
+class More(Document):
+    """Asks for the next piece of the saved state; the answer is a piece."""
+
+    kind: Literal["more"] = "more"
 
 
 class Mismatch(Document):
@@ -487,8 +531,8 @@ class Failed(Document):
     module: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_. ()]{1,200}$")] | None = None
 
 
-ToChild = Start | Predict | Go | Written | Stop | Resalt
-Steps = Ready | BlockStart | Digest | Mismatch | MetricValue
+ToChild = Start | Predict | Go | Save | Written | Stop | Resalt | Piece
+Steps = Ready | BlockStart | Digest | Mismatch | MetricValue | Checkpoint | Piece | More
 ToSupervisor = Alive | Verdict | Steps | Finished | Predicted | Stopped | Failed
 
 TO_CHILD: TypeAdapter[ToChild] = TypeAdapter(Annotated[ToChild, Field(discriminator="kind")])

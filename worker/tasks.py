@@ -22,7 +22,8 @@ from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.copies import LOOK_S, drop_deleted
 from app.lifecycle.marks import Marks
 from app.lifecycle.measures import ENDS, Measures
-from app.lifecycle.queue.crews import Member, release
+from app.lifecycle.queue import crews
+from app.lifecycle.queue.crews import Member
 from app.lifecycle.queue.fair import claim_next
 from app.lifecycle.queue.presence import Presence
 from app.lifecycle.states import notify
@@ -33,6 +34,7 @@ from app.settings import get_settings
 from app.storage import parts
 from worker.attempt.devices import on_this_machine
 from worker.attempt.fork_server import ForkServer
+from worker.attempt.release import release
 from worker.attempt.sandbox import default_memory_bytes, probe
 from worker.attempt.supervisor import STOPPING, run_attempt
 from worker.attempt.user_checks import user_of
@@ -63,7 +65,9 @@ def _presence() -> Presence:
     heartbeat_s = get_settings().heartbeat_s
     device = _device().model_copy(update={"processes": _processes()})
     crew = None if _member() is None else get_settings().crew
-    return Presence(_database(), socket.gethostname(), os.getpid(), heartbeat_s, _sandbox(), [device], crew)
+    made = Presence(_database(), socket.gethostname(), os.getpid(), heartbeat_s, _sandbox(), [device], crew)
+    made.release, made.finishes, made.stopping = release(), get_settings().finish_only, STOPPING
+    return made
 
 
 @cache
@@ -160,4 +164,4 @@ def run_job(job_id: str) -> None:
             ended = run_attempt(log, settings, _fork_server(), has_gpu="cuda" in _kinds(), processes=_processes())
         _measures().count(ENDS, ended)
         if held.gpus:
-            release(db, held.job_id, held.attempt, held.gpus)
+            crews.release(db, held.job_id, held.attempt, held.gpus)

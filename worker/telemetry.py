@@ -205,12 +205,13 @@ def state_digest(step: int, *parts: Mapping[str, Tensor] | Iterable[InPieces]) -
     """
     digest = hashlib.sha256(f"scrimp/v1/state/{step}".encode())
     for number, part in enumerate(parts):
-        for each in _in_one_piece(part) if isinstance(part, Mapping) else part:
+        for each in in_one_piece(part) if isinstance(part, Mapping) else part:
             digest.update(f"\n{number}/{each.name}/{each.dtype}/{tuple(each.shape)}\n".encode())
             for piece in each.pieces:
                 digest.update(piece.detach().cpu().contiguous().reshape(-1).numpy().view("u1").data)
     return digest.hexdigest()
 
 
-def _in_one_piece(part: Mapping[str, Tensor]) -> Iterator[InPieces]:
+def in_one_piece(part: Mapping[str, Tensor]) -> Iterator[InPieces]:
+    """Tensors whose numbers are all here."""
     return (InPieces(name, value.dtype, value.shape, iter((value,))) for name, value in part.items())

@@ -20,8 +20,8 @@ from app.contracts.dataset_spec import (
     LanguageModelTask,
     LastItemHoldout,
 )
+from app.contracts.governance import Use
 from app.contracts.hf import HfModel
-from app.contracts.hpo import GridOracle, RandomK
 from app.contracts.job_spec import CnnModel, Evaluation, JobSpec, LinearModel, MlpModel, TransformerRecModel
 from app.contracts.metrics import rule_of
 from app.contracts.model_settings import ImageForm, RecordSizes
@@ -69,22 +69,8 @@ class Checked:
         return tuple(score for each in releases if isinstance(each, NoisyScore) for score in each.planned)
 
 
-def offered(spec: JobSpec) -> JobSpec:
-    """Returns a request's specification; it may ask for what is offered now.
-
-    Raises:
-        InvalidRequest: it asks for what only earlier releases admitted. Their jobs are read and go on.
-    """
-    if spec.clipping is not None and spec.clipping.engine != "bookkeeping":
-        raise InvalidRequest.at("/clipping/engine", "the engine is no setting of a job any more: leave `engine` out")
-    if isinstance(spec.hpo, RandomK | GridOracle):
-        detail = f"`{spec.hpo.strategy}` is offered no more: use `linear_scaling`, or `random` for one draw"
-        raise InvalidRequest.at("/hpo/strategy", detail)
-    return spec
-
-
 def check(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None = None) -> Checked:
-    """Checks a specification against its data set.
+    """Checks a job whose choices are closed against its data set.
 
     Args:
         side: the data set of its optimizer's side information, if any; the result's specification names it by id.
@@ -92,6 +78,7 @@ def check(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None = None) 
     Raises:
         InvalidRequest: with a pointer to what to change.
     """
+    _check_use(spec, facts)
     records = facts.records_train
     batch = spec.sampling.batch(records)
     if batch > records:
@@ -109,7 +96,7 @@ def check(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None = None) 
     _check_re_attention(spec, facts)
     _check_center(spec, facts)
     _check_augmentation(spec, facts)
-    spec = with_scores(_with_side(spec, facts, side), facts)
+    spec = _with_side(spec, facts, side)
     steps = spec.length.total(spec.sampling.steps_an_epoch(records))
     if spec.privacy is not None and spec.sampling.is_sampled and steps < MIN_POISSON_BLOCK_STEPS:
         least = f"a Poisson-sampled job needs at least {MIN_POISSON_BLOCK_STEPS}, to hide single steps' times"
@@ -122,20 +109,6 @@ def check(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None = None) 
     numerics = numerics_of(spec, sizes_of(spec, facts.sizes, facts.spec.features), facts.spec.features)
     asked, rate = derive.plan_request(spec, facts.public), spec.sampling.rate(records)
     return Checked(spec, facts, steps, batch, rate, asked, numerics, warnings)
-
-
-def with_scores(spec: JobSpec, facts: DatasetFacts) -> JobSpec:
-    """Names the scores of two classes where a private evaluation names none: `auc`, which tells of a rare class.
-
-    Stored, so that an evaluation that names none, as older jobs have, keeps its meaning.
-    """
-    asked = spec.evaluation
-    if asked is None or spec.privacy is None or not derive.is_noisy(asked, facts.public):
-        return spec
-    two_classes = facts.spec.task.is_classification and facts.outputs == 2
-    if not two_classes or asked.metrics or asked.groups or asked.by_frequency or asked.ranking:
-        return spec
-    return spec.model_copy(update={"evaluation": asked.model_copy(update={"metrics": ["auc"]})})
 
 
 def _check_largest_batch(spec: JobSpec, records: int, slots: int) -> None:
@@ -152,6 +125,14 @@ def _check_largest_batch(spec: JobSpec, records: int, slots: int) -> None:
             '`largest_batch` out, use {"kind": "full_batch"}, or a smaller `expected_batch_size`'
         )
         raise InvalidRequest.at(where, detail)
+
+
+def _check_use(spec: JobSpec, facts: DatasetFacts) -> None:
+    """Checks what the job is for against what the owner declared."""
+    rules = facts.spec.governance
+    fault = rules.fault_of(spec.use or Use()) if rules is not None else None
+    if fault is not None:
+        raise InvalidRequest.at(*fault)
 
 
 def _check_privacy(spec: JobSpec, facts: DatasetFacts) -> None:

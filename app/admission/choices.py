@@ -1,7 +1,16 @@
-"""Closes what a specification leaves "auto": T, C, the learning rate, and what a search begins with. Each by a rule.
+"""Closes what a specification leaves open, each choice by a rule with a reason. Nothing here has seen the data.
 
-Nothing here has seen the data. T and C follow from app.hpo.rates before the job is priced, the learning rate once the
-price has fixed σ. Of a search, with μ that of the whole total:
+`completed`: a data set and ε are a whole job. One that names no `optimizer` gets the recipe of its kind of model, and
+of its task if it names no model either; what it names stays (`quote.resolved` tells each choice):
+
+    linear                  dp_sgd with momentum and a free step, full batch; T, C and rate by rule
+    mlp, cnn                the same, without the free step
+    matrix_factorization    the settings of one public data set of ratings
+    gru_rec and other       DP-Adam as it was measured on one public data set of sequences
+    hf                      DP-Adam
+
+`closed`: numbers in the place of "auto". T and C follow from app.hpo.rates; so does the learning rate, once the price
+has fixed σ (`with_rate`). Of a search, with μ that of the whole total:
 
     levels     the ε's of 0.15 μ and 0.3 μ: three pilots at each take 34 % of μ²
     noise_mu   200/records, a deviation of half a percent of the records; at most 0.1 μ, at least 0.001
@@ -17,14 +26,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import NamedTuple
 
 from pydantic import ValidationError
 
 from app.admission.checks import Checked
 from app.admission.facts import DatasetFacts
-from app.contracts.dataset_spec import RegressionTask
+from app.contracts.dataset_spec import ClassificationTask, LastItemHoldout, RatingTask, RegressionTask
 from app.contracts.hpo import (
     Auto,
+    GridOracle,
     LinearScaling,
     PrivateCount,
     PrivateLoss,
@@ -33,10 +44,34 @@ from app.contracts.hpo import (
     PublicScore,
     Random,
     RandomK,
+    ScoredSearch,
     Strategy,
 )
-from app.contracts.job_spec import Clipping, CnnModel, JobSpec, LinearModel, MlpModel, Model
-from app.contracts.optimizers import AdaDps, DpAdaGrad, DpAdam, DpAdamBc, DpRmsProp, DpSgd, ScaleThenPrivatize
+from app.contracts.job_spec import (
+    Clipping,
+    CnnModel,
+    Evaluation,
+    GruRecModel,
+    JobSpec,
+    LinearModel,
+    MatrixFactorizationModel,
+    MlpModel,
+    Model,
+    Ranking,
+)
+from app.contracts.metrics import Metric
+from app.contracts.optimizers import (
+    AdaDps,
+    Dp2Settings,
+    DpAdaGrad,
+    DpAdam,
+    DpAdamBc,
+    DpRmsProp,
+    DpSgd,
+    Optimizer,
+    ScaleThenPrivatize,
+    WarmupLinearSchedule,
+)
 from app.contracts.sampling import Cyclic, Length
 from app.contracts.table import TableFeatures
 from app.errors import InvalidRequest
@@ -48,11 +83,13 @@ from app.hpo.rates import (
     USERS,
     Choice,
     Constants,
+    Part,
     PublicNumbers,
     Resolved,
     Ruled,
     norm_of,
     rate_of,
+    rounded,
     steps_of,
 )
 from app.hpo.tangents import CONV2, tangent_length
@@ -67,6 +104,7 @@ UNMEASURED = (
     "you name"
 )
 USUAL_STEPS, USUAL_NORM = 50, 1.0  # where no rule is known
+TWO_CLASSES = 2  # of a table: weights of them were measured
 ADAPTIVE = DpAdamBc | DpRmsProp | DpAdaGrad | ScaleThenPrivatize | AdaDps
 NAMED = "`strategy: auto` runs no search here, and the job keeps the learning rate that it names."
 LEVELS = (0.15, 0.3)  # of the total's μ
@@ -82,6 +120,18 @@ NO_GAIN = (
     f"{100 * MANY * sum(each**2 for each in LEVELS):.0f} % of μ², and a rate from public numbers takes none."
 )
 NEAREST = "There is no search: nothing was measured that says where to begin one. Name a rate to search around."
+
+TARGET_STD = 0.01  # of a score's range: smaller differences between models are seldom real
+# The most noise_mu of the score, in parts of the job's μ. The hold-out has an account of its own; on the training part
+# the score is paid from the same total as the training: 4 % of μ².
+OWN_SHARE, TRAIN_SHARE = 0.5, 0.2
+LEAST_NOISE, USUAL_MU = 0.01, 0.1  # USUAL_MU: of a job that has no total
+MOST_BALANCED = 10  # classes: the noise of macro-F1 grows with their number, that of accuracy alone does not
+TOKEN_LOSS_BOUND = 10.0
+BEST_RANKS = 10
+RATINGS = "as one job on public ratings of films had it (examples/movielens-epsilon-3.json); nothing was compared"
+SEQUENCES = "as measured on one public data set of sequences at ε = 8 (benchmarks/reports/reproduce/dpformer_games.md)"
+LINEAR = "the recipe of linear models: momentum, and one more update for free"
 
 
 @dataclass(frozen=True)
@@ -127,6 +177,70 @@ class Rule:
         return found.model_copy(update={"because": because})
 
 
+class Training(NamedTuple):
+    """The optimizer of a kind of model, with what belongs to it."""
+
+    optimizer: Optimizer
+    because: str
+    clipping: Clipping | None = None
+    length: Length | None = None
+
+
+def completed(spec: JobSpec, facts: DatasetFacts) -> tuple[JobSpec, tuple[Part, ...]]:
+    """Returns the job with what it leaves out filled in from the declaration, and why: model, optimizer, scores, and
+    numbers for "balanced" classes.
+
+    Raises:
+        InvalidRequest: its task has no default model, or the data set declares no shares.
+    """
+    weighted, weights = _with_class_weights(spec, facts)
+    whole, parts = _with_recipe(weighted, facts)
+    return whole, (*parts, *weights)
+
+
+@dataclass(frozen=True)
+class Closed:
+    """A job whose choices are closed, but for the learning rate.
+
+    Attributes:
+        chosen: its T and C, and why these; None if it named both.
+        why: why `strategy: auto` is no search here.
+    """
+
+    spec: JobSpec
+    chosen: Resolved | None = None
+    why: str | None = None
+
+
+def closed(spec: JobSpec, facts: DatasetFacts) -> Closed:
+    """Closes all that follows from public facts alone.
+
+    Raises:
+        InvalidRequest: a search has no rule, or its settings do not go together.
+    """
+    spec, chosen = with_numbers(spec, facts)
+    spec, why = decided(spec, facts)
+    spec = _with_scores(spec, facts)
+    if spec.hpo is not None and not isinstance(spec.hpo, Auto):
+        _check_search(spec, spec.hpo, facts)
+        spec = settled(spec, spec.hpo, facts)
+    return Closed(spec, chosen, why)
+
+
+def _with_scores(spec: JobSpec, facts: DatasetFacts) -> JobSpec:
+    """Names the scores of two classes where a private evaluation names none: `auc`, which tells of a rare class.
+
+    Stored, so that an evaluation that names none, as older jobs have, keeps its meaning.
+    """
+    asked = spec.evaluation
+    if asked is None or spec.privacy is None or not derive.is_noisy(asked, facts.public):
+        return spec
+    two_classes = facts.spec.task.is_classification and facts.outputs == TWO_CLASSES
+    if not two_classes or asked.metrics or asked.groups or asked.by_frequency or asked.ranking:
+        return spec
+    return spec.model_copy(update={"evaluation": asked.model_copy(update={"metrics": ["auc"]})})
+
+
 def with_numbers(spec: JobSpec, facts: DatasetFacts) -> tuple[JobSpec, Resolved | None]:
     """Returns the job with numbers as its T and C, and why these; None if it named both. Where no experiment tells,
     they are the usual ones, and the reason says so."""
@@ -160,7 +274,7 @@ def _norm(rule: Rule) -> Choice:
     if rule.scale == 1.0:
         return found
     because = f"{rule.scale:.3g}, a user's records times the largest class weight, times {found.because}"
-    return Choice(value=float(f"{rule.scale * found.value:.3g}"), because=because)
+    return Choice(value=rounded(rule.scale * found.value), because=because)
 
 
 def _steps(rule: Rule | str, spec: JobSpec, facts: DatasetFacts) -> Choice:
@@ -177,17 +291,16 @@ def _steps(rule: Rule | str, spec: JobSpec, facts: DatasetFacts) -> Choice:
     return steps_of(rule.optimizer, numbers, math.inf if mu is None else mu, rule.constants)
 
 
-def with_rate(checked: Checked, priced: Price, more: str | None = None, chosen: Resolved | None = None) -> Checked:
+def with_rate(checked: Checked, priced: Price, job: Closed) -> Checked:
     """Returns the job with a number as its learning rate, and with the reason if it was "auto".
 
     Args:
-        chosen: its T and C, to tell beside the rate.
-        more: to say besides.
+        job: the same one as it was closed.
 
     Raises:
         InvalidRequest: no rule is known for such a job, or its rate does not go with the weight decay.
     """
-    spec = checked.spec
+    spec, more, chosen = checked.spec, job.why, job.chosen
     if spec.optimizer.learning_rate != "auto":
         named = checked if more is None else replace(checked, warnings=(*checked.warnings, f"{NAMED} {more}"))
         return replace(named, resolved=chosen)
@@ -309,8 +422,8 @@ def _untried(spec: JobSpec, facts: DatasetFacts) -> str | None:
     clipping = spec.clipping.kind if spec.clipping is not None else "flat"
     if not facts.spec.task.is_classification and not (is_linear and _target(facts)):
         return "for regression" if not is_linear else "for regression without the target's range (`task.range`)"
-    of_users = isinstance(spec.optimizer, DpSgd) and facts.spec.task.is_classification and _is_table(spec.model, facts)
-    if facts.records_per_unit > 1 and not of_users:
+    of_tables = isinstance(spec.optimizer, DpSgd) and facts.spec.task.is_classification and _is_table(spec.model, facts)
+    if facts.records_per_unit > 1 and not of_tables:
         return "where a user has several records, but for classes of a declared table with `dp_sgd`"
     if clipping != "flat" and not (is_linear and clipping == "per_layer"):  # a linear model is one layer
         return f"for `{clipping}` clipping"
@@ -318,7 +431,7 @@ def _untried(spec: JobSpec, facts: DatasetFacts) -> str | None:
         return "for a network without privacy"
     others = {
         "for `cyclic` batches": isinstance(spec.sampling, Cyclic),
-        "with `class_weights`": spec.class_weights is not None,
+        "with `class_weights`": spec.class_weights is not None and not (of_tables and facts.outputs == TWO_CLASSES),
         "with correlated noise": spec.noise is not None,
     }
     return next((name for name, there in others.items() if there), None)
@@ -365,8 +478,32 @@ def decided(spec: JobSpec, facts: DatasetFacts) -> tuple[JobSpec, str | None]:
     return spec.model_copy(update={"hpo": LinearScaling(score=_score_for(facts))}), None
 
 
-def settled(spec: JobSpec, hpo: Strategy, facts: DatasetFacts) -> tuple[JobSpec, Strategy]:
-    """Returns a study's spec, and its settings, with numbers in the place of every "auto"."""
+def _check_search(spec: JobSpec, hpo: Strategy, facts: DatasetFacts) -> None:
+    if spec.audit is not None:
+        detail = "a study is not audited: its trials share one price. Audit a job with the point that it finds"
+        raise InvalidRequest.at("/audit", f"{detail}: leave `audit` out")
+    if isinstance(hpo, GridOracle) and facts.is_private:
+        detail = "`grid_oracle` is for public data only: it spends the whole budget on every point, unaccounted"
+        raise InvalidRequest.at("/hpo/strategy", detail)
+    if isinstance(spec.optimizer, Dp2Settings) and spec.optimizer.learning_rate == "auto":
+        detail = "a study keeps the ratio of `learning_rate_adaptive` to `learning_rate`: give a number"
+        raise InvalidRequest.at("/optimizer/learning_rate", detail)
+    if spec.privacy is not None and spec.privacy.target_epsilon is None:
+        detail = "a study divides a total among its trials: give `target_epsilon`"
+        raise InvalidRequest.at("/privacy/noise_multiplier", detail)
+    if isinstance(hpo, LinearScaling) and spec.privacy is None:
+        raise InvalidRequest.at("/privacy", "linear scaling needs privacy: give `target_epsilon`")
+    if spec.sampling.is_sampled and hpo.space.steps is not None:
+        detail = "Poisson sampling fixes every trial's T and σ in advance: give `length`, and leave `space.steps` out"
+        raise InvalidRequest.at("/hpo/space/steps", detail)
+    if isinstance(hpo, ScoredSearch | GridOracle) and not isinstance(hpo, LinearScaling) and spec.evaluation:
+        raise InvalidRequest.at("/evaluation", f"trials of `{hpo.strategy}` only have their score: leave it out")
+    if hpo.space.max_grad_norm is not None and spec.privacy is None:
+        raise InvalidRequest.at("/hpo/space/max_grad_norm", "without privacy nothing is clipped: leave it out")
+
+
+def settled(spec: JobSpec, hpo: Strategy, facts: DatasetFacts) -> JobSpec:
+    """Returns a study's spec with numbers in the place of every "auto" of its search."""
     delta, mu = total_of(spec, facts)
     if hpo.space.learning_rate == "auto":
         space = hpo.space.model_copy(update={"learning_rate": rates_of(spec, hpo, facts, mu, delta)})
@@ -376,7 +513,7 @@ def settled(spec: JobSpec, hpo: Strategy, facts: DatasetFacts) -> tuple[JobSpec,
     score = None if isinstance(hpo, Random) else hpo.score
     if score is not None and not isinstance(score, PublicScore) and score.noise_mu == "auto":
         hpo = hpo.model_copy(update={"score": score.model_copy(update={"noise_mu": score_mu(score, facts, mu)})})
-    return spec.model_copy(update={"hpo": hpo}), hpo
+    return spec.model_copy(update={"hpo": hpo})
 
 
 def levels_of(mu: float, delta: float, runs_per_level: int = MANY) -> list[float]:
@@ -392,7 +529,7 @@ def levels_of(mu: float, delta: float, runs_per_level: int = MANY) -> list[float
 
 
 def _levels(mu: float, delta: float, runs_per_level: int) -> tuple[float, float]:
-    low, high = (_rounded(epsilon_from_mu(each * mu * _shrunk(runs_per_level), delta)) for each in LEVELS)
+    low, high = (rounded(epsilon_from_mu(each * mu * _shrunk(runs_per_level), delta)) for each in LEVELS)
     return low, high
 
 
@@ -405,7 +542,7 @@ def score_mu(score: PrivateScore, facts: DatasetFacts, mu: float | None) -> floa
     """Returns a score's noise_mu; μ is None without privacy."""
     records = facts.records_train if score.on == "train" else facts.records_holdout
     wanted = facts.records_per_unit / (DEVIATION * max(records or 0, 1))
-    return _rounded(max(LEAST_MU, min(wanted, MOST_OF_MU * mu if mu is not None else 1.0)))
+    return rounded(max(LEAST_MU, min(wanted, MOST_OF_MU * mu if mu is not None else 1.0)))
 
 
 def rates_of(spec: JobSpec, hpo: Strategy, facts: DatasetFacts, mu: float | None, delta: float) -> tuple[float, float]:
@@ -429,7 +566,7 @@ def rates_of(spec: JobSpec, hpo: Strategy, facts: DatasetFacts, mu: float | None
     if most < AROUND**2 * least:  # T or C alone span more than that
         middle = math.sqrt(least * most)
         least, most = middle / AROUND, middle * AROUND
-    return _rounded(least), _rounded(most)
+    return rounded(least), rounded(most)
 
 
 def _around_named(spec: JobSpec, why_not: str) -> tuple[float, float]:
@@ -440,7 +577,7 @@ def _around_named(spec: JobSpec, why_not: str) -> tuple[float, float]:
             f"no rule gives the learning rate {why_not}: give the bounds as [least, most], or name a rate to begin at"
         )
         raise InvalidRequest.at("/hpo/space/learning_rate", detail)
-    return max(_rounded(named / BESIDE), LEAST_RATE), min(_rounded(named * BESIDE), MOST_RATE)
+    return max(rounded(named / BESIDE), LEAST_RATE), min(rounded(named * BESIDE), MOST_RATE)
 
 
 def total_of(spec: JobSpec, facts: DatasetFacts) -> tuple[float, float | None]:
@@ -482,5 +619,125 @@ def _score_for(facts: DatasetFacts) -> PrivateScore:
     return PrivateCount() if facts.spec.task.is_classification else PrivateLoss()
 
 
-def _rounded(value: float) -> float:
-    return float(f"{value:.3g}")
+def _with_recipe(spec: JobSpec, facts: DatasetFacts) -> tuple[JobSpec, tuple[Part, ...]]:
+    """Returns the job with its model, optimizer and scores, and why these; a job that names an optimizer as it is.
+
+    Raises:
+        InvalidRequest: its task has no default model.
+    """
+    named = spec.model_fields_set
+    if "optimizer" in named:
+        return spec, ()
+    model, evaluation, parts = spec.model, spec.evaluation, list[Part]()
+    if "model" not in named:
+        model, because = _model(facts)
+        parts.append(Part(name="model", value=model.kind, because=because))
+    training = _training(model)
+    parts.append(Part(name="optimizer", value=training.optimizer.kind, because=training.because))
+    clips = training.clipping is not None and "clipping" not in named and spec.privacy is not None
+    lasts = training.length is not None and "length" not in named
+    if "evaluation" not in named:
+        evaluation, told = _scores(spec, model, facts)
+        parts.append(told)
+    completed = {
+        "model": model,
+        "optimizer": training.optimizer,
+        "clipping": training.clipping if clips else spec.clipping,
+        "length": training.length if lasts else spec.length,
+        "evaluation": evaluation,
+    }
+    return spec.model_copy(update=completed), tuple(parts)
+
+
+def _with_class_weights(spec: JobSpec, facts: DatasetFacts) -> tuple[JobSpec, tuple[Part, ...]]:
+    """Returns the job with numbers for "balanced" classes: w_c = 1/(K share_c), so that Σ share_c w_c = 1.
+
+    Raises:
+        InvalidRequest: the data set declares no shares.
+    """
+    if spec.class_weights != "balanced":
+        return spec, ()
+    task = facts.spec.task
+    if not isinstance(task, ClassificationTask) or task.shares is None:
+        detail = (
+            "the data set declares no `task.shares`, and counts of private records are not public: give a number for "
+            "each class, from public knowledge"
+        )
+        raise InvalidRequest.at("/class_weights", detail)
+    weights = [float(f"{1.0 / (len(task.shares) * share):.4g}") for share in task.shares]
+    said = ", ".join(f"{weight:g}" for weight in weights)
+    because = "1/(K share) of the declared shares"
+    if len(weights) == TWO_CLASSES:
+        because += (
+            "; a threshold on the probabilities gives more balanced accuracy, and costs nothing (docs/choosing.md)"
+        )
+    part = Part(name="class weights", value=said, because=because)
+    return spec.model_copy(update={"class_weights": [min(max(each, 1e-3), 1e3) for each in weights]}), (part,)
+
+
+def _model(facts: DatasetFacts) -> tuple[Model, str]:
+    match facts.spec.task.kind:
+        case "rating":
+            return MatrixFactorizationModel(dim=4), RATINGS
+        case "next_item":
+            return GruRecModel(dim=32, max_length=8, dropout=0.2), f"the best of the models compared there, {SEQUENCES}"
+        case "language_model":
+            detail = 'a language model begins at a pretrained one: name its folder, {"kind": "hf", "name": …}'
+            raise InvalidRequest.at("/model", detail)
+        case _:
+            return LinearModel(), "learns most at small ε, and has rules for all its numbers (docs/choosing.md)"
+
+
+def _training(model: Model) -> Training:
+    match model.kind:
+        case "linear" | "gam":
+            return Training(DpSgd(momentum=0.9, free_step=True), LINEAR)
+        case "mlp" | "cnn":
+            return Training(DpSgd(momentum=0.9), "the optimizer whose rates were measured for networks")
+        case "matrix_factorization":
+            optimizer = DpSgd(learning_rate=20.0, momentum=0.9, weight_decay=5e-4)
+            return Training(optimizer, RATINGS, Clipping(), Length(steps=50))
+        case "gru_rec" | "lstm_rec" | "transformer_rec":
+            # The rates are those of the GRU and of the tied transformer.
+            rate = 0.06 if model.kind == "transformer_rec" else 0.12
+            adam = DpAdam(learning_rate=rate, weight_decay=1e-5, schedule=WarmupLinearSchedule())
+            return Training(adam, SEQUENCES, Clipping(kind="automatic"), Length(steps=30))
+        case _:
+            return Training(
+                DpAdam(learning_rate=1e-3), "the usual number for few trained parameters; no experiment chose it"
+            )
+
+
+def _scores(spec: JobSpec, model: Model, facts: DatasetFacts) -> tuple[Evaluation, Part]:
+    """The scores of a task, on the hold-out if there is one: its own account pays, or nobody."""
+    task, on = facts.spec.task, "holdout" if facts.spec.holdout is not None else "train"
+    metrics: list[Metric] | None = None
+    bound, ranking = 1.0, None
+    if task.is_classification and facts.outputs == TWO_CLASSES:
+        metrics = ["auc"]
+    elif task.is_classification and facts.outputs <= MOST_BALANCED:
+        metrics = ["macro_f1"]
+    elif isinstance(task, RegressionTask) and task.range is not None:
+        metrics = ["r_squared"]
+    elif isinstance(task, RatingTask):
+        bound = float((task.scale[1] - task.scale[0]) ** 2)
+    elif task.kind == "language_model":
+        bound = TOKEN_LOSS_BOUND
+    elif task.record_is_user:
+        ranking = Ranking(k=min(BEST_RANKS, facts.rows[1]))
+    evaluation = Evaluation.model_validate(
+        {"on": on, "metrics": metrics, "loss_bound": bound, "ranking": ranking, "noise_mu": LEAST_NOISE}
+    )
+    part = "hold-out" if on == "holdout" else "training part"
+    released = derive.scores_of(evaluation, facts.public, model)
+    planned = [noise.std / each.sensitivity for each in released for noise in each.planned]
+    if spec.privacy is None or not planned:
+        return evaluation, Part(name="scores", value=f"on the {part}", because="exact, as it is public")
+    own_account = on == "holdout" and not isinstance(facts.spec.holdout, LastItemHoldout)
+    _, mu = total_of(spec, facts)
+    most = (OWN_SHARE if own_account else TRAIN_SHARE) * (mu if mu is not None else USUAL_MU)
+    wanted = LEAST_NOISE * max(planned) / TARGET_STD
+    noise_mu = float(f"{max(min(wanted, most), LEAST_NOISE):.2g}")
+    because = f"noise of {TARGET_STD:g} of a score's range, if that costs at most {most:.2g} of μ"
+    told = Part(name="scores", value=f"on the {part}, noise_mu = {noise_mu:g}", because=because)
+    return evaluation.model_copy(update={"noise_mu": noise_mu}), told

@@ -1,4 +1,4 @@
-"""Holds a priced job's charge: the job, its hold, its first event and its message commit together, or nothing does.
+"""Submits a job: its charge is held, and it, its first event and its message commit together, or nothing does.
 
     write       the job, its first event, its message and its audit entry; locks the key's row (rows.py)
     standing    after that lock: what the key may do, what it has, and the state of the ledger (standing.py)
@@ -11,7 +11,6 @@ account lasts from the first to the second.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sqlalchemy import bindparam, select
@@ -20,18 +19,19 @@ from sqlalchemy.orm import Session
 
 from app import tracing
 from app.admission import standing
-from app.admission.price import Priced
-from app.admission.request import Request, Resolved, same
-from app.admission.rows import NewJob, begin_study, new_job, write
-from app.db.engine import Database
+from app.admission.order import order_of
+from app.admission.price import Priced, explain, price
+from app.admission.request import Request, Resolved, resolve_once, same
+from app.admission.rows import NewJob, begin_study, write
+from app.admission.service import Admission
+from app.contracts.job_spec import JobSpec
 from app.db.models import Job, table_of
 from app.db.trip import Trip, round_trip
+from app.errors import BudgetError
 from app.keys.service import Caller
-from app.ledger import behind
 from app.ledger.accounts import HoldTerms
 from app.ledger.blocks import Holds
 from app.ledger.memos import HeldFor
-from app.ledger.transparency.heads import Head, Heads
 from app.logs import about
 
 logger = logging.getLogger(__name__)
@@ -53,11 +53,34 @@ class Held:
     job: Job | None = None
 
 
-def hold(db: Database, heads: Heads, resolved: Resolved, priced: Priced, idempotency_key: str) -> Held:
+def submit(admission: Admission, caller: Caller, spec: JobSpec, idempotency_key: str) -> Held:
+    """Admits a job if its whole cost fits.
+
+    Args:
+        idempotency_key: scoped to the caller's key; the same one with the same spec returns the same job.
+
+    Raises:
+        BudgetError: the job does not fit, and what would. Nothing is consumed.
+        NotFound, Forbidden, InvalidRequest, Conflict, PolicyError: as `Request.of`, `resolve_once`, `price` and
+            `hold`.
+    """
+    resolved = resolve_once(admission.db, Request.of(caller, spec, admission.limits), idempotency_key)
+    if isinstance(resolved, str):
+        return Held(resolved)
+    pricing = admission.pricing.of(caller.id)
+    with tracing.span("price", {"dataset": resolved.facts.id}):
+        priced = price(pricing, resolved)
+    try:
+        return hold(admission, resolved, priced, idempotency_key)
+    except BudgetError as refusal:
+        explain(refusal, pricing, resolved, priced, order_of(admission.db, pricing, priced))
+        raise
+
+
+def hold(admission: Admission, resolved: Resolved, priced: Priced, idempotency_key: str) -> Held:
     """Admits a priced job, if the charge fits on all that it reads.
 
     Args:
-        heads: the recorded heads; each ledger must match its record outside the database.
         idempotency_key: scoped to the caller's key.
 
     Raises:
@@ -67,39 +90,56 @@ def hold(db: Database, heads: Heads, resolved: Resolved, priced: Priced, idempot
             set's spending; `content-deleted`.
         Unauthenticated, NotFound, Forbidden: the key has ended, or lost its access, meanwhile.
     """
-    caller, reads = resolved.request.caller, priced.checked.facts.reads
-    job = new_job(resolved.request, priced, idempotency_key)
-    for each in reads:
-        behind.require_witnessed(db, heads, each)
-    recorded = {each: behind.read_recorded(heads, each) for each in reads}
+    db, request = admission.db, resolved.request
+    job = new_job(request, priced, idempotency_key)
+    recorded = standing.recorded_of(db, admission.heads, priced.checked.facts.reads)
     try:
         with tracing.span("hold", {"job": job.id}), db.write(in_trips=True) as session:
-            _hold(session, resolved.request, priced, job, recorded)
+            _hold(session, request, priced, job, recorded)
     except IntegrityError:
         # Two concurrent requests had the same idempotency key: the database admitted one.
         with db.read() as session:
-            before = session.execute(ONCE, {"key": caller.id, "once": idempotency_key}).one_or_none()
+            before = session.execute(ONCE, {"key": request.caller.id, "once": idempotency_key}).one_or_none()
         if before is None:
             raise
-        return Held(same(before.id, before.request_sha256, resolved.request.digest))
+        return Held(same(before.id, before.request_sha256, request.digest))
     with about({"job": job.id}):
         logger.info("admitted")
     return Held(job.id, job.job())
 
 
-def _hold(session: Session, request: Request, priced: Priced, job: NewJob, recorded: Mapping[str, Head | None]) -> None:
+def new_job(request: Request, priced: Priced, idempotency_key: str) -> NewJob:
+    """Builds the job's row: its price and what runs, as JSON."""
+    checked, mechanism, study = priced.checked, priced.price.mechanism, priced.division
+    return NewJob(
+        dataset_id=checked.facts.id,
+        declaration=checked.facts.declaration,
+        key_id=request.caller.id,
+        idempotency_key=idempotency_key,
+        request_sha256=request.digest,
+        name=checked.spec.name,
+        spec=checked.spec.model_dump(mode="json"),
+        mechanism=mechanism.model_dump(mode="json") if mechanism else None,
+        quote=priced.quote.model_dump(mode="json"),
+        steps=len(priced.study.slots) if priced.study else checked.steps,
+        warnings=list(checked.warnings),
+        study=study.model_dump(mode="json") if study else None,
+    )
+
+
+def _hold(session: Session, request: Request, priced: Priced, job: NewJob, recorded: standing.Recorded) -> None:
     """Writes the job and holds its charge, in two round trips. Raises as `hold`."""
-    caller, facts, side = request.caller, priced.checked.facts, priced.checked.spec.optimizer.side
+    caller, checked = request.caller, priced.checked
     with round_trip(session.connection()) as trip:
         reply = write(trip, job, priced.price.charge)
         # From here to the commit this key's other submissions wait,
-        replies = standing.ask(trip, caller.id, facts.reads, recorded, request.limits.max_queued_jobs)
+        replies = standing.ask(trip, caller.id, recorded, request.limits.max_queued_jobs)
         # and from here all other holds on what the job reads.
         holds = ask_holds(trip, caller, priced, job.id)
-    key = standing.check_key(session, caller, reply.one_or_none(), side)
+    key = standing.check_key(session, caller, reply.one_or_none(), checked.spec.optimizer.side)
     limit = key.max_queued_jobs or request.limits.max_queued_jobs
     there = standing.read(caller, replies, recorded)
-    standing.check(there, limit, priced.price.epsilon, is_private=facts.is_private)
+    standing.check(there, limit, priced.price.epsilon, is_private=checked.facts.is_private)
     begin_study(session, job)
     if holds is not None:
         holds.check(session)

@@ -42,7 +42,8 @@ class MemoryEstimate(Document):
         totals_bytes: a step's sum over records, and what is added to it.
         noise_bytes: a step's noise, which becomes the noised gradient.
         optimizer_bytes: the optimizer's state; what it divides gradients by; public gradients.
-        passes_bytes: a pass: layer outputs, their gradients, and formed gradients of single records.
+        passes_bytes: a pass: layer outputs, their gradients, and formed gradients of single records. 0 for a job that
+            asks for a GPU, whose memory holds them.
         records_bytes: the training records, where they are in memory, as many as have slots; and their places.
     """
 
@@ -84,12 +85,13 @@ def estimate(spec: JobSpec, sizes: PublicSizes, rows: tuple[int, int], numerics:
     held = (
         spec.model.held(RecordSizes(sizes.features, sizes.outputs, sizes.sparse, rows[1])) or PASS_BYTES
     ) * spec.views
+    of_pass = 0 if spec.runtime.device == "cuda" else numerics.rows_per_pass * held * BYTES[numerics.passes]
     parts = {
         "model_bytes": each + _module_bytes(spec, numbers, numerics),
         "totals_bytes": each + own + (LINEAR_SCRATCH * each if linear else 2 * NUMBER_BYTES * largest),
         "noise_bytes": noises * each // shards,
         "optimizer_bytes": optimizer.state_numbers * each // shards + divided + observed,
-        "passes_bytes": math.ceil(spec.model.peak() * numerics.rows_per_pass * held * BYTES[numerics.passes]),
+        "passes_bytes": math.ceil(spec.model.peak() * of_pass),
         "records_bytes": _records_bytes(spec, sizes, numerics),
     }
     passes = parts["passes_bytes"]

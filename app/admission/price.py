@@ -1,23 +1,27 @@
-"""A checked job at its price: the blocks that can pay, the choices that a price decides, the quote."""
+"""A checked job at its price: the blocks that can pay, the choices that a price decides, the quote, what would fit."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from app.admission import memory
 from app.admission.checks import Checked, check
-from app.admission.choices import decided, with_numbers, with_rate
-from app.admission.division import check_levels, quoted, unpriced
+from app.admission.choices import closed, with_rate
 from app.admission.facts import DatasetFacts
-from app.admission.quote import ModelQuote, ReadBlock, StoredQuote
+from app.admission.quote import ModelQuote, StoredQuote, blocks_read, search_quote
 from app.admission.request import Resolved
-from app.admission.study import CheckedStudy, check_study
+from app.admission.study import CheckedStudy, check_levels, check_study, stored, unpriced
 from app.catalogue.models import layers
-from app.contracts.blocks import ALL, FIRST
+from app.contracts.blocks import ALL
 from app.contracts.job_spec import JobSpec
+from app.errors import BudgetError
 from app.hpo.rates import Resolved as ResolvedNumbers
+from app.hpo.stored import StoredStudy
 from app.pricing.service import PricingService
 from app.privacy.prices import Price, StudyPrice, Units
+
+LEAST_NOISE_MU = 1e-5  # of a job's specification
 
 
 @dataclass(frozen=True)
@@ -27,11 +31,13 @@ class Priced:
     Attributes:
         price: on public data the charge is nothing.
         study: set if the job is a study.
+        division: a study as it is stored.
     """
 
     checked: Checked
     price: Price | StudyPrice
     study: CheckedStudy | None = None
+    division: StoredStudy | None = None
 
     @property
     def units(self) -> Units:
@@ -42,15 +48,12 @@ class Priced:
     def quote(self) -> StoredQuote:
         """The quote as it is stored."""
         checked, priced = self.checked, self.price
+        sigma, events, search = None, None, None
         if isinstance(priced, StudyPrice):
             sigma, events = priced.runs[-1].noise_multiplier, priced.events
+            search = search_quote(self.study, priced) if self.study is not None else None
         elif priced.mechanism is not None:
             sigma, events = priced.mechanism.training.noise_multiplier, priced.mechanism.events
-        else:
-            sigma, events = None, None
-        search = None
-        if self.study is not None and isinstance(priced, StudyPrice):
-            search = quoted(self.study, priced)
         found = layers(checked.spec.model, checked.facts.features, checked.facts.outputs, checked.facts.rows)
         return StoredQuote(
             noise_multiplier=sigma,
@@ -67,15 +70,8 @@ class Priced:
             hpo=search,
             warnings=checked.warnings,
             resolved=checked.resolved,
-            reads=_reads(checked.facts),
+            reads=blocks_read(checked.facts),
         )
-
-
-def _reads(facts: DatasetFacts) -> tuple[ReadBlock, ...]:
-    if not facts.blocks:
-        return (ReadBlock(label=FIRST, records=facts.records_train + facts.records_holdout),)
-    found = [ReadBlock(label=each.label, records=each.records_train + each.records_holdout) for each in facts.blocks]
-    return tuple(sorted(found, key=lambda each: each.label))
 
 
 def price(pricing: PricingService, resolved: Resolved) -> Priced:
@@ -87,53 +83,87 @@ def price(pricing: PricingService, resolved: Resolved) -> Priced:
     Raises:
         InvalidRequest: with a pointer to what to change; also if no attempt has the memory.
     """
-    spec, facts = resolved.spec, resolved.facts
-    if spec.blocks != ALL or not facts.blocks:
-        priced = price_one(pricing, spec, facts, resolved.side)
-    else:
-        priced = _on_blocks(pricing, spec, facts, resolved.side)
+    facts, names = resolved.facts, resolved.spec.blocks == ALL and bool(resolved.facts.blocks)
+    while True:
+        named = {"blocks": [each.label for each in facts.blocks]} if names else {}
+        priced = price_one(pricing, resolved.spec.model_copy(update=named), facts, resolved.side)
+        able = [each for each in facts.blocks if each.left.covers(priced.units)]
+        if not names or len(able) == len(facts.blocks) or len(facts.blocks) == 1:
+            break
+        facts = facts.on(able or [max(facts.blocks, key=lambda each: (each.left.train, each.left.holdout, each.id))])
+    checked = priced.checked
     if resolved.recipe:
-        told = (priced.checked.resolved or ResolvedNumbers()).model_copy(update={"parts": resolved.recipe})
-        priced = replace(priced, checked=replace(priced.checked, resolved=told))
-    most, on_processors = resolved.request.limits.memory_bytes, priced.checked.spec.runtime.on_processors
-    memory.check(priced.checked.spec.model, priced.checked.facts, most, on_processors=on_processors)
+        told = (checked.resolved or ResolvedNumbers()).model_copy(update={"parts": resolved.recipe})
+        priced = replace(priced, checked=replace(checked, resolved=told))
+    most, on_processors = resolved.request.limits.memory_bytes, checked.spec.runtime.on_processors
+    memory.check(checked.spec.model, checked.facts, most, on_processors=on_processors)
     return priced
 
 
-def _on_blocks(pricing: PricingService, spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None) -> Priced:
-    while True:
-        priced = _named(pricing, spec, facts, side)
-        able = [each for each in facts.blocks if each.left.covers(priced.units)]
-        if len(able) == len(facts.blocks):
-            return priced
-        if not able:
-            richest = max(facts.blocks, key=lambda each: (each.left.train, each.left.holdout, each.id))
-            return _named(pricing, spec, facts.on([richest]), side)
-        facts = facts.on(able)
-
-
-def _named(pricing: PricingService, spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None) -> Priced:
-    labels = [each.label for each in facts.blocks]
-    return price_one(pricing, spec.model_copy(update={"blocks": labels}), facts, side)
-
-
 def price_one(pricing: PricingService, spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None) -> Priced:
-    """Checks and prices a job on exactly these records."""
-    spec, chosen = with_numbers(spec, facts)
-    spec, why = decided(spec, facts)
-    if spec.hpo is not None:
-        priced = _price_study(pricing, check_study(spec, facts, side), chosen)
-    else:
-        checked = check(spec, facts, side)
+    """Closes, checks and prices a job on exactly these records."""
+    job = closed(spec, facts)
+    if job.spec.hpo is None:
+        checked = check(job.spec, facts, side)
         cost = Price.nothing() if checked.pricing is None else pricing.price(checked.pricing)
-        priced = Priced(with_rate(checked, cost, why, chosen), cost)
-    return priced if facts.is_private else replace(priced, price=priced.price.free())
+        return Priced(with_rate(checked, cost, job), cost if facts.is_private else cost.free())
+    study = check_study(job.spec, facts, side)
+    total = unpriced(study) if study.pricing is None else pricing.price_study(study.pricing)
+    warnings = (*study.longest.warnings, *check_levels(study, total))
+    longest = replace(study.longest, spec=study.spec, resolved=job.chosen, warnings=warnings)
+    total = total if facts.is_private else total.free()
+    return Priced(longest, total, study, stored(study, total))
 
 
-def _price_study(pricing: PricingService, study: CheckedStudy, chosen: ResolvedNumbers | None) -> Priced:
-    checked = replace(study.longest, spec=study.spec, resolved=chosen)
-    if study.pricing is None:
-        return Priced(checked, unpriced(study), study)
-    cost = pricing.price_study(study.pricing)
-    warnings = (*checked.warnings, *check_levels(study, cost))
-    return Priced(replace(checked, warnings=warnings), cost, study)
+def explain(refusal: BudgetError, pricing: PricingService, resolved: Resolved, priced: Priced, why: str | None) -> None:
+    """Adds the largest ε that still fits to a refusal, and the block that cannot pay.
+
+    Args:
+        why: see app.admission.order.
+    """
+    refused = refusal.members.pop("dataset")
+    for each in priced.checked.facts.blocks:
+        if each.id == refused:
+            refusal.members["block"] = each.label
+            refusal.message = f"block {each.label!r}: {refusal.message}"
+    left = Units.model_validate(refusal.members["remaining"])
+    largest = largest_that_fits(pricing, resolved, priced, left)
+    refusal.members["largest_epsilon_that_fits"] = largest
+    # Rounded down: the printed value must fit.
+    more = (
+        f"the largest target_epsilon that fits is {math.floor(largest * 1e4) / 1e4}"
+        if largest
+        else "no ε above 0.0001 fits what is left"
+    )
+    noise = largest_noise_mu(refusal, left, priced)
+    if noise is not None:
+        refusal.members["largest_noise_mu_that_fits"] = noise
+        more = f"the score must have more noise: evaluation.noise_mu at most {noise:g}"
+    refusal.message = "; ".join(filter(None, (refusal.message, more, why)))
+    refusal.args = (refusal.message,)
+
+
+def largest_noise_mu(refusal: BudgetError, left: Units, priced: Priced) -> float | None:
+    """The largest noise_mu of a job's score with which it fits a hold-out that cannot pay; None if that is not what
+    binds. A score's charge is proportional to noise_mu² under both filters; rounded down to three digits."""
+    spec = priced.checked.spec
+    evaluation, asked = spec.evaluation, Units.model_validate(refusal.members["requested"]).holdout
+    if evaluation is None or refusal.members["account"] != "holdout" or spec.hpo is not None or asked == 0:
+        return None
+    exact = evaluation.noise_mu * math.sqrt(left.holdout / asked) * (1.0 - 1e-6)
+    if exact < LEAST_NOISE_MU:
+        return None
+    unit = 10.0 ** (math.floor(math.log10(exact)) - 2)
+    return float(f"{math.floor(exact / unit) * unit:.3g}")
+
+
+def largest_that_fits(pricing: PricingService, resolved: Resolved, priced: Priced, left: Units) -> float | None:
+    """Returns the largest target ε that both the budget and the owner's policy for the key cover."""
+    if priced.study is not None and priced.study.pricing is not None:
+        largest = pricing.largest_study_that_fits(priced.study.pricing, left).epsilon
+    elif priced.checked.pricing is not None:
+        largest = pricing.largest_that_fits(priced.checked.pricing, left).epsilon
+    else:
+        return None
+    most = resolved.access.max_epsilon
+    return largest if largest is None or most is None else min(largest, most)

@@ -6,16 +6,20 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from app.admission.division import SearchQuote
+from app.admission.facts import DatasetFacts
 from app.admission.memory import MemoryEstimate
+from app.admission.study import CheckedStudy
 from app.admission.times import Start
 from app.catalogue.models import Layer
 from app.contracts.base import Document, Epsilon
+from app.contracts.blocks import FIRST
+from app.contracts.hpo import GridOracle
 from app.hpo.outlook import Outlook
 from app.hpo.rates import Resolved
+from app.privacy.accounting import epsilon_of_trial
 from app.privacy.events import AccountEvents
 from app.privacy.numerics import Numerics
-from app.privacy.prices import Charge, Comparison, Line
+from app.privacy.prices import Charge, Comparison, Line, PricedRun, RunCost, StudyPrice
 from app.privacy.releases import ScoreNoise
 
 
@@ -31,6 +35,39 @@ class ReadBlock(Document):
 
     label: str
     records: int
+
+
+class RunQuote(RunCost):
+    """A trial's part of the total."""
+
+    epsilon: Epsilon | None
+
+
+class Level(Document):
+    """A level of a study's pilots, and how many it has."""
+
+    level: int
+    runs: int
+
+
+class PilotsQuote(RunQuote, Level):  # in this order: stored quotes begin with the level
+    """The pilots of one level, which all have the same price but for a mean: the study's first trial pays for it.
+
+    `charge` is that of the level's last pilot.
+    """
+
+
+class SearchQuote(Document):
+    """The `hpo` block of a quote: the division of the total before any trial runs. `procedure` is None for an oracle,
+    whose trials are not accounted together."""
+
+    strategy: str
+    runs: int
+    pilots: tuple[PilotsQuote, ...]
+    scores: Line | None
+    final: Epsilon | None
+    final_run: RunQuote
+    procedure: Epsilon | None
 
 
 class StoredQuote(Document):
@@ -82,3 +119,36 @@ class Quote(BaseModel):
     resolved: Resolved | None = None  # the learning rate that "auto" stands for, and why
     reads: list[ReadBlock] = []  # the blocks that it reads, with their declared records; empty for older jobs
     outlook: Outlook | None = None  # what more would buy; null inside a job, and without like runs
+
+
+def search_quote(study: CheckedStudy, priced: StudyPrice) -> SearchQuote:
+    """Builds the quote's division of the total, before any trial runs."""
+    by_level: dict[int, list[PricedRun]] = {}
+    for slot, run in zip(study.slots, priced.runs, strict=True):
+        if slot.level is not None:
+            by_level.setdefault(slot.level, []).append(run)
+    final = _part(study, priced.runs[-1])
+    return SearchQuote(
+        strategy=study.hpo.strategy,
+        runs=len(priced.runs),
+        pilots=tuple(
+            PilotsQuote(level=level, runs=len(runs), **dict(_part(study, runs[-1]))) for level, runs in by_level.items()
+        ),
+        scores=next((line for line in priced.lines if line.what == "scores"), None),
+        final=final.epsilon,
+        final_run=final,
+        procedure=None if isinstance(study.hpo, GridOracle) else priced.epsilon,
+    )
+
+
+def _part(study: CheckedStudy, run: PricedRun) -> RunQuote:
+    cost = {name: getattr(run, name) for name in RunCost.model_fields}
+    return RunQuote(**cost, epsilon=epsilon_of_trial(study.pricing, run.epsilon))
+
+
+def blocks_read(facts: DatasetFacts) -> tuple[ReadBlock, ...]:
+    """The blocks that a job reads, by label."""
+    if not facts.blocks:
+        return (ReadBlock(label=FIRST, records=facts.records_train + facts.records_holdout),)
+    found = [ReadBlock(label=each.label, records=each.records_train + each.records_holdout) for each in facts.blocks]
+    return tuple(sorted(found, key=lambda each: each.label))

@@ -7,11 +7,13 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from app.admission.choices import completed
 from app.admission.facts import DatasetFacts
 from app.admission.lookup import facts_for, look_up, side_facts, without_blocks
-from app.admission.recipe import with_class_weights, with_recipe
 from app.catalogue import extractors, model_folders, models
 from app.contracts.dataset_spec import LanguageModelTask
+from app.contracts.governance import Use
+from app.contracts.hpo import GridOracle, RandomK
 from app.contracts.job_spec import JobSpec
 from app.db.engine import Database
 from app.errors import Conflict, InvalidRequest
@@ -52,6 +54,22 @@ class Request:
     spec: JobSpec
     limits: Limits
 
+    @classmethod
+    def of(cls, caller: Caller, spec: JobSpec, limits: Limits) -> Request:
+        """A request that a key makes now.
+
+        Raises:
+            InvalidRequest: it asks for what only earlier releases admitted. Their jobs are read and go on.
+        """
+        if spec.clipping is not None and spec.clipping.engine != "bookkeeping":
+            raise InvalidRequest.at(
+                "/clipping/engine", "the engine is no setting of a job any more: leave `engine` out"
+            )
+        if isinstance(spec.hpo, RandomK | GridOracle):
+            detail = f"`{spec.hpo.strategy}` is offered no more: use `linear_scaling`, or `random` for one draw"
+            raise InvalidRequest.at("/hpo/strategy", detail)
+        return cls(caller, spec, limits)
+
     @property
     def digest(self) -> str:
         """What is stored with an Idempotency-Key: equal specifications have equal digests."""
@@ -82,12 +100,16 @@ class Resolved:
         """A request on what it reads: its specification is completed by these facts.
 
         Raises:
-            InvalidRequest: it names an extractor or a model that the service does not have.
+            InvalidRequest: it names an extractor or a model that the service does not have, or another use than its
+                grant is for.
         """
-        weighted, weights = with_class_weights(request.spec, facts)
-        spec, parts = with_recipe(weighted, facts)
-        pinned = _pinned(request, spec, facts)
-        return cls(request, pinned, facts.seen_by(pinned.model), side, access, (*parts, *weights))
+        spec, parts = completed(_for_use(request.spec, access.use), facts)
+        root, task = request.limits.models_root, facts.spec.task
+        prompts = isinstance(task, LanguageModelTask) and task.prompt is not None
+        extracted = extractors.resolved(spec.model, root, facts.spec.features.kind)
+        model = model_folders.resolved(models.resolved(extracted, task.kind), root, facts.outputs, prompts=prompts)
+        pinned = spec.model_copy(update={"model": model})
+        return cls(request, pinned, facts.seen_by(model), side, access, parts)
 
 
 def resolve(db: Database, request: Request) -> Resolved:
@@ -120,11 +142,10 @@ def resolve_once(db: Database, request: Request, idempotency_key: str) -> Resolv
     grants.check(found.access, "train")
     if found.before is not None:
         return same(*found.before, request.digest)
+    if found.facts is None or request.spec.optimizer.side is not None:
+        return resolve(db, request)
     _check_priority(request)
-    if found.facts is not None and request.spec.optimizer.side is None:
-        facts = without_blocks(found.facts, request.spec.blocks)
-        return Resolved.of(request, facts, None, found.access)
-    return resolve(db, request)
+    return Resolved.of(request, without_blocks(found.facts, request.spec.blocks), None, found.access)
 
 
 def same(job_id: str, request_sha256: str, digest: str) -> str:
@@ -136,16 +157,17 @@ def same(job_id: str, request_sha256: str, digest: str) -> str:
     return job_id
 
 
+def _for_use(spec: JobSpec, granted: Use) -> JobSpec:
+    """The specification with the purpose and the permit of the key's grant."""
+    said = spec.use or Use()
+    for name, value in granted:
+        if value is not None and getattr(said, name) not in (None, value):
+            raise InvalidRequest.at(f"/use/{name}", f"your grant on this data set is for: {value}")
+    use = said.model_copy(update={name: value for name, value in granted if value is not None})
+    return spec if use == said else spec.model_copy(update={"use": use})
+
+
 def _check_priority(request: Request) -> None:
     most = request.caller.max_priority
     if request.spec.priority > most:
         raise InvalidRequest.at("/priority", f"your key's jobs may have priorities up to {most}: choose one of these")
-
-
-def _pinned(request: Request, spec: JobSpec, facts: DatasetFacts) -> JobSpec:
-    """The specification with its extractor's or model's content and its open defaults filled in."""
-    root, task = request.limits.models_root, facts.spec.task
-    prompts = isinstance(task, LanguageModelTask) and task.prompt is not None
-    extracted = extractors.resolved(spec.model, root, facts.spec.features.kind)
-    model = model_folders.resolved(models.resolved(extracted, task.kind), root, facts.outputs, prompts=prompts)
-    return spec.model_copy(update={"model": model})

@@ -28,6 +28,7 @@ from sqlalchemy.orm import Session
 
 from app.contracts.base import Epsilon
 from app.datasets.repository import check_content, check_there
+from app.db.engine import Database
 from app.db.models import Account, ApiKey, Job, LedgerCheck, LedgerEntry, table_of
 from app.db.trip import Reply, Trip
 from app.errors import Conflict, NotFound, PolicyError, PrivacyError, Unauthenticated
@@ -36,7 +37,7 @@ from app.grants.service import DATA, GIVEN, LOOKED_AT, NO_SUCH_DATASET, Access, 
 from app.keys import service as keys
 from app.keys.service import Caller, KeyLike
 from app.ledger import behind
-from app.ledger.transparency.heads import Head
+from app.ledger.transparency.heads import Head, Heads
 
 ACCOUNTS, ENTRIES, CHECKS, KEYS = table_of(Account), table_of(LedgerEntry), table_of(LedgerCheck), table_of(ApiKey)
 JOBS = table_of(Job)
@@ -84,6 +85,7 @@ STANDING: Select[Any] = (
     .where(DATA.c.id == bindparam("dataset"))
     .with_for_update(read=True, of=DATA)
 )
+Recorded = Mapping[str, Head | None]  # of each ledger, the head that is recorded outside the database
 
 
 @dataclass(frozen=True)
@@ -101,25 +103,33 @@ class Standing:
     problem: str | None
 
 
-def ask(
-    trip: Trip, key_id: str, dataset_ids: Sequence[str], recorded: Mapping[str, Head | None], limit: int
-) -> list[Reply]:
+def recorded_of(db: Database, heads: Heads, dataset_ids: Sequence[str]) -> Recorded:
+    """Reads the recorded heads of the ledgers that a job pays on, before its transaction.
+
+    Raises:
+        Conflict: `head-pending`: a retirement is not recorded yet.
+    """
+    for each in dataset_ids:
+        behind.require_witnessed(db, heads, each)
+    return {each: behind.read_recorded(heads, each) for each in dataset_ids}
+
+
+def ask(trip: Trip, key_id: str, recorded: Recorded, limit: int) -> list[Reply]:
     """Asks for what `read` reads, and makes a deletion of the content wait until the transaction's end. One
     statement for each block.
 
     Args:
-        dataset_ids: what the job reads and pays on: a data set, or blocks of one.
-        recorded: the recorded head of each of these ledgers, read before this transaction.
+        recorded: of what the job reads and pays on: a data set, or blocks of one.
         limit: of queued jobs, of a key without its own. They are counted up to the next number.
     """
     values = {"key": key_id, "limit": limit}
-    heads = {each: recorded[each] for each in dataset_ids}
     return [
-        trip.send(STANDING, values | {"dataset": each, "seq": head.seq if head else 0}) for each, head in heads.items()
+        trip.send(STANDING, values | {"dataset": each, "seq": head.seq if head else 0})
+        for each, head in recorded.items()
     ]
 
 
-def read(caller: Caller, replies: Sequence[Reply], recorded: Mapping[str, Head | None]) -> Standing:
+def read(caller: Caller, replies: Sequence[Reply], recorded: Recorded) -> Standing:
     """Reads the replies to `ask`: what an admission depends on.
 
     Raises:
@@ -130,7 +140,7 @@ def read(caller: Caller, replies: Sequence[Reply], recorded: Mapping[str, Head |
     return next((each for each in found if each.problem is not None), found[0])
 
 
-def _of_one(caller: Caller, row: SimpleNamespace | None, recorded: Mapping[str, Head | None]) -> Standing:
+def _of_one(caller: Caller, row: SimpleNamespace | None, recorded: Recorded) -> Standing:
     """The state of one ledger. A key's access to a block is that to its data set."""
     if row is None:
         raise NotFound(NO_SUCH_DATASET)

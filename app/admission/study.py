@@ -1,4 +1,4 @@
-"""A study: its trials and the request to price.
+"""A study: its trials, the request to price, and the division of its total among them as it is quoted and stored.
 
 Nothing here has seen the data. A trial's specification is checked at the least and the largest point of the space: if
 both fit, every point between them fits.
@@ -6,12 +6,13 @@ both fit, every point between them fits.
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from pydantic import ValidationError
 
-from app.admission.checks import Checked, check, with_scores
-from app.admission.choices import settled
+from app.admission.checks import Checked, check
 from app.admission.facts import DatasetFacts
 from app.contracts.hpo import (
     Auto,
@@ -26,15 +27,20 @@ from app.contracts.hpo import (
     noise_mu_of,
 )
 from app.contracts.job_spec import Evaluation, JobSpec, Ranking
-from app.contracts.optimizers import Dp2Settings, Optimizer, PublicSideSettings
+from app.contracts.optimizers import Optimizer, PublicSideSettings
 from app.errors import InvalidRequest
 from app.hpo.space import Bounds
+from app.hpo.stored import StoredRun, StoredStudy
 from app.hpo.strategies import Run, Slot, slots
 from app.lifecycle.studies import run_spec
 from app.privacy import derive
+from app.privacy.accounting import epsilon_of_trial
 from app.privacy.plans import StudyRequest, StudyRun
-from app.privacy.releases import NoisyMean, NoisyScore
+from app.privacy.prices import Charge, PricedRun, StudyPrice
+from app.privacy.releases import NoisyCount, NoisyMean, NoisyScore, NoisySum
 
+# The least factor from a level to the next, in the fit's unit. Calibrated noise (Poisson sampling) is exact to 5e-4.
+LEAST_RISE = 1.01
 # The spec's members that the study replaces, and the pointers to report instead.
 _SEARCHED = {
     "/length": "/hpo/space/steps",
@@ -49,7 +55,6 @@ class CheckedStudy:
 
     Attributes:
         longest: the final trial at the space's largest point, which has the common part of all trials.
-        hpo: the study's settings.
         slots: its trials, before their points are known.
         evaluation: the trials' evaluation; None if there is none.
         pricing: the request to the pricing process; None without privacy.
@@ -65,56 +70,27 @@ class CheckedStudy:
 
 
 def check_study(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None) -> CheckedStudy:
-    """Checks a study against its data set and fixes its plan.
+    """Checks a study whose choices are closed against its data set, and fixes its plan.
 
     Raises:
         InvalidRequest: with a pointer to what to change.
     """
-    if spec.hpo is None or isinstance(spec.hpo, Auto):
+    hpo = spec.hpo
+    if hpo is None or isinstance(hpo, Auto):
         raise TypeError("this specification asks for no study")
-    _check(spec, spec.hpo, facts)
-    spec, hpo = settled(with_scores(spec, facts), spec.hpo, facts)
     evaluation = _evaluation(hpo, facts)
-    bounds = Bounds.of(hpo.space, 1)
-    if hpo.space.steps is None:
-        bounds = Bounds.of(hpo.space, check(spec.model_copy(update={"hpo": None}), facts, side).steps)
+    steps = 1 if hpo.space.steps is not None else _check_one(spec, None, evaluation, facts, side).steps
+    bounds = Bounds.of(hpo.space, steps)
     planned = slots(hpo, bounds)
     roles = dict.fromkeys(each.role for each in planned)  # in the order of trials: the final one is last
-    at_corners = [
-        _planned_at(spec, Run(0, role, None, corner), evaluation, facts, side)
-        for role in roles
-        for corner in bounds.corners
-    ]
+    corners = [Run(0, role, None, corner) for role in roles for corner in bounds.corners]
+    at_corners = [_check_one(spec, each, evaluation, facts, side) for each in corners]
     warnings = dict.fromkeys(warning for each in at_corners for warning in each.warnings)
     longest = replace(at_corners[-1], warnings=tuple(warnings))
     resolved = spec.model_copy(update={"optimizer": _with_side(spec, longest)})
     return CheckedStudy(
         longest, resolved, hpo, bounds, planned, evaluation, _pricing(spec, hpo, planned, bounds, evaluation, longest)
     )
-
-
-def _check(spec: JobSpec, hpo: Strategy, facts: DatasetFacts) -> None:
-    if spec.audit is not None:
-        detail = "a study is not audited: its trials share one price. Audit a job with the point that it finds"
-        raise InvalidRequest.at("/audit", f"{detail}: leave `audit` out")
-    if isinstance(hpo, GridOracle) and facts.is_private:
-        detail = "`grid_oracle` is for public data only: it spends the whole budget on every point, unaccounted"
-        raise InvalidRequest.at("/hpo/strategy", detail)
-    if isinstance(spec.optimizer, Dp2Settings) and spec.optimizer.learning_rate == "auto":
-        detail = "a study keeps the ratio of `learning_rate_adaptive` to `learning_rate`: give a number"
-        raise InvalidRequest.at("/optimizer/learning_rate", detail)
-    if spec.privacy is not None and spec.privacy.target_epsilon is None:
-        detail = "a study divides a total among its trials: give `target_epsilon`"
-        raise InvalidRequest.at("/privacy/noise_multiplier", detail)
-    if isinstance(hpo, LinearScaling) and spec.privacy is None:
-        raise InvalidRequest.at("/privacy", "linear scaling needs privacy: give `target_epsilon`")
-    if spec.sampling.is_sampled and hpo.space.steps is not None:
-        detail = "Poisson sampling fixes every trial's T and σ in advance: give `length`, and leave `space.steps` out"
-        raise InvalidRequest.at("/hpo/space/steps", detail)
-    if isinstance(hpo, ScoredSearch | GridOracle) and not isinstance(hpo, LinearScaling) and spec.evaluation:
-        raise InvalidRequest.at("/evaluation", f"trials of `{hpo.strategy}` only have their score: leave it out")
-    if hpo.space.max_grad_norm is not None and spec.privacy is None:
-        raise InvalidRequest.at("/hpo/space/max_grad_norm", "without privacy nothing is clipped: leave it out")
 
 
 def _evaluation(hpo: Strategy, facts: DatasetFacts) -> Evaluation | None:
@@ -142,17 +118,22 @@ def _evaluation(hpo: Strategy, facts: DatasetFacts) -> Evaluation | None:
     return Evaluation(on=score.on, noise_mu=noise_mu_of(score), loss_bound=score.loss_bound, metrics=["loss"])
 
 
-def _planned_at(
-    spec: JobSpec, run: Run, evaluation: Evaluation | None, facts: DatasetFacts, side: DatasetFacts | None
+def _check_one(
+    spec: JobSpec, run: Run | None, evaluation: Evaluation | None, facts: DatasetFacts, side: DatasetFacts | None
 ) -> Checked:
-    """Plans a trial at a corner of the space; errors there point to the space."""
+    """Checks a trial at a corner of the space, where errors point to the space; without a trial the job itself."""
     try:
-        return check(run_spec(spec, run, None, evaluation, ""), facts, side)
+        one = spec.model_copy(update={"hpo": None}) if run is None else run_spec(spec, run, None, evaluation, "")
+        return check(one, facts, side)
     except ValidationError as error:
+        if run is None:
+            raise
         why = error.errors()[0]["msg"].removeprefix("Value error, ")
         rate = run.point.learning_rate
         raise InvalidRequest.at("/hpo/space", f"at one end of the space, where η is {rate:.3g}: {why}") from None
     except InvalidRequest as error:
+        if run is None:
+            raise
         raise _moved(error, run) from None
 
 
@@ -210,3 +191,79 @@ def _pricing(
         steps=bounds.steps,
         oracle=isinstance(hpo, GridOracle),
     )
+
+
+def stored(study: CheckedStudy, priced: StudyPrice) -> StoredStudy:
+    """Builds the part of the plan that is stored with the job; its trials are built from it."""
+    hpo = study.hpo
+    runs = [
+        StoredRun(
+            role=slot.role,
+            level=slot.level,
+            share=run.share,
+            mu=run.mu,
+            noise_multiplier=run.noise_multiplier,
+            charge=run.charge,
+            training_epsilon=epsilon_of_trial(study.pricing, run.epsilon),
+            epsilon=epsilon_of_trial(study.pricing, run.epsilon_with_scores),
+            releases=releases,
+        )
+        for slot, run, releases in zip(study.slots, priced.runs, _releases(study), strict=True)
+    ]
+    levels, final = _levels(study, priced)
+    score = study.evaluation.compared_by if study.evaluation else None
+    return StoredStudy(
+        seed=secrets.token_hex(16) if study.spec.seed is None else str(study.spec.seed),
+        steps=study.bounds.steps[1],
+        levels=tuple(levels),
+        at_final=final,
+        score=score,
+        larger_is_better=study.evaluation is None or study.evaluation.larger_is_better,
+        trial_evaluation=study.evaluation,
+        keep_weights=hpo.keep_weights if isinstance(hpo, ScoredSearch | GridOracle) else False,
+        common=study.pricing.common if study.pricing else None,
+        runs=tuple(runs),
+        decision=None,
+        chosen=None,
+    )
+
+
+def unpriced(study: CheckedStudy) -> StudyPrice:
+    """Returns the price of a study without privacy."""
+    runs = tuple(PricedRun.unpriced() for _ in study.slots)
+    return StudyPrice(epsilon=None, comparison=None, charge=Charge.nothing(), lines=(), runs=runs, events=None)
+
+
+def _levels(study: CheckedStudy, priced: StudyPrice) -> tuple[list[float], float]:
+    """Returns the levels' and the final trial's positions, in the fit's unit."""
+    hpo = study.hpo
+    if not isinstance(hpo, LinearScaling):
+        return [], 0.0
+    by_level = {
+        slot.level: (run.mu if hpo.fit_in == "mu" else run.epsilon) or 0.0
+        for slot, run in zip(study.slots, priced.runs, strict=True)
+    }
+    return [by_level[level] for level in range(len(hpo.epsilons))], by_level[None]
+
+
+def check_levels(study: CheckedStudy, priced: StudyPrice) -> tuple[str, ...]:
+    """Checks that a curve can be fitted through the priced levels.
+
+    Returns:
+        Warnings.
+
+    Raises:
+        InvalidRequest: two levels are nearly equal.
+    """
+    levels, final = _levels(study, priced)
+    if any(not other >= one * LEAST_RISE or one <= 0.0 for one, other in pairwise(levels)):
+        detail = "these levels are too close for a curve through them: raise each to at least 1 % above the one before"
+        raise InvalidRequest.at("/hpo/levels", detail)
+    if levels and final < levels[-1]:
+        return ("The levels leave less privacy for the final run than a pilot of the top level has: lower them.",)
+    return ()
+
+
+def _releases(study: CheckedStudy) -> list[tuple[NoisyCount | NoisySum, ...]]:
+    """Returns each trial's scores."""
+    return [run.releases for run in study.pricing.runs] if study.pricing is not None else [() for _ in study.slots]

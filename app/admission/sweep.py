@@ -9,18 +9,18 @@ import itertools
 
 from pydantic import BaseModel, ValidationError
 
-from app.admission.checks import offered
-from app.admission.choices import levels_of
-from app.admission.division import epsilon_of_run
+from app.admission.choices import closed, levels_of
 from app.admission.request import Request, resolve
+from app.admission.service import Admission
 from app.admission.study import CheckedStudy, check_study
 from app.contracts.base import Epsilon
 from app.contracts.hpo import LinearScaling
 from app.contracts.job_spec import JobSpec
 from app.contracts.sweep import Sweep
-from app.db.engine import Database
 from app.errors import InvalidRequest
+from app.keys.service import Caller
 from app.pricing.service import PricingService
+from app.privacy.accounting import epsilon_of_trial
 from app.privacy.gdp import mu_from_epsilon
 from app.privacy.plans import FinalRunRequest
 
@@ -46,7 +46,7 @@ class SweepView(BaseModel):
     points: list[SweepPoint]
 
 
-def sweep(db: Database, pricing: PricingService, request: Request, asked: Sweep) -> SweepView:
+def sweep(admission: Admission, caller: Caller, asked: Sweep) -> SweepView:
     """Computes the final trial's privacy for every combination; the points are ordered as they are asked for.
 
     Raises:
@@ -55,11 +55,11 @@ def sweep(db: Database, pricing: PricingService, request: Request, asked: Sweep)
     """
     totals, levels, runs = combinations(asked)
     try:
-        offered(request.spec)
-        resolved = resolve(db, request)
-        study = check_study(resolved.spec, resolved.facts, resolved.side)
+        resolved = resolve(admission.db, Request.of(caller, asked.spec, admission.limits))
+        study = check_study(closed(resolved.spec, resolved.facts).spec, resolved.facts, resolved.side)
     except InvalidRequest as error:
         raise _within_spec(error) from None
+    pricing = admission.pricing.of(caller.id)
     return SweepView(
         points=[_point(pricing, study, *each) for each in itertools.product(levels, runs, totals)]  # last one fastest
     )
@@ -134,7 +134,7 @@ def _point(
         levels=levels,
         runs_per_level=runs_per_level,
         runs=len(levels) * runs_per_level + 1,
-        final=epsilon_of_run(study.pricing, found.epsilon),
+        final=epsilon_of_trial(study.pricing, found.epsilon),
         smallest_total_epsilon=found.smallest_total_epsilon,
         reason=found.reason,
     )

@@ -14,7 +14,7 @@ from app.ledger.accounts import filter_for
 from app.ledger.accounts import remaining_of as left_of_cap
 from app.ledger.budgets import PARTS, with_own
 from app.ledger.repository import unit_of
-from app.ledger.schemas import COLLUSION
+from app.ledger.schemas import COLLUSION, Balance
 
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")  # in addresses and headers too
 Name = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9_.-]+$")]
@@ -35,16 +35,10 @@ class BudgetSetting(Document):
     keys: Annotated[list[KeyId], Field(min_length=1, max_length=100)] | None = None
 
 
-class BudgetPart(BaseModel):
+class BudgetPart(Balance):
     """A sub-account's balances on one account, in the filter's units. `remaining` is bounded by the cap too."""
 
-    budget: int
-    spent: int
-    held: int
-    remaining: int
     share_of_cap: float
-    share_spent: float
-    share_held: float
 
 
 class BudgetParts(BaseModel):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,16 +10,18 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from app.contracts.extractor import (
+    FORMER,
     HASHED_WORDS,
     MANIFEST,
     MANIFESTS,
     ExtractorName,
     ExtractorRef,
+    FormerManifest,
     Manifest,
     Words,
 )
 from app.contracts.job_spec import LinearModel, Model
-from app.errors import InvalidRequest
+from app.errors import InvalidRequest, Unavailable
 
 MAX_MANIFEST_BYTES = 1 << 16
 # The name of the way in which words are hashed: change it whenever features could change.
@@ -41,8 +44,16 @@ class Extractor:
         return self.manifest.takes
 
 
+class FormerKindError(Exception):
+    """The extractor is of a kind that earlier releases ran."""
+
+
 def find(models_root: Path | None, name: str) -> Extractor | None:
-    """The extractor with this name; None if there is none, or if its folder leads out of the models root."""
+    """The extractor with this name; None if there is none, or if its folder leads out of the models root.
+
+    Raises:
+        FormerKindError: only earlier releases have its kind.
+    """
     if models_root is None:
         return None
     try:
@@ -51,17 +62,33 @@ def find(models_root: Path | None, name: str) -> Extractor | None:
             return None
         with (folder / MANIFEST).open("rb") as file:
             content = file.read(MAX_MANIFEST_BYTES)
-        return Extractor(name, folder, hashlib.sha256(content).hexdigest(), MANIFESTS.validate_json(content))
+        manifest = MANIFESTS.validate_json(content)
     except (OSError, ValidationError):
         return None
+    if isinstance(manifest, FormerManifest):
+        raise FormerKindError(FORMER)
+    return Extractor(name, folder, hashlib.sha256(content).hexdigest(), manifest)
 
 
 def every(models_root: Path | None) -> list[Extractor]:
-    """All extractors, by name."""
+    """All extractors that a job can name, by name.
+
+    Raises:
+        Unavailable: the service's user may not read the models root.
+    """
     if models_root is None or not models_root.is_dir():
         return []
-    found = (find(models_root, entry.name) for entry in sorted(models_root.iterdir()))
-    return [each for each in found if each is not None]
+    try:
+        names = sorted(entry.name for entry in models_root.iterdir())
+    except PermissionError:
+        raise Unavailable(
+            "the service's user may not read the models root: an operator lets every user read it (chmod -R o+rX)"
+        ) from None
+    usable = []
+    for name in names:
+        with contextlib.suppress(FormerKindError):
+            usable.append(find(models_root, name))
+    return [each for each in usable if each is not None]
 
 
 def resolved(model: Model, models_root: Path | None, features_kind: str = "") -> Model:
@@ -71,7 +98,9 @@ def resolved(model: Model, models_root: Path | None, features_kind: str = "") ->
         features_kind: the data set's; a linear model on `text` hashes words if it names no extractor.
 
     Raises:
-        InvalidRequest: there is no such extractor, or it differs from the pinned one.
+        InvalidRequest: there is no such extractor, it differs from the pinned one, or only earlier releases have its
+            kind.
+        Unavailable: as `every`.
     """
     if not isinstance(model, LinearModel):
         return model
@@ -82,7 +111,10 @@ def resolved(model: Model, models_root: Path | None, features_kind: str = "") ->
         return model
     if asked.name == HASHED_WORDS:
         return model.model_copy(update={"extractor": _of_words(asked)})
-    found = find(models_root, asked.name)
+    try:
+        found = find(models_root, asked.name)
+    except FormerKindError as error:
+        raise InvalidRequest.at("/model/extractor/name", str(error)) from None
     if found is None:
         known = ", ".join(each.name for each in every(models_root)) or "none"
         raise InvalidRequest.at("/model/extractor/name", f"there is no such extractor here; there are: {known}")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import assert_never
+from typing import Any, assert_never
 
 from app.contracts.architectures import task_of
 from app.contracts.base import Document
@@ -44,20 +43,30 @@ class Layer(Document):
         return sum(math.prod(shape) for shape in self.shapes.values())
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A kind of model in the catalogue."""
+class ModelText(Document):
+    """What the catalogue says of a kind of model. `takes`: kinds of features."""
 
-    document: type[Model]
     summary: str
     when_to_use: str
+    tasks: tuple[str, ...] = ("classification", "regression")
     takes: tuple[str, ...]
     source: str
-    tasks: tuple[str, ...] = ("classification", "regression")
+
+
+class Entry(ModelText):
+    """A kind of model in the catalogue, with the class of its settings."""
+
+    document: type[Model]
+
+    @classmethod
+    def of(cls, document: type[Model], *texts: Any, **others: Any) -> Entry:
+        """Takes summary, when to use it, what it takes, source and, where they are others, tasks."""
+        names = ("summary", "when_to_use", "takes", "source", "tasks")
+        return cls(document=document, **dict(zip(names, texts, strict=False)), **others)
 
 
 CATALOGUE: dict[str, Entry] = {
-    "linear": Entry(
+    "linear": Entry.of(
         LinearModel,
         "One linear layer from the features to the outputs, started at zero.",
         "The first thing to try: few parameters mean little noise. The only kind for hashed text, and the fastest.",
@@ -65,7 +74,7 @@ CATALOGUE: dict[str, Entry] = {
         'Softmax or least-squares regression; privately on fixed features: Tramèr & Boneh 2021, "Differentially '
         'private learning needs better features (or much more data)".',
     ),
-    "gam": Entry(
+    "gam": Entry.of(
         GamModel,
         "An additive model of a table: a step function of each column, and of named pairs, which its card shows.",
         "Tables where people must see what the model learned, or where a number's effect is no line. It is "
@@ -73,7 +82,7 @@ CATALOGUE: dict[str, Entry] = {
         ("table",),
         'Lou, Caruana & Gehrke 2012, "Intelligible models for classification and regression".',
     ),
-    "mlp": Entry(
+    "mlp": Entry.of(
         MlpModel,
         "Linear layers with an activation between them.",
         "Dense features with a non-linear relation to the label, and about ten thousand records or more.",
@@ -81,7 +90,7 @@ CATALOGUE: dict[str, Entry] = {
         'Bounded activations: Papernot et al. 2021, "Tempered sigmoid activations for deep learning with differential '
         'privacy".',
     ),
-    "cnn": Entry(
+    "cnn": Entry.of(
         CnnModel,
         "A convolutional network over images of a declared size: `conv2` and `conv5` are small, `wrn16_4` is a wide "
         "residual network with GroupNorm.",
@@ -92,7 +101,7 @@ CATALOGUE: dict[str, Entry] = {
         'examples. wrn16_4: De et al. 2022, "Unlocking high-accuracy differentially private image classification '
         'through scale".',
     ),
-    "matrix_factorization": Entry(
+    "matrix_factorization": Entry.of(
         MatrixFactorizationModel,
         "A vector and a bias for each user and each item; a rating is predicted by their product.",
         "Ratings. Privately a small `dim`: each row of the model learns from few ratings.",
@@ -100,7 +109,7 @@ CATALOGUE: dict[str, Entry] = {
         'Koren, Bell & Volinsky 2009, "Matrix factorization techniques for recommender systems".',
         tasks=("rating",),
     ),
-    "transformer_rec": Entry(
+    "transformer_rec": Entry.of(
         TransformerRecModel,
         "A causal transformer over a user's last items. It scores all items as the next one.",
         "Sequences of items. Privately `tied`: an item's row then learns from each occurrence, as input and as "
@@ -109,7 +118,7 @@ CATALOGUE: dict[str, Entry] = {
         'Kang & McAuley 2018, "Self-attentive sequential recommendation"; privately with Phantom Clipping, DPFormer.',
         tasks=("next_item",),
     ),
-    "gru_rec": Entry(
+    "gru_rec": Entry.of(
         GruRecModel,
         "Gated recurrent units over a user's last items. They score all items as the next one.",
         "Sequences of items, as a baseline: the state passes from item to item, which makes training slow.",
@@ -118,7 +127,7 @@ CATALOGUE: dict[str, Entry] = {
         '2016, "Session-based recommendations with recurrent neural networks".',
         tasks=("next_item",),
     ),
-    "lstm_rec": Entry(
+    "lstm_rec": Entry.of(
         LstmRecModel,
         "Long short-term memory over a user's last items. It scores all items as the next one.",
         "Sequences of items, as a baseline beside `gru_rec`; its cell has a third more parameters.",
@@ -126,7 +135,7 @@ CATALOGUE: dict[str, Entry] = {
         'Hochreiter & Schmidhuber 1997, "Long short-term memory".',
         tasks=("next_item",),
     ),
-    "hf": Entry(
+    "hf": Entry.of(
         HfModel,
         "A Hugging Face model from a folder, tuned as a whole or in part: causal language models on next tokens, BERT "
         "and RoBERTa kinds as classifiers of texts, ViT and DeiT as classifiers of images.",

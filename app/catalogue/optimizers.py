@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from app.contracts import optimizers as specs
+from app.contracts.base import Document
 from app.contracts.dataset_spec import Columns, DatasetSpec, Features
 from app.contracts.table import TableFeatures
 
 
-@dataclass(frozen=True)
-class Entry:
-    """An optimizer in the catalogue.
+class OptimizerText(Document):
+    """What the catalogue says of an optimizer.
 
     Attributes:
         update: its rule, with g̃ the noised gradient of a step.
@@ -20,13 +19,24 @@ class Entry:
         cost: a step's privacy charge.
     """
 
-    document: type[specs.OptimizerSettings]
     summary: str
     update: str
     state: dict[str, str]
+    cost: str = "one noised gradient a step"
     when_to_prefer: str
     source: str
-    cost: str = "one noised gradient a step"
+
+
+class Entry(OptimizerText):
+    """An optimizer in the catalogue, with the class of its settings."""
+
+    document: type[specs.OptimizerSettings]
+
+    @classmethod
+    def of(cls, document: type[specs.OptimizerSettings], *texts: Any, **others: Any) -> Entry:
+        """Takes summary, update, state, when to prefer it, source and, where it is another one, cost."""
+        names = ("summary", "update", "state", "when_to_prefer", "source", "cost")
+        return cls(document=document, **dict(zip(names, texts, strict=False)), **others)
 
 
 DELAYED = {"v": "second moment of mean noised gradients, from 0", "sum": "noised gradients since v was updated"}
@@ -40,7 +50,7 @@ DELAYED_COST = (
 MOMENTS = {"m": "average of g̃, from 0", "v": "average of g̃², from 0"}
 
 CATALOGUE: dict[str, Entry] = {
-    "dp_sgd": Entry(
+    "dp_sgd": Entry.of(
         specs.DpSgd,
         "Gradient descent, with momentum and a free last step.",
         "b ← μ b + g̃; θ ← θ − η b; with free_step once more θ ← θ − η b after the last step",
@@ -49,7 +59,7 @@ CATALOGUE: dict[str, Entry] = {
         "tune.",
         "Abadi et al. 2016, Algorithm 1; the free step: Panda et al. 2024, Appendix B.2.",
     ),
-    "dp_adam": Entry(
+    "dp_adam": Entry.of(
         specs.DpAdam,
         "Adam on noised gradients.",
         "m ← β₁m + (1−β₁)g̃; v ← β₂v + (1−β₂)g̃²; θ ← θ − η m̂ / (√v̂ + γ)",
@@ -58,7 +68,7 @@ CATALOGUE: dict[str, Entry] = {
         "acts like momentum with the learning rate η/√Φ: then prefer `dp_adambc`, or `dp_sgd`, which is simpler.",
         "Kingma & Ba 2015, Algorithm 1, on noised gradients.",
     ),
-    "dp_adambc": Entry(
+    "dp_adambc": Entry.of(
         specs.DpAdamBc,
         "DP-Adam with the noise's variance subtracted from its second moment.",
         "the moments of dp_adam; θ ← θ − η m̂ / √max(v̂ − Φ, γ′), Φ = (σC/L)²",
@@ -68,7 +78,7 @@ CATALOGUE: dict[str, Entry] = {
         'Tang, Shpilevskiy & Lécuyer 2024, "DP-AdamBC: your DP-Adam is actually DP-SGD (unless you apply bias '
         "correction)\"; on heavy-tailed labels: the same group's later work.",
     ),
-    "dp_rmsprop": Entry(
+    "dp_rmsprop": Entry.of(
         specs.DpRmsProp,
         "RMSProp on noised gradients.",
         "v ← βv + (1−β)g̃²; θ ← θ − η g̃ / (√v + ε)",
@@ -76,7 +86,7 @@ CATALOGUE: dict[str, Entry] = {
         "As a baseline for `dp2_rmsprop`; in new work prefer `dp_adambc`.",
         "Tieleman & Hinton 2012, on noised gradients.",
     ),
-    "dp_adagrad": Entry(
+    "dp_adagrad": Entry.of(
         specs.DpAdaGrad,
         "AdaGrad on noised gradients.",
         "v ← v + g̃²; θ ← θ − η g̃ / (√v + ε)",
@@ -84,7 +94,7 @@ CATALOGUE: dict[str, Entry] = {
         "As a baseline for `dp2_adagrad`: its steps shrink with the noise that it has accumulated.",
         "Duchi, Hazan & Singer 2011, Figure 1, on noised gradients.",
     ),
-    "dp2_rmsprop": Entry(
+    "dp2_rmsprop": Entry.of(
         specs.Dp2RmsProp,
         "Delayed preconditioners: RMSProp with a second moment of averages over many steps, which hold less noise.",
         DELAYED_UPDATE.format("βv + (1−β)ḡ²"),
@@ -96,7 +106,7 @@ CATALOGUE: dict[str, Entry] = {
         'preconditioners", Algorithm 1.',
         DELAYED_COST,
     ),
-    "dp2_adagrad": Entry(
+    "dp2_adagrad": Entry.of(
         specs.Dp2AdaGrad,
         "Delayed preconditioners with AdaGrad's rule.",
         DELAYED_UPDATE.format("v + ḡ²"),
@@ -105,7 +115,7 @@ CATALOGUE: dict[str, Entry] = {
         "Li et al. 2023, Appendix D.",
         DELAYED_COST,
     ),
-    "dp2_yogi": Entry(
+    "dp2_yogi": Entry.of(
         specs.Dp2Yogi,
         "Delayed preconditioners with Yogi's rule.",
         DELAYED_UPDATE.format("v + (1−β) sign(ḡ² − v) ḡ²"),
@@ -114,7 +124,7 @@ CATALOGUE: dict[str, Entry] = {
         "Li et al. 2023, Appendix D, with the sign as Zaheer et al. 2018 have it.",
         DELAYED_COST,
     ),
-    "scale_then_privatize": Entry(
+    "scale_then_privatize": Entry.of(
         specs.ScaleThenPrivatize,
         "Gradients are divided by the running second moment before clipping, and multiplied back after the noise.",
         "D = √v + ε_s; g̃ made of clip(g_i / D); ĝ = D g̃; then Adam's or RMSProp's rule with ĝ",
@@ -123,7 +133,7 @@ CATALOGUE: dict[str, Entry] = {
         "(about √d), and eps_scale with it.",
         'Ganesh, McMahan & Thakurta 2025, "On design principles for private adaptive optimizers", Algorithm 8.',
     ),
-    "ada_dps": Entry(
+    "ada_dps": Entry.of(
         specs.AdaDps,
         "Divides gradients before clipping by a second moment from a public data set.",
         "A ← βA + (1−β)(∇L_public)²; g̃ made of clip(g_i / (√A + ε)); θ ← θ − η g̃",
@@ -131,7 +141,7 @@ CATALOGUE: dict[str, Entry] = {
         "About a hundred public records of the same kind: the geometry comes from them and costs nothing.",
         'Li, Zaheer, Reddi & Smith 2022, "Private adaptive optimization with side information".',
     ),
-    "pda_dpmd": Entry(
+    "pda_dpmd": Entry.of(
         specs.PdaDpmd,
         "Mixes the noised gradient with a public data set's gradient, whose share grows.",
         "θ ← θ − η (α g̃ + (1−α) ∇L_public), α = cos(π (t−1) / (2K))",

@@ -17,15 +17,10 @@ from app.web.operations import Operation
 router = APIRouter(prefix="/v1", tags=["catalogue"], dependencies=[Depends(current_key)])
 
 
-class ModelView(Document):
+class ModelView(models.ModelText):
     """A kind of model, with the JSON schema of its settings."""
 
     kind: str
-    summary: str
-    when_to_use: str
-    tasks: list[str]
-    takes: list[str]  # kinds of features
-    source: str
     json_schema: dict[str, Any] = Field(serialization_alias="schema")  # the schema of a JobSpec's `model`
 
 
@@ -81,16 +76,10 @@ def list_extractors(settings: ServiceSettings) -> ExtractorList:
     )
 
 
-class OptimizerView(Document):
+class OptimizerView(optimizers.OptimizerText):
     """An optimizer, with its rule, its state, and the JSON schema of its settings."""
 
     kind: str
-    summary: str
-    update: str  # the rule
-    state: dict[str, str]  # the state, by slot
-    cost: str  # a step's charge
-    when_to_prefer: str
-    source: str
     json_schema: dict[str, Any] = Field(serialization_alias="schema")  # the schema of a JobSpec's `optimizer`
 
 
@@ -147,13 +136,7 @@ def list_models() -> ModelList:
     return ModelList(
         items=[
             ModelView(
-                kind=kind,
-                summary=entry.summary,
-                when_to_use=entry.when_to_use,
-                tasks=list(entry.tasks),
-                takes=list(entry.takes),
-                source=entry.source,
-                json_schema=entry.document.model_json_schema(),
+                kind=kind, json_schema=entry.document.model_json_schema(), **entry.model_dump(exclude={"document"})
             )
             for kind, entry in models.CATALOGUE.items()
         ]
@@ -167,14 +150,7 @@ def list_optimizers() -> OptimizerList:
     return OptimizerList(
         items=[
             OptimizerView(
-                kind=kind,
-                summary=entry.summary,
-                update=entry.update,
-                state=entry.state,
-                cost=entry.cost,
-                when_to_prefer=entry.when_to_prefer,
-                source=entry.source,
-                json_schema=entry.document.model_json_schema(),
+                kind=kind, json_schema=entry.document.model_json_schema(), **entry.model_dump(exclude={"document"})
             )
             for kind, entry in optimizers.CATALOGUE.items()
         ]

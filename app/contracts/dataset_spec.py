@@ -12,6 +12,7 @@ from app.contracts.base import DeltaValue, Document, EpsilonValue, Unit, is_none
 from app.contracts.declared_ids import Ids
 from app.contracts.feature_settings import ColumnName, FeatureSettings, TypicalLength
 from app.contracts.filters import FilterName
+from app.contracts.governance import Governance
 from app.contracts.slots import DeclaredSlots
 from app.contracts.table import CsvDialect, RangeEnd, TableFeatures
 
@@ -444,6 +445,7 @@ class DatasetSpec(Document):
     features: Features
     csv: CsvDialect | None = None
     privacy: DatasetPrivacy
+    governance: Governance | None = Field(default=None, exclude_if=is_none)
     holdout: Annotated[SplitHoldout | LastItemHoldout | PublicHoldout, Field(discriminator="kind")] | None = None
     path: Annotated[str, StringConstraints(min_length=1, max_length=4000)] | None = None
     holdout_path: Annotated[str, StringConstraints(min_length=1, max_length=4000)] | None = None

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints, TypeAdapter, model_validator
+from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, model_validator
 
 from app.contracts.base import Document
 
 MANIFEST = "extractor.json"
 HASHED_WORDS = "hashed-words"
+FORMER = (
+    "this extractor is of kind `bert_mean`, which releases before 2026-11-24 ran: use such a release for the same "
+    "bits, or add it again under another name for new jobs (scripts/add_extractor.py)"
+)
 ExtractorName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 Sha256Hex = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 FileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
@@ -86,43 +89,16 @@ class EncoderImages(Document):
     std: tuple[Deviation, Deviation, Deviation] = (0.5, 0.5, 0.5)
 
 
-class BertManifest(Document):
-    """`extractor.json`: a BERT encoder. A text's features are the mean of its tokens' last hidden states.
+class FormerManifest(Document):
+    """`extractor.json` of kind `bert_mean`: a BERT of this project's own code, which is gone.
 
-    The manifest's SHA-256 identifies the extractor: the manifest holds the SHA-256 of every file.
-    scripts/add_extractor.py writes it.
-
-    Attributes:
-        features: the encoder's hidden size.
-        max_tokens: the most tokens of a text, [CLS] and [SEP] included; longer texts are cut.
-        normalize: scale vectors to length 1.
-        lowercase: lower-case texts and strip their accents.
-        files: name → SHA-256: config.json, model.safetensors and vocab.txt.
+    It is read only to say so (`FORMER`). transformers' BERT gives other last bits, and a pinned job's features must not
+    move.
     """
 
-    format: Literal["scrimp-extractor/1"] = "scrimp-extractor/1"
-    kind: Literal["bert_mean"] = "bert_mean"
-    features: Annotated[int, Field(ge=1, le=65_536)]
-    max_tokens: Annotated[int, Field(ge=3, le=8192)]
-    normalize: bool
-    lowercase: bool
-    files: dict[FileName, Sha256Hex]
+    model_config = ConfigDict(extra="ignore")
 
-    @model_validator(mode="after")
-    def _whole(self) -> BertManifest:
-        if set(self.files) != {"config.json", "model.safetensors", "vocab.txt"}:
-            raise ValueError("`files` must be config.json, model.safetensors and vocab.txt")
-        return self
-
-    @property
-    def takes(self) -> str:
-        """The kind of features that it reads."""
-        return "text"
-
-    @property
-    def length(self) -> float:
-        """A typical norm of its vectors. Unnormalized ones have numbers of about a half."""
-        return 1.0 if self.normalize else math.sqrt(self.features) / 2.0
+    kind: Literal["bert_mean"]
 
 
 class EfficientNetManifest(Document):
@@ -163,6 +139,9 @@ class EfficientNetManifest(Document):
 
 class EncoderManifest(Document):
     """`extractor.json`: any encoder or language model that transformers has, and how its hidden states become a vector.
+
+    The manifest's SHA-256 identifies the extractor: the manifest holds the SHA-256 of every file.
+    scripts/add_extractor.py writes it.
 
     Attributes:
         features: the width of its hidden states.
@@ -205,6 +184,7 @@ class EncoderManifest(Document):
         return 1.0 if self.normalize else self.typical_length
 
 
-AnyManifest = BertManifest | EfficientNetManifest | EncoderManifest
-Manifest = Annotated[AnyManifest, Field(discriminator="kind")]
-MANIFESTS: TypeAdapter[AnyManifest] = TypeAdapter(Manifest)
+Manifest = EfficientNetManifest | EncoderManifest
+MANIFESTS: TypeAdapter[Manifest | FormerManifest] = TypeAdapter(
+    Annotated[Manifest | FormerManifest, Field(discriminator="kind")]
+)

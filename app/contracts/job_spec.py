@@ -11,11 +11,12 @@ from pydantic.json_schema import SkipJsonSchema
 from app.contracts.architectures import task_of
 from app.contracts.audit import Audit
 from app.contracts.augmentation import Augmentation
-from app.contracts.base import NO_NUL, DeltaValue, Document, EpsilonValue, NoiseMultiplier
+from app.contracts.base import NO_NUL, DeltaValue, Document, EpsilonValue, NoiseMultiplier, is_none
 from app.contracts.blocks import BlockChoice
 from app.contracts.cnn import OWN_SIZE, ImageSize, Preset, convolutions
 from app.contracts.dataset_spec import Features
 from app.contracts.extractor import ExtractorRef
+from app.contracts.governance import Use
 from app.contracts.hf import HfModel
 from app.contracts.hpo import Hpo
 from app.contracts.metrics import METRICS, Metric, rule_of
@@ -477,7 +478,7 @@ class JobSpec(Document):
     """A training job: data set, model, optimizer, privacy, length and evaluation.
 
     A data set and ε are a whole job: without `optimizer`, admission chooses it, and with it what else is left out of
-    model, clipping, length and evaluation (app.admission.recipe). `quote.resolved` says what and why. With an
+    model, clipping, length and evaluation (app.admission.choices). `quote.resolved` says what and why. With an
     `optimizer`, `model` is `linear` by default, and nothing is scored unless `evaluation` says so.
 
     `class_weights`: a record's loss is multiplied by its class's number, before its gradient is clipped; no score is.
@@ -505,6 +506,8 @@ class JobSpec(Document):
     # Which of a key's queued jobs starts first: that of the highest priority, then the oldest. It never passes another
     # key's job, and at most the key's `max_priority` is allowed.
     priority: Annotated[int, Field(strict=True, ge=-10, le=10)] = Field(default=0, exclude_if=lambda level: level == 0)
+    # What it is for; the data set's owner may require it (`governance.requires`).
+    use: Use | None = Field(default=None, exclude_if=is_none)
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
     hpo: Hpo | None = None
     audit: Audit | None = Field(default=None, exclude_if=lambda audit: audit is None)

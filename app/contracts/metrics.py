@@ -13,7 +13,7 @@ from typing import Annotated, Literal, assert_never, get_args
 
 from pydantic import Field
 
-from app.contracts.base import Document
+from app.contracts.base import Document, is_none
 
 CountedMetric = Literal["accuracy", "auc", "macro_f1"]  # counts of records
 MeanMetric = Literal["accuracy", "loss"]  # means over records
@@ -34,6 +34,9 @@ AUC_PARTS = (
 )
 
 
+# Of each of two classes: how long a gradient is at a residual of 1, in units of C (app.privacy.answers).
+ClipRatio = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+ClipRatios = Annotated[tuple[ClipRatio, ...], Field(min_length=2, max_length=2)]
 MOST_CONFUSED = 50  # classes of a histogram of true and predicted ones
 
 
@@ -51,14 +54,15 @@ class ReleasedHistogram(Document):
     """A histogram of records by class and score, as released.
 
     Attributes:
-        cells: 256 counts of the first class, then 256 of the second, in bins of the score x = ln(p/(1 − p)), where p is
-            the second class's probability: 254 equal bins from −8 to 8, and an open one at each end. Noisy counts may
-            be negative.
+        cells: 256 counts of the first class, then 256 of the second, in bins of the score x, the model's second output
+            less its first: 254 equal bins from −8 to 8, and an open one at each end. Noisy counts may be negative.
         noise_std: σ of the noise on each of the weighted sums from which `cells` follow; 0: exact.
+        clip_ratios: what predicted probabilities undo (docs/choosing.md); null: they are 1/(1 + e⁻ˣ).
     """
 
     cells: Annotated[tuple[float, ...], Field(min_length=CELLS, max_length=CELLS)]
     noise_std: Annotated[float, Field(ge=0.0)]
+    clip_ratios: ClipRatios | None = Field(default=None, exclude_if=is_none)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@
     classes    further classes, after the declared ones: stored labels are places in that list
     scale      a wider scale of ratings
     ranges     of a table's columns: cells are stored as read, and scaled when a job uses them
+    governance  who answers for the data, and what later jobs must say of their use
 
 Never the unit, its bound, the relation, the filter, its order, the cap's δ or the split: charges and the account rest
 on these. Each job keeps the version that it was priced with.
@@ -21,6 +22,7 @@ from pydantic import Field, ValidationError, model_validator
 from app.contracts.base import DECLARATION, Document
 from app.contracts.dataset_spec import ClassificationTask, ClassLabel, DatasetSpec, Features, RatingTask, ScaleEnd
 from app.contracts.feature_settings import ColumnName
+from app.contracts.governance import Governance
 from app.contracts.slots import DeclaredSlots
 from app.contracts.table import CategoryColumn, RangeEnd, TableFeatures
 from app.errors import InvalidRequest
@@ -37,14 +39,16 @@ class Redeclaration(Document):
     ranges: (
         Annotated[dict[ColumnName, tuple[RangeEnd, RangeEnd] | tuple[date, date]], Field(max_length=10_000)] | None
     ) = None
+    governance: Governance | None = None
     dry_run: bool = False
 
     @model_validator(mode="after")
     def _asks(self) -> Redeclaration:
-        members = (self.records, self.slots, self.classes, self.scale, self.ranges)
+        members = (self.records, self.slots, self.classes, self.scale, self.ranges, self.governance)
         if not self.dry_run and all(each is None for each in members):
             raise ValueError(
-                "name what to declare anew: `records`, `slots`, `classes`, `scale` or `ranges`; all else stays for ever"
+                "name what to declare anew: `records`, `slots`, `classes`, `scale`, `ranges` or `governance`; all else "
+                "stays for ever"
             )
         return self
 
@@ -85,6 +89,8 @@ def amended(spec: DatasetSpec, asked: Redeclaration) -> DatasetSpec:
         task = task.model_copy(update={"scale": asked.scale})
     features = _with_ranges(spec.features, asked.ranges) if asked.ranges is not None else spec.features
     changed = spec.model_copy(update={"task": task, "privacy": privacy, "features": features})
+    if asked.governance is not None:
+        changed = changed.model_copy(update={"governance": asked.governance})
     try:
         return DatasetSpec.model_validate(changed.model_dump(), context=DECLARATION)
     except ValidationError as error:

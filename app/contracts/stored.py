@@ -59,18 +59,20 @@ class Shape(Document):
     slots: Slots | None = Field(default=None, exclude_if=is_none)
 
 
-class Number(Document):
-    """A released number. `std` is that of its noise; 0 for an exact value.
-
-    `histogram`: from which `auc` was computed; not part of its event.
-    """
+class ReleasedNumber(Document):
+    """A released number without its value: what the noise on it was. `std` is 0 for an exact value."""
 
     name: str
     step: int
-    value: float
-    std: float
     on: AccountName
+    std: float
     released_by: ReleasedBy
+
+
+class Number(ReleasedNumber):
+    """A released number. `histogram`: from which `auc` was computed; not part of its event."""
+
+    value: float
     histogram: ReleasedHistogram | None = Field(default=None, exclude_if=is_none)
 
 

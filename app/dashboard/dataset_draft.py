@@ -16,6 +16,7 @@ LAYOUT = Layout(
         "From what": ("features",),
         "What is protected": ("privacy",),
         "Hold-out": ("holdout",),
+        "Who answers for it": ("governance",),
     },
     frozenset(
         (

@@ -23,7 +23,7 @@ GOAL = "The job"
 # A person decides about the first section; admission settles the others, which the page folds.
 LAYOUT = Layout(
     {
-        GOAL: ("dataset", "hpo", "privacy", "name"),
+        GOAL: ("dataset", "hpo", "privacy", "name", "use"),
         "Blocks": ("blocks",),
         "Model": ("model",),
         "Optimizer": ("optimizer", "class_weights"),

@@ -98,15 +98,24 @@ def grant(
     key: Text = "",
     access: Text = "",
     epsilon: Text = "",
+    until: Text = "",
+    purpose: Text = "",
+    permit: Text = "",
 ) -> Response:
     """Grants a key access to a data set, for its owner and admins; replaces its earlier grant."""
     try:
         asked = grants.GrantRequest.model_validate(
-            {"access": access, "max_epsilon_per_job": float(epsilon) if epsilon.strip() else None}
+            {
+                "access": access,
+                "max_epsilon_per_job": float(epsilon) if epsilon.strip() else None,
+                "ends_at": f"{until}T00:00:00Z" if until else None,
+                "purpose": purpose.strip() or None,
+                "permit": permit.strip() or None,
+            }
         )
         grants.set_grant(dataset, key.strip(), asked, db, viewer.caller)
     except (ValidationError, ValueError):
-        problem = "Choose an access, and give the largest ε as a number, or leave it empty."
+        problem = "Choose an access. Give the largest ε as a number and the end as a day, or leave them empty."
         return _page(request, db, settings, viewer, problem=problem, status=422)
     except REFUSALS as refused:
         return _page(request, db, settings, viewer, problem=refused.message, status=refused.status)

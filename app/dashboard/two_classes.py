@@ -29,7 +29,7 @@ class TwoClasses:
 
 def two_classes(released: ReleasedHistogram, step: int, on: str, classes: Sequence[object]) -> TwoClasses:
     """Draws a histogram of a model of these classes."""
-    histogram = ScoreHistogram(released.cells, released.noise_std)
+    histogram = ScoreHistogram(released.cells, released.noise_std, released.clip_ratios)
     positive = str(classes[1])
     roc = _chart(
         "roc",

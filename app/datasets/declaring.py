@@ -42,7 +42,16 @@ DEVIATION = 0.1  # as at a registration
 
 
 @dataclass(frozen=True)
-class Redeclared:
+class Declared:
+    """A data set and its account, with warnings about its content for the owner alone."""
+
+    dataset: Dataset
+    account: Account | None
+    warnings: list[str]
+
+
+@dataclass(frozen=True)
+class Redeclared(Declared):
     """A data set under its new declaration, with counts for the owner alone; None where its records are gone.
 
     Attributes:
@@ -50,12 +59,9 @@ class Redeclared:
         default_slots: those that it would have if none were declared.
     """
 
-    dataset: Dataset
-    account: Account | None
     counts: Counts | None
     slots: Slots | None
     default_slots: Slots | None
-    warnings: list[str]
 
 
 def redeclare(
@@ -112,7 +118,7 @@ def redeclare(
             audit.record(session, "dataset.redeclared", row.id)
         session.flush()
         account = session.get(Account, dataset_id)
-        return Redeclared(row, account, counts, sizes.slots, default_slots_of(wanted), warnings)
+        return Redeclared(row, account, warnings, counts, sizes.slots, default_slots_of(wanted))
 
 
 def _counted(parsers: Parsers, kept: Parts, seals: Seals, stored: PartFiles) -> PartCounts:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from app.contracts.base import Document
+from app.contracts.governance import Governance
 from app.contracts.slots import Slots
 from app.contracts.stored import Counts, ReadingOutcome
 from app.contracts.stored import Shape as StoredShape
@@ -119,6 +120,7 @@ class DatasetView(BaseModel):
     declaration; jobs keep the version that they were priced with. `content_deleted_at`: when its files were deleted;
     its ledger stays. `access` is what the calling key may do; `max_epsilon_per_job` is the owner's policy for it (null:
     the cap alone). `reading`: what its owner is told, for a day, of a file that was read in the background.
+    `governance`: who answers for the data, and what jobs must say of their use.
     """
 
     id: str
@@ -140,6 +142,7 @@ class DatasetView(BaseModel):
     content_deleted_at: str | None = None
     declaration: int = 1
     reading: Reading | None = None
+    governance: Governance | None = None
 
     @classmethod
     def of(cls, dataset: Dataset, ledger: LedgerView | None, access: Access, state: State = "ready") -> DatasetView:
@@ -159,6 +162,7 @@ class DatasetView(BaseModel):
             max_epsilon_per_job=access.max_epsilon,
             state="retired" if dataset.retired_at is not None and state == "ready" else state,
             declaration=dataset.declaration,
+            governance=Governance.model_validate(rules) if (rules := dataset.spec.get("governance")) else None,
         )
 
 

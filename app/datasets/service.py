@@ -28,6 +28,7 @@ from app.contracts.dataset_spec import DatasetPrivacy, DatasetSpec, PublicHoldou
 from app.contracts.slots import Slots
 from app.contracts.stored import Counts, Shape
 from app.datasets import duplicates, hashes, quota, repository, resumable, storage, unit_files
+from app.datasets.declaring import Declared
 from app.datasets.parsing import Parsers
 from app.datasets.sizes import ON_TOP, REGISTRATION, check_fits, declared_slots, split_sizes, suggested_slots
 from app.datasets.sources import Arrived
@@ -58,13 +59,10 @@ class OrderChooser(Protocol):
 
 
 @dataclass(frozen=True)
-class Registered:
-    """A declared data set, with counts and warnings about its content for the owner alone."""
+class Registered(Declared):
+    """A data set that is new, with counts for the owner alone."""
 
-    dataset: Dataset
-    account: Account | None
     counts: Counts
-    warnings: list[str]
 
 
 def register(
@@ -165,7 +163,7 @@ def store(session: Session, settings: Settings, new: New, content: Content, made
     parts.of(settings).place(dataset.id, content.folder)
     if dataset.units_sha256 is not None:
         unit_files.place(settings, dataset.id, dataset.units_sha256)
-    return Registered(dataset, account, content.parsed.counts, [*content.parsed.warnings, *_warnings(new.spec)])
+    return Registered(dataset, account, [*content.parsed.warnings, *_warnings(new.spec)], content.parsed.counts)
 
 
 @dataclass(frozen=True)

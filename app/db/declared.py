@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from sqlalchemy.orm import Session
 
 from app.contracts.dataset_spec import DatasetSpec
+from app.contracts.governance import Governance
 from app.contracts.job_spec import JobSpec, Model, seen_by
 from app.contracts.stored import Shape
 from app.db.models import Dataset, Declaration, Job
@@ -27,12 +28,22 @@ def declared(session: Session, job: Job) -> Declared:
     Raises:
         NoResultFound: it is not there: nothing may run with another one.
     """
-    dataset = session.get_one(Dataset, job.dataset_id)
+    found = _version(session, job)
     model = JobSpec.model_validate(job.spec).model
+    return _seen(job.declaration, DatasetSpec.model_validate(found.spec), found.shape, model)
+
+
+def governance(session: Session, job: Job) -> Governance | None:
+    """Reads what the owner declared on governance in the version of a job's price; None if nothing."""
+    said = _version(session, job).spec.get("governance")
+    return None if said is None else Governance.model_validate(said)
+
+
+def _version(session: Session, job: Job) -> Dataset | Declaration:
+    dataset = session.get_one(Dataset, job.dataset_id)
     if job.declaration == dataset.declaration:
-        return _seen(dataset.declaration, DatasetSpec.model_validate(dataset.spec), dataset.shape, model)
-    found = session.get_one(Declaration, (job.dataset_id, job.declaration))
-    return _seen(found.version, DatasetSpec.model_validate(found.spec), found.shape, model)
+        return dataset
+    return session.get_one(Declaration, (job.dataset_id, job.declaration))
 
 
 def _seen(version: int, spec: DatasetSpec, shape: Shape, model: Model) -> Declared:

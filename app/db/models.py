@@ -197,6 +197,11 @@ class Grant(Base):
     max_epsilon_per_job: Mapped[float | None]  # the owner's policy for this key; null: the cap alone
     created_at: Mapped[datetime]
     created_by: Mapped[str]
+    # app.contracts.governance.Terms
+    ends_at: Mapped[datetime | None]
+    purpose: Mapped[str | None]
+    permit: Mapped[str | None]
+    persons: Mapped[list[Any] | None] = mapped_column(JSON)
 
 
 class DatasetContent(Base):
@@ -345,6 +350,7 @@ class Job(Base):
     notes: Mapped[str] = mapped_column(Text, default="", server_default="")
     traceparent: Mapped[str | None] = mapped_column(String(55))  # of its request, if that was traced (app.tracing)
     threads: Mapped[int | None]  # of each rank, as the first ready attempt had them; fixed with `device`
+    release: Mapped[str | None]  # of the last ready attempt (worker.attempt.release)
 
 
 class ClaimTurn(Base):
@@ -466,7 +472,7 @@ class Outbox(Base):
     __tablename__ = "outbox"
 
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
-    topic: Mapped[str]  # "notify" | "certificate" | "discard"
+    topic: Mapped[str]  # "notify" | "certificate" | "discard" | "checkpoint"
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"))
     created_at: Mapped[datetime]
 

@@ -9,6 +9,7 @@ from pydantic import TypeAdapter
 
 from app.audit import record as audit
 from app.contracts.base import Document, EpsilonValue
+from app.contracts.governance import Terms
 from app.db.models import ApiKey, Grant
 from app.grants import service
 from app.keys.auth import CurrentKey
@@ -19,11 +20,17 @@ GRANTED: TypeAdapter[service.Granted] = TypeAdapter(service.Granted)
 router = APIRouter(prefix="/v1/datasets/{dataset_id}/grants", tags=["grants"])
 
 
-class GrantRequest(Document):
-    """`max_epsilon_per_job`: the owner's policy for this key; a job that costs more is refused. Null: the cap alone."""
+class GrantRequest(Terms):
+    """`max_epsilon_per_job`: the owner's policy for this key; a job that costs more is refused. Null: the cap alone.
+    From `ends_at` on the grant gives nothing. `purpose` and `permit` are those of every job under it."""
 
     access: service.Granted
     max_epsilon_per_job: EpsilonValue | None = None
+
+    @property
+    def terms(self) -> Terms:
+        """What the grant is for."""
+        return Terms(**{name: getattr(self, name) for name in Terms.model_fields})
 
 
 class GrantView(Document):
@@ -35,6 +42,10 @@ class GrantView(Document):
     key_role: str
     access: service.Granted
     max_epsilon_per_job: float | None
+    ends_at: datetime | None = None
+    purpose: str | None = None
+    permit: str | None = None
+    persons: tuple[str, ...] = ()
     created_at: datetime
     created_by: str
 
@@ -48,6 +59,10 @@ class GrantView(Document):
             key_role=key.role,
             access=GRANTED.validate_python(grant.access),
             max_epsilon_per_job=grant.max_epsilon_per_job,
+            ends_at=grant.ends_at,
+            purpose=grant.purpose,
+            permit=grant.permit,
+            persons=tuple(grant.persons or ()),
             created_at=grant.created_at,
             created_by=grant.created_by,
         )
@@ -76,14 +91,23 @@ def list_grants(dataset_id: str, db: Db, caller: CurrentKey) -> GrantList:
     command="grants set",
     audit="grant.set",
     problems=("forbidden", "not-ready"),
-    requests={"to train, within a policy": {"access": "train", "max_epsilon_per_job": 0.5}},
+    requests={
+        "to train, within a policy": {"access": "train", "max_epsilon_per_job": 0.5},
+        "under a permit": {
+            **{"access": "train", "purpose": "care research", "permit": "17/2026"},
+            **{"ends_at": "2099-12-31T00:00:00Z", "persons": ["A. Analyst"]},
+        },
+    },
 )
 def set_grant(dataset_id: str, key_id: str, body: GrantRequest, db: Db, caller: CurrentKey) -> GrantView:
     """Grants a key `view`, `train` or `charge`; replaces its earlier grant."""
     with db.write() as session:
-        grant, key = service.give(session, caller, dataset_id, key_id, body.access, body.max_epsilon_per_job)
-        epsilon = body.max_epsilon_per_job
-        audit.record(session, "grant.set", grant.dataset_id, key=key_id, access=body.access, epsilon=epsilon)
+        epsilon, terms = body.max_epsilon_per_job, body.terms
+        grant, key = service.give(session, caller, dataset_id, key_id, body.access, epsilon, terms)
+        details: audit.Details = {"key": key_id, "access": body.access, "epsilon": epsilon}
+        if terms != Terms():
+            details["terms"] = terms.model_dump(mode="json", exclude_defaults=True)
+        audit.record(session, "grant.set", grant.dataset_id, **details)
         return GrantView.of(grant, key)
 
 

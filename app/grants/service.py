@@ -20,6 +20,7 @@ from typing import Any, Literal, NoReturn, TypeVar, cast, get_args
 from sqlalchemy import ColumnElement, Row, Select, and_, bindparam, func, literal, or_, select, true
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
+from app.contracts.governance import Terms, Use
 from app.db.models import ApiKey, Dataset, DatasetReading, Grant, Job, table_of
 from app.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from app.ids import now
@@ -42,16 +43,21 @@ REFUSED = {
 }
 
 
+ANY, WITHOUT_TERMS = Use(), Terms()
+
+
 @dataclass(frozen=True)
 class Access:
     """A key's access to a data set, and the owner's policy for it.
 
     Attributes:
         max_epsilon: the largest ε of one job; None: the cap alone.
+        use: the purpose and the permit of every job.
     """
 
     level: Level
     max_epsilon: float | None = None
+    use: Use = ANY
 
     def covers(self, needed: Level) -> bool:
         """Returns True if this access includes `needed`."""
@@ -66,7 +72,10 @@ RowLike = Row[Any] | SimpleNamespace
 
 DATA, GIVEN = table_of(Dataset), table_of(Grant)
 # The columns that `access_in` reads: the data set's owner, and the key's grant, if any.
-LOOKED_AT = [DATA.c.owner_key, GIVEN.c.access, GIVEN.c.max_epsilon_per_job]
+LOOKED_AT = [
+    DATA.c.owner_key,
+    *(GIVEN.c[name] for name in ("access", "max_epsilon_per_job", "ends_at", "purpose", "permit")),
+]
 
 
 def given_to(key_id: ColumnElement[str] | str) -> ColumnElement[bool]:
@@ -93,11 +102,12 @@ def access_of(caller: Caller, dataset: Dataset | RowLike, grant: Grant | RowLike
     """The rule: a key's access to a data set; None if it may not even see it."""
     if caller.is_admin or (caller.role == "owner" and dataset.owner_key == caller.id):
         return OWN
-    if grant is None:
+    if grant is None or (grant.ends_at is not None and grant.ends_at <= now()):
         return None
     if caller.role == "viewer":
         return Access("view")
-    return Access(cast(Level, grant.access), grant.max_epsilon_per_job)
+    use = Use(purpose=grant.purpose, permit=grant.permit)
+    return Access(cast(Level, grant.access), grant.max_epsilon_per_job, use)
 
 
 def find(
@@ -188,7 +198,8 @@ def visible(
     """
     if caller.is_admin:
         return true()
-    seen = dataset_id.in_(select(Grant.dataset_id).where(Grant.key_id == caller.id))
+    lasts = or_(Grant.ends_at.is_(None), Grant.ends_at > now())
+    seen = dataset_id.in_(select(Grant.dataset_id).where(Grant.key_id == caller.id, lasts))
     if caller.role != "owner":
         return seen
     return or_(seen, dataset_id.in_(select(Dataset.id).where(Dataset.owner_key == caller.id)))
@@ -205,7 +216,13 @@ def with_grants(caller: Caller) -> Select[Dataset, Grant]:
 
 
 def give(
-    session: Session, caller: Caller, dataset: str, key_id: str, access: Granted, max_epsilon: float | None
+    session: Session,
+    caller: Caller,
+    dataset: str,
+    key_id: str,
+    access: Granted,
+    max_epsilon: float | None,
+    terms: Terms = WITHOUT_TERMS,
 ) -> tuple[Grant, ApiKey]:
     """Grants a key access to a data set; replaces its earlier grant.
 
@@ -215,16 +232,18 @@ def give(
     Raises:
         NotFound, Forbidden: as `find`; no such key.
         InvalidRequest: the key has no use for it: an admin's or the owner's own, a viewer that would train or charge, a
-            key that was revoked or has expired, or a policy on jobs that may not be submitted.
+            key that was revoked or has expired, a policy on jobs that may not be submitted, or an end in the past.
     """
     found = require(session, caller, dataset, "own")
     # Two grants of one key at once take turns.
     key = locked(session, key_id)
     if key is None:
         raise NotFound(NO_SUCH_KEY)
-    _check_use(found, key, access, max_epsilon)
+    _check_use(found, key, access, max_epsilon, terms)
     grant = session.get(Grant, (found.id, key.id), populate_existing=True) or Grant(dataset_id=found.id, key_id=key.id)
     grant.access, grant.max_epsilon_per_job = access, max_epsilon
+    grant.ends_at, grant.persons = terms.ends_at, list(terms.persons) or None
+    grant.purpose, grant.permit = terms.purpose, terms.permit
     grant.created_at, grant.created_by = now(), caller.id
     session.add(grant)
     session.flush()
@@ -312,7 +331,9 @@ def _check(access: Access, needed: Level) -> None:
         raise Forbidden(REFUSED[needed])
 
 
-def _check_use(dataset: Dataset, key: ApiKey, access: Granted, max_epsilon: float | None) -> None:
+def _check_use(dataset: Dataset, key: ApiKey, access: Granted, max_epsilon: float | None, terms: Terms) -> None:
+    if terms.ends_at is not None and terms.ends_at <= now():
+        raise InvalidRequest.at("/ends_at", "a grant must end in the future; leave `ends_at` out for one that stays")
     if not is_alive(key):
         raise InvalidRequest.at("/path/key_id", "this key was revoked or has expired")
     if key.role == "admin" or key.id == dataset.owner_key:

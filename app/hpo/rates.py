@@ -282,12 +282,13 @@ def most_rate(optimizer: DpSgd, of: PublicNumbers, constants: Constants = CALIBR
     return float(bound) / of.scale
 
 
-def _rounded(value: float) -> float:
+def rounded(value: float) -> float:
+    """Three digits."""
     return float(f"{value:.3g}")
 
 
 def _choice(value: float, because: str) -> Choice:
-    return Choice(value=_rounded(value), because=because)
+    return Choice(value=rounded(value), because=because)
 
 
 def _numbers(of: PublicNumbers, symbol: str) -> str:

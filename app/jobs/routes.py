@@ -15,7 +15,9 @@ from fastapi.responses import FileResponse
 from sqlalchemy import ColumnElement, Row, and_
 from sqlalchemy.orm import Session
 
-from app.admission.checks import offered
+from app.admission import forecast as forecasts
+from app.admission import hold as holds
+from app.admission import sweep as sweeps
 from app.admission.forecast import Forecast
 from app.admission.quote import Quote
 from app.admission.request import Limits
@@ -129,7 +131,7 @@ async def quote_at(
     request: Request, spec: JobSpec, admission: Admission, caller: Caller, records: int | None
 ) -> Response:
     """As `quote`, for a hypothetical number of training records."""
-    return await _priced(request, lambda: as_json(admission.quote(caller, offered(spec), records)))
+    return await _priced(request, lambda: as_json(forecasts.quote(admission, caller, spec, records)))
 
 
 @router.post("/quotes/sweep", operation_id="sweep_quotes", response_model=SweepView)
@@ -145,7 +147,7 @@ async def quote_at(
 )
 async def sweep(request: Request, asked: Sweep, admission: Admissions, caller: CurrentKey) -> Response:
     """Quotes a study's final trial under other totals, levels and numbers of trials. Charges and reserves nothing."""
-    return await _priced(request, lambda: as_json(admission.sweep(caller, asked)))
+    return await _priced(request, lambda: as_json(sweeps.sweep(admission, caller, asked)))
 
 
 @forecast_router.post("/forecast", operation_id="forecast_ledger", response_model=Forecast)
@@ -163,7 +165,7 @@ async def forecast(
     request: Request, dataset_id: str, spec: JobSpec, admission: Admissions, caller: CurrentKey
 ) -> Response:
     """Tells how many jobs of this spec still fit the budget, exactly. Charges and reserves nothing."""
-    return await _priced(request, lambda: as_json(admission.forecast(caller, dataset_id, offered(spec))))
+    return await _priced(request, lambda: as_json(forecasts.forecast(admission, caller, spec, dataset_id)))
 
 
 @router.post("/jobs", status_code=201, operation_id="submit_job", response_model=JobView)
@@ -196,7 +198,7 @@ async def submit(
     """Admits a job if its whole cost fits. The same Idempotency-Key with the same spec returns the same job."""
 
     def answer() -> Response:
-        held, gpus = admission.submit(caller, offered(spec), idempotency_key), gpus_of(request)
+        held, gpus = holds.submit(admission, caller, spec, idempotency_key), gpus_of(request)
         headers = {"Location": f"/v1/jobs/{held.id}"}
         if held.job is not None:
             return as_json(JobView.of_job(held.job, {part: [] for part in repository.PARTS}, gpus), 201, headers)
@@ -390,7 +392,7 @@ def pause_job(job_id: str, db: Db, caller: CurrentKey, gpus: Gpus) -> JobView:
     problems=("forbidden", "wrong-state"),
 )
 def resume_job(job_id: str, db: Db, caller: CurrentKey, gpus: Gpus) -> JobView:
-    """Lets a paused job go on. The steps before are repeated bit for bit, free of charge."""
+    """Lets a paused job go on from its checkpoint. Later steps are repeated bit for bit, free of charge."""
     steering.resume(db, caller, job_id)
     return _view(db, caller, job_id, gpus)
 

@@ -77,7 +77,7 @@ def pause(db: Database, caller: Caller, job_id: str) -> None:
 
 
 def resume(db: Database, caller: Caller, job_id: str) -> None:
-    """Lets a paused job go on where its record ends: it repeats the steps before bit for bit, free of charge.
+    """Lets a paused job go on from its checkpoint: it repeats later steps bit for bit, free of charge.
 
     Raises:
         Conflict: `wrong-state`: it is not paused.

@@ -30,10 +30,13 @@ from app.contracts.hf import weights_file
 from app.contracts.hpo import Auto
 from app.contracts.job_spec import JobSpec
 from app.contracts.optimizers import PublicSideSettings
+from app.contracts.stored import ReleasedNumber
+from app.db.declared import governance
 from app.db.models import Artifact, Certificate, Dataset, Job, JobEvent, LedgerCheckpoint, LedgerEntry, Metric
 from app.errors import Conflict, NotFound, PrivacyError
 from app.hpo.stored import StoredStudy
 from app.ids import rfc3339, whole_second
+from app.ledger import meaning
 from app.ledger.accounts import filter_for, find
 from app.ledger.blocks import held_on, label_of
 from app.ledger.certified import (
@@ -45,10 +48,10 @@ from app.ledger.certified import (
     CertifiedStudy,
     Content,
     FilterName,
+    Governed,
     LedgerSettled,
     MeanOf,
     ReadyNumerics,
-    ReleasedNumber,
     Releases,
     RunSteps,
     Sampling,
@@ -65,10 +68,29 @@ from app.privacy.canaries import Finding
 from app.privacy.mechanism import MechanismConfig
 from app.privacy.numerics import NumericsReport
 from app.privacy.prices import Charge, Units
+from app.privacy.profile import Profile, profile_of
 
 
-def issue(session: Session, job_id: str, signing_key: Ed25519PrivateKey, code_version: str) -> bool:
+def profile(session: Session, job_id: str) -> Profile | None:
+    """Computes the privacy profile of a job's plan, which `issue` signs; None of a job without privacy.
+
+    It may take seconds where batches are sampled, so that it is not computed while a transaction writes.
+    """
+    job = session.get(Job, job_id)
+    quoted = CertifiedQuote.of(job.quote) if job is not None else None
+    if job is None or quoted is None or quoted.epsilon is None:
+        return None
+    events = quoted.mechanism if job.study is not None else MechanismConfig.model_validate(job.mechanism).events
+    return None if events is None else profile_of(events, quoted.epsilon.value)
+
+
+def issue(
+    session: Session, job_id: str, signing_key: Ed25519PrivateKey, code_version: str, loss: Profile | None
+) -> bool:
     """Signs and stores the certificate of a settled job, once.
+
+    Args:
+        loss: see `profile`.
 
     Returns:
         True if it was issued now. False if it exists already, or if there is nothing to certify.
@@ -90,7 +112,9 @@ def issue(session: Session, job_id: str, signing_key: Ed25519PrivateKey, code_ve
         raise Conflict("wrong-state", "the job has not settled: there is nothing to certify yet")
     if settled[0].kind == "void" or session.get(Certificate, job_id) is not None:
         return False
-    body = _body(session, job, settled, code_version, public_key(signing_key))
+    if loss is None:
+        raise PrivacyError("a job without privacy has no certificate")
+    body = _body(session, job, settled, code_version, public_key(signing_key), loss)
     document = sign(body.model_dump(mode="json"), signing_key, _delivered(session, job))
     stored = document.model_dump(mode="json")
     issued = Certificate(job_id=job_id, body=stored, signature=document.signature, issued_at=whole_second())
@@ -144,7 +168,9 @@ def _delivered(session: Session, job: Job) -> dict[str, str]:
     return files
 
 
-def _body(session: Session, job: Job, entries: list[LedgerEntry], code_version: str, signer: str) -> Body:
+def _body(
+    session: Session, job: Job, entries: list[LedgerEntry], code_version: str, signer: str, loss: Profile
+) -> Body:
     settled = entries[0]  # the same amounts on every block
     if any((each.kind, each.train, each.holdout) != (settled.kind, settled.train, settled.holdout) for each in entries):
         raise PrivacyError("the job was settled differently on its blocks")
@@ -163,12 +189,15 @@ def _body(session: Session, job: Job, entries: list[LedgerEntry], code_version: 
         ran, drawn = _study(session, job, spec, quoted, weights, released)
         whole = {"train": charge.train + drawn.train, "holdout": charge.holdout + drawn.holdout}
         charge = charge.model_copy(update=whole)
+    side = _side_information(session, spec)
+    reports = [ran.numerics] if ran.study is None else [run.numerics for run in ran.study.runs]
     return Body(
         certificate_id=job.id,
         job=job.id,
         status=job.status,
         dataset=_content(dataset),
-        side_information=_side_information(session, spec),
+        side_information=side,
+        governance=_governance(session, job, spec),
         **dict(ran),
         accountant=_accountant(quoted.epsilon.accountant),
         epsilon=quoted.epsilon,
@@ -182,7 +211,17 @@ def _body(session: Session, job: Job, entries: list[LedgerEntry], code_version: 
         code_version=code_version,
         model_sha256=model.sha256 if model is not None else None,
         issued_at=rfc3339(whole_second()),
+        threat_model=meaning.threat_model(ran.unit),
+        assumptions=meaning.assumptions(ran.unit, ran.records_per_unit, side.name if side is not None else None),
+        composition=meaning.composition(account.filter, on_blocks=spec.blocks != ALL),
+        profile=loss,
+        environment=meaning.environment(reports),
     )
+
+
+def _governance(session: Session, job: Job, spec: JobSpec) -> Governed | None:
+    found = governance(session, job)
+    return None if found is None else Governed(dataset=found, use=spec.use)
 
 
 def _content(dataset: Dataset) -> Content:

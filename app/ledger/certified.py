@@ -7,10 +7,12 @@ from typing import Literal, Self
 from pydantic import ConfigDict, Field
 
 from app.contracts.base import AccountantName, Document, Epsilon, Relation, Unit, is_none
+from app.contracts.governance import Governance, Use
 from app.contracts.hpo import Strategy
-from app.contracts.stored import Role
+from app.contracts.stored import ReleasedNumber, Role
 from app.hpo.rates import Resolved
 from app.hpo.stored import StoredDecision
+from app.ledger.meaning import Meaning
 from app.ledger.memos import Balances
 from app.privacy.canaries import Finding
 from app.privacy.events import AccountEvents
@@ -48,16 +50,6 @@ class RunSteps(Document):
 
     planned: int
     started: int
-
-
-class ReleasedNumber(Document):
-    """A released number without its value: what the noise on it was."""
-
-    name: str
-    step: int
-    on: str
-    std: float
-    released_by: str
 
 
 class Releases(Document):
@@ -179,15 +171,23 @@ class LedgerSettled(Document):
     proofs: tuple[Proof, ...] | None = Field(default=None, exclude_if=is_none)
 
 
+class Governed(Document):
+    """What the owner declared on governance, in the version that the job was priced with, and the job's use."""
+
+    dataset: Governance
+    use: Use | None
+
+
 class JobNamed(Document):
     """The first members of a body: the job, and what it read."""
 
-    version: Literal[2] = 2
+    version: Literal[3] = 3
     certificate_id: str
     job: str
     status: str
     dataset: Content
     side_information: Content | None
+    governance: Governed | None = Field(default=None, exclude_if=is_none)
 
 
 class Claimed(Document):
@@ -207,8 +207,11 @@ class Claimed(Document):
     issued_at: str | None
 
 
-class Body(Claimed, WhatRan, JobNamed):
-    """The signed body. `resolved`: the learning rate that "auto" stood for, and why."""
+class Body(Meaning, Claimed, WhatRan, JobNamed):
+    """The signed body. `resolved`: the learning rate that "auto" stood for, and why.
+
+    Bodies of version 2 have no Meaning. A reader of theirs reads these, too: members were only added.
+    """
 
 
 class _Read(Document):
@@ -231,7 +234,7 @@ class ReadyNumerics(_Read):
 
 
 class Version(_Read):
-    """A body's version; bodies before version 2 have no envelope."""
+    """A body's version; bodies before version 2 have no envelope, and before version 3 no Meaning."""
 
     version: object = None
 

@@ -15,18 +15,23 @@ from app.ledger.entries import content
 COLLUSION = "The cap holds even if all keys share what they learn."
 
 
-class AccountView(BaseModel):
-    """One account. Amounts are integers in `unit`; shares are parts of the budget, which add up."""
+class Balance(BaseModel):
+    """What is left of a budget, in the filter's units. Shares are parts of the budget, which add up."""
 
-    filter: str
-    order: float | None
-    unit: str
     budget: int
     spent: int
     held: int
     remaining: int
     share_spent: float
     share_held: float
+
+
+class AccountView(Balance):
+    """One account. Amounts are integers in `unit`; shares are parts of the budget, which add up."""
+
+    filter: str
+    order: float | None
+    unit: str
 
     @classmethod
     def of(cls, account: Account, name: str, unit: str) -> AccountView:

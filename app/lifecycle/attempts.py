@@ -25,7 +25,7 @@ from app.contracts.devices import Kind
 from app.contracts.job_spec import JobSpec
 from app.contracts.stored import ArtifactFile, Failure, Number, SaltedSteps
 from app.db.engine import Database
-from app.db.models import ApiKey, Artifact, Attempt, Block, Job, Metric
+from app.db.models import ApiKey, Artifact, Attempt, Block, Job, Metric, Worker
 from app.errors import PrivacyError, TransientError
 from app.ledger.blocks import read_by
 from app.lifecycle import learning, measures, pausing, studies
@@ -71,6 +71,7 @@ class AttemptLog:
         self._on_disk: Mark | None = None  # as far as it is recorded
         self.cadence = cadence or Cadence()
         self._ran_before: float | None = None
+        self._ran_at_save: float | None = None
         self._began = time.monotonic()
         self._is_private: bool | None = None  # not read yet
         # News that callers have not seen yet, in order; for progress only the last step. A separate thread writes it.
@@ -200,7 +201,7 @@ class AttemptLog:
         processes: Sequence[int] = (),
     ) -> None:
         """Reports that the data are loaded. Later attempts run on the same kind of device, in passes of the same size,
-        on the same number of threads.
+        on the same number of threads, and first on workers of the same release.
 
         Args:
             fallbacks: the layers with gradients formed record by record.
@@ -223,6 +224,8 @@ class AttemptLog:
                 job.device, job.fitted_rows = device, fitted_rows
             elif (job.device, job.fitted_rows) != (device, fitted_rows):
                 raise PrivacyError("an attempt must run on the kind of device, and in passes of the size, of the first")
+            release = session.scalar(select(Worker.release).where(Worker.name == self.held.worker))
+            job.release = release or job.release
             if job.threads is None:  # also of a job that was ready before threads were stored
                 job.threads = numerics.threads
             self._tell(session, job, "ready", tell)
@@ -279,6 +282,12 @@ class AttemptLog:
                 self._tell(session, job, "progress", lambda session, job: _progress(session, job, step))
         if self._mark is not None and step > 0:  # on disk before the next block starts, or a result leaves
             self._mark = self._mark.digested(step, salt)
+
+    def saved(self) -> None:
+        """Notes that the job's state was saved: the next attempt goes on from here, so a pause no longer gives the time
+        before back."""
+        if self._ran_before is not None:
+            self._ran_at_save = self._ran_before + time.monotonic() - self._began
 
     def name_key(self, key_id: str) -> None:
         """Records at the first claim which server secret keys the first segment."""
@@ -367,8 +376,8 @@ class AttemptLog:
     def stopped(self) -> None:
         """Ends the attempt because a person asked: the job is cancelled or paused, or queued if it was resumed since.
 
-        A cancel that follows a pause wins: it is decided here, under the lock on the job's row. A paused attempt's time
-        is not counted against the job's limit: the next attempt begins at the first step again.
+        A cancel that follows a pause wins: it is decided here, under the lock on the job's row. Of a paused
+        attempt's time only what the next one does not repeat counts against the job's limit.
         """
         load_numerics()
         with self._ending() as (session, job):
@@ -378,7 +387,7 @@ class AttemptLog:
                 return
             end_attempt(session, job, "paused")
             if self._ran_before is not None:
-                job.ran_s = self._ran_before
+                job.ran_s = self._ran_before if self._ran_at_save is None else self._ran_at_save
             if job.status == "pausing":
                 studies.park(session, job)
             else:

@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 TOLD = {
     "data-damaged": "a stored file is missing, or its hash differs from its registration: the storage is the cause",
     "extractor-missing": "a file in the worker's models root: read before any record",
+    "extractor-former": "a file in the worker's models root: read before any record",
     "model-missing": "a file in the worker's models root: read before any record",
     "model-unfit": "the check of the model's layers on random records, before any record is read",
     "storage": "the model's file could not be written: its size is public",

@@ -5,8 +5,9 @@
        └────resume──────┘ └──cancel──▶ cancelled         └──resume──▶ running, or queued if its process is gone already
 
 A pause takes effect at a whole second, like a cancel: the number of steps that had started at a moment of a caller's
-choice would reveal the time of a step. A resumed job is a replay under the same keys: it repeats its steps bit for bit,
-which is free, and is compared with every digest on the way. Nothing is released and nothing is charged by a pause.
+choice would reveal the time of a step. A resumed job goes on from its checkpoint under the same keys: it repeats later
+steps bit for bit, which is free, and is compared with every digest on the way. Nothing is released and nothing is
+charged by a pause.
 """
 
 from __future__ import annotations

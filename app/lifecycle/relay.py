@@ -137,7 +137,9 @@ class Relay:
             except ServiceError as error:
                 failed = error  # continues with the others; this one is tried again
         for row_id, job_id in self._due("discard", CERTIFICATES) if "discard" in topics else []:
-            self._discard(row_id, job_id)
+            self._remove("discard", row_id, job_id, f"jobs/{job_id}")
+        for row_id, job_id in self._due("checkpoint", CERTIFICATES) if "checkpoint" in topics else []:
+            self._remove("checkpoint", row_id, job_id, f"jobs/{job_id}/checkpoint")
         if failed is not None:
             raise failed
 
@@ -184,13 +186,13 @@ class Relay:
 
     def _certify(self, row_id: int, job_id: str) -> None:
         with self.db.read() as session:
-            charged = held_on(session, job_id)
+            charged, loss = held_on(session, job_id), certificates.profile(session, job_id)
         current = [each for each in charged if self._is_current(each)]
         parent = traceparent(self.db, job_id)
         with tracing.span("certificate", {"job": job_id}, parent=parent), self.db.write() as session:
             for each in current:
                 self._advance(session, each)
-            if certificates.issue(session, job_id, self.signing_key, self.code_version):
+            if certificates.issue(session, job_id, self.signing_key, self.code_version, loss):
                 append_event(session, job_id, "certificate_issued")
             session.execute(delete(Outbox).where(as_read("certificate", [(row_id, job_id)])))
         with logs.about({"job": job_id}):
@@ -210,11 +212,11 @@ class Relay:
         except TransientError as error:
             logger.warning("a certificate gets no checkpoint: %s", error)
 
-    def _discard(self, row_id: int, job_id: str) -> None:
-        """Deletes the files of a job whose model is not kept."""
-        self.objects.remove(f"jobs/{job_id}")
+    def _remove(self, topic: str, row_id: int, job_id: str, prefix: str) -> None:
+        """Deletes the files of a job whose model is not kept, or the saved state of one that has ended."""
+        self.objects.remove(prefix)
         with self.db.write() as session:
-            session.execute(delete(Outbox).where(as_read("discard", [(row_id, job_id)])))
+            session.execute(delete(Outbox).where(as_read(topic, [(row_id, job_id)])))
 
 
 def main() -> None:

@@ -32,7 +32,16 @@ from app.lifecycle import failures
 from app.lifecycle.coverage import started_training
 from app.lifecycle.events import Ended
 from app.lifecycle.queue.crews import leave_queue
-from app.lifecycle.states import ACTIVE, IN_ORDER, IS_DUE, append_event, discard, notify, want_certificate
+from app.lifecycle.states import (
+    ACTIVE,
+    IN_ORDER,
+    IS_DUE,
+    append_event,
+    discard,
+    forget_checkpoint,
+    notify,
+    want_certificate,
+)
 from app.privacy.filters import filter_of
 from app.privacy.mechanism import MechanismConfig
 from app.privacy.prices import Units
@@ -150,6 +159,8 @@ def settle(session: Session, settlement: Settlement) -> None:
         failure = failures.told(job, failure)
     job.status, job.failure, job.finished_at = outcome, failure, whole_second()
     job.lease_until, job.lease_clock, job.worker = None, None, None
+    if job.attempt > 0 and outcome != "succeeded":  # otherwise its supervisor has removed it
+        forget_checkpoint(session, job.id)
     said = Ended(steps=job.steps_started).because(failure)
     if charge is not None:
         train, holdout = charge.train, charge.holdout

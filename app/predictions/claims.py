@@ -17,6 +17,7 @@ from typing import Any
 from sqlalchemy import delete, or_, select, update
 from sqlalchemy.orm import Session
 
+from app.contracts.extractor import FORMER
 from app.db.clock import ClockName, has_passed, in_seconds
 from app.db.engine import Database
 from app.db.models import Prediction
@@ -30,6 +31,7 @@ FAILURES = {
     "time": "it took too long: send fewer records",
     "model-damaged": "the model's file is missing, or is not what was published",
     "extractor-missing": "the extractor is missing from this worker's models root, or differs from the admitted one",
+    "extractor-former": FORMER,
     "model-missing": "the tuned model's folder is missing from this worker's models root, or has changed since",
     "out-of-memory": "it needs more memory than there is: send fewer records",
     "internal": "it failed",

@@ -9,13 +9,21 @@ from app.contracts.base import AccountantName, Epsilon, Unit
 from app.errors import InvalidRequest
 from app.privacy import accountants, events, gdp, pld, rdp
 from app.privacy.events import Event
-from app.privacy.plans import CompareRequest
+from app.privacy.plans import CompareRequest, StudyRequest
 from app.privacy.prices import BasicSum, Compared, Comparison
 
 
 def of_record(*, sampled: bool) -> AccountantName:
     """The accountant of record: exact where nothing is sampled, else pessimistic on the fine grid."""
     return accountants.of(events.noisy_sums(0.5 if sampled else 1.0, 1.0, 1)).NAME
+
+
+def epsilon_of_trial(request: StudyRequest | None, value: float | None) -> Epsilon | None:
+    """Wraps the ε of a study's trial by the accountant of record; None without privacy."""
+    if request is None or value is None:
+        return None
+    accountant = of_record(sampled=request.training.sampling == "poisson")
+    return Epsilon(value=value, delta=request.target_delta, accountant=accountant, unit=request.unit)
 
 
 def epsilon_of(event: Event, delta: float, unit: Unit = "example") -> Epsilon:

@@ -217,7 +217,10 @@ def _epsilons() -> Scores:
 def _curve(steps: Event, delta: float) -> list[float] | None:
     """δ(ε) at `_epsilons`; None if no digits are left to tell: the claim then has a margin of its own."""
     mu, epsilons = gdp.mu_of_event(steps), _epsilons().tolist()
-    return pld.deltas(steps, epsilons, delta) if mu is None else [gdp.delta_from_mu(mu, each) for each in epsilons]
+    if mu is not None:
+        return [gdp.delta_from_mu(mu, each) for each in epsilons]
+    losses = pld.losses(steps, delta)
+    return None if losses is None else losses.deltas(epsilons)
 
 
 def _inverse(steps: Event, delta: float) -> one_run.Inverse | None:

@@ -17,7 +17,7 @@ def against_larger_class(released: ReleasedHistogram, classes: Sequence[object])
 
     "No more" is within two std of the noise and of the draw of the scored records.
     """
-    histogram = ScoreHistogram(released.cells, released.noise_std)
+    histogram = ScoreHistogram(released.cells, released.noise_std, released.clip_ratios)
     gain, auc = histogram.gain(), histogram.banded(STATISTICS["auc"])
     if gain.value > STDS * gain.std:
         return []

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from app.contracts.base import AccountName, DeltaValue, Document, NoiseMultiplier, Relation, Steps, Unit
+from app.contracts.base import AccountName, DeltaValue, Document, NoiseMultiplier, Relation, Steps, Unit, is_none
 from app.privacy.correlated import CorrelatedMechanism
 from app.privacy.events import (
     AccountEvents,
@@ -91,10 +91,6 @@ class DelayedMechanism(Document):
         return steps - -(-steps // self.delay_sgd) if self.variant == "extra_query" else 0
 
 
-def _is_none(value: object) -> bool:
-    return value is None
-
-
 def participations(steps: int, cycle: int | None) -> int:
     """Returns how often one unit takes part at most in `steps` steps in a row: ⌈steps/b⌉ with a cycle of b steps."""
     return -(-steps // (cycle or 1))
@@ -105,16 +101,16 @@ class GradientSums(Document):
 
     sampling: Literal["full_batch", "poisson", "cyclic"]
     sample_rate: Annotated[float, Field(gt=0.0, le=1.0)]
-    cycle: Annotated[int, Field(ge=2)] | None = Field(default=None, exclude_if=_is_none)
-    noise: CorrelatedMechanism | None = Field(default=None, exclude_if=_is_none)
-    truncation: Truncation | None = Field(default=None, exclude_if=_is_none)
+    cycle: Annotated[int, Field(ge=2)] | None = Field(default=None, exclude_if=is_none)
+    noise: CorrelatedMechanism | None = Field(default=None, exclude_if=is_none)
+    truncation: Truncation | None = Field(default=None, exclude_if=is_none)
     steps: Steps
     max_grad_norm: Annotated[float, Field(gt=0.0)]
     # In each kind a record's whole gradient weighs at most C.
     clipping: Literal["flat", "automatic", "per_layer", "adaptive"]
     expected_batch_size: Annotated[int, Field(ge=1)]
     records_per_unit: Annotated[int, Field(ge=1)] = 1
-    delayed: DelayedMechanism | None = Field(default=None, exclude_if=_is_none)
+    delayed: DelayedMechanism | None = Field(default=None, exclude_if=is_none)
 
     def double_steps(self, steps: int | None = None) -> int:
         """Returns how many of `steps` steps (default: T) release two noisy sums over their batch."""

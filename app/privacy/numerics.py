@@ -34,7 +34,8 @@ BYTES: dict[PassType, int] = {"bfloat16": 2, "float32": 4, "float64": 8}
 ROW_UNIT = 48  # a linear model's float32 groups: whole tiles of its products
 NETWORK_ROWS = (1, 2, 3, 4, 6, 8, 12)  # a network's pass below 16 rows; above, a multiple of 16
 TILE_ROWS = 16
-PASS_BYTES = 2**28  # a network's pass: larger passes leave the caches and are slower
+PASS_BYTES = 2**28  # a network's pass: larger passes leave a processor's caches and are slower
+GPU_PASS_BYTES = 2**34  # a pass on a GPU, which is fast on many rows at once; smaller where that does not fit
 CACHE_BYTES = 2**24  # a linear model's pass: both of its products find the features in the cache
 MOST_ROWS = 4080  # a network's pass: more rows are no faster
 MOST_LINEAR_ROWS = 65_520
@@ -140,6 +141,7 @@ class NumericsReport(Document):
         self_test: "passed"; "one_record": each pass holds one record; "public_data": not tested.
         kernels: the instructions of the worker's compiled parts of a step; "python": it has none, which makes steps
             slower and changes no bit. None in attempts of earlier releases.
+        packages, code: see worker.attempt.environment; None in attempts of earlier releases.
     """
 
     device: str
@@ -155,6 +157,8 @@ class NumericsReport(Document):
     self_test: SelfTest
     sensitivity_slack: Annotated[float, Field(ge=1.0)]
     kernels: Kernels | None = Field(default=None, exclude_if=is_none)
+    packages: str | None = Field(default=None, exclude_if=is_none)
+    code: str | None = Field(default=None, exclude_if=is_none)
 
 
 @dataclass(frozen=True)
@@ -206,6 +210,8 @@ def numerics_of(spec: JobSpec, sizes: PublicSizes, features: Features) -> Numeri
     held = (spec.model.held(RecordSizes(sizes.features, sizes.outputs, sizes.sparse, items)) or PASS_BYTES) * spec.views
     passes, positions = pass_type(spec, sizes), spec.model.positions() * spec.views
     budget, most = (CACHE_BYTES, MOST_LINEAR_ROWS) if spec.model.shallow else (PASS_BYTES, MOST_ROWS)
+    if spec.runtime.device == "cuda":
+        budget = GPU_PASS_BYTES
     cap = max(1, min(most // spec.views, budget // (held * BYTES[passes])))
     if spec.runtime.physical_batch_size != "auto":
         cap = min(cap, spec.runtime.physical_batch_size)

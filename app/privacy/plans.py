@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import Field, SerializerFunctionWrapHandler, WrapSerializer, model_validator
 
-from app.contracts.base import AccountName, Document, Unit
+from app.contracts.base import AccountName, Document, Unit, is_none
 from app.contracts.dataset_spec import TypicalJob
 from app.contracts.job_spec import AdaptiveNorm
 from app.contracts.stored import Role
@@ -25,10 +25,6 @@ from app.privacy.mechanism import (
 )
 from app.privacy.prices import Units
 from app.privacy.releases import BeforeFirstStep, NoisyMean, Release, Score
-
-
-def _is_none(value: object) -> bool:
-    return value is None
 
 
 def _is_false(value: object) -> bool:
@@ -67,7 +63,7 @@ class TrainingPlan(GradientSums):
         adaptive: the requested count of an adaptive norm; pricing chooses its noise if the request leaves it out.
     """
 
-    adaptive: AdaptiveNorm | None = Field(default=None, exclude_if=_is_none)
+    adaptive: AdaptiveNorm | None = Field(default=None, exclude_if=is_none)
 
     def with_noise(self, sigma: float) -> TrainingMechanism:
         """Returns the mechanism with noise multiplier σ.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -66,11 +67,8 @@ def epsilon(event: Event, delta: float, grid: float = GRID) -> float:
     Returns:
         ε ≥ 0; ∞ if double precision cannot resolve δ after this many steps. Public.
     """
-    found = _distribution(event, delta, grid)
-    if found is None:
-        return math.inf
-    distribution, error = found
-    return 0.0 if distribution is None else float(distribution.get_epsilon_for_delta(delta - error))
+    found = losses(event, delta, grid)
+    return math.inf if found is None else found.epsilon(delta)
 
 
 def estimate(event: Event, delta: float, target: float, steps: int) -> float:
@@ -84,30 +82,39 @@ def estimate(event: Event, delta: float, target: float, steps: int) -> float:
     return max(at_h - (at_2h - at_h) / 3.0 * (1.0 - (GRID / h) ** 2), 0.0)
 
 
-def deltas(event: Event, epsilons: Sequence[float], resolved: float) -> list[float] | None:
-    """Computes upper bounds on δ at several ε, from one distribution.
+@dataclass(frozen=True)
+class Losses:
+    """The distribution of an event's privacy loss, on a grid.
+
+    Attributes:
+        distribution: dp_accounting's; None if nothing is lost.
+        error: how much its δ may be too small.
+    """
+
+    distribution: Any
+    error: float
+
+    def epsilon(self, delta: float) -> float:
+        """Returns an upper bound on ε at δ, which must be at least what the distribution resolves."""
+        return 0.0 if self.distribution is None else float(self.distribution.get_epsilon_for_delta(delta - self.error))
+
+    def deltas(self, epsilons: Sequence[float]) -> list[float]:
+        """Returns upper bounds on δ at several ε, which ascend."""
+        if self.distribution is None:
+            return [0.0 for _ in epsilons]
+        return [min(1.0, float(each) + self.error) for each in self.distribution.get_delta_for_epsilon(list(epsilons))]
+
+
+def losses(event: Event, delta: float, grid: float = GRID) -> Losses | None:
+    """Computes the distribution of an event's privacy loss.
 
     Args:
         event: an account's event.
-        epsilons: ascending.
-        resolved: the smallest δ that matters.
+        delta: the smallest δ that matters.
+        grid: spacing of the discretized privacy losses, in nats.
 
     Returns:
-        None if double precision cannot resolve it after this many steps.
-    """
-    found = _distribution(event, resolved, GRID)
-    if found is None:
-        return None
-    distribution, error = found
-    if distribution is None:
-        return [0.0 for _ in epsilons]
-    return [min(1.0, float(each) + error) for each in distribution.get_delta_for_epsilon(list(epsilons))]
-
-
-def _distribution(event: Event, delta: float, grid: float) -> tuple[Any, float] | None:
-    """The distribution of an event's privacy loss (None: nothing is lost), and how much its δ may be too small.
-
-    Returns None if that is half of δ or more.
+        None if double precision cannot resolve δ after this many steps: half of it or more may be rounding.
     """
     sampled = events.leaves(event)
     gaussian_precision = math.fsum(
@@ -119,8 +126,8 @@ def _distribution(event: Event, delta: float, grid: float) -> tuple[Any, float] 
     parts = [_composed(leaf, count, grid, tail) for leaf, count in sampled.items()]
     if gaussian_precision > 0.0:
         parts.append(_composed(Leaf(1.0, gaussian_precision**-0.5), 1, grid, tail))
-    error = CONVOLUTION_ERROR_PER_STEP * sampled.total()
-    return (reduce(lambda one, other: one.compose(other), parts) if parts else None), error
+    whole = reduce(lambda one, other: one.compose(other), parts) if parts else None
+    return Losses(whole, CONVOLUTION_ERROR_PER_STEP * sampled.total())
 
 
 def _composed(leaf: Leaf, count: int, grid: float, tail: float) -> Any:

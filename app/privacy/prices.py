@@ -7,13 +7,9 @@ from typing import Self
 
 from pydantic import Field
 
-from app.contracts.base import AccountName, Document, Epsilon
+from app.contracts.base import AccountName, Document, Epsilon, is_none
 from app.privacy.events import AccountEvents
 from app.privacy.mechanism import MechanismConfig
-
-
-def _is_none(value: object) -> bool:
-    return value is None
 
 
 class Units(Document):
@@ -53,7 +49,7 @@ class Line(Document):
 
     what: str
     account: AccountName
-    count: int | None = Field(default=None, exclude_if=_is_none)
+    count: int | None = Field(default=None, exclude_if=is_none)
     epsilon: Epsilon
     charge: int
 
@@ -91,23 +87,31 @@ class Price(Bill):
         return cls(mechanism=None, epsilon=None, comparison=None, charge=Charge.nothing(), lines=())
 
 
-class PricedRun(Document):
+class RunCost(Document):
+    """What a trial costs.
+
+    Attributes:
+        mu: its training's μ; under Poisson sampling the μ of its ε, used only for the fit. None without privacy.
+        noise_multiplier: σ, if it is fixed already.
+        charge: units by account, its releases included.
+    """
+
+    mu: float | None
+    noise_multiplier: float | None
+    charge: Units
+
+
+class PricedRun(RunCost):
     """A trial's part of a study's total.
 
     Attributes:
         share: units for its training.
-        charge: units by account, its releases included.
-        mu: its training's μ; under Poisson sampling the μ of its ε, used only for the fit. None without privacy.
         epsilon: its training's ε.
-        noise_multiplier: σ, if it is fixed already.
         epsilon_with_scores: ε of all its events on the training part; None if it was not computed.
     """
 
     share: int
-    mu: float | None
     epsilon: float | None
-    noise_multiplier: float | None
-    charge: Units
     epsilon_with_scores: float | None = None
 
     @classmethod
@@ -122,6 +126,11 @@ class StudyPrice(Bill):
 
     runs: tuple[PricedRun, ...]
     events: AccountEvents | None
+
+    @property
+    def mechanism(self) -> None:
+        """None: each trial has its own."""
+        return None
 
     def free(self) -> Self:
         nothing = Units(train=0, holdout=0)

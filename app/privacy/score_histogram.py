@@ -1,7 +1,8 @@
 """One histogram of scores by class, and what it says of a model of two classes: all post-processing.
 
-A record's score is x, the logit of the second class. Its cell is (true class, bin of x). The bins' edges are public and
-fixed: equal steps of x from −8 to 8, and two open ends; the middle one is x = 0, where the predicted class changes.
+A record's score is x, the second output less the first. Its cell is (true class, bin of x). The bins' edges are public
+and fixed: equal steps of x from −8 to 8, and two open ends; the middle one is x = 0, where the predicted class changes.
+Its predicted probability follows from x by public numbers (app.privacy.answers).
 
 What is released are not the 512 cells but, for each class, their weighted sums S = W h of a binary tree (Haar): the
 total, and at each of 8 levels the right half of a node less its left half. A record adds ±w to one sum of each level.
@@ -25,7 +26,8 @@ from functools import cached_property, partial
 import numpy as np
 import numpy.typing as npt
 
-from app.contracts.metrics import CELLS
+from app.contracts.metrics import CELLS, ClipRatios
+from app.privacy.answers import answer_logits
 
 CLASSES = 2
 BINS = CELLS // CLASSES  # a power of two
@@ -111,14 +113,16 @@ class Threshold:
 class ScoreHistogram:
     """Counts of records by true class and bin of the predicted score."""
 
-    def __init__(self, cells: npt.ArrayLike, noise_std: float) -> None:
+    def __init__(self, cells: npt.ArrayLike, noise_std: float, clip_ratios: ClipRatios | None = None) -> None:
         """Takes released counts.
 
         Args:
             cells: the unbiased noisy counts, or exact ones, (2, BINS), flat or not.
             noise_std: of the noise on each of `tree_sums`; 0: exact.
+            clip_ratios: of the model's training, which its probabilities undo; None: they are the softmax.
         """
-        self.noise_std = noise_std
+        self.noise_std, self.clip_ratios = noise_std, clip_ratios
+        self.centres = _probability(answer_logits(CENTRES, clip_ratios))
         released = np.asarray(cells, dtype=np.float64).reshape(CLASSES, BINS)
         self.cells = _descend(tree_sums(released), clipped=True)
 
@@ -150,7 +154,12 @@ class ScoreHistogram:
 
     def scores(self) -> dict[str, Estimate]:
         """AUC and what else follows from one release (app.contracts.metrics), by name."""
-        return {name: self.estimate(statistic) for name, statistic in STATISTICS.items()}
+        return {name: self.estimate(statistic) for name, statistic in self.statistics.items()}
+
+    @property
+    def statistics(self) -> dict[str, Statistic]:
+        """AUC and what follows beside it, by name."""
+        return STATISTICS | {"mean_prediction": partial(_mean, values=self.centres)}
 
     def banded(self, statistic: Statistic) -> Estimate:
         """A statistic, and its std by the noise and by the draw of the scored records."""
@@ -174,8 +183,8 @@ class ScoreHistogram:
 
     def reliability(self) -> Curve:
         """Observed over mean predicted probability of COARSE groups of bins, without groups of less than one record."""
-        x, y, counts = _grouped(self.cells)
-        _, drawn, _ = _grouped(self.sampled)
+        x, y, counts = _grouped(self.cells, self.centres)
+        _, drawn, _ = _grouped(self.sampled, self.centres)
         kept = counts >= 1.0
         return _banded(x[kept], y[kept], drawn[:, kept])
 
@@ -190,7 +199,7 @@ class ScoreHistogram:
             found.append(
                 Threshold(
                     cost,
-                    float(_probability(edge)),
+                    float(_probability(answer_logits(edge, self.clip_ratios))),
                     *(self.estimate(partial(each, bins=bins)) for each in (_recall, _precision, _flagged)),
                 )
             )
@@ -206,7 +215,7 @@ def _probability(logits: npt.ArrayLike) -> Floats:
 
 
 STEP = 2.0 * RANGE / (BINS - 2)
-CENTRES: Floats = _probability(-RANGE + STEP * (np.arange(BINS) - 0.5))  # an open end: half a step beyond its edge
+CENTRES: Floats = -RANGE + STEP * (np.arange(BINS, dtype=np.float64) - 0.5)  # an open end: half a step beyond its edge
 
 
 def _sum(counts: Floats, axis: int | tuple[int, int] = -1) -> Floats:
@@ -232,13 +241,13 @@ def _banded(x: Floats, y: Floats, drawn: Floats) -> Curve:
     return Curve(x, y, np.maximum(y - spread, 0.0), np.minimum(y + spread, 1.0))
 
 
-def _grouped(cells: Floats) -> tuple[Floats, Floats, Floats]:
+def _grouped(cells: Floats, centres: Floats) -> tuple[Floats, Floats, Floats]:
     """Mean predicted and observed probability of each group, and its records, (…, COARSE)."""
     groups = cells.reshape(*cells.shape[:-1], COARSE, BINS // COARSE)
     both = _sum(groups, -3)
     records = _sum(both)
     divisor = np.maximum(records, 1e-9)
-    predicted = _sum(both * CENTRES.reshape(COARSE, -1)) / divisor
+    predicted = _sum(both * centres.reshape(COARSE, -1)) / divisor
     return predicted, _sum(groups[..., 1, :, :]) / divisor, records
 
 
@@ -294,8 +303,9 @@ def _gain(cells: Floats) -> Floats:
     return _accuracy(cells) - larger_share(cells)
 
 
-def _mean_prediction(cells: Floats) -> Floats:
-    return _sum(_sum(cells, -2) * CENTRES) / _records(cells)
+def _mean(cells: Floats, values: Floats) -> Floats:
+    """The mean over records of a value of their bin."""
+    return _sum(_sum(cells, -2) * values) / _records(cells)
 
 
 STATISTICS: dict[str, Statistic] = {
@@ -306,5 +316,4 @@ STATISTICS: dict[str, Statistic] = {
     "recall": _recall,
     "precision": _precision,
     "positive_share": _positive_share,
-    "mean_prediction": _mean_prediction,
 }

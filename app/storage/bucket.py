@@ -124,6 +124,26 @@ class Bucket:
                 if time.time() - copy.stat().st_mtime > CACHED_S:
                     copy.unlink()
 
+    def replace(self, key: str, file: Path) -> None:
+        """Puts the file, and removes it here."""
+        from obstore import put  # noqa: PLC0415 - optional
+
+        size = file.stat().st_size
+        piece = max(FEWEST_PIECE_BYTES, -(-size // MOST_PIECES))
+        with answers():
+            put(self._store, key, file, use_multipart=size > ONE_PUT_BYTES, chunk_size=piece, max_concurrency=2)
+        file.unlink()
+
+    def latest(self, key: str, copy: Path) -> Path | None:
+        """Downloads the object."""
+        copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with os.fdopen(os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            try:
+                self._download(key, copy, file.write)
+            except NotFound:
+                return None
+        return copy
+
     def jobs(self) -> list[str]:
         """The prefixes under jobs/."""
         from obstore import list_with_delimiter  # noqa: PLC0415

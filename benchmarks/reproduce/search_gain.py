@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from app.admission.choices import Rule, rule_of
+from app.admission.choices import Rule, closed, rule_of
 from app.admission.facts import DatasetFacts
-from app.admission.study import check_study
+from app.admission.study import CheckedStudy, check_study
 from app.contracts.hpo import PrivateCount, Strategy
 from app.contracts.job_spec import JobSpec
 from app.hpo.strategies import Run, Study, runs_of
@@ -148,9 +148,13 @@ def formula(name: str, epsilon: float) -> float:
     return rule.rate(STEPS, math.sqrt(STEPS) / mu_from_epsilon(epsilon, DELTA), 1.0).value
 
 
+def _studied(asked: JobSpec, of: DatasetFacts) -> CheckedStudy:
+    return check_study(closed(asked, of).spec, of, None)
+
+
 def searched(name: str, epsilon: float, seed: int, hpo: dict[str, Any]) -> tuple[float, float]:
     """The share of correct answers of a search's final run, and its ε: by the service's plan, draws and division."""
-    plan = check_study(spec(epsilon, hpo), facts(name), None)
+    plan = _studied(spec(epsilon, hpo), facts(name))
     if plan.pricing is None:
         raise ValueError("the experiment's studies are private")
     priced = price_runs(plan.pricing.model_copy(update={"filter": FilterChoice(kind="gdp")}))
@@ -166,9 +170,9 @@ def searched(name: str, epsilon: float, seed: int, hpo: dict[str, Any]) -> tuple
 
 def drawn_from_prior(name: str, epsilon: float, seed: str) -> float:
     """One draw from the new search's space, with the whole total."""
-    plan = check_study(spec(epsilon, NEW), facts(name), None)
+    plan = _studied(spec(epsilon, NEW), facts(name))
     space = {"learning_rate": list(plan.hpo.space.rates), "steps": plan.hpo.space.steps}
-    draw = check_study(spec(epsilon, {"strategy": "random", "space": space}), facts(name), None)
+    draw = _studied(spec(epsilon, {"strategy": "random", "space": space}), facts(name))
     [run_] = runs_of(Study(draw.hpo, draw.bounds, f"{name}/{seed}"), {})
     mu = mu_from_epsilon(epsilon, DELTA)
     return float(trial(name, run_.point.learning_rate, run_.point.steps, mu, int(seed.partition("/")[0]))["test"])

@@ -128,7 +128,7 @@ class Scores:
         self.path = path
         self.cells = read_archive(path)
 
-    def fill(self, name: str, score: Callable[[], dict[str, float]]) -> None:
+    def fill(self, name: str, score: Callable[[], dict[str, Any]]) -> None:
         """Scores a cell unless it is kept."""
         if name not in self.cells:
             self.cells[name] = score()

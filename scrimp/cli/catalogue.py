@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from scrimp.cli import show
+from scrimp.cli import show, tables
 from scrimp.cli.session import Session, command, plain
 from scrimp.errors import ScrimpError
-from scrimp.models import Kind, Optimizer
+from scrimp.models import Kind, Optimizer, Worker
 from scrimp.rows import Pages
 
 
@@ -34,15 +34,9 @@ def register(root: typer.Typer) -> None:
     for name, (key, said) in LISTS.items():
         _register_list(root, name, key, said)
 
-    @command(root, "workers")
-    def workers(session: Session) -> None:
-        """List the workers of the last day, and what each runs."""
-        found = session.client.workers().rows()
-        rows = [
-            (e.name, "alive" if e.alive else "gone", _devices(e.devices), e.job or "", show.when(e.seen_at))
-            for e in found
-        ]
-        session.result(found, lambda: show.table(session.console, ("name", "state", "devices", "job", "seen"), rows))
+    tables.register(
+        root, tables.Call("workers", "workers", "List the workers of the last day, and what each runs.", WORKERS)
+    )
 
 
 # name → the member that names an entry, and what the command says.
@@ -76,8 +70,15 @@ def _said(entry: dict[str, Any]) -> str:
     return str(next((entry[name] for name in ("summary", "description", "when_to_use") if entry.get(name)), ""))
 
 
-def _devices(devices: list[dict[str, Any]] | None) -> str:
-    return ", ".join(str(each.get("name") or each.get("kind")) for each in devices or ())
+def _state(worker: Worker) -> str:
+    return "alive" if worker.alive else "gone"
+
+
+def _devices(worker: Worker) -> str:
+    return ", ".join(str(each.get("name") or each.get("kind")) for each in worker.devices or ())
+
+
+WORKERS = ("name", ("state", _state), ("devices", _devices), "job", "seen=seen_at")
 
 
 def _show(session: Session, one: Optimizer) -> None:

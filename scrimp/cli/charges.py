@@ -6,32 +6,13 @@ import json
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
-from scrimp.cli import show
 from scrimp.cli.session import Session, command
+from scrimp.cli.tables import ANY_DATASET, Call, Parameter, option, register
 from scrimp.models import Charge
 
 app = typer.Typer(no_args_is_help=True)
-ChargeId = Annotated[str, typer.Argument(metavar="CHARGE", help="A charge's id: chg_….")]
-
-
-@command(app, "list")
-def list_(
-    session: Session,
-    dataset: Annotated[str | None, typer.Argument(help="A data set's name or id; default: all.")] = None,
-    status: Annotated[str | None, typer.Option(help="held | posted | voided")] = None,
-) -> None:
-    """List charges, newest first."""
-    found = list(session.client.charges(dataset, status))
-    rows = [(each.id, each.dataset, each.status, _share(each), each.attested) for each in found]
-    head = ("charge", "data set", "status", "share", "attested")
-    session.result(found, lambda: show.table(session.console, head, rows))
-
-
-@command(app, "show")
-def show_(session: Session, charge_id: ChargeId) -> None:
-    """Show a charge."""
-    _print(session, session.client.charges.get(charge_id))
 
 
 @command(app, "reserve")
@@ -62,27 +43,26 @@ def reserve(
     made = charges.reserve(
         dataset, claim, unit=unit, attested=attested, account=account, blocks=block, idempotency_key=once
     )
-    _print(session, made)
-
-
-@command(app, "post")
-def post(session: Session, charge_id: ChargeId) -> None:
-    """Spend a charge: the other system has answered something."""
-    _print(session, session.client.charges.post(charge_id))
-
-
-@command(app, "void")
-def void(
-    session: Session, charge_id: ChargeId, reason: Annotated[str, typer.Option(help="Why nothing was answered.")]
-) -> None:
-    """Give a charge back, only if the other system has answered nothing under it."""
-    _print(session, session.client.charges.void(charge_id, reason))
-
-
-def _print(session: Session, charge: Charge) -> None:
-    said = f"{charge.id} is {charge.status}: {_share(charge)} of {charge.dataset}'s budget"
-    session.result(charge, lambda: session.console.print(said, highlight=False, soft_wrap=True))
+    session.result(made, lambda: _print(session.console, made))
 
 
 def _share(charge: Charge) -> str:
     return f"{100 * max(charge.share_train, charge.share_holdout):.3g} %"
+
+
+def _print(console: Console, charge: Charge) -> None:
+    console.print(f"{charge.id} is {charge.status}: {_share(charge)} of {charge.dataset}'s budget", soft_wrap=True)
+
+
+CHARGE = {"charge_id": Parameter(Annotated[str, typer.Argument(metavar="CHARGE", help="A charge's id: chg_….")])}
+VOID = CHARGE | {"reason": Parameter(Annotated[str, typer.Option(help="Why nothing was answered.")])}
+CHARGES = ("charge=id", "data set=dataset", "status", ("share", _share), "attested")
+FILTERS = {"dataset": ANY_DATASET, "status": option("held | posted | voided")}
+VOIDED = "Give a charge back, only if the other system has answered nothing under it."
+register(
+    app,
+    Call("list", "charges", "List charges, newest first.", CHARGES, FILTERS),
+    Call("show", "charges.get", "Show a charge.", _print, CHARGE),
+    Call("post", "charges.post", "Spend a charge: the other system has answered something.", _print, CHARGE),
+    Call("void", "charges.void", VOIDED, _print, VOID),
+)

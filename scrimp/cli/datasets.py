@@ -11,8 +11,10 @@ import typer
 from scrimp.cli import large, show, show_reading
 from scrimp.cli.ask import asked_columns
 from scrimp.cli.session import Session, command, read_json
+from scrimp.cli.tables import Call, Parameter, register
 from scrimp.declare import Proposal, propose, read_sheet
 from scrimp.errors import ScrimpError
+from scrimp.models import Dataset
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -91,34 +93,6 @@ def _proposal(file: Path, label: str | None, person: str | None, *, each_record:
         raise typer.BadParameter(f"{file}: {error}") from None
 
 
-@command(app, "list")
-def list_(session: Session) -> None:
-    """List all data sets."""
-    datasets = list(session.client.datasets())
-    session.result(datasets, lambda: show.datasets(session.console, datasets))
-
-
-@command(app, "show")
-def show_(session: Session, dataset: Annotated[str, typer.Argument(help="Name or id.")]) -> None:
-    """Show one data set and its budget."""
-    found = session.client.dataset(dataset)
-    session.result(found, lambda: show.dataset(session.console, found))
-
-
-@command(app, "delete-content")
-def delete_content(session: Session, dataset: Annotated[str, typer.Argument(help="Name or id.")]) -> None:
-    """Delete the data themselves, for good. The ledger stays, and the data cannot be registered again."""
-    found = session.client.delete_content(dataset)
-    session.result(found, lambda: session.console.print(f"the content of {found.name} is deleted; its ledger stays"))
-
-
-@command(app, "retire")
-def retire(session: Session, dataset: Annotated[str, typer.Argument(help="Name or id.")]) -> None:
-    """Take back a data set that nothing was ever held on, for good; register its content anew."""
-    found = session.client.retire_dataset(dataset)
-    session.result(found, lambda: session.console.print(f"retired, and now called {found.name}; its old name is free"))
-
-
 @command(app, "declare")
 def declare(
     session: Session,
@@ -156,3 +130,29 @@ def slots(
     changes = {"slots": present | stated, "dry_run": dry_run} if changed else {"dry_run": True}
     found = session.client.redeclare_dataset(dataset, changes)
     session.result(found, lambda: show_reading.slots(session.console, before, found, changed=changed, dry_run=dry_run))
+
+
+def _spent(dataset: Dataset) -> str:
+    if dataset.state in ("reading", "rejected"):
+        return dataset.state
+    ledger = dataset.ledger
+    return "public" if ledger is None else f"{show.spent_share(ledger)} of ε = {ledger.cap.value:g}"
+
+
+def _filter(dataset: Dataset) -> str:
+    return "" if dataset.ledger is None else dataset.ledger.cap.accountant
+
+
+ONE = {"dataset": Parameter(Annotated[str, typer.Argument(metavar="DATASET", help="Name or id.")])}
+DATASETS = ("id", "name", ("budget spent", _spent), ("filter", _filter))
+DELETE = "Delete the data themselves, for good. The ledger stays, and the data cannot be registered again."
+DELETED = "the content of {0.name} is deleted; its ledger stays"
+RETIRE = "Take back a data set that nothing was ever held on, for good; register its content anew."
+RETIRED = "retired, and now called {0.name}; its old name is free"
+register(
+    app,
+    Call("list", "datasets", "List all data sets.", DATASETS),
+    Call("show", "dataset", "Show one data set and its budget.", show.dataset, {"name_or_id": ONE["dataset"]}),
+    Call("delete-content", "delete_content", DELETE, DELETED, ONE),
+    Call("retire", "retire_dataset", RETIRE, RETIRED, ONE),
+)

@@ -2,61 +2,45 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
+from rich.console import Console
 from rich.text import Text
 
 from scrimp.cli import show
-from scrimp.cli.session import Session, command
+from scrimp.cli.tables import DATASET, KEY, Call, Parameter, option, register
 from scrimp.models import Grant
 
 app = typer.Typer(no_args_is_help=True)
-Dataset = Annotated[str, typer.Argument(help="A data set's name or id.")]
-KeyId = Annotated[
-    str,
-    typer.Argument(
-        metavar="KEY", help="A key's id; its holder sees it with `scrimp keys self`. For admins also its name."
-    ),
-]
+HELP = "A key's id; its holder sees it with `scrimp keys self`. For admins also its name."
+HOLDER = replace(KEY, typed=Annotated[str, typer.Argument(metavar="KEY", help=HELP)])
+ACCESS = Annotated[str, typer.Option(help="view | train (and submit jobs) | charge (for another system)")]
 
 
-@command(app, "list")
-def list_(session: Session, dataset: Dataset) -> None:
-    """List every grant on a data set."""
-    grants = list(session.client.grants(dataset))
-    rows = [
-        (each.key_id, each.key_name, each.key_role, each.access, _bound(each), show.when(each.created_at))
-        for each in grants
-    ]
-    head = ("key", "name", "role", "access", "max ε per job", "granted")
-    session.result(grants, lambda: show.table(session.console, head, rows))
+def _print(console: Console, grant: Grant) -> None:
+    most = grant.max_epsilon_per_job
+    terms = "" if most is None else f", at most ε = {most:g} for one job"
+    terms += "".join(f", {what} {said}" for what, said in (("for", grant.purpose), ("permit", grant.permit)) if said)
+    terms += f", until {show.when(grant.ends_at)}" if grant.ends_at else ""
+    console.print(Text(f"{grant.key_id} ({grant.key_name}) may {grant.access}{terms}"))  # a name is not markup
 
 
-@command(app, "set")
-def set_(
-    session: Session,
-    dataset: Dataset,
-    key_id: KeyId,
-    access: Annotated[str, typer.Option(help="view | train (and submit jobs) | charge (for another system)")] = "train",
-    max_epsilon_per_job: Annotated[
-        float | None, typer.Option(help="The largest ε of one job of this key; default: the cap alone.")
-    ] = None,
-) -> None:
-    """Grant a key access; replaces its earlier grant."""
-    grant = session.client.set_grant(dataset, session.client.key_id_of(key_id), access, max_epsilon_per_job)
-    bound = f", at most ε = {_bound(grant)} for one job" if _bound(grant) else ""
-    said = Text(f"{grant.key_id} ({grant.key_name}) may {grant.access}{bound}")  # a name is not markup
-    session.result(grant, lambda: session.console.print(said))
-
-
-@command(app, "remove")
-def remove(session: Session, dataset: Dataset, key_id: KeyId) -> None:
-    """End a grant, at once. Jobs that were admitted under it continue."""
-    key_id = session.client.key_id_of(key_id)
-    session.client.remove_grant(dataset, key_id)
-    session.result({"dataset": dataset, "key_id": key_id}, lambda: session.console.print(f"{key_id} has no grant"))
-
-
-def _bound(grant: Grant) -> str:
-    return "" if grant.max_epsilon_per_job is None else f"{grant.max_epsilon_per_job:g}"
+GRANTS = ("key=key_id", "name=key_name", "role=key_role", "access", "max ε per job=max_epsilon_per_job:g", "purpose")
+MOST = option("The largest ε of one job of this key; default: the cap alone.", float)
+GRANT = {"dataset": DATASET, "key_id": HOLDER}
+TERMS = {
+    "ends_at": option("From when on it gives nothing, as 2026-12-31T00:00:00Z."),
+    "purpose": option("Of every job under it; the data set may list purposes."),
+    "permit": option("The number of the permit of every job under it."),
+    "persons": Parameter(Annotated[list[str] | None, typer.Option("--person", help="Who may use the key.")], None),
+}
+SET = GRANT | {"access": Parameter(ACCESS, "train"), "max_epsilon_per_job": MOST} | TERMS
+REMOVED = "End a grant, at once. Jobs that were admitted under it continue."
+register(
+    app,
+    Call("list", "grants", "List every grant on a data set.", (*GRANTS, "granted=created_at"), {"dataset": DATASET}),
+    Call("set", "set_grant", "Grant a key access; replaces its earlier grant.", _print, SET),
+    Call("remove", "remove_grant", REMOVED, "{key_id} has no grant", GRANT),
+)

@@ -7,16 +7,17 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from scrimp.cli import show
-from scrimp.cli.session import FAILED, Session, command, first, read_json
+from scrimp.cli.session import FAILED, Session, command, read_json
+from scrimp.cli.tables import JOB, Call, JobId, limit, option, register, table
 from scrimp.cli.watch import watch
-from scrimp.models import Job
+from scrimp.models import Event, Job
 
 app = typer.Typer(no_args_is_help=True)
 
 SpecFile = Annotated[Path, typer.Argument(help="A JobSpec (JSON); - reads standard input.")]
-JobId = Annotated[str, typer.Argument(metavar="JOB", help="A job's id, or its name if no other job has it.")]
 Timeout = Annotated[float, typer.Option(help="The most seconds to watch; the job continues.")]
 
 
@@ -51,14 +52,6 @@ def _numbers(text: str) -> list[float]:
         return [float(each) for each in text.split(",")]
     except ValueError:
         raise typer.BadParameter(f"{text!r} is not a list of numbers, such as 0.1,0.2") from None
-
-
-def register_trials(root: typer.Typer) -> None:
-    @command(root, "trials")
-    def trials(session: Session, job_id: JobId) -> None:
-        """Show the trials of a private study, their noisy scores, and how the final trial was chosen."""
-        found = session.client.trials(session.job(job_id))
-        session.result(found, lambda: show.trials(session.console, found))
 
 
 def register_train(root: typer.Typer) -> None:
@@ -104,28 +97,6 @@ def watch_(session: Session, job_id: JobId, timeout: Timeout = 3600.0) -> None:
     _watch(session, session.client.job(session.job(job_id)), timeout)
 
 
-@command(app, "list")
-def list_(
-    session: Session,
-    dataset: Annotated[str | None, typer.Option(help="Only on this data set (name or id).")] = None,
-    status: Annotated[str | None, typer.Option(help="Only with this status.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="The most jobs to list.")] = 50,
-    search: Annotated[str | None, typer.Option(help="A part of the name, or the beginning of the id.")] = None,
-    tag: Annotated[str | None, typer.Option(help="Only with this tag.")] = None,
-    sort: Annotated[str | None, typer.Option(help="newest, oldest or name.")] = None,
-) -> None:
-    """List jobs, newest first."""
-    jobs = first(session.client.jobs(dataset, status, q=search, tag=tag, sort=sort), limit)
-    session.result(jobs, lambda: show.jobs(session.console, jobs))
-
-
-@command(app, "show")
-def show_(session: Session, job_id: JobId) -> None:
-    """Show one job: status, privacy, released metrics, artifacts."""
-    job = session.client.job(session.job(job_id))
-    session.result(job, lambda: show.job(session.console, job))
-
-
 @command(app, "spec")
 def spec(session: Session, job_id: JobId) -> None:
     """Print a job's specification as it was admitted: to change, and to submit again."""
@@ -148,14 +119,6 @@ def retry(
         session.result(job, lambda: show.job(session.console, job))
 
 
-@command(app, "metrics")
-def metrics(session: Session, job_id: JobId) -> None:
-    """List every released number of a job, by step."""
-    found = session.client.metrics(session.job(job_id))
-    rows = [(str(each.step), each.name, each.on, show.score(each)) for each in found]
-    session.result(found, lambda: show.table(session.console, ("step", "name", "on", "value"), rows))
-
-
 @command(app, "label")
 def label(
     session: Session,
@@ -167,41 +130,6 @@ def label(
     labels = {name: value for name, value in (("tags", tag), ("notes", notes)) if value is not None}
     job = session.client.label(job_id, **labels)
     session.result(job, lambda: session.console.print(f"{job.id}  {', '.join(job.tags) or 'no tags'}"))
-
-
-@command(app, "cancel")
-def cancel(session: Session, job_id: JobId) -> None:
-    """Stop a job. What was started stays charged; the rest returns to the budget."""
-    job = session.client.cancel(session.job(job_id))
-    session.result(job, lambda: session.console.print(f"{job.id} is {job.status}"))
-
-
-@command(app, "pause")
-def pause(session: Session, job_id: JobId) -> None:
-    """Pause a job: it leaves its worker and keeps its hold."""
-    job = session.client.pause(session.job(job_id))
-    session.result(job, lambda: session.console.print(f"{job.id} is {job.status}"))
-
-
-@command(app, "resume")
-def resume(session: Session, job_id: JobId) -> None:
-    """Let a paused job go on. The steps before are repeated bit for bit, free of charge."""
-    job = session.client.resume(session.job(job_id))
-    session.result(job, lambda: session.console.print(f"{job.id} is {job.status}"))
-
-
-@command(app, "delete-artifacts")
-def delete_artifacts(session: Session, job_id: JobId) -> None:
-    """Delete a finished job's model files. The spent budget stays spent, and the certificate stays."""
-    job = session.client.delete_artifacts(session.job(job_id))
-    session.result(job, lambda: session.console.print(f"the files of {job.id} are deleted; its certificate stays"))
-
-
-@command(app, "events")
-def events(session: Session, job_id: JobId) -> None:
-    """Show a job's event log."""
-    found = list(session.client.events(session.job(job_id)))
-    session.result(found, lambda: show.events(session.console, found))
 
 
 @command(app, "fetch")
@@ -228,3 +156,58 @@ def _watch(session: Session, job: Job, timeout_s: float) -> None:
     session.result(job, lambda: show.job(session.console, job))
     if job.status != "succeeded":
         raise typer.Exit(FAILED)
+
+
+def _steps(job: Job) -> str:
+    return f"{job.progress.step}/{job.progress.steps}"
+
+
+def _blocks(job: Job) -> str:
+    return ", ".join(f"{block.label} ({block.records:,})" for block in job.quote.reads if "blocks" in job.spec)
+
+
+def _list(console: Console, found: list[Job]) -> None:
+    """Without blocks where no data set has grown."""
+    blocks = [("blocks", _blocks)] if any(map(_blocks, found)) else []
+    table(console, (*JOBS, CREATED, *blocks), found)
+
+
+def _data(event: Event) -> str:
+    return ", ".join(f"{name}={show.brief(value)}" for name, value in event.data.items())
+
+
+ONE = {"job_id": JOB}
+JOBS = ("id", "name", "status", ("step", _steps), ("ε", show.brief_cost), ("released", show.released))
+CREATED = ("created (UTC)", lambda job: show.when(job.created_at)[:16])
+FILTERS = {
+    "dataset": option("Only on this data set (name or id)."),
+    "status": option("Only with this status."),
+    "limit": limit("The most jobs to list."),
+    "q": option("A part of the name, or the beginning of the id.", name="--search"),
+    "tag": option("Only with this tag."),
+    "sort": option("newest, oldest or name."),
+}
+METRICS = ("step", "name", "on", ("value", show.score))
+EVENTS = ("#=seq", "time (UTC)=at", "event=type", ("", _data))
+STATE = "{0.id} is {0.status}"
+TRIALS = "Show the trials of a private study, their noisy scores, and how the final trial was chosen."
+CANCEL = "Stop a job. What was started stays charged; the rest returns to the budget."
+RESUME = "Let a paused job go on from its checkpoint. Later steps are repeated bit for bit, free of charge."
+DELETE = "Delete a finished job's model files. The spent budget stays spent, and the certificate stays."
+DELETED = "the files of {0.id} are deleted; its certificate stays"
+register(
+    app,
+    Call("list", "jobs", "List jobs, newest first.", _list, FILTERS),
+    Call("show", "job", "Show one job: status, privacy, released metrics, artifacts.", show.job, ONE),
+    Call("metrics", "metrics", "List every released number of a job, by step.", METRICS, ONE),
+    Call("cancel", "cancel", CANCEL, STATE, ONE),
+    Call("pause", "pause", "Pause a job: it leaves its worker and keeps its hold.", STATE, ONE),
+    Call("resume", "resume", RESUME, STATE, ONE),
+    Call("delete-artifacts", "delete_artifacts", DELETE, DELETED, ONE),
+    Call("events", "events", "Show a job's event log.", EVENTS, ONE),
+)
+
+
+def register_trials(root: typer.Typer) -> None:
+    """`scrimp trials`."""
+    register(root, Call("trials", "trials", TRIALS, show.trials, ONE))

@@ -6,9 +6,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from scrimp.cli import show
 from scrimp.cli.session import Session, command
+from scrimp.cli.tables import KEY, Call, register
 from scrimp.models import Key, NewKey
 
 app = typer.Typer(no_args_is_help=True)
@@ -69,25 +71,6 @@ def create(
     session.result(made, lambda: _new(session, made))
 
 
-@command(app, "list")
-def list_(session: Session) -> None:
-    """List all keys, including revoked ones."""
-    keys = list(session.client.keys())
-    rows = [
-        (key.id, key.name, key.role, str(key.limits.get("weight", 1)), *map(show.when, times))
-        for key in keys
-        for times in [(key.created_at, key.expires_at, key.revoked_at)]
-    ]
-    head = ("id", "name", "role", "weight", "created", "expires", "revoked")
-    session.result(keys, lambda: show.table(session.console, head, rows))
-
-
-@command(app, "self")
-def self_(session: Session) -> None:
-    """Show the key that is sent, and its limits."""
-    _limits(session, session.client.own_key())
-
-
 @command(app, "set")
 def set_(
     session: Session,
@@ -121,7 +104,8 @@ def set_(
         changes[name] = None
     if not changes:
         raise typer.BadParameter("say what to change, such as --weight 3")
-    _limits(session, session.client.change_key(session.client.key_id_of(key_id), **changes))
+    key = session.client.change_key(session.client.key_id_of(key_id), **changes)
+    session.result(key, lambda: _limits(session.console, key))
 
 
 @command(app, "rotate")
@@ -137,22 +121,29 @@ def rotate(
     session.result(made, lambda: _new(session, made))
 
 
-@command(app, "revoke")
-def revoke(session: Session, key_id: Annotated[str, typer.Argument(metavar="KEY", help="Its id or name.")]) -> None:
-    """Revoke a key, at once and for good. Its jobs continue."""
-    key = session.client.revoke_key(session.client.key_id_of(key_id))
-    session.result(key, lambda: session.console.print(f"{key.id} ({key.name}) is revoked"))
-
-
-def _limits(session: Session, key: Key) -> None:
+def _limits(console: Console, key: Key) -> None:
     limits = [
         (name.replace("_", " "), "any number" if value is None else str(value)) for name, value in key.limits.items()
     ]
     facts = [("id", key.id), ("name", key.name), ("role", key.role), ("expires", show.when(key.expires_at)), *limits]
-    session.result(key, lambda: show.facts(session.console, facts))
+    show.facts(console, facts)
 
 
 def _new(session: Session, made: NewKey) -> None:
     session.console.print(f"{made.key.id}  {made.key.role}  {made.key.name}")
     session.console.print(f"[bold]{made.token}[/]", soft_wrap=True)
     session.console.print("The service keeps only a keyed hash of it: store it now.", style="dim")
+
+
+def _weight(key: Key) -> str:
+    return str(key.limits.get("weight", 1))
+
+
+KEYS = ("id", "name", "role", ("weight", _weight), "created=created_at", "expires=expires_at", "revoked=revoked_at")
+REVOKED = "{0.id} ({0.name}) is revoked"
+register(
+    app,
+    Call("list", "keys", "List all keys, including revoked ones.", KEYS),
+    Call("self", "own_key", "Show the key that is sent, and its limits.", _limits),
+    Call("revoke", "revoke_key", "Revoke a key, at once and for good. Its jobs continue.", REVOKED, {"key_id": KEY}),
+)

@@ -13,8 +13,9 @@ from rich.text import Text
 
 from scrimp.cli import show
 from scrimp.cli.session import FAILED, Session, command, plain, read_json
+from scrimp.cli.tables import DATASET, JOB, SPEC, Call, register
 from scrimp.errors import ScrimpError
-from scrimp.models import SpentPart
+from scrimp.models import LedgerEntry, SpentPart
 from scrimp.statement import built, checked, ledger_of, written
 from scrimp.statement_words import told
 from scrimp.transparency import Note, begins_with
@@ -29,28 +30,6 @@ def show_(session: Session, dataset: Dataset) -> None:
     """Show what is spent, held and left, with other accountants' figures."""
     ledger = session.client.ledger(dataset)
     session.result(ledger, lambda: show.ledger(session.console, dataset, ledger))
-
-
-@command(app, "forecast")
-def forecast(
-    session: Session,
-    dataset: Dataset,
-    file: Annotated[Path, typer.Argument(help="A JobSpec (JSON); - reads standard input.")],
-) -> None:
-    """Show how many jobs like this one still fit, exactly. Free; nothing is written."""
-    found = session.client.forecast(dataset, read_json(file))
-    session.result(found, lambda: show.forecast(session.console, found))
-
-
-@command(app, "entries")
-def entries(
-    session: Session,
-    dataset: Dataset,
-    job: Annotated[str | None, typer.Option(help="Only this job's (name or id).")] = None,
-) -> None:
-    """List every line of the ledger, oldest first."""
-    found = list(session.client.ledger_entries(dataset, None if job is None else session.job(job)))
-    session.result(found, lambda: show.entries(session.console, found))
 
 
 @command(app, "spending")
@@ -215,3 +194,33 @@ def _note(path: Path) -> Note:
         return Note.parse(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ScrimpError(f"{path} holds no checkpoint that can be read: {error}") from None
+
+
+def _released(entry: LedgerEntry) -> str:
+    return f"{entry.train_released:,} / {entry.holdout_released:,}" if entry.kind in ("post", "void") else ""
+
+
+ENTRIES = (
+    "#=seq",
+    "time (UTC)=created_at",
+    "kind",
+    "job=job_id",
+    "train:,",
+    "hold-out=holdout:,",
+    ("released", _released),
+    ("hash", lambda entry: entry.hash[:12]),
+)
+OF_JOB = JOB.optional(Annotated[str | None, typer.Option(help="Only this job's (name or id).")])
+FITS = "Show how many jobs like this one still fit, exactly. Free; nothing is written."
+OF_DATASET = {"dataset": DATASET}
+register(
+    app,
+    Call("forecast", "forecast", FITS, show.forecast, OF_DATASET | {"spec": SPEC}),
+    Call(
+        "entries",
+        "ledger_entries",
+        "List every line of the ledger, oldest first.",
+        ENTRIES,
+        OF_DATASET | {"job": OF_JOB},
+    ),
+)

@@ -21,11 +21,9 @@ from scrimp.models import (
     Account,
     Dataset,
     Epsilon,
-    Event,
     Forecast,
     Job,
     Ledger,
-    LedgerEntry,
     Metric,
     Quote,
     Sweep,
@@ -195,24 +193,6 @@ def ledger(console: Console, name: str, found: Ledger) -> None:
     console.print(Text(f"{lines}, head {found.head}", style="dim"), soft_wrap=True)
 
 
-def entries(console: Console, found: Iterable[LedgerEntry]) -> None:
-    """Prints ledger entries as a table."""
-    rows = [
-        (
-            str(e.seq),
-            when(e.created_at),
-            e.kind,
-            e.job_id or "",
-            f"{e.train:,}",
-            f"{e.holdout:,}",
-            f"{e.train_released:,} / {e.holdout_released:,}" if e.kind in ("post", "void") else "",
-            e.hash[:12],
-        )
-        for e in found
-    ]
-    table(console, ("#", "time (UTC)", "kind", "job", "train", "hold-out", "released", "hash"), rows)
-
-
 def verification(console: Console, found: Verification, here: Recomputed, head_known: bool) -> None:
     """Prints the service's verification beside the reader's own."""
     if found.valid is None:
@@ -234,16 +214,6 @@ def verification(console: Console, found: Verification, here: Recomputed, head_k
 def check(console: Console, holds: bool, text: str, problem: str | None) -> None:
     mark = ("✓ ", "green") if holds else ("✗ ", "red")
     console.print(Text.assemble(mark, text, (f": {problem}" if problem else "", "red")), soft_wrap=True)
-
-
-def datasets(console: Console, found: Iterable[Dataset]) -> None:
-    """Prints data sets as a table."""
-    rows = []
-    for each in found:
-        spent = f"{spent_share(each.ledger)} of ε = {each.ledger.cap.value:g}" if each.ledger else "public"
-        spent = each.state if each.state in ("reading", "rejected") else spent
-        rows.append((each.id, each.name, spent, each.ledger.cap.accountant if each.ledger else ""))
-    table(console, ("id", "name", "budget spent", "filter"), rows)
 
 
 UNSTATED_SLOTS = "not stated: jobs compute twice the declared number and 64 (`scrimp datasets slots`)"
@@ -382,23 +352,13 @@ def brief_cost(job: Job) -> str:
     return f"≤ {planned.value:.5g} (δ={planned.delta:g}), {whole_percent(charged.share)} charged"
 
 
+def released(job: Job) -> str:
+    """The last scores of a job in a cell."""
+    return ", ".join(f"{name} {score(metric)}" for name, metric in main_scores(job).items())
+
+
 def accepted(job: Job) -> Text:
     return Text.assemble((job.id, "bold"), f"  {job.name}  {eps(job.epsilon_planned)}")
-
-
-def jobs(console: Console, found: Iterable[Job]) -> None:
-    """Prints jobs as a table."""
-    rows = []
-    for each in found:
-        metrics = ", ".join(f"{name} {score(metric)}" for name, metric in main_scores(each).items())
-        steps = f"{each.progress.step}/{each.progress.steps}"
-        read = ", ".join(f"{block.label} ({block.records:,})" for block in each.quote.reads if "blocks" in each.spec)
-        created = when(each.created_at)[:16]
-        rows.append([each.id, each.name, each.status, steps, brief_cost(each), metrics, created, read])
-    heads = ["id", "name", "status", "step", "ε", "released", "created (UTC)"]
-    if any(row[-1] for row in rows):
-        heads.append("blocks")  # of data sets that have grown
-    table(console, heads, (row[: len(heads)] for row in rows))
 
 
 WAITS = {
@@ -464,15 +424,10 @@ def trials(console: Console, found: Trials) -> None:
     facts(console, pairs)
 
 
-def events(console: Console, found: Iterable[Event]) -> None:
-    """Prints a job's event log."""
-    rows = [(str(e.seq), when(e.at), e.type, ", ".join(f"{k}={_brief(v)}" for k, v in e.data.items())) for e in found]
-    table(console, ("#", "time (UTC)", "event", ""), rows)
-
-
-def _brief(value: Any) -> str:
+def brief(value: Any) -> str:
+    """A value of an event in a cell."""
     if isinstance(value, dict):
-        return " ".join(f"{key}:{_brief(each)}" for key, each in value.items() if each is not None)
+        return " ".join(f"{key}:{brief(each)}" for key, each in value.items() if each is not None)
     return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 

@@ -11,15 +11,15 @@ from scrimp.behaviour import Resource
 class Account(Resource):
     """One account. Amounts are integers in `unit`; shares are parts of the budget, which add up."""
 
-    filter: str
-    order: float | None = None
-    unit: str
     budget: int
     spent: int
     held: int
     remaining: int
     share_spent: float
     share_held: float
+    filter: str
+    order: float | None = None
+    unit: str
 
 
 class BlockBalance(Resource):
@@ -40,9 +40,9 @@ class BudgetPart(Resource):
     spent: int
     held: int
     remaining: int
-    share_of_cap: float
     share_spent: float
     share_held: float
+    share_of_cap: float
 
 
 class Epsilon(Resource):
@@ -274,6 +274,7 @@ class Dataset(behaviour.Dataset):
     declaration; jobs keep the version that they were priced with. `content_deleted_at`: when its files were deleted;
     its ledger stays. `access` is what the calling key may do; `max_epsilon_per_job` is the owner's policy for it (null:
     the cap alone). `reading`: what its owner is told, for a day, of a file that was read in the background.
+    `governance`: who answers for the data, and what jobs must say of their use.
     """
 
     id: str
@@ -295,6 +296,7 @@ class Dataset(behaviour.Dataset):
     content_deleted_at: str | None = None
     declaration: int
     reading: Reading | None = None
+    governance: dict[str, Any] | None = None
     warnings: list[str] | None = None
 
 
@@ -307,6 +309,10 @@ class Grant(Resource):
     key_role: str
     access: str
     max_epsilon_per_job: float | None = None
+    ends_at: str | None = None
+    purpose: str | None = None
+    permit: str | None = None
+    persons: list[str] = []
     created_at: str
     created_by: str
 

@@ -72,14 +72,15 @@ class Histogram(Resource):
     """A histogram of records by class and score, as released.
 
     Attributes:
-        cells: 256 counts of the first class, then 256 of the second, in bins of the score x = ln(p/(1 − p)), where p is
-            the second class's probability: 254 equal bins from −8 to 8, and an open one at each end. Noisy counts may
-            be negative.
+        cells: 256 counts of the first class, then 256 of the second, in bins of the score x, the model's second output
+            less its first: 254 equal bins from −8 to 8, and an open one at each end. Noisy counts may be negative.
         noise_std: σ of the noise on each of the weighted sums from which `cells` follow; 0: exact.
+        clip_ratios: what predicted probabilities undo (docs/choosing.md); null: they are 1/(1 + e⁻ˣ).
     """
 
     cells: list[float] = []
     noise_std: float
+    clip_ratios: list[float] | None = None
 
 
 class Metric(Resource):
@@ -90,10 +91,10 @@ class Metric(Resource):
 
     name: str
     step: int
-    value: float
-    std: float
     on: str
+    std: float
     released_by: str
+    value: float
     histogram: Histogram | None = None
 
 
@@ -126,7 +127,8 @@ class Memory(Resource):
         totals_bytes: a step's sum over records, and what is added to it.
         noise_bytes: a step's noise, which becomes the noised gradient.
         optimizer_bytes: the optimizer's state; what it divides gradients by; public gradients.
-        passes_bytes: a pass: layer outputs, their gradients, and formed gradients of single records.
+        passes_bytes: a pass: layer outputs, their gradients, and formed gradients of single records. 0 for a job that
+            asks for a GPU, whose memory holds them.
         records_bytes: the training records, where they are in memory, as many as have slots; and their places.
     """
 

@@ -111,13 +111,13 @@ class NewSecret(Resource):
 class Optimizer(Resource):
     """An optimizer, with its rule, its state, and the JSON schema of its settings."""
 
-    kind: str
     summary: str
     update: str
     state: dict[str, str]
-    cost: str
+    cost: str = "one noised gradient a step"
     when_to_prefer: str
     source: str
+    kind: str
     json_schema: dict[str, Any] = Field(alias="schema")
 
 

@@ -13,6 +13,7 @@ from scrimp.specs.datasets import (
     DatasetSpec,
     DateColumn,
     DeclaredSlots,
+    Governance,
     HashedIds,
     HashedText,
     ImageShape,
@@ -52,6 +53,7 @@ from scrimp.specs.jobs import (
     Ranking,
     Runtime,
     StudySpec,
+    Use,
 )
 from scrimp.specs.models import (
     CnnModel,
@@ -138,6 +140,7 @@ __all__ = [
     "Flip",
     "FullBatch",
     "GamModel",
+    "Governance",
     "GridPoints",
     "GruRecModel",
     "HashedIds",
@@ -188,6 +191,7 @@ __all__ = [
     "Text",
     "TransformerRecModel",
     "TypicalJob",
+    "Use",
     "WarmupLinearSchedule",
     "Words",
     "document",

@@ -125,6 +125,27 @@ class DatasetPrivacy(Spec):
     slots: DeclaredSlots | None = None
 
 
+class Governance(Spec):
+    """Who answers for a data set, and what it may be used for.
+
+    Attributes:
+        controller: the organisation that decides on the data.
+        purposes: what jobs may be for; a job that names another is refused.
+        legal_basis, region, retention, contact: in words.
+        requires: what every job must say of its use.
+    """
+
+    controller: Annotated[str, Field(min_length=1, max_length=500, pattern="^[^\\x00]*$")]
+    purposes: Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=200, pattern="^[^\\x00]*$")]], Field(max_length=50)
+    ] = []
+    legal_basis: Annotated[str, Field(min_length=1, max_length=500, pattern="^[^\\x00]*$")] | None = None
+    region: Annotated[str, Field(min_length=1, max_length=500, pattern="^[^\\x00]*$")] | None = None
+    retention: Annotated[str, Field(min_length=1, max_length=500, pattern="^[^\\x00]*$")] | None = None
+    contact: Annotated[str, Field(min_length=1, max_length=500, pattern="^[^\\x00]*$")] | None = None
+    requires: Annotated[list[Literal["purpose", "permit"]], Field(max_length=2)] = []
+
+
 class HashedText(Spec):
     """A text column as hashed n-grams, L2-normalized and sparse, for all jobs. Nothing is fitted to the data.
 
@@ -359,6 +380,7 @@ class DatasetSpec(Spec):
     ]
     csv: CsvDialect | None = None
     privacy: DatasetPrivacy
+    governance: Governance | None = None
     holdout: Annotated[SplitHoldout | LastItemHoldout | PublicHoldout, Field(discriminator="kind")] | None = None
     path: Annotated[str, Field(min_length=1, max_length=4000)] | None = None
     holdout_path: Annotated[str, Field(min_length=1, max_length=4000)] | None = None

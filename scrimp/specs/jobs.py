@@ -255,11 +255,18 @@ class Runtime(Spec):
     max_duration_s: Annotated[float, Field(gt=0.0, le=100000000.0)] | None = None
 
 
+class Use(Spec):
+    """What a job is for: a purpose of the data set's, and the number of the permit under which it runs."""
+
+    purpose: Annotated[str, Field(min_length=1, max_length=200, pattern="^[^\\x00]*$")] | None = None
+    permit: Annotated[str, Field(min_length=1, max_length=100, pattern="^[^\\x00]*$")] | None = None
+
+
 class JobSpec(Spec):
     """A training job: data set, model, optimizer, privacy, length and evaluation.
 
     A data set and ε are a whole job: without `optimizer`, admission chooses it, and with it what else is left out of
-    model, clipping, length and evaluation (app.admission.recipe). `quote.resolved` says what and why. With an
+    model, clipping, length and evaluation (app.admission.choices). `quote.resolved` says what and why. With an
     `optimizer`, `model` is `linear` by default, and nothing is scored unless `evaluation` says so.
 
     `class_weights`: a record's loss is multiplied by its class's number, before its gradient is clipped; no score is.
@@ -314,6 +321,7 @@ class JobSpec(Spec):
     evaluation: Evaluation | None = None
     runtime: Runtime = Runtime()
     priority: Annotated[int, Field(ge=-10, le=10)] = 0
+    use: Use | None = None
     seed: Annotated[int, Field(ge=0, lt=9223372036854775808)] | None = None
     hpo: Annotated[LinearScaling | Random | Auto, Field(discriminator="strategy")] | None = None
     audit: Audit | None = None

@@ -47,6 +47,16 @@ Processes = Annotated[
 ]
 
 
+Drain = Annotated[
+    bool,
+    typer.Option(
+        "--drain",
+        help="Tell the workers of this home and machine to stop, and wait: each ends its job's block of steps, for "
+        "at most SCRIMP_DRAIN_S, saves the job's state and gives it back.",
+    ),
+]
+
+
 def register(app: typer.Typer) -> None:
     """Adds the commands that start processes."""
     app.command()(serve)
@@ -82,12 +92,23 @@ def relay(home: Home = None) -> None:
     _become("relay", None, None, home)
 
 
-def worker(home: Home = None, devices: Devices = None, processes: Processes = None) -> None:
+def worker(home: Home = None, devices: Devices = None, processes: Processes = None, drain: Drain = False) -> None:
     """Run a worker alone: a process for each device, which runs one job at a time."""
     _set(None, None, home, devices, processes)
+    if drain:
+        _drain()
+        return
     from scrimp_server.serve import work
 
     raise typer.Exit(_run("worker", work))
+
+
+def _drain() -> None:
+    from app.settings import Settings
+    from scrimp_server.draining import drain
+
+    pids = drain(Settings().home)
+    print(f"{len(pids)} stopped" if pids else "no worker of this home runs here")
 
 
 def set_home(home: Path | None) -> None:

@@ -65,6 +65,13 @@ def test_the_dashboard_reads_no_declaration_of_an_analyst(shared_world: World, p
     assert (asked.status, asked.asked) == (403, 0)
 
 
+@pytest.mark.parametrize(("who", "status"), [("trainer", 403), ("granted-owner", 403), ("stranger", 404)])
+def test_the_dashboard_reads_no_block_of_who_may_not_add_it(shared_world: World, who: str, status: int) -> None:
+    address = f"/dashboard/datasets/{shared_world.mine.dataset}/manage/blocks"
+    asked = sent(shared_world, who, "POST", address, content_type="multipart/form-data; boundary=x")
+    assert (asked.status, asked.asked) == (status, 0)
+
+
 class Slow(Client):
     """A body that arrives when it is let to."""
 

@@ -35,8 +35,9 @@ class Client:
 
     def __init__(self, method: str, path: str, body: bytes = b"{}", **headers: str) -> None:
         self.body, self.asked, self.status, self.sent = body, 0, 0, b""
-        named = {"host": "testserver", "content-type": "application/json", "transfer-encoding": "chunked"} | headers
-        raw = [(name.lower().replace("_", "-").encode(), value.encode()) for name, value in named.items()]
+        named = {"host": "testserver", "content-type": "application/json", "transfer-encoding": "chunked"}
+        named |= {name.lower().replace("_", "-"): value for name, value in headers.items()}
+        raw = [(name.encode(), value.encode()) for name, value in named.items()]
         self.scope = {"type": "http", "method": method, "path": path, "raw_path": path.encode(), "headers": raw}
         self.scope |= {"query_string": b"", "scheme": "http", "http_version": "1.1", "server": ("testserver", 80)}
         self.scope |= {"asgi": {"version": "3.0"}, "client": ("127.0.0.1", 1)}

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from app.settings import Settings
+from scripts import mirrored
 
 ROOT = Path(__file__).resolve().parents[2]
 CODE = ("app", "worker", "scrimp", "scrimp_server", "scripts", "benchmarks", "tests")
 MAX_FILE_LINES = 800
 MAX_FUNCTION_LINES = 70
+MAX_MIRRORED = 25  # rows and their views, requests and answers: what the same members mean differs there
 
 
 def python_files(*folders: str) -> list[Path]:
@@ -68,6 +70,18 @@ def defined(module: str) -> set[str] | None:
             case ast.Name(id=name, ctx=ast.Store()):
                 names.add(name)
     return names
+
+
+def test_few_classes_are_copies_of_others() -> None:
+    assert len(mirrored.pairs(ROOT)) <= MAX_MIRRORED, "a new pair: `python -m scripts.mirrored --list`"
+
+
+def test_a_copy_of_a_class_is_counted(tmp_path: Path) -> None:
+    (tmp_path / "app").mkdir()
+    members = "    name: str\n    step: int\n    value: float\n    std: float\n"
+    (tmp_path / "app" / "a.py").write_text(f"class Score:\n{members}\n\nclass Number:\n{members}    on: str\n")
+    (tmp_path / "app" / "b.py").write_text("from app.a import Score\n\n\nclass Group(Score):\n    group: int\n")
+    assert mirrored.pairs(tmp_path) == [("app/a.py:Score", "app/a.py:Number", 0.8)]
 
 
 def test_what_benchmarks_and_scripts_import_is_there() -> None:

@@ -14,7 +14,7 @@ import pytest
 from app.catalogue import extractors
 from tests.datasets.conftest import Api, new_api
 from tests.datasets.conftest import spec as declared
-from tests.worker.extractor import write_extractor
+from tests.worker.extractor import write_extractor, write_former_extractor
 
 CSV = "t,y\n" + "".join(f'"a film, number {i}",{i % 2}\n' for i in range(60))
 TEXT = {"kind": "text", "column": "t"}
@@ -52,7 +52,7 @@ def test_a_job_pins_its_extractor(text_api: Api, models: Path) -> None:
     words, listed = text_api.get("/v1/extractors", "analyst").json()["items"]
     assert (words["name"], words["takes"], words["sha256"]) == ("hashed-words", "text", extractors.WORDS_SHA256)
     sha256 = write_extractor(models.parent / "copy")
-    assert listed == {"name": "tiny", "kind": "bert_mean", "takes": "text", "features": 8, "sha256": sha256}
+    assert listed == {"name": "tiny", "kind": "transformers", "takes": "text", "features": 8, "sha256": sha256}
     quote = post(text_api, "/v1/quotes", "texts", {"name": "tiny"}).json()
     assert quote["model"]["parameters"] == 2 * 8
     job = post(text_api, "/v1/jobs", "texts", {"name": "tiny"})
@@ -64,7 +64,8 @@ def test_a_job_pins_its_extractor(text_api: Api, models: Path) -> None:
     assert again.status_code == 201 and again.json()["id"] == job.json()["id"], "the same request is the same job"
 
 
-def test_refusals(text_api: Api) -> None:
+def test_refusals(text_api: Api, models: Path) -> None:
+    write_former_extractor(models / "former")
     text_api.upload(declared("texts", features=TEXT), CSV)
     text_api.upload(declared("numbers"))
     cases: list[tuple[str, Any, str]] = [
@@ -76,6 +77,7 @@ def test_refusals(text_api: Api) -> None:
         ("numbers", {"name": "tiny"}, "/model/extractor"),
         ("texts", {"name": "other"}, "/model/extractor/name"),
         ("texts", {"name": "../tiny"}, "/model/extractor/name"),
+        ("texts", {"name": "former"}, "/model/extractor/name"),
         ("texts", {"name": "tiny", "sha256": "0" * 64}, "/model/extractor/sha256"),
         ("texts", {"name": "tiny", "features": 9}, "/model/extractor/features"),
     ]
@@ -83,6 +85,8 @@ def test_refusals(text_api: Api) -> None:
         answer = post(text_api, "/v1/quotes", dataset, extractor)
         assert answer.status_code == 422, (extractor, answer.text)
         assert answer.json()["errors"][0]["pointer"] == pointer
+    former = post(text_api, "/v1/quotes", "texts", {"name": "former"}).json()["errors"][0]["detail"]
+    assert "releases before 2026-11-24 ran" in former and "add_extractor.py" in former
     mlp = post(text_api, "/v1/quotes", "texts", None, model={"kind": "mlp", "hidden": [2]})
     assert mlp.json()["errors"][0]["pointer"] == "/model/kind"
     hashed = text_api.upload(declared("hashed", features={"kind": "hashed_text", "column": "t"}), CSV)
@@ -120,6 +124,7 @@ def test_nothing_outside_of_the_models_root_is_found(tmp_path: Path, models: Pat
     write_extractor(tmp_path / "outside")
     (models / "link").symlink_to(tmp_path / "outside")
     (models / "broken").mkdir()
+    write_former_extractor(models / "former")
     (models / "broken" / "extractor.json").write_text('{"format": "scrimp-extractor/1"}')
     for name in ("link", "broken", "..", ".", "", "tiny/../tiny", "/etc", "a\x00b", str(tmp_path / "outside")):
         assert extractors.find(models, name) is None

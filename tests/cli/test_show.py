@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from app.dashboard.page import templates
-from scrimp.cli import show
+from scrimp.cli import show, tables
 from scrimp.errors import BudgetRefused, InvalidRequest, error_of
-from scrimp.models import Account, Epsilon, Job, Metric
+from scrimp.models import Account, Epsilon, Grant, Job, Metric
 from tests.factories import job_answer
 
 
@@ -174,3 +174,18 @@ def test_predictions_are_a_line_each(capsys: pytest.CaptureFixture[str]) -> None
     ]
     show.predictions(show.console(), found)
     assert capsys.readouterr().out == "yes  (yes 0.900  [no] 0.100)\n3.5\n50  7\nloss —  next ' a' 0.500\n"
+
+
+def test_a_column_is_a_member_a_format_or_a_function() -> None:
+    """What is missing is an empty cell, a moment is cut to its second, and a name is never markup."""
+    told = Console(file=io.StringIO(), width=100)
+    key = {"key_id": "key_a", "key_name": "[bold]Ann", "key_role": "analyst", "access": "train"}
+    members = key | {"dataset_id": "ds_a", "created_at": "2026-11-24T19:00:00.5Z", "created_by": "key_b"}
+    grants = [Grant.model_validate(members | {"max_epsilon_per_job": most}) for most in (None, 0.1234567)]
+    columns = ("key=key_id", "key_name", "ε=max_epsilon_per_job:g", "granted=created_at", ("own", lambda each: "yes"))
+    tables.table(told, columns, grants)
+    assert isinstance(told.file, io.StringIO)
+    lines = [line.split() for line in told.file.getvalue().splitlines()]
+    assert lines[0] == ["key", "key_name", "ε", "granted", "own"]
+    assert lines[1] == ["key_a", "[bold]Ann", "2026-11-24", "19:00:00", "yes"]
+    assert lines[2] == ["key_a", "[bold]Ann", "0.123457", "2026-11-24", "19:00:00", "yes"]

@@ -11,6 +11,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from app.admission.checks import check
+from app.admission.choices import closed
 from app.admission.lookup import dataset_facts
 from app.contracts.job_spec import JobSpec
 from app.contracts.stored import ArtifactFile, Number, ReleasedBy
@@ -102,7 +103,8 @@ class Scene:
         by = by or self.analyst
         spec = JobSpec.model_validate(job_spec(dataset, name=name, **changes))
         with self.db.read() as session:
-            planned = check(spec, dataset_facts(session, session.get_one(Dataset, dataset)))
+            facts = dataset_facts(session, session.get_one(Dataset, dataset))
+            planned = check(closed(spec, facts).spec, facts)
         priced = price(planned.pricing) if planned.pricing else Price.nothing()
         with self.db.write() as session:
             once = f"{name}-{dataset}-{priced.charge}"
@@ -141,7 +143,7 @@ class Scene:
 
     def certify(self, job_id: str) -> None:
         with self.db.write() as session:
-            if certificates.issue(session, job_id, self.signing_key, "0.1.0"):
+            if certificates.issue(session, job_id, self.signing_key, "0.1.0", certificates.profile(session, job_id)):
                 append_event(session, job_id, "certificate_issued")
 
     def succeeded(self, dataset: str, name: str, values: list[float], std: float = 0.004, **changes: Any) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from app.admission.hold import submit
 from app.admission.service import Admission
 from app.budgets import service as budgets
 from app.budgets.schemas import BudgetSetting
@@ -44,7 +45,8 @@ def study(whole: Whole) -> str:
         study_spec(ids.reviews, runs_per_level=1) | {"name": "a search", "privacy": {"target_epsilon": 0.5}}
     )
     heads, other = Heads.of(scene.settings), scene.key("analyst")
-    made = Admission(scene.db, PlainPricing(), heads).submit(scene.analyst.caller, spec, "axe").id  # type: ignore[arg-type]
+    admission = Admission(scene.db, PlainPricing(), heads)  # type: ignore[arg-type]
+    made = submit(admission, scene.analyst.caller, spec, "axe").id
     for score in (0.7, 0.8):
         for run in runs_of(scene.db, made, "queued"):
             play(scene.db, run, score)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from app.admission.hold import submit
 from app.admission.service import Admission
 from app.contracts.job_spec import JobSpec
 from app.ledger.transparency.heads import Heads
@@ -56,7 +57,8 @@ def study(whole: Whole) -> str:
     changes = {"name": "search", "privacy": {"target_epsilon": 0.5}}
     spec = JobSpec.model_validate(study_spec(ids.reviews) | changes)
     heads = Heads.of(scene.settings)
-    return Admission(scene.db, PlainPricing(), heads).submit(scene.analyst.caller, spec, "search").id  # type: ignore[arg-type]
+    admission = Admission(scene.db, PlainPricing(), heads)  # type: ignore[arg-type]
+    return submit(admission, scene.analyst.caller, spec, "search").id
 
 
 @pytest.mark.nightly  # by day test_browser.py looks at each page at 390 pixels

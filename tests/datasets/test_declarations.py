@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from app.admission import hold
+from app.admission import standing
 from app.admission.lookup import dataset_facts
 from app.contracts.dataset_spec import DatasetSpec
 from app.contracts.job_spec import JobSpec
@@ -111,14 +111,14 @@ def test_trials_that_start_later_keep_the_studys_version(api: Api) -> None:
 def test_a_declaration_between_price_and_hold(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """The job is stored with the version that its price used, not with the one that is there at its commit."""
     made = api.upload(spec(**private(records=100))).json()
-    read = hold.behind.read_recorded
+    read = standing.behind.read_recorded
 
     def declared_meanwhile(*asked: Any) -> Any:
-        monkeypatch.setattr(hold.behind, "read_recorded", read)
+        monkeypatch.setattr(standing.behind, "read_recorded", read)
         assert declare(api, made["id"], records=50).status_code == 201
         return read(*asked)
 
-    monkeypatch.setattr(hold.behind, "read_recorded", declared_meanwhile)
+    monkeypatch.setattr(standing.behind, "read_recorded", declared_meanwhile)
     stored = row(api, submit(api, made["id"]).json()["id"])
     assert stored.declaration == 1 and stored.mechanism is not None
     assert stored.mechanism["training"]["expected_batch_size"] == 80

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from app.admission import hold
+from app.admission import standing
 from app.db.models import Account, LedgerEntry
 from app.ledger import joining
 from app.ledger.transparency.heads import Heads
@@ -88,16 +88,16 @@ def test_a_charge_of_a_joined_ledger_counts_as_use(api: Api) -> None:
 def test_an_admission_that_was_priced_before_is_refused(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between price and hold the data set is retired and registered anew: the hold would be on the first budget."""
     made = api.upload(spec()).json()
-    read = hold.behind.read_recorded
+    read = standing.behind.read_recorded
 
     def retired_meanwhile(*asked: Any) -> Any:
-        monkeypatch.setattr(hold.behind, "read_recorded", read)
+        monkeypatch.setattr(standing.behind, "read_recorded", read)
         found = read(*asked)
         assert retire(api, made["id"]).status_code == 200
         assert api.upload(spec("anew")).status_code == 201
         return found
 
-    monkeypatch.setattr(hold.behind, "read_recorded", retired_meanwhile)
+    monkeypatch.setattr(standing.behind, "read_recorded", retired_meanwhile)
     assert submit(api, made["id"]).json()["type"] == "/problems/content-deleted"
     with api.db.read() as session:
         account = session.get_one(Account, made["id"])

@@ -9,6 +9,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,10 @@ class Cluster(Looks):
             process = subprocess.Popen(line, stdout=log, stderr=log, env=self.environment | more)
         self.processes.setdefault(name, []).append(process)
         return process
+
+    @property
+    def logs(self) -> Iterable[Path]:
+        return sorted(self.home.parent.glob("*.out"))
 
     def words(self, name: str) -> str:
         return (self.home.parent / f"{name}.out").read_text()

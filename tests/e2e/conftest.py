@@ -10,10 +10,10 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 from zlib import crc32
 
 import numpy as np
@@ -30,11 +30,33 @@ if TYPE_CHECKING:
     from tests.e2e.cluster import Cluster
 
 T = TypeVar("T")
+LINES = 200  # of a log, with a failed test
 
 
 def until(what: Callable[[], T], timeout_s: float = 300.0) -> T:
     """See `processes.until`. Each look is a request: 15 ms of processor time."""
     return processes.until(what, timeout_s, every_s=0.2)
+
+
+@runtime_checkable
+class Logged(Protocol):
+    @property
+    def logs(self) -> Iterable[Path]: ...
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that fails shows the end of its service's logs: their folder may be gone afterwards."""
+    report = yield
+    if report.failed:
+        for service in vars(item).get("funcargs", {}).values():
+            if isinstance(service, Logged):
+                report.sections += [(str(each), last_lines(each)) for each in service.logs]
+    return report
+
+
+def last_lines(log: Path) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-LINES:])
 
 
 class Service:
@@ -129,6 +151,10 @@ class Service:
         """What the relay finds when it verifies a ledger now."""
         with self.client() as client:
             return client.verify_ledger(dataset, again=True).model_dump()
+
+    @property
+    def logs(self) -> Iterable[Path]:
+        return (self.output,)
 
     def _hang_up(self) -> None:
         if self._looking is not None:

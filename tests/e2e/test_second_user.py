@@ -87,3 +87,16 @@ def test_features_of_a_second_user_are_not_kept(service: Service, tmp_path: Path
     assert {each.stat().st_uid for each in folder.rglob("*")} == {SERVICE}
     with service.client() as client:
         assert [each["class"] for each in client.predict(job, ["bad bad bad", "good good good"])] == [0, 1]
+
+
+@pytest.mark.slow
+def test_models_that_the_service_may_not_read_are_said(service: Service) -> None:
+    """Root copied them with a mask of 077: the answer was 500, "an unexpected error"."""
+    mode = stat.S_IMODE(service.models.stat().st_mode)
+    service.models.chmod(0o700)
+    try:
+        answer = service.get("/v1/extractors")
+    finally:
+        service.models.chmod(mode)
+    assert (answer["status"], answer["type"]) == (503, "/problems/unavailable")
+    assert "an operator lets every user read it" in answer["detail"]

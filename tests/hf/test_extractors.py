@@ -15,15 +15,13 @@ from app.catalogue import extractors
 from app.contracts.extractor import ImageInput
 from app.formats.stored import StoredPart, Texts
 from tests.hf import tiny
-from tests.worker.extractor import PIECES, write_extractor
-from worker.extractors.bert import BertMean
+from tests.worker.extractor import write_extractor
 from worker.extractors.features import extracted, of_folder
 from worker.extractors.files import ExtractorMissingError
 from worker.training.self_test import extractor_failures
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
-from add_encoder import Asked
-from add_extractor import add
+from add_encoder import Asked, add_encoder
 
 IMAGE = ImageInput(height=5, width=4, channels=1)
 PIXELS = np.random.default_rng(0).random(IMAGE.numbers, dtype=np.float32)
@@ -34,7 +32,7 @@ IDS = torch.tensor([[5, 6, 7, 8, 9]])
 def added(folder: Path, kind: str, asked: Asked = Asked(max_tokens=10), **changes: Any) -> tuple[Path, str]:
     """A tiny model's folder, and the extractor that the script makes of it."""
     source = tiny.write(folder / "source", kind, **changes)
-    return folder / "e", add(source, folder / "e", asked)
+    return folder / "e", add_encoder(source, folder / "e", asked)
 
 
 def states(source: Path, **inputs: torch.Tensor) -> Any:
@@ -79,7 +77,7 @@ def test_images_are_resized_and_normalized(tmp_path: Path, pooling: str) -> None
     source = tiny.write(tmp_path / "source", "vit", **sizes)
     document = {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.5, 0.6, 0.7]}
     (source / "preprocessor_config.json").write_text(json.dumps(document))
-    sha256 = add(source, tmp_path / "e", Asked(pooling, normalize=False))
+    sha256 = add_encoder(source, tmp_path / "e", Asked(pooling, normalize=False))
     found = of_folder(tmp_path / "e", sha256, IMAGE)
     assert not list(extractor_failures(found))
     grey = torch.from_numpy(PIXELS).view(1, 1, 5, 4).expand(1, 3, 5, 4)
@@ -134,21 +132,17 @@ def test_positions_that_switch_by_the_text_at_hand_repeat(tmp_path: Path) -> Non
     assert found(long).isfinite().all() and torch.equal(found(short), alone)
 
 
-def test_folders_of_before_keep_their_reader(tmp_path: Path) -> None:
-    """transformers computes the same but for the last bits, and a pinned job's features must not move."""
-    folder = tmp_path / "old"
-    found = of_folder(folder, write_extractor(folder), None)
-    assert isinstance(found, BertMean)
-    source = tmp_path / "source"
-    source.mkdir()
-    for name in ("config.json", "model.safetensors"):
-        (source / name).write_bytes((folder / name).read_bytes())
-    from tokenizers import BertWordPieceTokenizer
+def test_an_encoder_of_sentences_is_read_as_transformers_reads_it(tmp_path: Path) -> None:
+    """BERT with WordPiece, mean pooling and length 1, by the library's own reader of the same files."""
+    from transformers import AutoTokenizer
 
-    BertWordPieceTokenizer({piece: at for at, piece in enumerate(PIECES)}).save(str(source / "tokenizer.json"))
-    new = of_folder(tmp_path / "e", add(source, tmp_path / "e", Asked("mean", max_tokens=16)), None)
-    for text in ("a good film", "bad films, a", "GOOD,é", "a " * 40):
-        torch.testing.assert_close(new(text), found(text), rtol=1e-5, atol=1e-6)
+    found = of_folder(tmp_path / "e", write_extractor(tmp_path / "e"), None)
+    (tmp_path / "e" / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizerFast"}')
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "e", local_files_only=True)
+    for text in ("a good film", "bad films, a", "GOOD,é", "a " * 40, ""):
+        ids = tokenizer(text, truncation=True, max_length=16, return_tensors="pt")
+        vector = states(tmp_path / "e", **ids).last_hidden_state[0].mean(dim=0)
+        torch.testing.assert_close(found(text), vector / vector.norm(), rtol=1e-5, atol=1e-6)
 
 
 def manifest_of(folder: Path) -> Any:

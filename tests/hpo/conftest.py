@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from app.admission.hold import hold
+from app.admission.price import price
+from app.admission.request import Limits, Request, resolve
 from app.admission.service import Admission
 from app.contracts.job_spec import JobSpec
 from app.contracts.stored import ArtifactFile
@@ -85,7 +88,9 @@ def submit(db: Database, plain: PlainPricing, tmp_path: Path) -> Submit:
         spec = JobSpec.model_validate(study_spec(dataset, **hpo) | (changes or {}))
         caller = Caller(key, "test", "admin")
         heads = Heads(tmp_path / "heads")
-        return Admission(db, plain, heads).submit(caller, spec, f"once {key}").id  # type: ignore[arg-type]
+        admission = Admission(db, plain, heads)  # type: ignore[arg-type]
+        resolved = resolve(db, Request(caller, spec, Limits()))  # also what only earlier releases admitted
+        return hold(admission, resolved, price(admission.pricing, resolved), f"once {key}").id
 
     return submitted
 

@@ -15,6 +15,7 @@ from rich.console import Console
 from sqlalchemy import func, select
 
 from app.admission import standing
+from app.admission.choices import closed
 from app.admission.lookup import dataset_facts
 from app.admission.study import check_study
 from app.contracts.job_spec import JobSpec
@@ -110,7 +111,7 @@ def test_warnings_are_in_the_order_of_the_runs(api: Api, db: Database) -> None:
 def queued(db: Database, key: str, dataset: str) -> int:
     """A key's queue, as an admission counts it."""
     with db.write() as session, round_trip(session.connection()) as trip:
-        (reply,) = standing.ask(trip, key, [dataset], {dataset: None}, 10)
+        (reply,) = standing.ask(trip, key, {dataset: None}, 10)
     (row,) = reply.rows()
     return int(row.queued)
 
@@ -294,7 +295,7 @@ def test_what_runs_of_a_search_is_what_is_charged(db: Database, kind: str, sampl
 
     with db.read() as session:
         facts, other = (dataset_facts(session, session.get_one(Dataset, each)) for each in (dataset, side))
-    planned = check_study(spec, facts, other)
+    planned = check_study(closed(spec, facts).spec, facts, other)
     assert planned.pricing is not None and planned.evaluation is not None
     priced = price_once(planned.pricing)
     search = Study(planned.hpo, planned.bounds, "s", (0.05, 0.1), 0.4)

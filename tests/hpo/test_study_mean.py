@@ -138,7 +138,9 @@ def test_a_certificate_says_who_released_the_mean_and_a_second_release_is_found(
     study = submit(runs_per_level=1, changes=CENTERED)
     runs = finished(db, study)
     with db.write() as session:
-        assert certificates.issue(session, study, Ed25519PrivateKey.generate(), "1")
+        assert certificates.issue(
+            session, study, Ed25519PrivateKey.generate(), "1", certificates.profile(session, study)
+        )
     with db.read() as session:
         body = session.get_one(Certificate, study).body["certificate"]
     assert body["study"]["mean"] == {"run": runs[0].id}

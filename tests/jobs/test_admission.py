@@ -11,10 +11,12 @@ from sqlalchemy.orm import Session
 
 from app.admission import hold, rows, standing
 from app.admission.checks import check
+from app.admission.choices import closed
+from app.admission.hold import new_job
 from app.admission.lookup import dataset_facts, look_up
 from app.admission.price import Priced
 from app.admission.request import Limits, Request
-from app.admission.rows import NewJob, new_job
+from app.admission.rows import NewJob
 from app.admission.standing import Standing
 from app.contracts.job_spec import JobSpec
 from app.datasets.repository import check_content
@@ -61,7 +63,8 @@ def made(db: Database, caller: Caller, dataset: str, once: str) -> Made:
     """A priced job that is not written yet."""
     spec = JobSpec.model_validate(job_spec(dataset))
     with db.read() as session:
-        checked = check(spec, dataset_facts(session, session.get_one(Dataset, dataset)))
+        facts = dataset_facts(session, session.get_one(Dataset, dataset))
+        checked = check(closed(spec, facts).spec, facts)
     assert checked.pricing is not None
     priced = Priced(checked, price(checked.pricing))
     return priced, new_job(Request(caller, spec, Limits()), priced, once)
@@ -75,7 +78,7 @@ def write(db: Database, caller: Caller, priced: Priced, job: NewJob) -> Any:
 
 def stands(session: Session, caller: Caller, dataset: str, recorded: Head | None, limit: int) -> Standing:
     with round_trip(session.connection()) as trip:
-        replies = standing.ask(trip, caller.id, [dataset], {dataset: recorded}, limit)
+        replies = standing.ask(trip, caller.id, {dataset: recorded}, limit)
     return standing.read(caller, replies, {dataset: recorded})
 
 
@@ -168,7 +171,7 @@ def test_a_job_is_written_with_everything_that_belongs_to_it(db: Database, annou
     assert write(db, caller, priced, job).id == caller.id
     with db.read() as session:
         stored = session.execute(select(table_of(Job)).where(table_of(Job).c.id == job.id)).one()._mapping
-        assert {name: stored[name] for name in job.columns} == job.columns
+        assert {name: stored[name] for name in vars(job)} == vars(job)
         assert (stored["attempt"], stored["ran_s"], stored["started_at"]) == (0, 0.0, None)
         event = session.scalars(select(JobEvent).where(JobEvent.job_id == job.id)).one()
         assert (event.seq, event.type, event.data) == (

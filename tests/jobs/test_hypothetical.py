@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 from sqlalchemy import select
 
+from app.admission import forecast
 from app.admission.service import Admission
 from app.contracts.dataset_spec import DatasetSpec
 from app.contracts.job_spec import JobSpec
@@ -51,7 +52,7 @@ def quote(api: Api, dataset: str, job: dict[str, Any], records: int | None = Non
     caller = Caller(api.key_ids["owner"], "owner", "owner")
     asked = JobSpec.model_validate(job_spec(dataset, **job))
     pricing = cast(PricingService, PlainPricing())
-    return Admission(api.db, pricing, Heads.of(api.settings)).quote(caller, asked, records)
+    return forecast.quote(Admission(api.db, pricing, Heads.of(api.settings)), caller, asked, records)
 
 
 def registered(api: Api, data: str, declared: int) -> str:

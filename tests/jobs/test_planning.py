@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from app.admission.checks import check
+from app.admission.checks import Checked, check
+from app.admission.choices import closed
 from app.admission.facts import DatasetFacts
 from app.contracts.dataset_spec import DatasetSpec
 from app.contracts.job_spec import AdaptiveNorm, JobSpec
@@ -45,6 +46,10 @@ PUBLIC = {"sensitivity": "public"}
 
 def spec_of(**changes: Any) -> JobSpec:
     return JobSpec.model_validate(job_spec("ds_x", **changes))
+
+
+def planned(spec: JobSpec, facts: DatasetFacts) -> Checked:
+    return check(closed(spec, facts).spec, facts)
 
 
 def test_full_batch_divides_by_the_public_count() -> None:
@@ -213,7 +218,7 @@ def test_groups_of_classes_cost_what_the_score_costs() -> None:
 
 def test_two_classes_are_scored_by_one_histogram_at_the_price_of_a_count() -> None:
     asked = {"on": "holdout", "noise_mu": 0.05}
-    named, count = (check(spec_of(evaluation=each), facts()) for each in (asked, asked | {"metrics": ["accuracy"]}))
+    named, count = (planned(spec_of(evaluation=each), facts()) for each in (asked, asked | {"metrics": ["accuracy"]}))
     assert named.spec.evaluation is not None and named.spec.evaluation.metrics == ["auc"]  # stored, and told
     assert named.pricing is not None and count.pricing is not None
     (release,) = named.pricing.releases
@@ -235,7 +240,7 @@ NINE = {"task": {"kind": "classification", "label": "y", "classes": list(range(9
     ],
 )
 def test_other_scores_stay_as_they_are_named(asked: dict[str, Any], of: dict[str, Any], kept: list[str] | None) -> None:
-    made = check(spec_of(evaluation={"on": "holdout"} | asked), replace(facts(**of), outputs=9 if of else 2))
+    made = planned(spec_of(evaluation={"on": "holdout"} | asked), replace(facts(**of), outputs=9 if of else 2))
     assert made.spec.evaluation is not None and made.spec.evaluation.metrics == kept
 
 
@@ -270,17 +275,17 @@ def test_groups_that_are_private_or_no_classes_are_refused(asked: dict[str, Any]
 
 def test_a_scores_noise_is_known_before_the_job_runs() -> None:
     asked = {"on": "holdout", "noise_mu": 0.05}
-    made = check(spec_of(evaluation=asked | {"metrics": ["accuracy"]}), facts(held_out=5000))
+    made = planned(spec_of(evaluation=asked | {"metrics": ["accuracy"]}), facts(held_out=5000))
     assert [(each.name, each.std) for each in made.scores] == [("accuracy", pytest.approx(0.004))]
-    made = check(spec_of(evaluation=asked), facts(held_out=5000))
+    made = planned(spec_of(evaluation=asked), facts(held_out=5000))
     stds = [("auc", pytest.approx(0.024)), ("accuracy", pytest.approx(0.008))]
     assert [(each.name, each.std) for each in made.scores] == stds
     assert made.warnings == ()
     groups = {"on": "holdout", "noise_mu": 0.05, "groups": {"a": [0], "b": [1]}, "metrics": ["loss"], "loss_bound": 4.0}
-    made = check(spec_of(evaluation=groups), facts(held_out=5000))
+    made = planned(spec_of(evaluation=groups), facts(held_out=5000))
     assert [(each.name, each.std) for each in made.scores] == [("loss", pytest.approx(0.016 * 3**0.5))]
-    assert check(spec_of(evaluation=None), facts()).scores == ()
-    public = check(spec_of(privacy=None), facts(privacy=PUBLIC))
+    assert planned(spec_of(evaluation=None), facts()).scores == ()
+    public = planned(spec_of(privacy=None), facts(privacy=PUBLIC))
     assert (public.scores, public.warnings) == ((), ())
 
 

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.admission.checks import check
-from app.admission.choices import decided, levels_of, score_mu, with_rate
-from app.admission.study import check_study
+from app.admission.choices import Closed, closed, levels_of, score_mu, with_rate
+from app.admission.facts import DatasetFacts
+from app.admission.study import CheckedStudy, check_study
 from app.contracts.hpo import Auto, LinearScaling, PrivateCount, Space, noise_mu_of
 from app.contracts.job_spec import JobSpec
 from app.db.engine import Database
@@ -37,6 +38,10 @@ POISSON = {"kind": "poisson", "expected_batch_size": 400}
 def search(epsilon: float = 1.0, **changes: Any) -> JobSpec:
     spec = job_spec("ds_x", optimizer=PROBE, evaluation=None, privacy={"target_epsilon": epsilon})
     return JobSpec.model_validate(spec | {"hpo": {"space": {"steps": [15, 60]}}} | changes)
+
+
+def studied(spec: JobSpec, facts: DatasetFacts) -> CheckedStudy:
+    return check_study(closed(spec, facts).spec, facts, None)
 
 
 def test_what_is_left_out_is_auto_and_reading_it_needs_a_number() -> None:
@@ -102,7 +107,7 @@ def test_the_space_is_around_the_rules_rate(
     if sampling == "full_batch":
         space["steps"] = [steps[0], sum(steps)]
     sampled = {"sampling": POISSON, "length": {"steps": 40}} if sampling == "poisson" else {}
-    study = check_study(search(epsilon, hpo=strategy | {"space": space}, **sampled), facts_of({"privacy": RDP}), None)
+    study = studied(search(epsilon, hpo=strategy | {"space": space}, **sampled), facts_of({"privacy": RDP}))
     least, most = study.hpo.space.rates
     assert 0.0 < least < most
     assert most / least >= 8.9
@@ -117,9 +122,9 @@ def test_the_rate_of_one_run_with_everything_lies_within_the_space(sampling: str
     facts = facts_of({"privacy": RDP})
     single = check(search(hpo=None, **changes), facts)
     assert single.pricing is not None
-    rate = with_rate(single, pricing.price(single.pricing)).spec.optimizer.rate
+    rate = with_rate(single, pricing.price(single.pricing), Closed(single.spec)).spec.optimizer.rate
     hpo = {"space": {}} if sampling == "poisson" else {"space": {"steps": [15, 60]}}
-    study = check_study(search(hpo=hpo, **changes), facts, None)
+    study = studied(search(hpo=hpo, **changes), facts)
     least, most = study.bounds.r
     assert 2.0 * least < rate * 50 < most / 1.8
     assert math.log10(most / least) < 2.1
@@ -128,8 +133,8 @@ def test_the_rate_of_one_run_with_everything_lies_within_the_space(sampling: str
 def test_the_space_reaches_down_to_the_levels_that_are_named() -> None:
     """Levels far below the total have a smaller r."""
     facts, space = facts_of(GDP), {"steps": [15, 60]}
-    least, most = check_study(search(hpo={"levels": [0.01, 0.02], "space": space}), facts, None).hpo.space.rates
-    own, top = check_study(search(hpo={"space": space}), facts, None).hpo.space.rates
+    least, most = studied(search(hpo={"levels": [0.01, 0.02], "space": space}), facts).hpo.space.rates
+    own, top = studied(search(hpo={"space": space}), facts).hpo.space.rates
     assert most == top and least < own / 3.0
 
 
@@ -137,9 +142,9 @@ def test_without_a_rule_the_space_is_around_the_named_rate() -> None:
     for changes in ({"model": MLP, "clipping": {"kind": "automatic"}}, {"optimizer": {"kind": "dp_adambc"}}):
         optimizer = {"kind": "dp_sgd"} | changes.get("optimizer", {})
         named = search(**changes | {"optimizer": optimizer | {"learning_rate": 0.02}})
-        assert check_study(named, facts_of(GDP), None).hpo.space.rates == (0.002, 0.2)
+        assert studied(named, facts_of(GDP)).hpo.space.rates == (0.002, 0.2)
         with pytest.raises(InvalidRequest) as refused:
-            check_study(search(**changes), facts_of(GDP), None)
+            studied(search(**changes), facts_of(GDP))
         assert refused.value.members["errors"][0]["pointer"] == "/hpo/space/learning_rate"
 
 
@@ -150,14 +155,14 @@ def test_numbers_stay_as_they_are() -> None:
         "score": {"kind": "private_count", "on": "train", "noise_mu": 0.01},
     }
     asked = search(hpo=said)
-    study = check_study(asked, facts_of(GDP), None)
+    study = studied(asked, facts_of(GDP))
     assert study.hpo == asked.hpo and study.spec == asked
 
 
 @pytest.mark.parametrize("epsilon", [0.05, 1.0, 8.0, 80.0])
 def test_the_defaults_divide_any_total(epsilon: float) -> None:
     """Levels, scores and the final run: it keeps most of the total."""
-    study = check_study(search(epsilon), facts_of(GDP), None)
+    study = studied(search(epsilon), facts_of(GDP))
     assert study.pricing is not None
     priced = price_once(study.pricing)
     assert ((priced.runs[-1].mu or 0.0) / mu_from_epsilon(epsilon, 1e-5)) ** 2 > 0.59
@@ -166,8 +171,9 @@ def test_the_defaults_divide_any_total(epsilon: float) -> None:
 def test_auto_is_one_run_with_a_rate_where_a_rule_is_known() -> None:
     for named, changes in (("auto", {}), (3.0, {}), ("auto", {"model": MLP})):
         asked = search(hpo={"strategy": "auto"}, optimizer=PROBE | {"learning_rate": named}, **changes)
-        found, why = decided(asked, facts_of(GDP))
-        assert found.hpo is None and found.optimizer.learning_rate == named
+        found = closed(asked, facts_of(GDP))
+        assert found.spec.hpo is None and found.spec.optimizer.learning_rate == named
+    why = found.why
     assert why is not None and "34 % of μ²" in why and "takes none" in why
 
 
@@ -176,10 +182,10 @@ def test_auto_is_one_run_with_a_rate_where_a_rule_is_known() -> None:
     [({}, "private_count"), ({"task": {"kind": "regression", "label": "label"}}, "private_loss")],
 )
 def test_auto_is_linear_scaling_where_none_is_known(task: dict[str, Any], kind: str) -> None:
-    found, why = decided(search(optimizer=NAMED, hpo={"strategy": "auto"}), facts_of(GDP | task))
-    assert isinstance(found.hpo, LinearScaling) and found.hpo.score.kind == kind and why is None
+    found = closed(search(optimizer=NAMED, hpo={"strategy": "auto"}), facts_of(GDP | task))
+    assert isinstance(found.spec.hpo, LinearScaling) and found.spec.hpo.score.kind == kind and found.why is None
     other = search(hpo=None)
-    assert decided(other, facts_of(GDP)) == (other, None)
+    assert closed(other, facts_of(GDP)) == Closed(other)
     assert Auto().model_dump() == {"strategy": "auto"}
 
 
@@ -195,7 +201,7 @@ def test_where_auto_would_search_an_error_names_what_was_said(changes: dict[str,
     asked: dict[str, Any] = {"hpo": {"strategy": "auto"}, "model": UNRULED} | changes
     unruled = search(**asked)
     with pytest.raises(InvalidRequest) as refused:
-        decided(unruled, facts_of(GDP))
+        closed(unruled, facts_of(GDP))
     (error,) = refused.value.members["errors"]
     assert error["pointer"] == pointer and what in error["detail"] and "levels" not in error["detail"]
 

@@ -165,6 +165,12 @@ def test_balanced_classes_follow_declared_shares(api: Api, db: Database) -> None
     resolved = job["quote"]["resolved"]
     assert resolved["max_grad_norm"]["value"] == pytest.approx(2.5 * plain["max_grad_norm"]["value"], rel=0.01)
     assert any("`class_weights`" in each for each in job["quote"]["warnings"])
+    ward = {"kind": "table", "columns": [{"kind": "category", "name": "ward", "values": ["a", "b"]}]}
+    table = add_dataset(db, name="table", task=task | {"shares": [0.8, 0.2]}, features=ward)
+    measured = post(api, "/v1/quotes", {"dataset": table, "class_weights": "balanced"} | EPSILON, key=None).json()
+    assert not any("`class_weights`" in each for each in measured["warnings"])
+    told = next(each for each in measured["resolved"]["parts"] if each["name"] == "class weights")
+    assert "a threshold on the probabilities" in told["because"]
     undeclared = add_dataset(db, name="undeclared", task=task)
     for dataset, weights in ((undeclared, "balanced"), (declared, [1.0, 2.0, 3.0])):
         refused = post(api, "/v1/quotes", {"dataset": dataset, "class_weights": weights} | EPSILON, key=None)

@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import select, update
 
 from app.admission.checks import check
+from app.admission.choices import closed
 from app.admission.lookup import dataset_facts
 from app.contracts.job_spec import JobSpec
 from app.db.engine import Database
@@ -60,7 +61,8 @@ def add(db: Database, dataset: str, number: int, **changes: Any) -> str:
     with db.write() as session:
         key = add_key(session)
     with db.read() as session:
-        planned = check(spec, dataset_facts(session, session.get_one(Dataset, dataset)))
+        facts = dataset_facts(session, session.get_one(Dataset, dataset))
+        planned = check(closed(spec, facts).spec, facts)
     priced = price(planned.pricing) if planned.pricing else Price.nothing()
     with db.write() as session:
         return admit(session, Caller(key, "test", "admin"), planned, priced, f"once {number}")

@@ -14,11 +14,10 @@ from typing import Any, cast
 import pytest
 from pydantic import ValidationError
 
-from app.admission.checks import offered
 from app.admission.facts import DatasetFacts
+from app.admission.hold import new_job
 from app.admission.price import price_one
 from app.admission.request import Limits, Request
-from app.admission.rows import new_job
 from app.catalogue.models import resolved
 from app.contracts.dataset_spec import DatasetSpec
 from app.contracts.job_spec import JobSpec
@@ -84,7 +83,11 @@ def stored(name: str) -> dict[str, str]:
 def columns_of(spec: JobSpec, facts: DatasetFacts) -> dict[str, Any]:
     spec = spec.model_copy(update={"model": resolved(spec.model, facts.spec.task.kind)})
     priced = price_one(cast(PricingService, PlainPricing()), spec, facts, None)
-    return new_job(Request(Caller("key", "test", "admin"), spec, Limits()), priced, "once").columns
+    return vars(new_job(Request(Caller("key", "test", "admin"), spec, Limits()), priced, "once"))
+
+
+def asked(spec: JobSpec) -> JobSpec:
+    return Request.of(Caller("key", "test", "admin"), spec, Limits()).spec
 
 
 def mechanisms_of(column: dict[str, Any] | None) -> list[dict[str, Any]]:
@@ -136,13 +139,13 @@ def test_a_request_may_name_what_is_offered_alone(name: str) -> None:
     spec = JobSpec.model_validate(then)
     if spec.hpo is not None and spec.hpo.strategy in RETIRED:
         with pytest.raises(InvalidRequest, match="offered no more"):
-            offered(spec)
+            asked(spec)
     else:  # the client types and submits it again
-        assert offered(spec) is spec and ClientSpec.model_validate(then).dataset == then["dataset"]
+        assert asked(spec) is spec and ClientSpec.model_validate(then).dataset == then["dataset"]
     if then["clipping"] is not None:
         then["clipping"]["engine"] = "opacus"
         with pytest.raises(InvalidRequest, match="engine"):
-            offered(JobSpec.model_validate(then))
+            asked(JobSpec.model_validate(then))
         with pytest.raises(ValidationError, match="engine"):
             ClientSpec.model_validate(then)
 

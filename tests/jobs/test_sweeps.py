@@ -59,6 +59,14 @@ def test_what_is_left_out_is_the_specs_own_and_agrees_with_its_quote(api: Api, d
     assert point["final"]["value"] == pytest.approx(0.8790, abs=1e-4)  # its scores are of the training part
 
 
+def test_a_length_that_is_left_out_is_the_quotes(api: Api, db: Database) -> None:
+    spec = search(add_dataset(db), hpo=FREE | {"space": {"learning_rate": [1.0, 100.0]}})
+    del spec["length"]
+    [point] = swept(api, {"spec": spec})
+    quoted = post(api, "/v1/quotes", spec, key=None).json()
+    assert point["final"] == quoted["hpo"]["final"] and quoted["resolved"]["steps"]["value"] > 1
+
+
 def test_poisson_plans_are_composed_by_privacy_loss_distributions(api: Api, db: Database) -> None:
     spec = search(add_dataset(db, privacy=RDP, order=8.0), hpo={"strategy": "linear_scaling"}, **POISSON)
     [small, large] = swept(api, {"spec": spec, "total_epsilon": [0.15, 2.0]})

@@ -15,6 +15,7 @@ from app.admission.hold import hold
 from app.admission.lookup import facts_for, side_facts
 from app.admission.price import price
 from app.admission.request import Limits, Request, Resolved
+from app.admission.service import Admission
 from app.catalogue import models
 from app.contracts.base import Epsilon
 from app.contracts.job_spec import JobSpec
@@ -42,7 +43,9 @@ from tests.lifecycle.conftest import claimed
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 FULL = NumericsReport.model_validate(
-    numerics().model_dump() | {"rows_per_step": 480, "sums": "float32", "totals": "integers", "kernels": "avx512"}
+    numerics().model_dump()
+    | {"rows_per_step": 480, "sums": "float32", "totals": "integers", "kernels": "avx512"}
+    | {"packages": "ab" * 32, "code": "cd" * 32}
 )
 ONE_RECORD = FULL.model_copy(update={"self_test": "one_record", "physical_batch_size": 1, "kernels": "avx2"})
 WIDE = FULL.model_copy(update={"passes": "float64", "sums": "float64", "kernels": "plain"})
@@ -69,6 +72,15 @@ JOBS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "correlated": ({"sampling": {"kind": "cyclic", "batches": 20}, "noise": {"kind": "correlated", "decay": 0.5}}, {}),
     "truncated": (FEW | {"sampling": BATCHES | {"largest_batch": 160}}, {"privacy": RDP}),
+    "unresolved": (  # at δ = 1e-10
+        {"privacy": {"noise_multiplier": 50.0}, "length": {"steps": 60_000}, "sampling": BATCHES},
+        {"privacy": RDP},
+    ),
+    "governed": (
+        {"use": {"purpose": "care research", "permit": "17/2026"}},
+        {"governance": {"controller": "A hospital", "purposes": ["care research"], "requires": ["purpose", "permit"]}},
+    ),
+    "governed, no use": ({}, {"governance": {"controller": "A hospital", "purposes": []}}),
     "automatic": ({"clipping": {"kind": "automatic"}}, {}),
     "noise first": ({"optimizer": CASES["phases"][0]["optimizer"] | {"variant": "noise_first"}}, {}),
     "automatic rate": ({"optimizer": {"kind": "dp_sgd", "learning_rate": "auto"}}, {}),
@@ -102,7 +114,7 @@ class Issuer:
         if kind != "without a checkpoint":
             checkpoints.sign_due(self.db, self.heads, KEY, unheard)
         with self.db.write() as session:
-            assert certificates.issue(session, job_id, KEY, "0.1.0")
+            assert certificates.issue(session, job_id, KEY, "0.1.0", certificates.profile(session, job_id))
         with self.db.read() as session:
             body: dict[str, Any] = json.loads(json.dumps(session.get_one(Certificate, job_id).body))
         return body
@@ -145,8 +157,9 @@ class Issuer:
             side = side_facts(session, self.caller, asked.optimizer.side)
         spec = asked.model_copy(update={"model": models.resolved(asked.model, facts.spec.task.kind)})
         resolved = Resolved(Request(self.caller, asked, Limits()), spec, facts, side, access)
-        priced = price(cast(PricingService, PlainPricing()), resolved)
-        return hold(self.db, self.heads, resolved, priced, f"once {dataset}").id
+        pricing = cast(PricingService, PlainPricing())
+        priced = price(pricing, resolved)
+        return hold(Admission(self.db, pricing, self.heads), resolved, priced, f"once {dataset}").id
 
     def _run(self, job_id: str, kind: str) -> None:
         """Plays all attempts of a job, or of a study's trials."""

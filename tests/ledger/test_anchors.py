@@ -51,7 +51,7 @@ def spent(open_db: Database) -> str:
         job, train, holdout = held_job(open_db, dataset, mechanism())
         post(open_db, dataset, job, train, holdout)
         with open_db.write() as session:
-            assert certificates.issue(session, job, KEY, "test")
+            assert certificates.issue(session, job, KEY, "test", certificates.profile(session, job))
     return dataset
 
 

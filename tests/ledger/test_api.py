@@ -16,7 +16,7 @@ from app.db.engine import Database
 from app.db.models import Dataset, LedgerCheck
 from app.ids import now
 from app.keys import service as keys
-from app.ledger import checks
+from app.ledger import checks, summary
 from app.ledger.transparency.heads import Heads
 from app.main import create_app
 from app.secrets import ensure_secrets, load_secret
@@ -214,6 +214,24 @@ def test_no_request_reads_the_entries(api: Api, db: Database) -> None:
     assert verify(api, dataset_id).status_code == 202
     event.remove(engine, "before_cursor_execute", note)
     assert statements and not [each for each in statements if "ledger_entries" in each]
+
+
+def test_jobs_are_composed_once_for_all_who_ask_and_not_in_a_long_ledger(
+    api: Api, db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each request read all jobs: of a million entries any viewer held a thread of the API for two minutes."""
+    dataset_id, read = own(api, db, a_history(db)), []
+    real = summary.posted
+    monkeypatch.setattr(summary, "posted", lambda *of: read.append(of) or real(*of))
+    shown = [get(api, ledger_of(dataset_id)) for _ in range(3)]
+    assert shown == [shown[0]] * 3 and len(read) == 1
+    hold(db, dataset_id, "job_4", 10, 1)
+    assert get(api, ledger_of(dataset_id))["accounts"] != shown[0]["accounts"] and len(read) == 2
+    hold(db, dataset_id, "job_5", 10, 1)
+    monkeypatch.setattr(summary, "MOST_COMPOSED", ENTRIES)
+    long = get(api, ledger_of(dataset_id))
+    assert long["comparison"] is None and len(read) == 2
+    assert long["epsilon_spent"]["value"] == long["epsilon_filter"]["value"], "what is enforced is still said"
 
 
 def test_an_owner_asks_for_one_and_the_relay_makes_one_at_a_time(api: Api, db: Database, tmp_path: Path) -> None:

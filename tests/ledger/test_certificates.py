@@ -14,10 +14,11 @@ from app.db.engine import Database
 from app.db.models import Artifact, Certificate, Job, Metric
 from app.errors import Conflict, NotFound
 from app.ledger import accounts, certificates
+from app.ledger.meaning import Meaning
 from app.lifecycle.events import Ready
 from app.lifecycle.states import append_event
-from app.privacy.events import read
-from app.privacy.gdp import epsilon_from_mu
+from app.privacy.events import AccountEvents, read
+from app.privacy.gdp import epsilon_from_mu, mu_of_event
 from app.privacy.pld import epsilon as pld_epsilon
 from tests import factories
 from tests.ledger import support
@@ -30,7 +31,7 @@ READY = Ready(device="cpu", processes=(), fallbacks=(), numerics=factories.numer
 
 def issue(db: Database, job_id: str) -> bool:
     with db.write() as session:
-        return certificates.issue(session, job_id, KEY, "0.1.0")
+        return certificates.issue(session, job_id, KEY, "0.1.0", certificates.profile(session, job_id))
 
 
 def document(db: Database, job_id: str) -> dict[str, Any]:
@@ -62,7 +63,7 @@ def test_a_certificate_says_all_that_is_needed(db: Database) -> None:
         job = session.get_one(Job, job_id)
     assert settled is not None
     expected = {
-        "version": 2,
+        "version": 3,
         "filter": {"kind": "gdp", "order": None},
         "cap": {"epsilon": 4.0, "delta": 1e-5},
         "job": job_id,
@@ -96,10 +97,33 @@ def test_a_certificate_says_all_that_is_needed(db: Database) -> None:
         "model_sha256": "ab" * 32,
     }
     assert {name: body[name] for name in expected} == expected
-    assert set(body) - set(expected) == {"certificate_id", "accountant", "issued_at"}
+    assert set(body) - set(expected) == {"certificate_id", "accountant", "issued_at"} | set(Meaning.model_fields)
     assert body["accountant"]["name"] == "gdp"
     assert body["accountant"]["grid"] is None
     assert body["ledger"]["balance_after"]["train"]["spent"] == settled.train
+
+
+def test_what_a_certificate_means_is_signed(db: Database) -> None:
+    """In words and numbers, so that no other tool has to say it."""
+    job_id = succeeded(db, open_ledger(db))
+    assert issue(db, job_id)
+    signed = document(db, job_id)
+    body = signed["certificate"]
+    assert body["threat_model"]["trust"] == "central"
+    assert body["threat_model"]["sees"][0] == "the service and its operator: the records"
+    assert any(line.startswith("how long the job ran") for line in body["threat_model"]["not_covered"])
+    assert body["assumptions"][0].startswith("the service ran what is printed here")
+    assert "all jobs on this data set together stay within its cap (a Gaussian-DP filter)" in body["composition"][0]
+    profile = body["profile"]
+    assert profile["mu"] == pytest.approx(mu_of_event(AccountEvents.read(body["events"]).train), abs=0)
+    assert [each["delta"] for each in profile["epsilons"]] == [1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-10]
+    assert profile["epsilons"][0]["epsilon"] == pytest.approx(1.0, abs=1e-3)
+    (where,) = body["environment"]
+    assert where["device"] == NUMERICS["device_name"] and where["torch"] == NUMERICS["torch"]
+    for member in Meaning.model_fields:
+        changed = json.loads(json.dumps(signed))
+        changed["certificate"][member] = body["epsilon"]
+        assert not certificates.verify(changed)
 
 
 def test_public_side_information_is_named(db: Database) -> None:

@@ -278,7 +278,7 @@ def test_after_the_key_was_rotated_all_is_signed_by_the_new_one(db: Database, he
     new, announced = Key(LOG, ED25519, NEW.public_key().public_bytes_raw()), list[object]()
     with db.write() as session:
         assert checkpoints.advance(session, heads, dataset, NEW, lambda *told: announced.append(told))
-        assert certificates.issue(session, job_id, NEW, "0.1.0")
+        assert certificates.issue(session, job_id, NEW, "0.1.0", certificates.profile(session, job_id))
     found = json.loads(json.dumps(document(db, job_id)))
     assert is_authentic(found, signing_keys.public_key(NEW)) and faults_of(found["certificate"], new.raw) == []
     assert checkpoints.sign_due(db, heads, NEW, unheard) == (1, [])
@@ -297,7 +297,7 @@ def test_a_checkpoint_by_another_key_is_on_no_certificate_and_closes_nothing(db:
     checkpoints.sign_due(db, heads, KEY, unheard)
     signing_keys.publish(db, NEW)
     with db.write() as session:
-        assert certificates.issue(session, job_id, NEW, "0.1.0")
+        assert certificates.issue(session, job_id, NEW, "0.1.0", certificates.profile(session, job_id))
     found = json.loads(json.dumps(document(db, job_id)))
     assert "checkpoint" not in found["certificate"]["ledger"] and is_authentic(found, signing_keys.public_key(NEW))
     with db.write() as session:  # as an earlier version issued it

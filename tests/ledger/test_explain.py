@@ -13,9 +13,12 @@ from typer.testing import CliRunner
 
 from app.db.engine import Database
 from scrimp.cli import app
-from scrimp.explain import explained
+from scrimp.explain import explained, loss_of
+from scrimp.recompute import check_body
 from tests.ledger.support import open_ledger
-from tests.ledger.test_certificates import document, issue, succeeded
+from tests.ledger.test_certificates import NUMERICS, document, issue, succeeded
+
+MEANING = ("threat_model", "assumptions", "composition", "profile", "environment")
 
 
 @pytest.fixture
@@ -23,6 +26,12 @@ def signed(db: Database) -> dict[str, Any]:
     job_id = succeeded(db, open_ledger(db))
     assert issue(db, job_id)
     return json.loads(json.dumps(document(db, job_id)))  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def earlier(signed: dict[str, Any]) -> dict[str, Any]:
+    """The body of a certificate of version 2: what it means is not signed, so that the reader's tool says it."""
+    return {name: member for name, member in signed["certificate"].items() if name not in MEANING} | {"version": 2}
 
 
 def said(body: dict[str, Any]) -> dict[str, str]:
@@ -45,6 +54,27 @@ def test_the_sections_are_in_nists_order_and_say_the_numbers(signed: dict[str, A
     assert "the noise is larger by 2e-05 of itself" in said(body)["Numbers and randomness"]
 
 
+def test_an_earlier_certificate_is_put_into_the_same_words(signed: dict[str, Any], earlier: dict[str, Any]) -> None:
+    new, old = said(signed["certificate"]), said(earlier)
+    assert list(new) == list(old)
+    changed = {title for title in new if new[title] != old[title]}
+    assert changed == {"Trust model", "What ran"}
+    assert "assumed: the keys of noise, sampling and order are secret" in new["Trust model"]
+    assert new["What ran"].splitlines()[1].startswith(NUMERICS["device_name"])
+
+
+def test_what_is_signed_is_said_as_it_is(signed: dict[str, Any]) -> None:
+    """A reader's tool of another release has no words of its own for it."""
+    body = copy.deepcopy(signed["certificate"])
+    body["threat_model"]["not_covered"] = ["the weather"]
+    body["composition"] = ["all jobs together"]
+    body["profile"]["attacks"][0]["true_positive"] = 0.5
+    found = said(body)
+    assert found["Not covered"] == "the weather"
+    assert found["Composition"].startswith("all jobs together\n")
+    assert "accuses 0.1 % of the absent ones wrongly, finds at most 50 %" in found["How to read it"]
+
+
 def test_a_sampled_job_is_read_by_its_curve(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     job_id = succeeded(
         db, open_ledger(db, filter_kind="rdp", order=8.0, cap_epsilon=20.0), sampling="poisson", sigma=1.0, steps=40
@@ -54,10 +84,16 @@ def test_a_sampled_job_is_read_by_its_curve(db: Database, monkeypatch: pytest.Mo
     assert "with probability 0.0256" in found["Mechanism"]
     assert "on a grid of 0.0001" in found["Privacy parameters"]
     assert "finds at most" in found["How to read it"]
+    body = document(db, job_id)["certificate"]
+    bare = {name: member for name, member in body.items() if name != "profile"}
+    one, other = loss_of(bare), loss_of(body)  # two accountants; the client's reads its curve at more points
+    assert one.attacks == pytest.approx(other.attacks, rel=5e-3)
+    assert one.epsilons == pytest.approx(other.epsilons, rel=1e-4)
     monkeypatch.setitem(sys.modules, "numpy", None)  # as in an installation of the client alone
-    without = said(document(db, job_id)["certificate"])
+    assert said(body) == found
+    without = said(bare)
     assert without["How to read it"].endswith("where batches are sampled: pip install 'scrimp-client[audit]'")
-    assert without | {"How to read it": found["How to read it"]} == found
+    assert without | {"How to read it": found["How to read it"]} == found  # nothing else needs it
 
 
 def test_a_job_that_stopped_early_has_the_plans_epsilon(signed: dict[str, Any]) -> None:
@@ -69,8 +105,8 @@ def test_a_job_that_stopped_early_has_the_plans_epsilon(signed: dict[str, Any]) 
     assert found["What left the service"] == "nothing: no weights and no scores"
 
 
-def test_what_else_a_job_did_is_said(signed: dict[str, Any]) -> None:
-    body = copy.deepcopy(signed["certificate"])
+def test_what_else_a_job_did_is_said(earlier: dict[str, Any]) -> None:
+    body = copy.deepcopy(earlier)
     body["unit"], body["records_per_unit"], body["numerics"] = "user", 4, None
     body["side_information"] = {"id": "ds_2", "name": "reviews-open", "content_hmac": ""}
     body["mechanism"]["mean"] = {"noise_mu": 0.1}
@@ -92,8 +128,8 @@ def test_what_else_a_job_did_is_said(signed: dict[str, Any]) -> None:
     assert "several records of one person" not in found["Not covered"]
 
 
-def test_each_block_s_ledger_is_named(signed: dict[str, Any]) -> None:
-    body = copy.deepcopy(signed["certificate"])
+def test_each_block_s_ledger_is_named(earlier: dict[str, Any]) -> None:
+    body = copy.deepcopy(earlier)
     settled = body["ledger"]
     body["ledger"] = [
         settled | {"block": label, "dataset": f"ds_{label}", "content_hmac": "", "entry_seq": seq}
@@ -138,8 +174,9 @@ def test_the_command_reads_a_file_and_its_envelope(signed: dict[str, Any], tmp_p
         as_json = CliRunner().invoke(app, ["certificates", "explain", str(path), "--json"])
         assert json.loads(as_json.output) == dict(explained(signed["certificate"]))
     unknown = copy.deepcopy(signed)
+    del unknown["certificate"]["profile"]  # as before version 3: the reader computes it
     unknown["certificate"]["events"]["train"]["events"][0]["kind"] = "laplace"
-    wide = copy.deepcopy(signed)  # computing it took a minute and 400 MiB
+    wide = copy.deepcopy(unknown)  # computing it took a minute and 400 MiB
     gaussian = {"kind": "gaussian", "noise_multiplier": 1.0}
     wide["certificate"]["events"]["train"]["events"] = [
         {
@@ -152,3 +189,28 @@ def test_the_command_reads_a_file_and_its_envelope(signed: dict[str, Any], tmp_p
         path.write_text(json.dumps(broken))
         told = CliRunner().invoke(app, ["certificates", "explain", str(path)])
         assert told.exit_code == 1 and "no certificate that this version can read" in told.output
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+def test_a_profile_that_says_too_little_is_found(
+    db: Database, sampled: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kind = {"filter_kind": "rdp", "order": 8.0, "cap_epsilon": 20.0} if sampled else {}
+    plan = {"sampling": "poisson", "sigma": 1.0, "steps": 40} if sampled else {}
+    job_id = succeeded(db, open_ledger(db, **kind), **plan)
+    assert issue(db, job_id)
+    body = document(db, job_id)["certificate"]
+    sound = check_body(body)  # of a sampled job the test's own ε
+    assert len(sound) == sampled and "profile    ε at δ = 1e-05: " in capsys.readouterr().out
+    faults = {
+        ("epsilons", 5, "epsilon"): "ε at δ = 1e-10",
+        ("attacks", 0, "true_positive"): "attack at 0.001",
+    }
+    for (member, at, name), what in faults.items():
+        changed = copy.deepcopy(body)
+        changed["profile"][member][at][name] *= 0.8
+        (fault,) = check_body(changed)[len(sound) :]
+        assert fault.startswith(f"the printed {what} of ")
+    changed = copy.deepcopy(body)
+    changed["profile"]["advantage"] *= 0.8
+    assert check_body(changed)[-1].startswith("the printed advantage of ")

@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import update
 
 from app.admission.checks import check
+from app.admission.choices import closed
 from app.admission.lookup import dataset_facts
 from app.contracts.job_spec import JobSpec
 from app.db.engine import Database
@@ -50,7 +51,8 @@ def submit(db: Database) -> Submit:
             key = by or add_key(session)
         spec = JobSpec.model_validate(job_spec(dataset, **changes))
         with db.read() as session:
-            planned = check(spec, dataset_facts(session, session.get_one(Dataset, dataset)))
+            facts = dataset_facts(session, session.get_one(Dataset, dataset))
+            planned = check(closed(spec, facts).spec, facts)
         priced = PlainPricing().price(planned.pricing) if planned.pricing else Price.nothing()
         with db.write() as session:
             return admit(session, Caller(key, "test", "admin"), planned, priced, once)

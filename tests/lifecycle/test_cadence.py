@@ -185,7 +185,9 @@ def test_times_are_whole_seconds(db: Database, submit: Submit, clock: Clock, set
     log.succeed([], 50, [])
     publish(db, signing_key(settings))
     with db.write() as session:
-        assert certificates.issue(session, job_id, signing_key(settings), "0.1.0")
+        assert certificates.issue(
+            session, job_id, signing_key(settings), "0.1.0", certificates.profile(session, job_id)
+        )
     job = job_row(db, job_id)
     with db.read() as session:
         times = [

@@ -170,7 +170,7 @@ def test_a_database_that_stands_still_makes_no_process_silent(
     monkeypatch.setattr(Watch, "_why_to_end", look)
     log, ended = claimed(db, submit()), threading.Event()
     quick = settings.model_copy(update={"attempt_silence_s": 0.3})
-    with Watch(log, quick, ended.set, threading.Event()) as watch:
+    with Watch(log, quick, ended.set, threading.Event(), threading.Event()) as watch:
         with watch.hearing():  # for longer than a process may be silent: 0.2 s lie between two looks
             assert all(looks.acquire(timeout=20) for _ in range(6))
             assert not ended.is_set()

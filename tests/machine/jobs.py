@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
-from app.admission.hold import Held
+from app.admission.hold import Held, submit
 from app.admission.request import Limits
 from app.admission.service import Admission
 from app.contracts.job_spec import JobSpec
@@ -94,7 +94,7 @@ class Jobs(Machine):
     def admitted(self, key: str, once: str, spec: JobSpec) -> Any:
         prices: Any = self.world.prices
         admission = Admission(self.db, prices, self.world.heads, Limits(max_queued_jobs=10**6))
-        return admission.submit(caller(key), spec, once)
+        return submit(admission, caller(key), spec, once)
 
     def spec(self) -> JobSpec:
         state = self.state

@@ -1,4 +1,4 @@
-"""Mutation testing of the ledger and of the accounting: `make nightly-mutation`. Ends with 1 where a survivor is new.
+"""Mutation testing of ledger, accounting and clipping: `make nightly-mutation`. Ends with 1 where a survivor is new.
 
 python -m tests.mutation.nightly --seconds 3000     goes on where the last run ended
 python -m tests.mutation.nightly --again            runs the survivors again, after tests were written for them
@@ -68,8 +68,17 @@ SHARES = {
     "app/ledger/transparency/anchors.py": 2,
     "app/ledger/behind.py": 2,
     "app/ledger/joining.py": 2,
+    "worker/clipping/accumulators.py": 3,
+    "worker/clipping/adaptive.py": 2,
+    "worker/clipping/engine.py": 4,
+    "worker/clipping/terms.py": 3,
 }
+FOLDERS = ("app/ledger", "app/privacy", "worker/clipping")
 TESTS = ("tests/ledger", "tests/privacy", "tests/budgets", "tests/hpo")
+OF_CLIPPING = tuple(
+    f"tests/worker/test_{name}.py"
+    for name in ("adaptive", "bookkeeping", "bound", "clipping", "examined", "methods", "planted", "shards", "views")
+)
 # Long calculations and processes that race: their few fast tests are not worth the rest.
 LEFT_OUT = {
     "tests/hpo/test_races.py",
@@ -84,8 +93,8 @@ LEFT_OUT = {
 
 def modules() -> list[str]:
     """Every module under mutation, those with the largest share first."""
-    folders = (ROOT / "app" / name for name in ("ledger", "privacy"))
-    found = sorted(str(path.relative_to(ROOT)) for folder in folders for path in folder.glob("*.py"))
+    paths = [ROOT / "app" / "merkle.py", *(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))]
+    found = sorted(str(path.relative_to(ROOT)) for path in paths)
     return sorted(found, key=lambda each: (-SHARES.get(each, 1), each))
 
 
@@ -152,7 +161,7 @@ class Choice:
 def test_files() -> list[str]:
     """The files whose fast tests are used."""
     found = (str(path.relative_to(ROOT)) for folder in TESTS for path in (ROOT / folder).glob("test_*.py"))
-    return sorted(set(found) - LEFT_OUT)
+    return sorted({*found, *OF_CLIPPING} - LEFT_OUT)
 
 
 def batches(files: Sequence[str], size: int) -> list[Sequence[str]]:
@@ -203,6 +212,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=3000.0, help="how long at most; the rest goes on later")
     parser.add_argument("--mutants", type=int, help="how many of those that are left at most")
     parser.add_argument("--module", default="", help="only modules whose path has this in it")
+    parser.add_argument("--names", type=Path, help="only the mutants of this JSON list (tests.mutation.compare)")
+    parser.add_argument("--tests", nargs="+", help="only these test files")
     parser.add_argument("--again", action="store_true", help="run the survivors again, against more tests")
     parser.add_argument("--report-only", action="store_true")
     parser.add_argument("--report", type=Path, default=REPORT)
@@ -213,14 +224,16 @@ def main() -> int:
         with tempfile.TemporaryDirectory(dir=MEMORY if os.access(MEMORY, os.W_OK) else None) as name:
             home = runs.Home.made(ROOT, Path(name))
             known = Known(CACHE / "tests.json", ROOT, modules())
-            for files in batches(known.missing(test_files()), 6):
+            chosen = asked.tests or test_files()
+            for files in batches(known.missing(chosen), 6):
                 measure(known, home, files)
             known.read()
             alive = [each for each in everything if journal.results.get(each.name) in ("survived", "not reached")]
             left = alive if asked.again else [each for each in everything if each.name not in journal.results]
-            todo = [each for each in left if asked.module in each.module][: asked.mutants]
+            names = json.loads(asked.names.read_text()) if asked.names else [each.name for each in left]
+            todo = [each for each in left if asked.module in each.module and each.name in set(names)][: asked.mutants]
             fast, most_s = (SLOW_S, AGAIN_S) if asked.again else (FAST_S, MOST_S)
-            run(journal, todo, known.tests(test_files(), fast), home, ends, most_s)
+            run(journal, todo, known.tests(chosen, fast), home, ends, most_s)
     journal = Journal(journal.path)
     text, new = report.text(everything, journal.results, SEED)
     asked.report.write_text(text)

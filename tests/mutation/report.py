@@ -38,7 +38,7 @@ def text(everything: Sequence[Mutant], results: Mapping[str, str], seed: int) ->
         "# Mutation testing",
         "",
         f"`make nightly-mutation`, {datetime.now(UTC):%Y-%m-%d}, seed {seed}: {len(run):,} of {len(everything):,}",
-        f"mutants of `app/ledger` and `app/privacy`; {len(run) - len(alive):,} were killed, {len(alive):,} survive,",
+        f"mutants of ledger, accounting and clipping; {len(run) - len(alive):,} were killed, {len(alive):,} survive,",
         f"{len(new)} of these without a judgement. {len(holes)} holes were found, and have tests now.",
         "",
         "A mutant is one small fault: a comparison with its bound moved or turned round, other arithmetic, a constant",

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.mutation import nightly, report, runs
+from tests.mutation import compare, nightly, report, runs
 from tests.mutation.inside import Importing, functions_of, replace
 from tests.mutation.mutants import Mutant, mutated, of_module
 from tests.mutation.tests_of import Known, Measuring, Test
@@ -218,6 +218,21 @@ def test_the_report_names_every_survivor_and_its_judgement(monkeypatch: pytest.M
     assert f"* `{names[1]}`: **not judged**: not reached" in text
     assert f"* `{names[3]}`: test_x kills it" in text
     assert "| `mutated_here.py` | 4 | 4 | 2 | 1 | 1 | 0 | 0 | 1 |" in text
+
+
+def test_two_suites_are_compared_by_the_mutants_that_both_have(tmp_path: Path) -> None:
+    before, after = tmp_path / "before", tmp_path / "after"
+    for folder, source in ((before, SOURCE), (after, "\n\n" + SOURCE.replace("min(", "max("))):
+        folder.mkdir()
+        (folder / "mutated_here.py").write_text(source)
+    names = compare.common(before, after, ["mutated_here.py"], 100)
+    gone = {each.name for each in of_module("mutated_here.py", SOURCE)} - {*names}
+    assert gone and all("min" in each for each in gone), "wherever the lines are"
+    assert compare.common(before, after, ["mutated_here.py"], 3) == names[:3]
+    found = dict.fromkeys(names[:4], "killed")
+    text, less = compare.text(("a", "b"), names, found, found | {names[0]: "survived", names[1]: "timeout"})
+    assert less == [names[0]] and "| `mutated_here.py` | 4 | 4 | 3 |" in text
+    assert compare.text(("a", "b"), names, found | {names[0]: "not reached"}, found)[1] == []
 
 
 def test_every_judgement_is_of_a_mutant_that_there_is() -> None:

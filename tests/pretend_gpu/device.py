@@ -16,6 +16,7 @@ import os
 import sys
 import types
 import warnings
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -44,17 +45,59 @@ NOT_DETERMINISTIC = {
 }
 WIDE_SOFTMAX = 1024  # columns of float32; half as many of float64
 SCATTERS = {"scatter", "scatter_add", "index_add"}
+NO_KERNEL = {
+    "empty",
+    "empty_strided",
+    "empty_like",
+    "new_empty",
+    "new_empty_strided",
+    "detach",
+    "_unsafe_view",
+    "_reshape_alias",
+}
 
 equal_indices: Counter[str] = Counter()  # of a deterministic scatter, by line: CUDA adds them one by one
+kernels: Counter[str] = Counter()  # by line
+counts: Counter[str] = Counter()  # kernels; waits of the host; copies from pageable memory; waits of streams
 _debug = {"sync": "default"}
 _pinned: set[int] = set()
 _kept: list[Any] = []  # storages whose addresses are in `_pinned`
+
+
+class Token:
+    """A tensor's share of the memory. The tensor itself must have no weak references, or modules cannot swap it."""
+
+
+class Memory:
+    """The bytes of the tensors that are there, and the most that there were."""
+
+    def __init__(self) -> None:
+        self.held, self.peak = 0, 0
+        self._views: Counter[int] = Counter()  # of each storage, by its address
+
+    def take(self, numbers: Tensor) -> Token:
+        """Counts a tensor's storage, until the tokens of all of its views are gone."""
+        storage, token = numbers.untyped_storage(), Token()
+        self._views[storage.data_ptr()] += 1
+        if self._views[storage.data_ptr()] == 1:
+            self.held += storage.nbytes()
+            self.peak = max(self.peak, self.held)
+        weakref.finalize(token, self._drop, storage.data_ptr(), storage.nbytes())
+        return token
+
+    def _drop(self, address: int, size: int) -> None:
+        self._views[address] -= 1
+        self.held -= 0 if self._views[address] else size
+
+
+memory = Memory()
 
 
 class Gpu(Tensor):
     """A tensor of the device."""
 
     numbers: Tensor
+    token: Token
 
     @staticmethod
     def __new__(cls, numbers: Tensor) -> Gpu:
@@ -69,6 +112,7 @@ class Gpu(Tensor):
             requires_grad=False,
         )
         made.numbers = numbers
+        made.token = memory.take(numbers)
         return made
 
     @classmethod
@@ -112,11 +156,19 @@ def dispatched(function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     _require_one_device(name, function, here, there)
     _require_determinism(name, args, there)
     _note(name, args)
+    if not (_is_view(function) or name in NO_KERNEL):
+        counts["kernels"] += 1
+        kernels[line()] += 1
     host = kwargs | ({"device": torch.device("cpu")} if target == "cuda" else {})
     found = _imitated(name, _on_host(args), _on_host(host), args)
     if found is None:
         found = function(*_on_host(args), **_on_host(host))
     return found if target in ("cpu", "meta") else _wrapped(function, found, args, kwargs)
+
+
+def _is_view(function: Any) -> bool:
+    """It shares its argument's numbers, and changes none."""
+    return any(each.alias_info is not None and not each.alias_info.is_write for each in function._schema.returns)
 
 
 def _on_host(values: Any) -> Any:
@@ -143,6 +195,7 @@ def _to_copy(function: Any, args: Any, kwargs: dict[str, Any], target: str) -> A
     if isinstance(source, Gpu) and target == "cpu":
         _wait("a copy to the host")
     if not isinstance(source, Gpu) and not (_is_pinned(source) and kwargs.get("non_blocking")):
+        counts["pageable copies"] += 1
         _wait("a copy to the device")
     own = found.clone() if found is _on_host(source) else found
     return Gpu(own) if target == "cuda" else own
@@ -258,6 +311,7 @@ def _by_halves(lanes: NDArray[Any]) -> NDArray[Any]:
 
 def _wait(what: str) -> None:
     """The host waits for the device: as loud as set_sync_debug_mode says."""
+    counts["waits"] += 1
     if _debug["sync"] != "default":
         warnings.warn(f"called a synchronizing CUDA operation: {what} at {line()}", stacklevel=2)
 
@@ -302,7 +356,8 @@ class Stream:
 
     def __init__(self, *_: Any, **__: Any) -> None: ...
 
-    def wait_stream(self, _other: Any) -> None: ...
+    def wait_stream(self, _other: Any) -> None:
+        counts["waits of streams"] += 1
 
     def __enter__(self) -> Stream:
         return self

@@ -106,6 +106,21 @@ def test_a_physical_batch_is_bounded_by_what_fits() -> None:
     assert numerics(model=MLP, runtime={"physical_batch_size": 10**9}).rows_per_pass <= 4080
 
 
+WRN = {"kind": "cnn", "preset": "wrn16_4"}
+
+
+def test_passes_have_the_size_of_the_device_that_a_job_names() -> None:
+    """A processor's cache holds six images of WRN-16-4; a GPU is fast on hundreds at once. `auto` is a processor's."""
+    of: dict[str, Any] = {"batch": 4096, "records": 50_000, "features": 3072, "model": WRN}
+    cpu, auto, cuda = (numerics(**of, runtime={"device": each}) for each in ("cpu", "auto", "cuda"))
+    assert cpu == auto and cpu.rows_per_pass == 6 and cuda.rows_per_pass == 288
+    assert numerics(64, model=MLP, runtime={"device": "cuda"}).rows_per_pass == numerics(64, model=MLP).rows_per_pass
+    linear = numerics(runtime={"device": "cuda"}, model={"kind": "linear"})
+    assert linear.rows_per_pass > numerics(model={"kind": "linear"}).rows_per_pass
+    few = {"device": "cuda", "physical_batch_size": 32}
+    assert numerics(**of, runtime=few).rows_per_pass == 32
+
+
 @pytest.mark.parametrize(("batch", "rows"), [(1, 12), (4, 48), (6, 48), (12, 64), (14, 64), (47, 128)])
 def test_a_network_s_small_steps_are_few_small_passes(batch: int, rows: int) -> None:
     """Those of R = 21, 35, 41, 58, 62 and 127 rows: the least rows, with eight more for each pass. Of conv5 64 fit."""

@@ -68,9 +68,9 @@ def price(rate: float, sigma: float, steps: int = 1, truncation: Truncation | No
 @lru_cache
 def priced_deltas(rate: float, sigma: float) -> tuple[float, ...]:
     """δ of one sampled step at EPSILONS."""
-    deltas = pld.deltas(noisy_sums(rate, sigma, 1), EPSILONS, DELTA)
-    assert deltas is not None
-    return tuple(deltas)
+    losses = pld.losses(noisy_sums(rate, sigma, 1), DELTA)
+    assert losses is not None
+    return tuple(losses.deltas(EPSILONS))
 
 
 def alone(others: Sequence[Slot], x: Slot, rate: float, placing: Placing, kernel: Kernel) -> Revealed:

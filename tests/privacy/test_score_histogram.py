@@ -7,10 +7,10 @@ import pytest
 from scipy import stats
 from sklearn import metrics
 
+from app.contracts.metrics import AUC_PARTS
 from app.privacy.score_histogram import (
     BINS,
     EDGES,
-    STATISTICS,
     Floats,
     ScoreHistogram,
     Threshold,
@@ -60,7 +60,7 @@ def test_without_noise_they_are_those_of_scikit_learn(share: float) -> None:
     assert found["precision"] == pytest.approx(metrics.precision_score(labels, predicted), abs=1e-12)
     assert found["positive_share"] == pytest.approx(labels.mean(), abs=1e-12)
     assert found["mean_prediction"] == pytest.approx(probabilities.mean(), abs=1e-3)
-    assert set(found) == set(STATISTICS)
+    assert set(found) == {"auc", *AUC_PARTS}
 
 
 @pytest.mark.parametrize("share", [0.5, 0.1])
@@ -73,7 +73,7 @@ def test_noisy_scores_are_off_by_as_much_as_they_say(share: float, noise_std: fl
         for _ in range(120)
     ]
     for name, truth in exact.items():
-        found = [each.estimate(STATISTICS[name]) for each in runs]
+        found = [each.estimate(each.statistics[name]) for each in runs]
         errors = np.array([each.value - truth for each in found])
         stated = np.sqrt(np.mean([each.std**2 for each in found]))
         assert 0.75 < np.sqrt(np.mean(errors**2)) / stated < 1.35, name

@@ -54,8 +54,9 @@ def test_the_mechanism_itself_costs_at_most_the_price(bound: int, rate: float, m
     by numerical integration of the densities."""
     event = noisy_sums(rate, sigma, 1, Truncation(records=bound, largest_batch=most))
     epsilons = [0.0, 0.1, 0.5, 1.0, 2.0, 4.0]
-    priced = pld.deltas(event, epsilons, 1e-6)
-    assert priced is not None
+    losses = pld.losses(event, 1e-6)
+    assert losses is not None
+    priced = losses.deltas(epsilons)
     for others in range(bound):
         with_it, without = (density(others, rate, most, sigma, joined=joined) for joined in (True, False))
         assert scipy.integrate.trapezoid(with_it, X) == pytest.approx(1.0, abs=1e-9)
@@ -73,10 +74,12 @@ def test_the_mechanism_itself_costs_at_most_the_price(bound: int, rate: float, m
 def test_the_price_of_plain_poisson_would_be_too_small() -> None:
     """The check above has teeth: it finds that a truncated mechanism costs more than an untruncated one."""
     bound, rate, most, sigma = 6, 0.9, 2, 0.5
-    plain = pld.deltas(noisy_sums(rate, sigma, 1), [5.0], 1e-6)
+    plain = pld.losses(noisy_sums(rate, sigma, 1), 1e-6)
     with_it, without = (density(bound - 1, rate, most, sigma, joined=joined) for joined in (True, False))
     assert plain is not None
-    assert scipy.integrate.trapezoid(np.maximum(with_it - math.exp(5.0) * without, 0.0), X) > 5.0 * plain[0]
+    assert (
+        scipy.integrate.trapezoid(np.maximum(with_it - math.exp(5.0) * without, 0.0), X) > 5.0 * plain.deltas([5.0])[0]
+    )
 
 
 @pytest.mark.parametrize(

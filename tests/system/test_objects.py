@@ -67,6 +67,18 @@ def test_removed_and_set_aside_jobs_are_gone(store: Objects, tmp_path: Path) -> 
     store.remove("jobs/job_c")  # nothing there
 
 
+def test_a_replaced_key_holds_the_last_file_alone(store: Objects, tmp_path: Path) -> None:
+    key, copy = "jobs/job_a/checkpoint/state", tmp_path / "jobs/job_a/checkpoint/copy"
+    assert store.latest(key, copy) is None
+    for content in (b"one", b"two"):
+        part, _ = write(tmp_path, "jobs/job_a/checkpoint/part", content)
+        store.replace(key, part)
+        found = store.latest(key, copy)
+        assert found is not None and found.read_bytes() == content and not part.exists()
+    store.remove("jobs/job_a/checkpoint")
+    assert store.latest(key, copy) is None
+
+
 def test_a_key_is_published_once(bucket: Bucket, tmp_path: Path) -> None:
     path, digest = write(tmp_path, KEY, b"weights")
     bucket.publish(KEY, path, digest)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import safetensors.torch
 import torch
 from torch import nn
 
-CONFIG = {
+CONFIG: dict[str, Any] = {
     "model_type": "bert",
     "vocab_size": 12,
     "hidden_size": 8,
@@ -26,41 +28,73 @@ PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "good", "bad", "film", "##s",
 
 
 def write_extractor(folder: Path, seed: int = 0, **manifest: object) -> str:
-    """Writes the files; returns the extractor's SHA-256."""
-    from worker.extractors.bert import Encoder, _file_name
-
+    """Writes the files of a BERT; returns the extractor's SHA-256."""
     folder.mkdir(parents=True)
     generator = torch.Generator().manual_seed(seed)
-    tensors = {
-        _file_name(name): _value(name, 0.5 * torch.randn(value.shape, generator=generator))
-        for name, value in Encoder(CONFIG).state_dict().items()
-    }
+    tensors = {name: _value(name, 0.5 * torch.randn(shape, generator=generator)) for name, shape in _shapes()}
     contents = {
         "config.json": json.dumps(CONFIG).encode(),
         "model.safetensors": safetensors.torch.save(tensors),
-        "vocab.txt": "".join(piece + "\n" for piece in PIECES).encode(),
+        "tokenizer.json": tokenizer_json().encode(),
     }
     for name, content in contents.items():
         (folder / name).write_bytes(content)
     document = {
         "format": "scrimp-extractor/1",
-        "kind": "bert_mean",
+        "kind": "transformers",
         "features": 8,
         "max_tokens": 16,
+        "pooling": "mean",
         "normalize": True,
-        "lowercase": True,
         "files": {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()},
     }
-    text = json.dumps(document | manifest).encode()
+    return _write_manifest(folder, document | manifest)
+
+
+def write_former_extractor(folder: Path) -> str:
+    """Writes the manifest of a kind that earlier releases ran; returns its SHA-256."""
+    folder.mkdir(parents=True)
+    document = {"format": "scrimp-extractor/1", "kind": "bert_mean", "features": 8, "max_tokens": 16}
+    files = dict.fromkeys(("config.json", "model.safetensors", "vocab.txt"), "0" * 64)
+    return _write_manifest(folder, document | {"normalize": True, "lowercase": True, "files": files})
+
+
+def _write_manifest(folder: Path, document: dict[str, object]) -> str:
+    text = json.dumps(document).encode()
     (folder / "extractor.json").write_bytes(text)
     return hashlib.sha256(text).hexdigest()
 
 
+def tokenizer_json() -> str:
+    """BERT's tokenizer over PIECES."""
+    from tokenizers import BertWordPieceTokenizer
+
+    made: str = BertWordPieceTokenizer({piece: at for at, piece in enumerate(PIECES)}).to_str()
+    return made
+
+
+def _shapes() -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Names and sizes of BERT's tensors, as transformers has them, without the pooler."""
+    size, wide = CONFIG["hidden_size"], CONFIG["intermediate_size"]
+    yield "embeddings.word_embeddings.weight", (CONFIG["vocab_size"], size)
+    yield "embeddings.position_embeddings.weight", (CONFIG["max_position_embeddings"], size)
+    yield "embeddings.token_type_embeddings.weight", (CONFIG["type_vocab_size"], size)
+    layers = {"embeddings.LayerNorm": (size,)}
+    for block in (f"encoder.layer.{at}." for at in range(CONFIG["num_hidden_layers"])):
+        squares = ("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense")
+        layers |= {f"{block}{name}": (size, size) for name in squares}
+        layers |= {f"{block}intermediate.dense": (wide, size), f"{block}output.dense": (size, wide)}
+        layers |= {f"{block}{name}.LayerNorm": (size,) for name in ("attention.output", "output")}
+    for name, shape in layers.items():
+        yield f"{name}.weight", shape
+        yield f"{name}.bias", shape[:1]
+
+
 def _value(name: str, drawn: torch.Tensor) -> torch.Tensor:
     """What keeps texts apart: different words, and little else."""
-    if "norm" in name or name.endswith("bias"):
-        return 0.01 * drawn + name.endswith("norm.weight")
-    return 4 * drawn if name.startswith("words") else drawn
+    if "LayerNorm" in name or name.endswith("bias"):
+        return 0.01 * drawn + name.endswith("LayerNorm.weight")
+    return 4 * drawn if "word_embeddings" in name else drawn
 
 
 def write_image_extractor(folder: Path) -> str:
@@ -78,7 +112,12 @@ def write_image_extractor(folder: Path) -> str:
             module.running_var = 0.5 + torch.rand(module.num_features)
     weights = safetensors.torch.save(encoder.state_dict())
     (folder / "model.safetensors").write_bytes(weights)
-    manifest = {"format": "scrimp-extractor/1", "kind": "efficientnet_lite0", "image_size": 32, "mean": 0.5, "std": 0.5}
-    text = json.dumps(manifest | {"files": {"model.safetensors": hashlib.sha256(weights).hexdigest()}}).encode()
-    (folder / "extractor.json").write_bytes(text)
-    return hashlib.sha256(text).hexdigest()
+    manifest: dict[str, object] = {
+        "format": "scrimp-extractor/1",
+        "kind": "efficientnet_lite0",
+        "image_size": 32,
+        "mean": 0.5,
+        "std": 0.5,
+    }
+    files = {"model.safetensors": hashlib.sha256(weights).hexdigest()}
+    return _write_manifest(folder, manifest | {"files": files})

@@ -67,6 +67,8 @@ def trained(
         )
         replay = Replay(start.steps, start.segments, start.allowed_steps, plan.block_end)
         link = SharedLink(ranks, own)
-        return Training(plan, TrainingData(train, None, holdout_public=True), replay, link, telemetry).run()
+        return Training(
+            plan, TrainingData(train, None, holdout_public=True), replay, link, telemetry, start.saved
+        ).run()
 
     return [work(ALONE)] if size == 1 else together(size, work)

@@ -1,9 +1,11 @@
-"""Who may test a second user: root, where that user can read the interpreter and this program."""
+"""Who may test a second user: root, who opens the way to the interpreter where it is closed to that user."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -19,7 +21,9 @@ from worker.attempt.second_user import User
 from worker.attempt.user_checks import CAPABILITIES
 
 SERVICE, ATTEMPTS = 61_001, User(61_002, 61_003)
+CLONE_NEWNS, MS_BIND, MS_REC, MS_PRIVATE = 0x20000, 0x1000, 0x4000, 0x40000  # linux/sched.h, linux/mount.h
 GIVEN = ",".join(f"+{name.removeprefix('CAP_').lower()}" for name in CAPABILITIES)
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def as_service(*rights: str, groups: str = str(ATTEMPTS.gid)) -> list[str]:
@@ -50,14 +54,44 @@ def becomes(command: list[str], environment: dict[str, str], home: Path) -> str:
     return done.stdout.strip()
 
 
+def _open_way_to_python() -> None:
+    """Lets every user pass through the folders above Python, in a mount namespace of this thread and of its children.
+
+    Where Python lies below /root, which is root's alone: an open folder that holds the same entries is mounted over it.
+    """
+    closed = [each for each in reversed(Path(sys.base_prefix).parents) if not each.stat().st_mode & stat.S_IXOTH]
+    if not closed:
+        return
+    _call("unshare", CLONE_NEWNS)
+    _call("mount", None, b"/", None, MS_REC | MS_PRIVATE, None)
+    for folder in closed:
+        below = os.open(folder, os.O_PATH)
+        _call("mount", b"tmpfs", bytes(folder), b"tmpfs", 0, b"mode=0711")
+        for entry in os.scandir(f"/proc/self/fd/{below}"):
+            place = folder / entry.name
+            if entry.is_symlink():
+                place.symlink_to(Path(entry.path).readlink())
+                continue
+            place.mkdir() if entry.is_dir() else place.touch()
+            _call("mount", os.fsencode(entry.path), bytes(place), None, MS_BIND | MS_REC, None)
+        os.close(below)
+
+
+def _call(name: str, *arguments: object) -> None:
+    if getattr(_libc, name)(*arguments) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{name}: {os.strerror(code)}")
+
+
 @cache
 def _why_not() -> str:
     if os.getuid() != 0 or shutil.which("setpriv") is None:
         return "only root can start a process as another user (with setpriv)"
     try:
+        _open_way_to_python()
         probe(2**32, ATTEMPTS)
-    except subprocess.SubprocessError:
-        return "another user cannot read this machine's Python"
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"another user cannot read this machine's Python: {error}"
     return ""
 
 

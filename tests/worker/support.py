@@ -7,7 +7,7 @@ import hashlib
 import os
 import socket
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -33,15 +33,20 @@ from worker.data.ranks import ALONE, Ranks
 from worker.data.records import DenseRecords, Records, SparseRecords
 from worker.data.slots import Slotted
 from worker.messages import (
+    PIECE_BYTES,
     TO_CHILD,
     TO_SUPERVISOR,
     BlockStart,
+    Checkpoint,
     Digest,
     Failed,
     Finished,
     Go,
     Mismatch,
+    More,
+    Piece,
     Resalt,
+    Save,
     Start,
     Stop,
     Stopped,
@@ -145,7 +150,8 @@ class Supervisor:
     """Keeps the write-ahead record as the real one does, and answers an attempt.
 
     stop_at: answers stop to the block that holds this step. die_at: raises ConnectionError there instead, as if the
-    attempt had been killed after the block was written ahead.
+    attempt had been killed after the block was written ahead. save_at: asks for the state before the blocks that hold
+    these steps. saved, state: the last one.
     """
 
     start: dict[str, Any]
@@ -157,6 +163,10 @@ class Supervisor:
     stop_at: int | None = None
     die_at: int | None = None
     resalts: int = 0
+    save_at: tuple[int, ...] = ()
+    saved: Checkpoint | None = None
+    state: bytes = b""
+    read: int = 0
 
     @property
     def allowed(self) -> int:
@@ -165,8 +175,16 @@ class Supervisor:
     def message(self) -> Start:
         released = [{"name": name, "step": step} for name, step in self.metrics]
         return Start.model_validate(
-            self.start | {"segments": self.segments, "released": released, "allowed_steps": self.allowed}
+            self.start
+            | {"segments": self.segments, "released": released, "allowed_steps": self.allowed, "saved": self.saved}
         )
+
+    def keep(self, header: Checkpoint, state: bytes) -> None:
+        self.saved, self.state = header, state
+
+    def next_bytes(self, count: int) -> bytes:
+        self.read += count
+        return self.state[self.read - count : self.read]
 
     def answer(self, message: Any) -> Any:
         """What the real supervisor writes down and replies; None where nothing is replied."""
@@ -192,7 +210,11 @@ class Supervisor:
     def _segment(self, step: int) -> dict[str, Any]:
         return max((s for s in self.segments if s["from_step"] <= max(step, 1)), key=lambda s: s["from_step"])
 
-    def _block(self, block: BlockStart) -> Go | Stop:
+    def _block(self, block: BlockStart) -> Go | Save | Stop:
+        if any(block.first_step <= each <= block.last_step for each in self.save_at) and not (
+            self.saved and self.saved.step == block.first_step - 1
+        ):
+            return Save()
         if self.stop_at is not None and block.first_step <= self.stop_at <= block.last_step:
             return Stop()
         recorded = self._segment(block.first_step)["recorded"]
@@ -236,10 +258,19 @@ class DirectLink:
         self.supervisor = supervisor
         self.steps: list[int] = []
 
-    def begin(self, first_step: int, last_step: int) -> None:
+    def begin(self, first_step: int, last_step: int) -> bool:
         answer = self.supervisor.answer(BlockStart(first_step=first_step, last_step=last_step))
         if isinstance(answer, Stop):
             raise StopRequested
+        return isinstance(answer, Save)
+
+    def save(self, header: Checkpoint, pieces: Iterator[torch.Tensor]) -> None:
+        self.supervisor.keep(header, b"".join(each.numpy().tobytes() for each in pieces))
+
+    def fill(self, numbers: torch.Tensor) -> None:
+        content = self.supervisor.next_bytes(numbers.nbytes)
+        if len(content) == numbers.nbytes:
+            numbers.copy_(torch.frombuffer(bytearray(content), dtype=numbers.dtype))
 
     def poll(self, step: int) -> None:
         self.steps.append(step)
@@ -328,7 +359,7 @@ def training_of(
     )
     replay = Replay(start.steps, start.segments, start.allowed_steps, plan.block_end)
     data = TrainingData(train, holdout, start.holdout_public, side=plan.side(side) if side is not None else None)
-    return Training(plan, data, replay, link, telemetry)
+    return Training(plan, data, replay, link, telemetry, start.saved)
 
 
 # --- A real process ---
@@ -451,5 +482,14 @@ def _converse(channel: Channel, supervisor: Supervisor, kill: Callable[[], None]
             return None
         if isinstance(message, Finished | Stopped | Failed):
             return message
+        if isinstance(message, Checkpoint):
+            supervisor.keep(message, b"")
+        if isinstance(message, Piece):
+            supervisor.state += channel.receive_bytes(message.size)
+        if isinstance(message, More):
+            content = supervisor.next_bytes(PIECE_BYTES)
+            answer = Piece(size=len(content))
         if answer is not None:
             channel.send(answer)
+        if isinstance(message, More):
+            channel.send_bytes(content)

@@ -233,6 +233,16 @@ def test_smaller_passes_are_tested_though_the_admitted_ones_were(monkeypatch: py
     assert prepare.fitting_plan(again, torch.device("meta"), ALONE)[1:] == ("passed", 48) and tested == [48]
 
 
+def test_a_gpu_never_falls_to_passes_of_one_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would take a thousand times as long. A processor makes them; and nothing was charged yet."""
+    monkeypatch.setattr(prepare, "rehearse", lambda plan: None)
+    monkeypatch.setattr(self_test, "holds", lambda plan: plan.numerics.rows_per_pass == 1)
+    message = Supervisor(start_of(spec(model=MLP), SHAPE)).message()
+    with pytest.raises(self_test.NumericsError, match="on a GPU"):
+        prepare.fitting_plan(message, torch.device("meta"), ALONE)
+    assert prepare.fitting_plan(message, torch.device("cpu"), ALONE)[1] == "one_record"
+
+
 @pytest.mark.parametrize("changes", [{"begun": True}, {"begun": True, "fitted_rows": 48}])
 def test_the_size_of_passes_of_an_attempt_that_was_ready_is_fixed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]

@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.nn import functional as F
 
+import scrimp
 from app.errors import PrivacyError
 from app.formats.damage import DataDamagedError
 from app.formats.part_files import load_part, open_part, save_part
 from app.formats.part_reader import PartFile
 from app.formats.part_writer import PartWriter
 from app.formats.stored import StoredPart, Texts
-from tests.worker.extractor import CONFIG, PIECES, write_extractor
+from tests.worker.extractor import CONFIG, PIECES, write_extractor, write_former_extractor
 from tests.worker.support import Supervisor, parts_of, run_thread, spec, start_of
 from worker.attempt import child
 from worker.attempt.child import SupervisorLink
@@ -31,52 +31,12 @@ from worker.attempt.failures import StopRequested
 from worker.channel import Channel
 from worker.data.parts import records_of
 from worker.extractors import turns
-from worker.extractors.bert import BertMean, Encoder
-from worker.extractors.features import AT_ONCE, Kept, extracted
-from worker.extractors.files import ExtractorMissingError
-from worker.extractors.wordpiece import WordPiece
+from worker.extractors.encoder import EncoderStates
+from worker.extractors.features import AT_ONCE, Kept, extracted, of_folder
+from worker.extractors.files import ExtractorFormerError, ExtractorMissingError
 from worker.messages import TO_CHILD, TO_SUPERVISOR, Alive, Failed, Finished, Stop
 
 TEXTS = ["a good film", "bad films, a", "", "GOOD,é", "a " * 40, "unheard of"]
-
-
-def tokens(text: str, max_tokens: int = 16) -> list[str]:
-    ids = WordPiece("".join(piece + "\n" for piece in PIECES), lowercase=True, max_tokens=max_tokens).ids(text)
-    return [PIECES[each] for each in ids]
-
-
-def test_words_and_pieces() -> None:
-    assert tokens("A good\u00a0film") == ["[CLS]", "a", "good", "film", "[SEP]"]
-    assert tokens("films,ea é") == ["[CLS]", "film", "##s", ",", "e", "##a", "e", "[SEP]"]
-    assert tokens("good\u0000 x [SEP]") == ["[CLS]", "good", *["[UNK]"] * 4, "[SEP]"], "no text can end itself"
-    assert tokens("") == ["[CLS]", "[SEP]"]
-    assert tokens("a " * 40, 5) == ["[CLS]", "a", "a", "a", "[SEP]"]
-
-
-def test_the_encoder_is_the_reference_s(tmp_path: Path) -> None:
-    """Against torch's own layers: post-norm, GELU, mean of all tokens, length 1."""
-    sha256 = write_extractor(tmp_path / "e")
-    extractor = BertMean(tmp_path / "e", sha256)
-    encoder = extractor._encoder
-    ids = torch.tensor([2, 4, 5, 7, 3])
-    x = encoder.norm(encoder.words(ids) + encoder.positions.weight[:5] + encoder.types.weight[0])
-    for block in encoder.blocks:
-        layer = torch.nn.TransformerEncoderLayer(8, 2, 16, 0.0, "gelu", 1e-12, batch_first=True)
-        layer.self_attn.in_proj_weight.data = torch.cat([block.query.weight, block.key.weight, block.value.weight])
-        layer.self_attn.in_proj_bias.data = torch.cat([block.query.bias, block.key.bias, block.value.bias])
-        for ours, theirs in (
-            (block.merge, layer.self_attn.out_proj),
-            (block.widen, layer.linear1),
-            (block.narrow, layer.linear2),
-            (block.attention_norm, layer.norm1),
-            (block.norm, layer.norm2),
-        ):
-            theirs.load_state_dict(ours.state_dict())
-        x = layer(x[None])[0]
-    torch.testing.assert_close(extractor("a good film"), F.normalize(x.mean(dim=0), dim=0), atol=1e-6, rtol=1e-5)
-    assert not encoder.training and not any(p.requires_grad for p in encoder.parameters())
-    mixing = (torch.nn.Dropout, torch.nn.modules.batchnorm._BatchNorm)
-    assert not any(isinstance(module, mixing) for module in encoder.modules())
 
 
 def part(texts: list[str] = TEXTS) -> StoredPart:
@@ -131,27 +91,27 @@ def test_a_stop_leaves_nothing_behind(tmp_path: Path) -> None:
     assert not any((tmp_path / "c").iterdir())
 
 
-@pytest.mark.parametrize("name", ["extractor.json", "config.json", "model.safetensors", "vocab.txt"])
+@pytest.mark.parametrize("name", ["extractor.json", "config.json", "model.safetensors", "tokenizer.json"])
 def test_a_changed_or_missing_file_is_refused(tmp_path: Path, name: str) -> None:
     sha256 = write_extractor(tmp_path / "e")
     content = (tmp_path / "e" / name).read_bytes()
     for change in (content + b" ", b"", None):
         (tmp_path / "e" / name).unlink() if change is None else (tmp_path / "e" / name).write_bytes(change)
         with pytest.raises(ExtractorMissingError):
-            BertMean(tmp_path / "e", sha256)
+            of_folder(tmp_path / "e", sha256, None)
 
 
 @pytest.mark.parametrize("manifest", [{"max_tokens": 17}, {"features": 9}])
 def test_sizes_that_do_not_fit_are_refused_before_any_text_is_read(tmp_path: Path, manifest: dict[str, int]) -> None:
     """Else it would fail at the first text that is long enough, which tells that there is one."""
     with pytest.raises(ExtractorMissingError):
-        BertMean(tmp_path / "e", write_extractor(tmp_path / "e", **manifest))
+        of_folder(tmp_path / "e", write_extractor(tmp_path / "e", **manifest), None)
 
 
 def test_pieces_that_the_encoder_does_not_know_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(CONFIG, "vocab_size", len(PIECES) - 1)
     with pytest.raises(ExtractorMissingError):
-        BertMean(tmp_path / "e", write_extractor(tmp_path / "e"))
+        of_folder(tmp_path / "e", write_extractor(tmp_path / "e"), None)
 
 
 def test_loading_gives_signs_of_life_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,12 +130,9 @@ def test_loading_gives_signs_of_life_by_the_clock(monkeypatch: pytest.MonkeyPatc
     theirs.close()
 
 
-def test_an_encoder_of_another_kind_is_refused(tmp_path: Path) -> None:
-    sha256 = write_extractor(tmp_path / "e", files={})
+def test_a_manifest_without_its_files_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ExtractorMissingError):
-        BertMean(tmp_path / "e", sha256)
-    with pytest.raises(KeyError):
-        Encoder({key: value for key, value in CONFIG.items() if key != "hidden_size"})
+        of_folder(tmp_path / "e", write_extractor(tmp_path / "e", files={}), None)
 
 
 def test_texts_are_stored_whole(tmp_path: Path) -> None:
@@ -206,26 +163,32 @@ def attempt(tmp_path: Path, sha256: str, *, private: bool = False, **changes: An
 
 
 def test_a_linear_probe_from_texts_to_the_model(tmp_path: Path) -> None:
-    supervisor = attempt(tmp_path, write_extractor(tmp_path / "e"))
+    folder = tmp_path / "models" / "tiny"
+    supervisor = attempt(tmp_path, write_extractor(folder), extractor_dir=str(folder))
     ended = run_thread(supervisor)
     assert isinstance(ended.last, Finished)
     assert supervisor.metrics["accuracy", 10]["value"] == 1.0
     card = json.loads((tmp_path / "model.json").read_text())
     assert card["inputs"] == 8 and card["tensors"]["weight"] == [2, 8]
     assert len(list((tmp_path / "features").glob("*.arrow"))) == 2
+    assert scrimp.load_model(tmp_path, tmp_path / "models").predict(["a good film", "bad films"])[0]["class"] == 1
+    card["extractor"]["sha256"] = write_former_extractor(tmp_path / "models" / "old")
+    (tmp_path / "model.json").write_text(json.dumps(card | {"extractor": card["extractor"] | {"name": "old"}}))
+    with pytest.raises(ValueError, match="releases before 2026-11-24 ran"):
+        scrimp.load_model(tmp_path, tmp_path / "models").predict(["a good film"])
 
 
 def test_an_extractor_whose_records_depend_on_others_ends_the_attempt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before it is given one that is private: the self-test asks with public ones."""
-    call, seen = BertMean.__call__, list[str]()
+    call, seen = EncoderStates.__call__, list[str]()
 
-    def by_place(self: BertMean, text: str) -> torch.Tensor:
+    def by_place(self: EncoderStates, text: str) -> torch.Tensor:
         seen.append(text)
         return call(self, text) * (1.0 + 2.0**-22 * (len(seen) % 2))
 
-    monkeypatch.setattr(BertMean, "__call__", by_place)
+    monkeypatch.setattr(EncoderStates, "__call__", by_place)
     ended = run_thread(attempt(tmp_path, write_extractor(tmp_path / "e"), private=True))
     assert isinstance(ended.last, Failed) and ended.last.code == "numerics"
     assert seen and not {"a good film", "bad films"} & set(seen)
@@ -233,9 +196,18 @@ def test_an_extractor_whose_records_depend_on_others_ends_the_attempt(
 
 def test_a_worker_without_the_extractor_says_so(tmp_path: Path) -> None:
     write_extractor(tmp_path / "e")
-    for supervisor in (attempt(tmp_path, "0" * 64),):
-        ended = run_thread(supervisor)
-        assert isinstance(ended.last, Failed) and ended.last.code == "extractor-missing"
+    ended = run_thread(attempt(tmp_path, "0" * 64))
+    assert isinstance(ended.last, Failed) and ended.last.code == "extractor-missing"
+
+
+def test_a_job_of_a_former_extractor_says_which_release_ran_it(tmp_path: Path) -> None:
+    """Its features have other last bits now: a replay would not be one."""
+    sha256 = write_former_extractor(tmp_path / "e")
+    with pytest.raises(ExtractorFormerError, match="releases before 2026-11-24"):
+        of_folder(tmp_path / "e", sha256, None)
+    ended = run_thread(attempt(tmp_path, sha256, private=True))
+    assert isinstance(ended.last, Failed) and ended.last.code == "extractor-former"
+    assert "releases before 2026-11-24 ran" in ended.last.message and "add_extractor.py" in ended.last.message
 
 
 def test_features_are_made_once_for_all_workers(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import torch
 from tests.worker.layers import CASES, Tensors, losses
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.engine import Clip
+from worker.clipping.totals import Grid
 
 pytestmark = [
     pytest.mark.gpu,
@@ -35,3 +36,21 @@ def test_cpu_and_gpu_agree(name: str, kind: str) -> None:
         counts.append(count.cpu())
     assert float((sums[0] - sums[1]).norm()) <= 1e-9 * float(sums[0].norm())
     assert torch.equal(counts[0], counts[1])
+
+
+@pytest.mark.parametrize("rows", [12, 100], ids=["groups that are filled", "a rest"])
+@pytest.mark.parametrize("name", ["mlp", "tied, last"])
+def test_sums_of_groups_agree_too(name: str, rows: int) -> None:
+    """Integer totals of groups that float32 adds: all groups of a parameter in a few kernels."""
+    case = CASES[name]
+    module, batch = case.module().float(), case.batch(rows)
+    batch = tuple(each.float() if each.is_floating_point() else each for each in batch)
+    sums = []
+    for device in ("cpu", "cuda"):
+        there = copy.deepcopy(module).to(device)
+        grid = Grid(rows, rows)
+        engine = Bookkeeping(there, losses, rows=rows, kind="flat", max_grad_norm=0.3, grid=grid, group=6)
+        parameters = {n: p.detach().double() for n, p in there.named_parameters()}
+        total = engine.private_sum(parameters, Tensors(*(each.to(device) for each in batch)))
+        sums.append(torch.cat([value.cpu().flatten() for value in total.values()]))
+    assert float((sums[0] - sums[1]).norm()) <= 1e-5 * float(sums[0].norm())

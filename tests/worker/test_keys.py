@@ -294,6 +294,17 @@ def test_a_key_is_of_the_secret_and_the_salt(purpose: Purpose) -> None:
     require_secret(purpose)
 
 
+def test_the_key_of_a_checkpoint_is_of_the_secret_and_the_salt_and_no_attempt_has_it() -> None:
+    def key(segment: SaltedSteps = SEGMENT, secret: bytes = SECRETS["k1"]) -> bytes:
+        return NoiseSecrets(SECRETS | {"k1": secret}, "k1").checkpoint_key(segment)
+
+    assert key() == key(SEGMENT.model_copy(update={"from_step": 9}))
+    assert key() != key(secret=bytes(range(3, 35))) and key() != key(secret=at_epoch(SECRETS["k1"], "ep_1"))
+    assert key() != key(SEGMENT.model_copy(update={"salt": "cd" * 32}))
+    assert key() != key(SEGMENT.model_copy(update={"key_id": "k2"}), secret=SECRETS["k1"])
+    assert key().hex() not in sent().values()
+
+
 @pytest.mark.parametrize("purpose", PURPOSES)
 @pytest.mark.parametrize("mutant", ["constant", "of the salt alone", "of the secret alone", "another purpose's"])
 def test_a_key_of_something_else_is_found(purpose: Purpose, mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
 from scipy import stats
-from sklearn.metrics import roc_auc_score
+from sklearn.metrics import log_loss, roc_auc_score
 from torch import Tensor
 
 from app.contracts.job_spec import MlpModel
 from app.contracts.metrics import AUC_PARTS, CELLS
 from app.errors import PrivacyError
+from app.privacy.answers import answer_logits
 from app.privacy.releases import SCORE, NoisyCount, NoisySum
 from app.privacy.score_histogram import BINS, tree_sums
 from tests.worker.support import dense, records
@@ -211,6 +213,22 @@ def test_outputs_that_are_not_finite_are_wrong_with_certainty() -> None:
     labels = torch.tensor([1, 0, 1, 1, 0, 1])
     middle = BINS + BINS // 2 - 1  # a tie is the first class's, as in `correct`
     assert cell_of(outputs, labels).tolist() == [middle, BINS - 1, BINS, BINS, BINS - 1, CELLS - 1]
+
+
+def test_scores_are_of_the_answers_and_the_order_of_the_outputs_stays() -> None:
+    x, y = dense(400, 6, 2)
+    plain = Linear(6, 2)
+    undone, parameters, batch = replace(plain, clip_ratios=(5.0, 8.0)), fitted(plain), records(x, y)
+    logits = answer_logits(np.diff(plain.forward(parameters, batch).numpy(), axis=0)[0], undone.clip_ratios)
+    p = 1.0 / (1.0 + np.exp(-logits))
+    before, after = ({each.name: each for each in public_scores(of, parameters, batch)} for of in (plain, undone))
+    assert after["loss"].value == pytest.approx(log_loss(y, p)) and after["loss"].value != before["loss"].value
+    assert after["mean_prediction"].value == pytest.approx(p.mean(), abs=2e-3)
+    assert before["mean_prediction"].value != pytest.approx(p.mean(), abs=2e-3)
+    for name in ("auc", "accuracy", "recall"):
+        assert after[name].value == before[name].value
+    for score in (after["auc"], noisy_score(declared("auc"), KEY, 0, 0, undone, parameters, batch)):
+        assert score.histogram is not None and score.histogram.clip_ratios == (5.0, 8.0)
 
 
 def test_the_histogram_has_the_noise_that_was_charged() -> None:

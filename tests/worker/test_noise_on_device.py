@@ -47,6 +47,14 @@ def test_the_bits_are_the_same(scale: float) -> None:
     assert torch.equal(wanted, got)
 
 
+@pytest.mark.parametrize("piece", [1, 64, 200])
+def test_a_large_model_s_pieces_have_the_same_bits(monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
+    monkeypatch.setattr(on_device, "PIECE", piece)
+    monkeypatch.setattr(on_device, "TOLERANCE", 0.025)
+    wanted, got = both(sums(3.0))
+    assert torch.equal(wanted, got)
+
+
 @pytest.mark.parametrize("most", [64, 3])
 def test_doubtful_numbers_are_settled_exactly(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     """A twentieth of the numbers is called doubtful; if more are found than were packed, all are asked for."""

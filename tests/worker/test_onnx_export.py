@@ -32,7 +32,7 @@ def inputs_of(name: str) -> Any:
     return np.array(rows, dtype=np.float32)
 
 
-@pytest.mark.parametrize("name", ["linear", "table", "range", "mlp", "relu"])
+@pytest.mark.parametrize("name", ["linear", "table", "clipped", "range", "mlp", "relu"])
 def test_onnxruntime_answers_as_the_loaded_model(tmp_path: Path, name: str) -> None:
     message(tmp_path, name)
     done = CliRunner().invoke(app, ["jobs", "export", str(tmp_path), "--onnx", str(tmp_path / "model.onnx")])

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import time
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -20,6 +22,7 @@ from app.db.models import Prediction
 from app.errors import InvalidRequest, TransientError
 from app.formats.inputs import checked
 from app.ids import now
+from app.privacy.answers import answer_logits
 from app.privacy.numerics import numerics_of
 from app.settings import Settings
 from tests.dashboard.scene import Scene
@@ -29,11 +32,13 @@ from worker.data.records import DenseRecords
 from worker.messages import Part, Predict, Shape
 from worker.models.build import build_model
 from worker.models.files import save_model
+from worker.models.linear import CLIP_RATIOS
 from worker.predicting.predict import predicted
 from worker.predicting.supervise import _asked, predict
 
 KEY = bytes.fromhex(key("init"))
 CLASSES = {"kind": "classification", "label": "y", "classes": ["no", "yes", "perhaps"]}
+TWO_CLASSES = CLASSES | {"classes": ["no", "yes"]}
 NUMBER = {"kind": "regression", "label": "y"}
 COLUMNS = {"kind": "columns", "columns": ["a", "b"]}
 ITEMS: dict[str, Any] = {"kind": "interactions", "layout": "tsv", "items": {"kind": "numbered", "count": 12}}
@@ -51,6 +56,7 @@ PAIRS: dict[str, Any] = {
     "columns": [{"name": "age", "kind": "number", "range": [0, 120], "bins": 4, "missing": "own"}, TABLE["columns"][1]],
     "pairs": [["age", "sex"]],
 }
+RATIOS = (4.0, 9.0)
 PIXELS = [0.5] * 784
 TIME_S = 120.0  # a fork answers in a tenth; a busy machine takes longer
 # model, task, features, width, records
@@ -58,6 +64,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], int, list
     "linear": ({"kind": "linear"}, CLASSES, COLUMNS, 2, [{"a": 1, "b": -2.5}, {"b": 0.0, "a": 3}]),
     "table": ({"kind": "linear"}, CLASSES, TABLE, 4, [{"age": 30, "sex": "m"}, {"age": None, "sex": "f"}]),
     "pairs": ({"kind": "gam", "bins": 4}, CLASSES, PAIRS, 17, [{"age": 30, "sex": "m"}, {"age": 2, "sex": "f"}]),
+    "clipped": ({"kind": "linear"}, TWO_CLASSES, TABLE, 4, [{"age": 30, "sex": "m"}, {"age": None, "sex": "f"}]),
     "range": ({"kind": "linear"}, NUMBER | {"range": [10, 30]}, COLUMNS, 2, [{"a": 1, "b": -2.5}, {"a": 9e9, "b": 3}]),
     "text": (
         {"kind": "linear", "bias": True},
@@ -117,6 +124,8 @@ def message(tmp_path: Path, name: str, top: int = 2) -> tuple[Predict, Any]:
     model: Any = build_model(made.spec.model, sizes, read_task, read, numerics.passes, numerics.rows_per_pass)
     if getattr(model, "effective_errors", None) is not None:
         model.effective_errors.instantiate(1.0, 40, torch.linspace(0.1, 1.0, 12), 0.01)
+    if name == "clipped":
+        model = replace(model, clip_ratios=RATIOS)
     torch.manual_seed(0)
     parameters = {each: value + 0.3 * torch.randn_like(value) for each, value in model.init(KEY).items()}
     weights, *_ = save_model(tmp_path, model, parameters, read_task, read)
@@ -129,7 +138,9 @@ def test_answers_are_the_model_s(tmp_path: Path, name: str) -> None:
     asked, model = message(tmp_path, name)
     answers = predicted(asked)
     assert len(answers) == len(asked.records) and predicted(asked) == answers
-    if name in ("linear", "table", "pairs", "text", "relu", "cnn"):
+    if name == "clipped":
+        assert [set(answer["probabilities"]) for answer in answers] == [{"no", "yes"}] * 2
+    elif name in ("linear", "table", "pairs", "text", "relu", "cnn"):
         for answer in answers:
             (best, share), *rest = answer["probabilities"].items()
             assert answer["class"] == best and share >= rest[0][1] > 0.0 and len(rest) == 1
@@ -146,6 +157,18 @@ def test_answers_are_the_model_s(tmp_path: Path, name: str) -> None:
         x = DenseRecords(torch.tensor([[1.0, -2.5], [3.0, 0.0]]), torch.zeros(2, dtype=torch.int64))
         wanted = torch.softmax(model.forward(weights, x), dim=0).mT
         assert [max(each["probabilities"].values()) for each in answers] == pytest.approx(wanted.amax(dim=1).tolist())
+
+
+def test_answers_undo_the_clipping_of_training(tmp_path: Path) -> None:
+    asked, model = message(tmp_path, "clipped")
+    weights = {k: v.double() for k, v in safetensors.torch.load_file(asked.weights.path).items()}
+    assert weights.pop(CLIP_RATIOS).tolist() == list(RATIOS)
+    x = DenseRecords(torch.tensor([[-0.5, 0.0, 0.0, 1.0], [0.0, 1.0, 1.0, 0.0]]), torch.zeros(2, dtype=torch.int64))
+    no, yes = model.forward(weights, x)
+    wanted = 1.0 / (1.0 + np.exp(-answer_logits((yes - no).numpy(), RATIOS)))
+    for answer, share, score in zip(predicted(asked), wanted, yes - no, strict=True):
+        assert answer["probabilities"]["yes"] == pytest.approx(share) and share != pytest.approx(torch.sigmoid(score))
+        assert answer["class"] == ("yes" if score > 0.0 else "no")  # weights of classes move the class alone
 
 
 WRONG: list[tuple[str, Any]] = [

@@ -5,6 +5,7 @@ It runs in a process of its own, as its guard has to be loaded before torch.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -62,6 +63,24 @@ def test_what_needs_a_gpu_passes_on_a_pretended_one(libraries: list[Path]) -> No
     summary = re.search(r"^(\d+) passed(.*)$", printed, re.MULTILINE)
     assert summary and int(summary[1]) >= 11 and "failed" not in summary[2] and "error" not in summary[2], printed
     assert "equal indices" in printed and "at worker/noise" not in printed, printed
+
+
+# Of a step of two passes of a small transformer with two blocks and Adam, on a device that computes like CUDA.
+MOST = {
+    "waits": 1,
+    "pageable copies": 0,
+    "waits of streams": 3,  # the copying stream's for the step's begin, and one for each pass
+    "equal indices": 1000,
+    "kernels a pass": 500,
+    "bytes a parameter": 60,
+}
+
+
+@pytest.mark.timeout(600)
+def test_what_a_step_costs_it(libraries: list[Path]) -> None:
+    printed = run(libraries, "-m", "tests.pretend_gpu.counted")
+    found = json.loads(printed.splitlines()[-1])
+    assert {name: max(found.get(name, 0), most) for name, most in MOST.items()} == MOST, found
 
 
 MISTAKES = {

@@ -27,7 +27,7 @@ from tests.worker.test_preconditioned import CLIP, SHAPE, SIGMA, STEPS, TRAIN, A
 from worker.clipping.build import unclipped_engine
 from worker.messages import Finished
 from worker.models.linear import Linear
-from worker.training.loop import Position
+from worker.training.position import Position
 from worker.training.side import PublicSide
 
 PX, PY = dense(30, 3, seed=9)

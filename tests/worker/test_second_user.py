@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from app.sandbox.confinement import THREADS
 from app.settings import Settings
 from tests.worker import second_user as users
 from tests.worker.second_user import ATTEMPTS, CAPABLE, SERVICE, as_service, home_of_service
@@ -31,7 +32,7 @@ from worker.messages import TO_SUPERVISOR, Failed, Start
 SHAPE = {"records_train": 80, "records_holdout": 20, "features": 5, "outputs": 3, "sparse": False}
 
 HOSTILE = f"""
-import ctypes, json, os, resource, sys, tempfile
+import ctypes, json, os, resource, sys, tempfile, threading
 from pathlib import Path
 import worker.attempt.child as child
 from app.sandbox import kernel
@@ -50,6 +51,20 @@ def tried(what):
 def traced(pid):
     if LIBC.ptrace(16, pid, 0, 0) < 0:
         raise OSError(ctypes.get_errno(), "ptrace")
+
+def threads_started(wanted):
+    ended, started = threading.Event(), []
+    threading.stack_size(1 << 16)
+    try:
+        for _ in range(wanted):
+            started.append(threading.Thread(target=ended.wait))
+            started[-1].start()
+    except RuntimeError:
+        started.pop()
+    ended.set()
+    for each in started:
+        each.join()
+    return len(started)
 
 def run_attempt(channel, link, start, *_):
     home, out = Path(os.environ["HOSTILE_HOME"]), Path(start.output_dir)
@@ -80,7 +95,7 @@ def run_attempt(channel, link, start, *_):
     (scratch / "closed" / "features").write_text("private")
     own = {{
         "user": os.getresuid(), "group": os.getresgid(), "groups": os.getgroups(), "scratch": str(scratch),
-        "part": len(Path(start.parts.train[0].path).read_bytes()) > 0,
+        "part": len(Path(start.parts.train[0].path).read_bytes()) > 0, "threads": threads_started(2 * {THREADS}),
         "capabilities": [line.split()[1] for line in open("/proc/self/status") if line.startswith("CapPrm")][0],
     }}
     (out / "seen.json").write_text(json.dumps({{"denied": seen, "own": own}}))
@@ -127,6 +142,7 @@ def test_an_attempt_of_a_second_user_reaches_nothing_of_the_service(folder: Path
     seen = json.loads((out / "seen.json").read_text())
     own, denied = seen["own"], seen["denied"]
     scratch = Path(own.pop("scratch"))
+    assert 0 < own.pop("threads") < 2 * THREADS, "another user's threads are limited, and root's are not"
     assert own == {
         "user": [ATTEMPTS.uid] * 3,
         "group": [ATTEMPTS.gid] * 3,

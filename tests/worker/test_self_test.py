@@ -19,8 +19,8 @@ from tests.worker.extractor import write_extractor, write_image_extractor
 from tests.worker.support import Supervisor, dense, plan_of, run_thread, spec, start_of, stored_part
 from tests.worker.test_preconditioned import dp2
 from worker.data.records import DenseRecords, SparseRecords
-from worker.extractors.bert import BertMean
 from worker.extractors.efficientnet import EfficientNet
+from worker.extractors.encoder import EncoderStates
 from worker.messages import BlockStart, Failed, Finished, Ready
 from worker.native.library import kernels
 from worker.training import self_test
@@ -287,7 +287,7 @@ def test_extractors_that_mix_records_are_found(extractor: type[Sums], part: str,
 
 
 def test_extractors_of_texts_and_of_images_pass(tmp_path: Path) -> None:
-    self_test.require_repeating(BertMean(tmp_path / "t", write_extractor(tmp_path / "t")))
+    self_test.require_repeating(EncoderStates(tmp_path / "t", write_extractor(tmp_path / "t"), None))
     image = ImageInput(height=9, width=7, input_scale=1 / 255)
     self_test.require_repeating(EfficientNet(tmp_path / "i", write_image_extractor(tmp_path / "i"), image))
 

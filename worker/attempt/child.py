@@ -17,12 +17,13 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from app.contracts.base import Document
 from app.contracts.stored import ArtifactFile
@@ -38,20 +39,25 @@ from worker.data.parts import records_of, users_of
 from worker.data.ranks import ALONE, Ranks, RanksError
 from worker.messages import (
     FAILURE_TEXTS,
+    PIECE_BYTES,
     TO_CHILD,
     Alive,
     BlockStart,
+    Checkpoint,
     Digest,
     Failed,
     FailureCode,
     Go,
     Mismatch,
+    More,
+    Piece,
     Predict,
     Predicted,
     ProtocolError,
     RankReport,
     Ready,
     Resalt,
+    Save,
     Start,
     Stop,
     Stopped,
@@ -83,6 +89,7 @@ class SupervisorLink:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self.steps_started = 0
+        self._read, self._is_read = memoryview(b""), True
         self._alive_at = time.monotonic()
 
     def loading(self) -> None:
@@ -92,10 +99,41 @@ class SupervisorLink:
             self._alive_at = time.monotonic()
             self._channel.send(Alive())
 
-    def begin(self, first_step: int, last_step: int) -> None:
-        """Announces a block and returns once it is recorded."""
+    def begin(self, first_step: int, last_step: int) -> bool:
+        """Announces a block. Returns False once it is recorded; True if the state is wanted first."""
         self._channel.send(BlockStart(first_step=first_step, last_step=last_step))
-        self._expect(Go)
+        answer = self._channel.receive()
+        if isinstance(answer, Stop):
+            raise StopRequested
+        if not isinstance(answer, Go | Save):
+            raise ProtocolError("unexpected message kind")
+        return isinstance(answer, Save)
+
+    def save(self, header: Checkpoint, pieces: Iterator[Tensor]) -> None:
+        """Sends the state."""
+        self._channel.send(header)
+        for piece in pieces:
+            content = _bytes_of(piece)
+            for first in range(0, len(content), PIECE_BYTES):
+                self._send_piece(content[first : first + PIECE_BYTES])
+        self._send_piece(memoryview(b""))
+
+    def fill(self, numbers: Tensor) -> None:
+        """Replaces the numbers by the next ones of the saved state. What cannot be read any more stays as it was."""
+        wanted = _bytes_of(numbers)
+        while wanted and self._is_read:
+            if not self._read:
+                self._channel.send(More())
+                size = self._expect(Piece).size
+                self._read = memoryview(self._channel.receive_bytes(size))
+                self._is_read = size > 0
+            count = min(len(wanted), len(self._read))
+            wanted[:count] = self._read[:count]
+            wanted, self._read = wanted[count:], self._read[count:]
+
+    def _send_piece(self, content: memoryview) -> None:
+        self._channel.send(Piece(size=len(content)))
+        self._channel.send_bytes(content)
 
     def poll(self, step: int) -> None:
         """Checks for stop and notes that `step` starts."""
@@ -124,6 +162,11 @@ class SupervisorLink:
         if not isinstance(message, kind):
             raise ProtocolError("unexpected message kind")
         return message
+
+
+def _bytes_of(numbers: Tensor) -> memoryview:
+    """The memory of a flat tensor."""
+    return numbers.detach().numpy().view(np.uint8).data
 
 
 def run_attempt(
@@ -175,7 +218,9 @@ def run_attempt(
         side=plan.side(public) if public is not None else None,
         canaries=canaries_of(start, plan),
     )
-    training = Training(plan, data, replay, link if ranks.size == 1 else SharedLink(ranks, link), telemetry)
+    training = Training(
+        plan, data, replay, link if ranks.size == 1 else SharedLink(ranks, link), telemetry, start.saved
+    )
     outcome = training.run()
     reports = () if ranks.size == 1 or not start.data_public else _reports(ranks, outcome)
     privacy = None if start.claim is None else Privacy.of(start.claim, telemetry.scores)
@@ -205,7 +250,7 @@ def run_rank(start: Start, ranks: Ranks) -> None:
         canaries=canaries_of(start, plan),
     )
     replay = Replay(start.steps, start.segments, start.allowed_steps, plan.block_end)
-    outcome = Training(plan, data, replay, SharedLink(ranks, None), unheard).run()
+    outcome = Training(plan, data, replay, SharedLink(ranks, None), unheard, start.saved).run()
     if start.data_public:
         _reports(ranks, outcome)
 

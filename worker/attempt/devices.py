@@ -1,7 +1,7 @@
 """Finds what a worker may compute on, without initializing CUDA in a process that forks.
 
 CUDA cannot be used in a fork of a process that has initialized it. So a short-lived child process asks torch:
-`python -m worker.attempt.devices` prints one JSON array of devices. A machine without an NVIDIA node has no child.
+`python -m worker.attempt.devices` prints one JSON array of devices. A machine without NVIDIA's driver has no child.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from app.contracts.devices import Device, Kind, kind_for
 from app.contracts.runtime import Runtime
 from app.sandbox.processes import plain_environment
 
-NODES = (Path("/dev/nvidiactl"), Path("/dev/dxg"))  # NVIDIA's driver; the one under Windows
 DRIVER = Path("/proc/driver/nvidia/version")
+# NVIDIA's driver, whose node is not there before a program has used it once; the one under Windows.
+NODES = (Path("/dev/nvidiactl"), DRIVER, Path("/dev/dxg"))
 PROBE_S = 180.0  # loading torch and starting a driver take a minute on a slow, busy machine
 # GPUs are numbered as nvidia-smi numbers them, in every process of the service.
 ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
@@ -46,7 +47,7 @@ def processor() -> Device:
 
 
 def found(command: Sequence[str] = COMMAND, nodes: Sequence[Path] = NODES) -> tuple[Device, ...]:
-    """The GPUs that torch can use here, asked in a process that ends; () without an NVIDIA node.
+    """The GPUs that torch can use here, asked in a process that ends; () without NVIDIA's driver.
 
     Raises:
         DevicesError: the process that asks failed.

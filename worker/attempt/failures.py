@@ -9,7 +9,7 @@ import torch
 from app.errors import PrivacyError
 from app.formats.damage import DataDamagedError
 from worker.clipping.examined import UnfitLayerError
-from worker.extractors.files import ExtractorMissingError
+from worker.extractors.files import ExtractorFormerError, ExtractorMissingError
 from worker.messages import FailureCode, ProtocolError
 from worker.models.hf.loading import ModelMissingError
 from worker.training import self_test
@@ -33,6 +33,7 @@ CODES: dict[type[BaseException], FailureCode] = {
     SupersededError: "superseded",  # before its base class
     PrivacyError: "privacy-invariant",
     DataDamagedError: "data-damaged",
+    ExtractorFormerError: "extractor-former",  # before its base class
     ExtractorMissingError: "extractor-missing",
     ModelMissingError: "model-missing",
     ProtocolError: "protocol",

@@ -22,7 +22,7 @@ from app.formats.sealed import DataKey
 from app.formats.stored import StoredPart
 from app.formats.tables import scaled, standardised
 from app.privacy.numerics import NumericsReport, SelfTest, fewer_rows
-from worker.attempt import devices
+from worker.attempt import devices, environment
 from worker.attempt.failures import DeviceFailed, failure_code
 from worker.attempt.means import read_mean
 from worker.attempt.sandbox import cacheable_bytes
@@ -119,7 +119,7 @@ def _tested_plan(plan: Plan, of_one_record: Callable[[], Plan], *, known: bool) 
         known: the self-test of this very plan passed before, on this machine.
 
     Raises:
-        NumericsError: no passes achieve this.
+        NumericsError: no passes achieve this; or only those of one record, on a GPU, where they are far too slow.
         PrivacyError: the engine's gradients are wrong for this model.
     """
     if plan.public:
@@ -129,6 +129,8 @@ def _tested_plan(plan: Plan, of_one_record: Callable[[], Plan], *, known: bool) 
     self_test.require_exact(plan)
     if self_test.holds(plan):
         return plan, "passed"
+    if plan.device.type != "cpu" and plan.numerics.rows_per_pass > 1:
+        raise self_test.NumericsError("a record's results depend on other records of its pass, on a GPU")
     plan = of_one_record()
     if self_test.holds(plan):
         return plan, "one_record"
@@ -151,6 +153,8 @@ def report_of(plan: Plan, tested: SelfTest, device: torch.device) -> NumericsRep
         self_test=tested,
         sensitivity_slack=frozen.sensitivity_slack,
         kernels=kernels(),
+        packages=environment.packages(),
+        code=environment.code(),
     )
 
 

@@ -65,12 +65,17 @@ class NoiseSecrets:
         Raises:
             PrivacyError: that secret is not here.
         """
+        return messages.Keys(**{f"{each}_key": self._key(segment, each).hex() for each in get_args(Purpose)})
+
+    def checkpoint_key(self, segment: SaltedSteps) -> bytes:
+        """The key that seals the states saved in a segment. No attempt has it. Raises as `keys`."""
+        return self._key(segment, "checkpoint")
+
+    def _key(self, segment: SaltedSteps, purpose: str) -> bytes:
         key_id = segment.key_id
         if key_id is None or key_id not in self.by_id:
             raise PrivacyError(KEYLESS)
-        secret, salt = self.by_id[key_id], bytes.fromhex(segment.salt)
-        keys = {f"{purpose}_key": derive_key(secret, key_id, salt, purpose).hex() for purpose in get_args(Purpose)}
-        return messages.Keys(**keys)
+        return derive_key(self.by_id[key_id], key_id, bytes.fromhex(segment.salt), purpose)
 
 
 class Inputs:

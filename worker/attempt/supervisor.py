@@ -17,13 +17,13 @@ from sqlalchemy.exc import OperationalError
 
 from app import tracing
 from app.contracts.audit import CANARIES_FILE
-from app.contracts.stored import ArtifactFile, Number
+from app.contracts.stored import ArtifactFile, Number, SaltedSteps
 from app.disk import sync
 from app.errors import PrivacyError, ServiceError, StaleAttempt, TransientError, Unavailable
 from app.formats.damage import DataDamagedError
 from app.ledger.behind import record, record_soon
 from app.ledger.transparency.heads import Heads
-from app.lifecycle.attempt_records import Begun
+from app.lifecycle.attempt_records import Begun, Resalted
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.events import Part, Rank
 from app.lifecycle.settle import Cause
@@ -32,8 +32,10 @@ from app.storage import objects
 from worker import messages
 from worker.attempt.artifacts import read_artifact, take_over
 from worker.attempt.audited import finding_of
+from worker.attempt.checkpoints import Checkpoints, Saved
 from worker.attempt.folders import clear, output_folder
 from worker.attempt.fork_server import ForkServer, Process
+from worker.attempt.release import release
 from worker.attempt.start import Inputs, Machine, NoiseSecrets, start_message
 from worker.attempt.user_checks import user_of
 from worker.attempt.verdicts import FILE, Hearing, Verdicts
@@ -43,6 +45,7 @@ from worker.channel import Channel
 logger = logging.getLogger(__name__)
 
 STOPPING = threading.Event()  # set when this worker is told to stop
+AT_ONCE = threading.Event()  # set when it is told so again
 
 RUNNING = "its process runs"
 TIME_LIMIT = "The job reached its time limit; its whole hold is spent."
@@ -151,7 +154,12 @@ class Supervised:
         self.inputs = Inputs(settings, self._require_going)
         self.process: Process | None = None
         self.exit, self.ended_by = "no process was started", "unstarted"
-        self.watch = Watch(log, settings, self.kill, STOPPING, time_left_s)
+        self.watch = Watch(log, settings, self.kill, STOPPING, AT_ONCE, time_left_s)
+        held = log.held
+        self.saves = Checkpoints(settings, held.job_id, held.attempt, release(), self.secrets.checkpoint_key)
+        self.saved: Saved | None = None
+        self.segments: tuple[SaltedSteps, ...] = ()
+        self.digested = 0
         self.told_to_stop = False
         self.was_ready, self.phase_began = False, tracing.wall()
 
@@ -200,10 +208,23 @@ class Supervised:
                     said = channel.receive()
                     if verdict.hear(said):
                         self._answer(channel, messages.Written())
+                    # Outside of `hearing`: who stops in the middle of a state is silent.
+                    content = self._content(channel, said)
                     with self.watch.hearing():
-                        ended = self._hear(channel, said)
+                        ended = self._hear(channel, said, content)
                     if ended is not None:
                         return ended
+
+    def _content(self, channel: Channel, said: messages.ToSupervisor) -> bytes:
+        """The bytes of a state: those that a piece announces, or those that are sent because more are asked for."""
+        match said:
+            case messages.Piece():
+                return channel.receive_bytes(said.size)
+            case messages.More() if not self.told_to_stop:
+                content = b"" if self.saved is None else self.saved.read()
+                channel.send(messages.Piece(size=len(content)))
+                channel.send_bytes(content)
+        return b""
 
     def _stop(self) -> bool:
         """Ends the attempt at once, to cancel or to pause the job: waiting for a step's end would reveal its length.
@@ -231,6 +252,9 @@ class Supervised:
             self.kill()
             self.process.close()
             self.process = None
+        self.saves.close()
+        if self.saved is not None:
+            self.saved.close()
         self.inputs.close()
 
     def _note_exit(self) -> None:
@@ -271,44 +295,42 @@ class Supervised:
         self.kill()
         self.log.fail("time-limit", TIME_LIMIT, Cause.TIME_LIMIT)
 
-    def _hear(self, channel: Channel, said: messages.ToSupervisor) -> bool | None:
-        """Records one message and answers it. Returns None while the attempt goes on, else True if it succeeded."""
+    def _block(self, channel: Channel, said: messages.BlockStart) -> bool | None:
+        """Records a block in advance; or asks for the state before it, by the clock or because this worker stops.
+
+        Returns:
+            False if the worker stops and the state is saved: the job is given back. Otherwise None.
+        """
+        self.watch.trains = True
+        stopping = STOPPING.is_set()
+        if self.saves.wants(said.first_step - 1, now=stopping):
+            self._answer(channel, messages.Save())
+            return None
+        if stopping:
+            self.kill()
+            self.watch.stop()
+            self.log.gone("lost")
+            return False
+        granted = self.log.start_block(said.first_step, said.last_step)
+        self._answer(channel, messages.Go() if granted else messages.Stop())
+        return None
+
+    def _hear(self, channel: Channel, said: messages.ToSupervisor, content: bytes) -> bool | None:
+        """Records one message and answers it. Returns None while the attempt goes on, else True if it succeeded.
+
+        Args:
+            content: what came with a piece.
+        """
         if isinstance(said, messages.Finished | messages.Stopped | messages.Failed) and self.watch.is_late():
             # The watch checks a few times a second: the order of the two events would reveal fractions of a second.
             self.watch.stop()
             self._fail_late()
             return False
         match said:
-            case messages.Alive():
-                pass  # keep-alive: nothing else to do
-            case messages.Ready():
-                self._ready(said)
             case messages.BlockStart():
-                granted = self.log.start_block(said.first_step, said.last_step)
-                self._answer(channel, messages.Go() if granted else messages.Stop())
-            case messages.Digest():
-                self.log.record_digest(said.step, said.digest)
-                self._answer(channel, messages.Written())
-            case messages.Mismatch():
-                fresh = self.log.resalt(said.matched_step, self.secrets.current)
-                keys = dict(self.secrets.keys(fresh.segment))
-                first = fresh.segment.from_step
-                self._answer(channel, messages.Resalt(from_step=first, allowed_steps=fresh.allowed_steps, **keys))
-            case messages.MetricValue():
-                parts = [Part(name=each.name, value=each.value, std=each.std) for each in said.parts]
-                self.log.record_metric(Number(**said.model_dump(exclude={"kind", "parts"})), parts)
+                return self._block(channel, said)
             case messages.Finished():
-                tracing.past("train", {"steps": said.steps_effective}, self.phase_began)
-                self._wait()
-                warnings = [WARNINGS[code] for code in said.warnings]
-                artifacts = [self._published(each) for each in said.artifacts]
-                canaries = (read_artifact(self.output, each) for each in said.artifacts if each.name == CANARIES_FILE)
-                # It takes seconds, so while the lease is renewed.
-                audit = finding_of(self.log.recorded()[0], next(canaries, None))
-                self.watch.stop()
-                ranks = [Rank.model_validate(each, from_attributes=True) for each in said.ranks]
-                self.log.succeed(artifacts, said.steps_effective, warnings, ranks, audit)
-                return True
+                return self._finished(said)
             case messages.Stopped():
                 self._require_told()
                 self._wait()
@@ -325,7 +347,53 @@ class Supervised:
                 else:
                     self.log.fail(said.code, self._text(said))
                 return False
-        return None
+            case _:
+                self._record(channel, said, content)
+                return None
+
+    def _record(self, channel: Channel, said: messages.ToSupervisor, content: bytes) -> None:
+        """Records and answers what an attempt says that goes on."""
+        match said:
+            case messages.Ready():
+                self._ready(said)
+            case messages.Checkpoint():
+                self.saves.begin(said, self.digested, self.segments)
+            case messages.Piece():
+                if self.saves.add(content):
+                    self.log.saved()
+            case messages.Digest():
+                self.log.record_digest(said.step, said.digest)
+                self.digested = said.step
+                self._answer(channel, messages.Written())
+            case messages.Mismatch():
+                fresh = self._resalted(said.matched_step)
+                keys = dict(self.secrets.keys(fresh.segment))
+                first = fresh.segment.from_step
+                self._answer(channel, messages.Resalt(from_step=first, allowed_steps=fresh.allowed_steps, **keys))
+            case messages.MetricValue():
+                parts = [Part(name=each.name, value=each.value, std=each.std) for each in said.parts]
+                self.log.record_metric(Number(**said.model_dump(exclude={"kind", "parts"})), parts)
+
+    def _finished(self, said: messages.Finished) -> bool:
+        """Publishes the artifacts, and ends the job."""
+        tracing.past("train", {"steps": said.steps_effective}, self.phase_began)
+        self._wait()
+        warnings = [WARNINGS[code] for code in said.warnings]
+        artifacts = [self._published(each) for each in said.artifacts]
+        canaries = (read_artifact(self.output, each) for each in said.artifacts if each.name == CANARIES_FILE)
+        # It takes seconds, so while the lease is renewed.
+        audit = finding_of(self.log.recorded()[0], next(canaries, None))
+        self.watch.stop()
+        self.saves.remove()
+        ranks = [Rank.model_validate(each, from_attributes=True) for each in said.ranks]
+        self.log.succeed(artifacts, said.steps_effective, warnings, ranks, audit)
+        return True
+
+    def _resalted(self, matched_step: int) -> Resalted:
+        """Fresh keys after the last step that matched."""
+        fresh = self.log.resalt(matched_step, self.secrets.current)
+        self.segments = (*(each for each in self.segments if each.from_step <= matched_step), fresh.segment)
+        return fresh
 
     def _require_told(self) -> None:
         """Raises ProtocolError unless it was told to stop: its job would be queued, and stop again, for ever."""
@@ -366,12 +434,16 @@ class Supervised:
         """Everything the attempt needs, from the current database."""
         secrets = self.secrets
         self.log.name_key(secrets.current)
-        job, _blocks, _released = self.log.recorded()
+        job, blocks, _released = self.log.recorded()
+        self.segments = tuple(job.segments)
         foreign = [each.from_step for each in job.segments if each.key_id not in secrets.by_id]
         if foreign:
             # Their noise secret was removed since: without its keys an identical replay is impossible.
-            self.log.resalt(min(foreign) - 1, secrets.current)
-        return start_message(self.log, self.settings, secrets, self.inputs, self.machine, self.output)
+            self._resalted(min(foreign) - 1)
+        digested = {salt: {each.last_step for each in of if each.digest} for salt, of in blocks.items()}
+        self.saved = self.saves.find(self.segments, digested)
+        start = start_message(self.log, self.settings, secrets, self.inputs, self.machine, self.output)
+        return start.model_copy(update={"saved": self.saved and self.saved.checkpoint})
 
     def _require_going(self) -> None:
         """Raises Ended if the watch ended the attempt: a part may take long to arrive."""

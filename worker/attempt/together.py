@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import get_args
+
+from torch import Tensor
 
 from app.contracts.base import Document
 from app.sandbox.confinement import die_with
 from worker.attempt.exchange import Exchange
 from worker.data.ranks import ALONE, Ranks, RanksError
-from worker.messages import Digest, FailureCode, Resalt
+from worker.messages import Checkpoint, Digest, FailureCode, Resalt
 from worker.training.loop import Link
 
 CODES: tuple[FailureCode, ...] = get_args(FailureCode)
@@ -114,11 +116,23 @@ class SharedLink:
     def __init__(self, ranks: Ranks, link: Link | None) -> None:
         self._ranks, self._link = ranks, link
 
-    def begin(self, first_step: int, last_step: int) -> None:
+    def begin(self, first_step: int, last_step: int) -> bool:
         """See Link.begin. No rank begins before the block is recorded."""
+        saves = self._link is not None and self._link.begin(first_step, last_step)
+        return bool(self._ranks.from_first(b"x" if saves else b""))
+
+    def save(self, header: Checkpoint, pieces: Iterator[Tensor]) -> None:
+        """See Link.save. Every rank goes through the pieces: some have parts of them."""
         if self._link is not None:
-            self._link.begin(first_step, last_step)
-        self._ranks.from_first()
+            self._link.save(header, pieces)
+        for _ in pieces:
+            pass
+
+    def fill(self, numbers: Tensor) -> None:
+        """See Link.fill: the same in all ranks."""
+        if self._link is not None:
+            self._link.fill(numbers)
+        self._ranks.from_rank(0, numbers)
 
     def poll(self, step: int) -> None:
         """See Link.poll. Where rank 0 stops, it ends, and the others with it."""

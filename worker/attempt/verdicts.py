@@ -21,17 +21,15 @@ import json
 import os
 from contextlib import suppress
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from app.contracts.dataset_spec import HashedText, Interactions
 from app.contracts.devices import Device
+from worker.attempt.release import code, libraries
 from worker.messages import ProtocolError, Start, ToSupervisor, Verdict
 
 FILE = "self-tests"  # in the service's home
-LIBRARIES = ("torch", "numpy", "scipy", "transformers", "opacus", "safetensors")
 MOST_BYTES = 2**22  # the file begins anew: a verdict takes 65 bytes, and the next test a second
-CODE = Path(__file__).resolve().parents[1]
 
 
 class Verdicts:
@@ -107,8 +105,8 @@ def key_of(start: Start, device: Device | None) -> str:
     spec, training = start.spec, start.mechanism.training if start.mechanism else None
     facts = {
         "machine": _machine(),
-        "code": _code(),
-        "libraries": {each: _version(each) for each in LIBRARIES},
+        "code": code("worker"),
+        "libraries": libraries(),
         "gpu": device.model_dump(mode="json") if device is not None and start.device != "cpu" else None,
         "device": start.device,
         "model": spec.model.model_dump(mode="json"),
@@ -149,21 +147,3 @@ def _cpu_lines() -> list[str]:
         return Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return []
-
-
-@cache
-def _code() -> str:
-    """A digest of this worker's code, compiled parts included."""
-    digest = hashlib.sha256()
-    for path in sorted(path for ending in ("*.py", "*.c", "*.so") for path in CODE.rglob(ending)):
-        digest.update(f"{path.relative_to(CODE)}/".encode())
-        digest.update(hashlib.sha256(path.read_bytes()).digest())
-    return digest.hexdigest()
-
-
-@cache
-def _version(library: str) -> str | None:
-    try:
-        return version(library)
-    except PackageNotFoundError:
-        return None

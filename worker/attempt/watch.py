@@ -34,12 +34,14 @@ class Watch:
     Args:
         end: ends the process; called at most once, from this thread. The supervisor then reads the connection's end,
             and `ended` says why.
-        stopping: set when this worker is told to stop.
+        stopping: set when this worker is told to stop: an attempt in training has `drain_s` to its block's end.
+        at_once: set when it is told so again.
         time_left_s: seconds that the job may still run.
 
     Attributes:
         told_at: when this thread saw the request to cancel or to pause; None if there is none.
         ended: why this thread ended the process; None if it did not.
+        trains: the attempt has announced a block. Set by the supervisor.
         error: why the lease could not be renewed, if `ended` is "stale" or "error".
     """
 
@@ -49,9 +51,13 @@ class Watch:
         settings: Settings,
         end: Callable[[], None],
         stopping: threading.Event,
+        at_once: threading.Event,
         time_left_s: float = math.inf,
     ) -> None:
-        self._log, self._settings, self._end, self._stopping = log, settings, end, stopping
+        self._log, self._settings, self._end = log, settings, end
+        self._stopping, self._at_once = stopping, at_once
+        self._stopping_at: float | None = None
+        self.trains = False
         self._deadline = time.monotonic() + time_left_s
         self.told_at: float | None = None
         self.ended: Ended | None = None
@@ -132,7 +138,10 @@ class Watch:
     def _why_to_end(self) -> Ended | None:
         at = time.monotonic()
         if self._stopping.is_set():
-            return "stopping"
+            self._stopping_at = at if self._stopping_at is None else self._stopping_at
+            drains = self.trains and at - self._stopping_at <= self._settings.drain_s
+            if self._at_once.is_set() or not drains:
+                return "stopping"
         if self.told_at is not None and at - self.told_at > self._settings.cancel_grace_s:
             return "told"
         if self.is_late(at):

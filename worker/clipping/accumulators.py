@@ -138,13 +138,12 @@ class ParameterAccumulator:
         """Hands out the formed gradients, float32 (rows, numbers), with their factors and how many float32 may add.
 
         Args:
-            factors: see add_to.
+            factors: float32; see add_to.
         """
         if self._group is None or self._factored:
             raise PrivacyError("this parameter's sums are in float64")
-        narrow = factors.float()
         for number, at in enumerate(self._chunks):
-            add(self._gradients(number), narrow[at], self._group)
+            add(self._gradients(number), factors[at], self._group)
 
     def _gradients(self, number: int) -> Tensor:
         """A chunk's formed gradients, (rows, numbers): kept, or formed again."""

@@ -398,12 +398,14 @@ def add_clipped(
     """
     with torch.no_grad():
         found = group_factors(accumulators, trainable, kind, max_grad_norm)
-        weighted = {id(each): each * weights for each in found.values()}  # a group's parameters share their factors
+        distinct = {id(each): each for each in found.values()}  # a group's parameters share their factors
+        weighted = {at: each * weights for at, each in distinct.items()}
+        narrow = {at: each.float() for at, each in weighted.items()}
         factors = {name: weighted[id(each)] for name, each in found.items()}
         for name, of_parameter in factors.items():
             accumulator = accumulators.pop(name)
             if accumulator.in_groups and accumulator.formed:
-                accumulator.add_formed(partial(totals.add_formed, name), of_parameter)
+                accumulator.add_formed(partial(totals.add_formed, name), narrow[id(found[name])])
                 continue
             if accumulator.in_groups:
                 accumulator.add_products(partial(totals.add_products, name), of_parameter)

@@ -91,7 +91,7 @@ def _embedding(module: nn.Embedding, ids: Tensor, g: Tensor) -> Found:
         values = values * (scale.to(values.dtype) if isinstance(scale, Tensor) else scale)
     if module.padding_idx is not None:
         values = values.masked_fill((ids == module.padding_idx)[..., None], 0.0)
-    return _trainable([(module.weight, Rows(ids, values, module.num_embeddings))])
+    return _trainable([(module.weight, Rows(ids, values, module.num_embeddings, module.padding_idx))])
 
 
 def _learned_positions(module: Positions, x: Tensor, g: Tensor) -> Found:

@@ -11,7 +11,7 @@ every cross term between a module's calls, or between modules that share the par
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import NamedTuple
 
@@ -26,6 +26,7 @@ from worker.data.norms import ROUNDING, TINY
 ROUNDING32 = 2.0**-24
 
 TALL = 8  # a float64 product so many times as tall as wide takes twice the time of its transpose (MKL, 3417 × 64)
+SPREAD = 256  # unused rows that a GPU adds to one row
 BLOCK = 256  # float32 adds this many products, then float64 continues: rounding takes less than 2·10⁻⁵
 
 
@@ -123,6 +124,7 @@ class Rows:
     ids: Tensor
     values: Tensor
     rows: int
+    unused: int | None = None  # an id whose values are 0
 
     def __len__(self) -> int:
         return self.ids.shape[0]
@@ -134,16 +136,16 @@ class Rows:
 
     def take(self, at: slice) -> Rows:
         """The term of these records."""
-        return Rows(self.ids[at], self.values[at], self.rows)
+        return replace(self, ids=self.ids[at], values=self.values[at])
 
     def of_views(self, each: int) -> Rows:
         """See Outer.of_views."""
         ids, values = (x.unflatten(0, (-1, each)).flatten(1, 2) for x in (self.ids, self.values))
-        return Rows(ids, values, self.rows)
+        return replace(self, ids=ids, values=values)
 
     def over(self, divisor: Tensor) -> Rows:
         """The same gradients divided elementwise by a (rows, q) tensor."""
-        return Rows(self.ids, self.values / divisor[self.ids], self.rows)
+        return replace(self, values=self.values / divisor[self.ids])
 
     def squares(self) -> Bounded:
         """‖g_i‖² = Σ_{t,u} [id_t = id_u] ⟨v_t, v_u⟩."""
@@ -180,8 +182,16 @@ class Rows:
 
     def add_to(self, total: Tensor, factors: Tensor, scratch: Scratch) -> None:
         """total (rows, q) += Σ_i factors_i g_i."""
-        scaled = scratch.scaled("rows", self.values, factors.to(total.dtype))
-        total.index_add_(0, self.ids.flatten(), scaled.flatten(0, 1))
+        scaled = scratch.scaled("rows", self.values, factors.to(total.dtype)).flatten(0, 1)
+        ids, into = self.ids.flatten(), total
+        if total.device.type != "cpu" and self.unused is not None:  # equal ids are added one by one there
+            spare = -(-ids.numel() // SPREAD)
+            places = torch.arange(ids.numel(), device=ids.device).remainder_(spare).add_(self.rows)
+            ids = torch.where(ids == self.unused, places, ids)
+            into = torch.cat([total, total.new_zeros(spare, total.shape[1])])
+        into.index_add_(0, ids, scaled)
+        if into is not total:
+            total.copy_(into[: self.rows])
 
 
 @dataclass(frozen=True)
@@ -303,7 +313,8 @@ def _joined_rows(rows: list[Rows]) -> Rows:
     if len(rows) == 1:
         return rows[0]
     ids, values = torch.cat([each.ids for each in rows], dim=1), torch.cat([each.values for each in rows], dim=1)
-    return Rows(ids, values, rows[0].rows)
+    unused = rows[0].unused if len({each.unused for each in rows}) == 1 else None
+    return Rows(ids, values, rows[0].rows, unused)
 
 
 def _gram(vectors: Tensor) -> tuple[Tensor, float]:

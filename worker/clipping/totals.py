@@ -8,7 +8,7 @@ that it owns (worker.data.shards).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,7 +18,7 @@ from torch import Tensor
 from app.errors import PrivacyError
 from app.privacy.numerics import TILE_ROWS, grid_unit
 from worker.clipping.engine import Clip
-from worker.data.placed import device_of
+from worker.data.placed import GPU_CHUNK_BYTES, device_of
 from worker.data.ranks import ALONE, Ranks, first_row
 from worker.data.shards import Shards
 from worker.models.base import Parameters
@@ -33,6 +33,7 @@ PARTS, LEAST_ROWS = 4, 32  # of products, at least, for other threads; of a part
 WHOLE = 1.5 * 2.0**52
 WHOLE_BITS = int(torch.tensor(WHOLE, dtype=torch.float64).view(torch.int64))
 LARGEST = 2.0**51  # units of a sum that is added
+NUMBER_BYTES = 32  # of a sum that is added on a GPU, and its temporaries
 COUNT, BROKEN = 0, 1  # the places behind the parameters: twice the count of half counts, and sums out of range
 
 
@@ -169,6 +170,8 @@ class GridTotals:
         self._broken = False  # the same, of the compiled parts
         self._nan = self._check + torch.nan
         self._whole = torch.full((), WHOLE, dtype=torch.float64, device=self._flat.device)
+        self._kept: dict[str, Tensor] = {}  # a pass's sums of groups, on a GPU
+        self._kept_numbers = 0
         self._shapes = {name: value.shape for name, value in parameters.items()}
 
     def add(self, name: str, of_pass: Tensor) -> None:
@@ -183,6 +186,10 @@ class GridTotals:
         if in_range is not None:
             self._broken |= not in_range
             return
+        if totals.device.type != "cpu":
+            _require_factors(left, right, group, len(totals))
+            self._keep(name, products_of_groups(left, right, group))
+            return
         for first, product in _products(left, right, group, len(totals)):
             start = first * right.shape[1]
             self._add(totals[start : start + product.numel()], product.reshape(-1))
@@ -195,6 +202,9 @@ class GridTotals:
         in_range = None if STEPS is None else STEPS.add_formed(totals, gradients.contiguous(), factors, group, inverse)
         if in_range is not None:
             self._broken |= not in_range
+            return
+        if totals.device.type != "cpu":
+            self._keep(name, products_of_groups(factors[:, None], torch.nan_to_num(gradients), group))
             return
         for of, by in zip(gradients.split(group), factors.split(group), strict=True):
             self._add(totals, in_float32(of, by))
@@ -210,13 +220,43 @@ class GridTotals:
             self._broken |= not in_range
             return
         for total, part in zip(_pieces(totals), _pieces(sums.double()), strict=True):
-            self._check += torch.where(part.abs() < LARGEST * self._unit, part, self._nan).sum()
-            # The unit is a power of two, so the product is exact and the addition rounds once.
-            torch.add(self._whole, part, alpha=1.0 / self._unit, out=part)
-            total.add_(part.view(torch.int64).sub_(WHOLE_BITS))
+            total.add_(self._units_(part))
+
+    def _keep(self, name: str, sums: Iterable[Tensor]) -> None:
+        """Keeps (groups, numbers) sums until a pass has left those of all parameters: a few kernels then add them."""
+        for each in sums:
+            if name in self._kept or self._kept_numbers + each.numel() > GPU_CHUNK_BYTES // NUMBER_BYTES:
+                self._add_kept()
+            self._kept[name] = each
+            self._kept_numbers += each.numel()
+
+    def _add_kept(self) -> None:
+        """Adds what is kept, each group's sum rounded by itself: tensors that lie one after another at once."""
+        kept, self._kept, self._kept_numbers = self._kept, {}, 0
+        first = at = 0
+        run: list[Tensor] = []
+        for name, part in self._parts.items():
+            each = kept.get(name)
+            if run and (each is None or len(each) != len(run[0])):
+                self._flat[first:at].add_(self._units_(torch.cat(run, dim=1).double()).sum(dim=0))
+                run = []
+            if each is not None:
+                first = first if run else at
+                run.append(each)
+            at += len(part)
+        if run:
+            self._flat[first:at].add_(self._units_(torch.cat(run, dim=1).double()).sum(dim=0))
+
+    def _units_(self, sums: Tensor) -> Tensor:
+        """The nearest multiples of the unit, int64, over float64 sums; notes those that are out of range."""
+        self._check += torch.where(sums.abs() < LARGEST * self._unit, sums, self._nan).sum()
+        # The unit is a power of two, so the product is exact and the addition rounds once.
+        torch.add(self._whole, sums, alpha=1.0 / self._unit, out=sums)
+        return sums.view(torch.int64).sub_(WHOLE_BITS)
 
     def finish(self, count: Tensor | None = None) -> Parameters:
         """See Totals.finish."""
+        self._add_kept()
         if count is not None:
             self._rest[COUNT] += (2.0 * count[0]).long()  # a sum of halves is exact
         self._rest[BROKEN] += (~torch.isfinite(self._check)).long() + self._broken
@@ -258,14 +298,38 @@ def _require_sizes(gradients: Tensor, factors: Tensor, numbers: int, group: int)
 
 def _products(left: Tensor, right: Tensor, group: int, numbers: int) -> Iterator[tuple[int, Tensor]]:
     """A parameter's products of each group, some rows at a time: the first row, and float32 (rows, q)."""
-    if len(left) != len(right) or left.shape[1] * right.shape[1] != numbers or group < 1:
-        sizes = f"{tuple(left.shape)} and {tuple(right.shape)} in groups of {group}"
-        raise PrivacyError(f"factors {sizes} do not multiply to {numbers} numbers")
+    _require_factors(left, right, group, numbers)
     rows = _rows_of_product(left, right)
     for first in range(0, left.shape[1], rows):
         columns = left[:, first : first + rows]
         for of, by in zip(columns.split(group), right.split(group), strict=True):
             yield first, torch.mm(of.mT, by)
+
+
+def _require_factors(left: Tensor, right: Tensor, group: int, numbers: int) -> None:
+    if len(left) != len(right) or left.shape[1] * right.shape[1] != numbers or group < 1:
+        sizes = f"{tuple(left.shape)} and {tuple(right.shape)} in groups of {group}"
+        raise PrivacyError(f"factors {sizes} do not multiply to {numbers} numbers")
+
+
+def products_of_groups(left: Tensor, right: Tensor, group: int) -> Iterator[Tensor]:
+    """Σ_i l_i ⊗ r_i of each group on a GPU, some groups at a time: float32 (groups, p · q) from (n, p) and (n, q).
+
+    >>> [each.tolist() for each in products_of_groups(torch.ones(5, 1), torch.ones(5, 2), 2)]
+    [[[2.0, 2.0], [2.0, 2.0]], [[1.0, 1.0]]]
+    >>> [each.tolist() for each in products_of_groups(torch.ones(6, 1), torch.ones(6, 1), 4)]
+    [[[3.0], [3.0]]]
+    """
+    rows, p, q = left.shape[0], left.shape[1], right.shape[1]
+    at_once = max(1, GPU_CHUNK_BYTES // (8 * p * q)) * group
+    groups = -(-rows // group)
+    group = rows // groups if rows % groups == 0 else group  # none is left over: one product for all
+    whole = rows // group * group
+    for first in range(0, whole, at_once):
+        of, by = (each[first : min(first + at_once, whole)].unflatten(0, (-1, group)) for each in (left, right))
+        yield torch.bmm(of.mT, by).flatten(1)
+    if whole < rows:
+        yield torch.mm(left[whole:].mT, right[whole:]).view(1, -1)
 
 
 def _rows_of_product(left: Tensor, right: Tensor) -> int:

@@ -28,7 +28,8 @@ def squared_lengths(numbers: Tensor) -> Tensor:
     if STEPS is not None and STEPS.squares(squares, numbers.contiguous()):
         return squares
     if numbers.device.type != "cpu":
-        return numbers.double().square().sum(dim=1)
+        lengths: torch.Tensor = torch.linalg.vector_norm(numbers, dim=1, dtype=torch.float64)
+        return lengths.square_()
     return _by_lanes(part.double().square() for part in numbers.split(LANES, dim=1))
 
 

@@ -80,10 +80,11 @@ def _moved_pass(each: Pass[Any], device: torch.device) -> Pass[Any]:
 
 
 def _copied(passes: Iterable[Pass[Any]], device: torch.device) -> Iterator[Pass[Any]]:
-    """Kernels of one pass run while the next one's records are made, pinned and copied."""
+    """Kernels of one pass run while the next one's records are made, pinned and copied: the copies wait for none of
+    them. Memory that a pass gives back is not written before its kernels are done (`record_stream`)."""
     side, current = torch.cuda.Stream(device), torch.cuda.current_stream(device)
+    side.wait_stream(current)  # what was queued before the first pass
     for each in passes:
-        side.wait_stream(current)  # resident records may still be written on it
         with torch.cuda.stream(side):
             there = _moved_pass(each, device)
         current.wait_stream(side)

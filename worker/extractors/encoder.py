@@ -31,7 +31,8 @@ class EncoderStates:
     """record → its pooled hidden states, float32 (d,).
 
     Guarantee: a record's features are a function of this record and the extractor's files alone. Each record goes
-    through the encoder by itself and unpadded; see BertMean. There is no dropout.
+    through the encoder by itself and unpadded. In a batch, rounding would depend on the neighbours. That is small, but
+    summed over all records it can exceed what the noise covers. Evaluation mode switches dropout off.
 
     Args:
         folder: the extractor's.

@@ -33,7 +33,6 @@ from app.formats.part_reader import PartFile
 from app.formats.pieces import cut, joined
 from app.formats.sealed import DataKey
 from app.formats.stored import StoredPart, Texts
-from worker.extractors.bert import BertMean
 from worker.extractors.efficientnet import EfficientNet
 from worker.extractors.encoder import EncoderStates
 from worker.extractors.files import loading, read_manifest
@@ -195,12 +194,15 @@ def of_folder(folder: Path, sha256: str, image: ImageInput | None) -> Extractor:
 
     Raises:
         ExtractorMissingError: it is missing, differs from the admitted one, or reads other records.
+        ExtractorFormerError: only earlier releases have its kind.
     """
     with loading():
         manifest = read_manifest(folder, sha256)
-    if isinstance(manifest, EncoderManifest):
-        return EncoderStates(folder, sha256, image)
-    return BertMean(folder, sha256) if image is None else EfficientNet(folder, sha256, image)
+        if isinstance(manifest, EncoderManifest):
+            return EncoderStates(folder, sha256, image)
+        if image is None:
+            raise ValueError("this extractor reads images")
+        return EfficientNet(folder, sha256, image)
 
 
 def _known(places: Iterable[Path], key: str, count: int, kept: Kept) -> StoredPart | PartFile | None:

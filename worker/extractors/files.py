@@ -9,7 +9,7 @@ from pathlib import Path
 
 import safetensors
 
-from app.contracts.extractor import MANIFEST, MANIFESTS, Manifest
+from app.contracts.extractor import FORMER, MANIFEST, MANIFESTS, FormerManifest, Manifest
 from app.errors import PermanentError
 
 
@@ -19,11 +19,21 @@ class ExtractorMissingError(PermanentError):
     code = "extractor-missing"
 
 
+class ExtractorFormerError(ExtractorMissingError):
+    """The extractor is the admitted one, and only earlier releases have its kind."""
+
+    code = "extractor-former"
+
+    def __init__(self) -> None:
+        super().__init__(FORMER)
+
+
 def read_extractor(folder: Path, sha256: str) -> tuple[Manifest, dict[str, bytes]]:
     """The manifest and the files that it names.
 
     Raises:
         ExtractorMissingError: the manifest's SHA-256 differs, or a file's SHA-256 differs from the manifest.
+        ExtractorFormerError: its kind is of earlier releases.
         OSError, ValueError: files are missing or malformed (see `loading`).
     """
     manifest = read_manifest(folder, sha256)
@@ -37,7 +47,10 @@ def read_manifest(folder: Path, sha256: str) -> Manifest:
     """Reads and checks the manifest alone. Raises as `read_extractor` does."""
     content = (folder / MANIFEST).read_bytes()
     _check(content, sha256)
-    return MANIFESTS.validate_json(content)
+    manifest = MANIFESTS.validate_json(content)
+    if isinstance(manifest, FormerManifest):
+        raise ExtractorFormerError
+    return manifest
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from app.contracts.hf import rank_groups
 from app.contracts.job_spec import Ranking
-from app.contracts.metrics import CELLS, MEANS, MOST_CONFUSED, ReleasedHistogram, rule_of
+from app.contracts.metrics import CELLS, MEANS, MOST_CONFUSED, ClipRatios, ReleasedHistogram, rule_of
 from app.errors import PrivacyError
 from app.privacy.numerics import release_slack
 from app.privacy.releases import NoisyScore
@@ -131,7 +131,8 @@ def public_scores(
         for what, values in parts.items()
     ]
     confused_parts = _exact_confusion(model, parameters, records, parts) if confused else []
-    histogram = _of_histogram(torch.bincount(values[-1], minlength=CELLS).tolist(), parts) if cells else []
+    counts = torch.bincount(values[-1], minlength=CELLS).tolist() if cells else []
+    histogram = _of_histogram(counts, model.clip_ratios, parts) if cells else []
     return [*means, *fit, *in_groups, *histogram, *confused_parts]
 
 
@@ -145,11 +146,11 @@ def _exact_confusion(model: Model, parameters: Parameters, records: Records, apa
     return [each for each in (replace(found, parts=()), *found.parts) if each.name not in apart]
 
 
-def _of_histogram(counts: list[float], apart: Container[str]) -> list[Score]:
+def _of_histogram(counts: list[float], ratios: ClipRatios | None, apart: Container[str]) -> list[Score]:
     """The scores of an exact histogram, without those that are computed apart."""
-    found = ScoreHistogram(counts, 0.0).scores()
+    found = ScoreHistogram(counts, 0.0, ratios).scores()
     scores = [Score(name, each.value, 0.0) for name, each in found.items() if name not in apart]
-    released = ReleasedHistogram(cells=tuple(counts), noise_std=0.0)
+    released = ReleasedHistogram(cells=tuple(counts), noise_std=0.0, clip_ratios=ratios)
     return [replace(each, histogram=released) if each.name == "auc" else each for each in scores]
 
 
@@ -228,7 +229,7 @@ def noisy_score(
     private_sums = torch.tensor(_private_sums(release, model, parameters, records), dtype=torch.float64)
     noisy = _noised(private_sums, release, key, step, index, len(records))
     if release.what == "auc":
-        return _of_noisy_histogram(noisy.view(2, -1), noise_std)
+        return _of_noisy_histogram(noisy.view(2, -1), noise_std, model.clip_ratios)
     if release.classes is not None:
         return _of_confusion(noisy.view(release.classes, -1), noise_std)
     noisy = noisy.view(-1, 2)
@@ -289,15 +290,15 @@ def _noised(private_sums: Tensor, release: NoisyScore, key: bytes, step: int, in
     return add_noise(private_sums, noise, scale, generator.stream, step, index)
 
 
-def _of_noisy_histogram(sums: Tensor, noise_std: float) -> Score:
+def _of_noisy_histogram(sums: Tensor, noise_std: float, ratios: ClipRatios | None) -> Score:
     """AUC with its parts, from noisy `tree_sums`, (2, BINS). All follows from the rounded cells."""
     cells = np.round(cells_of(sums.numpy()), CELL_DIGITS).flatten().tolist()
     scores = {
         name: Score(name, each.value, each.std, noise_std)
-        for name, each in ScoreHistogram(cells, noise_std).scores().items()
+        for name, each in ScoreHistogram(cells, noise_std, ratios).scores().items()
     }
     auc = scores.pop("auc")
-    released = ReleasedHistogram(cells=tuple(cells), noise_std=noise_std)
+    released = ReleasedHistogram(cells=tuple(cells), noise_std=noise_std, clip_ratios=ratios)
     return replace(auc, parts=tuple(scores.values()), histogram=released)
 
 

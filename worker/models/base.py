@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from app.contracts.metrics import ClipRatios
+from app.privacy.answers import answer_logits
 from app.privacy.numerics import ROW_UNIT
 from worker.data.passes import Batch, Pass
 from worker.data.placed import CPU, passes_on
@@ -42,12 +44,14 @@ class Model(Shaped):
             `dtype`.
         device: of passes and modules.
         class_weights: what a training loss is multiplied by, before its gradient is clipped; empty: 1.
+        clip_ratios: of two classes, what answers undo (app.privacy.answers); None: answers are the outputs.
     """
 
     rows_per_pass: int = ROW_UNIT
     dtype: torch.dtype = torch.float64
     device: torch.device = CPU
     class_weights: tuple[float, ...] = ()
+    clip_ratios: ClipRatios | None = None
 
     @property
     @abstractmethod
@@ -101,8 +105,10 @@ class Model(Shaped):
         return torch.tensor(self.class_weights, dtype=dtype, device=labels.device)[labels]
 
     def errors(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """The values, (n,), at least 0, whose mean is the score `loss`: classification losses, else (f − y)²."""
-        return self.losses(outputs, labels) if self.classification else (outputs[0] - labels).square()
+        """The values, (n,), at least 0, whose mean is the score `loss`: losses of answers, or (f − y)²."""
+        if self.classification:
+            return self.losses(answers(outputs, self.clip_ratios), labels)
+        return (outputs[0] - labels).square()
 
     def correct(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """True where the largest logit (the first of ties) is the label's, bool (n,). Classification only.
@@ -110,3 +116,12 @@ class Model(Shaped):
         A NaN output is never correct. All passes have one shape, so a record's class does not depend on others.
         """
         return (outputs.argmax(dim=0) == labels) & torch.isfinite(outputs).all(dim=0)
+
+
+def answers(outputs: Tensor, ratios: ClipRatios | None) -> Tensor:
+    """The outputs (K, n) whose softmax a model answers: those of two classes that undo the clipping, or as they are."""
+    if ratios is None:
+        return outputs
+    logits = answer_logits((outputs[1] - outputs[0]).double().cpu().numpy(), ratios)
+    half = torch.from_numpy(logits).to(outputs.device) / 2.0
+    return torch.stack([-half, half])

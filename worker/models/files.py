@@ -55,7 +55,7 @@ def save_model(
     Raises:
         OSError: they cannot be written.
     """
-    everything = parameters | (model.constants if isinstance(model, ModuleModel) else {})
+    everything = parameters | (model.constants if isinstance(model, ModuleModel | Linear) else {})
     tensors = {name: value.to(torch.float32).contiguous() for name, value in everything.items()}
     metadata = {"format": "pt"} | ({} if privacy is None else privacy.metadata())
     library = None

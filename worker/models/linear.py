@@ -13,6 +13,8 @@ from torch import Tensor
 from worker.data.records import FeatureRecords
 from worker.models.base import Model, Parameters
 
+CLIP_RATIOS = "clip_ratios"  # its name among the model's tensors
+
 
 @dataclass(frozen=True)
 class Linear(Model):
@@ -45,6 +47,11 @@ class Linear(Model):
         if self.bias:
             parameters["bias"] = torch.zeros(self.outputs, dtype=torch.float64)
         return parameters
+
+    @property
+    def constants(self) -> Parameters:
+        """Public numbers that lie with the weights: {"clip_ratios": float64 (2,)}, where answers undo the clipping."""
+        return {} if self.clip_ratios is None else {CLIP_RATIOS: torch.tensor(self.clip_ratios, dtype=torch.float64)}
 
     @property
     def numbers(self) -> int:

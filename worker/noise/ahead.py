@@ -53,7 +53,7 @@ class StepNoise:
         pinned = torch.device(device).type == "cuda"  # nothing waits for the copy
         # One after another, so that an update takes them as one tensor.
         whole = torch.empty(sum(map(checked_size, sizes)), dtype=dtype, pin_memory=pinned)
-        self._buffers = list(whole.split(sizes))
+        self._whole, self._buffers = whole, list(whole.split(sizes))
         self._chunk = WORD_CHUNK if words else CHUNK
         self._chunks = deque((index, at) for index, size in enumerate(sizes) for at in range(0, size, self._chunk))
         self._helpers: list[Future[None]] = []
@@ -77,7 +77,8 @@ class StepNoise:
             torch.set_num_threads(threads)  # new threads start with this number, which a helper thread changed
         if self._on_cpu or self._words:
             return self._buffers
-        return [gaussians(bits.to(self.address[2], non_blocking=True)) for bits in self._buffers]
+        bits = self._whole.to(self.address[2], non_blocking=True)
+        return list(gaussians(bits).split([each.numel() for each in self._buffers]))
 
     def drop(self) -> None:
         """Stops the work; the noise is not needed."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from app.errors import PrivacyError
+from worker.data.flat import spanning
 from worker.data.placed import device_of
 from worker.data.shards import Shards, Span
 from worker.noise.ahead import StepNoise
@@ -166,8 +167,7 @@ class GaussianRelease:
         """The same release on a GPU, of one flat array: it waits for the GPU once."""
         step, spans, _ = noise.address
         first, sizes = spans[0].tensor, [span.count for span in spans]
-        values = torch.cat([each.reshape(-1) for each in private_sum.values()])
-        z = torch.cat(noise.take())
+        values, z = (_flat(each) for each in (list(private_sum.values()), noise.take()))
         parts = add_noise_flat(values, z, std, self._generator.stream, step, first, sizes)
         parts.div_(over(self._divisor, parts.device))
         named = zip(private_sum.items(), parts.split(sizes), strict=True)
@@ -187,6 +187,12 @@ class GaussianRelease:
 
     def _noise(self, spans: tuple[Span, ...], device: torch.device, step: int) -> StepNoise:
         return StepNoise(self._generator, step, spans, device, takes_words(device))
+
+
+def _flat(tensors: list[Tensor]) -> Tensor:
+    """One after another; totals and noise are so already."""
+    whole = spanning(tensors)
+    return torch.cat([each.reshape(-1) for each in tensors]) if whole is None else whole
 
 
 def _check_sum(private_sum: dict[str, Tensor], shards: Shards | None) -> None:

@@ -11,7 +11,9 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from app.errors import PrivacyError
 
 KEY_BYTES = 32
-Purpose = Literal["noise", "sampler", "release", "init", "dropout", "order", "views"]
+Purpose = Literal["noise", "sampler", "release", "init", "dropout", "order", "views"]  # an attempt has these keys
+SupervisorPurpose = Literal["checkpoint"]  # and its supervisor alone this one
+PURPOSES = (*get_args(Purpose), *get_args(SupervisorPurpose))
 
 
 def derive_key(secret: bytes, key_id: str, salt: bytes, purpose: str) -> bytes:
@@ -25,7 +27,8 @@ def derive_key(secret: bytes, key_id: str, salt: bytes, purpose: str) -> bytes:
         key_id: names the secret, so that it can be rotated.
         salt: random bytes stored with the job, at least 16.
         purpose: "noise" (gradients), "sampler" (batches), "release" (noisy sums), "init" (initial parameters),
-            "dropout" (masks), "order" (of a batch's records) or "views" (of augmented records).
+            "dropout" (masks), "order" (of a batch's records), "views" (of augmented records) or "checkpoint"
+            (seals saved states).
 
     Returns:
         32 bytes, for AES-256.
@@ -37,7 +40,7 @@ def derive_key(secret: bytes, key_id: str, salt: bytes, purpose: str) -> bytes:
     """
     if len(secret) < KEY_BYTES or len(salt) < 16:
         raise PrivacyError("a key needs a secret of at least 32 bytes and a salt of at least 16")
-    if purpose not in get_args(Purpose):
+    if purpose not in PURPOSES:
         raise PrivacyError("unknown key purpose")
     info = f"scrimp/v1/{key_id}/{purpose}".encode()
     return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=salt, info=info).derive(secret)

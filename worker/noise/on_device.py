@@ -21,6 +21,7 @@ from worker.noise.rounding import TAIL, TOLERANCE, Digits, _settled_sum, grid
 
 ONE_IN = 2**13  # at most one number in this many is packed; the expected share is a thirtieth of that
 LEAST = 64
+PIECE = 2**24  # numbers that are computed together: temporaries of a large model take no memory of its size
 
 
 def add_noise_flat(
@@ -43,11 +44,21 @@ def add_noise_flat(
     Raises:
         PrivacyError: S is not finite.
     """
-    result, packed = _rounded(values, z, std, room(len(values)))
-    count, *rows = packed.cpu().tolist()  # the wait
-    found = [(rows[at], rows[at + 1], rows[at + 2]) for at in range(0, 3 * int(min(count, len(rows) // 3)), 3)]
-    if count > len(found):  # far more than can be expected: a sum that is not finite, or a broken generator
-        found = _all_doubtful(values, z, std)
+    result, packed = torch.empty_like(values), []
+    starts = range(0, len(values), PIECE)
+    for start in starts:
+        part = slice(start, start + PIECE)
+        result[part], marked = _rounded(values[part], z[part], std, start)
+        packed.append(marked)
+    found: list[tuple[float, float, float]] = []
+    rows = torch.cat(packed).cpu().tolist() if packed else []  # the wait
+    for start in starts:
+        most = room(min(PIECE, len(values) - start))
+        (count, *these), rows = rows[: 1 + 3 * most], rows[1 + 3 * most :]
+        if count > most:  # far more than can be expected: a sum that is not finite, or a broken generator
+            found = _all_doubtful(values, z, std)
+            break
+        found += [(these[at], these[at + 1], these[at + 2]) for at in range(0, 3 * int(count), 3)]
     if found:
         ends = list(accumulate(sizes))
         settled = [_settle(ends, sizes, each, std, stream, step, first) for each in found]
@@ -61,12 +72,17 @@ def room(numbers: int) -> int:
     return max(LEAST, numbers // ONE_IN)
 
 
-def _rounded(values: Tensor, z: Tensor, std: float, most: int) -> tuple[Tensor, Tensor]:
-    """R as float64 computes it; and [how many are doubtful, (position, S, R) of the first `most` of them]."""
+def _rounded(values: Tensor, z: Tensor, std: float, start: int) -> tuple[Tensor, Tensor]:
+    """R as float64 computes it; and [how many are doubtful, (position, S, R) of the first of them], as many as there is
+    room for.
+
+    Args:
+        start: the first number's position.
+    """
     result, certain = _computed(values, z, std)
-    doubtful = ~certain
+    doubtful, most = ~certain, room(len(values))
     at = torch.nonzero_static(doubtful, size=most, fill_value=0)[:, 0]  # of a fixed size: nothing waits, or is sorted
-    rows = torch.stack([at.double(), values[at], result[at]], dim=1)
+    rows = torch.stack([at.double() + start, values[at], result[at]], dim=1)
     return result, torch.cat([doubtful.sum()[None].double(), rows.flatten()])
 
 

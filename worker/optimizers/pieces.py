@@ -14,7 +14,8 @@ from torch import Tensor
 
 from worker.data.flat import spanning
 
-PIECE = 2**15  # numbers for each thread of a processor; a GPU takes all numbers at once
+PIECE = 2**15  # numbers for each thread of a processor
+GPU_PIECE = 2**24  # of a GPU: temporaries of a large model take no memory of its size
 JOINED = 2**20  # gradients of up to this many numbers are joined first: many small tensors cost more than a copy
 
 Group = Mapping[str, Tensor]
@@ -65,10 +66,9 @@ def pieces(read: Sequence[Group], changed: Sequence[Group]) -> Iterator[tuple[Te
     if not names:  # a rank that owns no numbers
         return
     only_read, kept = ([[group[name] for name in names] for group in groups] for groups in (read, changed))
-    size = PIECE * torch.get_num_threads()
     for whole in _wholes(only_read, kept):
-        numbers = whole[0].numel()
-        if numbers <= size or whole[0].device.type != "cpu":
+        size = PIECE * torch.get_num_threads() if whole[0].device.type == "cpu" else GPU_PIECE
+        if whole[0].numel() <= size:
             yield whole
             continue
         yield from zip(*(each.split(size) for each in whole), strict=True)

@@ -10,7 +10,7 @@ stage 1.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -70,13 +70,36 @@ class Sharded:
 
         All ranks must go through it, to the end.
         """
+        for name, like, of in self._layout():
+            pieces = iter((state[name],)) if of is None else self._pieces(of, like.dtype, state.get(name))
+            yield InPieces(name, like.dtype, like.shape, pieces)
+
+    def fill(self, state: State, fill: Callable[[Tensor], None]) -> None:
+        """Replaces the state by what `fill` writes, in the order of `whole_state`, each rank's by what it owns.
+
+        Args:
+            fill: replaces a flat tensor by the next numbers of the whole state, the same in every rank.
+        """
+        for name, like, of in self._layout():
+            if of is None:
+                fill(state[name].view(-1))
+                continue
+            for rank in range(self.shards.ranks.size):
+                span = self.shards.of_rank(rank).get(of)
+                count = 0 if span is None else span.count
+                for first in range(0, count, PIECE):
+                    piece = torch.empty(min(PIECE, count - first), dtype=like.dtype)
+                    fill(piece)
+                    if rank == self.shards.ranks.rank:
+                        state[name][first : first + len(piece)] = piece
+
+    def _layout(self) -> Iterator[tuple[str, Tensor, str | None]]:
+        """The whole state's names and shapes, and of which parameter's numbers each is; None: every rank has it."""
         shapes = self.shards.shapes.items()
         like = {name: torch.empty(shape, dtype=torch.float64, device="meta") for name, shape in shapes}
         for name, each in self.inner.init(like).items():
             of = name.rpartition("/")[2]
-            sharded = of in like and each.shape == like[of].shape
-            pieces = self._pieces(of, each.dtype, state.get(name)) if sharded else iter((state[name],))
-            yield InPieces(name, each.dtype, each.shape, pieces)
+            yield name, each, of if of in like and each.shape == like[of].shape else None
 
     def _pieces(self, of: str, dtype: torch.dtype, own: Tensor | None) -> Iterator[Tensor]:
         """The state of one tensor, each piece from the rank that owns it."""

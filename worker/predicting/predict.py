@@ -33,6 +33,7 @@ from app.contracts.dataset_spec import Tensor as TensorFeatures
 from app.contracts.extractor import ExtractorRef
 from app.contracts.job_spec import LinearModel
 from app.contracts.job_spec import Model as Requested
+from app.contracts.metrics import ClipRatios
 from app.contracts.table import TableFeatures
 from app.errors import PrivacyError
 from app.formats.damage import DataDamagedError
@@ -48,11 +49,12 @@ from worker.data.sequences import SequenceRecords
 from worker.extractors.features import opened
 from worker.extractors.files import ExtractorMissingError
 from worker.messages import Predict
-from worker.models.base import Model, Parameters
+from worker.models.base import Model, Parameters, answers
 from worker.models.build import build_model
 from worker.models.hf.files import trained_tensors
 from worker.models.hf.model import HfTuning
 from worker.models.hf.tokens import Tokens
+from worker.models.linear import CLIP_RATIOS
 from worker.models.next_item import NextItem
 from worker.predicting.language import continuations
 from worker.statistics.center import TENSOR, centered
@@ -112,7 +114,9 @@ class Predictor:
             given = centered(given, parameters[TENSOR])
         outputs = model.forward(parameters, given)
         if isinstance(self.task, ClassificationTask):
-            return [_classes(each, self.task, top) for each in torch.softmax(outputs.mT, dim=1)]
+            said = answers(outputs, _clip_ratios(parameters))
+            shares = torch.softmax(said.mT, dim=1)
+            return [_classes(f, p, self.task, top) for f, p in zip(outputs.mT, shares, strict=True)]
         values = outputs[0]
         if isinstance(self.task, RatingTask):
             values = values.clamp(*self.task.scale)
@@ -155,7 +159,9 @@ def predicted(asked: Predict) -> list[Answer]:
         ExtractorMissingError, ModelMissingError: this worker lacks the job's extractor or the model that it tuned.
     """
     root = Path(asked.models_root) if asked.models_root else None
-    numerics = numerics_of(asked.spec, asked.shape.public_sizes(None), asked.features)
+    on_processor = asked.spec.runtime.model_copy(update={"device": "cpu"})  # a GPU's passes are larger
+    spec = asked.spec.model_copy(update={"runtime": on_processor})
+    numerics = numerics_of(spec, asked.shape.public_sizes(None), asked.features)
     # Nothing here is private, so passes need no padding rows.
     rows = min(numerics.rows_per_pass, len(asked.records))
     requested = asked.spec.model
@@ -197,12 +203,21 @@ def _tokens(model: HfTuning, texts: list[str]) -> Records:
     return records_of(Tokens(model.folder, model.spec.max_length).of_part(part, lambda: None))
 
 
-def _classes(probabilities: Tensor, task: ClassificationTask, top: int) -> Answer:
+def _clip_ratios(parameters: Parameters) -> ClipRatios | None:
+    """What the answers of two classes undo, as it lies with the weights; models of earlier releases have none."""
+    if CLIP_RATIOS not in parameters:
+        return None
+    first, second = parameters[CLIP_RATIOS].tolist()
+    return first, second
+
+
+def _classes(outputs: Tensor, probabilities: Tensor, task: ClassificationTask, top: int) -> Answer:
+    """The class of the largest output: weights of classes move it, and not the probabilities."""
     if not bool(torch.isfinite(probabilities).all()):
         return {"class": None, "probabilities": {}}
     best = probabilities.topk(min(top, len(probabilities)))
     named = {str(task.classes[at]): p for at, p in zip(best.indices.tolist(), best.values.tolist(), strict=True)}
-    return {"class": task.classes[int(probabilities.argmax())], "probabilities": named}
+    return {"class": task.classes[int(outputs.argmax())], "probabilities": named}
 
 
 def _next_items(model: NextItem, parameters: Parameters, given: list[Any], of: Interactions, top: int) -> list[Answer]:

@@ -25,7 +25,7 @@ from worker.channel import Channel
 
 logger = logging.getLogger(__name__)
 SPARE_S = 30.0  # of a lease, beyond the process's start and the prediction's own time, to record the answer
-CODES = {code: code for code in ("extractor-missing", "model-missing", "out-of-memory")} | {
+CODES = {code: code for code in ("extractor-missing", "extractor-former", "model-missing", "out-of-memory")} | {
     "data-damaged": "model-damaged"
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -16,12 +17,12 @@ from worker.data.passes import Batch
 from worker.data.placed import CPU, placed
 from worker.data.ranks import RanksError
 from worker.data.shards import Shards
-from worker.messages import Resalt, WarningCode
+from worker.messages import Checkpoint, Resalt, WarningCode
 from worker.metrics.scores import public_training_loss
 from worker.models.base import Parameters
 from worker.noise.gaussian import NoisedGradient
 from worker.noise.order import HOLDOUT, TRAIN
-from worker.optimizers.base import Observing, Optimizer, Preconditioned, State, StepInfo
+from worker.optimizers.base import Observing, Optimizer, Preconditioned, StepInfo
 from worker.optimizers.pieces import flattened
 from worker.optimizers.sharded import Sharded, sharded
 from worker.statistics.base import Noise
@@ -29,14 +30,23 @@ from worker.telemetry import Telemetry, state_digest
 from worker.training.batches import Batches, TrainingData
 from worker.training.canaries import model_of
 from worker.training.plan import Plan
+from worker.training.position import Position
 from worker.training.replay import Replay
 
 
 class Link(Protocol):
     """The supervisor, as the loop sees it. Each call may end the attempt by raising."""
 
-    def begin(self, first_step: int, last_step: int) -> None:
-        """Returns once these steps are recorded as started."""
+    def begin(self, first_step: int, last_step: int) -> bool:
+        """Returns False once these steps are recorded as started; True if the state before is to be saved first."""
+        ...
+
+    def save(self, header: Checkpoint, pieces: Iterator[Tensor]) -> None:
+        """Gives the state to whoever keeps it for later attempts."""
+        ...
+
+    def fill(self, numbers: Tensor) -> None:
+        """Replaces a flat tensor by the next numbers of the saved state. What cannot be read stays as it was."""
         ...
 
     def poll(self, step: int) -> None:
@@ -46,29 +56,6 @@ class Link(Protocol):
     def mismatch(self, matched_step: int) -> Resalt:
         """Reports that a replay differs, and waits for fresh keys."""
         ...
-
-
-@dataclass(frozen=True)
-class Position:
-    """The state after `step`; the next step changes its tensors in place. `norm`: C of the next step, if it adapts.
-
-    Where the optimizer's state is sharded, it is of the numbers that this rank owns.
-    """
-
-    step: int
-    parameters: Parameters
-    state: State
-    norm: float | None = None
-
-    def digest(self, optimizer: Optimizer) -> str:
-        """See state_digest: of the whole state, whoever keeps it."""
-        norm = {} if self.norm is None else {"max_grad_norm": torch.tensor([self.norm], dtype=torch.float64)}
-        state = optimizer.whole_state(self.state) if isinstance(optimizer, Sharded) else self.state
-        return state_digest(self.step, self.parameters, state, norm)
-
-    def copy(self) -> Position:
-        """The same state in memory of its own."""
-        return replace(self, parameters=flattened(self.parameters), state=_copied(self.state))
 
 
 @dataclass(frozen=True)
@@ -115,9 +102,19 @@ class Training:
         plan: what to do.
         data: what to do it with.
         replay: what earlier attempts recorded.
+        saved: the checkpoint that one of them left; None: training begins at the first step.
     """
 
-    def __init__(self, plan: Plan, data: TrainingData, replay: Replay, link: Link, telemetry: Telemetry) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        data: TrainingData,
+        replay: Replay,
+        link: Link,
+        telemetry: Telemetry,
+        saved: Checkpoint | None = None,
+    ) -> None:
+        self._saved = saved
         self._plan, self._data, self._replay, self._link, self._telemetry = plan, data, replay, link, telemetry
         self._optimizer: Optimizer = plan.optimizer
         self._batches = Batches(plan, data, replay.initial_keys)
@@ -132,10 +129,11 @@ class Training:
         Raises:
             PrivacyError, or any error by which the link ends the attempt.
         """
-        position = self._close_block(self._initial())
+        position = self._close_block(self._resumed() or self._initial())
         while (block := self._replay.next_block(position.step)) is not None:
             first, last = block
-            self._link.begin(first, last)
+            while self._link.begin(first, last):
+                self._save(position)
             if self._replay.keys(first) != self._randomness.keys:
                 self._rekey(first)
             for step in range(first, last + 1):
@@ -143,6 +141,32 @@ class Training:
                 position = self._step(step, position)
             position = self._close_block(position)
         return self._finish(position)
+
+    def _save(self, at: Position) -> None:
+        """Gives the state to the supervisor: whoever goes on from it reaches the same bits."""
+        header = Checkpoint(step=at.step, before=self._digest_before(), warnings=tuple(self._warnings))
+        self._link.save(header, at.pieces(self._optimizer))
+
+    def _resumed(self) -> Position | None:
+        """The state of the checkpoint, if it is the recorded one to the bit; None: training begins at the first step.
+
+        Any other state would meet noise that was used on the recorded one.
+        """
+        saved = self._saved
+        if saved is None or not self._replay.has_digest(saved.step):
+            return None
+        initial = self._initial()
+        if saved.before != self._digest_before():
+            return None
+        position = initial.filled(saved.step, self._optimizer, self._link.fill)
+        if self._replay.contradicts(saved.step, position.digest(self._optimizer)):
+            return None
+        self._warnings = list(saved.warnings)
+        return position
+
+    def _digest_before(self) -> str:
+        """Of what was released before the first step: passes and the published model have it."""
+        return state_digest(0, self._released or {})
 
     def _step(self, step: int, at: Position) -> Position:
         randomness = self._randomness
@@ -312,11 +336,3 @@ class Training:
     def _note(self, fine: bool, warning: WarningCode) -> None:
         if not fine and warning not in self._warnings:
             self._warnings.append(warning)
-
-
-def _copied(state: State) -> State:
-    """The state in memory of its own; each slot stays one flat tensor."""
-    slots: dict[str, State] = {}
-    for name, value in state.items():
-        slots.setdefault(name.rpartition("/")[0], {})[name] = value
-    return {name: value for slot in slots.values() for name, value in flattened(slot).items()}

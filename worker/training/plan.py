@@ -7,6 +7,7 @@ has not seen the data: the real number of records decides nothing.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, cast
@@ -18,14 +19,17 @@ from app.contracts.dataset_spec import HashedText
 from app.contracts.extractor import Words
 from app.contracts.job_spec import JobSpec, LinearModel
 from app.contracts.memory import in_memory, record_bytes
+from app.contracts.metrics import ClipRatios
 from app.contracts.optimizers import PublicSideSettings
 from app.contracts.sampling import Cyclic
 from app.contracts.slots import PartSlots, Slots
 from app.contracts.table import TableFeatures
 from app.errors import PrivacyError
+from app.privacy.answers import clip_ratios
 from app.privacy.derive import PublicFacts, check_agreement, delayed_of
 from app.privacy.mechanism import MIN_POISSON_BLOCK_STEPS, MechanismConfig
 from app.privacy.numerics import KEPT_BYTES, PLACES, Numerics, has_sparse_rows, most_rows, numerics_of, sizes_of
+from app.privacy.score_histogram import CLASSES
 from app.privacy.slots import slots_of
 from worker.clipping.adaptive import AdaptiveNorm
 from worker.clipping.bookkeeping import Bookkeeping
@@ -47,7 +51,7 @@ from worker.noise.gaussian import CorrelatedRelease, CountRelease, GaussianRelea
 from worker.noise.keys import Purpose, public_key_of_seed
 from worker.noise.order import TRAIN, RandomOrder
 from worker.noise.sampling import CyclicSampler, FullBatch, PoissonSampler, Sampler
-from worker.optimizers.base import Optimizer
+from worker.optimizers.base import Optimizer, Preconditioned
 from worker.optimizers.build import build_optimizer
 from worker.statistics.base import Job, Statistic
 from worker.statistics.build import statistics_of
@@ -436,6 +440,8 @@ def build_plan(
     models_root = Path(job.models_root) if job.models_root else None
     by = (numerics.passes, numerics.rows_per_pass, models_root, device)
     model = _weighted(build_model(spec.model, shape, job.task, job.features, *by), spec)
+    optimizer = build_optimizer(spec.optimizer, job.steps)
+    model = replace(model, clip_ratios=_clip_ratios(model, job, optimizer))
     views = Views.of_job(spec.augmentation, spec.model)
     numerics, engine = _engine(job, model, numerics, ranks, views, most_rows(spec, sizes))
     public = {"data_public": job.data_public, "holdout_public": job.holdout_public}
@@ -443,7 +449,7 @@ def build_plan(
         job=job,
         model=model,
         engine=engine,
-        optimizer=build_optimizer(spec.optimizer, job.steps),
+        optimizer=optimizer,
         before=statistics_of(Job(spec, mechanism, model, job.features, shape, mean)),
         scores=Scores.of(spec, mechanism, job.task, **public),
         numerics=numerics,
@@ -490,6 +496,21 @@ def _weighted(model: Model, spec: JobSpec) -> Model:
     if not fits or not isinstance(model, Linear | Network):
         raise PrivacyError("weights of classes are a number for each class of a linear model or a network")
     return replace(model, class_weights=tuple(map(float, spec.class_weights)))
+
+
+def _clip_ratios(model: Model, job: JobDescription, optimizer: Optimizer) -> ClipRatios | None:
+    """What the answers of a linear model of two classes undo; None where C, or the length of a gradient, is not a
+    declared number: then answers are the softmax."""
+    spec, features = job.spec, job.features
+    reads_cells = isinstance(spec.model, LinearModel) and spec.model.extractor is None and spec.model.center is None
+    is_flat = spec.clipping is None or spec.clipping.kind in ("flat", "per_layer")  # a linear model is one layer
+    if not isinstance(model, Linear) or not isinstance(features, TableFeatures) or not (reads_cells and is_flat):
+        return None
+    if job.mechanism is None or model.outputs != CLASSES or isinstance(optimizer, Preconditioned):
+        return None
+    training, (first, second) = job.mechanism.training, model.class_weights or (1.0, 1.0)
+    length = math.hypot(features.length(model.features), float(model.bias))
+    return clip_ratios(length, training.max_grad_norm / training.records_per_unit, (first, second))
 
 
 def _is_sharded(spec: JobSpec, ranks: Ranks) -> bool:

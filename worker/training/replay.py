@@ -59,6 +59,10 @@ class Replay:
         """True if steps were started, but none under the current keys."""
         return self._started == 0 and self.end < self._steps
 
+    def has_digest(self, step: int) -> bool:
+        """True if the state after a step is recorded, under the keys that still apply to it."""
+        return step in self._digests
+
     def contradicts(self, step: int, digest: str) -> bool:
         """Returns True if continuing would reuse a noise key on a different state.
 

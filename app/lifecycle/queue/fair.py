@@ -9,7 +9,8 @@ key's jobs alone.
 
 A message only says that there is work. A worker skips jobs that it may not take, so they delay no others: jobs for
 another device, jobs that ask for more processes than it has, jobs that wait after a crash, jobs of a key at its limit
-of running jobs, and jobs on a data set whose ledger is behind its record. A job that asks for several GPUs keeps its
+of running jobs, jobs that another release began whose workers live, and jobs on a data set whose ledger is behind its
+record. A job that asks for several GPUs keeps its
 turn: see app.lifecycle.queue.crews. The order depends only on public facts: who asked, and when.
 """
 
@@ -18,14 +19,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, and_, exists, false, func, or_, select
+from sqlalchemy import ColumnElement, and_, exists, false, func, or_, select, true
 from sqlalchemy.orm import Session
 
 from app.contracts.runtime import StoredRuntime
+from app.db.clock import now_there
 from app.db.engine import Database
-from app.db.models import ApiKey, Dataset, Job, LedgerEntry
+from app.db.models import ApiKey, Dataset, Job, LedgerEntry, Worker
 from app.ledger.behind import ALL, reach
 from app.ledger.blocks import held_on
 from app.ledger.transparency.heads import Heads
@@ -101,6 +103,7 @@ def claim_next(
     """Takes the job whose turn it is; None if no job waits that this worker may take.
 
     Args:
+        worker: its name; its release is that of its row in the list of workers.
         heads: the recorded heads; jobs on a data set whose ledger is behind them are skipped, as they may have run.
         devices: this worker's kinds of devices; a job that names none runs on any. A job that became ready on one kind
             stays on it: its replay is the same only there.
@@ -117,7 +120,8 @@ def claim_next(
         with db.write() as session:
             behind = [dataset_id for dataset_id, entries in current.items() if not entries]
             place = Place.alone(devices) if member is None else place_of(session, worker, member, lease_s)
-            may = may_run(devices, processes, place.most, spare=keeps or place.is_lent)
+            fits = may_run(devices, processes, place.most, spare=keeps or place.is_lent)
+            may = and_(fits, _of_release(session, worker, lease_s))
             chosen = next_job(session, may, passed, behind)
             if chosen is None:
                 return None
@@ -140,6 +144,22 @@ def claim_next(
         for each in reads:
             if each not in current:  # outside the transaction: the record is read before the ledger
                 current[each] = reach(db, heads, each)
+
+
+def _of_release(session: Session, worker: str, lease_s: float) -> ColumnElement[bool]:
+    """The condition that no living worker of another release goes before this one.
+
+    A job goes on from its checkpoint, and to the same bits, where the release that began it runs (decision 38).
+    """
+    mine = session.execute(select(Worker.release, Worker.finishes).where(Worker.name == worker)).one_or_none()
+    if mine is None or mine.release is None:
+        return true()
+    began = Job.release == str(mine.release)
+    if mine.finishes:
+        return began
+    since = now_there(session) - timedelta(seconds=lease_s)
+    living = select(Worker.release).where(Worker.seen_at > since, Worker.release.is_not(None))
+    return or_(Job.release.is_(None), began, Job.release.not_in(living))
 
 
 def _hold_within(session: Session, job: Job, dataset_id: str, entries: int) -> bool:

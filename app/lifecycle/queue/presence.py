@@ -35,7 +35,16 @@ class Presence:
         sandbox: the limits on its attempts; None: unknown.
         devices: what it computes on; None: unknown.
         crew: the workers that lend each other their GPUs (app.lifecycle.queue.crews); None: it is in none.
+
+    Attributes:
+        release: the name of its code and libraries; None: unknown.
+        finishes: it takes only jobs that its release began.
+        stopping: set when it is told to stop: its release's jobs no longer wait for it.
     """
+
+    release: str | None = None
+    finishes = False
+    stopping: threading.Event | None = None
 
     def __init__(
         self,
@@ -84,6 +93,8 @@ class Presence:
                 sandbox=None if self.sandbox is None else self.sandbox.model_dump(mode="json"),
                 devices=None if self.devices is None else [each.model_dump(mode="json") for each in self.devices],
                 crew=self.crew,
+                release=None if self.stopping is not None and self.stopping.is_set() else self.release,
+                finishes=self.finishes,
             )
             session.merge(row)  # a restarted container has the same host and pid
             session.execute(delete(Worker).where(Worker.seen_at < seen_at - FORGOTTEN_AFTER))

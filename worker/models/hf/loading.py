@@ -263,8 +263,9 @@ def _classes(kind: str) -> tuple[Any, Any]:
 
 
 def _offline() -> None:
-    """Set before transformers is first imported."""
+    """Set before transformers is first imported: no download, and no threads of the tokenizer's own."""
     os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 
 def _not_packed(position_ids: Tensor) -> None:

@@ -1,0 +1,52 @@
+"""`scrimp worker --drain`: tells this machine's workers of a home to stop, and waits until they have.
+
+Each `scrimp worker` holds a lock on HOME/workers/<host>:<pid> as long as it lives. So a file tells if its worker lives,
+whatever process has its pid now.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import socket
+from contextlib import suppress
+from pathlib import Path
+
+FOLDER = "workers"
+
+
+def present(home: Path) -> int:
+    """Says that this process is a worker of the home, until it ends, also as another program. Returns the lock's
+    descriptor."""
+    folder = home / FOLDER
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = folder / f"{socket.gethostname()}:{os.getpid()}"
+    lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    os.set_inheritable(lock, True)  # exec keeps it; children that are started close it
+    return lock
+
+
+def drain(home: Path) -> list[int]:
+    """Sends SIGTERM to the living workers of this host, and waits for their ends. Returns their pids.
+
+    A worker lets its job's block come to its end, saves the job's state and gives it back (SCRIMP_DRAIN_S).
+    """
+    waited: dict[int, int] = {}
+    for path in sorted((home / FOLDER).glob(f"{socket.gethostname()}:*")):
+        lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pid = int(path.name.rpartition(":")[2])
+            with suppress(ProcessLookupError):  # it ended just now
+                os.kill(pid, signal.SIGTERM)
+            waited[pid] = lock
+            continue
+        path.unlink(missing_ok=True)
+        os.close(lock)
+    for lock in waited.values():
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        os.close(lock)
+    return list(waited)
