@@ -29,7 +29,7 @@ from benchmarks.reproduce.tables_answers import told
 from benchmarks.reproduce.tables_report import OPTIMIZER, Scores
 from worker.models.linear import Linear
 
-SETS = ("spam", "imdb", "rotten tomatoes", "reuters", "newsgroups")
+SETS = ("spam", "imdb", "reuters", "newsgroups", "rotten tomatoes")
 EPSILONS, SEEDS = (1.0,), (0, 1)
 HOW: dict[str, dict[str, Any]] = {
     "before": {"clipping": {"max_grad_norm": 1.0}, "length": {"steps": 50}},
