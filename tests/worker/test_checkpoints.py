@@ -12,9 +12,13 @@ import pytest
 import torch
 
 from tests.worker.gang import trained
-from tests.worker.support import Supervisor, plan_of, run_child
+from tests.worker.support import Supervisor, plan_of, run_child, run_direct, start_of
 from tests.worker.test_joined import attempt
 from tests.worker.test_keys import centred_start, on_columns, spec
+from tests.worker.test_preconditioned import POISSON, dp2
+from tests.worker.test_preconditioned import SHAPE as SMALL
+from tests.worker.test_preconditioned import TRAIN as FEW
+from tests.worker.test_public_side import PUBLIC
 from tests.worker.test_ranks import JOBS, TRAIN, same, start
 from tests.worker.test_shards import STATES
 from worker.messages import BlockStart, Finished
@@ -103,6 +107,33 @@ def test_every_block_can_be_gone_on_from() -> None:
             trained(record, TRAIN, 1)
         again = next_attempt(record)
         assert same(trained(again, TRAIN, 1)[0].parameters, wanted) and began_after(again) == step - 1
+
+
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "DP-SGD, momentum, free step": {"kind": "dp_sgd", "learning_rate": 0.1, "momentum": 0.9, "free_step": True},
+    "DP-AdamBC": {"kind": "dp_adambc", "learning_rate": 0.1},
+    "DP-RMSProp": {"kind": "dp_rmsprop", "learning_rate": 0.1},
+    "DP-AdaGrad": {"kind": "dp_adagrad", "learning_rate": 0.1},
+    "DP2-Yogi, extra query": dp2("dp2_yogi", variant="extra_query"),
+    "DP2-AdaGrad, noise first": dp2("dp2_adagrad", variant="noise_first"),
+    "scale, then privatize": {"kind": "scale_then_privatize", "learning_rate": 0.1, "eps_scale": 1.0},
+    "AdaDPS": {"kind": "ada_dps", "learning_rate": 0.1, "public_dataset": "ds_p", "public_batch_size": 8},
+    "PDA-DPMD": {"kind": "pda_dpmd", "learning_rate": 0.1, "public_dataset": "ds_p"},
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_goes_on(name: str) -> None:
+    asked = spec(optimizer=OPTIMIZERS[name], sampling=POISSON, length={"steps": STEPS}, evaluation=None)
+    side = PUBLIC if "public_dataset" in OPTIMIZERS[name] else None
+    made = start_of(asked, SMALL)
+    straight, record = Supervisor(made), Supervisor(made, save_at=(KILLED,), die_at=KILLED)
+    wanted = run_direct(straight, FEW, None, side)[0].parameters
+    with pytest.raises(ConnectionError):
+        run_direct(record, FEW, None, side)
+    again = next_attempt(record)
+    assert same(run_direct(again, FEW, None, side)[0].parameters, wanted)
+    assert began_after(again) == 30 and again.digests()[STEPS] == straight.digests()[STEPS]
 
 
 # --- Faults that the comparison must find ---
