@@ -14,7 +14,8 @@ import torch
 from tests.worker.gang import trained
 from tests.worker.support import Supervisor, plan_of, run_child, run_direct, start_of
 from tests.worker.test_joined import attempt
-from tests.worker.test_keys import centred_start, on_columns, spec
+from tests.worker.test_keys import Job, centred_start, images, on_columns, spec
+from tests.worker.test_planted import start_for
 from tests.worker.test_preconditioned import POISSON, dp2
 from tests.worker.test_preconditioned import SHAPE as SMALL
 from tests.worker.test_preconditioned import TRAIN as FEW
@@ -301,6 +302,32 @@ def test_a_state_under_another_mean_is_not_gone_on_from(tmp_path: Path) -> None:
         assert isinstance(ended.last, Finished) and began_after(again) == begins
         made_of = [[each.sha256 for each in one.of(Finished)[0].artifacts] for one in (again, whole)]
         assert made_of[0] == made_of[1] and again.metrics == whole.metrics
+
+
+PROCESSES: dict[str, Callable[[], Job]] = {
+    "canaries": lambda: (*start_for("columns", audit={"canaries": 100, "kind": "records"}, length={"steps": 10}), None),
+    "views": lambda: on_columns(images(length={"steps": 4})),
+    "sequences": lambda: (*start_for("sequences", length={"steps": 10}), None),
+    "ratings": lambda: (*start_for("ratings", length={"steps": 10}), None),
+}
+
+
+@pytest.mark.parametrize("name", PROCESSES)
+def test_a_process_goes_on(name: str, tmp_path: Path) -> None:
+    """Over the pipe, with what a model and its data have beside columns: all files are the same."""
+    made, train, holdout = PROCESSES[name]()
+    parts = [train], [] if holdout is None else [holdout]
+    last = int(made["steps"])
+    whole, first = attempt(tmp_path / "whole", made, *parts), attempt(tmp_path / "first", made, *parts)
+    assert isinstance(run_child(whole).last, Finished)
+    first.save_at, first.die_at = (last,), last
+    assert run_child(first).last is None and saved_after(first) > 0
+    again = attempt(tmp_path / "again", made, *parts)
+    again.segments, again.started, again.saved, again.state = first.segments, first.started, first.saved, first.state
+    ended = run_child(again)
+    assert isinstance(ended.last, Finished) and began_after(again) == saved_after(first)
+    files = [[each.sha256 for each in one.of(Finished)[0].artifacts] for one in (again, whole)]
+    assert files[0] == files[1] and len(files[0]) > 0
 
 
 CENTRED = {"kind": "linear", "center": {"max_norm": 2.0, "noise_mu": 0.5}}
