@@ -230,6 +230,8 @@ PAGES: dict[tuple[str, str], Sent] = {
     ("POST", "/dashboard/datasets/{dataset_id}/budgets/requests/{request_id}"): {"ok": 404},
     ("POST", "/dashboard/datasets/{dataset_id}/manage/cap"): {"ok": 422},
     ("POST", "/dashboard/datasets/{dataset_id}/manage/declaration"): {"ok": 422},
+    # No relay runs here: there is no checkpoint.
+    ("GET", "/dashboard/datasets/{dataset_id}/statement.json"): {"ok": 409},
     ("POST", "/dashboard/datasets/{dataset_id}/manage/blocks"): {"ok": 409},
     ("POST", "/dashboard/datasets/{dataset_id}/manage/blocks/retire"): {"ok": 409},
     ("POST", "/dashboard/datasets/{dataset_id}/manage/retire"): {"ok": 409, "send": something_held},
