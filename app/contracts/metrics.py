@@ -34,6 +34,11 @@ AUC_PARTS = (
 )
 
 
+def default_metric(*, classes: bool) -> MeanMetric:
+    """What is scored where no metric is named: accuracy of classes, else the loss."""
+    return "accuracy" if classes else "loss"
+
+
 MOST_CONFUSED = 50  # classes of a histogram of true and predicted ones
 
 
