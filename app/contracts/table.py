@@ -256,6 +256,13 @@ class TableFeatures(FeatureSettings):
         a bin, has 1, and so has a pair."""
         return math.sqrt(sum(1.0 if is_one_hot(each) else 1.0 / 3.0 for each in self.columns) + len(self.pairs))
 
+    @property
+    def is_bounded(self) -> bool:
+        """True if every column has bins, values or a range, so that `length` follows from the declaration."""
+        return all(
+            isinstance(each, CategoryColumn) or is_one_hot(each) or each.ends is not None for each in self.columns
+        )
+
     def spread(self, features: int) -> float:
         """See FeatureSettings.spread: most numbers lie in a small part of their range, a deviation of about a quarter
         around their common mean."""

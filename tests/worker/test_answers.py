@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from app.contracts.dataset_spec import TableFeatures
+from app.contracts.table import TableFeatures
 from app.privacy.answers import SLOPE
 from tests.worker.support import key, plan_of, prepared, records, spec, start_of
 from worker.models.base import answers
@@ -57,6 +57,11 @@ def test_ratios_follow_from_the_declaration(changes: dict[str, Any], wanted: tup
 def test_lengths_that_nobody_declared_have_no_ratios() -> None:
     assert plan_of(start_for(NUMBERS)).model.clip_ratios is None
     assert plan_of(start_for(TABLE, outputs=3)).model.clip_ratios is None
+    free = TABLE | {"columns": [*TABLE["columns"], {"kind": "number", "name": "dose"}]}
+    assert plan_of(start_for(free)).model.clip_ratios is None
+    ranged = TABLE | {"columns": [*TABLE["columns"], {"kind": "number", "name": "dose", "range": [0, 1]}]}
+    length = np.hypot(LENGTH, np.sqrt(1.0 / 3.0))
+    assert plan_of(start_for(ranged)).model.clip_ratios == pytest.approx((RATIO * length / LENGTH,) * 2)
 
 
 def test_a_training_without_noise_answers_each_group_s_share() -> None:

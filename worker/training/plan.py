@@ -508,6 +508,8 @@ def _clip_ratios(model: Model, job: JobDescription, optimizer: Optimizer) -> Cli
         return None
     if job.mechanism is None or model.outputs != CLASSES or isinstance(optimizer, Preconditioned):
         return None
+    if not features.is_bounded:
+        return None
     training, (first, second) = job.mechanism.training, model.class_weights or (1.0, 1.0)
     length = math.hypot(features.length(model.features), float(model.bias))
     return clip_ratios(length, training.max_grad_norm / training.records_per_unit, (first, second))
