@@ -39,7 +39,6 @@ from scrimp.models import (
     RedeclaredDataset,
     RegisteredDataset,
     SignedCertificate,
-    Spending,
     Sweep,
     Upload,
     Verification,
@@ -152,10 +151,6 @@ class Client(Administration):
         return Grant.model_validate(self.json("PUT", f"{dataset_path(dataset)}/grants/{in_path(key_id)}", json=body))
 
     # The ledger
-
-    def spending(self, dataset: str) -> Spending:
-        """Who spent what of a data set's budget, summed over its blocks; names are those that the caller may read."""
-        return Spending.model_validate(self.json("GET", f"{dataset_path(dataset)}/spending"))
 
     def forecast(self, dataset: str, spec: Document) -> Forecast:
         """How many jobs of this spec still fit the data set's budget, exactly. Free; nothing is written."""

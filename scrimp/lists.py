@@ -13,6 +13,7 @@ from scrimp.models import (
     Budget,
     BudgetRequest,
     Charge,
+    DataBlock,
     Dataset,
     Delivery,
     Event,
@@ -25,6 +26,7 @@ from scrimp.models import (
     NewSecret,
     Optimizer,
     SigningKey,
+    Spending,
     Trials,
     Webhook,
     Worker,
@@ -157,6 +159,11 @@ class Lists(Wire):
         """Lists the keys that sign or signed certificates, the newest first. Keep the key that you trust outside."""
         return self.pages("/v1/signing-keys", SigningKey)
 
+    def spending(self, dataset: str) -> Spending:
+        """Shows what each key spent, whoever posted it, summed over the data set's blocks. Its owner and admins
+        read names."""
+        return Spending.model_validate(self.json("GET", f"/v1/datasets/{in_path(dataset)}/spending"))
+
     def strategies(self) -> Pages[Kind]:
         """Lists the strategies for a private study of hyperparameters on a job's one budget, with their costs."""
         return self.pages("/v1/hpo-strategies", Kind)
@@ -189,10 +196,12 @@ class Lists(Wire):
 class BlockCalls(Part):
     """A part of `client.blocks`."""
 
-    def retire(self, dataset: str, label: str) -> None:
+    def retire(self, dataset: str, label: str) -> DataBlock:
         """Retires a block of a data set, for good: nothing more is admitted on it, and its files go with its last
         job."""
-        self.json("POST", f"/v1/datasets/{in_path(dataset)}/blocks/{in_path(label)}/retire")
+        return DataBlock.model_validate(
+            self.json("POST", f"/v1/datasets/{in_path(dataset)}/blocks/{in_path(label)}/retire")
+        )
 
 
 class BudgetCalls(Part):

@@ -28,7 +28,7 @@ FILES: dict[str, dict[str, tuple[str, ...]]] = {
         "BudgetRequest": ("BudgetRequestView",),
         "Charge": ("ChargeView",),
         "CheckedDataset": ("CheckedDataset",),
-        "DataBlock": ("BlockView", "AppendedBlock", "ReadingBlock"),
+        "DataBlock": ("BlockView", "RetiredBlock", "AppendedBlock", "ReadingBlock"),
         "Dataset": ("DatasetView", "ReadingDataset"),
         "Epsilon": ("Epsilon",),
         "Grant": ("GrantView",),
@@ -129,7 +129,7 @@ from __future__ import annotations
 from scrimp.behaviour import FINAL, OF_AUC, Kind, Resource
 '''
 # Lists that a part of the client asks for in its own way.
-BY_HAND = frozenset({"list_jobs", "list_metrics", "list_blocks", "show_spending"})
+BY_HAND = frozenset({"list_jobs", "list_metrics", "list_blocks"})
 # The client's methods that are one plain call, by the part of the client; lists of `Lists` are all there.
 CALLS: dict[str, dict[str, str]] = {
     "Lists": {
@@ -153,6 +153,7 @@ CALLS: dict[str, dict[str, str]] = {
         "show_job": "job",
         "show_ledger": "ledger",
         "show_own_key": "own_key",
+        "show_spending": "spending",
         "show_webhook": "webhook",
         "test_webhook": "test_webhook",
         "verify_audit": "verify_audit",
@@ -172,6 +173,7 @@ CALLS: dict[str, dict[str, str]] = {
     },
 }
 PART_OF = {operation: part for part, calls in CALLS.items() for operation in calls}
+NOTHING: Schema = {"type": "null"}
 PARAMETERS = {"dataset_id": "dataset", "budget": "name"}  # what the client calls them
 LISTS = '''"""Calls of the service that send what they are given: lists, page by page, and plain calls.
 
@@ -217,6 +219,8 @@ def _lists(document: Schema) -> str:
             items = None if answer else items  # a list with members of its own has a class
             kinds = [answer] if answer else [] if items is None else _types(items, schemas)
             kind = next((each for each in kinds if each in ANSWERS), "None" if items is None else "Kind")
+            if kind == "None" and _answer(operation) != NOTHING:
+                raise LookupError(f"the answer of {name} has no class of the client: name it in FILES")
             call = _Call(called, method.upper(), path, operation, _body(operation, schemas))
             methods[part][called] = call.text(kind, is_list=items is not None)
     used = {each for text in methods.values() for found in text.values() for each in re.findall(r"\w+", found)}
@@ -244,7 +248,7 @@ def _answer(operation: Schema) -> Schema:
     """The schema of a call's success; of several one after the other."""
     answers = [each for status, each in operation["responses"].items() if status.startswith("2")]
     content = answers[0].get("content", {}).get("application/json", {})
-    schema: Schema = content.get("schema", {"type": "null"})
+    schema: Schema = content.get("schema", NOTHING)
     return schema
 
 

@@ -260,8 +260,8 @@ class DataBlock(behaviour.DataBlock):
     state: str
     created_at: str
     content_deleted_at: str | None = None
-    read: Read | None = None
     warnings: list[str] | None = None
+    read: Read | None = None
     reading: Reading | None = None
 
 
