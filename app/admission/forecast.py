@@ -12,13 +12,12 @@ from app.admission.lookup import left_within, remaining
 from app.admission.order import order_of
 from app.admission.outlook import outlook_of
 from app.admission.outlook import warning as no_gain
-from app.admission.price import largest_that_fits, price
+from app.admission.price import largest_that_fits, price, reads_first_alone
 from app.admission.quote import Quote
 from app.admission.request import Request, Resolved, resolve
 from app.admission.service import Admission
 from app.admission.standing import is_allowed, policy
 from app.admission.times import lack_of, seconds_per_step, start_of
-from app.contracts.blocks import ALL, FIRST
 from app.contracts.job_spec import JobSpec
 from app.errors import InvalidRequest, PrivacyError
 from app.grants import service as grants
@@ -79,7 +78,7 @@ def quote(admission: Admission, caller: Caller, spec: JobSpec, records: int | No
     if (much := memory.warning(found.memory, request.limits.memory_bytes)) is not None:
         found.warnings.append(much)
     found.warnings.extend(lack_of(db, request))
-    if spec.blocks == ALL and [each.label for each in facts.blocks] == [FIRST]:
+    if reads_first_alone(resolved, priced):
         found.warnings.append(FIRST_ALONE)
     if left is None or checked.pricing is None:
         return found.model_copy(update={"fits": True})

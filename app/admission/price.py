@@ -13,7 +13,7 @@ from app.admission.quote import ModelQuote, StoredQuote, blocks_read, search_quo
 from app.admission.request import Resolved
 from app.admission.study import CheckedStudy, check_levels, check_study, stored, unpriced
 from app.catalogue.models import layers
-from app.contracts.blocks import ALL
+from app.contracts.blocks import ALL, FIRST
 from app.contracts.job_spec import JobSpec
 from app.errors import BudgetError
 from app.hpo.rates import Resolved as ResolvedNumbers
@@ -72,6 +72,11 @@ class Priced:
             resolved=checked.resolved,
             reads=blocks_read(checked.facts),
         )
+
+
+def reads_first_alone(resolved: Resolved, priced: Priced) -> bool:
+    """Returns True if the job asked for all blocks of a data set that has grown, and only `first` can pay."""
+    return resolved.spec.blocks == ALL and [each.label for each in priced.checked.facts.blocks] == [FIRST]
 
 
 def price(pricing: PricingService, resolved: Resolved) -> Priced:
