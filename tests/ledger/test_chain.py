@@ -16,7 +16,7 @@ from app.db.engine import Database
 from app.db.models import Account, LedgerEntry
 from app.ids import now
 from app.ledger.entries import COLUMNS, Move, append, balance_of, genesis
-from app.ledger.memos import Memo
+from app.ledger.memos import Drawn, Memo
 from app.ledger.repository import page_of_entries
 from app.ledger.schemas import EntryView
 from app.ledger.verify import Verification, verify
@@ -145,6 +145,7 @@ def test_the_account_s_row_is_read_anew_in_a_session_that_has_it(open_db: Databa
 
 
 JOB_3 = {"job_id": "job_3", "once": "settle:job_3"}  # holds 30 and 3
+DRAWN = {"job_id": "job_9", "once": "settle:job_9", "memo": Drawn(hold="job_3")}
 
 
 @pytest.mark.parametrize(
@@ -156,6 +157,8 @@ JOB_3 = {"job_id": "job_3", "once": "settle:job_3"}  # holds 30 and 3
         ({"kind": "hold", "amounts": (1, -1), "once": "hold:job_9", "job_id": "job_9"}, "negative"),
         ({"kind": "post", "amounts": (0, 0), "once": "settle:job_9", "job_id": "job_9"}, "a hold that does not exist"),
         ({"kind": "post", "amounts": (1, 3), "released": (1, 0)} | JOB_3, "a different amount than was held"),
+        ({"kind": "post", "amounts": (31, 3)} | DRAWN, "more than is left of the study's hold"),
+        ({"kind": "post", "amounts": (1, 0), "released": (1, 0)} | DRAWN, "must not release any"),
         ({"kind": "void", "amounts": (30, 3)} | JOB_3, "spends nothing"),
         ({"kind": "void", "amounts": (0, 0), "released": (30, 3)} | JOB_3 | {"once": "settle:job_4"}, "`once`"),
         ({"kind": "cap", "amounts": (0, 0), "once": None}, "than the budget"),
