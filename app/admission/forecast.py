@@ -9,14 +9,13 @@ from pydantic import BaseModel
 
 from app.admission import memory
 from app.admission.lookup import left_within, remaining
-from app.admission.order import order_of
 from app.admission.outlook import outlook_of
 from app.admission.outlook import warning as no_gain
 from app.admission.price import largest_that_fits, price, reads_first_alone
 from app.admission.quote import Quote
 from app.admission.request import Request, Resolved, resolve
 from app.admission.service import Admission
-from app.admission.standing import is_allowed, policy
+from app.admission.standing import is_allowed, order_of, policy
 from app.admission.times import lack_of, seconds_per_step, start_of
 from app.contracts.job_spec import JobSpec
 from app.errors import InvalidRequest, PrivacyError

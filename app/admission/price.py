@@ -124,7 +124,7 @@ def explain(refusal: BudgetError, pricing: PricingService, resolved: Resolved, p
     """Adds the largest ε that still fits to a refusal, and the block that cannot pay.
 
     Args:
-        why: see app.admission.order.
+        why: see `order_of`.
     """
     refused = refusal.members.pop("dataset")
     for each in priced.checked.facts.blocks:
