@@ -43,6 +43,7 @@ def measured(folder: Path, numbers: int) -> tuple[list[float], list[float]]:
         began = time.perf_counter(), time.process_time()
         child = Thread(target=lambda link=link, header=header: link.save(header, iter(state.split(PIECE))))
         child.start()
+        assert kept.wants(1, now=True)
         kept.begin(channel.receive(), 1, [SEGMENT])
         while not kept.add(channel.receive_bytes(channel.receive().size)):
             pass

@@ -380,12 +380,18 @@ def of_step(step: int) -> Checkpoint:
 
 def test_only_the_state_that_was_asked_for_is_taken(saves: tuple[Checkpoints, SaltedSteps]) -> None:
     kept, segment = saves
-    for lie in (lambda: kept.begin(of_step(9), 8, [segment]), lambda: kept.add(b"more")):
+    lies = (lambda: kept.begin(of_step(8), 8, [segment]), lambda: kept.add(b"more"))
+    for lie in lies:
         with pytest.raises(ProtocolError):
             lie()
-    kept.begin(of_step(8), 8, [segment])
+    assert kept.wants(8, now=True)
     with pytest.raises(ProtocolError):
-        kept.begin(of_step(8), 8, [segment])
+        kept.begin(of_step(9), 8, [segment])
+    kept.begin(of_step(8), 8, [segment])
+    for again in (False, True):
+        assert kept.wants(8, now=True) or again
+        with pytest.raises(ProtocolError):
+            kept.begin(of_step(8), 8, [segment])
     assert kept.add(b"state") is False and kept.add(b"") is True
     with pytest.raises(ProtocolError):
         kept.begin(of_step(8), 8, [segment])  # a second time: a disk that is written for ever
@@ -399,6 +405,7 @@ def test_only_the_state_that_was_asked_for_is_taken(saves: tuple[Checkpoints, Sa
 def test_a_state_larger_than_the_attempt_s_memory_ends_it(quick: Settings) -> None:
     small = quick.model_copy(update={"attempt_memory_bytes": 2**20})
     kept = Checkpoints(small, "job_large", 1, "r", lambda _segment: bytes(range(32)))
+    assert kept.wants(1, now=True)
     kept.begin(of_step(1), 1, [SaltedSteps(from_step=1, salt="ab" * 32, key_id="k")])
     assert kept.add(bytes(2**20)) is False
     with pytest.raises(ProtocolError):
@@ -409,6 +416,7 @@ def test_a_state_larger_than_the_attempt_s_memory_ends_it(quick: Settings) -> No
 
 def test_nothing_of_the_state_is_on_disk_in_plaintext(quick: Settings) -> None:
     kept = Checkpoints(quick, "job_sealed", 1, "r", lambda _segment: bytes(range(32)))
+    assert kept.wants(1, now=True)
     kept.begin(of_step(1), 1, [SaltedSteps(from_step=1, salt="ab" * 32, key_id="k")])
     needle = b"needle in a state" * (STORED_BYTES // 8)
     assert kept.add(needle) is False and kept.add(b"") is True

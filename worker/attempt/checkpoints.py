@@ -89,15 +89,18 @@ class Checkpoints:
         self._born = self._began = time.monotonic()
         self._due = self._born + self._wait_s(self._born)
         self._step = 0  # of the last one
+        self._wanted: int | None = None
         self._coming: Checkpoint | None = None
         self._file: BinaryIO | None = None
         self._size = 0
         self._exists = False
 
     def wants(self, step: int, *, now: bool = False) -> bool:
-        """True if the state after this step is to be saved, by the clock or now. Depends on no data."""
+        """True if the state after this step has to be asked for, by the clock or now. Depends on no data."""
         self._step = min(self._step, step)  # smaller: the attempt did not go on from what was found
-        return step > self._step and (now or time.monotonic() >= self._due)
+        wanted = step > self._step and (now or time.monotonic() >= self._due)
+        self._wanted = step if wanted else None
+        return wanted
 
     def find(self, segments: Sequence[SaltedSteps], digested: Mapping[str, Collection[int]]) -> Saved | None:
         """What an earlier attempt left, if its key, job and release are right, and its step has a digest.
@@ -130,8 +133,9 @@ class Checkpoints:
         Raises:
             ProtocolError: it is not of that step, or nobody asked for it.
         """
-        if checkpoint.step != step or self._coming is not None or step <= self._step:
+        if not checkpoint.step == step == self._wanted or self._coming is not None:
             raise ProtocolError("this state was not asked for")
+        self._wanted = None
         self._coming, self._size, self._began = checkpoint, 0, time.monotonic()
         key = sealed.DataKey(self._key_of(segment_of(segments, step)), bytes(sealed.WRAP_BYTES))
         try:
@@ -166,7 +170,7 @@ class Checkpoints:
         except (OSError, ServiceError) as error:
             self._give_up(error)
         if not content:
-            self._step, self._coming = self._coming.step, None
+            self._step, self._coming, self._wanted = self._coming.step, None, None
             now = time.monotonic()
             self._due = now + max(self._wait_s(now), SHARE * (now - self._began))
         return kept
