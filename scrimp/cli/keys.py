@@ -10,7 +10,7 @@ from rich.console import Console
 
 from scrimp.cli import show
 from scrimp.cli.session import Session, command
-from scrimp.cli.tables import KEY, Call, register
+from scrimp.cli.tables import KEY, Call, Parameter, register
 from scrimp.models import Key, NewKey
 
 app = typer.Typer(no_args_is_help=True)
@@ -26,6 +26,10 @@ Weight = Annotated[
 Highest = Annotated[
     int | None, typer.Option(min=-10, max=10, help="The highest priority of its jobs among themselves; default: 10.")
 ]
+Expires = Annotated[str | None, typer.Option("--expires", help="When it expires: 90d, 12h or a time; default: never.")]
+Own = Annotated[str | None, typer.Argument(metavar="KEY", help="Its id or name; default: the key that is sent.")]
+Overlap = Annotated[int, typer.Option("--overlap", min=0, max=86_400, help="Seconds that the old token still works.")]
+COUNTS = ("requests_per_minute", "max_queued_jobs", "max_running_jobs", "max_job_s", "max_stored_bytes")
 UNITS = {"h": timedelta(hours=1), "d": timedelta(days=1)}
 
 
@@ -39,36 +43,6 @@ def moment(text: str) -> datetime:
     except ValueError:
         raise typer.BadParameter(f"{text!r} is neither a time (2030-01-31) nor a duration (90d, 12h)") from None
     return found if found.tzinfo else found.replace(tzinfo=UTC)
-
-
-@command(app, "create")
-def create(
-    session: Session,
-    name: Annotated[str, typer.Argument(help="Its holder's name.")],
-    role: Role = "analyst",
-    expires: Annotated[str | None, typer.Option(help="When it expires: 90d, 12h or a time; default: never.")] = None,
-    requests_per_minute: Count = None,
-    max_queued_jobs: Count = None,
-    max_running_jobs: Count = None,
-    max_job_s: Count = None,
-    max_stored_bytes: Count = None,
-    weight: Weight = None,
-    max_priority: Highest = None,
-) -> None:
-    """Make a key. Its token is printed this once."""
-    made = session.client.create_key(
-        name,
-        role,
-        expires_at=None if expires is None else moment(expires),
-        requests_per_minute=requests_per_minute,
-        max_queued_jobs=max_queued_jobs,
-        max_running_jobs=max_running_jobs,
-        max_job_s=max_job_s,
-        max_stored_bytes=max_stored_bytes,
-        weight=weight,
-        max_priority=max_priority,
-    )
-    session.result(made, lambda: _new(session, made))
 
 
 @command(app, "set")
@@ -108,19 +82,6 @@ def set_(
     session.result(key, lambda: _limits(session.console, key))
 
 
-@command(app, "rotate")
-def rotate(
-    session: Session,
-    key_id: Annotated[
-        str | None, typer.Argument(metavar="KEY", help="Its id or name; default: the key that is sent.")
-    ] = None,
-    overlap: Annotated[int, typer.Option(min=0, max=86_400, help="Seconds that the old token still works.")] = 0,
-) -> None:
-    """Give a key a new token, printed only once; its grants and jobs stay."""
-    made = session.client.rotate_key(None if key_id is None else session.client.key_id_of(key_id), overlap)
-    session.result(made, lambda: _new(session, made))
-
-
 def _limits(console: Console, key: Key) -> None:
     limits = [
         (name.replace("_", " "), "any number" if value is None else str(value)) for name, value in key.limits.items()
@@ -129,10 +90,10 @@ def _limits(console: Console, key: Key) -> None:
     show.facts(console, facts)
 
 
-def _new(session: Session, made: NewKey) -> None:
-    session.console.print(f"{made.key.id}  {made.key.role}  {made.key.name}")
-    session.console.print(f"[bold]{made.token}[/]", soft_wrap=True)
-    session.console.print("The service keeps only a keyed hash of it: store it now.", style="dim")
+def _new(console: Console, made: NewKey) -> None:
+    console.print(f"{made.key.id}  {made.key.role}  {made.key.name}")
+    console.print(f"[bold]{made.token}[/]", soft_wrap=True)
+    console.print("The service keeps only a keyed hash of it: store it now.", style="dim")
 
 
 def _weight(key: Key) -> str:
@@ -140,10 +101,22 @@ def _weight(key: Key) -> str:
 
 
 KEYS = ("id", "name", "role", ("weight", _weight), "created=created_at", "expires=expires_at", "revoked=revoked_at")
+NEW = {
+    "name": Parameter(Annotated[str, typer.Argument(help="Its holder's name.")]),
+    "role": Parameter(Role, "analyst"),
+    "expires_at": Parameter(Expires, None, lambda _session, given: None if given is None else moment(given)),
+    **{name: Parameter(Count, None) for name in COUNTS},
+    "weight": Parameter(Weight, None),
+    "max_priority": Parameter(Highest, None),
+}
+ROTATED = {"key_id": KEY.optional(Own), "overlap_s": Parameter(Overlap, 0)}
+ROTATE = "Give a key a new token, printed only once; its grants and jobs stay."
 REVOKED = "{0.id} ({0.name}) is revoked"
 register(
     app,
     Call("list", "keys", "List all keys, including revoked ones.", KEYS),
+    Call("create", "create_key", "Make a key. Its token is printed this once.", _new, NEW),
+    Call("rotate", "rotate_key", ROTATE, _new, ROTATED),
     Call("self", "own_key", "Show the key that is sent, and its limits.", _limits),
     Call("revoke", "revoke_key", "Revoke a key, at once and for good. Its jobs continue.", REVOKED, {"key_id": KEY}),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,17 @@ def test_an_encoder_of_sentences_is_read_as_transformers_reads_it(tmp_path: Path
         ids = tokenizer(text, truncation=True, max_length=16, return_tensors="pt")
         vector = states(tmp_path / "e", **ids).last_hidden_state[0].mean(dim=0)
         torch.testing.assert_close(found(text), vector / vector.norm(), rtol=1e-5, atol=1e-6)
+
+
+def test_nothing_is_fetched_and_no_threads_tokenize(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights come from safetensors alone: a pickle beside them is not read."""
+    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "TOKENIZERS_PARALLELISM"):
+        monkeypatch.delenv(name, raising=False)
+    folder, sha256 = added(tmp_path, "bert")
+    (folder / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'exit 1'\ntR.")
+    assert of_folder(folder, sha256, None)(TEXT).shape == (8,)
+    offline = [os.environ[name] for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "TOKENIZERS_PARALLELISM")]
+    assert offline == ["1", "1", "false"]
 
 
 def manifest_of(folder: Path) -> Any:
