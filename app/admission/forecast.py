@@ -9,10 +9,9 @@ from pydantic import BaseModel
 
 from app.admission import memory
 from app.admission.lookup import left_within, remaining
-from app.admission.order import order_of
 from app.admission.outlook import outlook_of
 from app.admission.outlook import warning as no_gain
-from app.admission.price import largest_that_fits, price
+from app.admission.price import largest_that_fits, order_for, price
 from app.admission.quote import Quote
 from app.admission.request import Request, Resolved, resolve
 from app.admission.service import Admission
@@ -89,7 +88,7 @@ def quote(admission: Admission, caller: Caller, spec: JobSpec, records: int | No
         after = Charge(train=left.train - charge.train, holdout=left.holdout - charge.holdout, unit=charge.unit)
         found.remaining_after = after
     found.largest_epsilon_that_fits = largest_that_fits(pricing, resolved, priced, left)
-    if not found.fits and (why := order_of(db, pricing, priced)) is not None:
+    if not found.fits and (why := order_for(db, pricing, priced)) is not None:
         found.warnings.append(why)
     return found
 

@@ -19,7 +19,6 @@ from sqlalchemy.orm import Session
 
 from app import tracing
 from app.admission import standing
-from app.admission.order import order_of
 from app.admission.price import Priced, explain, price
 from app.admission.request import Request, Resolved, resolve_once, same
 from app.admission.rows import NewJob, begin_study, write
@@ -73,7 +72,7 @@ def submit(admission: Admission, caller: Caller, spec: JobSpec, idempotency_key:
     try:
         return hold(admission, resolved, priced, idempotency_key)
     except BudgetError as refusal:
-        explain(refusal, pricing, resolved, priced, order_of(admission.db, pricing, priced))
+        explain(refusal, admission.db, pricing, resolved, priced)
         raise
 
 

@@ -10,10 +10,10 @@ from app.admission.facts import DatasetFacts
 from app.admission.memory import MemoryEstimate
 from app.admission.study import CheckedStudy
 from app.admission.times import Start
-from app.catalogue.models import Layer
+from app.catalogue.models import Layer, layers
 from app.contracts.base import Document, Epsilon
 from app.contracts.blocks import FIRST
-from app.contracts.hpo import GridOracle
+from app.contracts.job_spec import Model
 from app.hpo.outlook import Outlook
 from app.hpo.rates import Resolved
 from app.privacy.accounting import epsilon_of_trial
@@ -28,6 +28,12 @@ class ModelQuote(Document):
 
     parameters: int
     layers: tuple[Layer, ...]
+
+    @classmethod
+    def of(cls, model: Model, facts: DatasetFacts) -> ModelQuote:
+        """The quote of a model, with its content filled in."""
+        found = layers(model, facts.features, facts.outputs, facts.rows)
+        return cls(parameters=sum(layer.parameters for layer in found), layers=tuple(found))
 
 
 class ReadBlock(Document):
@@ -137,7 +143,7 @@ def search_quote(study: CheckedStudy, priced: StudyPrice) -> SearchQuote:
         scores=next((line for line in priced.lines if line.what == "scores"), None),
         final=final.epsilon,
         final_run=final,
-        procedure=None if isinstance(study.hpo, GridOracle) else priced.epsilon,
+        procedure=None if study.hpo.strategy == "grid_oracle" else priced.epsilon,
     )
 
 
