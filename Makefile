@@ -69,8 +69,7 @@ nightly: $(NIGHTLY)
 gpu: .venv/.dev .venv/.bench
 	@$(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || { \
 	  echo "torch sees no GPU here: this target checks a machine that has one" >&2; exit 1; }
-	$(BIN)/python -m pytest -m gpu
-	$(BIN)/python benchmarks/bench_gpu.py
+	PYTHON=$(BIN)/python sh scripts/gpu_hour.sh
 
 nightly-fuzz: .venv/.dev
 	$(BIN)/python -m tests.fuzz.campaign --inputs 100000 --report benchmarks/reports/fuzz.md

@@ -16,12 +16,19 @@ LIBRARY = Path("worker") / "native" / "libscrimp.so"
 
 
 @cache
-def compiled():
-    """The library and its compiler; None if no compiler works: then the wheel is pure Python."""
+def native():
+    """worker/native/build.py, without the packages around it."""
     script = importlib.util.spec_from_file_location("native_build", ROOT / "worker" / "native" / "build.py")
     build = importlib.util.module_from_spec(script)
     sys.modules[script.name] = build  # for its dataclass
     script.loader.exec_module(build)
+    return build
+
+
+@cache
+def compiled():
+    """The library and its compiler; None if no compiler works: then the wheel is pure Python."""
+    build = native()
     folder = tempfile.TemporaryDirectory(prefix="scrimp-build-")
     compiler = build.build(Path(folder.name) / LIBRARY.name)
     return None if compiler is None else (folder, compiler)
@@ -63,4 +70,9 @@ class Wheel(bdist_wheel):
         return (python, abi, platform) if made is None else ("py3", "none", made[1].platform_tag or platform)
 
 
-setup(distclass=Native, cmdclass={"build_py": Build, "bdist_wheel": Wheel})
+# Where there is no compiler pip fetches one for the build: a package of 96 MiB, which it then drops.
+setup(
+    distclass=Native,
+    cmdclass={"build_py": Build, "bdist_wheel": Wheel},
+    setup_requires=[] if native().compilers() else ["ziglang"],
+)

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
 from scrimp.errors import NotAllowed, ScrimpError
 from scrimp.lists import Lists
 from scrimp.models import (
-    AuditVerification,
-    Delivery,
-    Key,
     NewKey,
     NewSecret,
-    Webhook,
 )
 from scrimp.wire import in_path
 
@@ -63,15 +58,6 @@ class Administration(Lists):
         }
         return NewKey.model_validate(self.json("POST", "/v1/keys", json=body))
 
-    def change_key(self, key_id: str, **limits: int | None) -> Key:
-        """Changes a key's limits, named as in `create_key`; those that are left out stay, and None takes the service's
-        settings again. For admins."""
-        return Key.model_validate(self.json("PATCH", f"/v1/keys/{in_path(key_id)}", json=limits))
-
-    def own_key(self) -> Key:
-        """Shows the key that this client sends."""
-        return Key.model_validate(self.json("GET", "/v1/keys/self"))
-
     def rotate_key(self, key_id: str | None = None, overlap_s: int = 0) -> NewKey:
         """Gives a key a new token; its grants and jobs stay. This client keeps using its own token.
 
@@ -102,16 +88,6 @@ class Administration(Lists):
             raise ScrimpError(several if found else f"no key is called {name_or_id!r}")
         return found[0]
 
-    def revoke_key(self, key_id: str) -> Key:
-        """Revokes a key, at once and for good. For admins."""
-        return Key.model_validate(self.json("DELETE", f"/v1/keys/{key_id}"))
-
-    # The audit log
-
-    def verify_audit(self) -> AuditVerification:
-        """Makes the service recompute the log's hash chain. Compare the head with one kept elsewhere."""
-        return AuditVerification.model_validate(self.json("GET", "/v1/audit/verify"))
-
     # Webhooks
 
     def create_webhook(
@@ -125,27 +101,3 @@ class Administration(Lists):
         """
         body = {"url": url, "events": list(events), "dataset": dataset, "description": description}
         return NewSecret.model_validate(self.json("POST", "/v1/webhooks", json=body))
-
-    def webhook(self, webhook_id: str) -> Webhook:
-        """Shows one webhook."""
-        return Webhook.model_validate(self.json("GET", _webhook(webhook_id)))
-
-    def change_webhook(self, webhook_id: str, **changes: Any) -> Webhook:
-        """Changes a webhook's `url`, `events`, `description` or `enabled`; members that are None stay."""
-        return Webhook.model_validate(self.json("PATCH", _webhook(webhook_id), json=changes))
-
-    def rotate_webhook_secret(self, webhook_id: str) -> NewSecret:
-        """Gives a webhook a new secret."""
-        return NewSecret.model_validate(self.json("POST", f"{_webhook(webhook_id)}/rotate-secret"))
-
-    def test_webhook(self, webhook_id: str) -> Delivery:
-        """Sends a webhook a test message."""
-        return Delivery.model_validate(self.json("POST", f"{_webhook(webhook_id)}/test"))
-
-    def delete_webhook(self, webhook_id: str) -> None:
-        """Deletes a webhook and what it had not sent."""
-        self.json("DELETE", _webhook(webhook_id))
-
-
-def _webhook(webhook_id: str) -> str:
-    return f"/v1/webhooks/{in_path(webhook_id)}"

@@ -5,25 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from scrimp.lists import BlockCalls
 from scrimp.models import DataBlock, RegisteredDataset
 from scrimp.reading import Progress, wait_until_read
-from scrimp.wire import dataset_path, in_path
-
-if TYPE_CHECKING:
-    from scrimp.client import Client
+from scrimp.wire import dataset_path
 
 
-class Blocks:
+class Blocks(BlockCalls):
     """The blocks of data sets: `client.blocks`."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
 
     def __call__(self, dataset: str) -> list[DataBlock]:
         """Lists a data set's blocks in the order of their arrival; its own is the first."""
-        found = self._client.json("GET", f"{dataset_path(dataset)}/blocks")
+        found = self.json("GET", f"{dataset_path(dataset)}/blocks")
         return [DataBlock.model_validate(each) for each in found["items"]]
 
     def add(
@@ -60,24 +55,18 @@ class Blocks:
         spec |= {name: value for name, value in others if value is not None}
         address = f"{dataset_path(dataset)}/blocks"
         if file is None:
-            sent = self._client.json("POST", address, json=spec, timeout=600.0)
+            sent = self.json("POST", address, json=spec, timeout=600.0)
         else:
             with file.open("rb") as content:
                 parts: dict[str, Any] = {"spec": (None, json.dumps(spec), "application/json")}
                 parts["file"] = (file.name, content, "application/octet-stream")
-                sent = self._client.json("POST", address, files=parts, timeout=600.0)
+                sent = self.json("POST", address, files=parts, timeout=600.0)
         found = DataBlock.model_validate(sent)
         return self._when_read(found, progress) if wait and found.state == "reading" else found
 
     def _when_read(self, found: DataBlock, progress: Progress | None) -> DataBlock:
         """Waits for a large file; returns the block as an append at once answers."""
-        begun = RegisteredDataset.model_validate(self._client.json("GET", dataset_path(found.id)))
+        begun = RegisteredDataset.model_validate(self.json("GET", dataset_path(found.id)))
         told = wait_until_read(self._client, begun, progress)
         block = next(each for each in self(found.dataset) if each.id == found.id)
         return block.model_copy(update={"read": told.read, "warnings": told.warnings})
-
-    def retire(self, dataset: str, label: str) -> DataBlock:
-        """Retires a block, for good: nothing more is admitted on it, and jobs on it can no longer be replayed. It frees
-        nothing."""
-        address = f"{dataset_path(dataset)}/blocks/{in_path(label)}/retire"
-        return DataBlock.model_validate(self._client.json("POST", address))

@@ -4,32 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scrimp.errors import NotFound
+from scrimp.lists import BudgetCalls
 from scrimp.models import Budget, BudgetRequest
-from scrimp.rows import Pages
 from scrimp.wire import dataset_path, in_path
-
-if TYPE_CHECKING:
-    from scrimp.client import Client
 
 REQUESTS = "/v1/budget-requests"
 
 
-class Budgets:
+class Budgets(BudgetCalls):
     """The budgets within caps: `client.budgets`."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-
-    def __call__(self, dataset: str) -> Pages[Budget]:
-        """Yields the budgets within a data set's cap: all of them for its owner, else this key's own."""
-        return self._client.pages(f"{dataset_path(dataset)}/budgets", Budget)
-
-    def get(self, dataset: str, name: str) -> Budget:
-        """Shows one budget: of a key, by its id, or of a team."""
-        return Budget.model_validate(self._client.json("GET", _path(dataset, name)))
 
     def set(
         self,
@@ -53,12 +39,12 @@ class Budgets:
             ApiError: 412 if it was changed since that version.
         """
         body = {"epsilon": epsilon, "keys": None if keys is None else list(keys)}
-        found = self._client.json("PUT", _path(dataset, name), json=body, headers=self._match(dataset, name, version))
+        found = self.json("PUT", _path(dataset, name), json=body, headers=self._match(dataset, name, version))
         return Budget.model_validate(found)
 
     def close(self, dataset: str, name: str, *, version: int | None = None) -> None:
         """Ends a budget: the cap alone bounds its keys. What it spent stays spent."""
-        self._client.json("DELETE", _path(dataset, name), headers=self._match(dataset, name, version))
+        self.json("DELETE", _path(dataset, name), headers=self._match(dataset, name, version))
 
     def request(
         self, dataset: str, epsilon: float, reason: str, *, expires_at: datetime | None = None
@@ -70,15 +56,7 @@ class Budgets:
         """
         ends = None if expires_at is None else expires_at.isoformat()
         body = {"dataset": dataset, "epsilon": epsilon, "reason": reason, "expires_at": ends}
-        return BudgetRequest.model_validate(self._client.json("POST", REQUESTS, json=body))
-
-    def requests(self, dataset: str | None = None, status: str | None = None) -> Pages[BudgetRequest]:
-        """Yields this key's requests and those on its own data sets, newest first.
-
-        Args:
-            status: `open`, `approved`, `denied` or `expired`.
-        """
-        return self._client.pages(REQUESTS, BudgetRequest, dataset=dataset, status=status)
+        return BudgetRequest.model_validate(self.json("POST", REQUESTS, json=body))
 
     def approve(
         self, request_id: str, answer: str | None = None, *, seen: BudgetRequest | None = None
@@ -93,15 +71,10 @@ class Budgets:
         """
         path = f"{REQUESTS}/{in_path(request_id)}"
         if seen is None:
-            seen = BudgetRequest.model_validate(self._client.json("GET", path))
+            seen = BudgetRequest.model_validate(self.json("GET", path))
         headers = {"If-Match": f'"{seen.budget}.{seen.budget_version}"'}
-        sent = self._client.json("POST", f"{path}/approve", json={"answer": answer}, headers=headers)
+        sent = self.json("POST", f"{path}/approve", json={"answer": answer}, headers=headers)
         return BudgetRequest.model_validate(sent)
-
-    def deny(self, request_id: str, answer: str | None = None) -> BudgetRequest:
-        """Refuses a request, or withdraws one's own. Nothing changes."""
-        path = f"{REQUESTS}/{in_path(request_id)}/deny"
-        return BudgetRequest.model_validate(self._client.json("POST", path, json={"answer": answer}))
 
     def _match(self, dataset: str, name: str, version: int | None) -> dict[str, Any]:
         if version is None:

@@ -39,9 +39,7 @@ from scrimp.models import (
     RedeclaredDataset,
     RegisteredDataset,
     SignedCertificate,
-    Spending,
     Sweep,
-    Trials,
     Upload,
     Verification,
 )
@@ -128,14 +126,6 @@ class Client(Administration):
             detail = f"there is no data set {name_or_id!r}, or this key may not see it"
             raise NotFound(error.problem | {"detail": detail}) from None
 
-    def delete_content(self, dataset: str) -> Dataset:
-        """Deletes a data set's content, for good. Its ledger stays; the content cannot be registered again."""
-        return Dataset.model_validate(self.json("DELETE", f"{dataset_path(dataset)}/content"))
-
-    def retire_dataset(self, dataset: str) -> Dataset:
-        """Takes back, for good, a data set that nothing was ever held on. Its content can be registered anew."""
-        return Dataset.model_validate(self.json("POST", f"{dataset_path(dataset)}/retire"))
-
     def redeclare_dataset(self, dataset: str, changes: Mapping[str, Any]) -> RedeclaredDataset:
         """Declares records, slots, classes, scale or ranges anew; jobs keep the version that they were priced with.
 
@@ -160,19 +150,7 @@ class Client(Administration):
         body = {name: each.isoformat() if isinstance(each, datetime) else each for name, each in said.items() if each}
         return Grant.model_validate(self.json("PUT", f"{dataset_path(dataset)}/grants/{in_path(key_id)}", json=body))
 
-    def remove_grant(self, dataset: str, key_id: str) -> None:
-        """Ends a grant, at once. Jobs that were admitted under it continue."""
-        self.json("DELETE", f"{dataset_path(dataset)}/grants/{in_path(key_id)}")
-
     # The ledger
-
-    def ledger(self, dataset: str) -> Ledger:
-        """Shows a data set's ledger: cap, balances, and other accountants' figures."""
-        return Ledger.model_validate(self.json("GET", f"{dataset_path(dataset)}/ledger"))
-
-    def spending(self, dataset: str) -> Spending:
-        """Who spent what of a data set's budget, summed over its blocks; names are those that the caller may read."""
-        return Spending.model_validate(self.json("GET", f"{dataset_path(dataset)}/spending"))
 
     def forecast(self, dataset: str, spec: Document) -> Forecast:
         """How many jobs of this spec still fit the data set's budget, exactly. Free; nothing is written."""
@@ -205,16 +183,6 @@ class Client(Administration):
         headers = {"If-Match": f'"{version or self.ledger(dataset).cap_version}"'}
         path = f"{dataset_path(dataset)}/ledger/cap"
         return Ledger.model_validate(self.json("POST", path, json=body, headers=headers))
-
-    def join_ledger(self, dataset: str, into: str, reason: str) -> Ledger:
-        """Joins a data set's ledger to another one's, for data about the same people; its own is closed.
-
-        Args:
-            into: the data set whose ledger stays (name or id).
-            reason: recorded in both ledgers.
-        """
-        body = {"into": into, "reason": reason}
-        return Ledger.model_validate(self.json("POST", f"{dataset_path(dataset)}/ledger/join", json=body))
 
     def verify_ledger(self, dataset: str, *, again: bool = False, timeout_s: float = 60.0) -> Verification:
         """Shows the service's last verification of hash chain and balances. Compare the head with one kept elsewhere.
@@ -287,37 +255,9 @@ class Client(Administration):
         """
         return self.jobs.submit({"dataset": dataset, "privacy": {"target_epsilon": epsilon}, **members})
 
-    def job(self, job_id: str) -> Job:
-        """Shows one job."""
-        return Job.model_validate(self.json("GET", f"/v1/jobs/{job_id}"))
-
-    def label(self, job_id: str, **labels: Any) -> Job:
-        """Changes a job's `tags` (a list) and `notes`; what is left out stays."""
-        return Job.model_validate(self.json("PATCH", f"/v1/jobs/{in_path(job_id)}", json=labels))
-
-    def cancel(self, job_id: str) -> Job:
-        """Stops a job. What was started stays charged; the rest returns to the budget."""
-        return Job.model_validate(self.json("POST", f"/v1/jobs/{job_id}/cancel"))
-
-    def pause(self, job_id: str) -> Job:
-        """Pauses a job: it leaves its worker within a second and keeps its hold."""
-        return Job.model_validate(self.json("POST", f"/v1/jobs/{in_path(job_id)}/pause"))
-
-    def resume(self, job_id: str) -> Job:
-        """Lets a paused job go on from its checkpoint. Later steps are repeated bit for bit, free of charge."""
-        return Job.model_validate(self.json("POST", f"/v1/jobs/{in_path(job_id)}/resume"))
-
-    def delete_artifacts(self, job_id: str) -> Job:
-        """Deletes a finished job's model files. Its certificate stays, and the spent budget stays spent."""
-        return Job.model_validate(self.json("DELETE", f"/v1/jobs/{job_id}/artifacts"))
-
     def metrics(self, job_id: str) -> list[MetricPoint]:
         """Every released number of a job, by step."""
         return list(self.pages(f"/v1/jobs/{job_id}/metrics", MetricPoint))
-
-    def trials(self, job_id: str) -> Trials:
-        """The trials of a study, with their points and noisy scores, and how the final trial was chosen."""
-        return Trials.model_validate(self.json("GET", f"/v1/jobs/{job_id}/trials"))
 
     def wait_for(
         self, job: Job | str, timeout_s: float = 600.0, on_progress: Callable[[Job], None] | None = None

@@ -6,7 +6,7 @@ import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import quote
 
 import httpx
@@ -14,6 +14,9 @@ import httpx
 from scrimp.errors import ServiceUnreachable, refusal
 from scrimp.models import Resource
 from scrimp.rows import Pages
+
+if TYPE_CHECKING:
+    from scrimp.client import Client
 
 DEFAULT_URL = "http://127.0.0.1:8100"
 PAGE = 100
@@ -120,6 +123,14 @@ class Wire:
             raise ServiceUnreachable(
                 f"the call to {self.base_url} was interrupted: {str(error) or type(error).__name__}"
             ) from error
+
+
+class Part:
+    """A part of the client with a name of its own, such as `client.charges`."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.json, self.pages = client.json, client.pages
 
 
 def in_path(name: str) -> str:

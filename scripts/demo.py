@@ -26,6 +26,8 @@ from rich.text import Text
 
 from scrimp import BudgetRefused, Client, ScrimpError
 from scrimp.cli import show
+from scrimp.cli.ledger import ENTRIES
+from scrimp.cli.tables import table
 from scrimp.cli.watch import watch
 from scrimp.models import Job
 from scrimp.verify import recompute_chain
@@ -89,7 +91,7 @@ def tell_the_story(client: Client, reviews: Path, home: Path) -> None:
     step("Look at what that spent", f"scrimp ledger show {DATASET}; scrimp ledger entries {DATASET}")
     show.ledger(console, DATASET, client.ledger(dataset.id))
     console.print()
-    show.entries(console, client.ledger_entries(dataset.id))
+    table(console, ENTRIES, client.ledger_entries(dataset.id))
 
     step("Ask for more than is left", "scrimp jobs submit examples/imdb-epsilon-3.json")
     be_refused(client)

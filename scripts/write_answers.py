@@ -7,8 +7,10 @@ What answers can do beside holding members stands in scrimp/behaviour.py, in a c
 from __future__ import annotations
 
 import ast
+import re
 import textwrap
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ FILES: dict[str, dict[str, tuple[str, ...]]] = {
         "BudgetRequest": ("BudgetRequestView",),
         "Charge": ("ChargeView",),
         "CheckedDataset": ("CheckedDataset",),
-        "DataBlock": ("BlockView", "AppendedBlock", "ReadingBlock"),
+        "DataBlock": ("BlockView", "RetiredBlock", "AppendedBlock", "ReadingBlock"),
         "Dataset": ("DatasetView", "ReadingDataset"),
         "Epsilon": ("Epsilon",),
         "Grant": ("GrantView",),
@@ -127,22 +129,64 @@ from __future__ import annotations
 from scrimp.behaviour import FINAL, OF_AUC, Kind, Resource
 '''
 # Lists that a part of the client asks for in its own way.
-BY_HAND = frozenset(
-    f"list_{each}" for each in ("jobs", "metrics", "trials", "blocks", "budgets", "budget_requests", "charges")
-)
-# What a list is called whose operation is called otherwise.
-CALLED = {"list_entries": "ledger_entries", "list_hpo_strategies": "strategies"}
-LISTS = '''"""The service's lists, page by page. Written by scripts/write_specs.py from the routes that have items."""
+BY_HAND = frozenset({"list_jobs", "list_metrics", "list_blocks"})
+# The client's methods that are one plain call, by the part of the client; lists of `Lists` are all there.
+CALLS: dict[str, dict[str, str]] = {
+    "Lists": {
+        "cancel_job": "cancel",
+        "change_key": "change_key",
+        "change_webhook": "change_webhook",
+        "delete_artifacts": "delete_artifacts",
+        "delete_content": "delete_content",
+        "delete_webhook": "delete_webhook",
+        "join_ledger": "join_ledger",
+        "label_job": "label",
+        "list_entries": "ledger_entries",
+        "list_hpo_strategies": "strategies",
+        "list_trials": "trials",
+        "pause_job": "pause",
+        "remove_grant": "remove_grant",
+        "resume_job": "resume",
+        "retire_dataset": "retire_dataset",
+        "revoke_key": "revoke_key",
+        "rotate_webhook_secret": "rotate_webhook_secret",
+        "show_job": "job",
+        "show_ledger": "ledger",
+        "show_own_key": "own_key",
+        "show_spending": "spending",
+        "show_webhook": "webhook",
+        "test_webhook": "test_webhook",
+        "verify_audit": "verify_audit",
+    },
+    "BlockCalls": {"retire_block": "retire"},
+    "BudgetCalls": {
+        "deny_budget_request": "deny",
+        "list_budget_requests": "requests",
+        "list_budgets": "__call__",
+        "show_budget": "get",
+    },
+    "ChargeCalls": {
+        "list_charges": "__call__",
+        "post_charge": "post",
+        "show_charge": "get",
+        "void_charge": "void",
+    },
+}
+PART_OF = {operation: part for part, calls in CALLS.items() for operation in calls}
+NOTHING: Schema = {"type": "null"}
+PARAMETERS = {"dataset_id": "dataset", "budget": "name"}  # what the client calls them
+LISTS = '''"""Calls of the service that send what they are given: lists, page by page, and plain calls.
+
+Written by scripts/write_specs.py from the routes.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 from scrimp.models import {names}
 from scrimp.rows import Pages
-from scrimp.wire import Wire, in_path
-
-
-class Lists(Wire):
-    """A part of `Client`."""
+from scrimp.wire import Part, Wire, in_path
 '''
 CONSTANTS, WITH_IT = ["FINAL", "OF_AUC"], ["Kind", "MetricPoint", "Resource"]
 
@@ -160,19 +204,37 @@ def files(document: Schema) -> dict[str, str]:
 
 
 def _lists(document: Schema) -> str:
-    """A method for each GET that answers with items."""
-    methods: dict[str, str] = {}
-    used: set[str] = set()
+    """A method for each GET that answers with items, and for each route in CALLS."""
+    schemas = document["components"]["schemas"]
+    methods: dict[str, dict[str, str]] = {part: {} for part in CALLS}
     for path, operations in document["paths"].items():
-        operation = operations.get("get", {})
-        items = _items(operation, document["components"]["schemas"])
-        if items is None or operation["operationId"] in BY_HAND:
-            continue
-        kind = next((each for each in _types(items, document["components"]["schemas"]) if each in ANSWERS), "Kind")
-        used.add(kind)
-        name = CALLED.get(operation["operationId"], operation["operationId"].removeprefix("list_"))
-        methods[name] = _list(name, path, kind, operation)
-    return LISTS.format(names=", ".join(sorted(used))) + "".join(methods[name] for name in sorted(methods))
+        for method, operation in operations.items():
+            name = operation["operationId"]
+            items = _items(operation, schemas) if method == "get" and name not in BY_HAND else None
+            if items is None and name not in PART_OF:
+                continue
+            part = PART_OF.get(name, "Lists")
+            called = CALLS[part].get(name, name.removeprefix("list_"))
+            answer = next((each for each in _types(_answer(operation), schemas) if each in ANSWERS), None)
+            items = None if answer else items  # a list with members of its own has a class
+            kinds = [answer] if answer else [] if items is None else _types(items, schemas)
+            kind = next((each for each in kinds if each in ANSWERS), "None" if items is None else "Kind")
+            if kind == "None" and _answer(operation) != NOTHING:
+                raise LookupError(f"the answer of {name} has no class of the client: name it in FILES")
+            call = _Call(called, method.upper(), path, operation, _body(operation, schemas))
+            methods[part][called] = call.text(kind, is_list=items is not None)
+    used = {each for text in methods.values() for found in text.values() for each in re.findall(r"\w+", found)}
+    names = ", ".join(sorted(used & {*ANSWERS, "Kind"}))
+    parts = [_part(part, calls) for part, calls in methods.items()]
+    return LISTS.format(names=names) + "".join(parts)
+
+
+def _part(part: str, methods: dict[str, str]) -> str:
+    base, said = (
+        ("Wire", "`Client`") if part == "Lists" else ("Part", f"`client.{part.removesuffix('Calls').lower()}s`")
+    )
+    body = "".join(methods[name] for name in sorted(methods))
+    return f'\n\nclass {part}({base}):\n    """A part of {said}."""\n{body}'
 
 
 def _items(operation: Schema, schemas: dict[str, Schema]) -> Schema | None:
@@ -182,22 +244,69 @@ def _items(operation: Schema, schemas: dict[str, Schema]) -> Schema | None:
     return items
 
 
-def _list(name: str, path: str, kind: str, operation: Schema) -> str:
-    arguments, filters = ["self"], ""
-    for parameter in operation.get("parameters", ()):
-        called = parameter["name"].removesuffix("_id") if parameter["name"] == "dataset_id" else parameter["name"]
-        if parameter["in"] == "path":
-            arguments.append(f"{called}: str")
-            path = path.replace(f"{{{parameter['name']}}}", f"{{in_path({called})}}")
-        elif parameter["in"] == "query" and called not in ("after", "limit"):
-            kinds = " | ".join(dict.fromkeys([*_types(parameter["schema"], {}), "None"]))
-            arguments.append(f"{called}: {kinds} = None")
-            filters += f", {called}={called}"
-    first = " ".join(operation["description"].split("\n\n")[0].split())
-    said = textwrap.fill(first, WIDTH, subsequent_indent=" " * 8, break_on_hyphens=False)
-    mark = "f" if "{" in path else ""
-    head = f"    def {name}({', '.join(arguments)}) -> Pages[{kind}]:\n"
-    return f'\n{head}        """{said}"""\n        return self.pages({mark}"{path}", {kind}{filters})\n'
+def _answer(operation: Schema) -> Schema:
+    """The schema of a call's success; of several one after the other."""
+    answers = [each for status, each in operation["responses"].items() if status.startswith("2")]
+    content = answers[0].get("content", {}).get("application/json", {})
+    schema: Schema = content.get("schema", NOTHING)
+    return schema
+
+
+def _body(operation: Schema, schemas: dict[str, Schema]) -> Schema:
+    """The schema of a call's body, with its properties; {} without one."""
+    content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+    schema: Schema = schemas.get(content.get("schema", {}).get("$ref", "").rpartition("/")[2], {})
+    return schema
+
+
+@dataclass(frozen=True)
+class _Call:
+    name: str
+    method: str
+    path: str
+    operation: Schema
+    body: Schema
+
+    def text(self, kind: str, *, is_list: bool) -> str:
+        """The method: it returns an answer of this kind, or pages of them."""
+        arguments, path, filters = ["self"], self.path, ""
+        for parameter in self.operation.get("parameters", ()):
+            called = PARAMETERS.get(parameter["name"], parameter["name"])
+            if parameter["in"] == "path":
+                arguments.append(f"{called}: str")
+                path = path.replace(f"{{{parameter['name']}}}", f"{{in_path({called})}}")
+            elif parameter["in"] == "query" and called not in ("after", "limit"):
+                arguments.append(f"{called}: {_optional(parameter['schema'])} = None")
+                filters += f", {called}={called}"
+        sent = self._sent(arguments)
+        mark = "f" if "{" in path else ""
+        first = " ".join(self.operation["description"].split("\n\n")[0].split())
+        said = textwrap.fill(first, WIDTH, subsequent_indent=" " * 8, break_on_hyphens=False)
+        call = f'self.json("{self.method}", {mark}"{path}"{sent})'
+        if is_list:
+            answer, line = f"Pages[{kind}]", f'return self.pages({mark}"{path}", {kind}{filters})'
+        elif kind == "None":
+            answer, line = "None", call
+        else:
+            answer, line = kind, f"return {kind}.model_validate({call})"
+        head = f"    def {self.name}({', '.join(arguments)}) -> {answer}:\n"
+        return f'\n{head}        """{said}"""\n        {line}\n'
+
+    def _sent(self, arguments: list[str]) -> str:
+        """What the call sends; adds its arguments. A change sends what is named alone."""
+        properties = self.body.get("properties", {})
+        if self.method == "PATCH":
+            arguments.append("**changes: Any")
+            return ", json=changes"
+        for name, schema in properties.items():
+            required = name in self.body.get("required", ())
+            arguments.append(f"{name}: {_types(schema, {})[0]}" if required else f"{name}: {_optional(schema)} = None")
+        pairs = ", ".join(f'"{name}": {name}' for name in properties)
+        return f", json={{{pairs}}}" if pairs else ""
+
+
+def _optional(schema: Schema) -> str:
+    return " | ".join(dict.fromkeys([*_types(schema, {}), "None"]))
 
 
 def _file(part: str, names: list[str], schemas: dict[str, Schema]) -> str:

@@ -24,6 +24,7 @@ SWEEPS = {
     "tests/worker/test_bound.py::test_one_record_changes_a_clipped_sum_by_at_most_c": 2,
     "tests/worker/test_bound.py::test_one_record_changes_a_score_s_sums_by_at_most_their_sensitivity": 5,
     "tests/worker/test_bound.py::test_one_unit_changes_a_clipped_sum_by_at_most_c": 3,
+    "tests/worker/test_float32_sums.py::test_one_record_changes_a_network_s_sum_by_at_most_c": 2,
     "tests/worker/test_formed_sums.py::test_one_record_changes_the_sum_by_at_most_c": 2,
     "tests/worker/test_meta.py::test_clipped_sums": 3,
     "tests/worker/test_meta.py::test_updates": 3,

@@ -27,6 +27,7 @@ from app.contracts.hpo import (
     noise_mu_of,
 )
 from app.contracts.job_spec import Evaluation, JobSpec, Ranking
+from app.contracts.metrics import default_metric
 from app.contracts.optimizers import Optimizer, PublicSideSettings
 from app.errors import InvalidRequest
 from app.hpo.space import Bounds
@@ -108,13 +109,13 @@ def _evaluation(hpo: Strategy, facts: DatasetFacts) -> Evaluation | None:
         if not classes:
             other = "private_ranking" if ranked else "private_loss"
             raise InvalidRequest.at("/hpo/score/kind", f"it needs a classification task: use `{other}`")
-        return Evaluation(on=score.on, noise_mu=noise_mu_of(score), metrics=["accuracy"])
+        return Evaluation(on=score.on, noise_mu=noise_mu_of(score), metrics=[default_metric(classes=True)])
     if isinstance(score, PublicScore):
         if facts.spec.holdout is None or facts.holdout_is_private:
             raise InvalidRequest.at("/hpo/score/kind", "this data set has no public hold-out: use a private score")
         if ranked:
             return Evaluation(ranking=Ranking())
-        return Evaluation(metrics=["accuracy" if classes else "loss"])
+        return Evaluation(metrics=[default_metric(classes=classes)])
     return Evaluation(on=score.on, noise_mu=noise_mu_of(score), loss_bound=score.loss_bound, metrics=["loss"])
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from pydantic import BaseModel
 from sqlalchemy import Row, and_, func, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
 from app.budgets.service import visible_to
-from app.db.models import Account, ApiKey, Dataset, LedgerEntry, table_of
+from app.db.models import Account, ApiKey, Dataset, LedgerEntry
 from app.grants import service as grants
 from app.grants.service import Access
 from app.keys.service import Caller
@@ -92,18 +92,19 @@ def spending(session: Session, caller: Caller, dataset: str) -> SpendingView:
 
 def _sums(session: Session, members: list[str]) -> list[Row[tuple[str, int, int, int]]]:
     """What was posted, by the key of the hold: the worker posts a job, and a trial draws on its study's hold."""
-    entry, hold = table_of(LedgerEntry), table_of(LedgerEntry).alias("hold")
-    holder = func.coalesce(entry.c.memo["hold"].as_string(), entry.c.job_id)
-    same = and_(hold.c.dataset_id == entry.c.dataset_id, hold.c.job_id == holder, hold.c.kind == "hold")
-    key = func.coalesce(hold.c.actor, entry.c.actor)
+    Hold = aliased(LedgerEntry)  # noqa: N806 - a class
+    holder = func.coalesce(LedgerEntry.memo["hold"].as_string(), LedgerEntry.job_id)
+    same = and_(Hold.dataset_id == LedgerEntry.dataset_id, Hold.job_id == holder, Hold.kind == "hold")
+    key = func.coalesce(Hold.actor, LedgerEntry.actor)
     columns = (
         key.label("key"),
         func.count(holder.distinct()).label("charges"),
-        func.sum(entry.c.train).label("train"),
-        func.sum(entry.c.holdout).label("holdout"),
+        func.sum(LedgerEntry.train).label("train"),
+        func.sum(LedgerEntry.holdout).label("holdout"),
     )
-    posts = select(*columns).select_from(entry.outerjoin(hold, same))
-    return list(session.execute(posts.where(entry.c.dataset_id.in_(members), entry.c.kind == "post").group_by(key)))
+    posts = select(*columns).select_from(LedgerEntry).outerjoin(Hold, same).group_by(key)
+    of_members = (LedgerEntry.dataset_id.in_(members), LedgerEntry.kind == "post")
+    return list(session.execute(posts.where(*of_members)))
 
 
 def _budget_of(session: Session, members: list[str], part: str) -> int:

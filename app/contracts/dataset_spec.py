@@ -437,13 +437,19 @@ UploadId = Annotated[str, StringConstraints(pattern=r"^up_[a-z2-7]{21}$")]
 
 
 class DatasetSpec(Document):
-    """The declaration of a data set: format, task, features, privacy and hold-out. All of it is public."""
+    """The declaration of a data set: format, task, features, privacy and hold-out. All of it is public.
+
+    `wrong_rows`: what happens to a row with a cell that cannot be used, or with another number of cells: the file is
+    refused, or the row is dropped. A row is dropped for its own cells alone. Only the owner learns how many were, at
+    registration.
+    """
 
     name: Name
     format: Literal[TableFormat, "interactions"]
     task: Task
     features: Features
     csv: CsvDialect | None = None
+    wrong_rows: Literal["refuse", "drop"] = Field(default="refuse", exclude_if=lambda rule: rule == "refuse")
     privacy: DatasetPrivacy
     governance: Governance | None = Field(default=None, exclude_if=is_none)
     holdout: Annotated[SplitHoldout | LastItemHoldout | PublicHoldout, Field(discriminator="kind")] | None = None
@@ -507,6 +513,8 @@ class DatasetSpec(Document):
             raise ValueError("an archive of images has a class for each image, and no users: use task 'classification'")
         if not is_tensor and self.format == "npz":
             raise ValueError("an npz file holds arrays: use features of kind 'tensor'")
+        if self.wrong_rows == "drop" and self.format in ("interactions", "images"):
+            raise ValueError("`wrong_rows` is for files with one record a row; interactions have `features.unknown`")
         if self.csv is not None and self.format != "csv":
             raise ValueError("`csv` describes a CSV file: leave it out for other formats")
         if isinstance(self.task, LanguageModelTask) and not isinstance(self.features, Text):

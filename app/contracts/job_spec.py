@@ -19,7 +19,7 @@ from app.contracts.extractor import ExtractorRef
 from app.contracts.governance import Use
 from app.contracts.hf import HfModel
 from app.contracts.hpo import Hpo
-from app.contracts.metrics import METRICS, Metric, rule_of
+from app.contracts.metrics import METRICS, Metric, default_metric, rule_of
 from app.contracts.model_settings import ImageForm, ModelSettings, RecordSizes
 from app.contracts.optimizers import Dp2Settings, DpSgd, Optimizer
 from app.contracts.runtime import Runtime
@@ -441,20 +441,24 @@ class Evaluation(Document):
         return self
 
     @property
+    def _first(self) -> Metric:
+        return (self.metrics or [default_metric(classes=True)])[0]
+
+    @property
     def compared_by(self) -> str:
         """The name of the score that compares the trials of a study."""
-        return f"ndcg@{self.ranking.k}" if self.ranking is not None else (self.metrics or ["accuracy"])[0]
+        return f"ndcg@{self.ranking.k}" if self.ranking is not None else self._first
 
     @property
     def larger_is_better(self) -> bool:
         """True if a larger score is a better one."""
-        return self.ranking is not None or rule_of((self.metrics or ["accuracy"])[0]).larger_is_better
+        return self.ranking is not None or rule_of(self._first).larger_is_better
 
     def sensitivities(self, *, classes: bool) -> dict[Metric | Literal["ranking"], float]:
         """The scored quantities, each with the most that one record weighs in it."""
         if self.ranking is not None:
             return {"ranking": 1.0}
-        names: list[Metric] = self.metrics or (["accuracy"] if classes else ["loss"])
+        names: list[Metric] = self.metrics or [default_metric(classes=classes)]
         return {name: rule_of(name).bound or self.loss_bound for name in names}
 
 

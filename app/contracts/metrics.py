@@ -37,6 +37,13 @@ AUC_PARTS = (
 # Of each of two classes: how long a gradient is at a residual of 1, in units of C (app.privacy.answers).
 ClipRatio = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 ClipRatios = Annotated[tuple[ClipRatio, ...], Field(min_length=2, max_length=2)]
+
+
+def default_metric(*, classes: bool) -> MeanMetric:
+    """What is scored where no metric is named: accuracy of classes, else the loss."""
+    return "accuracy" if classes else "loss"
+
+
 MOST_CONFUSED = 50  # classes of a histogram of true and predicted ones
 
 

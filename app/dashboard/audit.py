@@ -15,6 +15,7 @@ from app.db.engine import Database
 from app.keys.auth import check_role
 from app.keys.service import Caller
 from app.web.deps import Db
+from app.web.operations import Page
 from app.web.pagination import After
 
 router = APIRouter(prefix=f"{HOME}/audit", include_in_schema=False, route_class=PageRoute)
@@ -23,6 +24,7 @@ ROWS, BATCH = 50, 500
 
 
 @router.get("")
+@Page("admins")
 def audit_page(
     request: Request,
     db: Db,
@@ -46,6 +48,7 @@ def audit_page(
 
 
 @router.get("/entries.jsonl")
+@Page("admins")
 def export(db: Db, viewer: CurrentViewer) -> Response:
     """Sends every sealed entry as a file, oldest first, a line each: what anybody needs to recompute the chain."""
     caller = viewer.caller

@@ -34,6 +34,7 @@ from app.grants.service import Access
 from app.keys.service import Caller
 from app.privacy.filters import load_numerics
 from app.web.deps import Db
+from app.web.operations import Page
 
 router = APIRouter(prefix=f"{HOME}/datasets/{{dataset_id}}/budgets", include_in_schema=False, route_class=PageRoute)
 Id = Annotated[str, Path(pattern=r"^[A-Za-z0-9_]{1,100}$")]
@@ -67,12 +68,14 @@ class BudgetsPage:
 
 
 @router.get("")
+@Page("view")
 def budgets_page(request: Request, dataset_id: Id, db: Db, viewer: CurrentViewer) -> Response:
     """Shows the budgets that the viewer may see, and the forms that the viewer may send."""
     return _page(request, db, viewer, dataset_id)
 
 
 @router.post("")
+@Page("view", audit="budget.set")
 def set_budget(
     request: Request,
     dataset_id: Id,
@@ -94,6 +97,7 @@ def set_budget(
 
 
 @router.post("/close")
+@Page("own", audit="budget.closed")
 def close_budget(
     request: Request, dataset_id: Id, db: Db, viewer: PostingViewer, name: Text = "", version: Text = ""
 ) -> Response:
@@ -106,6 +110,7 @@ def close_budget(
 
 
 @router.post("/requests")
+@Page("view", audit="budget.requested")
 def ask(
     request: Request, dataset_id: Id, db: Db, viewer: PostingViewer, epsilon: Text = "", reason: Text = ""
 ) -> Response:
@@ -119,6 +124,7 @@ def ask(
 
 
 @router.post("/requests/{request_id}")
+@Page("every key", audit="budget.denied")
 def answer(
     request: Request,
     dataset_id: Id,

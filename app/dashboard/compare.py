@@ -21,6 +21,7 @@ from app.jobs.schemas import JobView, MetricView
 from app.keys.service import Caller
 from app.lifecycle.queue.presence import GpuWorkers
 from app.web.deps import Db, Gpus
+from app.web.operations import Page
 
 PAGE = f"{HOME}/compare"
 router = APIRouter(prefix=PAGE, include_in_schema=False, route_class=PageRoute)
@@ -39,6 +40,7 @@ class Difference:
 
 
 @router.get("")
+@Page("every key")
 def compare_page(
     request: Request,
     db: Db,

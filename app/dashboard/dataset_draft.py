@@ -11,7 +11,7 @@ from app.dashboard.fields import SchemaForm
 # In the order in which an owner decides. `path` names a file on the server: an upload has none.
 LAYOUT = Layout(
     {
-        "What it is": ("name", "format", "csv"),
+        "What it is": ("name", "format", "csv", "wrong_rows"),
         "What is predicted": ("task",),
         "From what": ("features",),
         "What is protected": ("privacy",),

@@ -22,6 +22,7 @@ from app.ids import now, rfc3339
 from app.ledger import repository
 from app.ledger.accounts import filter_for
 from app.web.deps import Db
+from app.web.operations import Page
 
 router = APIRouter(prefix=HOME, include_in_schema=False, route_class=PageRoute)
 Id = Annotated[str, Path(pattern=r"^[A-Za-z0-9_]{1,100}$")]
@@ -34,6 +35,7 @@ COLUMNS = (
 
 
 @router.get("/datasets/{dataset_id}/entries.csv")
+@Page("view")
 def entries_csv(dataset_id: Id, db: Db, viewer: CurrentViewer) -> Response:
     """Sends every entry of a ledger, oldest first, as a file. The same as `GET …/ledger/entries`."""
     with db.read() as session:
@@ -47,6 +49,7 @@ def entries_csv(dataset_id: Id, db: Db, viewer: CurrentViewer) -> Response:
 
 
 @router.get("/live/datasets/{dataset_id}/burndown")
+@Page("view")
 def burndown(request: Request, dataset_id: Id, db: Db, viewer: CurrentViewer) -> Response:
     """What was spent and held over time: a part of a data set's page."""
     with db.read() as session:

@@ -25,6 +25,7 @@ from app.keys.auth import check_role
 from app.keys.service import Role
 from app.settings import Settings
 from app.web.deps import Db, ServiceSettings
+from app.web.operations import Page
 
 PAGE = f"{HOME}/keys"
 router = APIRouter(prefix=PAGE, include_in_schema=False, route_class=PageRoute)
@@ -36,12 +37,14 @@ REFUSALS = (InvalidRequest, Conflict, Forbidden, NotFound)
 
 
 @router.get("")
+@Page("every key")
 def keys_page(request: Request, db: Db, settings: ServiceSettings, viewer: CurrentViewer) -> Response:
     """Shows the keys and grants that the viewer may see."""
     return _page(request, db, settings, viewer)
 
 
 @router.post("")
+@Page("admins", audit="key.created")
 def create(
     request: Request,
     db: Db,
@@ -64,6 +67,7 @@ def create(
 
 
 @router.post("/{key_id}/rotate")
+@Page("admins, or the key itself", audit="key.rotated")
 def rotate(
     request: Request, key_id: Id, db: Db, settings: ServiceSettings, viewer: PostingViewer, overlap: Text = "0"
 ) -> Response:
@@ -77,6 +81,7 @@ def rotate(
 
 
 @router.post("/{key_id}/revoke")
+@Page("admins", audit="key.revoked")
 def revoke(request: Request, key_id: Id, db: Db, settings: ServiceSettings, viewer: PostingViewer) -> Response:
     """Revokes a key for good, for admins."""
     caller = viewer.caller
@@ -89,6 +94,7 @@ def revoke(request: Request, key_id: Id, db: Db, settings: ServiceSettings, view
 
 
 @router.post("/grants")
+@Page("every key", audit="grant.set")
 def grant(
     request: Request,
     db: Db,
@@ -123,6 +129,7 @@ def grant(
 
 
 @router.post("/grants/remove")
+@Page("every key", audit="grant.removed")
 def remove(
     request: Request, db: Db, settings: ServiceSettings, viewer: PostingViewer, dataset: Text = "", key: Text = ""
 ) -> Response:

@@ -40,6 +40,7 @@ from app.ledger.routes import Pricing
 from app.ledger.schemas import CapChange
 from app.retention import routes as retention
 from app.web.deps import Db, RecordedHeads, ServiceSettings
+from app.web.operations import Page
 from app.web.problems import answer, errors_of, validation_errors
 
 router = APIRouter(prefix=f"{HOME}/datasets/{{dataset_id}}/manage", include_in_schema=False, route_class=PageRoute)
@@ -136,12 +137,14 @@ Manager = Annotated[Service, Depends()]
 
 
 @router.get("")
+@Page("own")
 def manage_page(service: Manager, viewer: CurrentViewer) -> Response:
     """Shows what the owner may do, and who spent what."""
     return service.page(viewer)
 
 
 @router.post("/cap")
+@Page("own", audit="dataset.cap_changed")
 def change_cap(
     service: Manager, pricing: Pricing, viewer: PostingViewer, epsilon: Text = "", reason: Text = "", version: Text = ""
 ) -> Response:
@@ -155,6 +158,7 @@ def change_cap(
 
 
 @router.post("/declaration")
+@Page("own", audit="dataset.redeclared")
 def redeclare(service: Manager, viewer: PostingViewer, records: Text = "", others: Text = "") -> Response:
     """Declares records anew, and other members as JSON; shows its owner once what the stored records say."""
 
@@ -169,6 +173,7 @@ def redeclare(service: Manager, viewer: PostingViewer, records: Text = "", other
 
 
 @router.post("/blocks")
+@Page("own", audit="block.appended")
 async def add_block(service: Manager, viewer: UploadingViewer) -> Response:
     """Appends a block, and shows its owner once what was read."""
     try:
@@ -187,6 +192,7 @@ async def add_block(service: Manager, viewer: UploadingViewer) -> Response:
 
 
 @router.post("/blocks/retire")
+@Page("own", audit="block.retired")
 def retire_block(service: Manager, viewer: PostingViewer, label: Text = "") -> Response:
     """Retires a block, for good."""
     return service.changed(
@@ -196,12 +202,14 @@ def retire_block(service: Manager, viewer: PostingViewer, label: Text = "") -> R
 
 
 @router.post("/retire")
+@Page("own", audit="dataset.retired")
 def retire(service: Manager, viewer: PostingViewer) -> Response:
     """Takes back a data set that nothing was ever held on."""
     return service.ended(viewer, retention.retire_dataset)
 
 
 @router.post("/delete")
+@Page("own", audit="dataset.content_deleted")
 def delete_content(service: Manager, viewer: PostingViewer) -> Response:
     """Deletes the data for good; the ledger stays."""
     return service.ended(viewer, retention.delete_content)

@@ -30,6 +30,7 @@ from app.errors import InvalidRequest, ServiceError
 from app.keys.auth import require_role
 from app.web.deps import Db, ServiceSettings
 from app.web.limits import LARGE_NODES
+from app.web.operations import NOTHING, Page
 from app.web.problems import answer
 
 PAGE = f"{HOME}/register"
@@ -55,6 +56,7 @@ class Uploads:
 
 
 @router.get("")
+@Page("owners")
 async def register_page(request: Request, settings: ServiceSettings, viewer: CurrentViewer) -> Response:
     """Shows the form, to owners and admins."""
     await check_owner(viewer.caller)
@@ -63,6 +65,7 @@ async def register_page(request: Request, settings: ServiceSettings, viewer: Cur
 
 
 @router.get("/columns")
+@Page("every key")
 def public_columns(_viewer: CurrentViewer) -> Response:
     """What is publicly known of columns by their names: the client's list, so that page and command agree."""
     return FileResponse(_column_list(), media_type="application/json")
@@ -78,6 +81,7 @@ def _column_list() -> Path:
 
 
 @router.post("/draft")
+@Page("owners", audit=NOTHING)
 async def declaration_changed(request: Request, viewer: PostingViewer) -> Response:
     """The form of what was typed, with what is wrong in it: by its contract, or as the API refused the file."""
     await check_owner(viewer.caller)
@@ -97,6 +101,7 @@ def _changed(request: Request, viewer: Viewer, sent: Mapping[str, str]) -> Respo
 
 
 @router.post("/check")
+@Page("owners", audit=NOTHING)
 async def check_file(viewer: UploadingViewer, uploads: Annotated[Uploads, Depends()]) -> Response:
     """Checks a file against its declaration, and stores nothing."""
     of = uploads
@@ -109,6 +114,7 @@ async def check_file(viewer: UploadingViewer, uploads: Annotated[Uploads, Depend
 
 
 @router.post("/file")
+@Page("owners", audit="dataset.registered")
 async def register_file(viewer: UploadingViewer, uploads: Annotated[Uploads, Depends()]) -> Response:
     """Registers the data set."""
     of = uploads

@@ -58,6 +58,7 @@ from app.settings import Settings
 from app.storage import objects
 from app.web.deps import Db, Gpus, RecordedHeads, ServiceSettings, gpus_of
 from app.web.headers import is_head
+from app.web.operations import Page
 from app.web.pagination import After
 from app.web.static_files import static_file
 
@@ -72,18 +73,21 @@ STALE_FORM = "The form was out of date. Please try again; cookies must be allowe
 
 
 @root.get("/")
+@Page("anyone")
 def start() -> RedirectResponse:
     """Leads a person who types the service's address to the dashboard."""
     return RedirectResponse(HOME, 303)
 
 
 @router.get("/static/{path:path}")
+@Page("anyone")
 async def static(path: str, request: Request) -> Response:
     """Our own CSS and JavaScript; open, because the login page needs them."""
     return await static_file(static_files, path, request)
 
 
 @router.get("/login")
+@Page("anyone")
 def login_page(request: Request, db: Db, settings: ServiceSettings, next: str | None = None) -> Response:
     """Shows the login form."""
     try:
@@ -94,6 +98,7 @@ def login_page(request: Request, db: Db, settings: ServiceSettings, next: str | 
 
 
 @router.post("/login")
+@Page("anyone", audit="dashboard.signed_in")
 def login(
     request: Request,
     db: Db,
@@ -122,6 +127,7 @@ def login(
 
 
 @router.post("/logout")
+@Page("every key", audit="dashboard.signed_out")
 def logout(db: Db, viewer: PostingViewer) -> Response:
     """Ends all sessions of the key, in this browser and in others."""
     with db.write() as session:
@@ -168,18 +174,21 @@ AskedJobs = Annotated[ListQuery, Depends()]
 
 
 @router.get("")
+@Page("every key")
 def jobs_page(request: Request, db: Db, viewer: CurrentViewer, gpus: Gpus, asked: AskedJobs) -> Response:
     """Shows the list of jobs."""
     return render(request, "jobs.html", viewer=viewer, **_jobs(db, viewer.caller, gpus, asked))
 
 
 @router.get("/live/jobs")
+@Page("every key")
 def live_jobs(request: Request, db: Db, viewer: CurrentViewer, gpus: Gpus, asked: AskedJobs) -> Response:
     """The changing part of the list of jobs."""
     return render(request, "_jobs.html", viewer=viewer, **_jobs(db, viewer.caller, gpus, asked))
 
 
 @router.get("/jobs/{job_id}")
+@Page("view", audit="certificate.shown")
 def job_page(
     job_id: Id, request: Request, db: Db, settings: ServiceSettings, viewer: CurrentViewer, check: bool = False
 ) -> Response:
@@ -192,6 +201,7 @@ def job_page(
 
 
 @router.get("/live/jobs/{job_id}")
+@Page("view", audit="certificate.shown")
 def live_job(job_id: Id, request: Request, db: Db, settings: ServiceSettings, viewer: CurrentViewer) -> Response:
     """The changing part of a job's page."""
     page = _job(request, db, settings, viewer, job_id)
@@ -199,6 +209,7 @@ def live_job(job_id: Id, request: Request, db: Db, settings: ServiceSettings, vi
 
 
 @router.post("/jobs/{job_id}/cancel")
+@Page("own", audit="job.cancelled")
 def cancel_job(job_id: Id, db: Db, heads: RecordedHeads, viewer: PostingViewer) -> Response:
     """Cancels a job, then shows it."""
     job_service.cancel(db, viewer.caller, job_id, heads)
@@ -206,6 +217,7 @@ def cancel_job(job_id: Id, db: Db, heads: RecordedHeads, viewer: PostingViewer) 
 
 
 @router.post("/jobs/{job_id}/pause")
+@Page("own", audit="job.paused")
 def pause_job(job_id: Id, db: Db, viewer: PostingViewer) -> Response:
     """Pauses a job, then shows it."""
     job_service.pause(db, viewer.caller, job_id)
@@ -213,6 +225,7 @@ def pause_job(job_id: Id, db: Db, viewer: PostingViewer) -> Response:
 
 
 @router.post("/jobs/{job_id}/resume")
+@Page("own", audit="job.resumed")
 def resume_job(job_id: Id, db: Db, viewer: PostingViewer) -> Response:
     """Lets a paused job go on, then shows it."""
     job_service.resume(db, viewer.caller, job_id)
@@ -220,6 +233,7 @@ def resume_job(job_id: Id, db: Db, viewer: PostingViewer) -> Response:
 
 
 @router.post("/jobs/{job_id}/labels")
+@Page("own", audit="job.labelled")
 def label_job(
     job_id: Id,
     db: Db,
@@ -242,6 +256,7 @@ def label_job(
 
 
 @router.get("/jobs/{job_id}/certificate")
+@Page("view", audit="certificate.downloaded")
 def certificate(request: Request, job_id: Id, db: Db, viewer: CurrentViewer) -> Response:
     """Sends the signed document as a file."""
     document = show_certificate(request, job_id, db, viewer.caller).model_dump(mode="json")
@@ -250,6 +265,7 @@ def certificate(request: Request, job_id: Id, db: Db, viewer: CurrentViewer) -> 
 
 
 @router.get("/jobs/{job_id}/artifacts/{name}")
+@Page("train", audit="artifact.downloaded")
 def artifact(
     request: Request, job_id: Id, name: str, db: Db, settings: ServiceSettings, viewer: CurrentViewer
 ) -> FileResponse:
@@ -258,6 +274,7 @@ def artifact(
 
 
 @router.get("/datasets")
+@Page("every key")
 def datasets_page(
     request: Request, db: Db, heads: RecordedHeads, viewer: CurrentViewer, after: After = None
 ) -> Response:
@@ -268,6 +285,7 @@ def datasets_page(
 
 
 @router.get("/datasets/{dataset_id}")
+@Page("view")
 def dataset_page(
     dataset_id: Id,
     request: Request,
@@ -281,7 +299,7 @@ def dataset_page(
     with db.read() as session:
         reading = readings.find(session, viewer.caller, dataset_id)
         if reading is not None:
-            return render(request, "reading.html", viewer=viewer, dataset=ReadingDataset.of(reading))
+            return render(request, "reading.html", viewer=viewer, dataset=ReadingDataset.of(reading, viewer.caller))
         page = views.dataset_page(session, dataset_id, viewer, asked)
         checked = last_check(session, page.dataset.id) if check and page.ledger else None
     recent = page_of_jobs(db, viewer.caller, gpus_of(request), JobsQuery(page.dataset.id, limit=views.JOBS_ON_DATASET))
@@ -293,6 +311,7 @@ def dataset_page(
 
 
 @router.get("/live/datasets/{dataset_id}")
+@Page("view")
 def live_dataset(dataset_id: Id, request: Request, db: Db, viewer: CurrentViewer, asked: AskedEntries) -> Response:
     """The changing part of a data set's page."""
     with db.read() as session:
@@ -303,18 +322,20 @@ def live_dataset(dataset_id: Id, request: Request, db: Db, viewer: CurrentViewer
 
 
 @router.get("/live/readings/{dataset_id}")
+@Page("view")
 def live_reading(dataset_id: Id, request: Request, db: Db, viewer: CurrentViewer) -> Response:
     """How far a data set's file is read."""
     with db.read() as session:
         reading = readings.find(session, viewer.caller, dataset_id)
         if reading:
-            shown: ReadingDataset | DatasetView = ReadingDataset.of(reading)
+            shown: ReadingDataset | DatasetView = ReadingDataset.of(reading, viewer.caller)
         else:
             shown = views.dataset_page(session, dataset_id, viewer, EntriesQuery()).dataset
     return render(request, "_reading.html", viewer=viewer, dataset=shown)
 
 
 @router.get("/live/datasets/{dataset_id}/comparison")
+@Page("view")
 def live_comparison(dataset_id: Id, request: Request, db: Db, pricing: Pricing, viewer: CurrentViewer) -> Response:
     """Other accountants' figures: a page of its own, because composing many jobs can take seconds."""
     with db.read() as session:
@@ -324,6 +345,7 @@ def live_comparison(dataset_id: Id, request: Request, db: Db, pricing: Pricing, 
 
 
 @router.get("/{path:path}")
+@Page("every key")
 def nothing_here(path: str, _viewer: CurrentViewer) -> Response:
     """Answers 404 as a page."""
     if not path:

@@ -38,6 +38,7 @@ from app.ledger.accounts import filter_for
 from app.ledger.blocks import family_of, label_of
 from app.ledger.schemas import EntryView
 from app.web.deps import Db
+from app.web.operations import Page
 
 router = APIRouter(prefix=f"{HOME}/datasets/{{dataset_id}}", include_in_schema=False, route_class=PageRoute)
 Id = Annotated[str, Path(pattern=r"^[A-Za-z0-9_]{1,100}$")]
@@ -132,6 +133,7 @@ class Statement:
 
 
 @router.get("/statement")
+@Page("view")
 def statement_page(request: Request, dataset_id: Id, db: Db, viewer: CurrentViewer) -> Response:
     """Says in words what was spent, what is guaranteed, and what is not covered."""
     with db.read() as session:
@@ -141,6 +143,7 @@ def statement_page(request: Request, dataset_id: Id, db: Db, viewer: CurrentView
 
 
 @router.get("/statement.json")
+@Page("view")
 def statement_json(dataset_id: Id, db: Db, viewer: CurrentViewer) -> Response:
     """Sends the evidence: every entry of each block under its signed checkpoint."""
     with db.read() as session:
@@ -156,6 +159,7 @@ def statement_json(dataset_id: Id, db: Db, viewer: CurrentViewer) -> Response:
 
 
 @router.get("/statement.csv")
+@Page("view")
 def statement_csv(dataset_id: Id, db: Db, viewer: CurrentViewer) -> Response:
     """Sends the figures, a line for each block."""
     with db.read() as session:

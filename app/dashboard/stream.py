@@ -30,6 +30,7 @@ from app.jobs.stream import EventHub, EventStream, follow
 from app.keys.auth import bearer
 from app.keys.service import Caller, KeyLike, still
 from app.keys.sessions import SESSION_COOKIE, signed_in
+from app.web import operations
 from app.web.deps import Db, ServiceSettings
 from app.web.headers import is_stream
 from app.web.lists import Page, Reader, changes_of
@@ -62,6 +63,7 @@ StreamingViewer = Annotated[Viewer | None, Depends(streaming_viewer)]
 
 
 @router.get("/jobs/{job_id}")
+@operations.Page("view")
 def job_events(
     request: Request,
     job_id: Id,
@@ -82,6 +84,7 @@ def job_events(
 
 
 @router.get("/readings/{dataset_id}")
+@operations.Page("every key")
 def reading_events(
     request: Request,
     dataset_id: Id,
@@ -103,6 +106,7 @@ def reading_events(
 
 
 @router.get("/jobs")
+@operations.Page("every key")
 def jobs_events(
     request: Request,
     db: Db,

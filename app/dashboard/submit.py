@@ -38,6 +38,7 @@ from app.jobs import routes as jobs
 from app.jobs.routes import Admissions
 from app.keys.service import Caller
 from app.ledger.transparency.heads import Heads
+from app.web.operations import NOTHING, Page
 
 PAGE = f"{HOME}/submit"
 router = APIRouter(prefix=PAGE, include_in_schema=False, route_class=PageRoute)
@@ -143,6 +144,7 @@ class Quoted:
 
 
 @router.get("")
+@Page("every key")
 async def submit_page(
     request: Request, api: ApiRoutes, viewer: CurrentViewer, dataset: Named = None, job: Named = None
 ) -> Response:
@@ -175,6 +177,7 @@ def _no_form(
 
 
 @router.post("/draft")
+@Page("every key", audit=NOTHING)
 async def draft_changed(request: Request, api: ApiRoutes, viewer: PostingViewer) -> Response:
     """The form and the quote of what was typed. Charges and reserves nothing."""
     sent = await _sent(request)
@@ -195,6 +198,7 @@ class Priced:
 
 
 @router.post("/what-if")
+@Page("every key", audit=NOTHING)
 async def what_if(request: Request, api: ApiRoutes, viewer: PostingViewer) -> Response:
     """Quotes the job with one setting changed at a time, or one at the values that were typed. Charges nothing."""
     sent = await _sent(request)
@@ -217,6 +221,7 @@ async def _priced(api: Api, caller: Caller, of: Variation, datasets: list[Datase
 
 
 @router.post("")
+@Page("every key", audit="job.submitted")
 async def submit(request: Request, api: ApiRoutes, viewer: PostingViewer) -> Response:
     """Submits the job if it and its price are as the page has shown them; else shows the new quote."""
     typed = await _sent(request)

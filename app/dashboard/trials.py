@@ -23,8 +23,8 @@ def ranked(found: TrialList) -> list[TrialView]:
 
 def larger_is_better(found: TrialList) -> bool:
     """How the study compares its trials."""
-    name = next((each.score.name for each in found.items if each.score), "accuracy")
-    return rule_of(name).larger_is_better if name in METRICS else True
+    name = next((each.score.name for each in found.items if each.score), None)
+    return rule_of(name).larger_is_better if name in METRICS else True  # of places, a share
 
 
 @dataclass(frozen=True)

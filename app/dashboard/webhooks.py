@@ -15,6 +15,7 @@ from app.dashboard.session import HOME, CurrentViewer, PostingViewer, Viewer
 from app.db.engine import Database
 from app.errors import Conflict, InvalidRequest, NotFound
 from app.web.deps import Db
+from app.web.operations import Page
 from app.webhooks import service
 from app.webhooks.routes import SecretKey, Targets
 from app.webhooks.schemas import DeliveryView, WebhookChange, WebhookRequest, WebhookView
@@ -35,18 +36,21 @@ class Card:
 
 
 @router.get("")
+@Page("every key")
 def webhooks_page(request: Request, db: Db, viewer: CurrentViewer) -> Response:
     """Shows the viewer's webhooks."""
     return _page(request, db, viewer)
 
 
 @router.get("/live")
+@Page("every key")
 def live_webhooks(request: Request, db: Db, viewer: CurrentViewer) -> Response:
     """The changing part of the webhooks' page."""
     return render(request, "_webhooks.html", viewer=viewer, cards=_cards(db, viewer), kinds=get_args(WebhookEventType))
 
 
 @router.post("")
+@Page("every key", audit="webhook.created")
 def add(
     request: Request,
     db: Db,
@@ -74,6 +78,7 @@ def add(
 
 
 @router.post("/{webhook_id}/test")
+@Page("every key", audit="webhook.tested")
 def test(webhook_id: Id, db: Db, viewer: PostingViewer) -> Response:
     """Sends a test message."""
     with db.write() as session:
@@ -82,6 +87,7 @@ def test(webhook_id: Id, db: Db, viewer: PostingViewer) -> Response:
 
 
 @router.post("/{webhook_id}/enabled")
+@Page("every key", audit="webhook.changed")
 def enable(webhook_id: Id, db: Db, viewer: PostingViewer, enabled: Annotated[bool, Form()]) -> Response:
     """Enables or disables a webhook."""
     with db.write() as session:
@@ -90,6 +96,7 @@ def enable(webhook_id: Id, db: Db, viewer: PostingViewer, enabled: Annotated[boo
 
 
 @router.post("/{webhook_id}/events")
+@Page("every key", audit="webhook.changed")
 def change_events(
     request: Request,
     webhook_id: Id,
@@ -109,6 +116,7 @@ def change_events(
 
 
 @router.post("/{webhook_id}/secret")
+@Page("every key", audit="webhook.secret_rotated")
 def rotate_secret(request: Request, webhook_id: Id, db: Db, key: SecretKey, viewer: PostingViewer) -> Response:
     """Gives a webhook a new secret; only the page that answers shows it."""
     with db.write() as session:
@@ -117,6 +125,7 @@ def rotate_secret(request: Request, webhook_id: Id, db: Db, key: SecretKey, view
 
 
 @router.post("/{webhook_id}/delete")
+@Page("every key", audit="webhook.deleted")
 def delete(webhook_id: Id, db: Db, viewer: PostingViewer) -> Response:
     """Deletes a webhook."""
     with db.write() as session:

@@ -8,17 +8,20 @@ from app.dashboard.page import PageRoute, render
 from app.dashboard.session import HOME, CurrentViewer
 from app.system.workers import list_workers
 from app.web.deps import Db, ServiceSettings
+from app.web.operations import Page
 
 router = APIRouter(prefix=f"{HOME}/workers", include_in_schema=False, route_class=PageRoute)
 
 
 @router.get("")
+@Page("every key")
 def workers_page(request: Request, db: Db, settings: ServiceSettings, viewer: CurrentViewer) -> Response:
     """Shows the workers of the last day."""
     return _page(request, "workers.html", db, settings, viewer)
 
 
 @router.get("/live")
+@Page("every key")
 def live_workers(request: Request, db: Db, settings: ServiceSettings, viewer: CurrentViewer) -> Response:
     """The changing part of the workers' page."""
     return _page(request, "_workers.html", db, settings, viewer)

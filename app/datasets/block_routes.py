@@ -119,7 +119,7 @@ def list_blocks(dataset_id: str, db: Db, heads: RecordedHeads, caller: CurrentKe
     with db.read() as session:
         dataset = dataset_with_account(session, grants.require(session, caller, dataset_id, "view").id)[0]
         members = blocks.family(session, dataset.parent_id or dataset.id)
-        reading = [ReadingBlock.of(each) for each in readings.blocks_of(session, caller, members[0].id)]
+        reading = [ReadingBlock.of(each, caller) for each in readings.blocks_of(session, caller, members[0].id)]
     lost = behind.problems(db, heads, [each.id for each in members])
     return BlockList(items=[*(block_view(db, each.id, each.id in lost) for each in members), *reading])
 
@@ -137,7 +137,7 @@ def _append(
     if arrived.size > settings.read_at_once_bytes:
         row = appending.accept(db, settings, caller, to, label, arrived, folder)
         _consume(settings, arrived)
-        return ReadingBlock.of(row)
+        return ReadingBlock.of(row, caller)
     sources.fetch(arrived.sources, folder, settings, parsers)
     made = appending.append(db, settings, parsers, caller, to, label, arrived, folder)
     _consume(settings, arrived)

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from app.datasets.schemas import Read, Reading, Shape
 from app.db.models import DatasetReading
 from app.ids import rfc3339
+from app.keys.service import Caller
 from app.ledger.schemas import LedgerView
 
 BlockState = Literal["ready", "behind", "retired"]
@@ -49,7 +50,7 @@ class ReadingBlock(BaseModel):
     reading: Reading
 
     @classmethod
-    def of(cls, row: DatasetReading) -> ReadingBlock:
+    def of(cls, row: DatasetReading, caller: Caller) -> ReadingBlock:
         """Shows a block that is read to its owner."""
         return cls(
             id=row.id,
@@ -57,7 +58,7 @@ class ReadingBlock(BaseModel):
             dataset=row.parent_id or "",
             state="reading" if row.state == "reading" else "rejected",
             created_at=rfc3339(row.created_at) or "",
-            reading=Reading.of(row),
+            reading=Reading.of(row, caller),
         )
 
 

@@ -242,11 +242,23 @@ def begin_end(session: Session, claimed: Claimed) -> None:
 
 def reject(db: Database, claimed: Claimed, error: ServiceError) -> None:
     """Writes why it is no data set, in the words of a request's answer. Raises Lost if the claim is gone."""
-    outcome = ReadingOutcome(problem=error.document)
+    outcome = ReadingOutcome(problem=_without_values(error.document))
     with db.write() as session:
         _mine(session, claimed, state="rejected", holds_name=None, outcome=outcome, lease_until=None, ended_at=now())
         if claimed.block is None:  # that a block was refused is told to its owner alone (decision 25)
             audit.record(session, "dataset.rejected", claimed.id)
+
+
+def _without_values(problem: dict[str, Any]) -> dict[str, Any]:
+    """A refusal as it is stored: rows, columns and reasons, but no value of a cell."""
+    errors = [
+        each
+        if "row" not in each
+        else {name: each[name] for name in ("pointer", "column", "row", "reason")}
+        | {"detail": f"row {each['row']}, column {each['column']!r}: {each['reason']}"}
+        for each in problem.get("errors", ())
+    ]
+    return problem | {"errors": errors} if errors else problem
 
 
 def withdraw(db: Database, settings: Settings, caller: Caller, dataset: str) -> DatasetReading | None:

@@ -172,7 +172,9 @@ def list_datasets(
     last = encode_cursor(rfc3339(rows[-1].created_at), rows[-1].id) if more else None
     states = states_of(db, heads, [each[0].id for each in found])
     shown = {of.id: DatasetView.of(of, ledgers.get(of.id), access, states[of.id]) for of, _, access in found}
-    return DatasetList(items=[shown.get(row.id) or ReadingDataset.of(reading[row.id]) for row in rows], next=last)
+    return DatasetList(
+        items=[shown.get(row.id) or ReadingDataset.of(reading[row.id], caller) for row in rows], next=last
+    )
 
 
 def brief_dataset(db: Database, heads: Heads, caller: Caller, dataset: str) -> DatasetView:
@@ -198,11 +200,11 @@ def show_dataset(
         try:
             dataset, access = grants.find(session, caller, dataset_id)
         except Conflict:
-            return ReadingDataset.of(readings.require(session, caller, dataset_id))
+            return ReadingDataset.of(readings.require(session, caller, dataset_id), caller)
         told = readings.outcome(session, caller, dataset.id)
     ledger = summary.figures(db, pricing, dataset.id)
     view = DatasetView.of(dataset, ledger, access, states_of(db, heads, [dataset.id])[dataset.id])
-    return view if told is None else view.model_copy(update={"reading": Reading.of(told)})
+    return view if told is None else view.model_copy(update={"reading": Reading.of(told, caller)})
 
 
 @router.get("/{dataset_id}/events", response_model=ReadingProgress, responses=STREAM)
@@ -278,7 +280,7 @@ def _register(
     view: RegisteredDataset | ReadingDataset
     if arrived.size > settings.read_at_once_bytes:
         row = readings.accept(db, settings, pricing.of(caller.id), caller, arrived, folder)
-        view = ReadingDataset.of(row)
+        view = ReadingDataset.of(row, caller)
     else:
         sources.fetch(arrived.sources, folder, settings, parsers)
         made = service.register(db, settings, pricing.of(caller.id), parsers, caller, arrived, folder)

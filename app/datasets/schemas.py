@@ -16,6 +16,7 @@ from app.db.models import Dataset, DatasetReading
 from app.db.row_view import Computed, RowView
 from app.grants.service import Access, Level
 from app.ids import rfc3339
+from app.keys.service import Caller
 from app.ledger.schemas import LedgerView
 
 State = Literal["ready", "behind", "retired"]
@@ -71,8 +72,9 @@ class Read(Counts):
 class Reading(BaseModel):
     """How a file is read in the background, for its owner alone, until a day after the end.
 
-    `bytes_read` of `bytes` are read. `problem`: why it was rejected, as a registration is answered that is refused at
-    once. `read` and `warnings`: as a registration answers them; null before the end.
+    `bytes_read` of `bytes` are read. `problem`: why it was rejected, as a registration is answered that is refused
+    at once, without values of cells; admins see no rows either. `read` and `warnings`: as a registration answers
+    them; null before the end.
     """
 
     bytes: int
@@ -83,13 +85,16 @@ class Reading(BaseModel):
     ended_at: str | None
 
     @classmethod
-    def of(cls, row: DatasetReading) -> Reading:
+    def of(cls, row: DatasetReading, caller: Caller) -> Reading:
         """Shows how far it is."""
         outcome = row.outcome or ReadingOutcome()
+        problem = outcome.problem
+        if isinstance(problem, dict) and row.owner_key != caller.id:
+            problem = problem | {"errors": [each for each in problem.get("errors", ()) if "row" not in each]}
         return cls(
             bytes=row.bytes,
             bytes_read=row.bytes_read,
-            problem=outcome.problem,
+            problem=problem,
             read=None if outcome.read is None else Read.of(outcome.read),
             warnings=None if outcome.warnings is None else list(outcome.warnings),
             ended_at=rfc3339(row.ended_at),
@@ -103,11 +108,11 @@ class ReadingProgress(BaseModel):
     reading: Reading | None
 
     @classmethod
-    def of(cls, row: DatasetReading | None) -> ReadingProgress:
+    def of(cls, row: DatasetReading | None, caller: Caller) -> ReadingProgress:
         """Shows a registration to those who see it; None: the data set is ready, and nothing else is told."""
         if row is None:
             return cls(state="ready", reading=None)
-        return cls.model_validate({"state": row.state, "reading": Reading.of(row)})
+        return cls.model_validate({"state": row.state, "reading": Reading.of(row, caller)})
 
 
 class DatasetView(BaseModel):
@@ -196,15 +201,15 @@ class ReadingDataset(BaseModel):
     warnings: list[str] = []
 
     @classmethod
-    def of(cls, row: DatasetReading, state: ReadingState | None = None) -> ReadingDataset:
-        """Shows a registration to its owner."""
+    def of(cls, row: DatasetReading, caller: Caller, state: ReadingState | None = None) -> ReadingDataset:
+        """Shows a registration to its owner, or an admin."""
         return cls(
             **{name: row.spec[name] for name in ("name", "format", "task", "features", "privacy", "holdout")},
             id=row.id,
             owner=row.owner_key,
             created_at=rfc3339(row.created_at) or "",
             state=state or ("reading" if row.state == "reading" else "rejected"),
-            reading=Reading.of(row),
+            reading=Reading.of(row, caller),
         )
 
 

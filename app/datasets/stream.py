@@ -44,8 +44,8 @@ def progress(db: Database, caller: Caller, dataset: str) -> tuple[str, ReadingPr
             row = readings.require(session, caller, dataset)
         else:
             told = readings.outcome(session, caller, found.id)
-            return found.id, ReadingProgress.of(told)
-        return row.id, ReadingProgress.of(row)
+            return found.id, ReadingProgress.of(told, caller)
+        return row.id, ReadingProgress.of(row, caller)
 
 
 def page_of_reading(caller: Caller, dataset_id: str) -> Page:

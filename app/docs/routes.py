@@ -19,6 +19,7 @@ from app.dashboard.session import CurrentViewer, SignInNeeded, Viewer, current_v
 from app.errors import Unauthenticated
 from app.keys.auth import bearer
 from app.web.deps import Db, ServiceSettings
+from app.web.operations import Page
 from app.web.static_files import static_file
 
 HERE = Path(__file__).parent / "static"
@@ -42,24 +43,28 @@ def reader(
 
 
 @router.get("/openapi.json", dependencies=[Depends(reader)])
+@Page("every key")
 def openapi(request: Request) -> JSONResponse:
     """Serves the OpenAPI document."""
     return JSONResponse(request.app.openapi())
 
 
 @pages.get("")
+@Page("every key")
 def page(_viewer: CurrentViewer) -> FileResponse:
     """Serves the documentation's page."""
     return FileResponse(HERE / "page.html", headers={"Cache-Control": "no-store"})
 
 
 @pages.get("/session.json")
+@Page("every key")
 def session(viewer: CurrentViewer) -> JSONResponse:
     """The session's token, which "Try it out" sends. Only our own pages can read it; a Bearer key needs none."""
     return JSONResponse({"csrf": viewer.csrf}, headers={"Cache-Control": "no-store"})
 
 
 @pages.get("/static/{path:path}")
+@Page("anyone")
 async def static(path: str, request: Request) -> Response:
     """Serves our page's files; open, like the dashboard's."""
     return await static_file(static_files, path, request)

@@ -10,39 +10,35 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from app.formats.batches import add_batch, batch_rows, check_type, intact
+from app.formats.batches import add_batches, batch_rows, begin, intact
 from app.formats.layout import ARROW
-from app.formats.records import Records
+from app.formats.records import Table
 from app.formats.sealed import Named
 
 
-def read(path: Named, records: Records) -> None:
+def read(path: Named, table: Table) -> None:
     """Reads the wanted columns, batch by batch.
 
     Raises:
         InvalidRequest: the file is damaged, or a column is missing or of a type that cannot be used.
     """
-    with intact(records, "Arrow IPC"), path.open("rb") as file, pa.PythonFile(file, "r") as source:
-        _read(source, records)
+    with intact(table, "Arrow IPC"), path.open("rb") as file, pa.PythonFile(file, "r") as source:
+        is_file = source.read(len(ARROW)) == ARROW
+        schema = _opened(source, is_file=is_file).schema
+        begin(schema, table)
+        needed = sorted(schema.get_field_index(name) for name in table.names)  # others are not even decompressed
+        add_batches(_sliced(_batches(_opened(source, needed, is_file=is_file), is_file=is_file), table), table)
 
 
-def _read(source: pa.NativeFile, records: Records) -> None:
-    is_file = source.read(len(ARROW)) == ARROW
-    schema = _opened(source, is_file=is_file).schema
-    records.begin(schema.names)
-    wanted = list(dict.fromkeys((*records.features, records.label)))
-    for each in wanted:
-        check_type(schema.field(each.name).type, each, records)
-    names = list(dict.fromkeys(each.name for each in wanted))
-    needed = sorted(schema.get_field_index(name) for name in names)  # the others are not even decompressed
-    step, unpacked = batch_rows(len(names)), Unpacked()
-    for batch in _batches(_opened(source, needed, is_file=is_file), is_file=is_file):
+def _sliced(batches: Iterator[pa.RecordBatch], table: Table) -> Iterator[pa.RecordBatch]:
+    """Valid batches of few rows."""
+    step, unpacked = batch_rows(len(table.names)), Unpacked()
+    for batch in batches:
         batch.validate(full=True)
-        if unpacked.after(batch) > records.max_unpacked_bytes:
-            most = records.max_unpacked_bytes
-            raise records.broken(f"it unpacks to more than {most} bytes, which is the most that is allowed")
-        for start in range(0, batch.num_rows, step):
-            add_batch(batch.slice(start, step), records)
+        if unpacked.after(batch) > table.max_unpacked_bytes:
+            most = table.max_unpacked_bytes
+            raise table.broken(f"it unpacks to more than {most} bytes, which is the most that is allowed")
+        yield from (batch.slice(start, step) for start in range(0, batch.num_rows, step))
 
 
 def _opened(source: pa.NativeFile, needed: Sequence[int] = (), *, is_file: bool) -> pa.RecordBatchReader:

@@ -1,44 +1,50 @@
-"""Turns cells into a matrix of numbers, a list of texts or a vector of labels. Bad cells are counted, not kept.
+"""Cells of one column, one by one: a number, a text, a class, or why it cannot be used. Without Arrow: the API has it.
 
-Counts of cells are reported only at registration, and only to the owner, who sent them.
+`code` of a coder is what a cell means, in every format; app.formats.cells applies it to whole columns.
 """
 
 from __future__ import annotations
 
 import math
-from array import array
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.contracts.dataset_spec import ClassLabel
-from app.errors import InvalidRequest
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 CHUNK_CELLS = 1 << 20
-SHOWN_LABELS = 5
-SHOWN_FAULTS = 20
+# Why a cell cannot be used, in the order in which errors count it.
+REASONS = (
+    "missing",
+    "not a number",
+    "not a date",
+    "not finite in 32 bits",
+    "not Unicode text",
+    "not a declared class",
+    "not a declared value",
+    "not an id",
+    "not declared",
+    "outside the declared scale",
+)
 
-Fault = dict[str, Any]
+
+class UnusableCell(ValueError):
+    """A cell that the declaration refuses; `what`, one of REASONS, says why."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
 
 
-def fault(pointer: str, column: str, counts: dict[str, int], note: str = "") -> list[Fault]:
-    """One entry of a problem's `errors` that names column and counts; no entry if all counts are zero."""
-    found = [f"{count} {what}" for what, count in counts.items() if count]
-    if not found:
-        return []
-    detail = f"column {column!r}: " + ", ".join(found) + note
-    return [{"pointer": pointer, "detail": detail, "column": column, "count": sum(counts.values())}]
+class Coder(Protocol):
+    """Reads the cells of one column, each by itself."""
 
-
-def refuse(faults: Sequence[Fault], file: str) -> None:
-    """Raises InvalidRequest if there are faults."""
-    if faults:
-        total = sum(int(each["count"]) for each in faults)
-        members = {"file": file, "columns_at_fault": len(faults)}
-        raise InvalidRequest(f"The data has {total} cells that cannot be used", list(faults[:SHOWN_FAULTS]), **members)
+    def code(self, cell: Any) -> Any:
+        """What a cell means; raises UnusableCell if the declaration refuses it."""
+        ...
 
 
 def text_number(cell: str) -> float:
@@ -62,175 +68,80 @@ def json_number(value: Any) -> float:
     return float(value)
 
 
-class Numbers:
-    """Numeric columns, row by row or in blocks.
+def finite(value: float) -> float:
+    """A number that float32 holds; −0 becomes 0, so that equal numbers have equal bytes.
+
+    Raises:
+        UnusableCell: it is NaN, infinite or too large.
+    """
+    if not abs(value) <= FLOAT32_MAX:
+        raise UnusableCell("not finite in 32 bits")
+    return value + 0.0
+
+
+class NumberCoder:
+    """A plain number.
 
     Args:
-        columns: their names.
-        pointers: where the specification names them.
         number: converts a cell to a float; raises TypeError or ValueError if it cannot.
     """
 
-    def __init__(self, columns: Sequence[str], pointers: Sequence[str], number: Callable[[Any], float]) -> None:
-        self.columns, self.pointers, self.number = columns, pointers, number
-        self._cells = array("d")
-        self._missing = np.zeros(len(columns), dtype=np.int64)
-        self._wrong = np.zeros(len(columns), dtype=np.int64)
-        self._bad = np.zeros(len(columns), dtype=np.int64)  # of the rows that were taken out
+    left: Sequence[float] = ()
 
-    def add(self, row: Sequence[Any]) -> None:
-        """Adds one row's cells."""
-        length = len(self._cells)
+    def __init__(self, number: Callable[[Any], float]) -> None:
+        self.number = number
+
+    def code(self, cell: Any) -> float:
+        """See Coder."""
         try:
-            self._cells.extend(map(self.number, row))
-        except (TypeError, ValueError, OverflowError):
-            del self._cells[length:]
-            self._cells.extend([self._cell(column, cell) for column, cell in enumerate(row)])
-
-    def add_block(self, block: NDArray[np.float64], missing: NDArray[np.int64]) -> None:
-        """Adds rows whose missing cells are NaN; the caller counted these, one count a column."""
-        self._cells.frombytes(np.ascontiguousarray(block).tobytes())
-        self._missing += missing
-
-    def values(self) -> NDArray[np.float64]:
-        """Returns (n, columns); −0 becomes 0, so that equal numbers have equal bytes."""
-        values = np.frombuffer(self._cells, dtype=np.float64).reshape(-1, len(self.columns))
-        values += 0.0
-        return values
-
-    def take(self) -> NDArray[np.float64]:
-        """Returns the rows since the last call, and forgets them. Faults still count them."""
-        values = self.values()
-        self._bad += unusable(values)
-        self._cells = array("d")
-        return values
-
-    @property
-    def faulty(self) -> bool:
-        """True if a row that was taken has an unusable cell."""
-        return bool(self._bad.any())
-
-    def faults(self) -> list[Fault]:
-        """One fault for each column with unusable cells."""
-        bad = self._bad + unusable(self.values()) - self._missing - self._wrong  # these are NaN
-        found = []
-        for i, column in enumerate(self.columns):
-            counts = {
-                "missing": int(self._missing[i]),
-                "not a number": int(self._wrong[i]),
-                "not finite in 32 bits": int(bad[i]),
-            }
-            found += fault(self.pointers[i], column, counts)
-        return found
-
-    def _cell(self, column: int, cell: Any) -> float:
-        try:
-            return self.number(cell)
+            value = self.number(cell)
         except OverflowError:
-            return math.inf
+            value = math.inf
         except (TypeError, ValueError):
             absent = cell is None or (isinstance(cell, str) and not cell.strip())
-            (self._missing if absent else self._wrong)[column] += 1
-            return math.nan
+            raise UnusableCell("missing" if absent else "not a number") from None
+        return finite(value)
 
 
-def unusable(values: NDArray[Any]) -> NDArray[np.int64]:
-    """The number of cells in each column of (n, d) that are NaN, infinite or beyond float32."""
-    counts = np.zeros(values.shape[1], dtype=np.int64)
-    for rows in chunks(values):
-        counts += np.count_nonzero(~(np.abs(rows.astype(np.float64)) <= FLOAT32_MAX), axis=0)
-    return counts
+class TextCoder:
+    """A text. An empty one is valid; a missing one is not."""
 
-
-def chunks(values: NDArray[Any]) -> Iterable[NDArray[Any]]:
-    """Blocks of rows with at most about CHUNK_CELLS cells, to avoid a second copy of a large matrix."""
-    step = max(1, CHUNK_CELLS // max(1, values.shape[1]))
-    return (values[start : start + step] for start in range(0, len(values), step))
-
-
-class Texts:
-    """A text column. An empty text is valid; a missing one is not."""
-
-    def __init__(self, column: str, pointer: str) -> None:
-        self.column, self.pointer = column, pointer
-        self.values: list[str] = []
-        self._missing = 0
-        self._wrong = 0
-
-    def add(self, row: Sequence[Any]) -> None:
-        """Adds one row's text."""
-        (cell,) = row
+    def code(self, cell: Any) -> str:
+        """See Coder."""
         if cell is None:
-            self._missing += 1
-        elif not isinstance(cell, str) or not is_unicode(cell):
-            self._wrong += 1
-        else:
-            self.values.append(cell)
-
-    def take(self) -> list[str]:
-        """Returns the texts since the last call, and forgets them."""
-        values, self.values = self.values, []
-        return values
-
-    @property
-    def faulty(self) -> bool:
-        """True if there is an unusable cell."""
-        return self._missing + self._wrong > 0
-
-    def faults(self) -> list[Fault]:
-        """The column's fault, if it has unusable cells."""
-        return fault(self.pointer, self.column, {"missing": self._missing, "not Unicode text": self._wrong})
+            raise UnusableCell("missing")
+        if not isinstance(cell, str) or not is_unicode(cell):
+            raise UnusableCell("not Unicode text")
+        return cell
 
 
-class Classes:
+class UserCoder(TextCoder):
+    """A user's name. A whole number equals its text: 7 and "7" are one user."""
+
+    def code(self, cell: Any) -> str:
+        """See Coder."""
+        return super().code((str(cell) if isinstance(cell, int) and not isinstance(cell, bool) else cell) or None)
+
+
+class ClassCoder:
     """Labels, as indices into the declared classes. A label matches a class with the same text: "1" is class 1.
 
     If it does not match as it is, a whole number in another notation matches too: 1.0 is class 1.
     """
 
-    def __init__(self, column: str, pointer: str, classes: Sequence[ClassLabel]) -> None:
-        self.column, self.pointer = column, pointer
+    def __init__(self, classes: Sequence[ClassLabel]) -> None:
         self.names = [str(each) for each in classes]
         self._index = {name: i for i, name in enumerate(self.names)}
-        self._found = array("q")
-        self._missing = 0
-        self._unknown = 0
-        self._examples: set[str] = set()
 
-    def add(self, cell: Any) -> None:
-        """Adds one label."""
+    def code(self, cell: Any) -> int:
+        """See Coder."""
         label = self._text(cell)
         index = self._index.get(label)
         if index is None:
             index = self._index.get(_whole(label))
-        if index is not None:
-            self._found.append(index)
-        elif not label.strip():
-            self._missing += 1
-        else:
-            self._unknown += 1
-            if len(self._examples) < SHOWN_LABELS:
-                self._examples.add(ascii(label[:40]))
-
-    def values(self) -> NDArray[np.int64]:
-        """The class indices, in the order of the records."""
-        return np.frombuffer(self._found, dtype=np.int64)
-
-    def take(self) -> NDArray[np.int64]:
-        """Returns the class indices since the last call, and forgets them."""
-        values = self.values()
-        self._found = array("q")
-        return values
-
-    @property
-    def faulty(self) -> bool:
-        """True if there is an unusable label."""
-        return self._missing + self._unknown > 0
-
-    def faults(self) -> list[Fault]:
-        """The column's fault, if it has unusable labels."""
-        note = f" (such as {', '.join(sorted(self._examples))})" if self._examples else ""
-        return fault(self.pointer, self.column, {"missing": self._missing, "not a declared class": self._unknown}, note)
+        if index is None:
+            raise UnusableCell("not a declared class" if label.strip() else "missing")
+        return index
 
     def _text(self, cell: Any) -> str:
         """The label's text, empty if it is missing. True and false are 1 and 0 unless they are classes."""
@@ -244,40 +155,15 @@ class Classes:
         return str(cell) if isinstance(cell, int | float) else type(cell).__name__
 
 
-class Unlabelled:
-    """Stands in for labels if a record is its own label."""
-
-    faulty = False
-
-    def __init__(self) -> None:
-        self._count = 0
-
-    def add(self, _cell: Any) -> None:
-        self.add_rows(1)
-
-    def add_rows(self, count: int) -> None:
-        self._count += count
-
-    def take(self) -> NDArray[np.float64]:
-        count, self._count = self._count, 0
-        return np.zeros(count)
-
-    def faults(self) -> list[Fault]:
-        return []
+def unusable(values: NDArray[Any]) -> NDArray[np.bool_]:
+    """True for each cell of (n, d) that is NaN, infinite or beyond float32."""
+    return ~(np.abs(values.astype(np.float64, copy=False)) <= FLOAT32_MAX)
 
 
-class Prompts(Texts):
-    """A column of prompts, each read before its record's own text. Their lengths in bytes take the place of labels."""
-
-    def add(self, cell: Any) -> None:
-        """Adds one prompt."""
-        super().add((cell,))
-
-    def before(self, texts: Sequence[str]) -> tuple[list[str], NDArray[np.float64]]:
-        """The records' whole texts, and the number of bytes of each prompt. Forgets the prompts."""
-        prompts = super().take()
-        lengths = np.array([len(each.encode()) for each in prompts], dtype=np.float64)
-        return [prompt + text for prompt, text in zip(prompts, texts, strict=True)], lengths
+def chunks(values: NDArray[Any]) -> Iterable[NDArray[Any]]:
+    """Blocks of rows with at most about CHUNK_CELLS cells, to avoid a second copy of a large matrix."""
+    step = max(1, CHUNK_CELLS // max(1, values.shape[1]))
+    return (values[start : start + step] for start in range(0, len(values), step))
 
 
 def _whole(label: str) -> str:

@@ -7,44 +7,29 @@ import math
 from typing import Any
 
 from app.contracts.declared_ids import HashedIds, Ids, NumberedIds
-from app.formats.columns import Fault, fault, is_unicode
+from app.formats.columns import UnusableCell, is_unicode
 
 MAX_ID_CHARACTERS = 200
 
 
-class IdColumn:
-    """A column of ids: maps cells to rows of the declared list, and counts cells that have no row.
+class IdCoder:
+    """Maps cells to rows of the declared list.
 
     Args:
-        name, pointer: the column, and where the specification names it.
         ids: the public declaration.
-        drop: leave out rows with an undeclared id rather than refuse them.
     """
 
-    def __init__(self, name: str, pointer: str, ids: Ids, drop: bool) -> None:
-        self.name, self.pointer, self.drop = name, pointer, drop
+    def __init__(self, ids: Ids) -> None:
         self._ids = ids
         self._rows = {id_: row for row, id_ in enumerate(ids.ids)} if ids.kind == "listed" else {}
-        self._counts = {"missing": 0, "not an id": 0, "not declared": 0}
 
-    def find(self, cell: Any) -> tuple[int, str] | None:
-        """The row and the id's text; None, and counted, if there is none."""
-        text = id_text(cell)
-        if text is None:
-            self._counts["missing" if is_missing(cell) else "not an id"] += 1
-            return None
+    def code(self, cell: Any) -> tuple[int, str]:
+        """The row and the id's text; see app.formats.columns.Coder."""
+        text = AnyId().code(cell)
         row = self._row(text)
         if row is None:
-            self._counts["not declared"] += 1
-            return None
+            raise UnusableCell("not declared")
         return row, text
-
-    def faults(self) -> list[Fault]:
-        """The column's fault, if it has unusable ids."""
-        counts = dict(self._counts)
-        if self.drop:
-            del counts["not declared"]
-        return fault(self.pointer, self.name, counts)
 
     def _row(self, text: str) -> int | None:
         if isinstance(self._ids, HashedIds):
@@ -59,20 +44,17 @@ def hashed_row(text: str, buckets: int) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % buckets
 
 
-def id_text(cell: Any) -> str | None:
+class AnyId:
     """An id as text: a text unchanged, a whole number as its digits. Nothing else is an id."""
-    if isinstance(cell, bool):
-        return None
-    if isinstance(cell, int):
-        return str(cell)
-    if isinstance(cell, str) and 0 < len(cell) <= MAX_ID_CHARACTERS and is_unicode(cell):
-        return cell
-    return None
 
-
-def is_missing(cell: Any) -> bool:
-    """Returns True for an empty cell."""
-    return cell is None or cell == "" or (isinstance(cell, float) and math.isnan(cell))
+    def code(self, cell: Any) -> str:
+        """See app.formats.columns.Coder."""
+        if isinstance(cell, int) and not isinstance(cell, bool):
+            return str(cell)
+        if isinstance(cell, str) and 0 < len(cell) <= MAX_ID_CHARACTERS and is_unicode(cell):
+            return cell
+        absent = cell is None or cell == "" or (isinstance(cell, float) and math.isnan(cell))
+        raise UnusableCell("missing" if absent else "not an id")
 
 
 def _numbered(text: str, ids: NumberedIds) -> int | None:

@@ -57,8 +57,13 @@ def read(path: Named, records: Records) -> None:
     with path.open("rb") as file:
         is_zip = file.read(2) == ZIP
     files = _of_zip(path, records, decoder.faults) if is_zip else _of_tar(path, records, decoder.faults)
-    block: list[NDArray[np.float32]] = []
-    decoded = 0  # an image of few bytes may have many pixels
+    block, classes = list[NDArray[np.float32]](), list[str]()
+    decoded = first = 0  # an image of few bytes may have many pixels
+
+    def hand_on() -> None:
+        rows = np.arange(first + 1, first + len(block) + 1)
+        records.add_tensor(np.stack(block), classes, None, rows)
+
     for name, content in files:
         image = decoder.decoded(content)
         if image is None:
@@ -67,13 +72,13 @@ def read(path: Named, records: Records) -> None:
         if decoded > records.max_unpacked_bytes:
             most = records.max_unpacked_bytes
             raise records.broken(f"its images unpack to more than {most} bytes, which is the most that is allowed")
-        records.add_label(name.partition("/")[0])
+        classes.append(name.partition("/")[0])
         block.append(image)
         if len(block) * image.size >= HELD:
-            records.add_tensor(np.stack(block))
-            block = []
+            hand_on()
+            first, block, classes = first + len(block), [], []
     if block:
-        records.add_tensor(np.stack(block))
+        hand_on()
     if decoder.faults:
         said = ", ".join(f"{count} {what}" for what, count in decoder.faults.items())
         raise records.broken(f"files that cannot be used: {said}")

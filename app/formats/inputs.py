@@ -22,9 +22,9 @@ from app.contracts.dataset_spec import Columns, Features, HashedText, Interactio
 from app.contracts.declared_ids import Ids
 from app.contracts.table import TableFeatures
 from app.errors import InvalidRequest
-from app.formats.columns import json_number, text_number
-from app.formats.ids import IdColumn
-from app.formats.tables import Coder, UnusableCell, expanded
+from app.formats.columns import UnusableCell, json_number, text_number
+from app.formats.ids import IdCoder
+from app.formats.tables import CellCoder, expanded
 
 MAX_TEXT_CHARACTERS = 100_000
 MAX_ITEMS = 10_000
@@ -59,10 +59,10 @@ def checked(records: list[Any], task: Task, features: Features, width: int) -> l
 
 
 def _interactions(records: list[Any], task: Task, features: Interactions) -> list[list[int]]:
-    items = IdColumn("item", "", features.items, False)
+    items = IdCoder(features.items)
     if task.record_is_user:
         return [_sequence(items, record, at) for at, record in enumerate(records)]
-    users = IdColumn("user", "", features.users or features.items, False)
+    users = IdCoder(features.users or features.items)
     return [_pair(users, items, record, at) for at, record in enumerate(records)]
 
 
@@ -94,7 +94,7 @@ def _numbers(record: Any, names: list[str] | None, width: int, at: int) -> list[
 
 def _rows(records: list[Any], features: TableFeatures) -> list[list[float]]:
     """Objects with a cell for each column, scaled as the records that the model was trained on."""
-    coders = [Coder(column, cell_number) for column in features.columns]
+    coders = [CellCoder(column, cell_number) for column in features.columns]
     cells = np.empty((len(records), len(coders)), dtype=np.float32)
     for at, record in enumerate(records):
         if not isinstance(record, dict):
@@ -104,7 +104,7 @@ def _rows(records: list[Any], features: TableFeatures) -> list[list[float]]:
         for place, coder in enumerate(coders):
             name = coder.column.name
             try:
-                cells[at, place] = coder.code(record.get(name))[0]
+                cells[at, place] = coder.code(record.get(name))
             except UnusableCell as error:
                 what = error.what if error.what == "missing" else f"{_shown(record.get(name))} is {error.what}"
                 raise InvalidRequest.at(f"/records/{at}/{name}", f"column {name!r}: {what}") from None
@@ -169,25 +169,24 @@ def _text(record: Any, at: int) -> str:
     return record
 
 
-def _sequence(items: IdColumn, record: Any, at: int) -> list[int]:
+def _sequence(items: IdCoder, record: Any, at: int) -> list[int]:
     if not isinstance(record, list) or not 0 < len(record) <= MAX_ITEMS:
         raise _wrong(at, f"a list of 1 to {MAX_ITEMS} ids of items, from the first to the latest")
-    return [_row(items, cell, at) for cell in record]
+    return [_row(items, "item", cell, at) for cell in record]
 
 
-def _pair(users: IdColumn, items: IdColumn, record: Any, at: int) -> list[int]:
+def _pair(users: IdCoder, items: IdCoder, record: Any, at: int) -> list[int]:
     if not isinstance(record, dict) or set(record) != {"user", "item"}:
         raise _wrong(at, "an object with the ids of `user` and `item`")
-    return [_row(users, record["user"], at), _row(items, record["item"], at)]
+    return [_row(users, "user", record["user"], at), _row(items, "item", record["item"], at)]
 
 
-def _row(ids: IdColumn, cell: Any, at: int) -> int:
-    found = ids.find(cell)
-    if found is None:
-        raise InvalidRequest.at(
-            f"/records/{at}", f"the data set does not declare an id of an {ids.name} in this record"
-        )
-    return found[0]
+def _row(ids: IdCoder, of: str, cell: Any, at: int) -> int:
+    try:
+        return ids.code(cell)[0]
+    except UnusableCell:
+        detail = f"the data set does not declare an id of an {of} in this record"
+        raise InvalidRequest.at(f"/records/{at}", detail) from None
 
 
 def _wrong(at: int, wanted: str) -> InvalidRequest:

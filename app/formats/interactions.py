@@ -10,24 +10,25 @@ For ratings no time is read, for sequences no rating, and for neither any other 
 
 from __future__ import annotations
 
-import csv
 import struct
 from array import array
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping
+from itertools import compress
+from typing import Any, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.contracts.dataset_spec import DatasetSpec, Interactions, NextItemTask, RatingTask
+from app.contracts.dataset_spec import Interactions, NextItemTask, RatingTask
 from app.contracts.declared_ids import Ids
-from app.errors import InvalidRequest
-from app.formats import csv_file
-from app.formats.columns import Fault, Numbers, fault, refuse, text_number
-from app.formats.ids import IdColumn
-from app.formats.records import Table, Wanted
+from app.formats import csv_file, parquet_file
+from app.formats.batches import MOST_ROWS
+from app.formats.cells import FLAGS, Cells, arrow_or_list, cell_at, coded, number_column
+from app.formats.columns import Coder, NumberCoder, text_number
+from app.formats.faults import Flags, Wanted
+from app.formats.ids import IdCoder
+from app.formats.records import WHOLE, Rows, Table
 from app.formats.sealed import Named
-from app.formats.sequences import History
 from app.formats.stored import Pairs, StoredPart
 from app.formats.unpacking import opened
 
@@ -36,83 +37,113 @@ MAX_LINE_BYTES = 1 << 20
 INTER_NUMBERS, INTER_IDS = ("float",), ("token",)
 
 
-class Ratings(Table):
-    """The ratings of one file, filled by a reader like any other records.
+class Interacted(Table):
+    """Rows with a user, an item and a number. A row with an undeclared id is refused, or dropped.
+
+    Args:
+        task: names the columns.
+        label: the column of the number.
+    """
+
+    def __init__(
+        self, task: RatingTask | NextItemTask, features: Interactions, label: str, file: str, max_bytes: int
+    ) -> None:
+        wanted = [Wanted(task.user, "/task/user"), Wanted(task.item, "/task/item")]
+        kind = "rating" if isinstance(task, RatingTask) else "time"
+        super().__init__(features.layout, file, max_bytes, wanted, Wanted(label, f"/task/{kind}"))
+        self.layout = features.layout
+        self._drops_unknown = features.unknown == "drop"
+        self._number = NumberCoder(float if features.layout == "parquet" else text_number)
+
+    def usable_types(self, wanted: Wanted) -> set[str]:
+        """See Table."""
+        return {"integer", "float"} if wanted == self.label else WHOLE
+
+    def ids(self, wanted: Wanted, coder: Coder, block: Mapping[str, Cells], rows: Rows) -> tuple[list[Any], Flags]:
+        """The codes of a column of ids; None, and noted, where there is none."""
+        cells = block[wanted.name]
+        codes, flags = coded(cells, coder, None)
+        noted = np.where(flags == FLAGS["not declared"], 0, flags) if self._drops_unknown else flags
+        self.faults.note(wanted, noted, rows, cell_at(cells))
+        return codes, flags
+
+    def numbers(self, block: Mapping[str, Cells], rows: Rows, kept: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """The numbers of the rows that are kept."""
+        self.dropped += int(np.count_nonzero(~kept))
+        cells = block[self.label.name]
+        values, flags = number_column(cells, self._number)
+        self.faults.note(self.label, np.where(kept, flags, 0), rows, cell_at(cells))
+        return values[kept]
+
+    def check(self) -> None:
+        """Raises InvalidRequest with columns, counts and rows, if any cell cannot be used."""
+        self.faults.refuse(self.file, self.wanted)
+
+
+class Ratings(Interacted):
+    """The ratings of one file.
 
     Memory: 8 bytes of indices, 8 of the rating and 16 of references a record, and each distinct id once.
     """
 
     def __init__(self, task: RatingTask, features: Interactions, users: Ids, file: str, max_bytes: int) -> None:
-        wanted = [Wanted(task.user, "/task/user"), Wanted(task.item, "/task/item")]
-        super().__init__(features.layout, file, max_bytes, wanted, Wanted(task.rating, "/task/rating"))
-        self.task, self.layout = task, features.layout
-        self.dropped = 0
-        drop = features.unknown == "drop"
-        self._columns = (
-            IdColumn(task.user, "/task/user", users, drop),
-            IdColumn(task.item, "/task/item", features.items, drop),
-        )
+        super().__init__(task, features, task.rating, file, max_bytes)
+        self._scale = task.scale
+        self._coders = (IdCoder(users), IdCoder(features.items))
         self._sizes = (users.rows, features.items.rows)
         self._rows = (array("i"), array("i"))
         self._texts: tuple[list[str], list[str]] = ([], [])
         self._distinct: dict[str, str] = {}
-        number = float if features.layout == "parquet" else text_number
-        self._ratings = Numbers([task.rating], ["/task/rating"], number)
+        self._ratings = array("d")
 
-    def add(self, row: Sequence[Any], label: Any) -> None:
-        """Adds one rating; counts unusable cells."""
-        found = [column.find(cell) for column, cell in zip(self._columns, row, strict=True)]
-        if found[0] is None or found[1] is None:
-            self.dropped += 1
-            return
-        self.count += 1
-        for (index, text), rows, texts in zip((found[0], found[1]), self._rows, self._texts, strict=True):
-            rows.append(index)
-            texts.append(self._distinct.setdefault(text, text))
-        self._ratings.add((label,))
+    def add(self, block: Mapping[str, Cells], rows: Rows) -> None:
+        """Adds ratings."""
+        found = [self.ids(*each, block, rows) for each in zip(self.features, self._coders, strict=True)]
+        kept = (found[0][1] == 0) & (found[1][1] == 0)
+        for (codes, _), indices, texts in zip(found, self._rows, self._texts, strict=True):
+            for index, text in compress(codes, kept):
+                indices.append(index)
+                texts.append(self._distinct.setdefault(text, text))
+        ratings = self.numbers(block, rows, kept)
+        self.count += len(ratings)
+        low, high = self._scale
+        flags = np.where((ratings < low) | (ratings > high), FLAGS["outside the declared scale"], np.int8(0))
+        self.faults.note(self.label, flags, rows[kept], lambda place: ratings[place])
+        self._ratings.frombytes(ratings.tobytes())
 
     def check(self) -> None:
-        """Raises InvalidRequest with columns and counts, if any cell cannot be used."""
-        refuse([*self._columns[0].faults(), *self._columns[1].faults(), *self._rating_faults()], self.file)
+        """See Interacted."""
+        super().check()
         if self.count == 0:
             raise self.broken("it holds no records" + (" with declared ids" if self.dropped else ""))
 
     def part(self) -> StoredPart:
         """The records, ready to be stored."""
         users, items = (np.frombuffer(rows, dtype=np.int32) for rows in self._rows)
-        return StoredPart(x=Pairs(users, items, self._sizes), y=self.targets())
-
-    def targets(self) -> NDArray[np.float64]:
-        """The ratings, in the order of the records."""
-        return self._ratings.values()[:, 0]
+        return StoredPart(x=Pairs(users, items, self._sizes), y=np.frombuffer(self._ratings))
 
     def contents(self) -> Iterator[bytes]:
         """The content of each rating's digest: the ids as texts and the rating, in any file format."""
-        for user, item, rating in zip(*self._texts, self.targets().tolist(), strict=True):
+        for user, item, rating in zip(*self._texts, self._ratings, strict=True):
             one, other = user.encode(), item.encode()
             yield b"i" + struct.pack("<QQ", len(one), len(other)) + one + other + struct.pack("<d", rating + 0.0)
 
-    def _rating_faults(self) -> list[Fault]:
-        if found := self._ratings.faults():
-            return found
-        low, high = self.task.scale
-        ratings = self.targets()
-        outside = int(np.count_nonzero((ratings < low) | (ratings > high)))
-        return fault("/task/rating", self.task.rating, {"outside the declared scale": outside})
 
-
-def read(path: Named, records: Ratings | History) -> None:
+def read(path: Named, table: Interacted) -> None:
     """Reads an interaction table of any supported format."""
-    if records.layout == "parquet":
-        from app.formats import parquet_file  # noqa: PLC0415 - pyarrow, for Parquet alone
-
-        parquet_file.read_rows(path, records)
-    elif records.layout == "dat":
-        _read_dat(path, records)
-    elif records.layout == "inter":
-        csv_file.read(path, records, header=_untyped, delimiter="\t", quoting=csv.QUOTE_NONE)
-    else:
-        csv_file.read(path, records, delimiter="\t" if records.layout == "tsv" else ",")
+    match table.layout:
+        case "parquet":
+            parquet_file.read(path, table)
+        case "dat":
+            _read_dat(path, table)
+        case "inter":
+            csv_file.read(path, table, csv_file.Dialect("\t", quotes=False, header=_untyped))
+        case "tsv":
+            csv_file.read(path, table, csv_file.Dialect("\t"))
+        case "csv":
+            csv_file.read(path, table)
+        case _:
+            assert_never(table.layout)
 
 
 def _untyped(header: list[str], table: Table) -> list[str]:
@@ -128,34 +159,35 @@ def _untyped(header: list[str], table: Table) -> list[str]:
     return [name for name, _, _ in typed]
 
 
-def _read_dat(path: Named, records: Table) -> None:
-    records.begin(DAT_COLUMNS)
-    places = [DAT_COLUMNS.index(each.name) for each in (*records.features, records.label)]
+def _read_dat(path: Named, table: Table) -> None:
+    table.begin(DAT_COLUMNS)
+    places = {name: DAT_COLUMNS.index(name) for name in table.names}
     wrong, first, number = 0, 0, 0
-    with opened(path, records) as file:
+    block, rows = list[list[str]](), list[int]()
+
+    def hand_on() -> None:
+        columns = {name: arrow_or_list([cells[place] for cells in block]) for name, place in places.items()}
+        table.add(columns, np.array(rows))
+        block.clear()
+        rows.clear()
+
+    with opened(path, table) as file:
         while line := file.readline(MAX_LINE_BYTES + 1):
             number += 1
             if len(line) > MAX_LINE_BYTES:
-                raise records.broken(f"line {number} is longer than {MAX_LINE_BYTES} bytes")
+                raise table.broken(f"line {number} is longer than {MAX_LINE_BYTES} bytes")
             cells = line.rstrip(b"\r\n").decode(errors="surrogateescape").split("::")
-            if len(cells) in (len(DAT_COLUMNS) - 1, len(DAT_COLUMNS)) and max(places) < len(cells):
-                user, item, label = (cells[place] for place in places)
-                records.add((user, item), label)
+            if len(cells) in (len(DAT_COLUMNS) - 1, len(DAT_COLUMNS)) and max(places.values()) < len(cells):
+                block.append(cells)
+                rows.append(number)
+                if len(block) >= MOST_ROWS:
+                    hand_on()
             elif line.strip():
                 wrong += 1
                 first = first or number
+    if block:
+        hand_on()
     if wrong:
-        raise records.broken(
+        raise table.broken(
             f"{wrong} lines are not user::item::rating or user::item::rating::timestamp; the first such line is {first}"
         )
-
-
-def new_records(spec: DatasetSpec, file: str, max_unpacked_bytes: int) -> Ratings | History:
-    """Raises InvalidRequest if the specification does not describe interactions."""
-    task, features = spec.task, spec.features
-    if isinstance(features, Interactions):
-        if isinstance(task, NextItemTask):
-            return History(task, features, file, max_unpacked_bytes)
-        if isinstance(task, RatingTask) and features.users is not None:
-            return Ratings(task, features, features.users, file, max_unpacked_bytes)
-    raise InvalidRequest.at("/task", "an interaction table needs a task of kind 'rating' or 'next_item'")

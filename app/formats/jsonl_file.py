@@ -1,4 +1,8 @@
-"""JSON lines: one flat object a line. A key that a line lacks is a missing cell."""
+"""JSON lines: one flat object a line. A key that a line lacks is a missing cell.
+
+Python reads the lines, not Arrow: a column may hold 1 on one line and "1" on the next, and Arrow refuses a block of
+such lines without a row.
+"""
 
 from __future__ import annotations
 
@@ -6,52 +10,66 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from app.formats.records import Records
+import numpy as np
+
+from app.formats import records
+from app.formats.cells import arrow_or_list
+from app.formats.records import Table
 from app.formats.sealed import Named
 from app.formats.unpacking import opened
 
 MAX_LINE_BYTES = 32 * 1024 * 1024
 
 
-def read(path: Named, records: Records) -> None:
+def read(path: Named, table: Table) -> None:
     """Reads a JSON-lines file; rejects lines longer than MAX_LINE_BYTES."""
-    names = [each.name for each in records.features]
-    label = records.label.name
-    wanted = {*names, label}
-    seen: set[str] = set()
-    for line in _objects(path, records):
-        records.add([line.get(name) for name in names], line.get(label))
-        if records.count == 1:
-            seen = set(line)
-        elif not seen.issuperset(wanted):
-            seen.update(wanted & line.keys())
-    if records.count:
-        records.begin(sorted(seen))
+    names, seen, first = table.names, set[str](), 1
+    block, held = list[dict[str, Any]](), 0
+
+    def hand_on() -> None:
+        columns = {name: arrow_or_list([each.get(name) for each in block]) for name in names}
+        table.add(columns, np.arange(first, first + len(block)))
+
+    for value, size in _objects(path, table):
+        if not block and first == 1:
+            seen.update(value)
+        elif not seen.issuperset(names):
+            seen.update(value.keys() & set(names))
+        block.append(value)
+        held += size
+        if held >= records.HELD:
+            hand_on()
+            first, block, held = first + len(block), [], 0
+    if block:
+        hand_on()
+    if first > 1 or block:
+        table.begin(sorted(seen))
 
 
-def _objects(path: Named, records: Records) -> Iterator[dict[str, Any]]:
+def _objects(path: Named, table: Table) -> Iterator[tuple[dict[str, Any], int]]:
+    """Each line's object, and the line's length."""
     number = 0
-    with opened(path, records) as file:
+    with opened(path, table) as file:
         while line := file.readline(MAX_LINE_BYTES + 1):
             number += 1
             if len(line) > MAX_LINE_BYTES:
-                raise records.broken(f"line {number} is longer than {MAX_LINE_BYTES} bytes")
+                raise table.broken(f"line {number} is longer than {MAX_LINE_BYTES} bytes")
             if not line.strip():
                 continue
             try:
                 # Decoded first: from bytes, json would guess the encoding line by line.
                 value = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"), object_pairs_hook=_unique)
             except UnicodeDecodeError:
-                raise records.broken(f"line {number} is not UTF-8") from None
+                raise table.broken(f"line {number} is not UTF-8") from None
             except KeyError:
-                raise records.broken(f"line {number} repeats a name") from None
+                raise table.broken(f"line {number} repeats a name") from None
             except RecursionError:
-                raise records.broken(f"line {number} is nested too deeply") from None
+                raise table.broken(f"line {number} is nested too deeply") from None
             except ValueError:  # its text may quote the line
-                raise records.broken(f"line {number} is not JSON") from None
+                raise table.broken(f"line {number} is not JSON") from None
             if not isinstance(value, dict):
-                raise records.broken(f"line {number} is not an object")
-            yield value
+                raise table.broken(f"line {number} is not an object")
+            yield value, len(line)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from app.disk import is_full
-from app.formats.records import HELD, Records, Wanted
+from app.formats.faults import Wanted
+from app.formats.records import HELD, Records
 from app.formats.sealed import Named
 
 SUFFIX = ".npy"
@@ -76,12 +77,10 @@ def _read_blocks(records: Records, x: _Array, y: _Array, users: Sequence[_Array]
     step = max(1, HELD // width)
     for start in range(0, x.shape[0], step):
         count = min(step, x.shape[0] - start)
-        for label in _listed(y.rows(count), records, records.label):
-            records.add_label(label)
-        for array in users:
-            for user in _listed(array.rows(count), records, records.features[1]):
-                records.add_user(user)
-        records.add_tensor(x.rows(count).reshape(count, width))
+        labels = _listed(y.rows(count), records, records.label)
+        named = [_listed(array.rows(count), records, records.features[1]) for array in users]
+        rows = np.arange(start + 1, start + count + 1)
+        records.add_tensor(x.rows(count).reshape(count, width), labels, named[0] if named else None, rows)
     for array in (x, y, *users):
         array.end()
 

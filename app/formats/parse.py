@@ -1,6 +1,6 @@
 """From a raw data file to checked, split, immutable parts. Runs in a helper process (app.sandbox.limited).
 
-file ── reader (csv, parquet, npz, jsonl, arrow) ── pieces ── checks ── features ── split ── train.arrow, holdout.arrow
+file ── reader (csv, parquet, …) ── blocks of columns ── checks ── features ── split ── train.arrow, holdout.arrow
 
 A file is read once, in pieces, and never held whole. An Arrow file's piece is one of its record batches; interaction
 tables are ordered in memory. What is held of each record is its keyed digest: 16 bytes, and twice that while they are
@@ -46,16 +46,16 @@ from app.formats.asked import (
     SealKey,
     WrittenParts,
 )
-from app.formats.columns import Classes, chunks
+from app.formats.columns import chunks
 from app.formats.digests import Keys
 from app.formats.foreign import what_else
 from app.formats.hashing import hashed
 from app.formats.ingest import Bounded, Earlier, Parts, Piece, Split
 from app.formats.layout import Layout
 from app.formats.readers import reader_of
-from app.formats.records import Records, Taken
+from app.formats.records import Records, Table, Taken
 from app.formats.sealed import DataKey, Named, readable
-from app.formats.sequences import History
+from app.formats.sequences import History, new_records
 from app.formats.stored import StoredPart, Texts
 from app.formats.units import Saved
 
@@ -92,13 +92,15 @@ class Parsed:
         content: all its records' digests. Private.
         stored: the same of the records as they are stored: numbers in float32, in which two files may agree.
         save_units: writes the file of its protected units; see app.formats.units.
-        dropped: rows with undeclared ids.
+        dropped: rows with undeclared ids, or that cannot be used.
+        warnings: what those are.
     """
 
     parts: Parts
     content: NDArray[np.uint64]
     save_units: Callable[[Path], str]
-    dropped: int = 0
+    dropped: int
+    warnings: list[str]
 
 
 @dataclass
@@ -198,25 +200,25 @@ def _saved(people: SealedPart) -> Saved:
 def _parsed(spec: DatasetSpec, path: Named, name: str, to: Output, max_unpacked_bytes: int) -> Parsed:
     contents, kept, keys = Contents(), _destination(spec, name, to), to.keys
     try:
-        dropped, users = 0, None
+        table: Table
+        users = None
         if spec.format == "interactions":
-            table = interactions.new_records(spec, name, max_unpacked_bytes)
-            if other := what_else(path, "parquet" if table.layout == "parquet" else "csv"):
-                raise table.broken(f"it is {other}")
-            interactions.read(path, table)
-            table.check()
-            piece = Piece(table.part(), digests.record_digests(table.contents(), keys))
+            table = found = new_records(spec, name, max_unpacked_bytes)
+            if other := what_else(path, "parquet" if found.layout == "parquet" else "csv"):
+                raise found.broken(f"it is {other}")
+            interactions.read(path, found)
+            found.check()
+            piece = Piece(found.part(), digests.record_digests(found.contents(), keys))
             contents.add(piece)
             kept.add(piece)
-            dropped = table.dropped
-            users = units.of_users(table.users, keys) if isinstance(table, History) else None
+            users = units.of_users(found.users, keys) if isinstance(found, History) else None
         else:
-            _read(spec, path, name, max_unpacked_bytes, keys, contents, kept)
+            table = _read(spec, path, name, max_unpacked_bytes, keys, contents, kept)
         parts, (sent, stored) = kept.close(), contents.all()
         if isinstance(kept, Bounded):
-            return Parsed(parts, sent, kept.save_people, dropped)
+            return Parsed(parts, sent, kept.save_people, table.dropped, table.warnings())
         named = stored if users is None else users
-        return Parsed(parts, sent, lambda file: units.save(file, named, to.seal), dropped)
+        return Parsed(parts, sent, lambda file: units.save(file, named, to.seal), table.dropped, table.warnings())
     finally:
         kept.abandon()
 
@@ -256,7 +258,7 @@ def _read(
     keys: Keys,
     contents: Contents,
     kept: Split | Bounded,
-) -> None:
+) -> Records:
     def sink(taken: Taken) -> None:
         piece = _features_and_labels(spec, records, taken, keys)
         contents.add(piece)
@@ -265,15 +267,18 @@ def _read(
     records = Records(spec, name, max_unpacked_bytes, sink)
     if other := what_else(path, spec.format):  # type: ignore[arg-type]
         raise records.broken(f"it is {other}")
-    dialect = {"delimiter": spec.csv.separator} if spec.csv is not None else {}
-    module = reader_of(spec.format).module  # type: ignore[arg-type]
-    import_module(f"app.formats.{module}").read(path, records, **dialect)
+    module = import_module(f"app.formats.{reader_of(spec.format).module}")  # type: ignore[arg-type]
+    if spec.csv is not None:
+        module.read(path, records, module.Dialect(spec.csv.separator))
+    else:
+        module.read(path, records)
     records.check()
+    return records
 
 
 def _features_and_labels(spec: DatasetSpec, records: Records, taken: Taken, keys: Keys) -> Piece:
     y = taken.y
-    labels = digests.label_contents(y, records.labels.names if isinstance(records.labels, Classes) else None)
+    labels = digests.label_contents(y, records.classes.names if records.classes is not None else None)
     if taken.texts is not None:
         texts = taken.texts
         x = hashed(texts, spec.features) if isinstance(spec.features, HashedText) else Texts.of(texts)
@@ -286,7 +291,7 @@ def _features_and_labels(spec: DatasetSpec, records: Records, taken: Taken, keys
     stored = None
     if spec.privacy.sensitivity == "private" and taken.users is None:
         rounded = digests.number_contents(_float32(taken.contents), names, labels)
-        stored = digests.record_digests(rounded, keys).content
+        stored = digests.content_digests(rounded, keys)
     return Piece(StoredPart(x=_float32(taken.matrix), y=y), found, taken.users, stored=stored)
 
 
@@ -336,7 +341,7 @@ def _contents(part: Literal["data", "holdout"], file_hmac: str, parsed: Parsed, 
 
 
 def _warnings(spec: DatasetSpec, data: Parsed, extra: Parsed | None, counted: dict[str, int]) -> tuple[str, ...]:
-    warnings = []
+    warnings = [*data.warnings, *(extra.warnings if extra is not None else ())]
     declared, found = spec.privacy.records, data.parts.all_units
     noun = "users" if data.parts.layout.users else "records"
     if declared is not None and abs(found - declared) > DEVIATION * declared:

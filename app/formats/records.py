@@ -1,10 +1,11 @@
-"""A reader's input and output: the wanted columns, and the features and label that it fills."""
+"""A reader's input and output: the wanted columns, and the features and label that it fills, block by block."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any, assert_never
 
 import numpy as np
@@ -17,42 +18,25 @@ from app.contracts.dataset_spec import (
     HashedText,
     Interactions,
     LanguageModelTask,
-    NextItemTask,
-    RatingTask,
-    RegressionTask,
     Tensor,
     Text,
 )
-from app.contracts.table import TableFeatures
+from app.contracts.table import CategoryColumn, NumberColumn, TableFeatures
 from app.errors import InvalidRequest
-from app.formats.columns import (
-    Classes,
-    Fault,
-    Numbers,
-    Prompts,
-    Texts,
-    Unlabelled,
-    comma_number,
-    fault,
-    refuse,
-    unusable,
-)
+from app.formats import cells
+from app.formats.cells import Cells
+from app.formats.columns import ClassCoder, NumberCoder, UserCoder, comma_number, unusable
+from app.formats.faults import Faults, Flags, Wanted
 from app.formats.readers import reader_of
-from app.formats.tables import Cells
+from app.formats.tables import CellCoder, ContentCoder
 
-HELD = 2**20  # cells, or characters of texts, that a piece holds
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """A column (or array) of the file, and where the specification names it."""
-
-    name: str
-    pointer: str
+HELD = 2**20  # cells, or characters of texts, that a block holds
+TEXTS, WHOLE, NUMBERS, DAYS = {"text"}, {"text", "integer"}, {"integer", "float", "boolean"}, {"day"}
+Rows = NDArray[np.int64]  # the numbers of a block's rows in the file, from 1 on, without the header
 
 
 class Table:
-    """One file for a reader: the reader calls `begin` with the file's column names, then `add` for each record.
+    """One file for a reader: the reader calls `begin` with the file's column names, then `add` for each block of rows.
 
     Args:
         format: the file's format in error texts.
@@ -61,24 +45,39 @@ class Table:
         features, label: the wanted columns.
     """
 
+    drops_rows = False  # those that cannot be used
+    began = False
+
     def __init__(
         self, format: str, file: str, max_unpacked_bytes: int, features: Sequence[Wanted], label: Wanted
     ) -> None:
         self.format, self.file, self.max_unpacked_bytes = format, file, max_unpacked_bytes
         self.features, self.label = features, label
-        self.count = 0
+        self.wanted = list(dict.fromkeys((*features, label)))
+        self.count = self.dropped = 0
+        self.faults = Faults()
 
-    def add(self, row: Sequence[Any], label: Any) -> None:
-        """Adds one record: its feature cells in the specification's order, and its label. None for a missing one."""
+    @property
+    def names(self) -> list[str]:
+        """The wanted columns' names, each once."""
+        return list(dict.fromkeys(each.name for each in self.wanted))
+
+    def add(self, block: Mapping[str, Cells], rows: Rows) -> None:
+        """Adds the wanted columns of some rows."""
+        raise NotImplementedError
+
+    def usable_types(self, wanted: Wanted) -> set[str]:
+        """Which types a typed format's column may have: text, integer, float, boolean, decimal, day."""
         raise NotImplementedError
 
     def begin(self, names: Sequence[str]) -> None:
         """Raises InvalidRequest if a name is repeated or a wanted one is missing."""
+        self.began = True
         twice = [name for name, times in Counter(names).items() if times > 1]
         if twice:
             raise self.broken(f"column names must be unique; more than once: {_shown(twice)}")
         there = set(names)
-        absent = [wanted for wanted in dict.fromkeys((*self.features, self.label)) if wanted.name not in there]
+        absent = [wanted for wanted in self.wanted if wanted.name not in there]
         if absent:
             errors = [
                 {"pointer": each.pointer, "detail": f"there is no column {each.name!r}", "column": each.name}
@@ -96,6 +95,10 @@ class Table:
         """An error of a whole column."""
         return InvalidRequest.at(wanted.pointer, f"column {wanted.name!r} {detail}", column=wanted.name, file=self.file)
 
+    def warnings(self) -> list[str]:
+        """What was dropped, for the owner alone."""
+        return []
+
     @property
     def _noun(self) -> str:
         return "data file" if self.file == "file" else "hold-out file"
@@ -103,7 +106,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Taken:
-    """Records as a reader found them, in their order: one of `texts` and `matrix`.
+    """Records of a block, in their order: one of `texts` and `matrix`.
 
     Attributes:
         matrix: (n, d) features, in their original type; or a table's cells, as they are stored.
@@ -118,13 +121,21 @@ class Taken:
     y: NDArray[np.int64] | NDArray[np.float64]
     users: list[str] | None
 
+    def chosen(self, mask: NDArray[np.bool_]) -> Taken:
+        """The records where the mask is True."""
+        texts, users = (None if each is None else list(compress(each, mask)) for each in (self.texts, self.users))
+        matrix, contents = (None if each is None else each[mask] for each in (self.matrix, self.contents))
+        return Taken(texts, matrix, contents, self.y[mask], users)
+
 
 class Records(Table):
-    """The records of one file, handed on in pieces while it is read: features and label. Counts unusable cells; once
-    there is one, nothing is handed on, since the file is refused.
+    """The records of one file, handed on block by block: features and label. Once a cell cannot be used, nothing is
+    handed on, since the file is refused; unless the declaration drops such rows.
+
+    Whether a row is dropped is a function of its own cells and of the declaration.
 
     Attributes:
-        sink: takes each piece.
+        sink: takes each block.
     """
 
     def __init__(
@@ -132,111 +143,147 @@ class Records(Table):
     ) -> None:
         if spec.format == "interactions":
             raise ValueError("interactions are read as pairs of ids (app.formats.interactions)")
-        features = _features(spec)
+        self._features = _features(spec)
         # A text that is its own label is read once, as the feature.
         pointer = "/task/prompt" if isinstance(spec.task, LanguageModelTask) else "/task/label"
-        label = Wanted(spec.task.label_column, pointer) if spec.task.label_column else features[0]
+        label = Wanted(spec.task.label_column, pointer) if spec.task.label_column else self._features[0]
         # The user's column is read after the features, for the data file alone.
         user = spec.privacy.user_column if file == "file" else None
-        wanted = [*features, Wanted(user, "/privacy/user_column")] if user else features
+        self._user = Wanted(user, "/privacy/user_column") if user else None
+        wanted = [*self._features, *([self._user] if self._user else [])]
         super().__init__(spec.format, file, max_unpacked_bytes, wanted, label)
         self.spec, self.sink = spec, sink
-        self._held = 0  # cells or characters since the last piece
-        self.users = Texts(user, "/privacy/user_column") if user else None
-        names, pointers = [each.name for each in features], [each.pointer for each in features]
+        self.drops_rows = spec.wrong_rows == "drop"
         number = reader_of(spec.format).number
         if spec.csv is not None and spec.csv.decimal == ",":
             number = comma_number
-        self.cells = Cells(spec.features, number) if isinstance(spec.features, TableFeatures) else None
-        self.tensor: NDArray[Any] | None = None  # an NPZ file's features arrive as blocks of an array
-        self._bad_numbers = 0  # in its blocks
-        self.texts = Texts(names[0], pointers[0]) if isinstance(spec.features, HashedText | Text) else None
-        self.numbers = Numbers(names, pointers, number)
-        self.labels: Classes | Numbers | Prompts | Unlabelled
-        match spec.task:
-            case LanguageModelTask():
-                self.labels = Prompts(spec.task.prompt, pointer) if spec.task.prompt else Unlabelled()
-            case ClassificationTask():
-                self.labels = Classes(self.label.name, self.label.pointer, spec.task.classes)
-            case RegressionTask() | RatingTask() | NextItemTask():
-                self.labels = Numbers([self.label.name], [self.label.pointer], number)
-            case _:
-                assert_never(spec.task)
+        self._number = NumberCoder(number)
+        self._coders: list[tuple[CellCoder, ContentCoder | None]] = []
+        if isinstance(spec.features, TableFeatures):
+            self._coders = [
+                (CellCoder(each, number), ContentCoder(each, number) if isinstance(each, CategoryColumn) else None)
+                for each in spec.features.columns
+            ]
+        self.classes = ClassCoder(spec.task.classes) if isinstance(spec.task, ClassificationTask) else None
+        self.is_text = isinstance(spec.features, HashedText | Text)
+        self._has_prompt = isinstance(spec.task, LanguageModelTask) and spec.task.prompt is not None
 
-    def add(self, row: Sequence[Any], label: Any) -> None:
-        """Adds one record's cells; counts unusable ones."""
-        self.count += 1
-        if self.users is not None:
-            *row, user = row
-            self.add_user(user)
-        (self.texts or self.cells or self.numbers).add(row)
-        self.add_label(label)
-        self._held += len(row[0] or "") + 1 if self.texts is not None and isinstance(row[0], str) else len(row)
-        self._held += len(label) if isinstance(self.labels, Prompts) and isinstance(label, str) else 0
-        if self._held >= HELD:
-            self.hand_on()
+    def usable_types(self, wanted: Wanted) -> set[str]:
+        """See Table."""
+        if wanted == self.label and self.label is not self._features[0]:
+            if self._has_prompt:
+                return TEXTS
+            return NUMBERS | TEXTS if self.classes is not None else NUMBERS
+        if wanted == self._user:
+            return WHOLE
+        if self.is_text:
+            return TEXTS
+        numbers = NUMBERS | {"decimal"}
+        return numbers | TEXTS | DAYS if isinstance(self.spec.features, TableFeatures) else numbers
 
-    def add_tensor(self, rows: NDArray[Any]) -> None:
-        """Adds records of an array, (n, d); their labels and users were added before."""
-        self.tensor = rows
-        self._bad_numbers += int(unusable(rows).sum())
-        self.count += len(rows)
-        self.hand_on()
-
-    def hand_on(self) -> None:
-        """Hands the records since the last piece to the sink."""
-        self._held = 0
-        texts = None if self.texts is None else self.texts.take()
-        matrix = contents = None
-        if self.cells is not None:
-            matrix, contents = self.cells.take()
-        elif texts is None:
-            matrix = contents = self.numbers.take() if self.tensor is None else self.tensor
-        users = None if self.users is None else self.users.take()
-        if self._faulty:
-            self.labels.take()
-            return
-        y: NDArray[Any]
-        if isinstance(self.labels, Prompts):
-            texts, y = self.labels.before(texts or [])
+    def add(self, block: Mapping[str, Cells], rows: Rows) -> None:
+        """Adds the columns of some rows, and hands their records on."""
+        wrong = np.zeros(len(rows), dtype=np.bool_)
+        texts = matrix = contents = None
+        if self.is_text:
+            texts = self._texts(self._features[0], block, rows, wrong)
+        elif self._coders:
+            matrix, contents = self._table(block, rows, wrong)
         else:
-            y = self.labels.take()
-        if len(y):
-            self.sink(Taken(texts, matrix, contents, y[:, 0] if y.ndim > 1 else y, users))
+            columns = [block[each.name] for each in self._features]
+            matrix, flags = cells.numbers(columns, self._number)
+            for place in np.flatnonzero(flags.any(axis=0)).tolist():
+                self._note(self._features[place], flags[:, place], rows, wrong, columns[place])
+            contents = matrix
+        y: NDArray[Any] = np.zeros(len(rows))
+        if self._has_prompt:
+            prompts = self._texts(self.label, block, rows, wrong)
+            texts = [prompt + text for prompt, text in zip(prompts, texts or (), strict=True)]
+            y = np.array([len(each.encode()) for each in prompts], dtype=np.float64)
+        elif self.label is not self._features[0]:
+            y = self._labels(block[self.label.name], rows, wrong)
+        users = None if self._user is None else self._users(self._user, block[self._user.name], rows, wrong)
+        self._hand_on(Taken(texts, matrix, contents, y, users), wrong)
 
-    def add_user(self, user: Any) -> None:
-        """A whole number equals its text: 7 and "7" are one user."""
-        if self.users is not None:
-            text = str(user) if isinstance(user, int) and not isinstance(user, bool) else user
-            self.users.add((text or None,))
-
-    def add_label(self, label: Any) -> None:
-        """Adds one label."""
-        self.labels.add((label,) if isinstance(self.labels, Numbers) else label)
+    def add_tensor(self, matrix: NDArray[Any], labels: list[Any], users: list[Any] | None, rows: Rows) -> None:
+        """Adds records of an array, (n, d), with their labels, and users where they are declared."""
+        wrong = np.zeros(len(rows), dtype=np.bool_)
+        array = self._features[0]
+        bad = unusable(matrix)
+        if bad.any():
+            at, _ = np.nonzero(bad)
+            flags = np.full(len(at), cells.FLAGS["not finite in 32 bits"])
+            values = matrix[bad]
+            self.faults.note(array, flags, rows[at], lambda place: values[place])
+            wrong |= bad.any(axis=1)
+        y = self._labels(cells.arrow_or_list(labels), rows, wrong)
+        named = None
+        if self._user is not None:
+            named = self._users(self._user, cells.arrow_or_list(users or []), rows, wrong)
+        self._hand_on(Taken(None, matrix, matrix, y, named), wrong)
 
     def check(self) -> None:
-        """Hands on the last piece. Raises InvalidRequest with columns and counts, if any cell cannot be used."""
+        """Raises InvalidRequest with columns, counts and rows, if any cell cannot be used."""
+        if not self.drops_rows:
+            self.faults.refuse(self.file, self.wanted)
         if self.count == 0:
-            raise self.broken("it holds no records")
-        refuse(self._faults(), self.file)
-        if self.tensor is None:
-            self.hand_on()
+            raise self.broken("it holds no records" + (" that can be used" if self.dropped else ""))
 
-    @property
-    def _faulty(self) -> bool:
-        """True if the records that were handed on have an unusable cell: the file will be refused."""
-        features = self.texts or self.cells or self.numbers
-        return features.faulty or self.labels.faulty or self._bad_numbers > 0 or (self.users or features).faulty
+    def warnings(self) -> list[str]:
+        """What was dropped, by column. For the owner alone."""
+        if not self.dropped:
+            return []
+        told = "; ".join(each["detail"] for each in self.faults.details(self.wanted))
+        return [f"{self.dropped} rows that cannot be used are left out" + (f": {told}" if told else "")]
 
-    def _faults(self) -> list[Fault]:
-        users = self.users.faults() if self.users else []
-        return [*self._feature_faults(), *self.labels.faults(), *users]
+    def _hand_on(self, taken: Taken, wrong: NDArray[np.bool_]) -> None:
+        if self.drops_rows and wrong.any():
+            self.dropped += int(np.count_nonzero(wrong))
+            taken = taken.chosen(~wrong)
+        self.count += len(taken.y)
+        if len(taken.y) and (self.drops_rows or not self.faults):
+            self.sink(taken)
 
-    def _feature_faults(self) -> list[Fault]:
-        if self.tensor is not None:
-            name = self.features[0]
-            return fault(name.pointer, name.name, {"not finite in 32 bits": self._bad_numbers})
-        return (self.texts or self.cells or self.numbers).faults()
+    def _note(self, column: Wanted, flags: Flags, rows: Rows, wrong: NDArray[np.bool_], found: Cells) -> None:
+        self.faults.note(column, flags, rows, cells.cell_at(found))
+        wrong |= flags != 0
+
+    def _texts(self, column: Wanted, block: Mapping[str, Cells], rows: Rows, wrong: NDArray[np.bool_]) -> list[str]:
+        found = block[column.name]
+        texts, flags = cells.texts(found)
+        self._note(column, flags, rows, wrong, found)
+        return texts
+
+    def _users(self, column: Wanted, found: Cells, rows: Rows, wrong: NDArray[np.bool_]) -> list[str]:
+        users, flags = cells.coded(found, UserCoder(), "")
+        self._note(column, flags, rows, wrong, found)
+        return users
+
+    def _labels(self, found: Cells, rows: Rows, wrong: NDArray[np.bool_]) -> NDArray[Any]:
+        y: NDArray[Any]
+        if self.classes is None:
+            y, flags = cells.number_column(found, self._number)
+        else:
+            indices, flags = cells.coded(found, self.classes, 0)
+            y = np.array(indices, dtype=np.int64)
+        self._note(self.label, flags, rows, wrong, found)
+        return y
+
+    def _table(
+        self, block: Mapping[str, Cells], rows: Rows, wrong: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """A table's cells as they are stored, and their contents for digests."""
+        stored, contents = (np.empty((len(rows), len(self._coders))) for _ in range(2))
+        for place, (coder, content) in enumerate(self._coders):
+            found = block[coder.column.name]
+            if isinstance(coder.column, NumberColumn):
+                stored[:, place], flags = cells.number_column(found, coder, typed=False)
+            else:
+                codes, flags = cells.coded(found, coder, np.nan)
+                stored[:, place] = codes
+            contents[:, place] = stored[:, place] if content is None else cells.coded(found, content, np.nan)[0]
+            self._note(self._features[place], flags, rows, wrong, found)
+        return stored, contents
 
 
 def _features(spec: DatasetSpec) -> list[Wanted]:

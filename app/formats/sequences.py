@@ -5,20 +5,22 @@ from __future__ import annotations
 import hashlib
 import struct
 from array import array
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import compress
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.contracts.dataset_spec import Interactions, NextItemTask
-from app.formats.columns import Fault, Numbers, fault, refuse, text_number
-from app.formats.ids import IdColumn, id_text, is_missing
-from app.formats.records import Table, Wanted
+from app.contracts.dataset_spec import DatasetSpec, Interactions, NextItemTask, RatingTask
+from app.errors import InvalidRequest
+from app.formats.cells import Cells
+from app.formats.ids import AnyId, IdCoder
+from app.formats.interactions import Interacted, Ratings
+from app.formats.records import Rows
 from app.formats.stored import Sequences, StoredPart
 
 
-class History(Table):
+class History(Interacted):
     """The rows of one file, grouped by user.
 
     A user's record is a function of this user's rows alone. Rows with the same time are ordered by a hash of user and
@@ -29,15 +31,11 @@ class History(Table):
     """
 
     def __init__(self, task: NextItemTask, features: Interactions, file: str, max_bytes: int) -> None:
-        wanted = [Wanted(task.user, "/task/user"), Wanted(task.item, "/task/item")]
-        super().__init__(features.layout, file, max_bytes, wanted, Wanted(task.time, "/task/time"))
-        self.layout, self._size = features.layout, features.items.rows
-        self.dropped = 0
+        super().__init__(task, features, task.time, file, max_bytes)
+        self._size = features.items.rows
         self._least, self._core = task.min_length, task.core
-        self._items = IdColumn(task.item, "/task/item", features.items, features.unknown == "drop")
-        self._bad_users = {"missing": 0, "not an id": 0}
-        number = float if features.layout == "parquet" else text_number
-        self._times = Numbers([task.time], ["/task/time"], number)
+        self._items = IdCoder(features.items)
+        self._times = array("d")
         self._users: dict[str, int] = {}
         self._user_of, self._item_of = array("i"), array("i")
         self._texts: list[str] = []
@@ -48,23 +46,20 @@ class History(Table):
         """All users with a declared item."""
         return list(self._users)
 
-    def add(self, row: Sequence[Any], label: Any) -> None:
-        """Adds one row; counts unusable cells."""
-        user, found = id_text(row[0]), self._items.find(row[1])
-        if user is None:
-            self._bad_users["missing" if is_missing(row[0]) else "not an id"] += 1
-        if user is None or found is None:
-            self.dropped += 1
-            return
-        item, text = found
-        self._user_of.append(self._users.setdefault(user, len(self._users)))
-        self._item_of.append(item)
-        self._texts.append(self._distinct.setdefault(text, text))
-        self._times.add((label,))
+    def add(self, block: Mapping[str, Cells], rows: Rows) -> None:
+        """Adds rows."""
+        users, wrong_users = self.ids(self.features[0], AnyId(), block, rows)
+        items, wrong_items = self.ids(self.features[1], self._items, block, rows)
+        kept = (wrong_users == 0) & (wrong_items == 0)
+        for user, (item, text) in compress(zip(users, items, strict=True), kept):
+            self._user_of.append(self._users.setdefault(user, len(self._users)))
+            self._item_of.append(item)
+            self._texts.append(self._distinct.setdefault(text, text))
+        self._times.frombytes(self.numbers(block, rows, kept).tobytes())
 
     def check(self) -> None:
-        """Raises InvalidRequest with columns and counts, if any cell cannot be used."""
-        refuse([*self._user_faults(), *self._items.faults(), *self._times.faults()], self.file)
+        """See Interacted."""
+        super().check()
         if not self._users:
             raise self.broken("it holds no records" + (" with declared ids" if self.dropped else ""))
         self._order = self._ordered()
@@ -80,7 +75,7 @@ class History(Table):
 
     def contents(self) -> Iterator[bytes]:
         """The content of each record's digest: the user, then items and times in their order, as declared."""
-        times, order, start, names = self._times.values()[:, 0], self._order.tolist(), 0, list(self._users)
+        times, order, start, names = np.frombuffer(self._times), self._order.tolist(), 0, list(self._users)
         for user, end in zip((names[each] for each in self._present), self._ends().tolist(), strict=True):
             parts = [b"s", _framed(user)]
             for row in order[start:end]:
@@ -110,7 +105,7 @@ class History(Table):
 
     def _ordered(self) -> NDArray[np.int64]:
         """The kept rows, ordered by user, time, and the hash where both are equal."""
-        users, times = np.frombuffer(self._user_of, dtype=np.int32), self._times.values()[:, 0]
+        users, times = np.frombuffer(self._user_of, dtype=np.int32), np.frombuffer(self._times)
         order = np.lexsort((times, users))
         alike = (np.diff(users[order]) == 0) & (np.diff(times[order]) == 0)
         tied = order[np.append(alike, False) | np.append(False, alike)]
@@ -122,11 +117,18 @@ class History(Table):
         order = np.lexsort((ranks, times, users)) if len(tied) else order
         return order[self._kept()[order]]
 
-    def _user_faults(self) -> list[Fault]:
-        wanted = self.features[0]
-        return fault(wanted.pointer, wanted.name, self._bad_users)
-
 
 def _framed(text: str) -> bytes:
     encoded = text.encode()
     return struct.pack("<Q", len(encoded)) + encoded
+
+
+def new_records(spec: DatasetSpec, file: str, max_unpacked_bytes: int) -> Ratings | History:
+    """Raises InvalidRequest if the specification does not describe interactions."""
+    task, features = spec.task, spec.features
+    if isinstance(features, Interactions):
+        if isinstance(task, NextItemTask):
+            return History(task, features, file, max_unpacked_bytes)
+        if isinstance(task, RatingTask) and features.users is not None:
+            return Ratings(task, features, features.users, file, max_unpacked_bytes)
+    raise InvalidRequest.at("/task", "an interaction table needs a task of kind 'rating' or 'next_item'")

@@ -1,8 +1,8 @@
 """What a linear model of a table has learned of each column: a number for each bin or category, as a table.
 
-The function of a column adds to the model's output: the log-odds of the second of two classes, a class's logit, or the
-target in its unit. Each is shown less its mean over the places, as the intercept could hold any constant. All of it
-follows from the weights: post-processing.
+The function of a column adds to the model's output: the second of two outputs less the first (answers rise with it, and
+undo the clipping: app.privacy.answers), a class's logit, or the target in its unit. Each is shown less its mean over
+the places, as the intercept could hold any constant. All of it follows from the weights: post-processing.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _outputs(weight: NDArray[np.float64], task: Task) -> tuple[tuple[str, ...], 
     """Names of outputs, and the weights in their units."""
     if isinstance(task, ClassificationTask):
         if len(weight) == 2:
-            return (f"log-odds of {task.classes[1]}",), weight[1:] - weight[:1]
+            return (f"score of {task.classes[1]}",), weight[1:] - weight[:1]
         return tuple(f"logit of {each}" for each in task.classes), weight
     scale = (task.range[1] - task.range[0]) / 2.0 if isinstance(task, RegressionTask) and task.range else 1.0
     return (task.label_column or "target",), weight * scale

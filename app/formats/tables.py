@@ -1,7 +1,7 @@
 """Cells of a declared table as numbers, and these numbers as features. numpy alone: worker and API use it.
 
-`Cells` reads a file's rows at registration. A part stores them as read: numbers unscaled, days since 1970, places of
-categories, NaN for missing. `expanded` makes features of them when they are used, by the version of the declaration
+`CellCoder` reads a file's cells at registration. A part stores them as read: numbers unscaled, days since 1970, places
+of categories, NaN for missing. `expanded` makes features of them when they are used, by the version of the declaration
 that the job was priced with.
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from array import array
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from app.contracts.dataset_spec import Features, RegressionTask, Task
 from app.contracts.table import CategoryColumn, DateColumn, NumberColumn, TableFeatures
-from app.formats.columns import FLOAT32_MAX, Fault, fault
+from app.formats.columns import UnusableCell, finite, text_number
 from app.formats.damage import DataDamagedError
 from app.formats.stored import Csr, StoredPart
 
@@ -27,60 +27,70 @@ OTHER = -1.0  # the place of a value that is not declared
 TEXT_BYTES = 6  # of a text's hash: such a number is exact in float64
 
 
-class UnusableCell(ValueError):
-    """A cell that the declaration refuses; `what` says why, as counted in errors."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(what)
-        self.what = what
-
-
-class Coder:
-    """Reads the cells of one column.
+class CellCoder:
+    """Reads the cells of one column, as they are stored.
 
     Args:
         column: its declaration.
         number: converts a cell to a float; raises TypeError or ValueError.
+
+    Attributes:
+        left: numbers that may mean a missing cell.
     """
 
     def __init__(self, column: NumberColumn | DateColumn | CategoryColumn, number: Callable[[Any], float]) -> None:
-        self.column, self._number = column, number
+        self.column, self.number = column, number
         self._missing = frozenset(column.missing_cells)
+        self.left: Sequence[float] = [
+            value for cell in self._missing if (value := _as_number(cell, number)) is not None
+        ]
         self._places = (
             {str(value): place for place, value in enumerate(column.values)}
             if isinstance(column, CategoryColumn)
             else {}
         )
 
-    def code(self, cell: Any) -> tuple[float, float]:
-        """Returns the cell as it is stored, and a number that stands for its content in digests.
-
-        Raises:
-            UnusableCell: the declaration refuses it.
-        """
+    def code(self, cell: Any) -> float:
+        """See app.formats.columns.Coder."""
         text = cell.strip() if isinstance(cell, str) else cell
-        absent = text is None or text == "" or (isinstance(text, float) and math.isnan(text))
-        if absent or (self._missing and _written(text) in self._missing):
+        if self._is_missing(text):
             if self.column.missing == "refuse":
                 raise UnusableCell("missing")
-            return (OTHER if isinstance(self.column, CategoryColumn) else math.nan), math.nan
+            return OTHER if isinstance(self.column, CategoryColumn) else math.nan
         if isinstance(self.column, CategoryColumn):
-            return self._category(text, self.column)
+            place = self._places.get(_written(text))
+            if place is None and self.column.unknown == "refuse":
+                raise UnusableCell("not a declared value")
+            return OTHER if place is None else float(place)
         try:
-            value = self.column.day(text) if isinstance(self.column, DateColumn) else self._number(text)
+            value = self.column.day(text) if isinstance(self.column, DateColumn) else self.number(text)
         except (TypeError, ValueError, OverflowError):
             raise UnusableCell(f"not a {self.column.kind}") from None
-        if not abs(value) <= FLOAT32_MAX:
-            raise UnusableCell("not finite in 32 bits")
-        return value + 0.0, value + 0.0
+        return finite(value)
 
-    def _category(self, cell: Any, column: CategoryColumn) -> tuple[float, float]:
-        text = _written(cell)
-        place = self._places.get(text)
-        if place is None and column.unknown == "refuse":
-            raise UnusableCell("not a declared value")
-        stands_for = hashlib.sha256(text.encode(errors="surrogateescape")).digest()[:TEXT_BYTES]
-        return OTHER if place is None else float(place), float(int.from_bytes(stands_for, "big"))
+    def _is_missing(self, text: Any) -> bool:
+        absent = text is None or text == "" or (isinstance(text, float) and math.isnan(text))
+        return absent or (bool(self._missing) and _written(text) in self._missing)
+
+
+class ContentCoder(CellCoder):
+    """A number that stands for a category's cell in digests, whatever the order of the declared values."""
+
+    def code(self, cell: Any) -> float:
+        """See app.formats.columns.Coder."""
+        super().code(cell)
+        text = cell.strip() if isinstance(cell, str) else cell
+        if self._is_missing(text):
+            return math.nan
+        stands_for = hashlib.sha256(_written(text).encode(errors="surrogateescape")).digest()[:TEXT_BYTES]
+        return float(int.from_bytes(stands_for, "big"))
+
+
+def _as_number(cell: str, number: Callable[[Any], float]) -> float | None:
+    for read in (number, text_number):
+        with suppress(TypeError, ValueError, OverflowError):
+            return read(cell)
+    return None
 
 
 def _written(cell: Any) -> str:
@@ -88,53 +98,6 @@ def _written(cell: Any) -> str:
     if isinstance(cell, bool):
         return "true" if cell else "false"
     return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell)
-
-
-class Cells:
-    """The rows of a table, as they are read; counts what cannot be used.
-
-    Args:
-        number: as in Coder.
-    """
-
-    def __init__(self, features: TableFeatures, number: Callable[[Any], float]) -> None:
-        self.coders = [Coder(column, number) for column in features.columns]
-        self._stored, self._contents = array("d"), array("d")
-        self._faults: list[dict[str, int]] = [{} for _ in self.coders]
-
-    def add(self, row: Sequence[Any]) -> None:
-        """Adds one record's cells."""
-        for place, (coder, cell) in enumerate(zip(self.coders, row, strict=True)):
-            try:
-                stored, content = coder.code(cell)
-            except UnusableCell as error:
-                counts = self._faults[place]
-                counts[error.what] = counts.get(error.what, 0) + 1
-                stored = content = math.nan
-            self._stored.append(stored)
-            self._contents.append(content)
-
-    def take(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Returns the rows since the last call, and forgets them: (n, columns) each, the cells as they are stored, and
-        their contents for digests, which do not depend on the order of declared values."""
-        stored, contents = (
-            np.frombuffer(cells, dtype=np.float64).reshape(-1, len(self.coders))
-            for cells in (self._stored, self._contents)
-        )
-        self._stored, self._contents = array("d"), array("d")
-        return stored, contents
-
-    @property
-    def faulty(self) -> bool:
-        """True if there is an unusable cell."""
-        return any(self._faults)
-
-    def faults(self) -> list[Fault]:
-        """One fault for each column with unusable cells."""
-        found: list[Fault] = []
-        for place, (coder, counts) in enumerate(zip(self.coders, self._faults, strict=True)):
-            found += fault(f"/features/columns/{place}", coder.column.name, counts)
-        return found
 
 
 def entries(cells: NDArray[Any], features: TableFeatures) -> tuple[NDArray[np.int32], NDArray[np.float32]]:

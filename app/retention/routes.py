@@ -42,7 +42,7 @@ def delete_content(
     forgotten whole.
     """
     if (withdrawn := readings.withdraw(db, settings, caller, dataset_id)) is not None:
-        return ReadingDataset.of(withdrawn, "retired")
+        return ReadingDataset.of(withdrawn, caller, "retired")
     found = service.delete_content(db, settings, caller, dataset_id)
     with db.read() as session:
         return _view(session, caller, found)
@@ -65,7 +65,7 @@ def retire_dataset(
     declaration instead. A data set that is still being read, or was rejected, is forgotten whole.
     """
     if (withdrawn := readings.withdraw(db, settings, caller, dataset_id)) is not None:
-        return ReadingDataset.of(withdrawn, "retired")
+        return ReadingDataset.of(withdrawn, caller, "retired")
     found = retiring.retire(db, settings, caller, dataset_id)
     with db.read() as session:
         return _view(session, caller, found)

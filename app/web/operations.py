@@ -1,4 +1,4 @@
-"""What a route declares of itself (`Operation`), and what the OpenAPI document says of parameters and problems.
+"""What a route declares of itself (`Operation`, `Page`), and what the OpenAPI document says of parameters and problems.
 
 The document, the tests of access, of the audit log and of the command line read a route's declaration; the contract
 tests check it against the running service.
@@ -105,10 +105,32 @@ class Operation:
         name = self.name or function.__name__
         if OPERATIONS.setdefault(name, self) is not self:
             raise ValueError(f"two routes are called {name!r}")
+        DECLARED[function] = self
         return function
 
 
 OPERATIONS: dict[str, Operation] = {}  # by operation, in the order of their import
+
+
+@dataclass(frozen=True)
+class Page:
+    """What a page, or another route outside the API, says of itself: a decorator below its path.
+
+    It shows what routes of the API show, from the same functions (docs/privacy.md).
+
+    Attributes:
+        audience, audit: see `Operation`.
+    """
+
+    audience: Audience
+    audit: str | None = None
+
+    def __call__(self, function: F) -> F:
+        DECLARED[function] = self
+        return function
+
+
+DECLARED: dict[Callable[..., Any], Operation | Page] = {}  # by the function of a route
 
 
 LOCATION = {"Location": "The address of the created object."}

@@ -199,7 +199,9 @@ def verification(console: Console, found: Verification, here: Recomputed, head_k
         console.print("- the service has not verified it yet: --again asks for that")
     else:
         when = f"the service verified {found.checked_entries} entries at {found.checked_at}"
-        check(console, found.valid, f"{when}, head {found.checked_head}", found.problem)
+        # A check by an earlier release did not note it.
+        head = "" if found.checked_head is None else f", head {found.checked_head}"
+        check(console, found.valid, f"{when}{head}", found.problem)
         if found.stale:
             console.print("  entries were added since: --again asks for a new check")
     same = here.first_bad_entry is None and here.head == found.head

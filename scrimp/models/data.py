@@ -231,8 +231,9 @@ class Ledger(behaviour.Ledger):
 class Reading(Resource):
     """How a file is read in the background, for its owner alone, until a day after the end.
 
-    `bytes_read` of `bytes` are read. `problem`: why it was rejected, as a registration is answered that is refused at
-    once. `read` and `warnings`: as a registration answers them; null before the end.
+    `bytes_read` of `bytes` are read. `problem`: why it was rejected, as a registration is answered that is refused
+    at once, without values of cells; admins see no rows either. `read` and `warnings`: as a registration answers
+    them; null before the end.
     """
 
     bytes: int
@@ -259,8 +260,8 @@ class DataBlock(behaviour.DataBlock):
     state: str
     created_at: str
     content_deleted_at: str | None = None
-    read: Read | None = None
     warnings: list[str] | None = None
+    read: Read | None = None
     reading: Reading | None = None
 
 

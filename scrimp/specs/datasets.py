@@ -368,7 +368,12 @@ class Text(Spec):
 
 
 class DatasetSpec(Spec):
-    """The declaration of a data set: format, task, features, privacy and hold-out. All of it is public."""
+    """The declaration of a data set: format, task, features, privacy and hold-out. All of it is public.
+
+    `wrong_rows`: what happens to a row with a cell that cannot be used, or with another number of cells: the file is
+    refused, or the row is dropped. A row is dropped for its own cells alone. Only the owner learns how many were, at
+    registration.
+    """
 
     name: Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
     format: Literal["csv", "parquet", "npz", "jsonl", "arrow", "images", "interactions"]
@@ -379,6 +384,7 @@ class DatasetSpec(Spec):
         HashedText | Text | Columns | TableFeatures | Tensor | Interactions, Field(discriminator="kind")
     ]
     csv: CsvDialect | None = None
+    wrong_rows: Literal["refuse", "drop"] = "refuse"
     privacy: DatasetPrivacy
     governance: Governance | None = None
     holdout: Annotated[SplitHoldout | LastItemHoldout | PublicHoldout, Field(discriminator="kind")] | None = None

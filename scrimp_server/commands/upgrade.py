@@ -64,7 +64,7 @@ def upgrade(
         print(f"The database is at {done.after}, this release's: nothing to do.")
         return
     if done.backup is not None:
-        print(f"backup    {done.backup}")
+        print(f"backup    {done.backup} (private: remove it when you need it no more)")
     print(f"migrated  {done.before} to {done.after}")
     print(f"verified  {done.ledgers} ledgers of {done.entries:,} entries, and the heads recorded outside")
     print(

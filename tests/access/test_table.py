@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from json import loads
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fastapi.routing import iter_route_contexts
+from fastapi import APIRouter
 
-from app.web.operations import OPERATIONS
+from app.web.operations import Operation, Page
 from tests.access.world import DEAD, LEVELS, ROLES, Target, World
 from tests.by_night import but
+from tests.declared import declarations
 from tests.factories import job_spec
 
 ENOUGH = {
@@ -120,15 +121,13 @@ def of_dataset(**more: Any) -> Callable[[World, Target, str], Sent]:
     return lambda _world, target, _who: {"params": {"dataset": target.dataset, **more}}
 
 
-OPEN, ANY = Rule(dead=None), Rule()
 ADMINS, OWNERS = ("admin",), ("admin", "owner")
-VIEW, TRAIN = Rule(needs="view"), Rule(needs="train")
 HOOK = {"url": "https://93.184.216.34/", "events": ["job.succeeded"]}
 NEW_KEY = json({"name": "made by the table", "role": "viewer"})
 # By the audience that a route of the API declares: who gets what.
 AUDIENCES = {
-    "anyone": OPEN,
-    "every key": ANY,
+    "anyone": Rule(dead=None),
+    "every key": Rule(),
     "owners": Rule(role=OWNERS),
     "admins": Rule(role=ADMINS),
     "admins, or the key itself": Rule(role=ADMINS, otherwise=404),
@@ -197,95 +196,64 @@ CALLS: dict[tuple[str, str], Sent] = {
 }
 
 
+# The same of pages: what an empty form answers who may send it.
+PAGES: dict[tuple[str, str], Sent] = {
+    ("POST", "/dashboard/webhooks"): {"ok": 422},
+    ("POST", "/dashboard/webhooks/{webhook_id}/test"): {"ok": 404},
+    ("POST", "/dashboard/webhooks/{webhook_id}/enabled"): {"ok": 404, "send": lambda *_: {"data": {"enabled": "true"}}},
+    ("POST", "/dashboard/webhooks/{webhook_id}/events"): {
+        "ok": 404,
+        "send": lambda *_: {"data": {"events": "job.failed"}},
+    },
+    ("POST", "/dashboard/webhooks/{webhook_id}/secret"): {"ok": 404},
+    ("POST", "/dashboard/webhooks/{webhook_id}/delete"): {"ok": 404},
+    ("POST", "/dashboard/keys"): {"ok": 422},
+    ("POST", "/dashboard/keys/{key_id}/revoke"): {"ok": 303},
+    ("POST", "/dashboard/keys/grants"): {"ok": 422},
+    ("POST", "/dashboard/keys/grants/remove"): {"ok": 404},
+    ("POST", "/dashboard/submit"): {"ok": 422},
+    ("POST", "/dashboard/register/check"): {"ok": 422, "send": json({})},
+    ("POST", "/dashboard/register/file"): {"ok": 422, "send": json({})},
+    ("GET", "/"): {"ok": 303},
+    ("POST", "/dashboard/login"): {"ok": 403},  # without a form of ours
+    ("POST", "/dashboard/logout"): {"ok": 303},
+    ("GET", "/dashboard/events/jobs"): {"ok": 204},  # no stream is asked for
+    ("GET", "/dashboard/events/readings/{dataset_id}"): {"ok": 204},
+    ("GET", "/dashboard/events/jobs/{job_id}"): {"ok": 204},
+    ("POST", "/dashboard/jobs/{job_id}/cancel"): {"ok": 409},
+    ("POST", "/dashboard/jobs/{job_id}/pause"): {"ok": 409},
+    ("POST", "/dashboard/jobs/{job_id}/resume"): {"ok": 409},
+    ("POST", "/dashboard/jobs/{job_id}/labels"): {"ok": 303},
+    ("POST", "/dashboard/datasets/{dataset_id}/budgets"): {"ok": 422},
+    ("POST", "/dashboard/datasets/{dataset_id}/budgets/close"): {"ok": 412, "send": an_old_form},
+    ("POST", "/dashboard/datasets/{dataset_id}/budgets/requests"): {"ok": 422},
+    ("POST", "/dashboard/datasets/{dataset_id}/budgets/requests/{request_id}"): {"ok": 404},
+    ("POST", "/dashboard/datasets/{dataset_id}/manage/cap"): {"ok": 422},
+    ("POST", "/dashboard/datasets/{dataset_id}/manage/declaration"): {"ok": 422},
+    # No relay runs here: there is no checkpoint.
+    ("GET", "/dashboard/datasets/{dataset_id}/statement.json"): {"ok": 409},
+    ("POST", "/dashboard/datasets/{dataset_id}/manage/blocks"): {"ok": 409},
+    ("POST", "/dashboard/datasets/{dataset_id}/manage/blocks/retire"): {"ok": 409},
+    ("POST", "/dashboard/datasets/{dataset_id}/manage/retire"): {"ok": 409, "send": something_held},
+    ("POST", "/dashboard/datasets/{dataset_id}/manage/delete"): {"ok": 409, "send": something_held},
+    ("GET", "/dashboard/{path:path}"): {"ok": 404},
+}
+
+
 def declared() -> dict[tuple[str, str], Rule]:
-    """The routes of the API, by their own declarations."""
+    """Every route, by its own declaration."""
     rules = {}
-    for path, methods in DOCUMENT["paths"].items():
-        for method, described in methods.items():
-            route = (method.upper(), path)
-            rule = AUDIENCES[OPERATIONS[described["operationId"]].audience]
-            plain = {"ok": int(min(described["responses"])), "by_name": "{dataset_id}" in path}
-            rules[route] = replace(rule, **plain | CALLS.get(route, {}))
+    for route, declaration in declarations().items():
+        if declaration is None:
+            continue
+        of_api = isinstance(declaration, Operation)
+        described = DOCUMENT["paths"][route[1]][route[0].lower()] if of_api else {"responses": [200]}
+        plain = {"ok": int(min(described["responses"])), "by_name": of_api and "{dataset_id}" in route[1]}
+        rules[route] = replace(AUDIENCES[declaration.audience], **plain | (CALLS | PAGES).get(route, {}))
     return rules
 
 
-# Routes that are no part of the API.
-PAGES: dict[tuple[str, str], Rule] = {
-    ("GET", "/openapi.json"): ANY,
-    ("GET", "/docs"): ANY,
-    ("GET", "/docs/session.json"): ANY,
-    ("GET", "/docs/static/{path:path}"): OPEN,
-    ("GET", "/dashboard/workers"): ANY,
-    ("GET", "/dashboard/workers/live"): ANY,
-    ("GET", "/dashboard/webhooks"): ANY,
-    ("GET", "/dashboard/webhooks/live"): ANY,
-    ("POST", "/dashboard/webhooks"): Rule(422),
-    ("POST", "/dashboard/webhooks/{webhook_id}/test"): Rule(404),
-    ("POST", "/dashboard/webhooks/{webhook_id}/enabled"): Rule(404, send=lambda *_: {"data": {"enabled": "true"}}),
-    ("POST", "/dashboard/webhooks/{webhook_id}/events"): Rule(404, send=lambda *_: {"data": {"events": "job.failed"}}),
-    ("POST", "/dashboard/webhooks/{webhook_id}/secret"): Rule(404),
-    ("POST", "/dashboard/webhooks/{webhook_id}/delete"): Rule(404),
-    ("GET", "/dashboard/keys"): ANY,  # tests/dashboard/test_keys.py: what each role sees on it
-    ("POST", "/dashboard/keys"): Rule(422, role=ADMINS),
-    ("POST", "/dashboard/keys/{key_id}/rotate"): Rule(role=ADMINS, otherwise=404),
-    ("POST", "/dashboard/keys/{key_id}/revoke"): Rule(303, role=ADMINS, send=lambda *_: {}),
-    ("POST", "/dashboard/keys/grants"): Rule(422),
-    ("POST", "/dashboard/keys/grants/remove"): Rule(404),
-    ("GET", "/dashboard/audit"): Rule(role=ADMINS),
-    ("GET", "/dashboard/audit/entries.jsonl"): Rule(role=ADMINS),
-    ("GET", "/dashboard/submit"): ANY,  # tests/dashboard/test_submit.py: of what may be trained on alone
-    ("POST", "/dashboard/submit/draft"): ANY,
-    ("POST", "/dashboard/submit/what-if"): ANY,
-    ("POST", "/dashboard/submit"): Rule(422),
-    ("GET", "/dashboard/register"): Rule(role=OWNERS),
-    ("GET", "/dashboard/register/columns"): ANY,  # public knowledge of columns' names
-    ("POST", "/dashboard/register/draft"): Rule(role=OWNERS),
-    ("POST", "/dashboard/register/check"): Rule(422, role=OWNERS, send=json({})),
-    ("POST", "/dashboard/register/file"): Rule(422, role=OWNERS, send=json({})),
-    ("GET", "/dashboard/compare"): ANY,  # tests/dashboard/test_compare.py: of jobs that may be seen alone
-    ("GET", "/"): Rule(303, dead=None),
-    ("GET", "/dashboard"): ANY,
-    ("GET", "/dashboard/static/{path:path}"): OPEN,
-    ("GET", "/dashboard/login"): OPEN,
-    ("POST", "/dashboard/login"): Rule(403, dead=None),  # without a form of ours
-    ("POST", "/dashboard/logout"): Rule(303),
-    ("GET", "/dashboard/live/jobs"): ANY,
-    ("GET", "/dashboard/events/jobs"): Rule(204),  # no stream is asked for
-    ("GET", "/dashboard/events/readings/{dataset_id}"): Rule(204),
-    ("GET", "/dashboard/events/jobs/{job_id}"): Rule(204, needs="view"),
-    ("GET", "/dashboard/jobs/{job_id}"): VIEW,
-    ("GET", "/dashboard/live/jobs/{job_id}"): VIEW,
-    ("POST", "/dashboard/jobs/{job_id}/cancel"): Rule(409, needs="own"),
-    ("POST", "/dashboard/jobs/{job_id}/pause"): Rule(409, needs="own"),
-    ("POST", "/dashboard/jobs/{job_id}/resume"): Rule(409, needs="own"),
-    ("POST", "/dashboard/jobs/{job_id}/labels"): Rule(303, needs="own"),
-    ("GET", "/dashboard/jobs/{job_id}/certificate"): VIEW,
-    ("GET", "/dashboard/jobs/{job_id}/artifacts/{name}"): TRAIN,
-    ("GET", "/dashboard/datasets"): ANY,
-    ("GET", "/dashboard/datasets/{dataset_id}"): VIEW,
-    ("GET", "/dashboard/datasets/{dataset_id}/entries.csv"): VIEW,
-    ("GET", "/dashboard/datasets/{dataset_id}/statement"): VIEW,
-    ("GET", "/dashboard/datasets/{dataset_id}/statement.json"): Rule(409, needs="view"),  # no relay runs: no checkpoint
-    ("GET", "/dashboard/datasets/{dataset_id}/statement.csv"): VIEW,
-    ("GET", "/dashboard/datasets/{dataset_id}/budgets"): VIEW,
-    ("POST", "/dashboard/datasets/{dataset_id}/budgets"): Rule(422, needs="view"),
-    ("POST", "/dashboard/datasets/{dataset_id}/budgets/close"): Rule(412, needs="own", send=an_old_form),
-    ("POST", "/dashboard/datasets/{dataset_id}/budgets/requests"): Rule(422, needs="view"),
-    ("POST", "/dashboard/datasets/{dataset_id}/budgets/requests/{request_id}"): Rule(404),
-    ("GET", "/dashboard/datasets/{dataset_id}/manage"): Rule(needs="own"),
-    ("POST", "/dashboard/datasets/{dataset_id}/manage/cap"): Rule(422, needs="own"),
-    ("POST", "/dashboard/datasets/{dataset_id}/manage/declaration"): Rule(422, needs="own"),
-    ("POST", "/dashboard/datasets/{dataset_id}/manage/blocks"): Rule(409, needs="own"),
-    ("POST", "/dashboard/datasets/{dataset_id}/manage/blocks/retire"): Rule(409, needs="own"),
-    ("POST", "/dashboard/datasets/{dataset_id}/manage/retire"): Rule(409, needs="own", send=something_held),
-    ("POST", "/dashboard/datasets/{dataset_id}/manage/delete"): Rule(409, needs="own", send=something_held),
-    ("GET", "/dashboard/live/datasets/{dataset_id}"): VIEW,
-    ("GET", "/dashboard/live/datasets/{dataset_id}/burndown"): VIEW,
-    ("GET", "/dashboard/live/datasets/{dataset_id}/comparison"): VIEW,
-    ("GET", "/dashboard/live/readings/{dataset_id}"): VIEW,
-    ("GET", "/dashboard/{path:path}"): Rule(404),
-}
-TABLE = declared() | PAGES
+TABLE = declared()
 
 
 DOOMED = ("/v1/keys/{key_id}", "/dashboard/keys/{key_id}/revoke")
@@ -316,13 +284,21 @@ def send(world: World, who: str, route: tuple[str, str], target: Target, *, by_n
     )
 
 
-def test_every_route_has_a_row(shared_world: World) -> None:
-    routes = set()
-    for route in iter_route_contexts(shared_world.client.app.routes):  # type: ignore[attr-defined]
-        # A mounted application or a WebSocket has no methods: it would need a test of its own.
-        assert route.path is not None and route.methods, route
-        routes |= {(method, route.path) for method in route.methods - {"HEAD"}}
-    assert routes == set(TABLE)
+def undeclared(routes: Sequence[Any]) -> list[tuple[str, str]]:
+    return [route for route, declaration in declarations(routes).items() if declaration is None]
+
+
+def test_every_route_says_who_may_call_it(shared_world: World) -> None:
+    """At the route: `@Operation`, or `@Page` outside the API."""
+    routes = shared_world.client.app.routes  # type: ignore[attr-defined]
+    assert undeclared(routes) == [] and declarations(routes).keys() == TABLE.keys()
+
+
+def test_a_route_without_an_audience_is_found() -> None:
+    planted = APIRouter()
+    planted.get("/v1/secrets")(lambda: None)
+    planted.get("/dashboard/secrets")(Page("admins")(lambda: None))
+    assert undeclared(planted.routes) == [("GET", "/v1/secrets")]
 
 
 # By day these alone ask for `foreign`: who sees it, and of those who do not, one by role.

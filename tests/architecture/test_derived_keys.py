@@ -60,7 +60,7 @@ DERIVED: dict[str, list[Made]] = {
     ],
     "app/datasets/service.py shown_hmac": [lambda secret: service.shown_hmac(secret, "ds_1", "ab" * 32)],
     "app/datasets/hashes.py nested": [lambda secret: hashes.nested("ab" * 32, [secret, THIRD])],
-    "app/formats/digests.py record_digests": [
+    "app/formats/digests.py _keyed": [
         lambda secret: record_digests(split=secret).split.tobytes(),
         lambda secret: record_digests(content=secret).content.tobytes(),
     ],

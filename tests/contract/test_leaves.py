@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, get_args
 
@@ -81,18 +82,31 @@ def references(node: Any) -> Iterator[str]:
             yield from references(each)
 
 
-def test_each_member_of_each_answer_is_named(named: list[str], document: Json) -> None:
+def members(document: Json) -> set[str]:
+    """What docs/privacy.md is to name of the answers."""
     schemas = answered(document)
     # The answer to a registration is a data set's, and what only its owner is told.
     schemas["RegisteredDataset"] -= schemas["DatasetView"]
-    wanted = {
+    return {
         each
         for name, members in schemas.items()
         for each in ({f"{name}.{member}" for member in members} if name in BY_MEMBER else {f"{name}.*"})
     }
-    listed = {each for each in named if "." in each}
+
+
+def test_each_member_of_each_answer_is_named(named: list[str], document: Json) -> None:
+    wanted, listed = members(document), {each for each in named if "." in each}
     assert wanted - listed == set(), "not named in docs/privacy.md"
     assert listed - wanted == set(), "named there, and not to be seen"
+
+
+def test_a_member_that_leaks_and_an_answer_without_a_row_are_found(named: list[str], document: Json) -> None:
+    planted = deepcopy(document)
+    schemas = planted["components"]["schemas"]
+    schemas["JobView"]["properties"]["records_seen"] = {"type": "integer"}
+    schemas["Progress"]["properties"]["peek"] = {"$ref": "#/components/schemas/Peek"}
+    schemas["Peek"] = {"type": "object", "properties": {"first_record": {"type": "string"}}}
+    assert members(planted) - set(named) == {"JobView.records_seen", "Progress.peek", "Peek.*"}
 
 
 def test_each_event_failure_warning_problem_header_and_metric_is_named(

@@ -54,6 +54,16 @@ def test_a_new_list_reaches_the_client() -> None:
     assert 'return self.pages(f"/v1/datasets/{in_path(dataset)}/reviewers", Grant)' in lists
 
 
+def test_a_new_member_of_a_plain_call_reaches_the_client() -> None:
+    document = json.loads((write_openapi.DOCS / "openapi.json").read_text())
+    void = document["paths"]["/v1/charges/{charge_id}/void"]["post"]["requestBody"]["content"]["application/json"]
+    members = document["components"]["schemas"][void["schema"]["$ref"].rpartition("/")[2]]["properties"]
+    members["by"] = {"anyOf": [{"type": "string"}, {"type": "null"}]}
+    lists = write_answers.files(document)["lists.py"]
+    assert "def void(self, charge_id: str, reason: str, by: str | None = None) -> Charge:\n" in lists
+    assert 'json={"reason": reason, "by": by}' in lists
+
+
 def test_an_answer_of_a_newer_service_is_read() -> None:
     """Members, states and kinds may be added."""
     reading = {"bytes": 2, "bytes_read": 1, "speed": 3}

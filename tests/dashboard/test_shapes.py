@@ -13,11 +13,11 @@ from app.db.models import Artifact, AuditEntry
 from tests.dashboard.conftest import Browser
 from tests.dashboard.scene import XSS, Everything, Scene
 
-AGE = {"columns": ["age"], "places": [["below 30", XSS]], "outputs": ["log-odds of yes"], "values": [[-0.25, 0.25]]}
+AGE = {"columns": ["age"], "places": [["below 30", XSS]], "outputs": ["score of yes"], "values": [[-0.25, 0.25]]}
 PAIR = {
     "columns": ["age", "sex"],
     "places": [["below 30", "from 30"], ["f", "m"]],
-    "outputs": ["log-odds of yes"],
+    "outputs": ["score of yes"],
     "values": [[1.5, -2.5, 0.0, 1.0]],
 }
 
@@ -43,8 +43,8 @@ def test_a_page_shows_functions_of_columns(
         before = session.scalar(of_cards) or 0
     page = signed_in("analyst").get(f"/dashboard/jobs/{ids.succeeded}")
     assert page.status_code == 200 and "What the model learned" in page.text
-    assert "what age adds to the log-odds of yes" in page.text.lower() and XSS not in page.text
-    (table,) = re.findall(r"<caption>age with sex: log-odds of yes</caption>(.*?)</table>", page.text, re.DOTALL)
+    assert "what age adds to the score of yes" in page.text.lower() and XSS not in page.text
+    (table,) = re.findall(r"<caption>age with sex: score of yes</caption>(.*?)</table>", page.text, re.DOTALL)
     assert re.findall(r'<td class="num">([^<]*)</td>', table) == ["1.5", "-2.5", "0", "1"]
     with scene.db.read() as session:
         assert session.scalar(of_cards) == before + 1

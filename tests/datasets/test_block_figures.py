@@ -71,3 +71,16 @@ def test_a_quote_and_a_job_say_which_blocks_are_read_and_their_declared_records(
     assert job["quote"]["reads"] == [both[1]]
     listed = api.client.get("/v1/jobs", headers=api.headers("owner")).json()["items"]
     assert [each["quote"]["reads"] for each in listed] == [[both[1]]]
+
+
+def test_a_quote_names_the_block_first_where_it_alone_is_read(api: Api) -> None:
+    """`reads` would be that of a data set that never grew."""
+    first, two = grown(api)
+
+    def warned(**changes: object) -> bool:
+        quote = post(api, "/v1/quotes", job_spec(first, **FULL, **changes)).json()
+        return any("`first` alone" in each for each in quote["warnings"])
+
+    assert not warned() and not warned(blocks=["first"])
+    exhaust(api, two)
+    assert warned() and not warned(blocks=["first"])

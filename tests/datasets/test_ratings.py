@@ -41,7 +41,8 @@ def test_how_many_rows_were_dropped_is_told_to_the_owner_once(api: Api) -> None:
     table = TABLE + "99\t1\t3\n" * 17
     refused = api.upload(spec(), table)
     assert refused.status_code == 422
-    (error,) = refused.json()["errors"]
+    error, *rows = refused.json()["errors"]
+    assert [each["row"] for each in rows] == list(range(61, 71))
     assert (error["pointer"], error["count"]) == ("/task/user", 17)
     made = api.upload(spec(features={"unknown": "drop"}), table).json()
     assert made["read"]["dropped"] == 17 and made["read"]["records"] == 60

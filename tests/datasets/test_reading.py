@@ -163,8 +163,16 @@ def test_it_is_rejected_in_the_words_of_a_request(api: Api, reader: Reader) -> N
     made = accepted(api, file=BAD)
     reader.run_once()
     found = api.get(f"/v1/datasets/{made}").json()
-    assert found["state"] == "rejected" and found["reading"]["problem"] == at_once.json()
-    assert at_once.status_code == 422 and "many" not in json.dumps(found)
+    told, stored = at_once.json(), found["reading"]["problem"]
+    assert at_once.status_code == 422 and found["state"] == "rejected"
+    (column, *cells), (same, *rows) = told.pop("errors"), stored.pop("errors")
+    assert (told, column) == (stored, same)
+    assert cells[0]["detail"] == f"row {cells[0]['row']}, column 'b': 'many' is not a number"
+    assert rows[0]["detail"] == f"row {cells[0]['row']}, column 'b': not a number" and len(rows) == len(cells)
+    assert api.get(f"/v1/datasets/{made}", "admin").json()["reading"]["problem"]["errors"] == [column]
+    with api.db.read() as session:
+        tables = [str(list(session.execute(select(each.__table__)))) for each in (DatasetReading, AuditEntry)]
+    assert "rejected" in tables[0] and not any("many" in each for each in tables), "no value is stored"
     assert counted(api, Dataset, Account) == [0, 0] and api.stored() == set()
     assert actions(api) == ["dataset.reading", "dataset.rejected"]
     accepted(api)  # its name is free

@@ -171,6 +171,21 @@ def test_each_command_line_is_one_of_ours(documents: list[Document]) -> None:
         assert subprocess.run([shell, "-n", option, script], check=False).returncode == 0
 
 
+def test_a_worker_s_pod_drains_before_it_goes(documents: list[Document]) -> None:
+    """Kubernetes counts the hook's time too, so the pod has more than the worker."""
+    for name, pod in pods(documents).items():
+        if "worker" not in name:
+            continue
+        (worker,) = pod["containers"]
+        command = worker["lifecycle"]["preStop"]["exec"]["command"]
+        assert command[command.index("scrimp") :] == ["scrimp", "worker", "--drain"]
+        assert ("setpriv" in command) is ("command" in worker)
+        (seconds,) = [each["value"] for each in worker["env"] if each["name"] == "SCRIMP_DRAIN_S"]
+        assert pod["terminationGracePeriodSeconds"] >= float(seconds) + 30
+        done = CliRunner().invoke(app, ["worker", "--drain", "--help"])
+        assert done.exit_code == 0 and "--drain" in done.output
+
+
 RUN: set[tuple[str, ...]] = set()  # checks that answered; a process for each takes a second
 
 

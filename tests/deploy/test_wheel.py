@@ -8,6 +8,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -39,9 +40,12 @@ def built(folder: Path, project: str, name: str, **environment: str) -> Path:
             shutil.copy(ROOT / part, source / part)
     for made in source.rglob("*.so"):
         made.unlink()
-    options = ["--no-deps", "--no-build-isolation", "--quiet", "--wheel-dir", str(folder)]
-    command = [sys.executable, "-m", "pip", "wheel", *options, str(source / project)]
-    subprocess.run(command, check=True, timeout=120, env=os.environ | environment)
+    # What pip asks a project for. pip itself asks for the metadata before, in another process, which compiles as well.
+    program = f"import setuptools.build_meta as b; b.build_wheel({str(folder)!r})"
+    command = [sys.executable, "-c", program]
+    subprocess.run(
+        command, cwd=source / project, check=True, timeout=120, env=os.environ | environment, capture_output=True
+    )
     return next(folder.glob(f"{name}-*.whl"))
 
 
@@ -111,6 +115,30 @@ class Became(Exception):
 
 def _become(_path: str, _line: list[str]) -> None:
     raise Became(os.umask(0o022))
+
+
+HOOK = "from setuptools import build_meta; print('asks for', build_meta.get_requires_for_build_wheel())"
+
+
+@pytest.mark.skipif(find_spec("ziglang") is not None, reason="the package is installed here: it is the compiler")
+@pytest.mark.parametrize(("path", "wanted"), [("with", "[]"), ("without", "['ziglang']")])
+def test_a_build_without_a_compiler_fetches_one(tmp_path: Path, path: str, wanted: str) -> None:
+    """As pip asks a project before it builds it."""
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    for package in ("app", "scrimp", "scrimp_server", "worker"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").touch()
+    shutil.copytree(ROOT / "worker" / "native", tmp_path / "worker" / "native", ignore=LEFT)
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    if path == "with":
+        (tools / "cc").symlink_to("/bin/true")
+    environment = {name: value for name, value in os.environ.items() if name != "CC"} | {"PATH": str(tools)}
+    done = subprocess.run(
+        [sys.executable, "-c", HOOK], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert f"asks for {wanted}" in done.stdout, done.stdout + done.stderr
 
 
 def test_a_wheel_has_the_compiled_step(wheel: Path, installed: Path) -> None:

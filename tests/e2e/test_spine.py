@@ -285,6 +285,23 @@ def test_a_paused_job_keeps_its_hold_and_goes_on_free(service: Service, tmp_path
     assert service.verification(dataset)["valid"] is True
 
 
+@ON_SQLITE_BY_DAY
+def test_a_stopped_service_saves_its_job_s_state_and_goes_on_from_it(service: Service, tmp_path: Path) -> None:
+    """SIGTERM through every process: the worker ends its block, saves the state and gives the job back."""
+    job = submit(service, job_of(register(service, "stopped", tmp_path), length={"steps": 4000}))
+    until(lambda: runs(service.get(f"/v1/jobs/{job}"), 1))
+    assert service.stop() == 0
+    state = service.home / "storage" / "jobs" / job / "checkpoint" / "state"
+    assert state.stat().st_size > 0
+    service.start()
+    before = service.get(f"/v1/jobs/{job}")
+    assert before["attempts"][0]["status"] == "lost"
+    ended = finished(service, job)
+    assert ended["status"] == "succeeded", ended
+    assert [attempt["status"] for attempt in ended["attempts"]] == ["lost", "succeeded"]
+    assert not state.exists()
+
+
 KILLED_STEPS = 2000
 MOMENTS: dict[str, Callable[[dict[str, Any]], bool]] = {
     "queued": lambda _job: True,

@@ -97,7 +97,10 @@ def test_ids_that_are_not_declared(tmp_path: Path, bad: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         parsed(tmp_path, spec("tsv"), file)
     errors = refused.value.members["errors"]
-    assert [(each["pointer"], each["count"]) for each in errors] == [("/task/user", 2), ("/task/item", 2)]
+    assert [(each["pointer"], each["count"]) for each in errors if "row" not in each] == [
+        ("/task/user", 2),
+        ("/task/item", 2),
+    ]
     answer, parts = parsed(tmp_path, spec("tsv", features={"unknown": "drop"}), file)
     assert answer["counts"]["records"] == 60 and answer["counts"]["dropped"] == 3
     clean, expected = parsed(tmp_path, spec("tsv"), write(tmp_path / "e", "tsv"))

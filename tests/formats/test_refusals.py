@@ -52,10 +52,10 @@ CSV_CELLS: list[tuple[str, dict[str, Any], str | bytes, str, str, int, str]] = [
         "/task/label",
         "y",
         2,
-        "2 not a declared class (such as '2')",
+        "2 not a declared class",
     ),
-    ("class with a blank", {"classes": ["u", "v"]}, "a,b,y\n1,2, u\n", "/task/label", "y", 1, "(such as ' u')"),
-    ("fractional class", CLASSES, "a,b,y\n1,2,0.5\n1,2,1e999\n", "/task/label", "y", 2, "(such as '0.5', '1e999')"),
+    ("class with a blank", {"classes": ["u", "v"]}, "a,b,y\n1,2, u\n", "/task/label", "y", 1, "1 not a declared class"),
+    ("fractional class", CLASSES, "a,b,y\n1,2,0.5\n1,2,1e999\n", "/task/label", "y", 2, "2 not a declared class"),
     ("missing class", CLASSES, "a,b,y\n1,2,\n1,2,0\n", "/task/label", "y", 1, "1 missing"),
     ("not UTF-8", TEXT_SPEC, b"t,y\nok,0\n\xff\xfe,1\n", "/features/column", "t", 1, "1 not Unicode text"),
 ]
@@ -65,7 +65,7 @@ CSV_CELLS: list[tuple[str, dict[str, Any], str | bytes, str, str, int, str]] = [
 def test_bad_csv_cells_are_refused_with_column_and_count(tmp_path: Path, case: tuple[Any, ...]) -> None:
     _, changes, content, pointer, column, count, text = case
     error = refusal(tmp_path, spec(**changes), content)
-    found = {each["pointer"]: each for each in error.members["errors"]}
+    found = {each["pointer"]: each for each in error.members["errors"] if "row" not in each}
     assert pointer in found, error.members
     assert (found[pointer]["column"], found[pointer]["count"]) == (column, count)
     assert text in found[pointer]["detail"]
@@ -79,11 +79,11 @@ CSV_FILES: list[tuple[str, str | bytes, str]] = [
     (
         "short rows",
         "a,b,y\n1,2,3\n1,2\n1\n1,2,3\n",
-        "2 rows do not have the header's 3 cells; the first of them ends in line 3",
+        "2 rows do not have the header's 3 cells: rows 2, 3, counted from 1 below the header",
     ),
     ("long row", "a,b,y\n1,2,3,4\n", "1 rows"),
-    ("open quote", 'a,b,y\n1,2,3\n1,"2,3\n1,2,3\n', "line 4: unexpected end of data"),
-    ("text after a quote", 'a,b,y\n1,"2"x,3\n', "line 2"),
+    ("open quote", 'a,b,y\n1,2,3\n1,"2,3\n1,2,3\n', "row 2 has a quoted cell without an end"),
+    ("text after a quote", 'a,b,y\n1,"2"x,3\n', "row 1 has a quoted cell"),
     ("binary", bytes(range(256)), "not text: there are NUL bytes in its first line"),
     ("another format", b"PAR1" + bytes(100), "it is a Parquet file"),
     ("an archive", b"PK\x03\x04" + bytes(100), "it is a ZIP archive"),
@@ -110,9 +110,9 @@ def test_errors_stay_short(tmp_path: Path) -> None:
     names = [f"c{i}" for i in range(3000)]
     document = spec(features={"kind": "columns", "columns": names})
     rows = ",".join([*names, "y"]) + "\n" + ",".join(["x"] * 3000) + ",0\n"
-    assert len(refusal(tmp_path, document, rows).members["errors"]) == 20
+    assert len(refusal(tmp_path, document, rows).members["errors"]) == 20 + 10
     error = refusal(tmp_path, spec(classes=[0, 1]), "a,b,y\n" + "".join(f"1,2,{'long' * 99}{i}\n" for i in range(999)))
-    assert "999 not a declared class" in str(error.members) and len(str(error.members)) < 800
+    assert "999 not a declared class" in str(error.members) and len(str(error.members)) < 3000
     absent = refusal(tmp_path, document, "x,y\n1,2\n")
     assert len(absent.members["errors"]) == 20
 
@@ -190,7 +190,7 @@ def parquet(folder: Path, document: dict[str, Any], columns: dict[str, Any] | pa
         ({}, {"a": pa.array([], pa.int8()), "b": pa.array([], pa.int8()), "y": pa.array([], pa.int8())}, "no records"),
         (TEXT_SPEC, {"t": ["a", None], "y": [0, 1]}, "column 't': 1 missing"),
         (TEXT_SPEC, {"t": [b"a"], "y": [0]}, "column 't' is of type binary"),
-        (TEXT_SPEC, {"t": ["a"], "y": [0.5]}, "1 not a declared class (such as '0.5')"),
+        (TEXT_SPEC, {"t": ["a"], "y": [0.5]}, "1 not a declared class"),
         (TEXT_SPEC, {"t": ["a"], "y": pa.array([None], pa.int64())}, "column 'y': 1 missing"),
         (
             {},
@@ -248,7 +248,7 @@ def test_npz_refusals(tmp_path: Path, arrays: dict[str, Any], text: str) -> None
 def test_unknown_npz_classes(tmp_path: Path) -> None:
     np.savez(tmp_path / "d.npz", x=ONES, y=np.array([0, 1, 7]))
     error = refusal(tmp_path, spec("npz", classes=[0, 1]), (tmp_path / "d.npz").read_bytes())
-    assert "1 not a declared class (such as '7')" in str(error.members)
+    assert "1 not a declared class" in str(error.members) and error.members["errors"][1]["value"] == "7"
 
 
 def test_the_holdout_file_is_checked_as_well(tmp_path: Path) -> None:

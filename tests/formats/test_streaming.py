@@ -201,12 +201,14 @@ def test_an_unusable_cell_at_the_end_refuses_the_file(tmp_path: Path, monkeypatc
     (tmp_path / "d").write_text(text.getvalue())
     with pytest.raises(InvalidRequest) as refused:
         parsed(tmp_path, spec("csv", classes=[0, 1]), tmp_path / "d")
-    details = [each["detail"] for each in refused.value.members["errors"]]
+    errors = refused.value.members["errors"]
+    details = [each["detail"] for each in errors if "row" not in each]
     assert details == [
         "column 'a': 301 not a number",
         "column 'b': 1 missing",
-        "column 'y': 1 not a declared class (such as '7')",
+        "column 'y': 1 not a declared class",
     ]
+    assert errors[3]["detail"] == "row 501, column 'a': 'x' is not a number" and len(errors) == 3 + 10
 
 
 def test_an_array_in_fortrans_order_is_read_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,8 +122,8 @@ def test_a_record_without_a_user_is_refused(tmp_path: Path, format: str) -> None
     rows[3]["u"] = "" if format == "csv" else None
     with pytest.raises(InvalidRequest) as refused:
         parsed(tmp_path, of_users(format), write(tmp_path / "d", format, rows))
-    (error,) = refused.value.members["errors"]
-    assert error["pointer"] == "/privacy/user_column" and "1 missing" in error["detail"]
+    error, cell = refused.value.members["errors"]
+    assert error["pointer"] == "/privacy/user_column" and "1 missing" in error["detail"] and cell["row"] == 4
 
 
 def test_a_file_without_the_column_is_refused(tmp_path: Path) -> None:

@@ -135,7 +135,9 @@ def check_refusal(error: ServiceError) -> str:
     require(bool(errors) and all(each["pointer"].startswith("/") for each in errors), "an error says where")
     # What stands in the first line is taken for names of columns, which are told; a damaged file may have a cell there.
     named = "has no column" in error.message or "column names must be unique" in error.message
-    require(named or CANARY not in text, "the text holds a cell")
+    told = [each for each in errors if "row" not in each]  # those of rows tell their sender a cell
+    require(len(errors) <= len(told) + 10, "at most ten rows")
+    require(named or CANARY not in json.dumps([error.message, told]), "the text holds a cell")
     if error.message.startswith("The data has"):
         return "refused: cells"
     return "refused: file" if errors[0]["pointer"] == "/file" else "refused: columns"

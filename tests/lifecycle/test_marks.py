@@ -390,7 +390,7 @@ def test_the_line_that_a_crash_cut_off_does_not_count(world: World, cut: int) ->
 
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
-    "another's end": lambda content: content + b'{"version":1,"job":"job_x',
+    "another's end": lambda content: content + b'{"version":1,"job":"job_-',  # as no job's begins
     "not whole": lambda content: content + b"{}",
     "a line of another job": lambda content: content + content.replace(b"job_", b"job_x"),
     "a byte of the last line": lambda content: content[:-9] + b'"' + content[-8:],

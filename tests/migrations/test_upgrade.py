@@ -23,6 +23,7 @@ from scrimp.cli import app
 from tests.ledger.support import ENTRIES, a_history, add_owner
 from tests.listening import listening
 from tests.migrations.test_last_release import LAST_RELEASE, copied, schema_of
+from tests.migrations.test_migrations import empty_database
 
 
 @pytest.fixture(params=["sqlite"])
@@ -46,8 +47,13 @@ def old(db: Database, settings: Settings, tmp_path: Path) -> Settings:
     return home
 
 
+def command(home: Settings, *line: str) -> Result:
+    variables = {"COLUMNS": "200", "SCRIMP_HOME": str(home.home), "SCRIMP_DATABASE_URL": home.database_url}
+    return CliRunner().invoke(app, list(line), env=variables)
+
+
 def upgrade(home: Settings, *options: str) -> Result:
-    return CliRunner().invoke(app, ["upgrade", "--home", str(home.home), *options], env={"COLUMNS": "200"})
+    return command(home, "upgrade", *options)
 
 
 def run_sql(home: Settings, *statements: str) -> None:
@@ -143,11 +149,29 @@ def test_what_cannot_be_upgraded_is_refused(old: Settings, tmp_path: Path) -> No
 def test_a_backup_is_of_database_and_storage(old: Settings, tmp_path: Path) -> None:
     (old.storage_root / "jobs").mkdir(parents=True)
     (old.storage_root / "jobs" / "part").write_bytes(b"content")
-    line = ["backup", str(tmp_path / "copy"), "--home", str(old.home)]
-    assert CliRunner().invoke(app, line).exit_code == 0
+    line = ("backup", str(tmp_path / "copy"))
+    assert command(old, *line).exit_code == 0
     with tarfile.open(tmp_path / "copy" / "storage.tar") as archive:
         file = archive.extractfile("storage/jobs/part")
         assert file is not None and file.read() == b"content"
     assert sorted(each.name for each in (tmp_path / "copy").iterdir()) == ["scrimp.db", "storage.tar"]
-    again = CliRunner().invoke(app, line)
+    again = command(old, *line)
     assert again.exit_code == 1 and "choose another folder" in again.output
+
+
+def test_a_server_s_database_needs_a_backup_of_its_own(request: pytest.FixtureRequest, settings: Settings) -> None:
+    """On PostgreSQL too one transaction migrates, and what fails in the middle is rolled back."""
+    with empty_database(request, "postgres", settings.home / "unused.db") as url:
+        home = settings.model_copy(update={"database_url": url})
+        migrate_to(url, LAST_RELEASE)
+        refused = upgrade(home)
+        assert refused.exit_code == 1 and "--backed-up" in refused.output
+        assert "its own tools" in command(home, "backup", str(settings.home / "copy")).output
+        run_sql(home, "CREATE INDEX ix_attempts_crew ON attempts (job_id)")
+        failed = upgrade(home, "--backed-up")
+        assert failed.exit_code == 1 and "ix_attempts_crew" in failed.output
+        assert revision(url) == LAST_RELEASE
+        run_sql(home, "DROP INDEX ix_attempts_crew")
+        done = upgrade(home, "--backed-up")
+        assert done.exit_code == 0 and "backup" not in done.output.partition("migrated")[0], done.output
+        assert revision(url) == head_revision()

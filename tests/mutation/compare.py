@@ -1,6 +1,6 @@
 """The same mutants against the tests of two commits: what a change of the suite no longer finds.
 
-python -m tests.mutation.compare --before COMMIT [--after COMMIT] [--each N] [--seconds S]
+python -m tests.mutation.compare --before COMMIT [--after COMMIT] [--modules M ...] [--tests T ...] [--each N]
 
 Takes N mutants of each module by a public seed, of those that both commits have: a mutant's name says what stands in
 its function before and after, wherever the lines are. Each commit's mutants meet its own tests, in a checkout of its
@@ -71,12 +71,12 @@ def common(before: Path, after: Path, modules: Sequence[str], each: int) -> list
     return names
 
 
-def results(tree: Path, names: Sequence[str], seconds: float) -> Results:
+def results(tree: Path, names: Sequence[str], tests: Sequence[str], seconds: float) -> Results:
     """What becomes of the mutants there; survivors meet more tests, as by night."""
     asked = tree / "names.json"
     asked.write_text(json.dumps(names))
     line = [sys.executable, "-m", "tests.mutation.nightly", "--seconds", str(seconds), "--names", str(asked)]
-    line += ["--report", str(tree / "report.md"), "--tests", *TESTS]
+    line += ["--report", str(tree / "report.md"), "--tests", *tests]
     environment = os.environ | {"PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
     for more in ([], ["--again"]):
         subprocess.run([*line, *more], cwd=tree, env=environment, check=False)
@@ -116,14 +116,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutation.compare")
     parser.add_argument("--before", required=True)
     parser.add_argument("--after", default="HEAD")
+    parser.add_argument("--modules", nargs="+", default=MODULES)
+    parser.add_argument("--tests", nargs="+", default=TESTS)
     parser.add_argument("--each", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=900.0, help="for each commit")
     parser.add_argument("--report", type=Path, default=REPORT)
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         trees = [checkout(commit, Path(name) / f"{place}") for place, commit in enumerate((asked.before, asked.after))]
-        names = common(trees[0], trees[1], MODULES, asked.each)
-        before, after = (results(tree, names, asked.seconds) for tree in trees)
+        names = common(trees[0], trees[1], asked.modules, asked.each)
+        before, after = (results(tree, names, asked.tests, asked.seconds) for tree in trees)
     report, less = text((asked.before, asked.after), names, before, after)
     asked.report.write_text(report)
     print("\n".join([f"wrote {asked.report}", *(f"no longer found: {each}" for each in less)]))

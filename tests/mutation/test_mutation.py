@@ -165,6 +165,14 @@ def test_faults_meet_tests_in_forks_of_one_process(package: Path, monkeypatch: p
     assert "mutated_here" not in sys.modules
 
 
+def test_what_pytest_rewrites_is_not_loaded_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """pytest told so by a warning, which is an error here: no fault of an import was run."""
+    for name in ("_hypothesis_globals", "colorsys"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    runs.preload(["_hypothesis_globals", "colorsys"])
+    assert "colorsys" in sys.modules and "_hypothesis_globals" not in sys.modules
+
+
 def test_a_test_is_chosen_by_the_lines_that_it_runs() -> None:
     mutant = the("total += each → pass", "held")
     line = f"mutated_here.py:{mutant.lines[0]}"

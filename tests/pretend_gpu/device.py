@@ -384,6 +384,7 @@ def start(guard: str) -> None:
         "get_device_properties": lambda *_: properties,
         "get_device_name": lambda *_: NAME,
         "empty_cache": lambda: None,
+        "synchronize": lambda *_: None,
         "set_sync_debug_mode": lambda mode: _debug.update(sync=mode),
     }
     for name, member in members.items():

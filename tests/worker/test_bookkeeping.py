@@ -69,7 +69,9 @@ def test_every_way_to_a_norm_gives_the_same_sum(name: str, strategy: str, monkey
     assert_close(engine(module).private_sum(parameters, Tensors(*batch)), wanted)
 
 
-@pytest.mark.parametrize("name", ["mlp", "conv2d", "tied", "tied, last", "called twice, shared by three", "no rule"])
+@pytest.mark.parametrize(
+    "name", ["mlp", "conv2d", "untied", "tied", "tied, last", "called twice, shared by three", "no rule"]
+)
 def test_divisors_act_before_the_clip(name: str) -> None:
     case = CASES[name]
     module, batch = case.module(), case.batch(6)

@@ -12,9 +12,14 @@ import pytest
 import torch
 
 from tests.worker.gang import trained
-from tests.worker.support import Supervisor, plan_of, run_child
+from tests.worker.support import Supervisor, plan_of, run_child, run_direct, start_of
 from tests.worker.test_joined import attempt
-from tests.worker.test_keys import centred_start, on_columns, spec
+from tests.worker.test_keys import Job, centred_start, images, on_columns, spec
+from tests.worker.test_planted import start_for
+from tests.worker.test_preconditioned import POISSON, dp2
+from tests.worker.test_preconditioned import SHAPE as SMALL
+from tests.worker.test_preconditioned import TRAIN as FEW
+from tests.worker.test_public_side import PUBLIC
 from tests.worker.test_ranks import JOBS, TRAIN, same, start
 from tests.worker.test_shards import STATES
 from worker.messages import BlockStart, Finished
@@ -103,6 +108,33 @@ def test_every_block_can_be_gone_on_from() -> None:
             trained(record, TRAIN, 1)
         again = next_attempt(record)
         assert same(trained(again, TRAIN, 1)[0].parameters, wanted) and began_after(again) == step - 1
+
+
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "DP-SGD, momentum, free step": {"kind": "dp_sgd", "learning_rate": 0.1, "momentum": 0.9, "free_step": True},
+    "DP-AdamBC": {"kind": "dp_adambc", "learning_rate": 0.1},
+    "DP-RMSProp": {"kind": "dp_rmsprop", "learning_rate": 0.1},
+    "DP-AdaGrad": {"kind": "dp_adagrad", "learning_rate": 0.1},
+    "DP2-Yogi, extra query": dp2("dp2_yogi", variant="extra_query"),
+    "DP2-AdaGrad, noise first": dp2("dp2_adagrad", variant="noise_first"),
+    "scale, then privatize": {"kind": "scale_then_privatize", "learning_rate": 0.1, "eps_scale": 1.0},
+    "AdaDPS": {"kind": "ada_dps", "learning_rate": 0.1, "public_dataset": "ds_p", "public_batch_size": 8},
+    "PDA-DPMD": {"kind": "pda_dpmd", "learning_rate": 0.1, "public_dataset": "ds_p"},
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_goes_on(name: str) -> None:
+    asked = spec(optimizer=OPTIMIZERS[name], sampling=POISSON, length={"steps": STEPS}, evaluation=None)
+    side = PUBLIC if "public_dataset" in OPTIMIZERS[name] else None
+    made = start_of(asked, SMALL)
+    straight, record = Supervisor(made), Supervisor(made, save_at=(KILLED,), die_at=KILLED)
+    wanted = run_direct(straight, FEW, None, side)[0].parameters
+    with pytest.raises(ConnectionError):
+        run_direct(record, FEW, None, side)
+    again = next_attempt(record)
+    assert same(run_direct(again, FEW, None, side)[0].parameters, wanted)
+    assert began_after(again) == 30 and again.digests()[STEPS] == straight.digests()[STEPS]
 
 
 # --- Faults that the comparison must find ---
@@ -270,6 +302,32 @@ def test_a_state_under_another_mean_is_not_gone_on_from(tmp_path: Path) -> None:
         assert isinstance(ended.last, Finished) and began_after(again) == begins
         made_of = [[each.sha256 for each in one.of(Finished)[0].artifacts] for one in (again, whole)]
         assert made_of[0] == made_of[1] and again.metrics == whole.metrics
+
+
+PROCESSES: dict[str, Callable[[], Job]] = {
+    "canaries": lambda: (*start_for("columns", audit={"canaries": 100, "kind": "records"}, length={"steps": 10}), None),
+    "views": lambda: on_columns(images(length={"steps": 4})),
+    "sequences": lambda: (*start_for("sequences", length={"steps": 10}), None),
+    "ratings": lambda: (*start_for("ratings", length={"steps": 10}), None),
+}
+
+
+@pytest.mark.parametrize("name", PROCESSES)
+def test_a_process_goes_on(name: str, tmp_path: Path) -> None:
+    """Over the pipe, with what a model and its data have beside columns: all files are the same."""
+    made, train, holdout = PROCESSES[name]()
+    parts = [train], [] if holdout is None else [holdout]
+    last = int(made["steps"])
+    whole, first = attempt(tmp_path / "whole", made, *parts), attempt(tmp_path / "first", made, *parts)
+    assert isinstance(run_child(whole).last, Finished)
+    first.save_at, first.die_at = (last,), last
+    assert run_child(first).last is None and saved_after(first) > 0
+    again = attempt(tmp_path / "again", made, *parts)
+    again.segments, again.started, again.saved, again.state = first.segments, first.started, first.saved, first.state
+    ended = run_child(again)
+    assert isinstance(ended.last, Finished) and began_after(again) == saved_after(first)
+    files = [[each.sha256 for each in one.of(Finished)[0].artifacts] for one in (again, whole)]
+    assert files[0] == files[1] and len(files[0]) > 0
 
 
 CENTRED = {"kind": "linear", "center": {"max_norm": 2.0, "noise_mu": 0.5}}

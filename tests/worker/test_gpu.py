@@ -129,9 +129,9 @@ def test_a_step_waits_for_it_at_most_once(where: str) -> None:
     model = NextItem(300, TransformerRecModel(dim=16, max_length=12), device=GPU)
     parameters = placed(model.init(bytes(range(32))), GPU)
     engine, optimizer = engine_of(model), DpAdam(Descent(1e-3))
-    records = random_records(model, 100, torch.Generator().manual_seed(0))
+    records = random_records(model, 40, torch.Generator().manual_seed(0))
     batch = resident(records, 0 if where == "resident" else 2**62, GPU)
-    release = GaussianRelease(bytes(range(32)), noise_multiplier=1.0, max_grad_norm=0.5, expected_batch_size=100)
+    release = GaussianRelease(bytes(range(32)), noise_multiplier=1.0, max_grad_norm=0.5, expected_batch_size=40)
     state = optimizer.init(parameters)
 
     def step(number: int) -> None:

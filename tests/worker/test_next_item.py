@@ -19,7 +19,7 @@ from app.catalogue.models import layers
 from app.contracts.dataset_spec import Interactions, NextItemTask
 from app.contracts.job_spec import GruRecModel, LstmRecModel, TransformerRecModel
 from app.formats.damage import DataDamagedError
-from app.formats.ids import IdColumn
+from app.formats.ids import IdCoder
 from app.formats.part_files import save_part
 from app.formats.stored import Sequences, StoredPart
 from app.privacy.mechanism import MechanismConfig
@@ -158,8 +158,8 @@ def test_the_card_s_snippet_ranks_items(
     with contextlib.redirect_stdout(io.StringIO()):
         exec(card["usage"], names)  # noqa: S102 - our own snippet, as a user would run it
     known = [str(7 + i) if items["kind"] == "numbered" else f"it'em {i}" for i in (3, 1, 4, 1, 5, 9, 2, 6)]
-    column = IdColumn("item", "", declared.items, False)
-    ids = torch.tensor([[1 + found[0] for each in known if (found := column.find(each))]])[:, -LENGTH:]
+    column = IdCoder(declared.items)
+    ids = torch.tensor([[1 + column.code(each)[0] for each in known]])[:, -LENGTH:]
     scores = m.filled(parameters).scores(ids)[0, -1, 1:].detach()
     (answer,) = names["model"].predict([known], top=10)
     assert [each["row"] for each in answer["items"]] == scores.topk(10).indices.tolist()

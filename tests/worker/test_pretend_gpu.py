@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 import torch
 
-FOLDER = Path(__file__).resolve().parents[1] / "pretend_gpu"
-ROOT = FOLDER.parents[1]
+from tests.pretend_gpu.within import built, environment
+
+ROOT = Path(__file__).resolve().parents[2]
 FILES = [f"tests/worker/{name}.py" for name in ("test_gpu", "test_noise_ahead", "test_gpu_engine")]
 # It has no sparse tensors and no lazy layers, and a process that is started does not see it.
 NOT_THERE = ("sparse", "conv2d", "group", "ranks_on_gpus", "the_worker_finds_it")
@@ -31,28 +32,14 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def libraries(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    folder, home = tmp_path_factory.mktemp("pretend"), Path(torch.__file__).parent
-    made = []
-    for name in ("guard", "hooks"):
-        made.append(folder / f"{name}.so")
-        command = ["g++", "-O0", "-std=c++20", "-shared", "-fPIC", f"-I{home}/include", f"-L{home}/lib"]
-        command += [str(FOLDER / f"{name}.cpp"), "-o", str(made[-1]), "-lc10", "-ltorch_cpu", f"-Wl,-rpath,{home}/lib"]
-        subprocess.run(command, check=True, timeout=300)
-    return made
+    return built(tmp_path_factory.mktemp("pretend"))
 
 
 def run(libraries: list[Path], *command: str) -> str:
-    environment = os.environ | {
-        "LD_PRELOAD": " ".join(map(str, libraries)),
-        "PRETEND_GUARD": str(libraries[0]),
-        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
-    }
-    done = subprocess.run(
-        [sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=500
-    )
-    return done.stdout + done.stderr
+    path = {"PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
+    by = {"cwd": ROOT, "env": environment(libraries) | path, "capture_output": True, "text": True}
+    done = subprocess.run([sys.executable, *command], check=False, timeout=500, **by)  # type: ignore[call-overload]
+    return str(done.stdout + done.stderr)
 
 
 @pytest.mark.timeout(600)
@@ -81,6 +68,21 @@ def test_what_a_step_costs_it(libraries: list[Path]) -> None:
     printed = run(libraries, "-m", "tests.pretend_gpu.counted")
     found = json.loads(printed.splitlines()[-1])
     assert {name: max(found.get(name, 0), most) for name, most in MOST.items()} == MOST, found
+
+
+@pytest.mark.timeout(600)
+def test_the_first_hour_is_rehearsed(tmp_path: Path) -> None:
+    """The kit for a machine with a GPU, in small sizes. Its self-test, places and noise find nothing to refuse."""
+    known = {"SCRIMP_PRETEND_GPU": "1", "PYTHON": sys.executable, "OUT": str(tmp_path), "ROW": "MLP"}
+    command = ["sh", "scripts/gpu_hour.sh"]
+    done = subprocess.run(
+        command, cwd=ROOT, env=os.environ | known, capture_output=True, text=True, check=False, timeout=500
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = (tmp_path / "hour.txt").read_text()
+    assert "Refused: nothing" in report and "deep relu: listed operations alone" in report
+    assert "the processor's bits" in report and "softmax over 1,500 columns: it repeats" in report
+    assert "MLP" in (tmp_path / "speed.txt").read_text()
 
 
 MISTAKES = {

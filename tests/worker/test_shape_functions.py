@@ -59,7 +59,7 @@ def test_two_classes_have_one_function_and_a_number_its_own_unit() -> None:
     weight = np.arange(10.0).reshape(2, 5) ** 2
     two = ClassificationTask(label="y", classes=["no", "yes"])
     (bmi, sex) = shape_functions(weight, columns, two)
-    assert bmi.outputs == ("log-odds of yes",) and bmi.values == ((-10.0, 0.0, 10.0),)
+    assert bmi.outputs == ("score of yes",) and bmi.values == ((-10.0, 0.0, 10.0),)
     assert sex.places == (("f", "m"),)
     (steps, _) = shape_functions(weight[:1], columns, RegressionTask(label="y", range=(0.0, 100.0)))
     assert steps.outputs == ("y",) and steps.values[0][1] - steps.values[0][0] == pytest.approx(50.0, abs=1e-2)

@@ -60,9 +60,9 @@ def test_what_a_self_test_depends_on_is_in_its_key(monkeypatch: pytest.MonkeyPat
         key(start() | {"threads": 3}),
         key(start(runtime={"threads": 3})),
     ]
-    for fact in ("_machine", "_code"):
+    for fact in ("_machine", "code", "libraries"):
         with monkeypatch.context() as elsewhere:
-            elsewhere.setattr(verdicts, fact, lambda: "another")
+            elsewhere.setattr(verdicts, fact, lambda *_packages, fact=fact: f"another {fact}")
             others.append(key(start()))
     assert first not in others and len(set(others)) == len(others)
 

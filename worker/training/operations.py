@@ -39,6 +39,20 @@ def _names(text: str, reason: Reason) -> dict[str, Reason]:
     return {name if "." in name else f"{name}.default": reason for name in text.split()}
 
 
+# What a GPU's passes use and a processor's do not. `benchmarks/gpu_hour.py` compares the bits of all models there.
+LISTED_ON_GPU: Mapping[str, Reason] = {
+    **_names("_pin_memory is_pinned record_stream", Reason.LAYOUT),
+    # The last one is of attention without a kernel of its own.
+    **_names("_fused_rms_norm _fused_rms_norm_backward _safe_softmax", Reason.WITHIN),
+    **_names(
+        """
+        _scaled_dot_product_efficient_attention _scaled_dot_product_efficient_attention_backward
+        _scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_backward
+        """,
+        Reason.PRODUCT,
+    ),
+}
+
 # By torch's overload names. An operation in place is the same one (a trailing underscore is dropped); `.default` is
 # left out. Marks follow an @: see `name_of`.
 LISTED: Mapping[str, Reason] = {
@@ -89,6 +103,7 @@ LISTED: Mapping[str, Reason] = {
     **_names("embedding gather index.Tensor index_add index_put index_select scatter_add", Reason.GATHER),
     # The sum of a pass's losses: backward passes begin there, with ones. Its value reaches nothing.
     **_names("sum.default@vector", Reason.SUM),
+    **LISTED_ON_GPU,
 }
 
 # Only behind the passes: what is known of each record is scaled and added, and nothing is looked up again.

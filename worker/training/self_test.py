@@ -98,7 +98,7 @@ def failures(plan: Plan) -> Iterator[Part]:
     if plan.numerics.rows_per_pass > 1 and recorder.unlisted:
         yield "operations"
     stay = np.append(np.arange(KEPT - 1), rows - 1)
-    if not _same(known, _numbers(plan, parameters, pool.select(_others(rows, stay)), clip), stay):
+    if not same(known, _numbers(plan, parameters, pool.select(_others(rows, stay)), clip), stay):
         yield "neighbours"
 
 
@@ -175,8 +175,8 @@ def _say_something(known: list[Tensor]) -> bool:
     return all(bool(each >= 0.125) for each in spoken)
 
 
-def _same(known: list[Tensor], found: list[Tensor], stay: NDArray[np.int64]) -> bool:
-    """Returns True if the records that stay have the same bits."""
+def same(known: list[Tensor], found: list[Tensor], stay: NDArray[np.int64]) -> bool:
+    """Returns True if the records that stay have the same bits: (n, …) each, by number in `stay`."""
     pairs = [(before[stay], after[stay]) for before, after in zip(known, found, strict=True)]
     return all(torch.equal(a, b) or bool(((a == b) | (a.isnan() & b.isnan())).all()) for a, b in pairs)
 

@@ -1,5 +1,5 @@
-"""The list of workers: each worker reports itself every `heartbeat_s`. For people, and for
-crews (app.lifecycle.queue.crews): other claims and leases do not use it."""
+"""The list of workers: each worker reports itself every `heartbeat_s`. For people, for
+crews (app.lifecycle.queue.crews) and for releases (app.lifecycle.queue.fair): other claims and leases do not use it."""
 
 from __future__ import annotations
 

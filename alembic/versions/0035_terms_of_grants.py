@@ -1,6 +1,6 @@
 """Grants have terms: an end, a purpose, a permit and named persons.
 
-Revision: 0034, after 0033
+Revision: 0035, after 0034
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0034"
-down_revision = "0033"
+revision = "0035"
+down_revision = "0034"
 branch_labels = None
 depends_on = None
 

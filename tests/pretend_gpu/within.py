@@ -1,0 +1,56 @@
+"""Runs a module on the pretended GPU: `python -m tests.pretend_gpu.within benchmarks.gpu_hour --tiny`.
+
+The process starts itself again with the device's libraries, which must be loaded before torch.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent
+NAMES = ("guard", "hooks")
+
+
+def built(folder: Path) -> list[Path]:
+    """The device's libraries, compiled into a folder."""
+    import torch
+
+    home, made = Path(torch.__file__).parent, []
+    for name in NAMES:
+        made.append(folder / f"{name}.so")
+        command = ["g++", "-O0", "-std=c++20", "-shared", "-fPIC", f"-I{home}/include", f"-L{home}/lib"]
+        command += [str(FOLDER / f"{name}.cpp"), "-o", str(made[-1]), "-lc10", "-ltorch_cpu", f"-Wl,-rpath,{home}/lib"]
+        subprocess.run(command, check=True, timeout=300)
+    return made
+
+
+def environment(libraries: list[Path]) -> dict[str, str]:
+    """Of a process with the device."""
+    return os.environ | {
+        "LD_PRELOAD": " ".join(map(str, libraries)),
+        "PRETEND_GUARD": str(libraries[0]),
+        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def main() -> None:
+    if "PRETEND_GUARD" in os.environ:
+        from tests.pretend_gpu import device
+
+        device.start(os.environ["PRETEND_GUARD"])
+        sys.argv = sys.argv[1:]
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "tests.pretend_gpu.within", *sys.argv[1:]]
+        sys.exit(subprocess.run(command, env=environment(built(Path(folder))), check=False).returncode)
+
+
+if __name__ == "__main__":
+    main()
