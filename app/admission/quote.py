@@ -12,7 +12,7 @@ from app.admission.study import CheckedStudy
 from app.admission.times import Start
 from app.catalogue.models import Layer, layers
 from app.contracts.base import Document, Epsilon
-from app.contracts.blocks import FIRST
+from app.contracts.blocks import ALL, FIRST, BlockChoice
 from app.contracts.job_spec import Model
 from app.hpo.outlook import Outlook
 from app.hpo.rates import Resolved
@@ -21,6 +21,8 @@ from app.privacy.events import AccountEvents
 from app.privacy.numerics import Numerics
 from app.privacy.prices import Charge, Comparison, Line, PricedRun, RunCost, StudyPrice
 from app.privacy.releases import ScoreNoise
+
+FIRST_ALONE = "it reads the block `first` alone: the data set's others are closed, or cannot pay"
 
 
 class ModelQuote(Document):
@@ -150,6 +152,11 @@ def search_quote(study: CheckedStudy, priced: StudyPrice) -> SearchQuote:
 def _part(study: CheckedStudy, run: PricedRun) -> RunQuote:
     cost = {name: getattr(run, name) for name in RunCost.model_fields}
     return RunQuote(**cost, epsilon=epsilon_of_trial(study.pricing, run.epsilon))
+
+
+def left_out(asked: BlockChoice, facts: DatasetFacts) -> list[str]:
+    """Warns if of all blocks that were asked for the data set's own is read alone."""
+    return [FIRST_ALONE] if asked == ALL and [each.label for each in facts.blocks] == [FIRST] else []
 
 
 def blocks_read(facts: DatasetFacts) -> tuple[ReadBlock, ...]:

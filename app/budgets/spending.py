@@ -92,7 +92,7 @@ def spending(session: Session, caller: Caller, dataset: str) -> SpendingView:
 
 def _sums(session: Session, members: list[str]) -> list[Row[tuple[str, int, int, int]]]:
     """What was posted, by the key of the hold: the worker posts a job, and a trial draws on its study's hold."""
-    Hold = aliased(LedgerEntry)  # noqa: N806 - a class
+    Hold = aliased(LedgerEntry)
     holder = func.coalesce(LedgerEntry.memo["hold"].as_string(), LedgerEntry.job_id)
     same = and_(Hold.dataset_id == LedgerEntry.dataset_id, Hold.job_id == holder, Hold.kind == "hold")
     key = func.coalesce(Hold.actor, LedgerEntry.actor)
