@@ -11,11 +11,11 @@ from app.admission import memory
 from app.admission.lookup import left_within, remaining
 from app.admission.outlook import outlook_of
 from app.admission.outlook import warning as no_gain
-from app.admission.price import largest_that_fits, price, reads_first_alone
-from app.admission.quote import Quote
+from app.admission.price import largest_that_fits, order_for, price
+from app.admission.quote import Quote, left_out
 from app.admission.request import Request, Resolved, resolve
 from app.admission.service import Admission
-from app.admission.standing import is_allowed, order_of, policy
+from app.admission.standing import is_allowed, policy
 from app.admission.times import lack_of, seconds_per_step, start_of
 from app.contracts.job_spec import JobSpec
 from app.errors import InvalidRequest, PrivacyError
@@ -28,8 +28,6 @@ BEYOND_BUDGET = (
     "this key's budget within the cap has less left than this job costs: ask the data set's owner for more "
     "(POST /v1/budget-requests)"
 )
-
-FIRST_ALONE = "it reads the block `first` alone: the data set's others are closed, or cannot pay"
 
 
 class Forecast(BaseModel):
@@ -77,8 +75,7 @@ def quote(admission: Admission, caller: Caller, spec: JobSpec, records: int | No
     if (much := memory.warning(found.memory, request.limits.memory_bytes)) is not None:
         found.warnings.append(much)
     found.warnings.extend(lack_of(db, request))
-    if reads_first_alone(resolved, priced):
-        found.warnings.append(FIRST_ALONE)
+    found.warnings.extend(left_out(spec.blocks, facts))
     if left is None or checked.pricing is None:
         return found.model_copy(update={"fits": True})
     charge, allowed = priced.price.charge, is_allowed(resolved.access, priced.price.epsilon)
@@ -92,7 +89,7 @@ def quote(admission: Admission, caller: Caller, spec: JobSpec, records: int | No
         after = Charge(train=left.train - charge.train, holdout=left.holdout - charge.holdout, unit=charge.unit)
         found.remaining_after = after
     found.largest_epsilon_that_fits = largest_that_fits(pricing, resolved, priced, left)
-    if not found.fits and (why := order_of(db, pricing, priced)) is not None:
+    if not found.fits and (why := order_for(db, pricing, priced)) is not None:
         found.warnings.append(why)
     return found
 

@@ -72,7 +72,7 @@ def submit(admission: Admission, caller: Caller, spec: JobSpec, idempotency_key:
     try:
         return hold(admission, resolved, priced, idempotency_key)
     except BudgetError as refusal:
-        explain(refusal, pricing, resolved, priced, standing.order_of(admission.db, pricing, priced))
+        explain(refusal, admission.db, pricing, resolved, priced)
         raise
 
 

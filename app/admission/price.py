@@ -9,12 +9,12 @@ from app.admission import memory
 from app.admission.checks import Checked, check
 from app.admission.choices import closed, with_rate
 from app.admission.facts import DatasetFacts
+from app.admission.order import order_of
 from app.admission.quote import ModelQuote, StoredQuote, blocks_read, search_quote
 from app.admission.request import Resolved
 from app.admission.study import CheckedStudy, check_levels, check_study, stored, unpriced
-from app.catalogue.models import layers
-from app.contracts.blocks import ALL, FIRST
 from app.contracts.job_spec import JobSpec
+from app.db.engine import Database
 from app.errors import BudgetError
 from app.hpo.rates import Resolved as ResolvedNumbers
 from app.hpo.stored import StoredStudy
@@ -54,7 +54,6 @@ class Priced:
             search = search_quote(self.study, priced) if self.study is not None else None
         elif priced.mechanism is not None:
             sigma, events = priced.mechanism.training.noise_multiplier, priced.mechanism.events
-        found = layers(checked.spec.model, checked.facts.features, checked.facts.outputs, checked.facts.rows)
         return StoredQuote(
             noise_multiplier=sigma,
             sample_rate=checked.sample_rate,
@@ -65,18 +64,13 @@ class Priced:
             comparison=priced.comparison,
             charge=priced.charge,
             lines=priced.lines,
-            model=ModelQuote(parameters=sum(layer.parameters for layer in found), layers=tuple(found)),
+            model=ModelQuote.of(checked.spec.model, checked.facts),
             numerics=checked.numerics,
             hpo=search,
             warnings=checked.warnings,
             resolved=checked.resolved,
             reads=blocks_read(checked.facts),
         )
-
-
-def reads_first_alone(resolved: Resolved, priced: Priced) -> bool:
-    """Returns True if the job asked for all blocks of a data set that has grown, and only `first` can pay."""
-    return resolved.spec.blocks == ALL and [each.label for each in priced.checked.facts.blocks] == [FIRST]
 
 
 def price(pricing: PricingService, resolved: Resolved) -> Priced:
@@ -88,7 +82,7 @@ def price(pricing: PricingService, resolved: Resolved) -> Priced:
     Raises:
         InvalidRequest: with a pointer to what to change; also if no attempt has the memory.
     """
-    facts, names = resolved.facts, resolved.spec.blocks == ALL and bool(resolved.facts.blocks)
+    facts, names = resolved.facts, resolved.spec.blocks == "all" and bool(resolved.facts.blocks)
     while True:
         named = {"blocks": [each.label for each in facts.blocks]} if names else {}
         priced = price_one(pricing, resolved.spec.model_copy(update=named), facts, resolved.side)
@@ -120,12 +114,8 @@ def price_one(pricing: PricingService, spec: JobSpec, facts: DatasetFacts, side:
     return Priced(longest, total, study, stored(study, total))
 
 
-def explain(refusal: BudgetError, pricing: PricingService, resolved: Resolved, priced: Priced, why: str | None) -> None:
-    """Adds the largest ε that still fits to a refusal, and the block that cannot pay.
-
-    Args:
-        why: see `order_of`.
-    """
+def explain(refusal: BudgetError, db: Database, pricing: PricingService, resolved: Resolved, priced: Priced) -> None:
+    """Adds the largest ε that still fits to a refusal, and the block that cannot pay."""
     refused = refusal.members.pop("dataset")
     for each in priced.checked.facts.blocks:
         if each.id == refused:
@@ -144,8 +134,17 @@ def explain(refusal: BudgetError, pricing: PricingService, resolved: Resolved, p
     if noise is not None:
         refusal.members["largest_noise_mu_that_fits"] = noise
         more = f"the score must have more noise: evaluation.noise_mu at most {noise:g}"
-    refusal.message = "; ".join(filter(None, (refusal.message, more, why)))
+    refusal.message = "; ".join(filter(None, (refusal.message, more, order_for(db, pricing, priced))))
     refusal.args = (refusal.message,)
+
+
+def order_for(db: Database, pricing: PricingService, priced: Priced) -> str | None:
+    """What `order_of` says of a job that trains once."""
+    checked, epsilon = priced.checked, priced.price.epsilon
+    if epsilon is None or priced.study is not None:
+        return None
+    batch, epochs = checked.expected_batch_size, checked.steps * checked.sample_rate
+    return order_of(db, pricing, checked.facts, priced.units, epsilon.value, batch, epochs)
 
 
 def largest_noise_mu(refusal: BudgetError, left: Units, priced: Priced) -> float | None:

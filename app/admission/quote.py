@@ -10,10 +10,10 @@ from app.admission.facts import DatasetFacts
 from app.admission.memory import MemoryEstimate
 from app.admission.study import CheckedStudy
 from app.admission.times import Start
-from app.catalogue.models import Layer
+from app.catalogue.models import Layer, layers
 from app.contracts.base import Document, Epsilon
-from app.contracts.blocks import FIRST
-from app.contracts.hpo import GridOracle
+from app.contracts.blocks import ALL, FIRST, BlockChoice
+from app.contracts.job_spec import Model
 from app.hpo.outlook import Outlook
 from app.hpo.rates import Resolved
 from app.privacy.accounting import epsilon_of_trial
@@ -22,12 +22,20 @@ from app.privacy.numerics import Numerics
 from app.privacy.prices import Charge, Comparison, Line, PricedRun, RunCost, StudyPrice
 from app.privacy.releases import ScoreNoise
 
+FIRST_ALONE = "it reads the block `first` alone: the data set's others are closed, or cannot pay"
+
 
 class ModelQuote(Document):
     """The model's parameters, and its layers with the shapes of their tensors."""
 
     parameters: int
     layers: tuple[Layer, ...]
+
+    @classmethod
+    def of(cls, model: Model, facts: DatasetFacts) -> ModelQuote:
+        """The quote of a model, with its content filled in."""
+        found = layers(model, facts.features, facts.outputs, facts.rows)
+        return cls(parameters=sum(layer.parameters for layer in found), layers=tuple(found))
 
 
 class ReadBlock(Document):
@@ -137,13 +145,18 @@ def search_quote(study: CheckedStudy, priced: StudyPrice) -> SearchQuote:
         scores=next((line for line in priced.lines if line.what == "scores"), None),
         final=final.epsilon,
         final_run=final,
-        procedure=None if isinstance(study.hpo, GridOracle) else priced.epsilon,
+        procedure=None if study.hpo.strategy == "grid_oracle" else priced.epsilon,
     )
 
 
 def _part(study: CheckedStudy, run: PricedRun) -> RunQuote:
     cost = {name: getattr(run, name) for name in RunCost.model_fields}
     return RunQuote(**cost, epsilon=epsilon_of_trial(study.pricing, run.epsilon))
+
+
+def left_out(asked: BlockChoice, facts: DatasetFacts) -> list[str]:
+    """Warns if of all blocks that were asked for the data set's own is read alone."""
+    return [FIRST_ALONE] if asked == ALL and [each.label for each in facts.blocks] == [FIRST] else []
 
 
 def blocks_read(facts: DatasetFacts) -> tuple[ReadBlock, ...]:

@@ -13,7 +13,6 @@ from app.admission.lookup import facts_for, look_up, side_facts, without_blocks
 from app.catalogue import extractors, model_folders, models
 from app.contracts.dataset_spec import LanguageModelTask
 from app.contracts.governance import Use
-from app.contracts.hpo import GridOracle, RandomK
 from app.contracts.job_spec import JobSpec
 from app.db.engine import Database
 from app.errors import Conflict, InvalidRequest
@@ -22,6 +21,8 @@ from app.grants.service import Access
 from app.hpo.rates import Part
 from app.keys.service import Caller
 from app.settings import Settings
+
+WITHDRAWN = ("random_k", "grid_oracle")  # strategies of searches
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Request:
             raise InvalidRequest.at(
                 "/clipping/engine", "the engine is no setting of a job any more: leave `engine` out"
             )
-        if isinstance(spec.hpo, RandomK | GridOracle):
+        if spec.hpo is not None and spec.hpo.strategy in WITHDRAWN:
             detail = f"`{spec.hpo.strategy}` is offered no more: use `linear_scaling`, or `random` for one draw"
             raise InvalidRequest.at("/hpo/strategy", detail)
         return cls(caller, spec, limits)

@@ -1,8 +1,7 @@
 """What an admission depends on, read after the lock of the key's row: the key's access, its queue, the ledgers' state.
 
 One statement for each data set or block that a job reads. It answers what `access_by_id`, `check_content` and
-`require_current` answer one by one; a contract test compares them. Refusals that follow from a ledger's terms
-alone, such as the order of its filter, are explained here too.
+`require_current` answer one by one; a contract test compares them.
 """
 
 from __future__ import annotations
@@ -27,31 +26,18 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Session
 
-from app.admission.price import Priced
 from app.contracts.base import Epsilon
-from app.contracts.dataset_spec import TypicalJob
 from app.datasets.repository import check_content, check_there
 from app.db.engine import Database
 from app.db.models import Account, ApiKey, Job, LedgerCheck, LedgerEntry, table_of
 from app.db.trip import Reply, Trip
-from app.errors import (
-    Conflict,
-    InvalidRequest,
-    LimitError,
-    NotFound,
-    PolicyError,
-    PrivacyError,
-    Unauthenticated,
-)
+from app.errors import Conflict, NotFound, PolicyError, PrivacyError, Unauthenticated
 from app.grants import service as grants
 from app.grants.service import DATA, GIVEN, LOOKED_AT, NO_SUCH_DATASET, Access, access_in, given_to
 from app.keys import service as keys
 from app.keys.service import Caller, KeyLike
 from app.ledger import behind
 from app.ledger.transparency.heads import Head, Heads
-from app.pricing.service import PricingService
-from app.privacy import filter_reading
-from app.privacy.plans import OrderRequest
 
 ACCOUNTS, ENTRIES, CHECKS, KEYS = table_of(Account), table_of(LedgerEntry), table_of(LedgerCheck), table_of(ApiKey)
 JOBS = table_of(Job)
@@ -221,31 +207,3 @@ def _check_policy(access: Access, epsilon: Epsilon | None) -> None:
     detail = f"{policy(access)}; this job costs ε = {epsilon.value:g}"
     requested = epsilon.model_dump(mode="json")
     raise PolicyError(detail, requested=requested, allowed=requested | {"value": access.max_epsilon})
-
-
-def order_of(db: Database, pricing: PricingService, priced: Priced) -> str | None:
-    """Why a job whose own ε is below the cap does not fit under an `rdp` filter at all, with the order that was chosen
-    had the owner declared jobs like it; None if that is not the reason."""
-    checked, epsilon = priced.checked, priced.price.epsilon
-    facts = checked.facts
-    if facts.order is None or epsilon is None or facts.cap_delta is None or priced.study is not None:
-        return None
-    with db.read() as session:
-        account = session.get_one(Account, facts.reads[0])
-    worst = max(priced.units.train, priced.units.holdout)
-    why = filter_reading.of_job(facts.order, worst, facts.cap_delta, epsilon.value, account.cap_epsilon)
-    if why is None:
-        return None
-    epochs = checked.steps * checked.sample_rate
-    job = TypicalJob(epsilon=epsilon.value, expected_batch_size=checked.expected_batch_size, epochs=epochs)
-    request = OrderRequest(
-        cap_epsilon=account.cap_epsilon, cap_delta=facts.cap_delta, records=facts.records_train, typical_job=job
-    )
-    try:
-        order = pricing.choose_order(request)
-    except (InvalidRequest, LimitError):
-        return why
-    typical = job.model_dump_json()
-    return f"{why}. For jobs like it α = {order:g} is chosen where the owner registers with `typical_job` {typical}" + (
-        ": a data set on which nothing was ever held can be retired and registered anew" if account.entries == 1 else ""
-    )

@@ -28,7 +28,6 @@ from app.contracts.hpo import (
 )
 from app.contracts.job_spec import Evaluation, JobSpec, Ranking
 from app.contracts.metrics import default_metric
-from app.contracts.optimizers import Optimizer, PublicSideSettings
 from app.errors import InvalidRequest
 from app.hpo.space import Bounds
 from app.hpo.stored import StoredRun, StoredStudy
@@ -88,7 +87,9 @@ def check_study(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None) -
     at_corners = [_check_one(spec, each, evaluation, facts, side) for each in corners]
     warnings = dict.fromkeys(warning for each in at_corners for warning in each.warnings)
     longest = replace(at_corners[-1], warnings=tuple(warnings))
-    resolved = spec.model_copy(update={"optimizer": _with_side(spec, longest)})
+    resolved, side_id = spec, longest.spec.optimizer.side
+    if side_id is not None:  # by its id, as the trials have it
+        resolved = spec.model_copy(update={"optimizer": spec.optimizer.model_copy(update={"public_dataset": side_id})})
     return CheckedStudy(
         longest, resolved, hpo, bounds, planned, evaluation, _pricing(spec, hpo, planned, bounds, evaluation, longest)
     )
@@ -149,14 +150,6 @@ def _moved(error: InvalidRequest, run: Run) -> InvalidRequest:
             pointer = "/hpo/score"
         errors.append(each | {"pointer": pointer})
     return InvalidRequest(error.message, errors)
-
-
-def _with_side(spec: JobSpec, longest: Checked) -> Optimizer:
-    """Returns the optimizer with its side information named by id, as resolved by planning."""
-    resolved = longest.spec.optimizer
-    if not isinstance(resolved, PublicSideSettings):
-        return spec.optimizer
-    return spec.optimizer.model_copy(update={"public_dataset": resolved.public_dataset})
 
 
 def _pricing(

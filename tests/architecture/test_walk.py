@@ -40,6 +40,6 @@ def test_an_admission_is_a_short_walk() -> None:
     program = Program(ROOT, ("app",))
     walk = program.follow("app.jobs.routes", "submit", "spec")
     assert {"ask_holds", "price_one", "check"} <= {each.name for each in walk.entered}
-    assert len(walk.stays) <= 29 and len(walk.files) <= 15 and walk.returns <= 14
+    assert len(walk.stays) <= 18 and len(walk.files) <= 10 and walk.returns <= 8
     parts = program.follow("app.jobs.routes", "submit", "spec", parts=True)
-    assert len(parts.stays) <= 113 and len(parts.files) <= 31 and parts.returns <= 82
+    assert len(parts.stays) <= 103 and len(parts.files) <= 27 and parts.returns <= 76
