@@ -89,7 +89,10 @@ class Details(TypedDict, total=False):
     joined: list[str]  # the keys that may spend within the budget from now on
     left: list[str]  # those that it bounds no more
     epsilon: float | None  # a cap; the owner's policy for one job
-    terms: dict[str, Any]  # a grant's end, purpose, permit and persons, where it has some
+    ends_at: str  # a grant's terms, where it has some
+    purpose: str
+    permit: str
+    persons: list[str]
     limits: dict[str, int | None]  # those of a key that were set; null: no longer its own
     enabled: bool
     files: int  # how many were sealed

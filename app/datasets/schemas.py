@@ -115,6 +115,9 @@ class ReadingProgress(BaseModel):
         return cls.model_validate({"state": row.state, "reading": Reading.of(row, caller)})
 
 
+DECLARED = ("format", "task", "features", "privacy", "holdout", "governance")
+
+
 class DatasetView(BaseModel):
     """A data set. Everything but `content_sha256` is public.
 
@@ -153,7 +156,7 @@ class DatasetView(BaseModel):
     def of(cls, dataset: Dataset, ledger: LedgerView | None, access: Access, state: State = "ready") -> DatasetView:
         """Shows a data set to a caller with this access."""
         return cls(
-            **{name: dataset.spec[name] for name in ("format", "task", "features", "privacy", "holdout")},
+            **{name: dataset.spec.get(name) for name in DECLARED},
             id=dataset.id,
             name=dataset.name,
             owner=dataset.owner_key,
@@ -167,7 +170,6 @@ class DatasetView(BaseModel):
             max_epsilon_per_job=access.max_epsilon,
             state="retired" if dataset.retired_at is not None and state == "ready" else state,
             declaration=dataset.declaration,
-            governance=Governance.model_validate(rules) if (rules := dataset.spec.get("governance")) else None,
         )
 
 

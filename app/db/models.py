@@ -201,7 +201,7 @@ class Grant(Base):
     ends_at: Mapped[datetime | None]
     purpose: Mapped[str | None]
     permit: Mapped[str | None]
-    persons: Mapped[list[Any] | None] = mapped_column(JSON)
+    persons: Mapped[tuple[str, ...] | None] = mapped_column(Documents(tuple[str, ...]))
 
 
 class DatasetContent(Base):

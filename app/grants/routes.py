@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import cast
 
 from fastapi import APIRouter, Response
 from pydantic import TypeAdapter
@@ -105,8 +106,7 @@ def set_grant(dataset_id: str, key_id: str, body: GrantRequest, db: Db, caller: 
         epsilon, terms = body.max_epsilon_per_job, body.terms
         grant, key = service.give(session, caller, dataset_id, key_id, body.access, epsilon, terms)
         details: audit.Details = {"key": key_id, "access": body.access, "epsilon": epsilon}
-        if terms != Terms():
-            details["terms"] = terms.model_dump(mode="json", exclude_defaults=True)
+        details |= cast(audit.Details, terms.model_dump(mode="json", exclude_defaults=True))
         audit.record(session, "grant.set", grant.dataset_id, **details)
         return GrantView.of(grant, key)
 

@@ -242,7 +242,7 @@ def give(
     _check_use(found, key, access, max_epsilon, terms)
     grant = session.get(Grant, (found.id, key.id), populate_existing=True) or Grant(dataset_id=found.id, key_id=key.id)
     grant.access, grant.max_epsilon_per_job = access, max_epsilon
-    grant.ends_at, grant.persons = terms.ends_at, list(terms.persons) or None
+    grant.ends_at, grant.persons = terms.ends_at, terms.persons or None
     grant.purpose, grant.permit = terms.purpose, terms.permit
     grant.created_at, grant.created_by = now(), caller.id
     session.add(grant)
