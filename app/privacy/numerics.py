@@ -141,7 +141,7 @@ class NumericsReport(Document):
         self_test: "passed"; "one_record": each pass holds one record; "public_data": not tested.
         kernels: the instructions of the worker's compiled parts of a step; "python": it has none, which makes steps
             slower and changes no bit. None in attempts of earlier releases.
-        packages, code: see worker.attempt.environment; None in attempts of earlier releases.
+        packages, code: see worker.attempt.release; None in attempts of earlier releases.
     """
 
     device: str

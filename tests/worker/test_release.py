@@ -1,14 +1,21 @@
-"""The release's name: of the code and of the libraries that compute, and of nothing else."""
+"""The release's name: of the code and of the libraries that compute, and of nothing else. The hashes that a certificate
+names are what `sha256sum` and pip say."""
 
 from __future__ import annotations
 
+import hashlib
+import subprocess
+import sys
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from worker.attempt import release as named
 from worker.attempt.release import release
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -47,3 +54,20 @@ def test_it_changes_with_code_and_libraries_alone(fresh: Path, monkeypatch: pyte
     monkeypatch.setattr(named, "version", lambda _library: "another")
     forget()
     assert release() != first
+
+
+def test_the_code_s_hash_is_of_sha256sum_s_lines(fresh: Path) -> None:
+    (fresh / "worker" / "part.c").write_text("int x;")
+    names = sorted(each.relative_to(fresh).as_posix() for name in named.OWN for each in (fresh / name).iterdir())
+    summed = subprocess.run(["sha256sum", *names], cwd=fresh, capture_output=True, check=True).stdout
+    assert named.code(*named.OWN) == hashlib.sha256(summed).hexdigest()
+
+
+def test_the_packages_are_all_that_is_installed() -> None:
+    lines = named.installed()
+    assert lines == sorted(set(lines)) and {f"{name}=={version(name)}" for name in ("torch", "scrimp")} <= {*lines}
+    told = subprocess.run(
+        [sys.executable, "-m", "worker.attempt.release"], capture_output=True, text=True, check=True, cwd=ROOT
+    ).stdout.splitlines()
+    assert told == [*lines, f"# packages {named.packages()}", f"# code {named.code(*named.OWN)}"]
+    assert named.packages() == hashlib.sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()

@@ -197,9 +197,9 @@ def main(fd: int, memory_limit_bytes: int, user: User | None = None) -> None:
     if user is None:  # otherwise each attempt asks as that user
         kernel.offers_namespaces()  # finds out in a fork, which is cheaper now; attempts inherit the answer
     with loading():  # loaded objects stay shared: no garbage collection in a child writes to them
-        from worker.attempt import child, environment  # noqa: PLC0415  # takes seconds, once for all forks
+        from worker.attempt import child, release  # noqa: PLC0415  # takes seconds, once for all forks
 
-        environment.packages(), environment.code()  # attempts inherit the answers
+        release.packages(), release.code(*release.OWN)  # attempts inherit the answers
     asked, fork_server = socket.socket(fileno=fd), os.getpid()
     ended: dict[int, int] = {}
     while True:

@@ -22,7 +22,7 @@ from app.formats.sealed import DataKey
 from app.formats.stored import StoredPart
 from app.formats.tables import scaled, standardised
 from app.privacy.numerics import NumericsReport, SelfTest, fewer_rows
-from worker.attempt import devices, environment
+from worker.attempt import devices, release
 from worker.attempt.failures import DeviceFailed, failure_code
 from worker.attempt.means import read_mean
 from worker.attempt.sandbox import cacheable_bytes
@@ -153,8 +153,8 @@ def report_of(plan: Plan, tested: SelfTest, device: torch.device) -> NumericsRep
         self_test=tested,
         sensitivity_slack=frozen.sensitivity_slack,
         kernels=kernels(),
-        packages=environment.packages(),
-        code=environment.code(),
+        packages=release.packages(),
+        code=release.code(*release.OWN),
     )
 
 
