@@ -208,6 +208,7 @@ OWN: Mapping[str, str] = {
     "metrics/scores.py: _of_noisy_histogram": "of noisy sums, which are post-processed",
     "metrics/scores.py: _tree_sums": "of counts of records, in exact arithmetic",
     "models/activations.py: _Ratio.forward": "each number is computed from the number at its own place",
+    "models/base.py: answers": _ROW,
     "models/files.py: _shape_functions": "of a finished model's weights",
     "models/pooling.py: _Largest.backward": _ROW,
     "models/pooling.py: _Largest.forward": _ROW,
