@@ -333,8 +333,10 @@ def test_killing_the_service_loses_no_job_and_no_charge(service: Service, tmp_pa
 
 @ON_SQLITE
 def test_after_a_kill_a_replay_that_differs_gets_fresh_noise_and_is_charged(service: Service, tmp_path: Path) -> None:
-    """A worker that comes back on another machine may compute other digits: here the record is what differs. Without the
-    saved state, as an attempt that goes on from it replays nothing before it."""
+    """A worker that comes back on another machine may compute other digits: here the record is what differs.
+
+    Without the saved state: an attempt that goes on from it replays nothing before it.
+    """
     dataset = register(service, "differs", tmp_path)
     job = submit(service, job_of(dataset, length={"steps": KILLED_STEPS}))
     until(lambda: service.get(f"/v1/jobs/{job}")["progress"]["step"] > 500)  # three blocks and more
