@@ -110,7 +110,8 @@ def drawn(
     coming = forecast([(each.at, each.spent) for each in settled], balances[0].at, spent, budget, today)
     begin = balances[0].at.timestamp()
     end = max(balances[-1].at.timestamp(), today.timestamp(), begin + 1)
-    horizon = end if coming is None else min(coming.reached.timestamp(), 2 * end - begin)
+    # Never before the end: a range below what a float of seconds since 1970 resolves has no ticks.
+    horizon = end if coming is None else max(end, min(coming.reached.timestamp(), 2 * end - begin))
     of = f"the {part(name)} part's budget"
     top = max(100.0, *(100.0 * each.budget / budget for each in balances))
     return Burndown(

@@ -136,6 +136,15 @@ def test_a_cap_that_was_raised_is_a_step_of_its_line() -> None:
     assert ada.name == "Ada" and [point.y for point in ada.points] == [20, 20]
 
 
+def test_a_budget_spent_within_moments_has_an_axis_of_a_second() -> None:
+    """A shorter one has no ticks: in seconds since 1970 a float resolves a quarter of a microsecond."""
+    budget = 10**12
+    states = balances((0, 0, 40, budget), (0, budget - 1, 0, budget))
+    settled = [Settled(BEGAN, "job_1", "key_1", budget - 1)]
+    picture = drawn("train", budget, states, settled, {"key_1": "Ada"}, BEGAN)
+    assert all(chart.x.high - chart.x.low >= 1.0 for chart in (picture.over_time, picture.by_job, picture.by_key))
+
+
 def test_many_keys_are_seven_lines_and_one_for_the_rest() -> None:
     settled = [Settled(BEGAN + timedelta(hours=at), f"job_{at}", f"key_{at % 10}", 1 + at % 10) for at in range(5000)]
     names = {f"key_{k}": f"name {k}" for k in range(10)}
