@@ -38,6 +38,7 @@ from app.db.engine import Database
 from app.db.models import Dataset, DatasetReading
 from app.disk import keep
 from app.errors import InvalidRequest, NotFound, ServiceError
+from app.formats.row_faults import without_value
 from app.grants.service import NO_SUCH_DATASET
 from app.ids import new_id, now
 from app.keys.service import Caller
@@ -251,13 +252,7 @@ def reject(db: Database, claimed: Claimed, error: ServiceError) -> None:
 
 def _without_values(problem: dict[str, Any]) -> dict[str, Any]:
     """A refusal as it is stored: rows, columns and reasons, but no value of a cell."""
-    errors = [
-        each
-        if "row" not in each
-        else {name: each[name] for name in ("pointer", "column", "row", "reason")}
-        | {"detail": f"row {each['row']}, column {each['column']!r}: {each['reason']}"}
-        for each in problem.get("errors", ())
-    ]
+    errors = [without_value(entry) for entry in problem.get("errors", ())]
     return problem | {"errors": errors} if errors else problem
 
 

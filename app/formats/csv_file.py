@@ -23,6 +23,7 @@ import pyarrow.csv as pc
 from app.errors import InvalidRequest
 from app.formats import records
 from app.formats.records import Table
+from app.formats.row_faults import RowFault
 from app.formats.sealed import Named
 from app.formats.unpacking import opened
 
@@ -31,6 +32,7 @@ BLOCK_BYTES_OF_HELD = 4  # of a block's text, for each of the cells or character
 BYTES_OF_COLUMN = 256  # of a block's text: Arrow takes 10 µs a column of a block, however few its rows are
 SHOWN_ROWS = 10
 MOST_RAGGED = 100_000  # of a file that is refused: Arrow calls a function for each
+BAD_QUOTES = "has a quoted cell without an end, or with text behind its closing quote"
 NO_HEADER = "it is empty; the first line must name the columns"
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -109,10 +111,10 @@ class _Reader:
         """Raises InvalidRequest if more than `most` rows have another number of cells."""
         if self._ragged <= most or self._table.drops_rows:
             return
-        more = ", …" if self._ragged > len(self._first_ragged) else ""
+        lacks = f"have the header's {len(columns)} cells"
         raise self._table.broken(
-            f"{self._ragged}{' or more' if most else ''} rows do not have the header's {len(columns)} cells: rows "
-            f"{', '.join(map(str, self._first_ragged))}{more}, counted from 1 below the header"
+            f"{self._ragged}{' or more' if most else ''} rows do not {lacks}; rows are counted from 1 below the header",
+            [RowFault(f"/{self._table.file}", number, f"does not {lacks}") for number in self._first_ragged],
         )
 
     def _blocks(self, file: BinaryIO) -> Iterator[bytes]:
@@ -129,9 +131,9 @@ class _Reader:
                 yield text[:end]
                 text = text[end:]
             if not self._dialect.may_go_on(text):
-                raise self._bad_quotes()
+                raise self._broken(BAD_QUOTES)
             if len(text) > MAX_ROW_BYTES:
-                raise self._table.broken(f"{self._row} is longer than {MAX_ROW_BYTES} bytes")
+                raise self._broken(f"is longer than {MAX_ROW_BYTES} bytes")
             chunk = file.read(self._block_bytes)
             if not chunk:
                 break
@@ -139,18 +141,14 @@ class _Reader:
         if text:
             text += b"\n"
             if self._dialect.end(text) < len(text):
-                raise self._bad_quotes()
+                raise self._broken(BAD_QUOTES)
             yield text
 
-    @property
-    def _row(self) -> str:
-        """The next row."""
-        return f"row {self._rows + 1}" if self._table.began else "its first line"
-
-    def _bad_quotes(self) -> InvalidRequest:
-        return self._table.broken(
-            f"{self._row} has a quoted cell without an end, or with text behind its closing quote"
-        )
+    def _broken(self, reason: str) -> InvalidRequest:
+        """The error for the next row."""
+        if not self._table.began:
+            return self._table.broken(f"its first line {reason}")
+        return self._table.broken_row(self._rows + 1, reason)
 
     def _header(self, block: bytes) -> tuple[list[str], bytes]:
         """The columns' places as names for Arrow, and the rest of the block."""

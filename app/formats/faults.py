@@ -1,7 +1,6 @@
-"""Cells that cannot be used: counted by column, and the first of them with row and value.
+"""Rows and cells that cannot be used: cells are counted by column, and the first are told with row and value.
 
-All of it is of private data: told at registration alone, and rows to the owner alone, who sent the file. Values of
-cells are never stored (app.datasets.readings).
+All of it is of private data, and told to the owner alone, who sent the file.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from app.errors import InvalidRequest
 from app.formats.columns import REASONS, is_unicode
+from app.formats.row_faults import RowFault
 
 SHOWN_COLUMNS = 20
 SHOWN_ROWS = 10
@@ -30,22 +30,12 @@ class Wanted:
     pointer: str
 
 
-@dataclass(frozen=True)
-class WrongCell:
-    """One that cannot be used: its row in the file, from 1 on below the header, and its value, shortened."""
-
-    row: int
-    column: Wanted
-    value: str
-    reason: str
-
-
 class Faults:
     """The unusable cells of one file."""
 
     def __init__(self) -> None:
         self._counts: dict[Wanted, NDArray[np.int64]] = {}
-        self._rows: list[WrongCell] = []
+        self._rows: list[RowFault] = []
 
     def __bool__(self) -> bool:
         return bool(self._counts)
@@ -65,8 +55,9 @@ class Faults:
         counts += np.bincount(flags[places] - 1, minlength=len(REASONS))
         for place in places[:SHOWN_ROWS].tolist():
             reason = REASONS[flags[place] - 1]
-            self._rows.append(WrongCell(int(rows[place]), column, _shown(cell_at(place)), reason))
-        self._rows = sorted(self._rows, key=lambda cell: cell.row)[:SHOWN_ROWS]
+            value = _shown(cell_at(place))
+            self._rows.append(RowFault(column.pointer, int(rows[place]), reason, column=column.name, value=value))
+        self._rows = sorted(self._rows, key=lambda fault: fault.number)[:SHOWN_ROWS]
 
     def details(self, order: Sequence[Wanted]) -> list[dict[str, Any]]:
         """One entry of a problem's `errors` for each column with unusable cells."""
@@ -86,16 +77,8 @@ class Faults:
         columns = self.details(order)
         total = sum(int(each["count"]) for each in columns)
         message = f"The data has {total} cells that cannot be used"
-        errors = [*columns[:SHOWN_COLUMNS], *map(_error, self._rows)]
+        errors = [*columns[:SHOWN_COLUMNS], *(fault.entry for fault in self._rows)]
         raise InvalidRequest(message, errors, file=file, columns_at_fault=len(columns))
-
-
-def _error(cell: WrongCell) -> dict[str, Any]:
-    """One entry of a problem's `errors` with a cell's value."""
-    said = cell.reason if cell.reason == "missing" else f"{cell.value!r} is {cell.reason}"
-    detail = f"row {cell.row}, column {cell.column.name!r}: {said}"
-    of = {"pointer": cell.column.pointer, "column": cell.column.name}
-    return {**of, "detail": detail, "row": cell.row, "value": cell.value, "reason": cell.reason}
 
 
 def _shown(cell: Any) -> str:

@@ -28,6 +28,7 @@ from app.formats.columns import Coder, NumberCoder, text_number
 from app.formats.faults import Flags, Wanted
 from app.formats.ids import IdCoder
 from app.formats.records import WHOLE, Rows, Table
+from app.formats.row_faults import RowFault
 from app.formats.sealed import Named
 from app.formats.stored import Pairs, StoredPart
 from app.formats.unpacking import opened
@@ -175,7 +176,7 @@ def _read_dat(path: Named, table: Table) -> None:
         while line := file.readline(MAX_LINE_BYTES + 1):
             number += 1
             if len(line) > MAX_LINE_BYTES:
-                raise table.broken(f"line {number} is longer than {MAX_LINE_BYTES} bytes")
+                raise table.broken_row(number, f"is longer than {MAX_LINE_BYTES} bytes", "line")
             cells = line.rstrip(b"\r\n").decode(errors="surrogateescape").split("::")
             if len(cells) in (len(DAT_COLUMNS) - 1, len(DAT_COLUMNS)) and max(places.values()) < len(cells):
                 block.append(cells)
@@ -188,6 +189,6 @@ def _read_dat(path: Named, table: Table) -> None:
     if block:
         hand_on()
     if wrong:
-        raise table.broken(
-            f"{wrong} lines are not user::item::rating or user::item::rating::timestamp; the first such line is {first}"
-        )
+        form = "user::item::rating or user::item::rating::timestamp"
+        fault = RowFault(f"/{table.file}", first, f"is not {form}", "line")
+        raise table.broken(f"{wrong} lines are not {form}; the first such line follows", [fault])

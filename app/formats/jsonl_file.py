@@ -53,22 +53,22 @@ def _objects(path: Named, table: Table) -> Iterator[tuple[dict[str, Any], int]]:
         while line := file.readline(MAX_LINE_BYTES + 1):
             number += 1
             if len(line) > MAX_LINE_BYTES:
-                raise table.broken(f"line {number} is longer than {MAX_LINE_BYTES} bytes")
+                raise table.broken_row(number, f"is longer than {MAX_LINE_BYTES} bytes", "line")
             if not line.strip():
                 continue
             try:
                 # Decoded first: from bytes, json would guess the encoding line by line.
                 value = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"), object_pairs_hook=_unique)
             except UnicodeDecodeError:
-                raise table.broken(f"line {number} is not UTF-8") from None
+                raise table.broken_row(number, "is not UTF-8", "line") from None
             except KeyError:
-                raise table.broken(f"line {number} repeats a name") from None
+                raise table.broken_row(number, "repeats a name", "line") from None
             except RecursionError:
-                raise table.broken(f"line {number} is nested too deeply") from None
+                raise table.broken_row(number, "is nested too deeply", "line") from None
             except ValueError:  # its text may quote the line
-                raise table.broken(f"line {number} is not JSON") from None
+                raise table.broken_row(number, "is not JSON", "line") from None
             if not isinstance(value, dict):
-                raise table.broken(f"line {number} is not an object")
+                raise table.broken_row(number, "is not an object", "line")
             yield value, len(line)
 
 

@@ -28,6 +28,7 @@ from app.formats.cells import Cells
 from app.formats.columns import ClassCoder, NumberCoder, UserCoder, comma_number, unusable
 from app.formats.faults import Faults, Flags, Wanted
 from app.formats.readers import reader_of
+from app.formats.row_faults import Place, RowFault
 from app.formats.tables import CellCoder, ContentCoder
 
 HELD = 2**20  # cells, or characters of texts, that a block holds
@@ -86,10 +87,20 @@ class Table:
             message = f"The {self._noun} has no column {absent[0].name!r}; it has {_shown(names)}"
             raise InvalidRequest(message, errors, file=self.file)
 
-    def broken(self, detail: str) -> InvalidRequest:
-        """An error of the whole file. `detail` quotes nothing of its content but names of columns."""
+    def broken(self, detail: str, rows: Sequence[RowFault] = ()) -> InvalidRequest:
+        """An error of the whole file.
+
+        Args:
+            detail: quotes nothing of its content but names of columns, and no row's number.
+            rows: the first that cannot be read.
+        """
         message = f"The {self._noun} cannot be read as {self.format}: {detail}"
-        return InvalidRequest(message, [{"pointer": f"/{self.file}", "detail": detail}], file=self.file)
+        errors = [{"pointer": f"/{self.file}", "detail": detail}, *(fault.entry for fault in rows)]
+        return InvalidRequest(message, errors, file=self.file)
+
+    def broken_row(self, number: int, reason: str, place: Place = "row") -> InvalidRequest:
+        """An error of the whole file for one row or line of it, such as "is not JSON"."""
+        return self.broken(f"a {place} {reason}", [RowFault(f"/{self.file}", number, reason, place)])
 
     def unsuited(self, wanted: Wanted, detail: str) -> InvalidRequest:
         """An error of a whole column."""

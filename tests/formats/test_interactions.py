@@ -151,6 +151,15 @@ def test_files_that_can_not_be_read(tmp_path: Path, layout: str, content: bytes,
     assert said in refused.value.message + str(refused.value.members["errors"])
 
 
+def test_the_first_wrong_line_is_a_member(tmp_path: Path) -> None:
+    (tmp_path / "d").write_bytes(b"1::1::3::4\n1::1\n1:1:3:4\n")
+    with pytest.raises(InvalidRequest) as refused:
+        parsed(tmp_path, spec("dat"), tmp_path / "d")
+    whole, line = refused.value.members["errors"]
+    assert line["line"] == 2 and line["detail"].startswith("line 2 is not user::item::rating or ")
+    assert whole["detail"].startswith("2 lines are not ") and "line 2" not in refused.value.message
+
+
 def test_parquet_types(tmp_path: Path) -> None:
     for user, rating in (([1.0], [3.0]), (["1"], ["3"]), ([True], [3.0])):
         pq.write_table(pa.table({"user_id": user, "item_id": ["1"], "rating": rating}), tmp_path / "d")

@@ -25,6 +25,7 @@ from app.errors import InvalidRequest
 from app.formats import cells, csv_file
 from app.formats import records as records_module
 from app.formats.columns import Coder, NumberCoder, UnusableCell, comma_number, json_number, text_number
+from app.formats.row_faults import without_value
 from app.formats.tables import CellCoder
 from tests.formats.files import TEXT, Rows, parsed, spec, write
 from tests.formats.test_streaming import file_of
@@ -87,7 +88,8 @@ def test_a_stray_quote_joins_no_records(tmp_path: Path) -> None:
     """Arrow reads these three records as one: a quoted cell that ends in another record, and text behind it."""
     document = spec(features={"kind": "text", "column": "t"}, classes=[0, 1])
     error = refused(tmp_path, document, 't,y\nfine,0\n"open,1\nfine,0\n"x",1\n')
-    assert "row 2 has a quoted cell without an end, or with text behind its closing quote" in error.message
+    assert "a row has a quoted cell without an end, or with text behind its closing quote" in error.message
+    assert [each["row"] for each in error.members["errors"] if "row" in each] == [2]
     assert parsed(tmp_path, document, write_text(tmp_path / "e", 't,y\n5" pipe,0\n'))[0]["counts"]["records"] == 1
 
 
@@ -140,8 +142,9 @@ def test_a_file_of_ragged_rows_is_not_read_to_its_end(tmp_path: Path, monkeypatc
     monkeypatch.setattr(csv_file, "MOST_RAGGED", 20)
     monkeypatch.setattr(records_module, "HELD", 10)
     error = refused(tmp_path, spec(), HEADED + "1,2\n" * 1000)
-    found = re.search(r"(\d+) or more rows .*: rows 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, …", error.message)
+    found = re.search(r"(\d+) or more rows do not have", error.message)
     assert found is not None and 20 < int(found[1]) < 500
+    assert [each["row"] for each in error.members["errors"] if "row" in each] == list(range(1, 11))
 
 
 def test_a_dropped_record_does_not_count_among_its_user_s(tmp_path: Path) -> None:
@@ -315,3 +318,29 @@ def expected(content: str) -> list[str] | None:
     if header != ["t", "u"] or not kept or any(len(row) != 2 for row in kept):
         return None
     return [user + text for text, user in kept]
+
+
+LONG = 2**25  # longer than a row may be
+WELL, LAST = 1233, 1234
+ROW_FAULTS: list[tuple[str, dict[str, Any], str, str, str]] = [
+    ("a cell", spec(), HEADED + "1,2,3\n" * WELL, "1,oops,3\n", "row"),
+    ("too few cells", spec(), HEADED + "1,2,3\n" * WELL, "1,2\n", "row"),
+    ("an open quote", spec(), HEADED + "1,2,3\n" * WELL, '1,"oops,3\n', "row"),
+    ("text behind a quote", spec(), HEADED + "1,2,3\n" * WELL, '1,"2"oops,3\n', "row"),
+    ("a long row", spec(), HEADED + "1,2,3\n" * WELL, "x" * (LONG + 9), "row"),
+    ("JSON", spec("jsonl"), '{"a": 1, "b": 2, "y": 3}\n' * WELL, "oops\n", "line"),
+    ("JSON twice", spec("jsonl"), '{"a": 1, "b": 2, "y": 3}\n' * WELL, '{"a": 1, "a": 2}\n', "line"),
+    ("no object", spec("jsonl"), '{"a": 1, "b": 2, "y": 3}\n' * WELL, "[1]\n", "line"),
+    ("a long line", spec("jsonl"), '{"a": 1, "b": 2, "y": 3}\n' * WELL, "x" * (LONG + 9), "line"),
+]
+
+
+@pytest.mark.parametrize("case", ROW_FAULTS, ids=[case[0] for case in ROW_FAULTS])
+def test_no_text_but_a_row_s_own_entry_has_its_number_or_value(tmp_path: Path, case: tuple[Any, ...]) -> None:
+    _, document, good, bad, place = case
+    error = refused(tmp_path, document, good + bad)
+    rows = [each for each in error.members["errors"] if place in each]
+    others = [error.message, *(each["detail"] for each in error.members["errors"] if place not in each)]
+    assert [each[place] for each in rows] == [LAST] and f"{place} {LAST}" in rows[0]["detail"]
+    assert not any(str(LAST) in each or "oops" in each for each in others)
+    assert all("oops" not in str(without_value(each)) for each in error.members["errors"])
