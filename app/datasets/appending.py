@@ -15,8 +15,9 @@ from app.budgets.service import copy_to
 from app.contracts.dataset_spec import Cap, DatasetSpec
 from app.datasets import blocks, duplicates, quota, readings, repository, service, storage
 from app.datasets.blocks import Changed, Growing
+from app.datasets.declaring import Declared
 from app.datasets.parsing import Parsers
-from app.datasets.service import Content, New, Registered
+from app.datasets.service import Content, New
 from app.datasets.sources import Arrived
 from app.db.engine import Database
 from app.db.models import Account, Dataset, DatasetReading
@@ -41,7 +42,7 @@ def append(
     label: str,
     arrived: Arrived,
     folder: Path,
-) -> Registered:
+) -> Declared:
     """Checks and stores a block, and opens its account with the data set's cap.
 
     Args:
@@ -119,7 +120,7 @@ def enter(
     content: Content,
     kept: Published,
     recorded: Recorded,
-) -> Registered:
+) -> Declared:
     """Writes the block, its account with the cap as it is now, and its budgets. `repository.take_turns` comes first.
 
     Args:

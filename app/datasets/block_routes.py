@@ -15,7 +15,7 @@ from app.datasets.blocks import Growing
 from app.datasets.parsing import Parsers
 from app.datasets.receiving import document_of, received
 from app.datasets.routes import DATA_FILE, Parsing
-from app.datasets.schemas import Read, Shape
+from app.datasets.schemas import Shape, findings_of
 from app.datasets.sources import Arrived
 from app.db.engine import Database
 from app.db.models import Dataset
@@ -143,7 +143,7 @@ def _append(
     _consume(settings, arrived)
     behind.record_soon(db, Heads.of(settings), made.dataset.id)
     shown = block_view(db, made.dataset.id, is_behind=False).model_dump()
-    return AppendedBlock(**shown, read=Read.of(made.counts), warnings=made.warnings)
+    return AppendedBlock(**shown, **findings_of(made.findings, caller))
 
 
 def _consume(settings: Settings, arrived: Arrived) -> None:

@@ -69,9 +69,9 @@ class BlockList(BaseModel):
 
 
 class AppendedBlock(BlockView):
-    """An accepted block, with what its owner alone is told."""
+    """An accepted block, with what its owner alone is told: to an admin `read` is null and `warnings` are empty."""
 
-    read: Read
+    read: Read | None
     warnings: list[str]
 
 

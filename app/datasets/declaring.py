@@ -19,6 +19,7 @@ from app.contracts.dataset_spec import DatasetSpec, PublicHoldout, SplitHoldout
 from app.contracts.redeclaration import Redeclaration, amended
 from app.contracts.slots import Slots, rounded
 from app.contracts.stored import Counts, PartFiles, Shape, StoredFile
+from app.datasets.for_owner import ForOwner
 from app.datasets.parsing import Parsers
 from app.datasets.repository import check_there
 from app.datasets.sizes import ON_TOP, check_fits, declared_slots, default_slots_of, slots_warnings, split_sizes
@@ -42,24 +43,35 @@ DEVIATION = 0.1  # as at a registration
 
 
 @dataclass(frozen=True)
+class Findings:
+    """What the records say about a declaration.
+
+    Attributes:
+        counts: None where the records are gone.
+    """
+
+    counts: Counts | None
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Declared:
-    """A data set and its account, with warnings about its content for the owner alone."""
+    """A data set and its account, with what its content says."""
 
     dataset: Dataset
     account: Account | None
-    warnings: list[str]
+    findings: ForOwner[Findings]
 
 
 @dataclass(frozen=True)
 class Redeclared(Declared):
-    """A data set under its new declaration, with counts for the owner alone; None where its records are gone.
+    """A data set under its new declaration.
 
     Attributes:
         slots: of the new declaration; None of public data, and of one that was registered before there were slots.
         default_slots: those that it would have if none were declared.
     """
 
-    counts: Counts | None
     slots: Slots | None
     default_slots: Slots | None
 
@@ -85,7 +97,7 @@ def redeclare(
         found = grants.require(session, caller, dataset, "own")
         is_there = _is_open(session, found)
         version, spec, shape = found.declaration, DatasetSpec.model_validate(found.spec), found.shape
-        stored, dataset_id = found.parts, found.id
+        stored, dataset_id, owner_key = found.parts, found.id, found.owner_key
     recorded = behind.read_recorded(heads, dataset_id)
     with db.read() as session:
         behind.require_current(session, recorded, dataset_id)
@@ -97,7 +109,11 @@ def redeclare(
         kept = parts.of(settings)
         held = _counted(parsers, kept, Seals(settings), stored)
         kept.release(dataset_id)  # jobs run elsewhere, in most services: then this machine needs no copy
-        counts, sizes = counts_of(wanted, held), sizes_of(wanted, shape, held if asked.counts else None)
+        counts = counts_of(wanted, held)
+        try:
+            sizes = sizes_of(wanted, shape, held if asked.counts else None)
+        except InvalidRequest as refused:
+            raise ForOwner(owner_key, refused).told_to(caller) or refused_without_count(refused) from None
         warnings = [*warnings_of(wanted, counts), *slots_warnings(wanted, sizes)]
     elif asked.counts:
         member = "slots" if asked.records is None else "records"
@@ -118,7 +134,8 @@ def redeclare(
             audit.record(session, "dataset.redeclared", row.id)
         session.flush()
         account = session.get(Account, dataset_id)
-        return Redeclared(row, account, warnings, counts, sizes.slots, default_slots_of(wanted))
+        findings = ForOwner(row.owner_key, Findings(counts, tuple(warnings)))
+        return Redeclared(row, account, findings, sizes.slots, default_slots_of(wanted))
 
 
 def _counted(parsers: Parsers, kept: Parts, seals: Seals, stored: PartFiles) -> PartCounts:
@@ -169,6 +186,12 @@ def sizes_of(spec: DatasetSpec, shape: Shape, stored: PartCounts | None) -> Shap
     if isinstance(spec.holdout, PublicHoldout):
         holdout = shape.records_holdout
     return changed.model_copy(update={"records_train": train, "records_holdout": holdout, "slots": slots})
+
+
+def refused_without_count(refused: InvalidRequest) -> InvalidRequest:
+    """The same refusal for an admin who is not the owner: where, and not by how many records."""
+    (first, *_) = refused.members["errors"]
+    return InvalidRequest.at(first["pointer"], "this does not fit the stored records: the owner alone is told why")
 
 
 def warnings_of(spec: DatasetSpec, counts: Counts) -> list[str]:

@@ -31,6 +31,7 @@ from app.audit import record as audit
 from app.contracts.dataset_spec import DatasetSpec
 from app.contracts.stored import ReadingOutcome
 from app.datasets import quota, repository, service, storage
+from app.datasets.declaring import Declared
 from app.datasets.service import Block
 from app.datasets.sources import Arrived, Source
 from app.db.clock import ClockName, has_passed, in_seconds
@@ -226,9 +227,9 @@ def end_turn(db: Database, claimed: Claimed) -> None:
         _mine(session, claimed, lease_until=None, slices=READ.slices + 1, turn_ended_at=now())
 
 
-def end(session: Session, claimed: Claimed, registered: service.Registered) -> None:
+def end(session: Session, claimed: Claimed, made: Declared) -> None:
     """Writes what was read, in the transaction that stores the data set. Raises Lost if the claim is gone."""
-    outcome = ReadingOutcome(read=registered.counts, warnings=tuple(registered.warnings))
+    outcome = ReadingOutcome(read=made.findings.value.counts, warnings=made.findings.value.warnings)
     session.execute(update(READ).where(READ.id == claimed.id).values(outcome=outcome))
 
 

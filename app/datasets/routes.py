@@ -26,6 +26,7 @@ from app.datasets.schemas import (
     RegisteredDataset,
     Shape,
     State,
+    findings_of,
 )
 from app.datasets.sources import Arrived
 from app.db.engine import Database
@@ -201,10 +202,10 @@ def show_dataset(
             dataset, access = grants.find(session, caller, dataset_id)
         except Conflict:
             return ReadingDataset.of(readings.require(session, caller, dataset_id), caller)
-        told = readings.outcome(session, caller, dataset.id)
+        outcome = readings.outcome(session, caller, dataset.id)
     ledger = summary.figures(db, pricing, dataset.id)
     view = DatasetView.of(dataset, ledger, access, states_of(db, heads, [dataset.id])[dataset.id])
-    return view if told is None else view.model_copy(update={"reading": Reading.of(told, caller)})
+    return view if outcome is None else view.model_copy(update={"reading": Reading.of(outcome, caller)})
 
 
 @router.get("/{dataset_id}/events", response_model=ReadingProgress, responses=STREAM)
@@ -252,11 +253,11 @@ def redeclare_dataset(
         access = grants.find(session, caller, made.dataset.id)[1]
         ledger = None if made.account is None else summary.brief(session, made.dataset, made.account)
     view = DatasetView.of(made.dataset, ledger, access)
+    members = findings_of(made.findings, caller)
     return RedeclaredDataset(
         **view.model_dump(),
-        read=Read.of(made.counts) if made.counts else None,
-        warnings=made.warnings,
-        suggested_records=rounded(made.counts.units) if made.counts else None,
+        **members,
+        suggested_records=None if members["read"] is None else rounded(members["read"].units),
         slots=made.slots,
         default_slots=made.default_slots,
     )
@@ -286,7 +287,7 @@ def _register(
         made = service.register(db, settings, pricing.of(caller.id), parsers, caller, arrived, folder)
         ledger = None if made.account is None else summary.view(made.dataset, made.account)
         shown = DatasetView.of(made.dataset, ledger, grants.OWN).model_dump()
-        view = RegisteredDataset(**shown, read=Read.of(made.counts), warnings=made.warnings)
+        view = RegisteredDataset(**shown, **findings_of(made.findings, caller))
     for upload in arrived.uploads:
         resumable.consume(settings, upload)
     return view

@@ -12,6 +12,8 @@ from app.contracts.governance import Governance
 from app.contracts.slots import Slots
 from app.contracts.stored import Counts, ReadingOutcome
 from app.contracts.stored import Shape as StoredShape
+from app.datasets.declaring import Findings
+from app.datasets.for_owner import ForOwner
 from app.db.models import Dataset, DatasetReading
 from app.db.row_view import Computed, RowView
 from app.grants.service import Access, Level
@@ -69,12 +71,18 @@ class Read(Counts):
         return cls.model_validate(counts, from_attributes=True)
 
 
+def findings_of(findings: ForOwner[Findings], caller: Caller) -> dict[str, Any]:
+    """The members of an answer that say what a file holds: null, and no warnings, for everybody but the owner."""
+    mine = findings.told_to(caller) or Findings(None, ())
+    return {"read": None if mine.counts is None else Read.of(mine.counts), "warnings": list(mine.warnings)}
+
+
 class Reading(BaseModel):
-    """How a file is read in the background, for its owner alone, until a day after the end.
+    """How a file is read in the background, until a day after the end.
 
     `bytes_read` of `bytes` are read. `problem`: why it was rejected, as a registration is answered that is refused
-    at once, without values of cells; admins see no rows either. `read` and `warnings`: as a registration answers
-    them; null before the end.
+    at once, without values of cells. `read` and `warnings`: as a registration answers them; null before the end. These
+    three are for the owner alone, and null for admins.
     """
 
     bytes: int
@@ -87,14 +95,11 @@ class Reading(BaseModel):
     @classmethod
     def of(cls, row: DatasetReading, caller: Caller) -> Reading:
         """Shows how far it is."""
-        outcome = row.outcome or ReadingOutcome()
-        problem = outcome.problem
-        if isinstance(problem, dict) and row.owner_key != caller.id:
-            problem = problem | {"errors": [each for each in problem.get("errors", ()) if "row" not in each]}
+        outcome = ForOwner(row.owner_key, row.outcome).told_to(caller) or ReadingOutcome()
         return cls(
             bytes=row.bytes,
             bytes_read=row.bytes_read,
-            problem=problem,
+            problem=outcome.problem if isinstance(outcome.problem, dict) else None,
             read=None if outcome.read is None else Read.of(outcome.read),
             warnings=None if outcome.warnings is None else list(outcome.warnings),
             ended_at=rfc3339(row.ended_at),
@@ -226,8 +231,8 @@ class RegisteredDataset(DatasetView):
 class RedeclaredDataset(DatasetView):
     """The response to the owner who declares anew: an exact count becomes public, and `suggested_records` is a rounded
     one. With `dry_run`, the data set as it stays. `read` and `suggested_records` are null where the data set has grown
-    and its own block is gone. `slots` are those of the new version; `default_slots` it would have without declared
-    ones. Both are public numbers."""
+    and its own block is gone, and for an admin who is not its owner. `slots` are those of the new version;
+    `default_slots` it would have without declared ones. Both are public numbers."""
 
     read: Read | None
     warnings: list[str]

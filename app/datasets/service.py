@@ -28,7 +28,8 @@ from app.contracts.dataset_spec import DatasetPrivacy, DatasetSpec, PublicHoldou
 from app.contracts.slots import Slots
 from app.contracts.stored import Counts, Shape
 from app.datasets import duplicates, hashes, quota, repository, resumable, storage, unit_files
-from app.datasets.declaring import Declared
+from app.datasets.declaring import Declared, Findings
+from app.datasets.for_owner import ForOwner
 from app.datasets.parsing import Parsers
 from app.datasets.sizes import ON_TOP, REGISTRATION, check_fits, declared_slots, split_sizes, suggested_slots
 from app.datasets.sources import Arrived
@@ -58,13 +59,6 @@ class OrderChooser(Protocol):
     def choose_order(self, request: OrderRequest) -> float: ...
 
 
-@dataclass(frozen=True)
-class Registered(Declared):
-    """A data set that is new, with counts for the owner alone."""
-
-    counts: Counts
-
-
 def register(
     db: Database,
     settings: Settings,
@@ -73,7 +67,7 @@ def register(
     caller: Caller,
     arrived: Arrived,
     folder: Path,
-) -> Registered:
+) -> Declared:
     """Checks and stores a data set, and opens its account.
 
     Args:
@@ -151,7 +145,7 @@ def published(settings: Settings, dataset_id: str, content: Content) -> Iterator
         raise
 
 
-def store(session: Session, settings: Settings, new: New, content: Content, made: Published) -> Registered:
+def store(session: Session, settings: Settings, new: New, content: Content, made: Published) -> Declared:
     """Writes the data set, the keyed hashes of its content and its account, and puts its parts in place.
 
     Raises:
@@ -163,7 +157,8 @@ def store(session: Session, settings: Settings, new: New, content: Content, made
     parts.of(settings).place(dataset.id, content.folder)
     if dataset.units_sha256 is not None:
         unit_files.place(settings, dataset.id, dataset.units_sha256)
-    return Registered(dataset, account, [*content.parsed.warnings, *_warnings(new.spec)], content.parsed.counts)
+    findings = Findings(content.parsed.counts, (*content.parsed.warnings, *_warnings(new.spec)))
+    return Declared(dataset, account, ForOwner(new.owner_key, findings))
 
 
 @dataclass(frozen=True)

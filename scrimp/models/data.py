@@ -229,11 +229,11 @@ class Ledger(behaviour.Ledger):
 
 
 class Reading(Resource):
-    """How a file is read in the background, for its owner alone, until a day after the end.
+    """How a file is read in the background, until a day after the end.
 
     `bytes_read` of `bytes` are read. `problem`: why it was rejected, as a registration is answered that is refused
-    at once, without values of cells; admins see no rows either. `read` and `warnings`: as a registration answers
-    them; null before the end.
+    at once, without values of cells. `read` and `warnings`: as a registration answers them; null before the end. These
+    three are for the owner alone, and null for admins.
     """
 
     bytes: int
@@ -380,8 +380,8 @@ class RegisteredDataset(Dataset):
 class RedeclaredDataset(RegisteredDataset):
     """The response to the owner who declares anew: an exact count becomes public, and `suggested_records` is a rounded
     one. With `dry_run`, the data set as it stays. `read` and `suggested_records` are null where the data set has grown
-    and its own block is gone. `slots` are those of the new version; `default_slots` it would have without declared
-    ones. Both are public numbers.
+    and its own block is gone, and for an admin who is not its owner. `slots` are those of the new version;
+    `default_slots` it would have without declared ones. Both are public numbers.
     """
 
     content_hmac: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -169,7 +170,7 @@ def test_it_is_rejected_in_the_words_of_a_request(api: Api, reader: Reader) -> N
     assert (told, column) == (stored, same)
     assert cells[0]["detail"] == f"row {cells[0]['row']}, column 'b': 'many' is not a number"
     assert rows[0]["detail"] == f"row {cells[0]['row']}, column 'b': not a number" and len(rows) == len(cells)
-    assert api.get(f"/v1/datasets/{made}", "admin").json()["reading"]["problem"]["errors"] == [column]
+    assert api.get(f"/v1/datasets/{made}", "admin").json()["reading"]["problem"] is None
     with api.db.read() as session:
         tables = [str(list(session.execute(select(each.__table__)))) for each in (DatasetReading, AuditEntry)]
     assert "rejected" in tables[0] and not any("many" in each for each in tables), "no value is stored"
@@ -177,6 +178,48 @@ def test_it_is_rejected_in_the_words_of_a_request(api: Api, reader: Reader) -> N
     assert actions(api) == ["dataset.reading", "dataset.rejected"]
     accepted(api)  # its name is free
     assert api.get("/v1/datasets/small").json()["state"] == "reading"
+
+
+ONLY_OWNER = {"problem", "read", "warnings", "suggested_records"}
+
+
+def private_members(answer: Any) -> list[Any]:
+    """What an answer says of a file, however deep."""
+    if isinstance(answer, list):
+        return [found for each in answer for found in private_members(each)]
+    if not isinstance(answer, dict):
+        return []
+    mine = [value for name, value in answer.items() if name in ONLY_OWNER and value]
+    return mine + [found for value in answer.values() for found in private_members(value)]
+
+
+@pytest.mark.parametrize("end", ["read", "rejected", "ragged"])
+def test_what_a_file_holds_is_told_to_its_owner_alone(api: Api, reader: Reader, end: str) -> None:
+    file = CSV + "9,many,1\n" if end == "read" else BAD if end == "rejected" else CSV + "1,2\n"
+    made = accepted(api, file=file, **({"wrong_rows": "drop"} if end == "read" else {}))
+    reader.run_once()
+    answers = {}
+    for who in ("owner", "admin"):
+        answers[who] = [api.get(f"/v1/datasets{path}", who).json() for path in ("", f"/{made}", f"/{made}/events")]
+        if end == "read":
+            address, asked = f"/v1/datasets/{made}/declarations", {"records": 55, "dry_run": True}
+            answers[who].append(api.client.post(address, json=asked, headers=api.headers(who)).json())
+    assert [bool(private_members(each)) for each in answers["owner"]] == [end != "read", True, True, True][
+        : len(answers["owner"])
+    ]
+    assert private_members(answers["admin"]) == []
+
+
+def test_a_refused_declaration_tells_the_count_to_the_owner_alone(api: Api, reader: Reader) -> None:
+    made = accepted(api)
+    reader.run_once()
+    asked = {"slots": {"train": 7}, "records": 5, "dry_run": True}
+    address = f"/v1/datasets/{made}/declarations"
+    mine, theirs = (api.client.post(address, json=asked, headers=api.headers(who)) for who in ("owner", "admin"))
+    assert mine.status_code == theirs.status_code == 422
+    count = re.search(r"there are (\d+) records", mine.json()["detail"])
+    assert count is not None and count[1] not in theirs.json()["detail"] + str(theirs.json()["errors"])
+    assert mine.json()["errors"][0]["pointer"] == theirs.json()["errors"][0]["pointer"]
 
 
 def test_a_name_is_taken_while_its_file_is_read(api: Api, reader: Reader) -> None:
