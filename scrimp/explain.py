@@ -182,10 +182,13 @@ def _composition(body: Json) -> list[str]:
 
 def _unsigned_composition(body: Json) -> list[str]:
     """Of a certificate before version 3."""
-    kind = body["filter"]["kind"]
-    what = "each block of this data set" if isinstance(body["ledger"], list) else "this data set"
+    kind, ledger = body["filter"]["kind"], body["ledger"]
+    subject = f"all jobs on the ledger {body['dataset']['id']}"
+    if isinstance(ledger, list):
+        labels = ", ".join(each["block"] for each in ledger)
+        subject = f"for each of the blocks {labels}: all jobs on its ledger"
     return [
-        f"all jobs on {what} together stay within its cap ({FILTERS.get(kind, kind)}), also if each is chosen "
+        f"{subject} together stay within its cap ({FILTERS.get(kind, kind)}), also if each is chosen "
         "after the results of others, and if analysts collude",
         "the data set's owner may raise the cap: its ledger has the largest one",
     ]

@@ -182,6 +182,8 @@ def _body(
     weights = weights_file(spec.model)
     model = session.get(Artifact, (job.id, weights))
     released = model is not None
+    ledgers = _ledgers(session, job, spec, entries, signer)
+    blocks = [] if isinstance(ledgers, LedgerSettled) else [each.block for each in ledgers if each.block is not None]
     charge = Charge(train=settled.train, holdout=settled.holdout, unit=filter_for(account.filter, account.order).unit)
     if job.study is None:
         ran = _training(session, job, released)
@@ -205,7 +207,7 @@ def _body(
         charge=charge,
         filter=FilterName(kind=account.filter, order=account.order),
         cap=Cap(epsilon=account.cap_epsilon, delta=account.cap_delta),
-        ledger=_ledgers(session, job, spec, entries, signer),
+        ledger=ledgers,
         released=Releases(weights=released, metrics=_metrics(session, job.id)),
         warnings=tuple(job.warnings),
         code_version=code_version,
@@ -213,7 +215,7 @@ def _body(
         issued_at=rfc3339(whole_second()),
         threat_model=meaning.threat_model(ran.unit),
         assumptions=meaning.assumptions(ran.unit, ran.records_per_unit, side.name if side is not None else None),
-        composition=meaning.composition(account.filter, on_blocks=spec.blocks != ALL),
+        composition=meaning.composition(account.filter, settled.dataset_id, blocks),
         profile=loss,
         environment=meaning.environment(reports),
     )

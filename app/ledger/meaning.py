@@ -6,7 +6,7 @@ certificate, which lacks them, is put into words by `scrimp certificates explain
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from pydantic import Field
@@ -92,18 +92,28 @@ def assumptions(unit: str, records_per_unit: int, public_side: str | None) -> tu
         "what was declared public is public",
     ]
     if unit == "user":
-        lines.append(f"records of one person have one id, and at most {records_per_unit} of them are used")
+        lines.append(
+            f"records of one person have one id, and at most {records_per_unit} of them are used, in all blocks of the "
+            "data set together"
+        )
     if public_side is not None:
         lines.append(f"the data set {public_side} was used without noise: its owner declared it public")
     return tuple(lines)
 
 
-def composition(filter_kind: str, *, on_blocks: bool) -> tuple[str, ...]:
-    """Says what holds for all jobs together."""
-    what = "each block of this data set" if on_blocks else "this data set"
+def composition(filter_kind: str, ledger: str, blocks: Sequence[str] = ()) -> tuple[str, ...]:
+    """Says what holds for all jobs together: on the ledgers that this one paid on, whatever was appended since.
+
+    Args:
+        ledger: the id of the one ledger.
+        blocks: the labels of the blocks that the job names; each has a ledger.
+    """
+    subject = f"all jobs on the ledger {ledger}"
+    if blocks:
+        subject = f"for each of the blocks {', '.join(blocks)}: all jobs on its ledger"
     name = {"rdp": "a Rényi filter", "gdp": "a Gaussian-DP filter"}[filter_kind]
     return (
-        f"all jobs on {what} together stay within its cap ({name}), also if each is chosen after the results of "
+        f"{subject} together stay within its cap ({name}), also if each is chosen after the results of "
         "others, and if analysts collude",
         "the data set's owner may raise the cap: its ledger has the largest one",
     )

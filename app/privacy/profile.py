@@ -112,7 +112,7 @@ def _gaussian(mu: float) -> Profile:
             Attack(false_positive=alpha, true_positive=min(1.0, _ROUNDING * rate if mu else alpha))
             for alpha, rate in rates
         ),
-        advantage=gdp.delta_from_mu(mu, 0.0),
+        advantage=min(1.0, _ROUNDING * gdp.delta_from_mu(mu, 0.0)),
     )
 
 

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from app.db.engine import Database
 from app.db.models import Artifact, Certificate, Job, Metric
 from app.errors import Conflict, NotFound
-from app.ledger import accounts, certificates
+from app.ledger import accounts, certificates, meaning
 from app.ledger.meaning import Meaning
 from app.lifecycle.events import Ready
 from app.lifecycle.states import append_event
@@ -103,6 +103,14 @@ def test_a_certificate_says_all_that_is_needed(db: Database) -> None:
     assert body["ledger"]["balance_after"]["train"]["spent"] == settled.train
 
 
+def test_the_words_name_ledgers_blocks_and_the_bound_over_blocks() -> None:
+    assert meaning.composition("rdp", "ds_1", ["first", "2026-10"])[0].startswith(
+        "for each of the blocks first, 2026-10: all jobs on its ledger together stay within its cap (a Rényi filter)"
+    )
+    *_, people = meaning.assumptions("user", 3, None)
+    assert people.endswith("at most 3 of them are used, in all blocks of the data set together")
+
+
 def test_what_a_certificate_means_is_signed(db: Database) -> None:
     """In words and numbers, so that no other tool has to say it."""
     job_id = succeeded(db, open_ledger(db))
@@ -113,7 +121,8 @@ def test_what_a_certificate_means_is_signed(db: Database) -> None:
     assert body["threat_model"]["sees"][0] == "the service and its operator: the records"
     assert any(line.startswith("how long the job ran") for line in body["threat_model"]["not_covered"])
     assert body["assumptions"][0].startswith("the service ran what is printed here")
-    assert "all jobs on this data set together stay within its cap (a Gaussian-DP filter)" in body["composition"][0]
+    ledger = f"all jobs on the ledger {body['dataset']['id']} together stay within its cap (a Gaussian-DP filter)"
+    assert ledger in body["composition"][0], "blocks that come later have ledgers of their own"
     profile = body["profile"]
     assert profile["mu"] == pytest.approx(mu_of_event(AccountEvents.read(body["events"]).train), abs=0)
     assert [each["delta"] for each in profile["epsilons"]] == [1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-10]

@@ -136,7 +136,7 @@ def test_each_block_s_ledger_is_named(earlier: dict[str, Any]) -> None:
         for label, seq in (("first", 3), ("2026-10", 7))
     ]
     found = said(body)["Composition"]
-    assert "all jobs on each block of this data set together stay within its cap" in found
+    assert "for each of the blocks first, 2026-10: all jobs on its ledger together stay within its cap" in found
     for each in ("entry 3 of the ledger of block first", "entry 7 of the ledger of block 2026-10"):
         assert each in found
     assert "records there lost nothing" in found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from statistics import NormalDist
 
+import mpmath
 import numpy as np
 import pytest
 
@@ -51,6 +52,15 @@ def test_no_attack_on_one_sampled_sum_is_better() -> None:
         added = normal.cdf(float(np.interp(alpha, absent, xs[::50])) / sigma)
         best = max(removed, added)
         assert best <= each.true_positive <= best * 1.05
+
+
+@pytest.mark.parametrize("sigma", [0.3, 1.0, 3.7, 26.38, 400.0])
+def test_a_sum_s_advantage_has_a_margin_for_rounding(sigma: float) -> None:
+    """2Φ(μ/2) − 1, to 50 digits."""
+    found = profile_of(AccountEvents(train=composed([noisy_sums(1.0, sigma, 1)]), holdout=None), 1.0)
+    with mpmath.workdps(50):
+        exact = mpmath.erf(mpmath.mpf(found.mu) / (2 * mpmath.sqrt(2)))
+        assert exact * (1 + mpmath.mpf(10) ** -10) < found.advantage <= min(1, exact * (1 + mpmath.mpf(10) ** -8))
 
 
 def test_the_larger_account_counts() -> None:
