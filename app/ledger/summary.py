@@ -69,8 +69,13 @@ class Sums:
 
 @dataclass(frozen=True)
 class Composed:
-    """What a ledger's jobs compose to; None where that is not known, or takes too long."""
+    """What a ledger's jobs compose to; None where that is not known, or takes too long.
 
+    Attributes:
+        compares: True if other accountants were asked.
+    """
+
+    compares: bool
     sums: Sums | None = None
     comparison: Comparison | None = None
     at: float = field(default_factory=time.monotonic)
@@ -78,7 +83,8 @@ class Composed:
     @property
     def holds(self) -> bool:
         """False once what is not there is worth another try."""
-        return self.comparison is not None or time.monotonic() < self.at + AGAIN_S
+        is_whole = self.sums is not None and (self.comparison is not None or not self.compares)
+        return is_whole or time.monotonic() < self.at + AGAIN_S
 
 
 @dataclass(eq=False)
@@ -108,11 +114,16 @@ def overview(db: Database, pricing: Comparer, dataset_id: str) -> LedgerView:
 
 
 def _of_jobs(db: Database, pricing: Comparer, dataset: Dataset, account: Account, *, compares: bool) -> LedgerView:
-    """The figures of one block and of what its jobs compose to."""
+    """The figures of one block and of what its jobs compose to.
+
+    Who waits for a turn takes what the one before composed: the ledger may have grown meanwhile.
+    """
     if account.entries > MOST_COMPOSED:
         return view(dataset, account)
     kept = _KEPT.setdefault(db, _Kept())
     with kept.turns[dataset.id]:
+        with db.read() as session:
+            dataset, account = dataset_with_account(session, dataset.id)
         composed = kept.found.get((dataset.id, account.head, compares))
         if composed is None or not composed.holds:
             account, composed = _composed(db, pricing, dataset.id, compares=compares)
@@ -129,11 +140,11 @@ def _composed(db: Database, pricing: Comparer, dataset_id: str, *, compares: boo
         jobs, all_of_them = posted(session, dataset_id) if compares else [], charged(session, dataset_id)
         others = is_charged_by_others(session, dataset_id)
     if others or not _is_known(account, all_of_them):
-        return account, Composed()
+        return account, Composed(compares)
     found = sums(pricing, account, all_of_them)
     if found is None or not compares:
-        return account, Composed(found)
-    return account, Composed(found, comparison(pricing, dataset, account, jobs, found))
+        return account, Composed(compares, found)
+    return account, Composed(compares, found, comparison(pricing, dataset, account, jobs, found))
 
 
 def figures(db: Database, pricing: Comparer, dataset_id: str) -> LedgerView | None:
