@@ -143,7 +143,8 @@ def _append(
     _consume(settings, arrived)
     behind.record_soon(db, Heads.of(settings), made.dataset.id)
     shown = block_view(db, made.dataset.id, is_behind=False).model_dump()
-    return AppendedBlock(**shown, **findings_of(made.findings, caller))
+    read, warnings = findings_of(made.findings, caller)
+    return AppendedBlock(**shown, read=read, warnings=warnings)
 
 
 def _consume(settings: Settings, arrived: Arrived) -> None:

@@ -31,7 +31,7 @@ from app.datasets.schemas import (
 from app.datasets.sources import Arrived
 from app.db.engine import Database
 from app.db.models import Account, Dataset, DatasetReading
-from app.errors import Conflict
+from app.errors import Conflict, PrivacyError
 from app.grants import service as grants
 from app.ids import rfc3339
 from app.jobs.stream import EventStream
@@ -253,11 +253,12 @@ def redeclare_dataset(
         access = grants.find(session, caller, made.dataset.id)[1]
         ledger = None if made.account is None else summary.brief(session, made.dataset, made.account)
     view = DatasetView.of(made.dataset, ledger, access)
-    members = findings_of(made.findings, caller)
+    read, warnings = findings_of(made.findings, caller)
     return RedeclaredDataset(
         **view.model_dump(),
-        **members,
-        suggested_records=None if members["read"] is None else rounded(members["read"].units),
+        read=read,
+        warnings=warnings,
+        suggested_records=None if read is None else rounded(read.units),
         slots=made.slots,
         default_slots=made.default_slots,
     )
@@ -287,7 +288,10 @@ def _register(
         made = service.register(db, settings, pricing.of(caller.id), parsers, caller, arrived, folder)
         ledger = None if made.account is None else summary.view(made.dataset, made.account)
         shown = DatasetView.of(made.dataset, ledger, grants.OWN).model_dump()
-        view = RegisteredDataset(**shown, **findings_of(made.findings, caller))
+        read, warnings = findings_of(made.findings, caller)
+        if read is None:
+            raise PrivacyError("whoever registers a data set is its owner")
+        view = RegisteredDataset(**shown, read=read, warnings=warnings)
     for upload in arrived.uploads:
         resumable.consume(settings, upload)
     return view

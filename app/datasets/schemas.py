@@ -71,10 +71,10 @@ class Read(Counts):
         return cls.model_validate(counts, from_attributes=True)
 
 
-def findings_of(findings: ForOwner[Findings], caller: Caller) -> dict[str, Any]:
-    """The members of an answer that say what a file holds: null, and no warnings, for everybody but the owner."""
+def findings_of(findings: ForOwner[Findings], caller: Caller) -> tuple[Read | None, list[str]]:
+    """`read` and `warnings` of an answer: null, and none, for everybody but the owner."""
     mine = findings.told_to(caller) or Findings(None, ())
-    return {"read": None if mine.counts is None else Read.of(mine.counts), "warnings": list(mine.warnings)}
+    return None if mine.counts is None else Read.of(mine.counts), list(mine.warnings)
 
 
 class Reading(BaseModel):
