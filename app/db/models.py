@@ -335,7 +335,8 @@ class Job(Base):
     parent_id: Mapped[str | None]
     trial_number: Mapped[int | None]
     trial: Mapped[TrialPoint | None] = mapped_column(Documents(TrialPoint))
-    # The end of the attempt's lease, or of a queued job's delay: a moment of app.db.clock, and that clock's name.
+    # The end of the attempt's lease, or since when a queued job that came back may be claimed: a moment of app.db.clock
+    # and that clock's name.
     lease_until: Mapped[float | None]
     lease_clock: Mapped[str | None]
     ran_s: Mapped[float] = mapped_column(default=0.0, server_default="0")  # in all attempts, without waiting

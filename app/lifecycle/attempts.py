@@ -28,7 +28,7 @@ from app.db.engine import Database
 from app.db.models import ApiKey, Artifact, Attempt, Block, Job, Metric, Worker
 from app.errors import PrivacyError, TransientError
 from app.ledger.blocks import read_by
-from app.lifecycle import learning, measures, pausing, studies
+from app.lifecycle import learning, measures, studies
 from app.lifecycle.attempt_records import Begun, Resalted, StartedBlock
 from app.lifecycle.cadence import Cadence
 from app.lifecycle.claims import Claim, end_attempt, fence, give_back
@@ -36,7 +36,7 @@ from app.lifecycle.coverage import covered_steps
 from app.lifecycle.events import Mismatch, Part, Progress, Rank, Ranks, Ready
 from app.lifecycle.marks import Mark, Marks, adopt, adopt_all, around, mark_of, release
 from app.lifecycle.settle import Cause
-from app.lifecycle.states import IDLE, STOPPING, append_event
+from app.lifecycle.states import IDLE, STOPPING, append_event, enqueue
 from app.privacy.canaries import EXCEEDED, Finding
 from app.privacy.filters import load_numerics
 from app.privacy.mechanism import MechanismConfig
@@ -391,7 +391,7 @@ class AttemptLog:
             if job.status == "pausing":
                 studies.park(session, job)
             else:
-                pausing.queue(session, job)
+                enqueue(session, job)
 
     def fail(self, code: str, message: str, cause: Cause = Cause.ERROR) -> None:
         """Ends the job as failed. Once a step was started, nothing of the hold is released; at a time limit also
