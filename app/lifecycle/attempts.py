@@ -283,6 +283,11 @@ class AttemptLog:
         if self._mark is not None and step > 0:  # on disk before the next block starts, or a result leaves
             self._mark = self._mark.digested(step, salt)
 
+    def require_held(self) -> None:
+        """Proves that this attempt still holds the job, before it writes what is not in the database."""
+        with self._lock, self.db.write(urgent=True) as session:
+            self._fenced(session)
+
     def saved(self) -> None:
         """Notes that the job's state was saved: the next attempt goes on from here, so a pause no longer gives the time
         before back."""

@@ -239,6 +239,26 @@ def test_a_paused_job_goes_on_from_its_checkpoint(
     require_same(db, quick, fork_server, job_id)
 
 
+def test_an_attempt_that_lost_its_job_replaces_no_state(
+    db: Database, quick: Settings, fork_server: ForkServer, submit: Submit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another worker claims the job, or it ends, while a state is written."""
+    begin, states = Checkpoints.begin, []
+
+    def begun(self: Checkpoints, *said: Any) -> None:
+        begin(self, *said)
+        if file_of(quick, job_id).exists():
+            states.append(file_of(quick, job_id).read_bytes())
+            with db.write() as session:
+                session.get_one(Job, job_id).attempt += 1
+
+    job_id = submit("stale")
+    monkeypatch.setattr(Checkpoints, "begin", begun)
+    run(Watched.of(db, job_id), quick, fork_server)
+    assert states == [file_of(quick, job_id).read_bytes()]
+    assert [each.name for each in file_of(quick, job_id).parent.iterdir()] == ["state"]
+
+
 # --- What is not believed ---
 
 

@@ -359,6 +359,8 @@ class Supervised:
             case messages.Checkpoint():
                 self.saves.begin(said, self.digested, self.segments)
             case messages.Piece():
+                if not content:  # the last one: an attempt that lost its job replaces no state
+                    self.log.require_held()
                 if self.saves.add(content):
                     self.log.saved()
             case messages.Digest():
