@@ -473,7 +473,7 @@ class Outbox(Base):
     __tablename__ = "outbox"
 
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
-    topic: Mapped[str]  # "notify" | "certificate" | "discard" | "checkpoint"
+    topic: Mapped[str]  # "notify" | "certificate" | "discard"
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"))
     created_at: Mapped[datetime]
 

@@ -119,11 +119,6 @@ def discard(session: Session, job_id: str) -> None:
     session.add(Outbox(topic="discard", job_id=job_id, created_at=now()))
 
 
-def forget_checkpoint(session: Session, job_id: str) -> None:
-    """Asks the relay to delete the job's saved state, in the caller's transaction."""
-    session.add(Outbox(topic="checkpoint", job_id=job_id, created_at=now()))
-
-
 def want_certificate(session: Session, job_id: str) -> None:
     """Asks the relay to issue the job's certificate, in the caller's transaction."""
     session.add(Outbox(topic="certificate", job_id=job_id, created_at=now()))

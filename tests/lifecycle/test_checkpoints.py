@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import select
 import shutil
@@ -16,16 +17,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fastapi.testclient import TestClient
 from sqlalchemy import select as selected
 
 from app.contracts.stored import SaltedSteps
 from app.db.engine import Database
-from app.db.models import Attempt, Job, Outbox
+from app.db.models import Attempt, Job
 from app.formats.sealed import HEADER_BYTES, STORED_BYTES
 from app.lifecycle.attempts import AttemptLog
+from app.lifecycle.relay import Relay
+from app.lifecycle.saved import drop_ended
+from app.lifecycle.wakeups import CeleryNotifier
 from app.privacy.numerics import NumericsReport
 from app.settings import Settings
+from app.storage import objects
 from tests.e2e.conftest import job_of
 from tests.factories import AT_ONCE
 from tests.lifecycle import test_auditor as auditing
@@ -117,7 +123,7 @@ def run(log: Watched, settings: Settings, fork_server: ForkServer, processes: in
 
 
 def file_of(settings: Settings, job_id: str) -> Path:
-    return settings.storage_root / "jobs" / job_id / "checkpoint" / "state"
+    return settings.storage_root / "checkpoints" / job_id / "state"
 
 
 def ends(db: Database, job_id: str) -> list[str]:
@@ -131,6 +137,7 @@ def require_same(db: Database, settings: Settings, fork_server: ForkServer, job_
     assert (job.status, job.step, job.steps_started, len(job.segments)) == ("succeeded", STEPS, STEPS, 1)
     found = replay(db, settings, fork_server, job_id, None)
     assert found.holds and found.same_model and len(found.compared) == found.stretches
+    drop_ended(db, objects.of(settings))
     assert not file_of(settings, job_id).exists()
 
 
@@ -180,7 +187,6 @@ def test_a_kill_at_four_fifths_costs_less_than_a_third(
             saved, saves = block / 25, saves + 1
     assert 1.0 - saved <= 0.3 and 0.1 * saves <= 0.03 * clock[0]
     assert kept.wants(21, now=True)
-    kept.remove()
 
 
 # --- Told to stop ---
@@ -369,18 +375,37 @@ def test_a_disk_that_cannot_keep_it_costs_time_alone(
     require_same(db, quick, fork_server, job_id)
 
 
-def test_a_job_that_ends_otherwise_has_its_state_removed(
-    db: Database, quick: Settings, fork_server: ForkServer, submit: Submit
-) -> None:
-    def cancel(log: Watched) -> None:
-        with db.write() as session:
-            session.get_one(Job, log.held.job_id).status = "cancelling"
+# --- What is left ---
 
-    job_id = submit("cancelled")
-    run(Watched.of(db, job_id, 50, cancel), quick, fork_server)
-    assert job_row(db, job_id).status == "cancelled"
-    with db.read() as session:
-        assert session.scalars(selected(Outbox.topic).where(Outbox.job_id == job_id)).all().count("checkpoint") == 1
+
+def set_status(db: Database, job_id: str, status: str) -> None:
+    with db.write() as session:
+        session.get_one(Job, job_id).status = status
+
+
+@pytest.mark.parametrize("status", ["queued", "running", "pausing", "paused", "cancelling"])
+def test_an_unfinished_job_keeps_its_state(db: Database, settings: Settings, submit: Submit, status: str) -> None:
+    job_id = submit(f"left {status}")
+    set_status(db, job_id, status)
+    path = file_of(settings, job_id)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"state")
+    drop_ended(db, objects.of(settings))
+    assert path.exists()
+    set_status(db, job_id, "cancelled")
+
+
+def test_a_state_that_is_written_after_its_job_s_end_goes(db: Database, settings: Settings, submit: Submit) -> None:
+    """Whoever wrote it: nobody asks for its deletion. So does one of a job that the database has forgotten."""
+    names = [submit("left ended"), "job_forgotten"]
+    set_status(db, names[0], "succeeded")
+    for name in names:
+        file_of(settings, name).parent.mkdir(parents=True)
+        file_of(settings, name).write_bytes(b"state")
+    relay = Relay(db, settings, Ed25519PrivateKey.generate(), CeleryNotifier(settings))
+    relay.next_sweep = relay.next_survey = relay.next_retention = math.inf
+    relay.run_once()
+    assert not any(file_of(settings, name).parent.exists() for name in names)
 
 
 # --- An attempt that lies ---
@@ -431,7 +456,7 @@ def test_a_state_larger_than_the_attempt_s_memory_ends_it(quick: Settings) -> No
     with pytest.raises(ProtocolError):
         kept.add(b"x")
     kept.close()
-    assert list((small.storage_root / "jobs" / "job_large" / "checkpoint").iterdir()) == []
+    assert list((small.storage_root / "checkpoints" / "job_large").iterdir()) == []
 
 
 def test_nothing_of_the_state_is_on_disk_in_plaintext(quick: Settings) -> None:

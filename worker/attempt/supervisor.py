@@ -386,7 +386,6 @@ class Supervised:
         # It takes seconds, so while the lease is renewed.
         audit = finding_of(self.log.recorded()[0], next(canaries, None))
         self.watch.stop()
-        self.saves.remove()
         ranks = [Rank.model_validate(each, from_attributes=True) for each in said.ranks]
         self.log.succeed(artifacts, said.steps_effective, warnings, ranks, audit)
         return True
