@@ -386,17 +386,7 @@ class AttemptLog:
         """
         load_numerics()
         with self._ending() as (session, job):
-            if job.status == "cancelling":
-                end_attempt(session, job, "cancelled")
-                studies.end(session, job, "cancelled")
-                return
-            end_attempt(session, job, "paused")
-            if self._ran_before is not None:
-                job.ran_s = self._ran_before if self._ran_at_save is None else self._ran_at_save
-            if job.status == "pausing":
-                studies.park(session, job)
-            else:
-                enqueue(session, job)
+            self._stopped(session, job)
 
     def fail(self, code: str, message: str, cause: Cause = Cause.ERROR) -> None:
         """Ends the job as failed. Once a step was started, nothing of the hold is released; at a time limit also
@@ -417,10 +407,27 @@ class AttemptLog:
             return "unknown"
 
     def gone(self, how: Literal["lost", "crashed"]) -> None:
-        """Returns the job to the queue: this worker is stopping, or the attempt's process died without a report."""
+        """Returns the job to the queue: this worker is stopping, or the attempt's process died without a report. If a
+        person asked for the end too, an attempt that is lost has ended as that person asked, as in `stopped`."""
         load_numerics()
         with self._ending() as (session, job):
-            give_back(session, job, how, self.max_attempts)
+            if how == "lost" and job.status in STOPPING:
+                self._stopped(session, job)
+            else:
+                give_back(session, job, how, self.max_attempts)
+
+    def _stopped(self, session: Session, job: Job) -> None:
+        if job.status == "cancelling":
+            end_attempt(session, job, "cancelled")
+            studies.end(session, job, "cancelled")
+            return
+        end_attempt(session, job, "paused")
+        if self._ran_before is not None:
+            job.ran_s = self._ran_before if self._ran_at_save is None else self._ran_at_save
+        if job.status == "pausing":
+            studies.park(session, job)
+        else:
+            enqueue(session, job)
 
     def recorded(self) -> tuple[Job, dict[str, list[StartedBlock]], list[Number]]:
         """Returns the job, its recorded blocks by salt (to compare a replay with), and the metrics released so far."""

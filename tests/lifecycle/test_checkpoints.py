@@ -23,7 +23,7 @@ from sqlalchemy import select as selected
 
 from app.contracts.stored import SaltedSteps
 from app.db.engine import Database
-from app.db.models import Attempt, Job
+from app.db.models import Attempt, Job, JobEvent
 from app.formats.sealed import HEADER_BYTES, STORED_BYTES
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.relay import Relay
@@ -39,6 +39,7 @@ from tests.lifecycle.conftest import claimed, job_row
 from worker.attempt import checkpoints, supervisor
 from worker.attempt.auditor import replay
 from worker.attempt.checkpoints import Checkpoints
+from worker.attempt.folders import drop_dead
 from worker.attempt.fork_server import ForkServer
 from worker.attempt.start import NoiseSecrets
 from worker.messages import Checkpoint, ProtocolError
@@ -227,6 +228,48 @@ def test_a_worker_that_stops_at_once_goes_back_to_the_last_checkpoint(
     require_same(db, settings, fork_server, job_id)
 
 
+@pytest.mark.parametrize(("asked", "ended"), [("cancelling", "cancelled"), ("pausing", "paused")])
+def test_a_person_s_wish_counts_at_a_drain_s_end(
+    db: Database,
+    settings: Settings,
+    fork_server: ForkServer,
+    submit: Submit,
+    asked: str,
+    ended: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It comes while the state is saved, before the watch has seen it."""
+    begin = Checkpoints.begin
+
+    def begun(self: Checkpoints, *said: Any) -> None:
+        begin(self, *said)
+        set_status(db, job_id, asked)
+
+    job_id = submit(f"drained while {asked}")
+    monkeypatch.setattr(Checkpoints, "begin", begun)
+    monkeypatch.setattr(Watched, "heartbeat", lambda _self: False)
+    run(Watched.of(db, job_id, 50, lambda _: supervisor.STOPPING.set()), settings, fork_server)
+    assert (job_row(db, job_id).status, ends(db, job_id)) == (ended, [ended])
+    with db.read() as session:
+        kinds = session.scalars(selected(JobEvent.type).where(JobEvent.job_id == job_id)).all()
+    assert "attempt_lost" not in kinds
+
+
+@pytest.mark.parametrize(("drain_s", "warned"), [(1e-9, 1), (3600.0, 0)])
+def test_a_block_that_outlasts_the_drain_is_said_once(
+    db: Database,
+    settings: Settings,
+    fork_server: ForkServer,
+    submit: Submit,
+    drain_s: float,
+    warned: int,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    job_id = submit(f"drain of {drain_s}")
+    run(Watched.of(db, job_id), settings.model_copy(update={"drain_s": drain_s}), fork_server)
+    assert caplog.text.count("SCRIMP_DRAIN_S") == warned and job_row(db, job_id).status == "succeeded"
+
+
 def test_a_paused_job_goes_on_from_its_checkpoint(
     db: Database, quick: Settings, fork_server: ForkServer, submit: Submit
 ) -> None:
@@ -406,6 +449,43 @@ def test_a_state_that_is_written_after_its_job_s_end_goes(db: Database, settings
     relay.next_sweep = relay.next_survey = relay.next_retention = math.inf
     relay.run_once()
     assert not any(file_of(settings, name).parent.exists() for name in names)
+
+
+def leave(settings: Settings, job_id: str, attempt: int) -> set[str]:
+    """What a killed worker leaves on its disk."""
+    folder, output = file_of(settings, job_id).parent, settings.storage_root / "jobs" / job_id / f"attempt-{attempt}"
+    output.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("part", "copy"):
+        (folder / f"{name}-{attempt}").write_bytes(b"state")
+    return {f"part-{attempt}", f"copy-{attempt}", f"attempt-{attempt}"}
+
+
+def left(settings: Settings, job_id: str) -> set[str]:
+    root = settings.storage_root
+    return {path.name for kind in ("jobs", "checkpoints") for path in (root / kind / job_id).glob("*")}
+
+
+@pytest.mark.parametrize("store", ["", "s3://bucket"])
+def test_what_a_killed_worker_leaves_on_its_disk_goes(
+    db: Database, settings: Settings, submit: Submit, store: str
+) -> None:
+    """Several workers have one disk: what a living attempt writes there stays. In a folder that all share, published
+    files lie where attempts write."""
+    mine = settings.model_copy(update={"object_store": store})
+    living, queued = submit(f"living {store}"), submit(f"dead {store}")
+    for job_id, status in ((living, "running"), (queued, "queued")):
+        with db.write() as session:
+            job = session.get_one(Job, job_id)
+            job.status, job.attempt = status, 2
+    files = {job_id: [leave(settings, job_id, attempt) for attempt in (1, 2)] for job_id in (living, queued)}
+    file_of(settings, queued).write_bytes(b"state")
+    drop_dead(db, mine)
+    outputs = set() if store else {"attempt-1", "attempt-2"}
+    assert left(settings, living) == files[living][1] | outputs
+    assert left(settings, queued) == {"state"} | outputs
+    for job_id in (living, queued):
+        set_status(db, job_id, "cancelled")
 
 
 # --- An attempt that lies ---
