@@ -66,7 +66,7 @@ class Watched(AttemptLog):
     @classmethod
     def of(cls, db: Database, job_id: str, at: int = STEPS + 1, act: Any = None) -> Watched:
         plain = claimed(db, job_id)
-        log = cls(db, plain.held, lease_s=30.0, max_attempts=9, cadence=AT_ONCE)
+        log = cls(db, plain.held, lease_s=30.0, max_attempts=99, cadence=AT_ONCE)
         log.at, log.act, log.blocks = at, act, []
         return log
 
@@ -373,14 +373,28 @@ def stopped_job(db: Database, settings: Settings, fork_server: ForkServer, submi
     return job_id
 
 
-@pytest.mark.parametrize("name", FILES)
 def test_a_file_that_is_not_the_job_s_state_is_not_gone_on_from(
-    db: Database, settings: Settings, fork_server: ForkServer, submit: Submit, others: Path, name: str
+    db: Database, settings: Settings, fork_server: ForkServer, submit: Submit, others: Path
 ) -> None:
-    job_id = stopped_job(db, settings, fork_server, submit, name)
-    FILES[name](file_of(settings, job_id), others)
-    assert run(Watched.of(db, job_id), settings, fork_server).began_after == 0
+    """An attempt for each, which ends where it begins; the last one goes on to the job's end."""
+    job_id = stopped_job(db, settings, fork_server, submit, "not believed")
+    path, begun = file_of(settings, job_id), {}
+    state = path.read_bytes()
+    for name, plant in FILES.items():
+        path.write_bytes(state)
+        plant(path, others)
+        begun[name] = run(Watched.of(db, job_id, 1, Watched.kill), settings, fork_server).began_after
+    assert begun == dict.fromkeys(FILES, 0)
+    path.write_bytes(state)
+    honest = run(Watched.of(db, job_id, KILLED + 4, Watched.kill), settings, fork_server)
+    assert honest.began_after == 84, "the attempts before it would have gone on from the state itself"
+    assert run(plain(path, Watched.of(db, job_id)), settings, fork_server).began_after == 0
     require_same(db, settings, fork_server, job_id)
+
+
+def plain(path: Path, log: Watched) -> Watched:
+    FILES["in plaintext"](path, path)
+    return log
 
 
 def other_release(patch: pytest.MonkeyPatch) -> None:
