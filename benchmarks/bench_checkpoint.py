@@ -18,7 +18,9 @@ from threading import Thread
 import torch
 
 from app.contracts.stored import SaltedSteps
+from app.lifecycle.saved import FOLDER
 from app.settings import Settings
+from app.storage import objects
 from worker.attempt.checkpoints import Checkpoints
 from worker.attempt.child import SupervisorLink
 from worker.channel import Channel
@@ -66,7 +68,7 @@ def measured(folder: Path, numbers: int) -> tuple[list[float], list[float]]:
         read.append((time.perf_counter() - began[0], time.process_time() - began[1]))
         assert torch.equal(back, state)
         found.close()
-        kept.remove()
+        objects.of(settings).remove(f"{FOLDER}/job_{numbers}_{run}")
     return [min(each) for each in zip(*saved, strict=True)], [min(each) for each in zip(*read, strict=True)]
 
 

@@ -33,6 +33,7 @@ from app.repeat import in_thread
 from app.settings import get_settings
 from app.storage import parts
 from worker.attempt.devices import on_this_machine
+from worker.attempt.folders import drop_dead
 from worker.attempt.fork_server import ForkServer
 from worker.attempt.release import release
 from worker.attempt.sandbox import default_memory_bytes, probe
@@ -121,6 +122,7 @@ def _appear(**_: Any) -> None:
     _presence().start()
     _measures().start()
     in_thread("copies", lambda: drop_deleted(_database(), parts.of(get_settings())), STOPPING, LOOK_S)
+    in_thread("dead attempts", lambda: drop_dead(_database(), get_settings()), STOPPING, LOOK_S)
 
 
 @worker_shutdown.connect  # type: ignore[untyped-decorator]

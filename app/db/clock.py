@@ -24,7 +24,7 @@ from app.ids import now
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 EPOCH = "CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS DOUBLE PRECISION)"
-Seconds = InstrumentedAttribute[float | None]
+Seconds = InstrumentedAttribute[float | None] | ColumnElement[float | None]
 Name = InstrumentedAttribute[str | None]
 
 

@@ -335,7 +335,8 @@ class Job(Base):
     parent_id: Mapped[str | None]
     trial_number: Mapped[int | None]
     trial: Mapped[TrialPoint | None] = mapped_column(Documents(TrialPoint))
-    # The end of the attempt's lease, or of a queued job's delay: a moment of app.db.clock, and that clock's name.
+    # The end of the attempt's lease, or since when a queued job that came back may be claimed: a moment of app.db.clock
+    # and that clock's name.
     lease_until: Mapped[float | None]
     lease_clock: Mapped[str | None]
     ran_s: Mapped[float] = mapped_column(default=0.0, server_default="0")  # in all attempts, without waiting
@@ -472,7 +473,7 @@ class Outbox(Base):
     __tablename__ = "outbox"
 
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
-    topic: Mapped[str]  # "notify" | "certificate" | "discard" | "checkpoint"
+    topic: Mapped[str]  # "notify" | "certificate" | "discard"
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"))
     created_at: Mapped[datetime]
 

@@ -28,7 +28,7 @@ from app.db.engine import Database
 from app.db.models import ApiKey, Artifact, Attempt, Block, Job, Metric, Worker
 from app.errors import PrivacyError, TransientError
 from app.ledger.blocks import read_by
-from app.lifecycle import learning, measures, pausing, studies
+from app.lifecycle import learning, measures, studies
 from app.lifecycle.attempt_records import Begun, Resalted, StartedBlock
 from app.lifecycle.cadence import Cadence
 from app.lifecycle.claims import Claim, end_attempt, fence, give_back
@@ -36,7 +36,7 @@ from app.lifecycle.coverage import covered_steps
 from app.lifecycle.events import Mismatch, Part, Progress, Rank, Ranks, Ready
 from app.lifecycle.marks import Mark, Marks, adopt, adopt_all, around, mark_of, release
 from app.lifecycle.settle import Cause
-from app.lifecycle.states import IDLE, STOPPING, append_event
+from app.lifecycle.states import IDLE, STOPPING, append_event, enqueue
 from app.privacy.canaries import EXCEEDED, Finding
 from app.privacy.filters import load_numerics
 from app.privacy.mechanism import MechanismConfig
@@ -283,6 +283,11 @@ class AttemptLog:
         if self._mark is not None and step > 0:  # on disk before the next block starts, or a result leaves
             self._mark = self._mark.digested(step, salt)
 
+    def require_held(self) -> None:
+        """Proves that this attempt still holds the job, before it writes what is not in the database."""
+        with self._lock, self.db.write(urgent=True) as session:
+            self._fenced(session)
+
     def saved(self) -> None:
         """Notes that the job's state was saved: the next attempt goes on from here, so a pause no longer gives the time
         before back."""
@@ -381,17 +386,7 @@ class AttemptLog:
         """
         load_numerics()
         with self._ending() as (session, job):
-            if job.status == "cancelling":
-                end_attempt(session, job, "cancelled")
-                studies.end(session, job, "cancelled")
-                return
-            end_attempt(session, job, "paused")
-            if self._ran_before is not None:
-                job.ran_s = self._ran_before if self._ran_at_save is None else self._ran_at_save
-            if job.status == "pausing":
-                studies.park(session, job)
-            else:
-                pausing.queue(session, job)
+            self._stopped(session, job)
 
     def fail(self, code: str, message: str, cause: Cause = Cause.ERROR) -> None:
         """Ends the job as failed. Once a step was started, nothing of the hold is released; at a time limit also
@@ -412,10 +407,27 @@ class AttemptLog:
             return "unknown"
 
     def gone(self, how: Literal["lost", "crashed"]) -> None:
-        """Returns the job to the queue: this worker is stopping, or the attempt's process died without a report."""
+        """Returns the job to the queue: this worker is stopping, or the attempt's process died without a report. If a
+        person asked for the end too, an attempt that is lost has ended as that person asked, as in `stopped`."""
         load_numerics()
         with self._ending() as (session, job):
-            give_back(session, job, how, self.max_attempts)
+            if how == "lost" and job.status in STOPPING:
+                self._stopped(session, job)
+            else:
+                give_back(session, job, how, self.max_attempts)
+
+    def _stopped(self, session: Session, job: Job) -> None:
+        if job.status == "cancelling":
+            end_attempt(session, job, "cancelled")
+            studies.end(session, job, "cancelled")
+            return
+        end_attempt(session, job, "paused")
+        if self._ran_before is not None:
+            job.ran_s = self._ran_before if self._ran_at_save is None else self._ran_at_save
+        if job.status == "pausing":
+            studies.park(session, job)
+        else:
+            enqueue(session, job)
 
     def recorded(self) -> tuple[Job, dict[str, list[StartedBlock]], list[Number]]:
         """Returns the job, its recorded blocks by salt (to compare a replay with), and the metrics released so far."""

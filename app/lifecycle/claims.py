@@ -21,7 +21,7 @@ from app.errors import StaleAttempt
 from app.ids import whole_second
 from app.lifecycle import events, measures, studies
 from app.lifecycle.settle import Cause, limit_of_running
-from app.lifecycle.states import ACTIVE, IS_DUE, append_event, notify
+from app.lifecycle.states import ACTIVE, IS_DUE, append_event, enqueue
 
 LONGEST_BACKOFF_S = 60.0
 LAPSES = 10  # so many lapsed leases end a job where one crash would
@@ -180,13 +180,7 @@ def give_back(session: Session, job: Job, how: Gone, max_attempts: int) -> None:
     if job.status == "pausing":
         studies.park(session, job)
         return
-    job.status, job.worker, job.notified_at = "queued", None, None
-    wait_s = backoff_s(sum(gone.values()))
-    if wait_s > 0:  # the sweeper wakes a worker for it later
-        job.lease_until, job.lease_clock = in_seconds(wait_s), ClockName()
-    else:
-        job.lease_until, job.lease_clock = None, None
-        notify(session, job.id)
+    enqueue(session, job, backoff_s(sum(gone.values())))
 
 
 def backoff_s(gone: int) -> float:

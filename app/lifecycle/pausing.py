@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from app.db.models import Job
 from app.lifecycle.queue.crews import leave_queue
 from app.lifecycle.settle import waiting_for
-from app.lifecycle.states import append_event, notify
+from app.lifecycle.states import append_event, enqueue, notify
 
 
 def request(session: Session, job: Job) -> None:
@@ -40,28 +40,16 @@ def resume(session: Session, job: Job) -> None:
     """
     append_event(session, job.id, "resumed")
     if job.status == "pausing":
-        job.status = "running"  # if its worker has ended the process already, `queue` follows
+        job.status = "running"  # if its worker has ended the process already, `enqueue` follows
     else:
-        queue(session, job)
+        enqueue(session, job)
 
 
 def park(session: Session, job: Job) -> None:
     """Takes a job out of the queue, or off its worker, whose attempt has ended. Its hold stays."""
     waiting = waiting_for(session, job) if job.worker is not None else []
     leave_queue(session, job)
-    _leave(job)
-    job.status = "paused"
+    job.status, job.worker, job.notified_at, job.lease_until, job.lease_clock = "paused", None, None, None, None
     append_event(session, job.id, "paused")
     for job_id in waiting:
         notify(session, job_id)
-
-
-def queue(session: Session, job: Job) -> None:
-    """Queues a job that is on no worker."""
-    _leave(job)
-    job.status = "queued"
-    notify(session, job.id)
-
-
-def _leave(job: Job) -> None:
-    job.worker, job.notified_at, job.lease_until, job.lease_clock = None, None, None, None

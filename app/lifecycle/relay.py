@@ -32,7 +32,7 @@ from app.ledger.signing_keys import publish, signing_key
 from app.ledger.transparency import checkpoints
 from app.ledger.transparency.heads import Heads
 from app.ledger.transparency.witnesses import configured
-from app.lifecycle import mark_survey, spool, wakeups
+from app.lifecycle import mark_survey, saved, spool, wakeups
 from app.lifecycle.marks import Marks
 from app.lifecycle.states import ACTIVE, append_event
 from app.lifecycle.sweeper import count_queued, reap_expired, traceparent
@@ -47,7 +47,7 @@ from app.webhooks.service import announce_checkpoint
 
 logger = logging.getLogger(__name__)
 POLL_S = 0.1
-RETENTION_S = 600.0
+RETENTION_S, STATES_S = 600.0, 60.0
 SEAL_S = 0.5
 JOIN_S = 3.0  # an interrupted delivery is tried again
 NOTIFICATIONS, CERTIFICATES = 500, 100  # at most in one pass
@@ -70,7 +70,7 @@ class Relay:
         self.heads, self.marks, self.objects = Heads.of(settings), Marks.of(settings), objects.of(settings)
         self.unsigned: set[str] = set()
         self.code_version = version("scrimp")
-        self.next_sweep = self.next_survey = self.next_retention = 0.0
+        self.next_sweep = self.next_survey = self.next_states = self.next_retention = 0.0
         self.published = False
 
     def run_once(self) -> None:
@@ -87,6 +87,9 @@ class Relay:
         if time.monotonic() >= self.next_sweep:
             self._sweep()
             self.next_sweep = time.monotonic() + self.settings.sweep_s
+        if time.monotonic() >= self.next_states:
+            self.next_states = time.monotonic() + STATES_S
+            saved.drop_ended(self.db, self.objects)
         if time.monotonic() >= self.next_retention:
             retention.sweep(self.db, self.settings)
             self.objects.forget()
@@ -137,9 +140,7 @@ class Relay:
             except ServiceError as error:
                 failed = error  # continues with the others; this one is tried again
         for row_id, job_id in self._due("discard", CERTIFICATES) if "discard" in topics else []:
-            self._remove("discard", row_id, job_id, f"jobs/{job_id}")
-        for row_id, job_id in self._due("checkpoint", CERTIFICATES) if "checkpoint" in topics else []:
-            self._remove("checkpoint", row_id, job_id, f"jobs/{job_id}/checkpoint")
+            self._discard(row_id, job_id)
         if failed is not None:
             raise failed
 
@@ -212,11 +213,11 @@ class Relay:
         except TransientError as error:
             logger.warning("a certificate gets no checkpoint: %s", error)
 
-    def _remove(self, topic: str, row_id: int, job_id: str, prefix: str) -> None:
-        """Deletes the files of a job whose model is not kept, or the saved state of one that has ended."""
-        self.objects.remove(prefix)
+    def _discard(self, row_id: int, job_id: str) -> None:
+        """Deletes the files of a job whose model is not kept."""
+        self.objects.remove(f"jobs/{job_id}")
         with self.db.write() as session:
-            session.execute(delete(Outbox).where(as_read(topic, [(row_id, job_id)])))
+            session.execute(delete(Outbox).where(as_read("discard", [(row_id, job_id)])))
 
 
 def main() -> None:

@@ -38,7 +38,6 @@ from app.lifecycle.states import (
     IS_DUE,
     append_event,
     discard,
-    forget_checkpoint,
     notify,
     want_certificate,
 )
@@ -159,8 +158,6 @@ def settle(session: Session, settlement: Settlement) -> None:
         failure = failures.told(job, failure)
     job.status, job.failure, job.finished_at = outcome, failure, whole_second()
     job.lease_until, job.lease_clock, job.worker = None, None, None
-    if job.attempt > 0 and outcome != "succeeded":  # otherwise its supervisor has removed it
-        forget_checkpoint(session, job.id)
     said = Ended(steps=job.steps_started).because(failure)
     if charge is not None:
         train, holdout = charge.train, charge.holdout

@@ -10,12 +10,12 @@ queued ──claim──▶ running ──▶ succeeded | failed
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, String, bindparam, cast, exists, func, insert, or_, select, update
+from sqlalchemy import BigInteger, ColumnElement, String, bindparam, cast, exists, func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from app.contracts.base import Document
 from app.contracts.events import ANNOUNCED, EventType
-from app.db.clock import has_passed
+from app.db.clock import ClockName, has_passed, in_seconds
 from app.db.models import Job, JobEvent, Outbox, Webhook, WebhookEvent, table_of
 from app.db.together import Values
 from app.errors import NotFound
@@ -26,8 +26,15 @@ STOPPING = ("pausing", "cancelling")  # a person asked: its process ends at the 
 ACTIVE = ("running", *STOPPING)
 IDLE = ("queued", "paused")  # on no worker
 FINISHED = ("succeeded", "cancelled", "failed")
+
+
+def due_for(seconds: ColumnElement[float] | float) -> ColumnElement[bool]:
+    """The condition that a queued job may be claimed since so many seconds."""
+    return or_(Job.lease_until.is_(None), has_passed(Job.lease_until + seconds, Job.lease_clock))
+
+
 # True for a queued job that may be claimed now; a job that was taken back waits a little.
-IS_DUE = or_(Job.lease_until.is_(None), has_passed(Job.lease_until, Job.lease_clock))
+IS_DUE = due_for(0.0)
 # The kind of device that a job may run on, in SQL: as its first ready attempt fixed it, else as the job asks.
 DEVICE = func.coalesce(Job.device, Job.spec["runtime"]["device"].as_string(), "auto")
 NEEDS_GPU = DEVICE == "cuda"
@@ -95,14 +102,21 @@ def notify(session: Session, job_id: str) -> None:
     session.execute(INSERT_DUE, {"topic": "notify", "job_id": job_id, "created_at": now()})
 
 
+def enqueue(session: Session, job: Job, wait_s: float = 0.0) -> None:
+    """Queues a job that no worker has any more, in the caller's transaction.
+
+    Args:
+        wait_s: how long until it may be claimed; the sweeper then wakes a worker for it.
+    """
+    job.status, job.worker, job.notified_at = "queued", None, None
+    job.lease_until, job.lease_clock = in_seconds(wait_s), ClockName()
+    if not wait_s:
+        notify(session, job.id)
+
+
 def discard(session: Session, job_id: str) -> None:
     """Asks the relay to delete the job's files."""
     session.add(Outbox(topic="discard", job_id=job_id, created_at=now()))
-
-
-def forget_checkpoint(session: Session, job_id: str) -> None:
-    """Asks the relay to delete the job's saved state, in the caller's transaction."""
-    session.add(Outbox(topic="checkpoint", job_id=job_id, created_at=now()))
 
 
 def want_certificate(session: Session, job_id: str) -> None:

@@ -144,12 +144,12 @@ class Bucket:
                 return None
         return copy
 
-    def jobs(self) -> list[str]:
-        """The prefixes under jobs/."""
+    def jobs(self, under: str = "jobs") -> list[str]:
+        """The prefixes there."""
         from obstore import list_with_delimiter  # noqa: PLC0415
 
         with answers():
-            found = list_with_delimiter(self._store, prefix="jobs")["common_prefixes"]
+            found = list_with_delimiter(self._store, prefix=under)["common_prefixes"]
         return sorted(name for each in found if (name := each.rpartition("/")[2]).startswith("job_"))
 
     def marker(self, key: str) -> str | None:

@@ -37,9 +37,9 @@ class Folder:
         path = self._root / key
         return path if path.is_file() else None
 
-    def jobs(self) -> list[str]:
-        """The folders under jobs/."""
-        return sorted(path.name for path in (self._root / "jobs").glob("job_*"))
+    def jobs(self, under: str = "jobs") -> list[str]:
+        """The folders there."""
+        return sorted(path.name for path in (self._root / under).glob("job_*"))
 
     def marker(self, key: str) -> str | None:
         """The file's text."""

@@ -66,8 +66,12 @@ class Objects(Protocol):
         """
         ...
 
-    def jobs(self) -> list[str]:
-        """Lists the jobs that have files here, also if the database does not know them."""
+    def jobs(self, under: str = "jobs") -> list[str]:
+        """Lists the jobs that have files under a prefix, also if the database does not know them.
+
+        Raises:
+            Unavailable: the store does not answer.
+        """
         ...
 
     def marker(self, key: str) -> str | None:

@@ -134,7 +134,7 @@ def _outbox(session: Session, at: datetime) -> Families:
             select(Outbox.topic, func.count(), func.min(Outbox.created_at)).group_by(Outbox.topic)
         )
     }
-    for topic in ("notify", "certificate", "discard", "checkpoint"):
+    for topic in ("notify", "certificate", "discard"):
         count, first = found.get(topic, (0, None))
         rows.add_metric([topic], count)
         oldest.add_metric([topic], _age(first, at))

@@ -292,7 +292,7 @@ def test_a_stopped_service_saves_its_job_s_state_and_goes_on_from_it(service: Se
     job = submit(service, job_of(register(service, "stopped", tmp_path), length={"steps": 4000}))
     until(lambda: runs(service.get(f"/v1/jobs/{job}"), 1))
     assert service.stop() == 0
-    state = service.home / "storage" / "jobs" / job / "checkpoint" / "state"
+    state = service.home / "storage" / "checkpoints" / job / "state"
     assert state.stat().st_size > 0
     service.start()
     before = service.get(f"/v1/jobs/{job}")
@@ -349,7 +349,7 @@ def test_after_a_kill_a_replay_that_differs_gets_fresh_noise_and_is_charged(serv
         changed = "UPDATE blocks SET digest = ? WHERE job_id = ? AND last_step = ?"
         database.execute(changed, ("0" * 64, job, differs_at))
     database.close()
-    shutil.rmtree(service.home / "storage" / "jobs" / job / "checkpoint", ignore_errors=True)
+    shutil.rmtree(service.home / "storage" / "checkpoints" / job, ignore_errors=True)
     service.start()
     assert (service.home / "admin.key").read_text() == secret
     ended = finished(service, job)

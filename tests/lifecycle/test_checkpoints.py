@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import select
 import shutil
@@ -16,16 +17,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fastapi.testclient import TestClient
 from sqlalchemy import select as selected
 
 from app.contracts.stored import SaltedSteps
 from app.db.engine import Database
-from app.db.models import Attempt, Job, Outbox
+from app.db.models import Attempt, Job, JobEvent
 from app.formats.sealed import HEADER_BYTES, STORED_BYTES
 from app.lifecycle.attempts import AttemptLog
+from app.lifecycle.relay import Relay
+from app.lifecycle.saved import drop_ended
+from app.lifecycle.wakeups import CeleryNotifier
 from app.privacy.numerics import NumericsReport
 from app.settings import Settings
+from app.storage import objects
 from tests.e2e.conftest import job_of
 from tests.factories import AT_ONCE
 from tests.lifecycle import test_auditor as auditing
@@ -33,6 +39,7 @@ from tests.lifecycle.conftest import claimed, job_row
 from worker.attempt import checkpoints, supervisor
 from worker.attempt.auditor import replay
 from worker.attempt.checkpoints import Checkpoints
+from worker.attempt.folders import drop_dead
 from worker.attempt.fork_server import ForkServer
 from worker.attempt.start import NoiseSecrets
 from worker.messages import Checkpoint, ProtocolError
@@ -59,7 +66,7 @@ class Watched(AttemptLog):
     @classmethod
     def of(cls, db: Database, job_id: str, at: int = STEPS + 1, act: Any = None) -> Watched:
         plain = claimed(db, job_id)
-        log = cls(db, plain.held, lease_s=30.0, max_attempts=9, cadence=AT_ONCE)
+        log = cls(db, plain.held, lease_s=30.0, max_attempts=99, cadence=AT_ONCE)
         log.at, log.act, log.blocks = at, act, []
         return log
 
@@ -117,7 +124,7 @@ def run(log: Watched, settings: Settings, fork_server: ForkServer, processes: in
 
 
 def file_of(settings: Settings, job_id: str) -> Path:
-    return settings.storage_root / "jobs" / job_id / "checkpoint" / "state"
+    return settings.storage_root / "checkpoints" / job_id / "state"
 
 
 def ends(db: Database, job_id: str) -> list[str]:
@@ -131,6 +138,7 @@ def require_same(db: Database, settings: Settings, fork_server: ForkServer, job_
     assert (job.status, job.step, job.steps_started, len(job.segments)) == ("succeeded", STEPS, STEPS, 1)
     found = replay(db, settings, fork_server, job_id, None)
     assert found.holds and found.same_model and len(found.compared) == found.stretches
+    drop_ended(db, objects.of(settings))
     assert not file_of(settings, job_id).exists()
 
 
@@ -180,7 +188,6 @@ def test_a_kill_at_four_fifths_costs_less_than_a_third(
             saved, saves = block / 25, saves + 1
     assert 1.0 - saved <= 0.3 and 0.1 * saves <= 0.03 * clock[0]
     assert kept.wants(21, now=True)
-    kept.remove()
 
 
 # --- Told to stop ---
@@ -221,6 +228,48 @@ def test_a_worker_that_stops_at_once_goes_back_to_the_last_checkpoint(
     require_same(db, settings, fork_server, job_id)
 
 
+@pytest.mark.parametrize(("asked", "ended"), [("cancelling", "cancelled"), ("pausing", "paused")])
+def test_a_person_s_wish_counts_at_a_drain_s_end(
+    db: Database,
+    settings: Settings,
+    fork_server: ForkServer,
+    submit: Submit,
+    asked: str,
+    ended: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It comes while the state is saved, before the watch has seen it."""
+    begin = Checkpoints.begin
+
+    def begun(self: Checkpoints, *said: Any) -> None:
+        begin(self, *said)
+        set_status(db, job_id, asked)
+
+    job_id = submit(f"drained while {asked}")
+    monkeypatch.setattr(Checkpoints, "begin", begun)
+    monkeypatch.setattr(Watched, "heartbeat", lambda _self: False)
+    run(Watched.of(db, job_id, 50, lambda _: supervisor.STOPPING.set()), settings, fork_server)
+    assert (job_row(db, job_id).status, ends(db, job_id)) == (ended, [ended])
+    with db.read() as session:
+        kinds = session.scalars(selected(JobEvent.type).where(JobEvent.job_id == job_id)).all()
+    assert "attempt_lost" not in kinds
+
+
+@pytest.mark.parametrize(("drain_s", "warned"), [(1e-9, 1), (3600.0, 0)])
+def test_a_block_that_outlasts_the_drain_is_said_once(
+    db: Database,
+    settings: Settings,
+    fork_server: ForkServer,
+    submit: Submit,
+    drain_s: float,
+    warned: int,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    job_id = submit(f"drain of {drain_s}")
+    run(Watched.of(db, job_id), settings.model_copy(update={"drain_s": drain_s}), fork_server)
+    assert caplog.text.count("SCRIMP_DRAIN_S") == warned and job_row(db, job_id).status == "succeeded"
+
+
 def test_a_paused_job_goes_on_from_its_checkpoint(
     db: Database, quick: Settings, fork_server: ForkServer, submit: Submit
 ) -> None:
@@ -237,6 +286,26 @@ def test_a_paused_job_goes_on_from_its_checkpoint(
         session.get_one(Job, job_id).status = "queued"
     assert run(Watched.of(db, job_id), quick, fork_server).began_after == 48
     require_same(db, quick, fork_server, job_id)
+
+
+def test_an_attempt_that_lost_its_job_replaces_no_state(
+    db: Database, quick: Settings, fork_server: ForkServer, submit: Submit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another worker claims the job, or it ends, while a state is written."""
+    begin, states = Checkpoints.begin, []
+
+    def begun(self: Checkpoints, *said: Any) -> None:
+        begin(self, *said)
+        if file_of(quick, job_id).exists():
+            states.append(file_of(quick, job_id).read_bytes())
+            with db.write() as session:
+                session.get_one(Job, job_id).attempt += 1
+
+    job_id = submit("stale")
+    monkeypatch.setattr(Checkpoints, "begin", begun)
+    run(Watched.of(db, job_id), quick, fork_server)
+    assert states == [file_of(quick, job_id).read_bytes()]
+    assert [each.name for each in file_of(quick, job_id).parent.iterdir()] == ["state"]
 
 
 # --- What is not believed ---
@@ -304,14 +373,28 @@ def stopped_job(db: Database, settings: Settings, fork_server: ForkServer, submi
     return job_id
 
 
-@pytest.mark.parametrize("name", FILES)
 def test_a_file_that_is_not_the_job_s_state_is_not_gone_on_from(
-    db: Database, settings: Settings, fork_server: ForkServer, submit: Submit, others: Path, name: str
+    db: Database, settings: Settings, fork_server: ForkServer, submit: Submit, others: Path
 ) -> None:
-    job_id = stopped_job(db, settings, fork_server, submit, name)
-    FILES[name](file_of(settings, job_id), others)
-    assert run(Watched.of(db, job_id), settings, fork_server).began_after == 0
+    """An attempt for each, which ends where it begins; the last one goes on to the job's end."""
+    job_id = stopped_job(db, settings, fork_server, submit, "not believed")
+    path, begun = file_of(settings, job_id), {}
+    state = path.read_bytes()
+    for name, plant in FILES.items():
+        path.write_bytes(state)
+        plant(path, others)
+        begun[name] = run(Watched.of(db, job_id, 1, Watched.kill), settings, fork_server).began_after
+    assert begun == dict.fromkeys(FILES, 0)
+    path.write_bytes(state)
+    honest = run(Watched.of(db, job_id, KILLED + 4, Watched.kill), settings, fork_server)
+    assert honest.began_after == 84, "the attempts before it would have gone on from the state itself"
+    assert run(plain(path, Watched.of(db, job_id)), settings, fork_server).began_after == 0
     require_same(db, settings, fork_server, job_id)
+
+
+def plain(path: Path, log: Watched) -> Watched:
+    FILES["in plaintext"](path, path)
+    return log
 
 
 def other_release(patch: pytest.MonkeyPatch) -> None:
@@ -349,18 +432,74 @@ def test_a_disk_that_cannot_keep_it_costs_time_alone(
     require_same(db, quick, fork_server, job_id)
 
 
-def test_a_job_that_ends_otherwise_has_its_state_removed(
-    db: Database, quick: Settings, fork_server: ForkServer, submit: Submit
-) -> None:
-    def cancel(log: Watched) -> None:
-        with db.write() as session:
-            session.get_one(Job, log.held.job_id).status = "cancelling"
+# --- What is left ---
 
-    job_id = submit("cancelled")
-    run(Watched.of(db, job_id, 50, cancel), quick, fork_server)
-    assert job_row(db, job_id).status == "cancelled"
-    with db.read() as session:
-        assert session.scalars(selected(Outbox.topic).where(Outbox.job_id == job_id)).all().count("checkpoint") == 1
+
+def set_status(db: Database, job_id: str, status: str) -> None:
+    with db.write() as session:
+        session.get_one(Job, job_id).status = status
+
+
+@pytest.mark.parametrize("status", ["queued", "running", "pausing", "paused", "cancelling"])
+def test_an_unfinished_job_keeps_its_state(db: Database, settings: Settings, submit: Submit, status: str) -> None:
+    job_id = submit(f"left {status}")
+    set_status(db, job_id, status)
+    path = file_of(settings, job_id)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"state")
+    drop_ended(db, objects.of(settings))
+    assert path.exists()
+    set_status(db, job_id, "cancelled")
+
+
+def test_a_state_that_is_written_after_its_job_s_end_goes(db: Database, settings: Settings, submit: Submit) -> None:
+    """Whoever wrote it: nobody asks for its deletion. So does one of a job that the database has forgotten."""
+    names = [submit("left ended"), "job_forgotten"]
+    set_status(db, names[0], "succeeded")
+    for name in names:
+        file_of(settings, name).parent.mkdir(parents=True)
+        file_of(settings, name).write_bytes(b"state")
+    relay = Relay(db, settings, Ed25519PrivateKey.generate(), CeleryNotifier(settings))
+    relay.next_sweep = relay.next_survey = relay.next_retention = math.inf
+    relay.run_once()
+    assert not any(file_of(settings, name).parent.exists() for name in names)
+
+
+def leave(settings: Settings, job_id: str, attempt: int) -> set[str]:
+    """What a killed worker leaves on its disk."""
+    folder, output = file_of(settings, job_id).parent, settings.storage_root / "jobs" / job_id / f"attempt-{attempt}"
+    output.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("part", "copy"):
+        (folder / f"{name}-{attempt}").write_bytes(b"state")
+    return {f"part-{attempt}", f"copy-{attempt}", f"attempt-{attempt}"}
+
+
+def left(settings: Settings, job_id: str) -> set[str]:
+    root = settings.storage_root
+    return {path.name for kind in ("jobs", "checkpoints") for path in (root / kind / job_id).glob("*")}
+
+
+@pytest.mark.parametrize("store", ["", "s3://bucket"])
+def test_what_a_killed_worker_leaves_on_its_disk_goes(
+    db: Database, settings: Settings, submit: Submit, store: str
+) -> None:
+    """Several workers have one disk: what a living attempt writes there stays. In a folder that all share, published
+    files lie where attempts write."""
+    mine = settings.model_copy(update={"object_store": store})
+    living, queued = submit(f"living {store}"), submit(f"dead {store}")
+    for job_id, status in ((living, "running"), (queued, "queued")):
+        with db.write() as session:
+            job = session.get_one(Job, job_id)
+            job.status, job.attempt = status, 2
+    files = {job_id: [leave(settings, job_id, attempt) for attempt in (1, 2)] for job_id in (living, queued)}
+    file_of(settings, queued).write_bytes(b"state")
+    drop_dead(db, mine)
+    outputs = set() if store else {"attempt-1", "attempt-2"}
+    assert left(settings, living) == files[living][1] | outputs
+    assert left(settings, queued) == {"state"} | outputs
+    for job_id in (living, queued):
+        set_status(db, job_id, "cancelled")
 
 
 # --- An attempt that lies ---
@@ -411,7 +550,7 @@ def test_a_state_larger_than_the_attempt_s_memory_ends_it(quick: Settings) -> No
     with pytest.raises(ProtocolError):
         kept.add(b"x")
     kept.close()
-    assert list((small.storage_root / "jobs" / "job_large" / "checkpoint").iterdir()) == []
+    assert list((small.storage_root / "checkpoints" / "job_large").iterdir()) == []
 
 
 def test_nothing_of_the_state_is_on_disk_in_plaintext(quick: Settings) -> None:

@@ -6,21 +6,25 @@ import threading
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from sqlalchemy import update
 
+from app.contracts.devices import Device, Kind
+from app.db.clock import ClockName, in_seconds
 from app.db.engine import Database
-from app.db.models import Worker
+from app.db.models import Job, Worker
 from app.ids import whole_second
+from app.lifecycle import pausing
 from app.lifecycle.claims import Claim
 from app.lifecycle.queue.fair import claim_next
 from app.lifecycle.queue.presence import Presence
 from tests.factories import numerics
-from tests.lifecycle.conftest import Submit, claimed, job_row, no_wait
+from tests.lifecycle.conftest import Submit, claimed, job_row
 from tests.lifecycle.test_fair import BOTH, CHEAP, NO_RECORDS
 
 
-def worker(db: Database, pid: int, release: str | None, **more: Any) -> Presence:
-    presence = Presence(db, "host", pid, 5.0)
+def worker(db: Database, pid: int, release: str | None, kind: Kind = "cuda", **more: Any) -> Presence:
+    presence = Presence(db, "host", pid, 5.0, devices=[Device(kind=kind, index=0, name=kind)])
     presence.release = release
     for name, value in more.items():
         setattr(presence, name, value)
@@ -28,14 +32,19 @@ def worker(db: Database, pid: int, release: str | None, **more: Any) -> Presence
     return presence
 
 
-def begun_by(db: Database, submit: Submit, presence: Presence) -> str:
+def begun_by(db: Database, submit: Submit, presence: Presence, kind: Kind = "cpu") -> str:
     """A job that was ready on this worker, and came back."""
     job_id = submit(**CHEAP)
     log = claimed(db, job_id, presence.name)
-    log.ready("cpu", numerics())
+    log.ready(kind, numerics())
     log.gone("lost")
-    no_wait(db, job_id)
     return job_id
+
+
+def waits_since(db: Database, job_id: str, seconds: float, ran_s: float = 0.0) -> None:
+    with db.write() as session:
+        since = {"lease_until": in_seconds(-seconds), "lease_clock": ClockName()}
+        session.execute(update(Job).where(Job.id == job_id).values(ran_s=ran_s, **since))
 
 
 def taken(db: Database, presence: Presence) -> Claim | None:
@@ -70,6 +79,54 @@ def test_a_worker_that_is_silent_for_a_lease_does_not_live(db: Database, submit:
     with db.write() as session:
         session.execute(update(Worker).where(Worker.name == old.name).values(seen_at=long_ago))
     assert taken(db, new) is not None
+
+
+def test_a_worker_without_the_job_s_kind_of_device_keeps_it_from_nobody(db: Database, submit: Submit) -> None:
+    old, new = worker(db, 1, "old", "cpu"), worker(db, 2, "new")
+    job_id = begun_by(db, submit, old, "cuda")
+    assert claim_next(db, NO_RECORDS, old.name, 30.0, frozenset(("cpu",))) is None
+    held = taken(db, new)
+    assert held is not None and held.job_id == job_id
+
+
+def test_a_job_for_the_processor_waits_for_a_worker_with_a_gpu_too(db: Database, submit: Submit) -> None:
+    old, new = worker(db, 1, "old"), worker(db, 2, "new", "cpu")
+    begun_by(db, submit, old, "cpu")
+    assert taken(db, new) is None and taken(db, old) is not None
+
+
+@pytest.mark.parametrize(("ran_s", "most_s"), [(0.0, 600), (599.0, 600), (7200.5, 7200)])
+def test_a_job_waits_no_longer_than_it_has_run(db: Database, submit: Submit, ran_s: float, most_s: int) -> None:
+    """Its release's workers live, and are busy or stuck: repeating its steps takes less time from then on."""
+    old, new = worker(db, 1, "old"), worker(db, 2, "new")
+    job_id = begun_by(db, submit, old)
+    waits_since(db, job_id, most_s - 30, ran_s)
+    assert taken(db, new) is None
+    waits_since(db, job_id, most_s + 1, ran_s)
+    held = taken(db, new)
+    assert held is not None and held.job_id == job_id
+
+
+@pytest.mark.parametrize("values", [{"lease_until": None, "lease_clock": None}, {"lease_clock": "a clock of before"}])
+def test_a_job_queued_at_an_unknown_moment_waits_for_nobody(
+    db: Database, submit: Submit, values: dict[str, Any]
+) -> None:
+    """It was queued by a service of before such moments, or before the machine started."""
+    old, new = worker(db, 1, "old"), worker(db, 2, "new")
+    job_id = begun_by(db, submit, old)
+    with db.write() as session:
+        session.execute(update(Job).where(Job.id == job_id).values(**values))
+    assert taken(db, new) is not None
+
+
+def test_a_resumed_job_waits_for_its_release(db: Database, submit: Submit) -> None:
+    old, new = worker(db, 1, "old"), worker(db, 2, "new")
+    job_id = begun_by(db, submit, old)
+    with db.write() as session:
+        pausing.park(session, session.get_one(Job, job_id))
+    with db.write() as session:
+        pausing.resume(session, session.get_one(Job, job_id))
+    assert taken(db, new) is None and taken(db, old) is not None
 
 
 def test_a_worker_that_stops_keeps_no_job_from_others(db: Database, submit: Submit) -> None:

@@ -68,14 +68,14 @@ def test_removed_and_set_aside_jobs_are_gone(store: Objects, tmp_path: Path) -> 
 
 
 def test_a_replaced_key_holds_the_last_file_alone(store: Objects, tmp_path: Path) -> None:
-    key, copy = "jobs/job_a/checkpoint/state", tmp_path / "jobs/job_a/checkpoint/copy"
+    key, copy = "checkpoints/job_a/state", tmp_path / "checkpoints/job_a/copy"
     assert store.latest(key, copy) is None
     for content in (b"one", b"two"):
-        part, _ = write(tmp_path, "jobs/job_a/checkpoint/part", content)
+        part, _ = write(tmp_path, "checkpoints/job_a/part", content)
         store.replace(key, part)
         found = store.latest(key, copy)
         assert found is not None and found.read_bytes() == content and not part.exists()
-    store.remove("jobs/job_a/checkpoint")
+    store.remove("checkpoints/job_a")
     assert store.latest(key, copy) is None
 
 

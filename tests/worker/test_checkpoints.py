@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -48,10 +49,17 @@ def killed(made: dict[str, Any], size: int = 1) -> Supervisor:
     return record
 
 
+@cache
+def killed_adam(shard: str = "none", size: int = 1) -> Supervisor:
+    """The same for DP-Adam, trained once for many tests. None of them changes it: `next_attempt` copies."""
+    return killed(job("DP-Adam", shard), size)
+
+
 def next_attempt(record: Supervisor, **changes: Any) -> Supervisor:
     """What the supervisor of the next attempt knows."""
-    known = {"segments": record.segments, "started": record.started, "saved": record.saved, "state": record.state}
-    return Supervisor(record.start, **known | changes)
+    segments = deepcopy(record.segments)
+    known = {"segments": segments, "started": record.started, "saved": record.saved, "state": record.state}
+    return Supervisor(deepcopy(record.start), **known | changes)
 
 
 def saved_after(record: Supervisor) -> int:
@@ -220,12 +228,11 @@ TORN: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("size", [1, 2])
-@pytest.mark.parametrize("how", TORN)
+@pytest.mark.parametrize(("how", "size"), [*((how, 1) for how in TORN), ("one bit", 2), ("cut", 2)])
 def test_a_changed_state_is_not_gone_on_from(how: str, size: int) -> None:
-    """Whatever its container lets through."""
+    """Whatever its container lets through. Two ranks differ in who reads, and in a part of the state that one lacks."""
     wanted, _ = undisturbed("DP-Adam")
-    record = killed(job("DP-Adam", "optimizer"))
+    record = killed_adam("optimizer")
     again = next_attempt(record, state=TORN[how](record.state))
     assert all(same(each.parameters, wanted) for each in trained(again, TRAIN, size))
     assert began_after(again) == 0 and again.resalts == 0 and again.started == STEPS
@@ -237,7 +244,7 @@ def test_an_older_state_is_gone_on_from_to_the_same_bits() -> None:
     first = Supervisor(job("DP-Adam"), save_at=(11,), die_at=11)
     with pytest.raises(ConnectionError):
         trained(first, TRAIN, 1)
-    record = killed(job("DP-Adam"))
+    record = killed_adam()
     again = next_attempt(record, saved=first.saved, state=first.state)
     assert same(trained(again, TRAIN, 1)[0].parameters, wanted)
     assert began_after(again) == 10 and again.started == STEPS
@@ -245,7 +252,7 @@ def test_an_older_state_is_gone_on_from_to_the_same_bits() -> None:
 
 def test_another_job_s_state_is_not_gone_on_from() -> None:
     wanted, _ = undisturbed("DP-Adam")
-    record = killed(job("DP-Adam"))
+    record = killed_adam()
     other = killed(job("DP-SGD, network with dropout"))
     again = next_attempt(record, saved=other.saved, state=other.state)
     assert same(trained(again, TRAIN, 1)[0].parameters, wanted) and began_after(again) == 0
@@ -253,7 +260,7 @@ def test_another_job_s_state_is_not_gone_on_from() -> None:
 
 def test_a_state_without_a_recorded_digest_is_not_gone_on_from() -> None:
     """The database was set back: the digest is lost, and with it the proof that noise met this state."""
-    record = killed(job("DP-Adam"))
+    record = deepcopy(killed_adam())
     (segment,) = record.segments
     for each in segment["recorded"]:
         each["digest"] = each["digest"] if each["last_step"] < saved_after(record) else None

@@ -1,7 +1,7 @@
-"""Checkpoints on the supervisor's side: a job's last saved state, sealed, beside its files until it ends (decision 38).
+"""Checkpoints on the supervisor's side: a job's last saved state, sealed, until it ends (decision 38).
 
-    jobs/<job>/checkpoint/state   a sealed file (app.formats.sealed) under a key of the job's secret and salt:
-                                  a line that says whose state it is, then the state's numbers
+    checkpoints/<job>/state   a sealed file (app.formats.sealed) under a key of the job's secret and salt:
+                              a line that says whose state it is, then the state's numbers
 
 The file replaces the one before at once, and is on disk (or in the bucket) before it counts. Nothing in it is believed:
 an attempt goes on from it only if its state has the recorded digest. What cannot be written or read costs time alone.
@@ -24,6 +24,7 @@ from app.disk import LOOK_BYTES, Room
 from app.errors import ServiceError
 from app.formats import sealed
 from app.formats.damage import DataDamagedError
+from app.lifecycle.saved import FOLDER
 from app.settings import Settings
 from app.storage import objects
 from worker.attempt.sandbox import default_memory_bytes
@@ -31,7 +32,7 @@ from worker.messages import PIECE_BYTES, Checkpoint, ProtocolError
 
 logger = logging.getLogger(__name__)
 
-FOLDER, FILE = "checkpoint", "state"
+FILE = "state"
 MOST_LINE_BYTES = 2**13
 SHARE = 50  # saving takes at most one part in so many of the time
 # A young attempt is saved more often: what a kill takes from it is a twentieth of its time, and two seconds.
@@ -82,7 +83,7 @@ class Checkpoints:
     def __init__(self, settings: Settings, job_id: str, attempt: int, release: str, key_of: KeyOf) -> None:
         self._settings, self._objects, self._key_of = settings, objects.of(settings), key_of
         self._job_id, self._attempt, self._release = job_id, attempt, release
-        self._name = f"jobs/{job_id}/{FOLDER}"
+        self._name = f"{FOLDER}/{job_id}"
         folder = settings.storage_root / self._name
         self._part, self._copy = folder / f"part-{attempt}", folder / f"copy-{attempt}"
         self._most = settings.attempt_memory_bytes or default_memory_bytes()
@@ -93,7 +94,6 @@ class Checkpoints:
         self._coming: Checkpoint | None = None
         self._file: BinaryIO | None = None
         self._size = 0
-        self._exists = False
 
     def wants(self, step: int, *, now: bool = False) -> bool:
         """True if the state after this step has to be asked for, by the clock or now. Depends on no data."""
@@ -113,7 +113,6 @@ class Checkpoints:
             return None
         try:
             path = self._objects.latest(f"{self._name}/{FILE}", self._copy)
-            self._exists = path is not None
             found = None if path is None else self._opened(path, segments, digested)
         except (OSError, ServiceError) as error:
             logger.warning("the checkpoint of %s cannot be read: %s", self._job_id, type(error).__name__)
@@ -175,13 +174,6 @@ class Checkpoints:
             self._due = now + max(self._wait_s(now), SHARE * (now - self._began))
         return kept
 
-    def remove(self) -> None:
-        """Removes it, if there is one: its job is about to end."""
-        if not self._exists:
-            return
-        with suppress(ServiceError):  # the retention of the job's files removes it later
-            self._objects.remove(self._name)
-
     def close(self) -> None:
         """Call after the last use: drops what has not come to its end."""
         if self._file is not None:
@@ -203,7 +195,6 @@ class Checkpoints:
             return False
         file, self._file = self._file, None
         sealed.finish(file)
-        self._exists = True
         self._objects.replace(f"{self._name}/{FILE}", self._part)
         return True
 

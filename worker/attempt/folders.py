@@ -8,15 +8,23 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import re
 import shutil
 from pathlib import Path
 
+from sqlalchemy import select
+
+from app.db.engine import Database
+from app.db.models import Job
 from app.disk import sync
 from app.errors import ServiceError
 from app.ledger.behind import MARKER
 from app.lifecycle.attempt_records import Begun
 from app.lifecycle.claims import Claim
+from app.lifecycle.saved import BATCH
+from app.lifecycle.saved import FOLDER as STATES
+from app.lifecycle.states import ACTIVE
 from app.secrets import write_private
 from app.settings import Settings
 from app.storage import objects
@@ -57,6 +65,33 @@ def output_folder(storage_root: Path, held: Claim, begun: Begun, store: Objects)
         sync(folder)
     store.publish(f"jobs/{held.job_id}/{MARKER}", job / MARKER, hashlib.sha256(begun.dataset_id.encode()).hexdigest())
     return output
+
+
+def drop_dead(db: Database, settings: Settings) -> None:
+    """Removes what killed workers left on this machine's disk: states that they were writing or had fetched, and, with
+    a bucket, files that they had not published. Without one, published files lie in the same folders, and stay.
+
+    Other workers write here too. An attempt lives only while its job is active under its number, which only grows: so
+    the database is asked after the listing.
+    """
+    patterns = [f"{STATES}/job_*/part-*", f"{STATES}/job_*/copy-*"]
+    if settings.object_store:
+        patterns.append("jobs/job_*/attempt-*")
+    paths = [path for pattern in patterns for path in settings.storage_root.glob(pattern)]
+    names = sorted({path.parent.name for path in paths})
+    living: dict[str, int] = {}
+    for ids in (names[start : start + BATCH] for start in range(0, len(names), BATCH)):
+        with db.read() as session:
+            active = session.execute(select(Job.id, Job.attempt).where(Job.id.in_(ids), Job.status.in_(ACTIVE)))
+            living |= {row.id: row.attempt for row in active}
+    for path in paths:
+        number, first = path.name.rpartition("-")[2], living.get(path.parent.name, math.inf)
+        if number.isdecimal() and int(number) < first:
+            if path.is_dir():
+                remove(path, user_of(settings))
+            else:
+                path.unlink(missing_ok=True)
+            logger.info("%s of %s was removed: its attempt has ended", path.name, path.parent.name)
 
 
 def clear(output: Path, settings: Settings, *, kept: bool) -> None:

@@ -10,6 +10,7 @@ import logging
 import math
 import socket
 import threading
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -160,8 +161,8 @@ class Supervised:
         self.saved: Saved | None = None
         self.segments: tuple[SaltedSteps, ...] = ()
         self.digested = 0
-        self.told_to_stop = False
-        self.was_ready, self.phase_began = False, tracing.wall()
+        self.told_to_stop, self.block_began = False, math.inf
+        self.was_ready, self.was_slow, self.phase_began = False, False, tracing.wall()
 
     def run(self) -> bool:
         """Fetches the parts, then talks to the process until its last message. Returns True if its artifacts are
@@ -311,9 +312,23 @@ class Supervised:
             self.watch.stop()
             self.log.gone("lost")
             return False
+        self.block_began = time.monotonic()
         granted = self.log.start_block(said.first_step, said.last_step)
         self._answer(channel, messages.Go() if granted else messages.Stop())
         return None
+
+    def _time_block(self) -> None:
+        """Tells the operator, once, that a stop of this worker would not wait for the end of such a block. Blocks are
+        not made shorter for it: their length would depend on the time of steps, which may depend on records."""
+        took = time.monotonic() - self.block_began
+        if took > self.settings.drain_s and not self.was_slow:
+            self.was_slow = True
+            logger.warning(
+                "a block of this job's steps takes %d s: a worker that stops gives the job back before its end, so the "
+                "steps since the last checkpoint are repeated; raise SCRIMP_DRAIN_S (%g) above it",
+                math.ceil(took),
+                self.settings.drain_s,
+            )
 
     def _hear(self, channel: Channel, said: messages.ToSupervisor, content: bytes) -> bool | None:
         """Records one message and answers it. Returns None while the attempt goes on, else True if it succeeded.
@@ -359,9 +374,12 @@ class Supervised:
             case messages.Checkpoint():
                 self.saves.begin(said, self.digested, self.segments)
             case messages.Piece():
+                if not content:  # the last one: an attempt that lost its job replaces no state
+                    self.log.require_held()
                 if self.saves.add(content):
                     self.log.saved()
             case messages.Digest():
+                self._time_block()
                 self.log.record_digest(said.step, said.digest)
                 self.digested = said.step
                 self._answer(channel, messages.Written())
@@ -384,7 +402,6 @@ class Supervised:
         # It takes seconds, so while the lease is renewed.
         audit = finding_of(self.log.recorded()[0], next(canaries, None))
         self.watch.stop()
-        self.saves.remove()
         ranks = [Rank.model_validate(each, from_attributes=True) for each in said.ranks]
         self.log.succeed(artifacts, said.steps_effective, warnings, ranks, audit)
         return True

@@ -9,9 +9,9 @@ key's jobs alone.
 
 A message only says that there is work. A worker skips jobs that it may not take, so they delay no others: jobs for
 another device, jobs that ask for more processes than it has, jobs that wait after a crash, jobs of a key at its limit
-of running jobs, jobs that another release began whose workers live, and jobs on a data set whose ledger is behind its
-record. A job that asks for several GPUs keeps its
-turn: see app.lifecycle.queue.crews. The order depends only on public facts: who asked, and when.
+of running jobs, jobs that wait for the release that began them, and jobs on a data set whose ledger is behind its
+record. A job that asks for several GPUs keeps its turn: see app.lifecycle.queue.crews. The order depends only on public
+facts: who asked, and when, and how many whole seconds a job has run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, and_, exists, false, func, or_, select, true
+from sqlalchemy import ColumnElement, Integer, and_, case, cast, exists, false, func, or_, select, true
 from sqlalchemy.orm import Session
 
 from app.contracts.runtime import StoredRuntime
@@ -34,7 +34,9 @@ from app.ledger.transparency.heads import Heads
 from app.lifecycle.claims import Claim, claim
 from app.lifecycle.queue.crews import Member, Place, place_of
 from app.lifecycle.queue.turns import Pair, Turn, Turns, note_turn, rounds, turns_of
-from app.lifecycle.states import ACTIVE, DEVICE, IN_ORDER, IS_DUE, PROCESSES
+from app.lifecycle.states import ACTIVE, DEVICE, IN_ORDER, IS_DUE, PROCESSES, due_for
+
+PATIENCE = 20  # leases that a job waits at least for the release that began it
 
 
 @dataclass(frozen=True)
@@ -147,9 +149,12 @@ def claim_next(
 
 
 def _of_release(session: Session, worker: str, lease_s: float) -> ColumnElement[bool]:
-    """The condition that no living worker of another release goes before this one.
+    """The condition that a job waits for no worker of another release.
 
-    A job goes on from its checkpoint, and to the same bits, where the release that began it runs (decision 38).
+    A job goes on from its checkpoint, and to the same bits, where the release that began it runs (decision 38). So it
+    waits for a living worker of that release with its kind of device: `PATIENCE` leases, or as long as it has run
+    (whole seconds), as that is the time that another release needs to repeat its steps. Such a worker may be busy or
+    stuck, so no job waits longer.
     """
     mine = session.execute(select(Worker.release, Worker.finishes).where(Worker.name == worker)).one_or_none()
     if mine is None or mine.release is None:
@@ -157,9 +162,11 @@ def _of_release(session: Session, worker: str, lease_s: float) -> ColumnElement[
     began = Job.release == str(mine.release)
     if mine.finishes:
         return began
-    since = now_there(session) - timedelta(seconds=lease_s)
-    living = select(Worker.release).where(Worker.seen_at > since, Worker.release.is_not(None))
-    return or_(Job.release.is_(None), began, Job.release.not_in(living))
+    seen = Worker.seen_at > now_there(session) - timedelta(seconds=lease_s)
+    has_device = or_(DEVICE != "cuda", Worker.devices[0]["kind"].as_string() == "cuda")
+    able = exists().where(Worker.release == Job.release, seen, has_device)
+    least_s, ran_s = PATIENCE * lease_s, cast(Job.ran_s, Integer)
+    return or_(began, ~able, due_for(case((ran_s > least_s, ran_s), else_=least_s)))
 
 
 def _hold_within(session: Session, job: Job, dataset_id: str, entries: int) -> bool:
