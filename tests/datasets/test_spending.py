@@ -7,6 +7,7 @@ from typing import Any
 from app.ledger import accounts, memos
 from tests.datasets.conftest import Api, spec
 from tests.datasets.test_blocks import append, grant, retire, rows
+from tests.ledger.support import add_job
 
 
 def spend(api: Api, datasets: list[str], job: str, who: str, train: int, *trials: int) -> None:
@@ -18,6 +19,8 @@ def spend(api: Api, datasets: list[str], job: str, who: str, train: int, *trials
         for number, amount in enumerate(trials):
             of_trial = {"job_id": f"{job}t{number}", "study_id": job, "train": amount, "holdout": 0}
             with api.db.write() as session:
+                key = {"key_id": api.key_ids[who]}
+                add_job(session, dataset, id=of_trial["job_id"], parent_id=job, trial_number=number, **key)
                 accounts.draw(session, dataset_id=dataset, **of_trial, actor="worker")
         if not trials:
             with api.db.write() as session:

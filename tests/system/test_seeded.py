@@ -9,6 +9,7 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import DBAPIError
 
 from app.audit import chain
+from app.dashboard.burndown import Burndown, burndowns
 from app.db.engine import Database
 from app.db.models import Account, Job, LedgerEntry, SubAccount
 from app.ledger import accounts
@@ -69,3 +70,25 @@ def test_what_follows_a_seeded_history_is_admitted(db: Database, history: Histor
         assert verify(session, history.dataset).valid
     with pytest.raises(DBAPIError), db.write() as session:
         session.get_one(Account, history.dataset).train_spent = 0
+
+
+def test_a_long_ledger_s_burn_down_sums_what_its_posts_sum(
+    db: Database, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By day and key, with the costliest jobs as dots: as exact as from every post."""
+
+    def drawing() -> Burndown:
+        with db.read() as session:
+            account = session.get_one(Account, history.dataset)
+            return burndowns(session, account, lambda keys: dict.fromkeys(keys, ""))[0]  # of the training part
+
+    exact = drawing()
+    monkeypatch.setattr("app.dashboard.burndown.MOST_READ", 10)
+    short = drawing()
+    states = [each.over_time.lines[0].points[:-1] for each in (exact, short)]  # the last point is of this moment
+    assert short.percent == exact.percent and states[0] == states[1]
+    assert short.by_job.lines == exact.by_job.lines  # fewer jobs than dots
+    ends = [sorted(line.points[-1].y for line in each.by_key.lines)[-3:] for each in (exact, short)]
+    total = [sum(line.points[-1].y for line in each.by_key.lines[:-1]) for each in (exact, short)]
+    assert ends[1][-1] > ends[0][-1] and total[1] > total[0]  # the keys without lines of their own are one line
+    assert any(line.name == "44 other keys" for line in short.by_key.lines)
