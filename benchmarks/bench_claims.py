@@ -3,9 +3,9 @@
     python -m benchmarks.bench_claims [--queued 100000] [--workers 1000] [--seconds 20] [--threads 8]
 
 A fresh service with so many queued jobs of 50 keys, as `benchmarks.history_seed` makes them, and so many living
-workers. A few threads claim under the workers' names, one after the other, as fast as the database answers: it sees no
-difference to as many waiting processes, which claim when they are woken. At the end the turns are checked: keys of equal
-weight have the same number of claims, up to one for each thread.
+workers. A few threads claim under the workers' names, one after the other, as fast as the database answers. Waiting
+workers claim when they are woken, so the database sees the same. At the end it says how many claims each key had: keys
+of equal weight have the same number, up to one for each thread.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]
 
-import psutil  # noqa: E402
+import psutil  # type: ignore[import-untyped]  # noqa: E402
 from sqlalchemy import insert, select  # noqa: E402
 
 from app.db.clock import now_there  # noqa: E402
@@ -80,7 +80,8 @@ def main() -> None:
         stack.callback(db.close)
         history = Seeder(db, settings).fill(1_000, 1_000, asked.queued)
         with db.write() as session:
-            row = {"seen_at": now_there(session), "devices": [{"kind": "cpu", "index": 0}]}
+            at = now_there(session)
+            row = {"seen_at": at, "started_at": at, "pid": 1, "devices": [{"kind": "cpu", "index": 0}], "host": "bench"}
             session.execute(insert(table_of(Worker)), [row | {"name": f"worker-{n}"} for n in range(asked.workers)])
         pid = Path(address.split("host=")[1], "postmaster.pid").read_text().split()[0]
         of = Service(db, settings, history, psutil.Process(int(pid)), 0.0)

@@ -128,17 +128,16 @@ def _posts(session: Session, account: Account, name: Name, costliest: int | None
     Args:
         costliest: of so many jobs, those that spent most.
     """
-    entry, job = table_of(LedgerEntry).c, table_of(Job).c
+    entry, jobs = table_of(LedgerEntry).c, table_of(Job).c
     amount = entry[name]
     query = (
-        select(entry.created_at, entry.job_id, job.key_id, amount)
-        .outerjoin(table_of(Job), job.id == entry.job_id)
+        select(entry.seq, entry.created_at, entry.job_id, jobs.key_id, amount)
+        .outerjoin(table_of(Job), jobs.id == entry.job_id)
         .where(entry.dataset_id == account.dataset_id, entry.kind == "post", amount > 0)
     )
     ordered = query.order_by(entry.seq) if costliest is None else query.order_by(amount.desc(), entry.seq.desc())
-    rows = session.execute(ordered.limit(costliest))
-    found = [Settled(at=at, job_id=job_id or "", key=key or "", spent=spent) for at, job_id, key, spent in rows]
-    return found if costliest is None else sorted(found, key=lambda each: each.at)
+    rows = sorted(session.execute(ordered.limit(costliest)), key=lambda each: each.seq)
+    return [Settled(at=at, job_id=job or "", key=key or "", spent=spent) for _seq, at, job, key, spent in rows]
 
 
 def _balance(entry: LedgerEntry, name: Name) -> Balance:
