@@ -1,4 +1,4 @@
-"""Who spent what of a data set's budget, summed over its blocks, from the ledger's entries.
+"""Who spent what of a data set's budget, summed over its blocks, from the running sums of its posts.
 
 A key's sum is as public as the entries that it adds up. It says who used the budget and is no guarantee about a person:
 a unit lies in one block, or has a share in each, so amounts of several blocks are no cost of anybody's.
@@ -6,12 +6,15 @@ a unit lies in one block, or has a share in each, so amounts of several blocks a
 
 from __future__ import annotations
 
+from typing import Any
+
 from pydantic import BaseModel
-from sqlalchemy import Row, and_, func, select
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy import Row, func, select
+from sqlalchemy.orm import Session
 
 from app.budgets.service import visible_to
-from app.db.models import Account, ApiKey, Dataset, LedgerEntry
+from app.db.models import Account, ApiKey, Dataset, SpentByKey, table_of
+from app.errors import PrivacyError
 from app.grants import service as grants
 from app.grants.service import Access
 from app.keys.service import Caller
@@ -90,21 +93,29 @@ def spending(session: Session, caller: Caller, dataset: str) -> SpendingView:
     return SpendingView(dataset=first.id, unit=unit, blocks=labels, items=items)
 
 
-def _sums(session: Session, members: list[str]) -> list[Row[tuple[str, int, int, int]]]:
-    """What was posted, by the key of the hold: the worker posts a job, and a trial draws on its study's hold."""
-    Hold = aliased(LedgerEntry)
-    holder = func.coalesce(LedgerEntry.memo["hold"].as_string(), LedgerEntry.job_id)
-    same = and_(Hold.dataset_id == LedgerEntry.dataset_id, Hold.job_id == holder, Hold.kind == "hold")
-    key = func.coalesce(Hold.actor, LedgerEntry.actor)
+def _sums(session: Session, members: list[str]) -> list[Row[Any, Any, Any, Any]]:
+    """What was posted, by the key of the hold: the worker posts a job, and a trial draws on its study's hold.
+
+    Raises:
+        PrivacyError: the running sums are not what the accounts have spent.
+    """
+    spent = table_of(SpentByKey).c
+    # A charge counts once, however many blocks it read.
+    count = spent.charges if len(members) == 1 else spent.family_charges
     columns = (
-        key.label("key"),
-        func.count(holder.distinct()).label("charges"),
-        func.sum(LedgerEntry.train).label("train"),
-        func.sum(LedgerEntry.holdout).label("holdout"),
+        spent.key_id.label("key"),
+        func.sum(count).label("charges"),
+        func.sum(spent.train).label("train"),
+        func.sum(spent.holdout).label("holdout"),
     )
-    posts = select(*columns).select_from(LedgerEntry).outerjoin(Hold, same).group_by(key)
-    of_members = (LedgerEntry.dataset_id.in_(members), LedgerEntry.kind == "post")
-    return list(session.execute(posts.where(*of_members)))
+    of_members = (spent.dataset_id.in_(members), spent.day == "")
+    rows = list(session.execute(select(*columns).where(*of_members).group_by(spent.key_id)))
+    accounts = select(func.sum(Account.train_spent), func.sum(Account.holdout_spent))
+    balances = session.execute(accounts.where(Account.dataset_id.in_(members))).one()
+    sums = (sum(row.train for row in rows), sum(row.holdout for row in rows))
+    if sums != tuple(int(each or 0) for each in balances):
+        raise PrivacyError("the running sums of what keys spent differ from the account's balances")
+    return rows
 
 
 def _budget_of(session: Session, members: list[str], part: str) -> int:

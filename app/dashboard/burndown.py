@@ -10,19 +10,22 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
-from sqlalchemy import or_, select
+from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
 from app.dashboard.chart import MOST_POINTS, SERIES, Axis, Chart, Colour, Line, Point, thinned
 from app.dashboard.forecast import Forecast, forecast
 from app.dashboard.numbers import moment, part, percent
-from app.db.models import Account, Job, LedgerEntry, table_of
+from app.db.models import Account, Job, LedgerEntry, SpentByKey, table_of
 from app.ids import now
 from app.ledger.entries import balance_of
 from app.ledger.memos import Memo
 
 MOST_BALANCES = MOST_POINTS // 5  # there are four lines, and the jobs' dots
 KEYS_SHOWN = len(SERIES) - 1  # the last colour is the others'
+MOST_READ = 1_000  # entries: of a longer ledger the sums by day are read in place of its posts
+MOST_DOTS = 400
+OTHERS = "others"  # in place of a key's id: all keys that have no line of their own
 Name = Literal["train", "holdout"]
 
 
@@ -51,6 +54,21 @@ class Settled:
 
 
 @dataclass(frozen=True)
+class History:
+    """What was spent of an account.
+
+    Attributes:
+        settled: by job, or of a long ledger by key and day.
+        dots: the jobs that are drawn one by one.
+        names: those of keys.
+    """
+
+    settled: list[Settled]
+    dots: list[Settled]
+    names: dict[str, str]
+
+
+@dataclass(frozen=True)
 class Burndown:
     """One account's charts, and when its cap would be reached. `shares`: each key's part of the budget."""
 
@@ -69,32 +87,57 @@ def burndowns(session: Session, account: Account, names: Callable[[set[str]], di
         names: gives the names of keys, as far as the viewer may know them.
     """
     every = max(1, -(-account.entries // MOST_BALANCES))
-    chosen = or_(LedgerEntry.seq % every == 0, LedgerEntry.seq == 1, LedgerEntry.seq == account.entries)
+    places = sorted({1, account.entries, *range(every, account.entries + 1, every)})
     found = session.scalars(
-        select(LedgerEntry).where(LedgerEntry.dataset_id == account.dataset_id, chosen).order_by(LedgerEntry.seq)
+        select(LedgerEntry)
+        .where(LedgerEntry.dataset_id == account.dataset_id, LedgerEntry.seq.in_(places))
+        .order_by(LedgerEntry.seq)
     ).all()
-    posts = _posts(session, account)
-    said = names({key for _, _, key, _, _ in posts if key})
     drawings = []
     parts: tuple[Name, Name] = ("train", "holdout")
-    for at, name in enumerate(parts):
+    for name in parts:
         budget = balance_of(account).of(name).budget
         if budget > 0 and found:
-            settled = [Settled(when, job, key, amounts[at]) for when, job, key, *amounts in posts if amounts[at]]
-            drawings.append(drawn(name, budget, [_balance(each, name) for each in found], settled, said, now()))
+            history = _history(session, account, name, names)
+            drawings.append(drawn(name, budget, [_balance(each, name) for each in found], history, now()))
     return drawings
 
 
-def _posts(session: Session, account: Account) -> list[tuple[datetime, str, str, int, int]]:
-    """What each job spent on both parts, oldest first."""
-    entry, job = table_of(LedgerEntry).c, table_of(Job).c
+def _history(session: Session, account: Account, name: Name, names: Callable[[set[str]], dict[str, str]]) -> History:
+    """What was spent of one account: each post, or of a long ledger the costliest ones and sums by day."""
+    if account.entries <= MOST_READ:
+        settled = _posts(session, account, name)
+        return History(settled, settled, names({each.key for each in settled if each.key}))
+    spent = table_of(SpentByKey).c
+    amount, mine = spent[name], spent.dataset_id == account.dataset_id
+    of_keys = select(spent.key_id).where(mine, spent.day == "", amount > 0).order_by(amount.desc(), spent.key_id)
+    keys = list(session.scalars(of_keys))
+    shown = keys[: KEYS_SHOWN - 1]
+    key = case((spent.key_id.in_(shown), spent.key_id), else_=OTHERS).label("key")
+    days = select(func.max(spent.last_at, type_=spent.last_at.type), key, func.sum(amount))
+    rows = session.execute(days.where(mine, spent.day != "", amount > 0).group_by(key, spent.day).order_by(spent.day))
+    by_day = [Settled(at=at, job_id="", key=whose, spent=int(total)) for at, whose, total in rows]
+    dots = _posts(session, account, name, costliest=MOST_DOTS)
+    known = names({each.key for each in (*by_day, *dots) if each.key})
+    return History(by_day, dots, known | {OTHERS: f"{len(keys) - len(shown)} other keys"})
+
+
+def _posts(session: Session, account: Account, name: Name, costliest: int | None = None) -> list[Settled]:
+    """What each job spent on one account, oldest first.
+
+    Args:
+        costliest: of so many jobs, those that spent most.
+    """
+    entry, jobs = table_of(LedgerEntry).c, table_of(Job).c
+    amount = entry[name]
     query = (
-        select(entry.created_at, entry.job_id, job.key_id, entry.train, entry.holdout)
-        .outerjoin(table_of(Job), job.id == entry.job_id)
-        .where(entry.dataset_id == account.dataset_id, entry.kind == "post")
-        .order_by(entry.seq)
+        select(entry.seq, entry.created_at, entry.job_id, jobs.key_id, amount)
+        .outerjoin(table_of(Job), jobs.id == entry.job_id)
+        .where(entry.dataset_id == account.dataset_id, entry.kind == "post", amount > 0)
     )
-    return [(at, job_id or "", key or "", train, holdout) for at, job_id, key, train, holdout in session.execute(query)]
+    ordered = query.order_by(entry.seq) if costliest is None else query.order_by(amount.desc(), entry.seq.desc())
+    rows = sorted(session.execute(ordered.limit(costliest)), key=lambda each: each.seq)
+    return [Settled(at=at, job_id=job or "", key=key or "", spent=spent) for _seq, at, job, key, spent in rows]
 
 
 def _balance(entry: LedgerEntry, name: Name) -> Balance:
@@ -102,11 +145,9 @@ def _balance(entry: LedgerEntry, name: Name) -> Balance:
     return Balance(at=entry.created_at, spent=after.spent, held=after.held, budget=after.budget)
 
 
-def drawn(
-    name: Name, budget: int, balances: list[Balance], settled: list[Settled], names: dict[str, str], today: datetime
-) -> Burndown:
+def drawn(name: Name, budget: int, balances: list[Balance], history: History, today: datetime) -> Burndown:
     """Draws an account, oldest entries first, as shares of a budget."""
-    spent = balances[-1].spent
+    spent, settled, names = balances[-1].spent, history.settled, history.names
     coming = forecast([(each.at, each.spent) for each in settled], balances[0].at, spent, budget, today)
     begin = balances[0].at.timestamp()
     end = max(balances[-1].at.timestamp(), today.timestamp(), begin + 1)
@@ -124,7 +165,7 @@ def drawn(
             _shares(top),
             _areas(balances, budget, end) + ([] if coming is None else [_coming(coming, end, horizon, spent, budget)]),
         ),
-        by_job=_jobs(name, of, settled, names, budget, (begin, end)),
+        by_job=_jobs(name, of, history.dots, names, budget, (begin, end)),
         by_key=_keys(name, of, settled, names, budget, (begin, end)),
         forecast=coming,
     )
@@ -197,7 +238,8 @@ def _keys(
             else f"{len(keys)} other keys"
         )
         mine = (each for each in settled if each.key in keys)
-        points = thinned(list(_sums(mine, budget, ends)), MOST_POINTS // len(groups))
+        sums = thinned(list(_sums(mine, ends)), MOST_POINTS // len(groups))
+        points = [_point(at, total, budget) for at, total in sums]
         lines.append(
             Line(said, points, SERIES[number], "steps", mark=f"{percent(sum(totals[k] for k in keys), budget)} %")
         )
@@ -207,9 +249,9 @@ def _keys(
     return Chart(f"{name}-by-key", f"what each key's jobs spent of {of}", axis, y, lines)
 
 
-def _sums(settled: Iterable[Settled], budget: int, ends: tuple[float, float]) -> Iterable[Point]:
+def _sums(settled: Iterable[Settled], ends: tuple[float, float]) -> Iterable[tuple[datetime | float, int]]:
     total = 0
     for each in settled:
         total += each.spent
-        yield _point(each.at, total, budget)
-    yield _point(ends[1], total, budget)
+        yield each.at, total
+    yield ends[1], total

@@ -188,8 +188,11 @@ def _statement(session: Session, caller: Caller, dataset_id: str) -> Statement:
     arrived = (Dataset.parent_id.is_not(None), Dataset.created_at, Dataset.id)
     rows = select(Dataset, Account).join(Account).where(Dataset.id.in_(family_of(session, named.id))).order_by(*arrived)
     ledgers = [Ledger(label_of(row), account) for row, account in session.execute(rows)]
-    times = select(func.min(LedgerEntry.created_at), func.max(LedgerEntry.created_at))
-    of_all = LedgerEntry.dataset_id.in_([each.account.dataset_id for each in ledgers])
+    ends = (LedgerEntry.seq == 1) | (LedgerEntry.seq == Account.entries)
+    times = select(func.min(LedgerEntry.created_at), func.max(LedgerEntry.created_at)).join(
+        Account, (Account.dataset_id == LedgerEntry.dataset_id) & ends
+    )
+    of_all = Account.dataset_id.in_([each.account.dataset_id for each in ledgers])
     first, last = session.execute(times.where(of_all)).one()
     charges = sum(each.charges for each in spending(session, caller, named.id).items)
     return Statement(named, ledgers, charges, first, last)

@@ -6,6 +6,7 @@ api_keys ─┬─ datasets ─┬─ datasets (the blocks appended to it: rows 
           │      ├────── declarations (replaced versions; jobs keep theirs)
           │      ├────── dataset_contents (keyed hashes that make a second registration impossible)
           │      ├────── ledger_entries (append-only, hash-chained)
+          │      ├────── spent_by_key (running sums of what each key spent)
           │      ├────── charges (what other systems compute)
           │      ├────── ledger_checkpoints (the checkpoints that the relay signed last)
           │      ├────── ledger_tiles (roots of whole tiles of 256 entries)
@@ -43,6 +44,7 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     false,
+    text,
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -65,10 +67,16 @@ from app.db.checks import LedgerCheckpoint as LedgerCheckpoint  # noqa: PLC0414
 from app.db.checks import LedgerTile as LedgerTile  # noqa: PLC0414
 from app.db.measures import Measure as Measure  # noqa: PLC0414
 from app.db.predictions import Prediction as Prediction  # noqa: PLC0414
+from app.db.spending import SpentByKey as SpentByKey  # noqa: PLC0414
 from app.db.webhooks import Webhook as Webhook  # noqa: PLC0414
 from app.db.webhooks import WebhookDelivery as WebhookDelivery  # noqa: PLC0414
 from app.db.webhooks import WebhookEvent as WebhookEvent  # noqa: PLC0414
 from app.db.workers import Worker as Worker  # noqa: PLC0414
+
+
+def _partial(name: str, *columns: str, where: str, unique: bool = False) -> Index:
+    """An index of the rows that a condition is true of."""
+    return Index(name, *columns, unique=unique, sqlite_where=text(where), postgresql_where=text(where))
 
 
 class ApiKey(Base):
@@ -267,6 +275,10 @@ class LedgerEntry(Base):
         CheckConstraint("train >= 0 and holdout >= 0", name="amounts_not_negative"),
         CheckConstraint("train_released >= 0 and holdout_released >= 0", name="releases_not_negative"),
         Index("ix_ledger_entries_job", "job_id"),
+        Index("ix_ledger_entries_of_job", "dataset_id", "job_id", "seq"),
+        _partial("ix_ledger_entries_train", "dataset_id", "train", "seq", where="kind = 'post'"),
+        _partial("ix_ledger_entries_holdout", "dataset_id", "holdout", "seq", where="kind = 'post'"),
+        _partial("ix_ledger_entries_caps", "dataset_id", "seq", where="kind IN ('open', 'cap')"),
     )
 
     dataset_id: Mapped[str] = mapped_column(ForeignKey("accounts.dataset_id"), primary_key=True)
@@ -301,7 +313,11 @@ class Job(Base):
         Index("ix_jobs_dataset_created", "dataset_id", "created_at", "id"),
         Index("ix_jobs_created", "created_at", "id"),
         Index("ix_jobs_key_status", "key_id", "status", "created_at", "id"),
-        Index("ix_jobs_trial", "parent_id", "trial_number", unique=True),  # a study's trial numbers are unique
+        # A study's trial numbers are unique. Of trials alone: a list of jobs must not search here for those without.
+        _partial("ix_jobs_trial", "parent_id", "trial_number", where="parent_id IS NOT NULL", unique=True),
+        _partial("ix_jobs_name", "name", "id", where="parent_id IS NULL"),
+        _partial("ix_jobs_top_status", "status", "created_at", "id", where="parent_id IS NULL"),
+        _partial("ix_jobs_top_dataset", "dataset_id", "status", where="parent_id IS NULL"),
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -373,7 +389,7 @@ class Attempt(Base):
     """One attempt of a job on a worker."""
 
     __tablename__ = "attempts"
-    __table_args__ = (Index("ix_attempts_crew", "crew", "ended_at"),)
+    __table_args__ = (Index("ix_attempts_crew", "crew", "ended_at"), Index("ix_attempts_status", "status"))
 
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
     number: Mapped[int] = mapped_column(primary_key=True)

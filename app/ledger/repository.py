@@ -175,20 +175,18 @@ def has_other_spending(session: Session, dataset_id: str) -> bool:
 
 def epsilon_of_only_job(session: Session, account: Account) -> Epsilon | None:
     """The planned ε of the one job, or study, that spent all that this account spent; None if several did."""
-    top = func.coalesce(Job.parent_id, Job.id)
-    posts = select(top).join(LedgerEntry, LedgerEntry.job_id == Job.id)
-    mine = posts.where(LedgerEntry.dataset_id == account.dataset_id, LedgerEntry.kind == "post")
-    found = list(session.scalars(mine.distinct().limit(2)))
-    if len(found) != 1:
+    mine = (LedgerEntry.dataset_id == account.dataset_id, LedgerEntry.kind == "post")
+    top = select(func.coalesce(Job.parent_id, Job.id)).join(LedgerEntry, LedgerEntry.job_id == Job.id).where(*mine)
+    first = session.scalar(top.order_by(LedgerEntry.seq).limit(1))
+    if first is None:
         return None
-    sums = select(func.sum(LedgerEntry.train), func.sum(LedgerEntry.holdout)).join(Job, Job.id == LedgerEntry.job_id)
-    spent = session.execute(
-        sums.where(LedgerEntry.dataset_id == account.dataset_id, LedgerEntry.kind == "post", top == found[0])
-    ).one()
-    # More was spent than its entries say: by a joined ledger, or before a restored backup.
+    parts = select(Job.id).where(or_(Job.id == first, Job.parent_id == first))
+    sums = select(func.sum(LedgerEntry.train), func.sum(LedgerEntry.holdout))
+    spent = session.execute(sums.where(*mine, LedgerEntry.job_id.in_(parts))).one()
+    # More was spent: by other jobs, by a joined ledger, or before a restored backup.
     if tuple(spent) != (account.train_spent, account.holdout_spent):
         return None
-    return Quoted.of(session.get_one(Job, found[0]).quote).epsilon
+    return Quoted.of(session.get_one(Job, first).quote).epsilon
 
 
 def _with_joined(session: Session, dataset_id: str) -> list[str]:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.contracts.base import Epsilon
-from app.dashboard.burndown import Balance, Settled, drawn
+from app.dashboard.burndown import Balance, History, Settled, drawn
 from app.dashboard.chart import MOST_POINTS, NORMAL_95, Axis, Chart, Line, Point, around, thinned
 from app.dashboard.curve import curves
 from app.dashboard.forecast import forecast
@@ -125,7 +125,7 @@ def balances(*states: tuple[int, int, int, int]) -> list[Balance]:
 def test_a_cap_that_was_raised_is_a_step_of_its_line() -> None:
     states = balances((0, 0, 0, 50), (1, 0, 20, 50), (2, 20, 0, 50), (3, 20, 0, 100))
     settled = [Settled(BEGAN + timedelta(days=2), "job_1", "key_1", 20)]
-    picture = drawn("train", 100, states, settled, {"key_1": "Ada"}, states[-1].at)
+    picture = drawn("train", 100, states, History(settled, settled, {"key_1": "Ada"}), states[-1].at)
     held, spent, cap, coming = picture.over_time.lines
     assert [point.y for point in cap.points] == [50, 50, 50, 100, 100]
     assert [point.y for point in held.points] == [0, 20, 20, 20, 20] and [point.y for point in spent.points][1] == 0
@@ -141,7 +141,7 @@ def test_a_budget_spent_within_moments_has_an_axis_of_a_second() -> None:
     budget = 10**12
     states = balances((0, 0, 40, budget), (0, budget - 1, 0, budget))
     settled = [Settled(BEGAN, "job_1", "key_1", budget - 1)]
-    picture = drawn("train", budget, states, settled, {"key_1": "Ada"}, BEGAN)
+    picture = drawn("train", budget, states, History(settled, settled, {"key_1": "Ada"}), BEGAN)
     assert all(chart.x.high - chart.x.low >= 1.0 for chart in (picture.over_time, picture.by_job, picture.by_key))
 
 
@@ -149,7 +149,11 @@ def test_many_keys_are_seven_lines_and_one_for_the_rest() -> None:
     settled = [Settled(BEGAN + timedelta(hours=at), f"job_{at}", f"key_{at % 10}", 1 + at % 10) for at in range(5000)]
     names = {f"key_{k}": f"name {k}" for k in range(10)}
     picture = drawn(
-        "train", 10**6, balances((0, 0, 0, 10**6), (300, 27500, 0, 10**6)), settled, names, BEGAN + timedelta(days=300)
+        "train",
+        10**6,
+        balances((0, 0, 0, 10**6), (300, 27500, 0, 10**6)),
+        History(settled, settled, names),
+        BEGAN + timedelta(days=300),
     )
     assert [line.name for line in picture.by_key.lines] == [f"name {k}" for k in (9, 8, 7, 6, 5, 4, 3)] + [
         "3 other keys"

@@ -7,17 +7,20 @@ from typing import Any
 from app.ledger import accounts, memos
 from tests.datasets.conftest import Api, spec
 from tests.datasets.test_blocks import append, grant, retire, rows
+from tests.ledger.support import add_job
 
 
 def spend(api: Api, datasets: list[str], job: str, who: str, train: int, *trials: int) -> None:
     """A job that reads these blocks and spends so much on each, or a running study whose trials draw on its hold."""
     for dataset in datasets:
-        hold = {"dataset_id": dataset, "train": train, "holdout": 0}
+        hold: dict[str, Any] = {"dataset_id": dataset, "train": train, "holdout": 0}
         with api.db.write() as session:
             accounts.hold(session, **hold, job_id=job, actor=api.key_ids[who])
         for number, amount in enumerate(trials):
-            of_trial = {"job_id": f"{job}t{number}", "study_id": job, "train": amount, "holdout": 0}
+            of_trial: dict[str, Any] = {"job_id": f"{job}t{number}", "study_id": job, "train": amount, "holdout": 0}
             with api.db.write() as session:
+                key = {"key_id": api.key_ids[who]}
+                add_job(session, dataset, id=of_trial["job_id"], parent_id=job, trial_number=number, **key)
                 accounts.draw(session, dataset_id=dataset, **of_trial, actor="worker")
         if not trials:
             with api.db.write() as session:
