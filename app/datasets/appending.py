@@ -60,7 +60,11 @@ def append(
         blocks.check_room(session, to.id, label)
     service.check_files(arrived.spec, storage.names(folder))
     spec = arrived.spec.model_copy(update={"path": None, "upload": None})
-    content = service.read(settings, parsers, spec, folder, after=blocks.after(db, settings, to, folder))
+    earlier, after = (
+        duplicates.compares_earlier_hashes(db, settings, to.owner_key),
+        blocks.after(db, settings, to, folder),
+    )
+    content = service.read(settings, parsers, spec, folder, after=after, earlier_hashes=earlier)
     recorded = examine(db, settings, to, spec, content)
     dataset_id = new_id("ds")
     with service.published(settings, dataset_id, content) as kept, db.write() as session:

@@ -25,12 +25,17 @@ def check(session: Session, heads: Heads, owner_key: str, spec: DatasetSpec, con
 
     The files of two public hold-outs may be the same, as no privacy is claimed for them.
 
+    Args:
+        contents: with the hashes of before, where `compares_earlier_hashes` said so.
+
     Raises:
         InvalidRequest: the hold-out file is the data file.
         Conflict: `duplicate-content`.
-        Unavailable: as in `_is_retired`.
+        Unavailable: as in `_is_retired`; or an earlier release registered content of this owner meanwhile.
     """
     found = list(contents)
+    if not any(each.is_earlier for each in found) and repository.has_earlier_hashes(session, owner_key):
+        raise Unavailable("an earlier release of the service registered content of yours meanwhile: try again")
     data, holdout = ({each.hmac for each in found if each.part == part} for part in ("data", "holdout"))
     if data & holdout:
         raise InvalidRequest.at(
@@ -43,6 +48,14 @@ def check(session: Session, heads: Heads, owner_key: str, spec: DatasetSpec, con
     for part, dataset in repository.with_content(session, owner_key, holdout):
         if part == "data" and dataset.sensitivity == "private" and not _is_retired(heads, dataset):
             raise _duplicate(dataset)
+
+
+def compares_earlier_hashes(db: Database, settings: Settings, owner_key: str) -> bool:
+    """Returns True if an owner has content whose only hashes are those of before decision 39: new content is then
+    compared by both. So it is while the database lacks a recorded data set, which may be such a one."""
+    with db.read() as session:
+        has = repository.has_earlier_hashes(session, owner_key)
+    return has or behind.lacks_recorded(db, Heads.of(settings))
 
 
 def _duplicate(dataset: Dataset) -> Conflict:

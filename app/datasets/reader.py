@@ -152,7 +152,8 @@ class Reader:
             raise Interrupted
         if claimed.block is not None:
             return self._append(claimed, claimed.block, work, watch)
-        content = service.read(self.settings, self._parsers, claimed.spec, work, watch)
+        earlier = duplicates.compares_earlier_hashes(self.db, self.settings, claimed.owner_key)
+        content = service.read(self.settings, self._parsers, claimed.spec, work, watch, earlier_hashes=earlier)
         new = service.New(claimed.id, claimed.owner_key, claimed.spec)
         with service.published(self.settings, new.dataset_id, content) as made:
             self._again(lambda: self._store(claimed, new, content, made), watch)
@@ -185,7 +186,8 @@ class Reader:
         )
         new = service.New(claimed.id, claimed.owner_key, blocks.declaration(to, asked), block)
         after = blocks.after(self.db, self.settings, to, work)
-        content = service.read(self.settings, self._parsers, new.spec, work, watch, after)
+        earlier = duplicates.compares_earlier_hashes(self.db, self.settings, claimed.owner_key)
+        content = service.read(self.settings, self._parsers, new.spec, work, watch, after, earlier_hashes=earlier)
         with service.published(self.settings, new.dataset_id, content) as made:
             self._again(lambda: self._store_block(claimed, to, new, content, made), watch)
         behind.record_soon(self.db, Heads.of(self.settings), new.dataset_id)

@@ -12,6 +12,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.db.models import Account, ApiKey, Dataset, DatasetContent, DatasetReading, Job, LedgerEntry
 from app.errors import Conflict
+from app.formats.asked import EARLIER_KINDS
 from app.grants.service import Access, access_of, visible, with_grants
 from app.keys.service import Caller
 
@@ -39,6 +40,12 @@ def with_content(session: Session, owner_key: str, hmacs: Iterable[str]) -> list
         .order_by(Dataset.created_at, DatasetContent.id)
     )
     return [(part, dataset) for part, dataset in session.execute(same).all()]
+
+
+def has_earlier_hashes(session: Session, owner_key: str) -> bool:
+    """Returns True if an owner has content that is named by hashes of before."""
+    earlier = exists().where(DatasetContent.owner_key == owner_key, DatasetContent.kind.in_(EARLIER_KINDS))
+    return session.scalar(select(earlier)) or False
 
 
 def has_blocks(session: Session, dataset_id: str) -> bool:

@@ -87,7 +87,8 @@ def register(
         check_name(session, spec.name)
     check_files(spec, storage.names(folder))
     spec = resolved(spec, pricing)
-    content = read(settings, parsers, spec, folder)
+    earlier = duplicates.compares_earlier_hashes(db, settings, caller.id)
+    content = read(settings, parsers, spec, folder, earlier_hashes=earlier)
     new = New(new_id("ds"), caller.id, spec)
     duplicates.check_forgotten(db, settings, caller.id, content.known_as)
     try:
@@ -194,7 +195,8 @@ def check(
     """
     check_files(spec, storage.names(folder))
     declared, spec = spec, resolved(spec, pricing)
-    parsed = read(settings, parsers, spec, folder).parsed
+    earlier = duplicates.compares_earlier_hashes(db, settings, caller.id)
+    parsed = read(settings, parsers, spec, folder, earlier_hashes=earlier).parsed
     warnings = [*parsed.warnings, *_warnings(spec), *_order_by_default(declared, spec)]
     with db.read() as session:
         try:
@@ -248,11 +250,14 @@ def read(
     folder: Path,
     watch: Watch | None = None,
     after: After = After(),
+    *,
+    earlier_hashes: bool,
 ) -> Content:
     """Parses the files of a folder into parts under it. Raises as `Parsers.parse`.
 
     Args:
         spec: the resolved declaration.
+        earlier_hashes: what `duplicates.compares_earlier_hashes` says of the owner.
     """
     output = folder / storage.PARTS
     output.mkdir(mode=0o700)
@@ -274,6 +279,7 @@ def read(
         max_unpacked_bytes=settings.max_unpacked_bytes,
         max_unpack_ratio=settings.max_unpack_ratio,
         reserve_bytes=resumable.room_of(settings).set_aside,
+        earlier_hashes=earlier_hashes,
     )
     try:
         parsed = parsers.parse(request, watch)
@@ -382,7 +388,7 @@ def _insert(
     name = spec.name if new.block is None else new.block.name
     check_name(session, name, dataset_id)
     duplicates.check(session, heads, new.owner_key, spec, parsed.contents)
-    of_file = next(each.hmac for each in parsed.contents if (each.part, each.kind) == ("data", "file"))
+    of_file = next(each.hmac for each in parsed.contents if (each.part, each.kind) == ("data", "sha256"))
     dataset = Dataset(
         id=dataset_id,
         name=name,
@@ -400,7 +406,7 @@ def _insert(
         created_at=now(),
     )
     own: dict[str, str] = {"dataset_id": dataset_id, "owner_key": new.owner_key, "key_id": secret_id(chain[0])}
-    contents = [DatasetContent(**own, **dict(each)) for each in parsed.contents]
+    contents = [DatasetContent(**own, **dict(each)) for each in parsed.contents if not each.is_earlier]
     repository.add(session, dataset, contents)
     return dataset, _open_account(session, new)
 

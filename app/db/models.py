@@ -213,7 +213,8 @@ class Grant(Base):
 
 
 class DatasetContent(Base):
-    """Keyed hashes of registered content (`file`: the bytes; `records`: the records in any order)."""
+    """Keyed hashes of registered content: of the bytes (`sha256`), and of the records in any order (`multiset`); before
+    decision 39 `file` and `records`."""
 
     __tablename__ = "dataset_contents"
     __table_args__ = (
@@ -226,7 +227,7 @@ class DatasetContent(Base):
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
     dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"))
     part: Mapped[str]  # "data" | "holdout"
-    kind: Mapped[str]  # "file" | "records"
+    kind: Mapped[str]  # "sha256" | "multiset"; earlier ones "file" | "records"
     hmac: Mapped[str]
     # The data set's owner: a registration searches its owner's contents alone, in the same time whatever others have.
     owner_key: Mapped[str | None]

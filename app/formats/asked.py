@@ -13,6 +13,8 @@ from app.contracts.dataset_spec import DatasetSpec
 from app.contracts.slots import Slots
 from app.contracts.stored import Counts
 
+EARLIER_KINDS = ("file", "records")
+
 
 class ContentKeys(Document):
     """Keys in hex: for the split, and for digests of contents."""
@@ -56,6 +58,7 @@ class ParseRequest(Document):
         earlier: the files of people of earlier blocks, whose records count towards the bound.
         max_unpack_ratio: the most bytes that a byte of a compressed file may unpack to.
         reserve_bytes: what is left free of the disk.
+        earlier_hashes: the content's hashes of EARLIER_KINDS are wanted too.
     """
 
     spec: DatasetSpec
@@ -71,6 +74,7 @@ class ParseRequest(Document):
     max_unpacked_bytes: int
     max_unpack_ratio: float
     reserve_bytes: int
+    earlier_hashes: bool = False
 
 
 class WrittenFile(Document):
@@ -93,11 +97,19 @@ class WrittenParts(Document):
 
 
 class ContentHash(Document):
-    """A keyed hash of a file's bytes, or of its records in any order."""
+    """A keyed hash of a file's bytes (`sha256`), or of its records in any order (`multiset`).
+
+    Registrations before decision 39 have `file` and `records` instead (EARLIER_KINDS).
+    """
 
     part: Literal["data", "holdout"]
-    kind: Literal["file", "records"]
+    kind: Literal["sha256", "multiset", "file", "records"]
     hmac: str
+
+    @property
+    def is_earlier(self) -> bool:
+        """Whether it is compared alone, and not stored with new content."""
+        return self.kind in EARLIER_KINDS
 
 
 class PartCount(Document):

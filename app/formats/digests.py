@@ -1,5 +1,8 @@
 """Keyed digests of records: they decide each record's side of the hold-out split, and detect content seen before.
 
+A whole file's content is named by the sum of its records' elements (`MultisetHash`), which needs no memory of them.
+Decision 39 has its theorem.
+
 A record's digest is a keyed BLAKE2b of its own content (features and label) and of nothing else. Equal records
 therefore fall on one side, whatever the other data and the order: changing one record changes one part by one record,
 and the parts compose in parallel. Without the key nobody can compute a side or aim for it.
@@ -10,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import math
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -22,9 +25,9 @@ from app.formats.columns import chunks
 from app.formats.sealed import Named
 
 DIGEST_BYTES = 16
-SORTED_AT_ONCE = 2**20
-PAIR = np.dtype([("first", "u8"), ("second", "u8")])
+ELEMENT_BYTES = 64
 RECORD, RECORDS, FILE = b"scrimp/record", b"scrimp/records", b"scrimp/file"
+ELEMENT, MULTISET, SHA256 = b"scrimp/element", b"scrimp/multiset", b"scrimp/sha256"
 
 
 @dataclass(frozen=True)
@@ -36,30 +39,33 @@ class Keys:
 
 
 @dataclass(frozen=True)
-class RecordDigests:
-    """(n, 2) big-endian words each, in the order of the records. Private."""
+class Messages:
+    """Byte strings, one after the other.
 
-    split: NDArray[np.uint64]
-    content: NDArray[np.uint64]
+    Attributes:
+        content: uint8, all of them.
+        ends: int64 (n,): where each one ends.
+    """
+
+    content: NDArray[np.uint8]
+    ends: NDArray[np.int64]
+
+    @classmethod
+    def joined(cls, messages: Iterable[bytes]) -> Messages:
+        """Those of an iterable."""
+        parts = list(messages)
+        ends = np.cumsum(np.fromiter(map(len, parts), dtype=np.int64, count=len(parts)), dtype=np.int64)
+        return cls(np.frombuffer(b"".join(parts), dtype=np.uint8), ends)
+
+    def __iter__(self) -> Iterator[bytes]:
+        start, content = 0, self.content.tobytes()
+        for end in self.ends.tolist():
+            yield content[start:end]
+            start = end
 
 
-def record_digests(contents: Iterable[bytes], keys: Keys) -> RecordDigests:
-    """The keyed digests of each record's content."""
-    split, content = bytearray(), bytearray()
-    first, second = _keyed(keys.split), _keyed(keys.content)
-    for record in contents:
-        split += first(record)
-        content += second(record)
-    return RecordDigests(_words(split), _words(content))
-
-
-def content_digests(contents: Iterable[bytes], keys: Keys) -> NDArray[np.uint64]:
-    """(n, 2): what tells records apart by their content."""
-    return _words(bytearray().join(map(_keyed(keys.content), contents)))
-
-
-def _keyed(key: bytes) -> Callable[[bytes], bytes]:
-    """A record's digest under a key."""
+def record_digests(messages: Messages, key: bytes) -> NDArray[np.uint64]:
+    """(n, 2) big-endian words: each record's digest under a key, from its content. Private."""
     begun = hashlib.blake2b(digest_size=DIGEST_BYTES, key=key, person=RECORD)
 
     def digest(record: bytes) -> bytes:
@@ -67,79 +73,151 @@ def _keyed(key: bytes) -> Callable[[bytes], bytes]:
         found.update(record)
         return found.digest()
 
-    return digest
+    return _words(bytearray().join(map(digest, messages)))
 
 
-def text_contents(texts: Sequence[str], labels: Sequence[bytes]) -> Iterator[bytes]:
+def text_contents(texts: Sequence[str], labels: Iterable[bytes]) -> Iterator[bytes]:
     """The text as it is, before its n-grams are hashed."""
     for text, label in zip(texts, labels, strict=True):
         encoded = text.encode()
         yield b"t" + struct.pack("<Q", len(encoded)) + encoded + label
 
 
-def number_contents(matrix: NDArray[Any], names: Sequence[str] | None, labels: Sequence[bytes]) -> Iterator[bytes]:
+def number_contents(matrix: NDArray[Any], names: Sequence[str] | None, labels: Labels) -> Messages:
     """Little-endian float64 in the order of the columns' names: neither format nor order of columns matters.
 
     A tensor's features have no names and stay in their own order.
     """
     order = np.argsort(np.array(names), kind="stable") if names else slice(None)
-    rest = iter(labels)
-    width = 8 * matrix.shape[1]
-    begin = b"n" + struct.pack("<Q", matrix.shape[1])
+    begin = np.frombuffer(b"n" + struct.pack("<Q", matrix.shape[1]), dtype=np.uint8)
+    numbers = len(begin) + 8 * matrix.shape[1]
+    out = np.empty((len(matrix), numbers + labels.width), dtype=np.uint8)
+    out[:, : len(begin)] = begin
+    start = 0
     for rows in chunks(matrix):
-        content = (rows[:, order].astype("<f8") + 0.0).tobytes()  # −0 is 0
-        for start in range(0, len(content), width):
-            yield begin + content[start : start + width] + next(rest)
+        values = np.ascontiguousarray(rows[:, order].astype("<f8") + 0.0)  # −0 is 0
+        out[start : start + len(rows), len(begin) : numbers] = values.view(np.uint8).reshape(len(rows), -1)
+        start += len(rows)
+    out[:, numbers:] = labels.padded
+    return _without_padding(out, labels.lengths + numbers)
 
 
-def label_contents(targets: NDArray[Any], classes: Sequence[str] | None) -> list[bytes]:
+def _without_padding(rows: NDArray[np.uint8], lengths: NDArray[np.int64]) -> Messages:
+    """The first bytes of each row."""
+    ends = np.cumsum(lengths, dtype=np.int64)
+    width = rows.shape[1]
+    if len(ends) == 0 or int(lengths.min()) == width:
+        return Messages(rows.reshape(-1), ends)
+    return Messages(rows[np.arange(width) < lengths[:, None]], ends)
+
+
+@dataclass(frozen=True)
+class Labels:
+    """What records' contents end with.
+
+    Attributes:
+        padded: uint8 (n, width), each label's bytes and zeros after them.
+        lengths: int64 (n,), without the zeros.
+    """
+
+    padded: NDArray[np.uint8]
+    lengths: NDArray[np.int64]
+
+    @property
+    def width(self) -> int:
+        """The bytes of the longest."""
+        return int(self.padded.shape[1])
+
+    def __iter__(self) -> Iterator[bytes]:
+        for row, length in zip(self.padded, self.lengths.tolist(), strict=True):
+            yield row[:length].tobytes()
+
+
+def label_contents(targets: NDArray[Any], classes: Sequence[str] | None) -> Labels:
     """The class's text, because its index depends on the order of declaration; or float64."""
     if classes is not None:
         encoded = [b"c" + name.encode() for name in classes]
-        return [encoded[i] for i in targets.tolist()]
-    return [b"r" + struct.pack("<d", value + 0.0) for value in targets.tolist()]
+        lengths = np.array([len(each) for each in encoded], dtype=np.int64)
+        width = int(lengths.max())
+        table = np.frombuffer(b"".join(each.ljust(width, b"\0") for each in encoded), dtype=np.uint8)
+        return Labels(table.reshape(-1, width)[targets], lengths[targets])
+    values = np.ascontiguousarray(targets.astype("<f8") + 0.0).view(np.uint8).reshape(-1, 8)
+    begin = np.full((len(values), 1), ord("r"), dtype=np.uint8)
+    return Labels(np.hstack([begin, values]), np.full(len(values), 9, dtype=np.int64))
 
 
-def in_holdout(digests: RecordDigests, fraction: float) -> NDArray[np.bool_]:
-    """True with probability `fraction`, over the key, for each distinct record: digest / 2⁶⁴ < fraction."""
+def in_holdout(split: NDArray[np.uint64], fraction: float) -> NDArray[np.bool_]:
+    """True with probability `fraction`, over the key, for each distinct record of digests (n, 2):
+    digest / 2⁶⁴ < fraction."""
     threshold = math.floor(Fraction(fraction) * 2**64)
-    return digests.split[:, 0] < np.uint64(threshold)
+    return split[:, 0] < np.uint64(threshold)
 
 
-def records_hmac(content: NDArray[np.uint64], keys: Keys) -> str:
-    """One keyed hash of all records' content digests (n, 2) in any order, repetitions counted."""
-    order = np.lexsort((content[:, 1], content[:, 0]))
-    found = hashlib.blake2b(digest_size=32, key=keys.content, person=RECORDS)
-    for start in range(0, len(order), SORTED_AT_ONCE):
-        found.update(content[order[start : start + SORTED_AT_ONCE]].astype(">u8").tobytes())
+class MultisetHash:
+    """One keyed hash of all records, in any order and in any pieces, repetitions counted. In memory: 64 bytes.
+
+    With F(d) = BLAKE2b-512 of a record's digest d under the key, an integer below 2⁵¹²:
+
+        H = BLAKE2b-256 under the key of (Σ F(d) mod 2⁵¹², n)
+
+    Equal multisets of records have equal hashes, always: registered content is found again without any assumption.
+    Others have equal ones with a probability below n·2⁻⁵¹² for a random F (decision 39). The sum stays in this process.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        self._key, self._sum, self.count = key, 0, 0
+
+    def add(self, digests: NDArray[np.uint64]) -> None:
+        """Adds records by their digests (n, 2)."""
+        begun = hashlib.blake2b(digest_size=ELEMENT_BYTES, key=self._key, person=ELEMENT)
+
+        def element(digest: bytes) -> bytes:
+            found = begun.copy()
+            found.update(digest)
+            return found.digest()
+
+        content = digests.astype(">u8").tobytes()
+        parts = (content[start : start + DIGEST_BYTES] for start in range(0, len(content), DIGEST_BYTES))
+        limbs = np.frombuffer(b"".join(map(element, parts)), dtype="<u4").reshape(-1, ELEMENT_BYTES // 4)
+        self.count += len(digests)
+        for place, limb in enumerate(limbs.sum(axis=0, dtype=np.uint64).tolist()):  # of fewer than 2³² records
+            self._sum += limb << (32 * place)
+        self._sum %= 2 ** (8 * ELEMENT_BYTES)
+
+    def hmac(self) -> str:
+        """The hash, in hex."""
+        content = self._sum.to_bytes(ELEMENT_BYTES, "little") + self.count.to_bytes(8, "little")
+        return hashlib.blake2b(content, digest_size=32, key=self._key, person=MULTISET).hexdigest()
+
+
+def records_hmac(ascending: Iterable[NDArray[np.uint64]], key: bytes) -> str:
+    """What registrations before decision 39 stored in place of a `MultisetHash`: one keyed hash of all digests (n, 2)
+    in ascending order, repetitions counted."""
+    found = hashlib.blake2b(digest_size=32, key=key, person=RECORDS)
+    for digests in ascending:
+        found.update(digests.astype(">u8").tobytes())
     return found.hexdigest()
 
 
-def squared_classes(content: NDArray[np.uint64]) -> int:
-    """Σ (class size)² over classes of equal digests (n, 2), which a split puts on one side. Private.
-
-    Digests are told apart by their first word.
-    """
-    words = np.sort(content[:, 0])
-    starts = np.flatnonzero(np.concatenate(([True], words[1:] != words[:-1])))
-    return int(np.sum(np.diff(np.append(starts, len(words))) ** 2))
+def file_sha256(path: Named) -> str:
+    """SHA-256 of a file's bytes: an un-noised function of the data, for the owner alone."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def common(some: NDArray[np.uint64], others: NDArray[np.uint64]) -> int:
-    """How many of some digests (n, 2) are among others."""
-    one, other = (np.ascontiguousarray(words).view(PAIR)[:, 0] for words in (some, others))
-    return int(np.count_nonzero(np.isin(one, other)))
+def keyed_sha256(sha256: str, keys: Keys) -> str:
+    """The name of a file's content by its hash."""
+    return hashlib.blake2b(bytes.fromhex(sha256), digest_size=32, key=keys.content, person=SHA256).hexdigest()
 
 
-def file_digests(path: Named, keys: Keys) -> tuple[str, str]:
-    """SHA-256 (an un-noised function of the data: for the owner alone) and keyed hash of a file's bytes."""
-    plain, keyed = hashlib.sha256(), hashlib.blake2b(digest_size=32, key=keys.content, person=FILE)
+def file_hmac(path: Named, keys: Keys) -> str:
+    """What registrations before decision 39 stored in place of a `keyed_sha256`: one keyed hash of all bytes."""
+    keyed = hashlib.blake2b(digest_size=32, key=keys.content, person=FILE)
     with path.open("rb") as file:
         while block := file.read(1 << 20):
-            plain.update(block)
             keyed.update(block)
-    return plain.hexdigest(), keyed.hexdigest()
+    return keyed.hexdigest()
 
 
-def _words(digests: bytearray) -> NDArray[np.uint64]:
+def _words(digests: bytes | bytearray) -> NDArray[np.uint64]:
     return np.frombuffer(digests, dtype=">u8").astype(np.uint64).reshape(-1, 2)

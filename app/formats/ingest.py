@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from app.disk import Room
 from app.formats import units, users
 from app.formats.asked import WrittenFile
-from app.formats.digests import Keys, RecordDigests, in_holdout
+from app.formats.digests import Keys, in_holdout
 from app.formats.layout import Layout
 from app.formats.part_files import remove_part
 from app.formats.part_reader import PartFile
@@ -31,15 +31,13 @@ class Piece:
     """Consecutive records of a file.
 
     Attributes:
-        sides: (n, 2) words that split users; None: each record's own digest splits.
-        stored: (n, 2) content digests of the records in the types in which they are stored; None: as in `digests`.
+        split: (n, 2) words that split the hold-out off, and choose among a user's records: digests of records as they
+            were sent, or of users. None: neither is declared.
     """
 
     part: StoredPart
-    digests: RecordDigests
     users: Sequence[str] | None = None
-    sides: NDArray[np.uint64] | None = None
-    stored: NDArray[np.uint64] | None = None
+    split: NDArray[np.uint64] | None = None
 
 
 @dataclass(frozen=True)
@@ -141,8 +139,7 @@ class Split:
             return [(self._names[0], without_last(part)), ("holdout", part)]
         if self._fraction is None:
             return [(self._names[0], part)]
-        words = piece.digests if piece.sides is None else RecordDigests(piece.sides, piece.sides)
-        held = in_holdout(words, self._fraction)
+        held = in_holdout(_split_of(piece), self._fraction)
         return [(self._names[0], chosen(part, ~held)), ("holdout", chosen(part, held))]
 
 
@@ -193,7 +190,7 @@ class Bounded:
             )
         self._writer.add(piece.part)
         self._of.append(users.numbered(piece.users or (), self._numbers))
-        self._words.append(piece.digests.split)
+        self._words.append(_split_of(piece))
 
     def close(self) -> Parts:
         """Writes the records that stay to their parts.
@@ -220,7 +217,7 @@ class Bounded:
             own, kept = numbers[start:end], stays[start:end]
             left = chosen(replace(part, user=shown[own]), kept)
             side = sides[own[kept]]
-            self.split.add(Piece(left, RecordDigests(side, side), sides=side))
+            self.split.add(Piece(left, split=side))
             start = end
         remove_part(self.folder / SPOOL)
         parts = self.split.close()
@@ -232,3 +229,9 @@ class Bounded:
         if self._writer is not None:
             self._writer.__exit__(None, None, None)
         self.split.abandon()
+
+
+def _split_of(piece: Piece) -> NDArray[np.uint64]:
+    if piece.split is None:
+        raise ValueError("a split needs digests")
+    return piece.split

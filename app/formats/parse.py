@@ -3,15 +3,15 @@
 file ── reader (csv, parquet, …) ── blocks of columns ── checks ── features ── split ── train.arrow, holdout.arrow
 
 A file is read once, in pieces, and never held whole. An Arrow file's piece is one of its record batches; interaction
-tables are ordered in memory. What is held of each record is its keyed digest: 16 bytes, and twice that while they are
-sorted. Where users' records are bounded it is 24 bytes more, and four times that at the end; the records wait in a
-file until all users are known.
+tables are ordered in memory. Of other records nothing is held but, in temporary files, sorted digests
+(app.formats.sorted_digests). Where users' records are bounded it is 24 bytes a record, and four times that at the end;
+the records wait in a file until all users are known.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -47,7 +47,8 @@ from app.formats.asked import (
     WrittenParts,
 )
 from app.formats.columns import chunks
-from app.formats.digests import Keys
+from app.formats.contents import Contents, Needs
+from app.formats.digests import Keys, Messages
 from app.formats.foreign import what_else
 from app.formats.hashing import hashed
 from app.formats.ingest import Bounded, Earlier, Parts, Piece, Split
@@ -56,6 +57,7 @@ from app.formats.readers import reader_of
 from app.formats.records import Records, Table, Taken
 from app.formats.sealed import DataKey, Named, readable
 from app.formats.sequences import History, new_records
+from app.formats.sorted_digests import Ascending, common, squares
 from app.formats.stored import StoredPart, Texts
 from app.formats.units import Saved
 
@@ -89,39 +91,17 @@ class Parsed:
     """One file, checked and written.
 
     Attributes:
-        content: all its records' digests. Private.
-        stored: the same of the records as they are stored: numbers in float32, in which two files may agree.
+        contents: what is known of its records' contents. Private.
         save_units: writes the file of its protected units; see app.formats.units.
         dropped: rows with undeclared ids, or that cannot be used.
         warnings: what those are.
     """
 
     parts: Parts
-    content: NDArray[np.uint64]
+    contents: Contents
     save_units: Callable[[Path], str]
     dropped: int
     warnings: list[str]
-
-
-@dataclass
-class Contents:
-    """The digests of a file's records, as they arrive: as they were sent, and as they are stored."""
-
-    _sent: list[NDArray[np.uint64]] = field(default_factory=list)
-    _stored: list[NDArray[np.uint64]] = field(default_factory=list)
-
-    def add(self, piece: Piece) -> None:
-        """Keeps the content digests of a piece."""
-        self._sent.append(piece.digests.content)
-        self._stored.append(piece.digests.content if piece.stored is None else piece.stored)
-
-    def all(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-        """(n, 2) words each."""
-        return _joined(self._sent), _joined(self._stored)
-
-
-def _joined(words: list[NDArray[np.uint64]]) -> NDArray[np.uint64]:
-    return np.concatenate(words) if words else np.empty((0, 2), dtype=np.uint64)
 
 
 def parse(request: dict[str, Any]) -> dict[str, Any]:
@@ -146,24 +126,24 @@ def _parse(asked: ParseRequest) -> ParsedFiles:
     earlier = Earlier(asked.place, tuple(_saved(each) for each in asked.earlier))
     to = Output(Path(asked.output_dir), keys, _seal(asked.seal), asked.slots, earlier, Room(asked.reserve_bytes))
     file = readable(Path(asked.file), _key(asked.opens.file))
-    data = _parsed(spec, file, "file", to, _unpacked_limit(asked, asked.file))
-    file_sha256, file_hmac = digests.file_digests(file, keys)
-    contents, parts, extra = _contents("data", file_hmac, data, keys), data.parts.written, None
+    data = _parsed(asked, file, "file", to)
+    sha256 = digests.file_sha256(file)
+    contents, parts, extra = _contents("data", file, sha256, data, to.keys), data.parts.written, None
     if asked.holdout_file is not None:
         file = readable(Path(asked.holdout_file), _key(asked.opens.holdout_file))
-        extra = _parsed(spec, file, "holdout_file", to, _unpacked_limit(asked, asked.holdout_file))
-        contents += _contents("holdout", digests.file_digests(file, keys)[1], extra, keys)
+        extra = _parsed(asked, file, "holdout_file", to)
+        contents += _contents("holdout", file, digests.file_sha256(file), extra, to.keys)
         parts = parts | extra.parts.written
         _check_widths(data, extra)
     counted = data.parts.units | (extra.parts.units if extra is not None else {})
     rows = data.parts.rows | (extra.parts.rows if extra is not None else {})
-    return ParsedFiles(
+    parsed = ParsedFiles(
         parts=WrittenParts(train=parts.get("train"), holdout=parts.get("holdout")),
         features=spec.features.numbers(data.parts.layout.features),
         outputs=spec.task.outputs,
         sparse=data.parts.layout.is_sparse,
         contents=contents,
-        content_sha256=file_sha256,
+        content_sha256=sha256,
         units_sha256=None if spec.privacy.sensitivity == "public" else data.save_units(to.folder / UNITS),
         stored=PartCounts(
             train=PartCount(units=counted["train"], rows=rows["train"]),
@@ -173,16 +153,21 @@ def _parse(asked: ParseRequest) -> ParsedFiles:
         counts=_counts(data, extra, counted),
         warnings=_warnings(spec, data, extra, counted),
     )
+    for each in (data, extra):
+        if each is not None:
+            each.contents.remove()
+    return parsed
 
 
-def _unpacked_limit(asked: ParseRequest, file: str) -> int:
+def _unpacked_limit(asked: ParseRequest, name: str) -> int:
     """What a file of n bytes may unpack to: min(`max_unpacked_bytes`, max(64 MiB, ratio · n)).
 
     A small file that unpacks to much would hold a reader for long. Pictures are exempt: a plain one is honest.
     """
     if asked.spec.format == "images":
         return asked.max_unpacked_bytes
-    by_ratio = int(asked.max_unpack_ratio * Path(file).stat().st_size)
+    file = Path(asked.file if name == "file" or asked.holdout_file is None else asked.holdout_file)
+    by_ratio = int(asked.max_unpack_ratio * file.stat().st_size)
     return min(asked.max_unpacked_bytes, max(UNPACKED_FREELY_BYTES, by_ratio))
 
 
@@ -197,8 +182,10 @@ def _saved(people: SealedPart) -> Saved:
     return Saved(readable(Path(people.path), _key(people.key)), people.sha256)
 
 
-def _parsed(spec: DatasetSpec, path: Named, name: str, to: Output, max_unpacked_bytes: int) -> Parsed:
-    contents, kept, keys = Contents(), _destination(spec, name, to), to.keys
+def _parsed(asked: ParseRequest, path: Named, name: str, to: Output) -> Parsed:
+    spec, max_unpacked_bytes = asked.spec, _unpacked_limit(asked, name)
+    contents = Contents(to.folder, name, to.keys, Needs.of(asked, name), to.room, to.seal)
+    kept = _destination(spec, name, to)
     try:
         table: Table
         users = None
@@ -208,17 +195,19 @@ def _parsed(spec: DatasetSpec, path: Named, name: str, to: Output, max_unpacked_
                 raise found.broken(f"it is {other}")
             interactions.read(path, found)
             found.check()
-            piece = Piece(found.part(), digests.record_digests(found.contents(), keys))
-            contents.add(piece)
-            kept.add(piece)
-            users = units.of_users(found.users, keys) if isinstance(found, History) else None
+            messages = Messages.joined(found.contents())
+            kept.add(Piece(found.part(), split=contents.add(messages, messages)))
+            users = units.of_users(found.users, to.keys) if isinstance(found, History) else None
         else:
-            table = _read(spec, path, name, max_unpacked_bytes, keys, contents, kept)
-        parts, (sent, stored) = kept.close(), contents.all()
+            table = _read(spec, path, name, max_unpacked_bytes, contents, kept)
+        parts = kept.close()
+        contents.close()
         if isinstance(kept, Bounded):
-            return Parsed(parts, sent, kept.save_people, table.dropped, table.warnings())
-        named = stored if users is None else users
-        return Parsed(parts, sent, lambda file: units.save(file, named, to.seal), table.dropped, table.warnings())
+            return Parsed(parts, contents, kept.save_people, table.dropped, table.warnings())
+        named = contents.units if users is None else [Ascending.of(users)]
+        return Parsed(
+            parts, contents, lambda file: units.save(file, named or (), to.seal), table.dropped, table.warnings()
+        )
     finally:
         kept.abandon()
 
@@ -251,18 +240,10 @@ def _slots_on_disk(spec: DatasetSpec, slots: Slots | None, layout: Layout) -> Ma
 
 
 def _read(
-    spec: DatasetSpec,
-    path: Named,
-    name: str,
-    max_unpacked_bytes: int,
-    keys: Keys,
-    contents: Contents,
-    kept: Split | Bounded,
+    spec: DatasetSpec, path: Named, name: str, max_unpacked_bytes: int, contents: Contents, kept: Split | Bounded
 ) -> Records:
     def sink(taken: Taken) -> None:
-        piece = _features_and_labels(spec, records, taken, keys)
-        contents.add(piece)
-        kept.add(piece)
+        kept.add(_features_and_labels(spec, records, taken, contents))
 
     records = Records(spec, name, max_unpacked_bytes, sink)
     if other := what_else(path, spec.format):  # type: ignore[arg-type]
@@ -276,23 +257,23 @@ def _read(
     return records
 
 
-def _features_and_labels(spec: DatasetSpec, records: Records, taken: Taken, keys: Keys) -> Piece:
+def _features_and_labels(spec: DatasetSpec, records: Records, taken: Taken, contents: Contents) -> Piece:
     y = taken.y
     labels = digests.label_contents(y, records.classes.names if records.classes is not None else None)
     if taken.texts is not None:
         texts = taken.texts
         x = hashed(texts, spec.features) if isinstance(spec.features, HashedText) else Texts.of(texts)
-        found = digests.record_digests(digests.text_contents(texts, labels), keys)
-        return Piece(StoredPart(x=x, y=y), found, taken.users)
+        messages = Messages.joined(digests.text_contents(texts, labels))
+        return Piece(StoredPart(x=x, y=y), taken.users, contents.add(messages, messages))
     if taken.matrix is None or taken.contents is None:
         raise ValueError("a piece holds texts or numbers")
     names = spec.features.names if isinstance(spec.features, Columns | TableFeatures) else None
-    found = digests.record_digests(digests.number_contents(taken.contents, names, labels), keys)
-    stored = None
-    if spec.privacy.sensitivity == "private" and taken.users is None:
-        rounded = digests.number_contents(_float32(taken.contents), names, labels)
-        stored = digests.content_digests(rounded, keys)
-    return Piece(StoredPart(x=_float32(taken.matrix), y=y), found, taken.users, stored=stored)
+    matrix = _float32(taken.matrix)
+    rounded = matrix if taken.contents is taken.matrix else _float32(taken.contents)
+    stored = sent = digests.number_contents(rounded, names, labels)
+    if contents.needs_sent and not np.array_equal(rounded, taken.contents, equal_nan=True):
+        sent = digests.number_contents(taken.contents, names, labels)
+    return Piece(StoredPart(x=matrix, y=y), taken.users, contents.add(stored, sent))
 
 
 def _seal(asked: SealKey | None) -> DataKey | None:
@@ -316,7 +297,7 @@ def _counts(data: Parsed, extra: Parsed | None, counted: dict[str, int]) -> Coun
     """Counts the records of the data file, its protected units, and what both files leave out: rows with undeclared
     ids, and records of users with too many."""
     return Counts(
-        records=len(data.content),
+        records=data.contents.multiset.count,
         dropped=data.dropped + data.parts.over + (extra.dropped if extra else 0),
         units=data.parts.all_units,
         train=counted.get("train", 0),
@@ -331,13 +312,24 @@ def _squares(spec: DatasetSpec, data: Parsed) -> PartCount:
     by_user = data.parts.row_squares
     if by_user is not None:
         return PartCount(units=data.parts.all_units, rows=by_user)
-    classes = digests.squared_classes(data.content)
+    classes = squares(data.contents.classes or ())
     return PartCount(units=classes, rows=classes)
 
 
-def _contents(part: Literal["data", "holdout"], file_hmac: str, parsed: Parsed, keys: Keys) -> tuple[ContentHash, ...]:
-    records = digests.records_hmac(parsed.content, keys)
-    return ContentHash(part=part, kind="file", hmac=file_hmac), ContentHash(part=part, kind="records", hmac=records)
+def _contents(
+    part: Literal["data", "holdout"], file: Named, sha256: str, parsed: Parsed, keys: Keys
+) -> tuple[ContentHash, ...]:
+    """The keyed hashes of a file and its records; those of before too, if they are wanted."""
+    of_file, of_records = digests.keyed_sha256(sha256, keys), parsed.contents.multiset.hmac()
+    new = (
+        ContentHash(part=part, kind="sha256", hmac=of_file),
+        ContentHash(part=part, kind="multiset", hmac=of_records),
+    )
+    earlier = parsed.contents.earlier_hmac()
+    if earlier is None:
+        return new
+    before = ContentHash(part=part, kind="file", hmac=digests.file_hmac(file, keys))
+    return (*new, before, ContentHash(part=part, kind="records", hmac=earlier))
 
 
 def _warnings(spec: DatasetSpec, data: Parsed, extra: Parsed | None, counted: dict[str, int]) -> tuple[str, ...]:
@@ -362,9 +354,9 @@ def _warnings(spec: DatasetSpec, data: Parsed, extra: Parsed | None, counted: di
         warnings.append(f"{data.parts.returning} users are in earlier blocks too: tell nobody else")
     warnings += [f"the {name} part holds no record" for name, count in counted.items() if not count]
     if extra is not None:
-        common = digests.common(extra.content, data.content)
-        if common:
+        common_records = common(extra.contents.units or (), data.contents.units or ())
+        if common_records:
             warnings.append(
-                f"{common} records of the hold-out file are also in the data: scores on it will be too high"
+                f"{common_records} records of the hold-out file are also in the data: scores on it will be too high"
             )
     return tuple(warnings)

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from app.formats.damage import DataDamagedError
 from app.formats.digests import DIGEST_BYTES, Keys
 from app.formats.sealed import DataKey, Named, create, finish
+from app.formats.sorted_digests import Ascending
 
 USER = b"scrimp/user"
 DIGEST = np.dtype(f"S{DIGEST_BYTES}")  # compared and sorted as bytes, which is the order of the words
@@ -46,17 +47,20 @@ def of_users(users: Iterable[str], keys: Keys) -> NDArray[np.uint64]:
     return np.frombuffer(joined, dtype=">u8").astype(np.uint64).reshape(-1, 2)
 
 
-def save(path: Path, words: NDArray[np.uint64], key: DataKey | None = None) -> str:
-    """Writes digests (n, 2) as a new file of mode 0600, synced to disk. Returns the SHA-256 of its content.
+def save(path: Path, digests: Iterable[Ascending], key: DataKey | None = None) -> str:
+    """Writes digests in ascending order as a new file of mode 0600, synced to disk. Returns the SHA-256 of its content.
 
     Args:
         key: seals it.
     """
-    content = np.unique(words, axis=0).astype(">u8").tobytes()
+    hashed = hashlib.sha256()
     with create(path, key) as file:
-        file.write(content)
+        for block in digests:
+            content = block.digests.astype(">u8").tobytes()
+            hashed.update(content)
+            file.write(content)
         finish(file)
-    return hashlib.sha256(content).hexdigest()
+    return hashed.hexdigest()
 
 
 def save_people(

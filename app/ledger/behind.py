@@ -277,6 +277,13 @@ def forgotten(db: Database, heads: Heads, owner: str) -> str | None:
     return None
 
 
+def lacks_recorded(db: Database, heads: Heads) -> bool:
+    """Returns True if the database does not know a recorded data set."""
+    with db.read() as session:
+        known = set(session.scalars(select(Account.dataset_id)))
+    return any(each not in known for each in heads.recorded())
+
+
 def forgotten_content(db: Database, heads: Heads, owner: str, hmacs: set[str]) -> str | None:
     """The owner's recorded data set that has one of these contents and that the database does not know; None if there
     is none. Other owners' data sets are not compared: decision 15."""

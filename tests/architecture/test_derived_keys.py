@@ -44,8 +44,10 @@ def form_token(secret: bytes, patch: pytest.MonkeyPatch) -> str:
     return sessions.form_token(Settings(), "cookie")
 
 
-def record_digests(**of: bytes) -> digests.RecordDigests:
-    return digests.record_digests(iter([b"record"]), digests.Keys(**({"split": THIRD, "content": THIRD} | of)))
+def sum_of_elements(secret: bytes) -> int:
+    found = digests.MultisetHash(secret)
+    found.add(WORDS)
+    return found._sum
 
 
 # What each place makes of a secret; of each, if it has several.
@@ -60,14 +62,16 @@ DERIVED: dict[str, list[Made]] = {
     ],
     "app/datasets/service.py shown_hmac": [lambda secret: service.shown_hmac(secret, "ds_1", "ab" * 32)],
     "app/datasets/hashes.py nested": [lambda secret: hashes.nested("ab" * 32, [secret, THIRD])],
-    "app/formats/digests.py _keyed": [
-        lambda secret: record_digests(split=secret).split.tobytes(),
-        lambda secret: record_digests(content=secret).content.tobytes(),
+    "app/formats/digests.py record_digests": [
+        lambda secret: digests.record_digests(digests.Messages.joined([b"record"]), secret).tobytes()
     ],
-    "app/formats/digests.py records_hmac": [lambda secret: digests.records_hmac(WORDS, digests.Keys(THIRD, secret))],
-    "app/formats/digests.py file_digests": [
-        lambda secret: digests.file_digests(File(), digests.Keys(THIRD, secret))[1],
+    "app/formats/digests.py MultisetHash.add": [sum_of_elements],
+    "app/formats/digests.py MultisetHash.hmac": [lambda secret: digests.MultisetHash(secret).hmac()],
+    "app/formats/digests.py records_hmac": [lambda secret: digests.records_hmac([WORDS], secret)],
+    "app/formats/digests.py keyed_sha256": [
+        lambda secret: digests.keyed_sha256("ab" * 32, digests.Keys(THIRD, secret))
     ],
+    "app/formats/digests.py file_hmac": [lambda secret: digests.file_hmac(File(), digests.Keys(THIRD, secret))],
     "app/formats/units.py of_users": [lambda secret: units.of_users(["u"], digests.Keys(THIRD, secret)).tobytes()],
     "app/formats/users.py sides": [lambda secret: users.sides(["u"], digests.Keys(secret, THIRD)).tobytes()],
     "app/keys/service.py digest": [lambda secret: keys.digest(secret, "token")],

@@ -21,6 +21,7 @@ from app.datasets.reader import Reader
 from app.db.models import Dataset
 from app.formats import units
 from app.formats.part_files import load_part
+from app.formats.sorted_digests import Ascending
 from app.formats.stored import StoredPart
 from app.formats.users import kept
 from app.secrets import load_secrets
@@ -268,7 +269,7 @@ def test_a_data_set_of_an_earlier_version_keeps_people_apart(api: Api) -> None:
     old = path.with_name("old")
     people = np.frombuffer(path.read_bytes()[len(units.PEOPLE_FILE) :], dtype=units.PERSON)
     words = np.frombuffer(people["digest"].tobytes(), dtype=">u8").astype(np.uint64).reshape(-1, 2)
-    sha256 = units.save(old, words)
+    sha256 = units.save(old, [Ascending.of(words)])
     old.replace(path.with_name(sha256))
     with api.db.write() as session:
         session.get_one(Dataset, made).units_sha256 = sha256

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.formats.digests import Keys, in_holdout, record_digests, squared_classes, text_contents
+from app.formats.digests import Messages, in_holdout, record_digests, text_contents
+from app.formats.sorted_digests import Ascending, squares
 from tests.formats.files import TEXT, dense, number_rows, parsed, spec, write
 
 contents = st.lists(st.binary(max_size=8), max_size=40)
@@ -19,7 +20,7 @@ fractions = st.floats(0.01, 0.99)
 
 
 def side(records: list[bytes], key: bytes, fraction: float) -> list[bool]:
-    return list(map(bool, in_holdout(record_digests(iter(records), Keys(key, bytes(32))), fraction)))
+    return list(map(bool, in_holdout(record_digests(Messages.joined(records), key), fraction)))
 
 
 @given(contents, keys, fractions, st.randoms(use_true_random=False))
@@ -51,10 +52,10 @@ def test_a_side_spreads_by_the_squares_of_classes() -> None:
     """f (1 − f) Σ (class size)², over 400 keys: without the squares it would be four times too small."""
     records = [bytes([i]) for i in range(30) for _ in range(1 + i % 6)]
     counts = [sum(side(records, bytes([i // 256, i % 256]) * 8, 0.2)) for i in range(400)]
-    content = record_digests(iter(records), Keys(bytes(32), bytes(32))).content
-    squares = squared_classes(content)
-    assert squares == 5 * sum(n * n for n in range(1, 7)) and squared_classes(content[:0]) == 0
-    assert 0.8 < np.var(counts) / (0.2 * 0.8 * squares) < 1.2
+    content = record_digests(Messages.joined(records), bytes(32))
+    squared = squares([Ascending.of(content)])
+    assert squared == 5 * sum(n * n for n in range(1, 7)) and squares([Ascending.of(content[:0])]) == 0
+    assert 0.8 < np.var(counts) / (0.2 * 0.8 * squared) < 1.2
 
 
 def test_another_key_splits_otherwise() -> None:

@@ -100,7 +100,8 @@ def test_pieces_give_what_whole_files_gave(
     """known_parses.json was written by the release that read files whole."""
     monkeypatch.setattr(records_module, "HELD", held)
     document, rows = next((document, rows) for each, document, rows in cases() if each == name)
-    found = summary(*parsed(tmp_path, document, file_of(tmp_path / "d", document, rows)))
+    file = file_of(tmp_path / "d", document, rows)
+    found = summary(*parsed(tmp_path, document, file, earlier_hashes=True))
     assert json.loads(json.dumps(found)) == KNOWN[name]
 
 

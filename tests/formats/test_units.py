@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 
 from app.formats import units
 from app.formats.damage import DataDamagedError
+from app.formats.sorted_digests import Ascending
 from app.formats.units import Saved
 
 VALUES = np.array([0, 1, 256, 2**56, 2**64 - 1], dtype=np.uint64)
 
 
 def saved(folder: Path, name: str, words: NDArray[np.uint64]) -> Saved:
-    return Saved(folder / name, units.save(folder / name, words))
+    return Saved(folder / name, units.save(folder / name, [Ascending.of(words)]))
 
 
 def drawn(count: int, seed: int) -> NDArray[np.uint64]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ def rows_of(sizes: dict[str, int], seed: int = 0) -> Rows:
     """Records of users, in an order of chance; `a` is unlike in all of them."""
     rng = np.random.default_rng(seed)
     rows = [
-        {"u": user, "a": float(hash((user, i)) % 10**6), "b": 1.0, "y": 0.5}
+        {"u": user, "a": float(zlib.crc32(f"{user}/{i}".encode()) % 2**24), "b": 1.0, "y": 0.5}
         for user, n in sizes.items()
         for i in range(n)
     ]
