@@ -482,6 +482,12 @@ def decided(spec: JobSpec, facts: DatasetFacts) -> tuple[JobSpec, str | None]:
     return spec.model_copy(update={"hpo": LinearScaling(score=_score_for(facts))}), None
 
 
+def needless_search(spec: JobSpec, facts: DatasetFacts) -> tuple[str, ...]:
+    """Warns of a private search where a rule gives the rate: one run was ahead of it in all measured cells."""
+    has_rule = facts.is_private and isinstance(rule_of(spec, facts), Rule)
+    return (f"{NO_GAIN} Take `strategy: auto`, or leave `hpo` out.",) if has_rule else ()
+
+
 def _check_search(spec: JobSpec, hpo: Strategy, facts: DatasetFacts) -> None:
     if spec.audit is not None:
         detail = "a study is not audited: its trials share one price. Audit a job with the point that it finds"
