@@ -209,11 +209,13 @@ class Closed:
     Attributes:
         chosen: its T and C, and why these; None if it named both.
         why: why `strategy: auto` is no search here.
+        warnings: of the search.
     """
 
     spec: JobSpec
     chosen: Resolved | None = None
     why: str | None = None
+    warnings: tuple[str, ...] = ()
 
 
 def closed(spec: JobSpec, facts: DatasetFacts) -> Closed:
@@ -224,11 +226,11 @@ def closed(spec: JobSpec, facts: DatasetFacts) -> Closed:
     """
     spec, chosen = with_numbers(spec, facts)
     spec, why = decided(spec, facts)
-    spec = _with_scores(spec, facts)
+    spec, needless = _with_scores(spec, facts), _needless_search(spec, facts)
     if spec.hpo is not None and not isinstance(spec.hpo, Auto):
         _check_search(spec, spec.hpo, facts)
         spec = settled(spec, spec.hpo, facts)
-    return Closed(spec, chosen, why)
+    return Closed(spec, chosen, why, needless)
 
 
 def _with_scores(spec: JobSpec, facts: DatasetFacts) -> JobSpec:
@@ -482,9 +484,9 @@ def decided(spec: JobSpec, facts: DatasetFacts) -> tuple[JobSpec, str | None]:
     return spec.model_copy(update={"hpo": LinearScaling(score=_score_for(facts))}), None
 
 
-def needless_search(spec: JobSpec, facts: DatasetFacts) -> tuple[str, ...]:
+def _needless_search(spec: JobSpec, facts: DatasetFacts) -> tuple[str, ...]:
     """Warns of a private search where a rule gives the rate: one run was ahead of it in all measured cells."""
-    has_rule = facts.is_private and isinstance(rule_of(spec, facts), Rule)
+    has_rule = spec.hpo is not None and facts.is_private and isinstance(rule_of(spec, facts), Rule)
     return (f"{NO_GAIN} Take `strategy: auto`, or leave `hpo` out.",) if has_rule else ()
 
 

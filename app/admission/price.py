@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from app.admission import memory
 from app.admission.checks import Checked, check
-from app.admission.choices import closed, needless_search, with_rate
+from app.admission.choices import closed, with_rate
 from app.admission.facts import DatasetFacts
 from app.admission.order import order_of
 from app.admission.quote import ModelQuote, StoredQuote, blocks_read, search_quote
@@ -108,7 +108,7 @@ def price_one(pricing: PricingService, spec: JobSpec, facts: DatasetFacts, side:
         return Priced(with_rate(checked, cost, job), cost if facts.is_private else cost.free())
     study = check_study(job.spec, facts, side)
     total = unpriced(study) if study.pricing is None else pricing.price_study(study.pricing)
-    warnings = (*study.longest.warnings, *check_levels(study, total), *needless_search(study.spec, facts))
+    warnings = (*study.longest.warnings, *check_levels(study, total), *job.warnings)
     longest = replace(study.longest, spec=study.spec, resolved=job.chosen, warnings=warnings)
     total = total if facts.is_private else total.free()
     return Priced(longest, total, study, stored(study, total))
