@@ -38,6 +38,12 @@ from app.privacy.releases import READABLE, NoisyScore, ScoreNoise
 MOST_CANARY_NUMBERS = 2**26  # of all canaries: an attempt holds them in memory, 4 bytes each
 AUGMENTATION = "/augmentation"
 
+PROBE = (
+    "a linear probe is the way for classes of texts: `linear` with this encoder as its `extractor`, which has rules "
+    "for all its numbers. No kept run of an encoder tuned inside learned more than the most frequent class "
+    "(docs/language.md)"
+)
+
 
 @dataclass(frozen=True)
 class Checked:
@@ -302,9 +308,14 @@ def _check_center(spec: JobSpec, facts: DatasetFacts) -> None:
 
 
 def _warnings(spec: JobSpec, facts: DatasetFacts) -> tuple[str, ...]:
-    """Warns of an audit that costs accuracy, of correlated noise that gains nothing, and of scores that clipping makes
-    less informative than they seem."""
-    return (*_audit_cost(spec, facts), *_gainless_noise(spec), *_of_scores(spec, facts))
+    """Warns of an audit that costs accuracy, of correlated noise that gains nothing, of an encoder that is tuned where
+    a probe learns more, and of scores that clipping makes less informative than they seem."""
+    return (*_audit_cost(spec, facts), *_gainless_noise(spec), *_tuned_encoder(spec, facts), *_of_scores(spec, facts))
+
+
+def _tuned_encoder(spec: JobSpec, facts: DatasetFacts) -> tuple[str, ...]:
+    is_text = facts.spec.features.kind == "text" and facts.spec.task.is_classification
+    return (PROBE,) if is_text and spec.privacy is not None and spec.model.kind == "hf" else ()
 
 
 def _gainless_noise(spec: JobSpec) -> tuple[str, ...]:

@@ -108,7 +108,7 @@ def price_one(pricing: PricingService, spec: JobSpec, facts: DatasetFacts, side:
         return Priced(with_rate(checked, cost, job), cost if facts.is_private else cost.free())
     study = check_study(job.spec, facts, side)
     total = unpriced(study) if study.pricing is None else pricing.price_study(study.pricing)
-    warnings = (*study.longest.warnings, *check_levels(study, total))
+    warnings = (*study.longest.warnings, *check_levels(study, total), *job.warnings)
     longest = replace(study.longest, spec=study.spec, resolved=job.chosen, warnings=warnings)
     total = total if facts.is_private else total.free()
     return Priced(longest, total, study, stored(study, total))

