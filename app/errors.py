@@ -38,6 +38,7 @@ ConflictCode = Literal[
     "duplicate-content",
     "duplicate-label",
     "duplicate-name",
+    "egress-pending",
     "head-pending",
     "idempotency-key-reused",
     "last-admin-key",

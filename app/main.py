@@ -14,6 +14,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.concurrency import run_in_threadpool
 from starlette.routing import BaseRoute
 
+from app.approvals.cap_routes import router as cap_router
+from app.approvals.routes import router as approvals_router
 from app.audit.routes import router as audit_router
 from app.budgets.request_routes import router as budget_requests_router
 from app.budgets.routes import router as budgets_router
@@ -23,6 +25,7 @@ from app.charges.routes import router as charges_router
 from app.dashboard.audit import router as audit_page_router
 from app.dashboard.budgets import router as budget_pages_router
 from app.dashboard.compare import router as compare_page_router
+from app.dashboard.egress import router as egress_pages_router
 from app.dashboard.entries import router as entries_router
 from app.dashboard.keys import router as key_pages_router
 from app.dashboard.manage import router as manage_pages_router
@@ -43,6 +46,8 @@ from app.datasets.resumable_routes import router as uploads_router
 from app.datasets.routes import router as datasets_router
 from app.db.engine import Database
 from app.docs.routes import router as docs_router
+from app.egress.note_routes import router as note_router
+from app.egress.routes import router as egress_router
 from app.errors import Unavailable
 from app.front import Front
 from app.grants import service as grants
@@ -90,6 +95,10 @@ ROUTERS = (
     uploads_router,
     grants_router,
     ledger_router,
+    cap_router,
+    approvals_router,
+    egress_router,
+    note_router,
     checkpoints_router,
     budgets_router,
     spending_router,
@@ -115,6 +124,7 @@ ROUTERS = (
     change_stream_router,
     catalogue_router,
     statement_page_router,
+    egress_pages_router,
     dashboard_router,
     root_router,
     docs_router,

@@ -14,16 +14,20 @@
 // must have cosigned it; so there must be one. --checkpoint FILE: a checkpoint from elsewhere, such as the witness, in
 // place of the certificate's. --proof FILE: what leads to it, as `scrimp ledger proof` prints it.
 //
+// CERTIFICATE may be an egress: the folder that `scrimp egress` writes. Then the manifest's signature, every file, and the
+// certificate, proofs and statement in it are checked. `scrimp verify-egress` also recomputes the statement's chain.
+//
 // Exit status: 0 if all holds and the given key signed it; 1 if something does not hold; 2 if the input cannot be read, or
 // if no key was given: the document is then intact, but anybody can sign one.
 import { createHash, createPublicKey, verify } from "node:crypto";
-import { readFileSync } from "node:fs";
-import { basename } from "node:path";
+import { lstatSync, readdirSync, readFileSync, statSync } from "node:fs";
+import { basename, join, sep } from "node:path";
 import { isDeepStrictEqual } from "node:util";
 
 const PAYLOAD_TYPE = "application/vnd.in-toto+json";
 const STATEMENT_TYPE = "https://in-toto.io/Statement/v1";
 const PREDICATE_TYPE = "https://scrimp.example.org/privacy-certificate/v1";
+const EGRESS_TYPE = "https://scrimp.example.org/egress/v1";
 const LOG = "scrimp.example.org/ledger"; // the name of checkpoints' keys; an origin is LOG/DATASET
 const ED25519_SPKI = Buffer.from("302a300506032b6570032100", "hex"); // RFC 8410: what precedes the raw key in DER
 
@@ -32,6 +36,7 @@ function stop(status, text) {
   process.exit(status);
 }
 
+const MANIFEST = "manifest.json";
 const USAGE = `usage: node verify.mjs CERTIFICATE --public-key KEY [--require-checkpoint] [--witness KEY ...]
        [--checkpoint FILE ...] [--proof FILE ...] [FILE ...]`;
 
@@ -78,15 +83,15 @@ function encoded(type, payload) {
   return Buffer.concat([Buffer.from(`DSSEv1 ${kind.length} `), kind, Buffer.from(` ${payload.length} `), payload]);
 }
 
-function opened(envelope, key) {
+function opened(envelope, key, predicateType = PREDICATE_TYPE) {
   const payload = Buffer.from(envelope.payload, "base64");
   const signed = encoded(envelope.payloadType, payload);
   const holds = envelope.signatures.some((each) => verify(null, signed, key, Buffer.from(each.sig, "base64")));
-  if (!holds) stop(1, "FAULT  this key did not sign the certificate");
+  if (!holds) stop(1, `FAULT  this key did not sign the ${predicateType === EGRESS_TYPE ? "manifest" : "certificate"}`);
   if (envelope.payloadType !== PAYLOAD_TYPE) stop(1, `FAULT  the payload is of type ${envelope.payloadType}`);
   const statement = JSON.parse(payload.toString("utf8"));
-  if (statement._type !== STATEMENT_TYPE || statement.predicateType !== PREDICATE_TYPE) {
-    stop(1, "FAULT  the payload is not a statement about a certificate");
+  if (statement._type !== STATEMENT_TYPE || statement.predicateType !== predicateType) {
+    stop(1, `FAULT  the payload is not a statement about ${predicateType === EGRESS_TYPE ? "an egress" : "a certificate"}`);
   }
   return statement;
 }
@@ -254,7 +259,92 @@ function compared(path, subjects) {
   return Boolean(named);
 }
 
-try {
+// The names of all files below a folder, with slashes.
+const below = (folder) =>
+  readdirSync(folder, { recursive: true }).filter((name) => !lstatSync(join(folder, name)).isDirectory()).map((name) => name.split(sep).join("/"));
+
+// What is wrong with a folder's files: missing, not signed, or not what was signed.
+function fileFaults(folder, subjects, sizes) {
+  const signed = new Map(subjects.map(({ name, digest }) => [name, digest.sha256]));
+  const found = below(folder);
+  const wrong = [...signed.keys()].filter((name) => !found.includes(name)).map((name) => `${name} is missing`);
+  for (const name of found.filter((each) => each !== MANIFEST)) {
+    const path = join(folder, name);
+    if (lstatSync(path).isSymbolicLink()) wrong.push(`${name} is a link`);
+    else if (!signed.has(name)) wrong.push(`${name} is not in the manifest`);
+    else if (lstatSync(path).size !== sizes[name] || sha256(readFileSync(path)).toString("hex") !== signed.get(name)) wrong.push(`${name} is not the file that was signed`);
+  }
+  return wrong;
+}
+
+// RFC 6962, section 2.1: the root over these leaves.
+function rootOver(leaves) {
+  if (leaves.length < 2) return leaves[0] ?? sha256();
+  let split = 1;
+  while (split * 2 < leaves.length) split *= 2;
+  return node(rootOver(leaves.slice(0, split)), rootOver(leaves.slice(split)));
+}
+
+// What does not show that the certificate's charge is in the log, and among the statement's entries.
+function chargeFaults({ job }, settled, proven, stated, service) {
+  const [id, { entry_seq: seq, head }] = settled;
+  if (proven === undefined || stated === undefined) return [`log.json or statement.json lacks ${id}`];
+  const [note, { entry, hash, path }] = [noteOf(proven.checkpoint), proven.proof];
+  const wrong = [];
+  if (note.origin !== `${LOG}/${id}` || !signs(service, note)) wrong.push(`log.json: the checkpoint of ${id} is not signed by this key`);
+  if (entry !== seq || hash !== head || !includes(entry, hash, path, note)) wrong.push(`log.json: no proof that entry ${seq} of ${id} is in the checkpoint`);
+  if (noteOf(stated.checkpoint).body !== note.body) wrong.push(`log.json and statement.json have different checkpoints of ${id}`);
+  const charge = stated.entries[seq - 1];
+  if (charge?.hash !== head || charge.job_id !== job || charge.kind !== "post") wrong.push(`the statement's entry ${seq} of ${id} is not the charge that the certificate names`);
+  return wrong;
+}
+
+// The entries' own hashes are for `scrimp verify-egress`: they cover canonical JSON, in which Python writes the numbers.
+function statementFaults({ ledgers }, service) {
+  return ledgers.flatMap(({ id, checkpoint, entries }) => {
+    const note = noteOf(checkpoint);
+    const wrong = note.origin !== `${LOG}/${id}` || !signs(service, note) ? [`statement.json: this key did not sign the checkpoint of ${id}`] : [];
+    const root = rootOver(entries.map(({ hash }) => leafOf(hash)));
+    return entries.length === note.size && root.equals(note.root) ? wrong : [...wrong, `statement.json: the entries of ${id} are not those of its checkpoint`];
+  });
+}
+
+// A certificate within a folder: signed, of this job, naming each file of the model.
+function certificateFaults(document, manifest, subjects, key, raw) {
+  const { subject, predicate } = opened(document.envelope, key);
+  const wrong = isDeepStrictEqual(document.certificate, predicate) ? [] : ["certificate.json shows another certificate than the one that was signed"];
+  if (predicate.job !== manifest.job || predicate.dataset.id !== manifest.dataset) wrong.push("the certificate is of another job or data set than the manifest says");
+  const [named, model] = [subject, subjects.filter(({ name }) => name.startsWith("model/"))].map((each) => new Map(each.map(({ name, digest }) => [name.replace(/^model\//, ""), digest.sha256])));
+  for (const [name, digest] of model) if (named.get(name) !== digest) wrong.push(`model/${name} is not a file that the certificate names`);
+  for (const name of named.keys()) if (!name.includes("/") && !name.startsWith("ledger entry ") && !model.has(name)) wrong.push(`the folder lacks ${name}, which the certificate names`);
+  return [...wrong, ...faults(predicate.dataset, predicate.ledger, raw, { checkpoint: false, witnesses: [], notes: [], proofs: [] })];
+}
+
+// An egress: the folder that `scrimp egress` writes.
+function folder(path, trusted) {
+  const at = (name) => JSON.parse(readFileSync(join(path, name), "utf8"));
+  const document = at("certificate.json");
+  const raw = Buffer.from(trusted ?? document.public_key, "base64");
+  if (raw.length !== 32) stop(2, "the public key is not 32 bytes in base64");
+  const [key, service] = [keyOf(raw), { name: LOG, kind: LOG_KEY, raw }];
+  const { subject, predicate: manifest } = opened(at(MANIFEST), key, EGRESS_TYPE);
+  console.log(`egress     ${manifest.number} of ${manifest.job} for ${manifest.recipient}, made at ${manifest.made_at}`);
+  const wrong = fileFaults(path, subject, manifest.sizes);
+  if (!wrong.length) {
+    const [log, { ledgers, ...stated }] = [at("log.json"), at("statement.json")];
+    const { ledger, ...body } = document.certificate;
+    const settled = Array.isArray(ledger) ? ledger.map((each) => [each.dataset, each]) : [[body.dataset.id, ledger]];
+    wrong.push(...certificateFaults(document, manifest, subject, key, raw), ...statementFaults({ ledgers }, service));
+    if (stated.dataset.id !== manifest.dataset) wrong.push("the statement is of another data set than the manifest says");
+    const of = (list, id) => list.find((each) => each.id === id);
+    for (const each of settled) wrong.push(...chargeFaults(body, each, of(log.ledgers, each[0]), of(ledgers, each[0]), service));
+  }
+  for (const each of wrong) console.log(`FAULT      ${each}`);
+  if (!wrong.length && trusted === undefined) console.log("signer     intact; signer not checked: give --public-key, from the service's owner");
+  process.exitCode = wrong.length ? 1 : trusted === undefined ? 2 : 0;
+}
+
+function certificate() {
   const { envelope, files, key, named, raw, shown, trusted, wanted } = read();
   const statement = opened(envelope, key);
   if (shown !== undefined && !isDeepStrictEqual(shown.certificate, statement.predicate)) {
@@ -272,6 +362,12 @@ try {
   const holds = found.every(Boolean) && !wrong.length;
   if (holds && trusted === undefined) console.log("signer     intact; signer not checked: give --public-key, from the service's owner");
   process.exitCode = !holds ? 1 : trusted === undefined ? 2 : 0;
+}
+
+try {
+  const { files, "--public-key": [trusted] } = options();
+  if (statSync(files[0]).isDirectory()) folder(files[0], trusted);
+  else certificate();
 } catch (error) {
-  stop(2, `cannot read this as a certificate: ${error.message}`);
+  stop(2, `cannot read this as a certificate or an egress: ${error.message}`);
 }

@@ -26,6 +26,7 @@ from scrimp.charges import Charges
 from scrimp.errors import Conflict, NotFound, PredictionFailed, ScrimpError, WaitTimeout
 from scrimp.jobs import JobHandle, Jobs
 from scrimp.models import (
+    Approval,
     CheckedDataset,
     Checkpoint,
     Dataset,
@@ -34,6 +35,7 @@ from scrimp.models import (
     Job,
     Ledger,
     MetricPoint,
+    Persons,
     Proof,
     Quote,
     RedeclaredDataset,
@@ -172,8 +174,21 @@ class Client(Administration):
         asked = {name: each for name, each in (("entry", entry), ("since", since), ("size", size)) if each is not None}
         return Proof.model_validate(self.json("GET", "/v1/ledger/proof", params={"dataset": dataset, **asked}))
 
-    def change_cap(self, dataset: str, epsilon: float, reason: str, *, version: str | None = None) -> Ledger:
+    def set_persons(self, dataset: str, persons: Mapping[str, Sequence[str]]) -> Persons | Approval:
+        """Names the persons of whom two must agree to a larger cap and to an egress, each with all of their keys' ids.
+
+        Returns:
+            the persons; or the approval that the change waits for, where persons were named before.
+        """
+        body = {"persons": {name: list(keys) for name, keys in persons.items()}}
+        found = self.json("PUT", f"{dataset_path(dataset)}/persons", json=body)
+        return Approval.model_validate(found) if "act" in found else Persons.model_validate(found)
+
+    def change_cap(self, dataset: str, epsilon: float, reason: str, *, version: str | None = None) -> Ledger | Approval:
         """Changes a data set's cap; δ stays. A raise should not depend on released results.
+
+        Returns:
+            the ledger; or the approval that a raise waits for, where the owner has named persons.
 
         Args:
             reason: recorded in the ledger.
@@ -182,7 +197,8 @@ class Client(Administration):
         body = {"epsilon": epsilon, "reason": reason}
         headers = {"If-Match": f'"{version or self.ledger(dataset).cap_version}"'}
         path = f"{dataset_path(dataset)}/ledger/cap"
-        return Ledger.model_validate(self.json("POST", path, json=body, headers=headers))
+        found = self.json("POST", path, json=body, headers=headers)
+        return Approval.model_validate(found) if "act" in found else Ledger.model_validate(found)
 
     def verify_ledger(self, dataset: str, *, again: bool = False, timeout_s: float = 60.0) -> Verification:
         """Shows the service's last verification of hash chain and balances. Compare the head with one kept elsewhere.
@@ -296,6 +312,37 @@ class Client(Administration):
             raise ScrimpError(
                 f"{name} of {job_id} arrived damaged: its SHA-256 differs from the recorded one; download it again"
             )
+        return part.replace(to)
+
+    def download_egress(self, job_id: str, to: Path, *, number: int | None = None, timeout_s: float = 60.0) -> Path:
+        """Downloads an egress as a ZIP archive; waits while the service makes it. `scrimp.egress` checks the folder.
+
+        Args:
+            number: of the job's egresses; None: the newest that is ready.
+
+        Raises:
+            Conflict: `egress-pending`: two persons must agree to it, or it was not made within the time.
+            ScrimpError: it arrived damaged.
+        """
+        path, part = f"/v1/jobs/{in_path(job_id)}/egress", to.with_name(to.name + ".part")
+        filters = {} if number is None else {"number": number}
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                digest = hashlib.sha256()
+                with self.streamed(path, params=filters) as response, part.open("wb") as out:
+                    for chunk in response.iter_bytes():
+                        digest.update(chunk)
+                        out.write(chunk)
+                    wanted = response.headers["Digest-SHA256"]
+                break
+            except Conflict as pending:
+                if pending.code != "egress-pending" or time.monotonic() >= deadline:
+                    raise
+            time.sleep(POLL_S)
+        if digest.hexdigest() != wanted:
+            part.unlink()
+            raise ScrimpError(f"the egress of {job_id} arrived damaged: download it again")
         return part.replace(to)
 
     def certificate(self, job_id: str, timeout_s: float = 15.0) -> SignedCertificate:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from scrimp.models import (
+    Approval,
     AuditEntry,
     AuditVerification,
     Budget,
@@ -16,6 +17,8 @@ from scrimp.models import (
     DataBlock,
     Dataset,
     Delivery,
+    Egress,
+    ErasureNote,
     Event,
     Grant,
     Job,
@@ -25,6 +28,7 @@ from scrimp.models import (
     LedgerEntry,
     NewSecret,
     Optimizer,
+    Persons,
     SigningKey,
     Spending,
     Trials,
@@ -37,6 +41,25 @@ from scrimp.wire import Part, Wire, in_path
 
 class Lists(Wire):
     """A part of `Client`."""
+
+    def agree(self, approval_id: str) -> Approval:
+        """Agrees, as the person to whom this key belongs. With the second person's word the act takes effect."""
+        return Approval.model_validate(self.json("POST", f"/v1/approvals/{in_path(approval_id)}/agree"))
+
+    def approval(self, approval_id: str) -> Approval:
+        """Shows an act that two persons must agree to, and who has."""
+        return Approval.model_validate(self.json("GET", f"/v1/approvals/{in_path(approval_id)}"))
+
+    def approvals(self, dataset: str | None = None) -> Pages[Approval]:
+        """Lists what this key asked for, may decide on, or owns, newest first."""
+        return self.pages("/v1/approvals", Approval, dataset=dataset)
+
+    def ask_egress(self, job_id: str, recipient: str, reason: str) -> Egress:
+        """Asks for a signed folder of a finished job: its files, certificate, statement, proofs, and answers in
+        words."""
+        return Egress.model_validate(
+            self.json("POST", f"/v1/jobs/{in_path(job_id)}/egress", json={"recipient": recipient, "reason": reason})
+        )
 
     def audit(
         self, key: str | None = None, action: str | None = None, target: str | None = None, since: int | None = None
@@ -76,6 +99,19 @@ class Lists(Wire):
     def deliveries(self, webhook_id: str) -> Pages[Delivery]:
         """Lists a webhook's deliveries and their results, newest first. They are kept for 30 days."""
         return self.pages(f"/v1/webhooks/{in_path(webhook_id)}/deliveries", Delivery)
+
+    def deny(self, approval_id: str) -> Approval:
+        """Denies an act, or withdraws one's own: for the persons, the data set's owner, and who asked."""
+        return Approval.model_validate(self.json("POST", f"/v1/approvals/{in_path(approval_id)}/deny"))
+
+    def egresses(self, job_id: str) -> Pages[Egress]:
+        """Lists a job's egresses, the newest first: whom its files left for, and what is waited for."""
+        return self.pages(f"/v1/jobs/{in_path(job_id)}/egresses", Egress)
+
+    def erasure_note(self, dataset: str) -> ErasureNote:
+        """Says which models were made with deleted content or retired blocks, with their certificates and what ε
+        means."""
+        return ErasureNote.model_validate(self.json("GET", f"/v1/datasets/{in_path(dataset)}/erasure-note"))
 
     def events(self, job_id: str) -> Pages[Event]:
         """Lists the job's events, oldest first."""
@@ -132,6 +168,10 @@ class Lists(Wire):
     def pause(self, job_id: str) -> Job:
         """Pauses a job: it leaves its worker within a second and keeps its hold. It goes on when it is resumed."""
         return Job.model_validate(self.json("POST", f"/v1/jobs/{in_path(job_id)}/pause"))
+
+    def persons(self, dataset: str) -> Persons:
+        """Shows the persons of whom two decide together on a data set; none: one person is enough."""
+        return Persons.model_validate(self.json("GET", f"/v1/datasets/{in_path(dataset)}/persons"))
 
     def remove_grant(self, dataset: str, key_id: str) -> None:
         """Ends a grant, at once. Jobs that were admitted under it continue."""

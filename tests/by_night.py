@@ -47,6 +47,7 @@ ON_POSTGRES_BY_DAY = (
     "tests/backing/",
     "tests/budgets/",
     "tests/datasets/test_quota_race.py",
+    "tests/egress/test_two_persons.py",
     "tests/hpo/test_races.py",
     "tests/jobs/test_admission.py",
     "tests/jobs/test_api.py::test_a_job_is_admitted_with_its_hold",

@@ -39,6 +39,13 @@ Action = Literal[
     "budget.requested",
     "budget.approved",
     "budget.denied",
+    "persons.set",  # who decide together on a data set
+    "approval.asked",  # an act that two persons must agree to
+    "approval.agreed",
+    "approval.denied",
+    "egress.asked",  # a signed folder of a job, for a recipient
+    "egress.made",
+    "egress.downloaded",
     "charge.held",  # by another system
     "charge.posted",
     "charge.voided",
@@ -85,7 +92,8 @@ class Details(TypedDict, total=False):
     role: str
     key: str  # the grant's key
     access: str
-    name: str  # the artifact's or the budget's name
+    name: str  # the artifact's or the budget's name; an egress's recipient
+    egress: str  # its id
     joined: list[str]  # the keys that may spend within the budget from now on
     left: list[str]  # those that it bounds no more
     epsilon: float | None  # a cap; the owner's policy for one job

@@ -20,6 +20,7 @@ from fastapi import APIRouter, Depends, Form, Path, Request, Response
 from fastapi.responses import RedirectResponse
 from pydantic import ValidationError
 
+from app.approvals import cap_routes
 from app.budgets.spending import SpendingView, spending
 from app.contracts.versions import tag_of
 from app.dashboard.form_values import number, redeclaration
@@ -33,7 +34,6 @@ from app.datasets.schemas import DatasetView, RedeclaredDataset
 from app.errors import RequestError, ServiceError
 from app.grants import service as grants
 from app.keys.auth import CurrentKey
-from app.ledger import routes as ledgers
 from app.ledger.accounts import account_of
 from app.ledger.entries import cap_version
 from app.ledger.routes import Pricing
@@ -46,6 +46,8 @@ from app.web.problems import answer, errors_of, validation_errors
 router = APIRouter(prefix=f"{HOME}/datasets/{{dataset_id}}/manage", include_in_schema=False, route_class=PageRoute)
 Id = Annotated[str, Path(pattern=r"^[A-Za-z0-9_]{1,100}$")]
 Text = Annotated[str, Form(max_length=20_000)]
+ACCEPTED = 202
+WAITS = "The raise waits for two persons: `scrimp approvals list` shows it."
 
 
 class Service:
@@ -74,6 +76,8 @@ class Service:
             errors = wrong.members.get("errors", []) if isinstance(wrong, RequestError) else []
             said = "; ".join([str(wrong), *(f"{each['pointer']} {each['detail']}" for each in errors)])
             return self.page(viewer, said, wrong.status if isinstance(wrong, RequestError) else 422)
+        if isinstance(outcome, str):
+            return self.page(viewer, outcome, ACCEPTED)
         if isinstance(outcome, Declared):
             return self.page(viewer, declared=outcome)
         return RedirectResponse(f"{HOME}/datasets/{self.dataset_id}{to}", 303)
@@ -150,9 +154,13 @@ def change_cap(
 ) -> Response:
     """Raises or lowers the cap, with a reason."""
 
-    def change() -> None:
+    def change() -> str | None:
         body = CapChange.model_validate({"epsilon": number(epsilon), "reason": reason})
-        ledgers.change_cap(service.dataset_id, body, service.db, pricing, viewer.caller, service.heads, tag_of(version))
+        of_version = tag_of(version)
+        answer = cap_routes.change_cap(
+            service.dataset_id, body, service.db, pricing, viewer.caller, service.heads, of_version
+        )
+        return WAITS if answer.status_code == ACCEPTED else None
 
     return service.changed(viewer, change, "")
 

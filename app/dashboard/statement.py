@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,21 +27,17 @@ from sqlalchemy.orm import Session
 from app.budgets.spending import spending
 from app.dashboard.page import PageRoute, render
 from app.dashboard.session import HOME, CurrentViewer
-from app.db.engine import Database
-from app.db.models import Account, Dataset, LedgerCheckpoint, LedgerEntry
-from app.errors import Conflict
+from app.db.models import Account, Dataset, LedgerEntry
 from app.grants.service import require
 from app.keys.service import Caller
-from app.ledger import repository
+from app.ledger import evidence, repository
 from app.ledger.accounts import filter_for
-from app.ledger.blocks import family_of, label_of
-from app.ledger.schemas import EntryView
+from app.ledger.blocks import label_of
 from app.web.deps import Db
 from app.web.operations import Page
 
 router = APIRouter(prefix=f"{HOME}/datasets/{{dataset_id}}", include_in_schema=False, route_class=PageRoute)
 Id = Annotated[str, Path(pattern=r"^[A-Za-z0-9_]{1,100}$")]
-BATCH = 500
 ALPHAS = (0.001, 0.01, 0.1)
 NORMAL = NormalDist()
 COLUMNS = (
@@ -147,15 +142,11 @@ def statement_page(request: Request, dataset_id: Id, db: Db, viewer: CurrentView
 def statement_json(dataset_id: Id, db: Db, viewer: CurrentViewer) -> Response:
     """Sends the evidence: every entry of each block under its signed checkpoint."""
     with db.read() as session:
-        stated = _statement(session, viewer.caller, dataset_id)
-        ids = [each.account.dataset_id for each in stated.ledgers]
-        signed = select(LedgerCheckpoint).where(LedgerCheckpoint.dataset_id.in_(ids))
-        notes = {each.dataset_id: each for each in session.scalars(signed)}
-        if len(notes) < len(ids):
-            raise Conflict("head-pending", "no checkpoint is signed yet: ask again in a moment")
-        about = {"id": stated.dataset.id, "name": stated.dataset.name, "unit": repository.unit_of(stated.dataset)}
-        ledgers = [(each.label, notes[each.account.dataset_id]) for each in stated.ledgers]
-    return _file(_evidence(db, about, ledgers), "application/json", f"{stated.dataset.name}-statement.json")
+        named, _account = repository.dataset_with_account(
+            session, require(session, viewer.caller, dataset_id, "view").id
+        )
+        found = evidence.of(session, named)
+    return _file(evidence.pieces(db, found), "application/json", f"{named.name}-statement.json")
 
 
 @router.get("/statement.csv")
@@ -185,9 +176,7 @@ def _statement(session: Session, caller: Caller, dataset_id: str) -> Statement:
         NotFound: no such data set, or the caller may not see it, or it is public.
     """
     named, _account = repository.dataset_with_account(session, require(session, caller, dataset_id, "view").id)
-    arrived = (Dataset.parent_id.is_not(None), Dataset.created_at, Dataset.id)
-    rows = select(Dataset, Account).join(Account).where(Dataset.id.in_(family_of(session, named.id))).order_by(*arrived)
-    ledgers = [Ledger(label_of(row), account) for row, account in session.execute(rows)]
+    ledgers = [Ledger(label_of(row), account) for row, account in evidence.members_of(session, named.id)]
     ends = (LedgerEntry.seq == 1) | (LedgerEntry.seq == Account.entries)
     times = select(func.min(LedgerEntry.created_at), func.max(LedgerEntry.created_at)).join(
         Account, (Account.dataset_id == LedgerEntry.dataset_id) & ends
@@ -196,28 +185,6 @@ def _statement(session: Session, caller: Caller, dataset_id: str) -> Statement:
     first, last = session.execute(times.where(of_all)).one()
     charges = sum(each.charges for each in spending(session, caller, named.id).items)
     return Statement(named, ledgers, charges, first, last)
-
-
-def _evidence(db: Database, about: dict[str, str], ledgers: list[tuple[str, LedgerCheckpoint]]) -> Iterator[str]:
-    """The document of `scrimp.statement`, version 2, a batch of entries at a time."""
-    yield f'{{"version": 2, "dataset": {_json(about)}, "ledgers": ['
-    for number, (label, checkpoint) in enumerate(ledgers):
-        head = {"id": checkpoint.dataset_id, "label": label, "checkpoint": checkpoint.note}
-        yield f'{", " if number else ""}{_json(head)[:-1]}, "entries": ['
-        for after in range(0, checkpoint.size, BATCH):
-            until = min(after + BATCH, checkpoint.size)
-            with db.read() as session:
-                page = repository.page_of_entries(
-                    session, checkpoint.dataset_id, after=after, job=None, limit=until - after
-                )
-                shown = [EntryView.of(each).model_dump(mode="json") for each in page[: until - after]]
-            yield ("," if after else "") + ",".join("\n" + _json(each) for each in shown)
-        yield "]}"
-    yield "]}\n"
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)
 
 
 def _file(lines: Iterator[str], media_type: str, name: str) -> Response:

@@ -10,6 +10,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.admission.lookup import blocks_of, remaining
+from app.approvals.service import may_leave
 from app.budgets.schemas import BudgetView
 from app.budgets.service import visible_to
 from app.contracts.base import Epsilon
@@ -227,7 +228,7 @@ def job_page(session: Session, job_id: str, viewer: Viewer, gpus: GpuWorkers) ->
         may_pause=job.status in ("queued", "running") and not job.parent_id and may_steer,
         may_resume=job.status in ("pausing", "paused") and not job.parent_id and may_steer,
         may_label=may_steer,
-        may_download=access.covers("train"),
+        may_download=access.covers("train") and may_leave(session, job.dataset_id, job.parent_id or job.id),
         may_submit=access.covers("train"),
         trials=found,
         ranked=ranked(found) if found else [],

@@ -10,11 +10,12 @@ api_keys ─┬─ datasets ─┬─ datasets (the blocks appended to it: rows 
           │      ├────── charges (what other systems compute)
           │      ├────── ledger_checkpoints (the checkpoints that the relay signed last)
           │      ├────── ledger_tiles (roots of whole tiles of 256 entries)
+          │      ├────── dataset_persons, approvals ── agreements (what needs two persons)
           │      └────── sub_accounts ── sub_account_keys (what keys and teams may use within the cap), budget_requests
           ├─ dataset_readings (registrations whose files are read in the background)
           └─ jobs ─┬──── jobs (a study's trials)
                    ├──── attempts ── blocks (the write-ahead record of steps)
-                   ├──── job_events, metrics, artifacts, certificates
+                   ├──── job_events, metrics, artifacts, certificates, egresses
                    └──── outbox (what the relay still has to do)
 predictions: models on callers' own inputs, for a short time
 claim_turns: whose job was claimed when, and the turns that follow from it
@@ -65,6 +66,10 @@ from app.db.charges import Charge as Charge  # noqa: PLC0414
 from app.db.checks import LedgerCheck as LedgerCheck  # noqa: PLC0414
 from app.db.checks import LedgerCheckpoint as LedgerCheckpoint  # noqa: PLC0414
 from app.db.checks import LedgerTile as LedgerTile  # noqa: PLC0414
+from app.db.egress import Agreement as Agreement  # noqa: PLC0414
+from app.db.egress import Approval as Approval  # noqa: PLC0414
+from app.db.egress import DatasetPerson as DatasetPerson  # noqa: PLC0414
+from app.db.egress import Egress as Egress  # noqa: PLC0414
 from app.db.measures import Measure as Measure  # noqa: PLC0414
 from app.db.predictions import Prediction as Prediction  # noqa: PLC0414
 from app.db.spending import SpentByKey as SpentByKey  # noqa: PLC0414
@@ -490,7 +495,7 @@ class Outbox(Base):
     __tablename__ = "outbox"
 
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
-    topic: Mapped[str]  # "notify" | "certificate" | "discard"
+    topic: Mapped[str]  # "notify" | "certificate" | "discard" | "egress"
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"))
     created_at: Mapped[datetime]
 

@@ -23,17 +23,19 @@ from app.admission.quote import Quote
 from app.admission.request import Limits
 from app.admission.service import Admission
 from app.admission.sweep import SweepView
+from app.approvals.service import require_egress
 from app.audit import record as audit
 from app.contracts.base import NO_NUL
 from app.contracts.job_spec import JobSpec
 from app.contracts.sweep import Sweep
 from app.db.engine import Database
 from app.db.models import Job
-from app.errors import Conflict, NotFound, RequestError
+from app.errors import NotFound
 from app.grants.service import check_job, require, require_job, visible
 from app.hpo.stored import StoredStudy
 from app.ids import rfc3339
 from app.jobs import artifacts, labels, repository, steering
+from app.jobs.certified import require_certificate
 from app.jobs.polling import Polled, job_of
 from app.jobs.rendering import job_json, page_json
 from app.jobs.repository import SHOWN_AS_TEXT
@@ -51,9 +53,7 @@ from app.jobs.trials import TrialList, trials
 from app.keys.auth import CurrentKey, admitted, identified, require_some_key, token_in
 from app.keys.service import Caller, id_in
 from app.lifecycle.queue.presence import GpuWorkers
-from app.lifecycle.states import FINISHED
 from app.pricing.service import PricingService
-from app.privacy.quoted import Quoted
 from app.storage import objects
 from app.web import examples
 from app.web.answers import as_json
@@ -468,6 +468,8 @@ def download_artifact(
 ) -> FileResponse:
     """Sends an artifact's file, such as `model.safetensors` or `README.md`. For keys that may train on the data set.
 
+    Where the owner has named persons, two of them must have agreed to an egress of the job.
+
     The file is hashed while it is sent. If the disk has changed it, the download breaks off before its end, and later
     requests answer 409.
     """
@@ -475,6 +477,7 @@ def download_artifact(
         job = require_job(session, caller, job_id, "train")
         artifact = repository.artifact(session, job_id, name)
         _check_handed_out(session, job)
+        require_egress(session, job)
     path = artifacts.local(db, objects.of(settings), artifact)
     if "range" in request.headers or artifact.damaged_at is not None:
         artifacts.check(db, artifact, path)
@@ -502,10 +505,7 @@ def download_artifact(
 def show_certificate(request: Request, job_id: str, db: Db, caller: CurrentKey) -> CertificateDocument:
     """Shows the signed privacy certificate; it is issued soon after the job has finished."""
     with db.read() as session:
-        job = require_job(session, caller, job_id)
-        found = repository.certificate(session, job_id)
-        if found is None:
-            raise _no_certificate(job)
+        found = require_certificate(session, require_job(session, caller, job_id))
     if not is_head(request.scope):
         with db.write() as session:
             audit.record(session, "certificate.downloaded", job_id)
@@ -522,17 +522,6 @@ def _check_handed_out(session: Session, run: Job) -> None:
         study = session.get_one(Job, run.parent_id)
         if not StoredStudy.read(study.study).keep_weights:
             raise NotFound("this trial's model is not delivered: its study delivers the best one when it has ended")
-
-
-def _no_certificate(job: Job) -> RequestError:
-    if job.parent_id is not None:
-        return NotFound(f"a trial has no certificate: see the certificate of its study {job.parent_id}, which lists it")
-    if job.status not in FINISHED:
-        return Conflict("wrong-state", f"the job is {job.status}: its certificate is issued after it has finished")
-    quoted = Quoted.of(job.quote)
-    if job.steps_started == 0 or quoted.epsilon is None or quoted.charge.unit is None:
-        return NotFound("this job spent no privacy: it has no certificate")
-    return Conflict("certificate-pending", "the certificate is being issued: ask again in a moment")
 
 
 def _view(db: Db, caller: Caller, job_id: str, gpus: GpuWorkers) -> JobView:

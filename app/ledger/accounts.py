@@ -378,11 +378,8 @@ def change_cap(session: Session, *, dataset_id: str, cap_epsilon: float, actor: 
         NotFound: the data set has no ledger.
     """
     before = account_of(session, dataset_id)
-    if before.joined_into is not None:
-        raise Conflict("wrong-state", closed_because(before))
-    _check_cap(cap_epsilon, before.cap_delta)
+    train = budget_of_cap(before, cap_epsilon)
     of = filter_for(before.filter, before.order)
-    train = _budget(of, cap_epsilon, before.cap_delta)
     has_holdout = before.holdout_budget > 0
     holdout = train if has_holdout else 0
     with session.begin_nested():
@@ -404,6 +401,18 @@ def change_cap(session: Session, *, dataset_id: str, cap_epsilon: float, actor: 
                 smallest_epsilon=least,
             )
         return append_cap(session, account, cap_epsilon=cap_epsilon, joined_into=None, actor=actor, reason=reason)
+
+
+def budget_of_cap(account: Account, cap_epsilon: float) -> int:
+    """The budget that another cap would give this account, in its filter's units.
+
+    Raises:
+        InvalidRequest, Conflict: as `change_cap`, but `cap-too-low`.
+    """
+    if account.joined_into is not None:
+        raise Conflict("wrong-state", closed_because(account))
+    _check_cap(cap_epsilon, account.cap_delta)
+    return _budget(filter_for(account.filter, account.order), cap_epsilon, account.cap_delta)
 
 
 def filter_for(kind: str, order: float | None) -> Filter:

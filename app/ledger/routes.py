@@ -1,4 +1,4 @@
-"""/v1/datasets/{id}/ledger: balances, entries, verification, and changes of the cap."""
+"""/v1/datasets/{id}/ledger: balances, entries, verification, joined ledgers. Its cap: app.approvals.cap_routes."""
 
 from __future__ import annotations
 
@@ -7,19 +7,17 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Response
 
 from app.audit import record as audit
-from app.contracts.versions import require_match, tag_of
+from app.contracts.versions import tag_of
 from app.grants.service import require
 from app.keys.auth import AdminKey, CurrentKey
-from app.ledger import accounts, behind, blocks, checks, joining, repository, summary
+from app.ledger import behind, checks, joining, repository, summary
 from app.ledger.checks import VerificationView
-from app.ledger.entries import cap_version
-from app.ledger.schemas import CapChange, EntryList, EntryView, Join, LedgerView
+from app.ledger.schemas import EntryList, EntryView, Join, LedgerView
 from app.privacy.filters import load_numerics
 from app.web import examples
 from app.web.answers import as_json
-from app.web.conditions import IfMatch
 from app.web.deps import Db, RecordedHeads, get_pricing
-from app.web.operations import CAP_TAG, NOTHING, VERSIONED, Operation
+from app.web.operations import CAP_TAG, NOTHING, Operation
 from app.web.pagination import After, Limit, decode_cursor, encode_cursor
 
 router = APIRouter(prefix="/v1/datasets/{dataset_id}/ledger", tags=["ledger"])
@@ -101,45 +99,6 @@ def verify_ledger(dataset_id: str, db: Db, caller: CurrentKey) -> VerificationVi
         )
         checks.request(session, dataset.id)
         return checks.last_check(session, dataset.id)
-
-
-@router.post("/cap", response_model=LedgerView)
-@Operation(
-    "The ledger with its new cap.",
-    audience="own",
-    command="ledger cap",
-    audit="dataset.cap_changed",
-    problems=("forbidden", "cap-too-low", "ledger-behind", "not-ready", "wrong-state", *VERSIONED),
-    headers=CAP_TAG,
-    requests={"a raise": {"epsilon": 6.0, "reason": "A second year of studies, approved on 2026-02-27."}},
-)
-def change_cap(
-    dataset_id: str,
-    body: CapChange,
-    db: Db,
-    pricing: Pricing,
-    caller: CurrentKey,
-    heads: RecordedHeads,
-    if_match: IfMatch = None,
-) -> Response:
-    """Raises or lowers the cap, with a reason, as an entry of the ledger. It cannot go below what is spent and held.
-
-    `If-Match` names the cap that this replaces: the `ETag` of the ledger, which is its `cap_version`.
-    """
-    with db.read() as session:
-        named = require(session, caller, dataset_id, "own").id
-        recorded = {each: behind.read_recorded(heads, each) for each in blocks.family_of(session, named)}
-    load_numerics()
-    with db.write() as session:
-        dataset, _account = repository.dataset_with_account(session, require(session, caller, named, "own").id)
-        members = blocks.lock_family(session, dataset.id)
-        for each in members:
-            behind.require_current(session, recorded.get(each), each)
-        require_match(if_match, cap_version(blocks.lead(session, dataset.id)))
-        for each in blocks.open_ones(session, members) or [dataset.id]:
-            accounts.change_cap(session, dataset_id=each, cap_epsilon=body.epsilon, actor=caller.id, reason=body.reason)
-        audit.record(session, "dataset.cap_changed", dataset.id, epsilon=body.epsilon)
-    return _answer(summary.overview(db, pricing, dataset.id))
 
 
 @router.post("/join")

@@ -24,10 +24,12 @@ from app.audit import chain, same_content
 from app.db.changes import Changes
 from app.db.engine import Database
 from app.db.models import Account, Job, Outbox, Prediction
+from app.egress import making
 from app.errors import ServiceError, TransientError, Unavailable
 from app.ledger import behind, certificates
 from app.ledger.blocks import held_on
 from app.ledger.checks import check_next
+from app.ledger.evidence import members_of
 from app.ledger.signing_keys import publish, signing_key
 from app.ledger.transparency import checkpoints
 from app.ledger.transparency.heads import Heads
@@ -139,6 +141,11 @@ class Relay:
                 self._certify(row_id, job_id)
             except ServiceError as error:
                 failed = error  # continues with the others; this one is tried again
+        for row_id, job_id in self._due("egress", CERTIFICATES) if "egress" in topics else []:
+            try:
+                self._let_out(row_id, job_id)
+            except ServiceError as error:
+                failed = error
         for row_id, job_id in self._due("discard", CERTIFICATES) if "discard" in topics else []:
             self._discard(row_id, job_id)
         if failed is not None:
@@ -198,6 +205,19 @@ class Relay:
             session.execute(delete(Outbox).where(as_read("certificate", [(row_id, job_id)])))
         with logs.about({"job": job_id}):
             logger.info("the certificate is issued")
+
+    def _let_out(self, row_id: int, job_id: str) -> None:
+        """Makes the job's approved egresses, under checkpoints that this key has signed."""
+        with self.db.read() as session:
+            job = session.get_one(Job, job_id)
+            members = [row.id for row, _ in members_of(session, job.dataset_id)]
+        current = [each for each in members if self._is_current(each)]
+        with self.db.write() as session:
+            for each in current:
+                self._advance(session, each)
+        making.make_due(self.db, self.objects, self.settings.storage_root, self.signing_key, job_id)
+        with self.db.write() as session:
+            session.execute(delete(Outbox).where(as_read("egress", [(row_id, job_id)])))
 
     def _is_current(self, dataset_id: str) -> bool:
         """True if the data set has a ledger that is not behind its record."""

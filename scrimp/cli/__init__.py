@@ -21,6 +21,7 @@ from scrimp.cli import (
     charges,
     completion,
     datasets,
+    egress,
     export,
     grants,
     jobs,
@@ -60,6 +61,9 @@ app.add_typer(webhooks.app, name="webhooks", help="Messages about jobs to an add
 app.add_typer(keys.app, name="keys", help="API keys: admins make and revoke them, holders rotate their own.")
 app.add_typer(grants.app, name="grants", help="Which keys may see a data set, train on it, or charge it.")
 app.add_typer(budgets.app, name="budgets", help="What keys and teams may use of a cap, and requests for more.")
+egress.register_egress(app)
+egress.register_verify(app)
+app.add_typer(egress.app, name="approvals", help="What two persons must agree to: larger caps, egresses.")
 app.add_typer(charges.app, name="charges", help="Budget for what other systems compute from the same records.")
 app.add_typer(witness.app, name="witness", help="An append-only witness of ledgers' checkpoints, for another machine.")
 completion.register(app)

@@ -82,7 +82,7 @@ def verify(
     required = Required(
         require_checkpoint,
         tuple(_witness(each) for each in witness or ()),
-        tuple(_checkpoint(each) for each in checkpoint or ()),
+        tuple(checkpoint_in(each) for each in checkpoint or ()),
         tuple(read_json(each) for each in proof or ()),
     )
     problem = problem_of(document, trusted, required)
@@ -122,7 +122,8 @@ def _witness(text: str) -> Key:
     return key
 
 
-def _checkpoint(path: Path) -> Note:
+def checkpoint_in(path: Path) -> Note:
+    """The checkpoint that an option's file holds."""
     try:
         return Note.parse(path.read_text())
     except (OSError, ValueError) as error:

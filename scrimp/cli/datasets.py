@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.text import Text
 
 from scrimp.cli import large, show, show_reading
 from scrimp.cli.ask import asked_columns
@@ -14,7 +16,7 @@ from scrimp.cli.session import Session, command, read_json
 from scrimp.cli.tables import Call, Parameter, register
 from scrimp.declare import Proposal, propose, read_sheet
 from scrimp.errors import ScrimpError
-from scrimp.models import Dataset
+from scrimp.models import Dataset, ErasureNote
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -143,11 +145,27 @@ def _filter(dataset: Dataset) -> str:
     return "" if dataset.ledger is None else dataset.ledger.cap.accountant
 
 
+def _note(console: Console, note: ErasureNote) -> None:
+    erased = ", ".join(each["label"] for each in note.erased)
+    console.print(Text(f"erased of {note.name}: {erased}"), soft_wrap=True)
+    rows = []
+    for each in note.models:
+        epsilon, found = each["epsilon"], each["found_at_one_percent"]
+        bound = "–" if epsilon is None else f"ε = {epsilon['value']:.4g}, δ = {epsilon['delta']:g}"
+        share = "–" if found is None else f"{100.0 * found:.3g} %"
+        left = ", ".join(to["recipient"] for to in each["egresses"]) or "–"
+        rows.append((each["certificate"] or each["job"], bound, share, ", ".join(each["used"]), left))
+    show.table(console, ("certificate", "guarantee", "found at 1 %", "used", "left for"), rows)
+    for line in note.meaning:
+        console.print(Text(f"* {line}"), soft_wrap=True)
+
+
 ONE = {"dataset": Parameter(Annotated[str, typer.Argument(metavar="DATASET", help="Name or id.")])}
 DATASETS = ("id", "name", ("budget spent", _spent), ("filter", _filter))
 DELETE = "Delete the data themselves, for good. The ledger stays, and the data cannot be registered again."
 DELETED = "the content of {0.name} is deleted; its ledger stays"
 RETIRE = "Take back a data set that nothing was ever held on, for good; register its content anew."
+NOTE = "Say which models were made with deleted content or retired blocks, and what that means for one person."
 RETIRED = "retired, and now called {0.name}; its old name is free"
 register(
     app,
@@ -155,4 +173,5 @@ register(
     Call("show", "dataset", "Show one data set and its budget.", show.dataset, {"name_or_id": ONE["dataset"]}),
     Call("delete-content", "delete_content", DELETE, DELETED, ONE),
     Call("retire", "retire_dataset", RETIRE, RETIRED, ONE),
+    Call("erasure-note", "erasure_note", NOTE, _note, ONE),
 )

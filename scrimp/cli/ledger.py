@@ -15,7 +15,7 @@ from scrimp.cli import show
 from scrimp.cli.session import FAILED, Session, command, plain, read_json
 from scrimp.cli.tables import DATASET, JOB, SPEC, Call, register
 from scrimp.errors import ScrimpError
-from scrimp.models import LedgerEntry, SpentPart
+from scrimp.models import Approval, Ledger, LedgerEntry, SpentPart
 from scrimp.statement import built, checked, ledger_of, written
 from scrimp.statement_words import told
 from scrimp.transparency import Note, begins_with
@@ -66,7 +66,15 @@ def cap(
 ) -> None:
     """Change a data set's cap. A raise should not depend on released results."""
     found = session.client.change_cap(dataset, epsilon, reason)
-    session.result(found, lambda: show.ledger(session.console, dataset, found))
+    session.result(found, lambda: _cap(session, dataset, found))
+
+
+def _cap(session: Session, dataset: str, found: Ledger | Approval) -> None:
+    if isinstance(found, Approval):
+        said = f"two persons must agree to the raise: {found.id} (scrimp approvals agree)"
+        session.console.print(said, soft_wrap=True, highlight=False)
+    else:
+        show.ledger(session.console, dataset, found)
 
 
 @command(app, "checkpoint")

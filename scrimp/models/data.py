@@ -22,6 +22,21 @@ class Account(Resource):
     unit: str
 
 
+class Approval(Resource):
+    """An act that takes effect once two persons have agreed. An open one expires after two weeks."""
+
+    id: str
+    dataset: str
+    act: dict[str, Any]
+    asked_by: str
+    status: str
+    agreements: list[dict[str, Any]] = []
+    created_at: str | None = None
+    expires_at: str | None = None
+    decided_at: str | None = None
+    decided_by: str | None = None
+
+
 class BlockBalance(Resource):
     """A block's balances, as parts of its budget: of the account that has the larger one. `id` names its ledger."""
 
@@ -301,6 +316,17 @@ class Dataset(behaviour.Dataset):
     warnings: list[str] | None = None
 
 
+class ErasureNote(Resource):
+    """What was erased of a data set, the models that were made with it, and what that means for one person."""
+
+    dataset: str
+    name: str
+    unit: str
+    erased: list[dict[str, Any]] = []
+    models: list[dict[str, Any]] = []
+    meaning: list[str] = []
+
+
 class Grant(Resource):
     """A grant, with the name and role of its key."""
 
@@ -359,6 +385,12 @@ class LedgerEntry(Resource):
     created_at: str
     prev_hash: str
     hash: str
+
+
+class Persons(Resource):
+    """The persons of whom two decide together on a data set, each with that person's keys; empty: one is enough."""
+
+    persons: dict[str, Any]
 
 
 class ReadingProgress(Resource):

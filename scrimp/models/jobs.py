@@ -35,6 +35,27 @@ class Choice(Resource):
     because: str
 
 
+class Egress(Resource):
+    """A signed folder of a job's files with their proof.
+
+    `number` counts the job's egresses; `approval` is what two persons must agree to, where the owner named persons.
+    """
+
+    id: str
+    job: str
+    number: int
+    recipient: str
+    reason: str
+    status: str
+    approval: str | None = None
+    asked_by: str
+    asked_at: str | None = None
+    made_at: str | None = None
+    problem: str | None = None
+    sha256: str | None = None
+    size_bytes: int | None = None
+
+
 class Event(Resource):
     """An event of a job."""
 

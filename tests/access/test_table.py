@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from json import loads
@@ -91,6 +92,16 @@ def a_request(_world: World, target: Target, _who: str) -> Sent:
     return {"json": {"dataset": target.dataset, "epsilon": 1.0, "reason": "a test"}}
 
 
+def to_somebody(_world: World, _target: Target, who: str) -> Sent:
+    return {"json": {"recipient": f"{who} {secrets.token_hex(4)}", "reason": "a test"}}
+
+
+def an_asked_egress(world: World, target: Target, who: str) -> Sent:
+    if target is not NOWHERE:
+        world.ask("admin", "POST", f"/v1/jobs/{target.job}/egress", **to_somebody(world, target, who))
+    return {}
+
+
 def to_itself(_world: World, target: Target, _who: str) -> Sent:
     return {"json": {"into": target.dataset, "reason": "a test"}}
 
@@ -151,6 +162,13 @@ CALLS: dict[tuple[str, str], Sent] = {
     ("GET", "/v1/ledger/proof"): {"ok": 409, "send": of_dataset(entry=1)},
     ("POST", "/v1/datasets/{dataset_id}/ledger/forecast"): {"send": forecast_of},
     ("POST", "/v1/datasets/{dataset_id}/ledger/cap"): {"send": as_it_was},
+    ("PUT", "/v1/datasets/{dataset_id}/persons"): {"send": json({"persons": {}})},
+    # Nothing of it is erased.
+    ("GET", "/v1/datasets/{dataset_id}/erasure-note"): {"ok": 409},
+    # Whose an approval is, tests/egress looks at; this one is nobody's.
+    ("GET", "/v1/approvals/{approval_id}"): {"ok": 404},
+    ("POST", "/v1/approvals/{approval_id}/agree"): {"ok": 404},
+    ("POST", "/v1/approvals/{approval_id}/deny"): {"ok": 404},
     ("GET", "/v1/datasets/{dataset_id}/budgets/{budget}"): {"send": a_budget},
     ("PUT", "/v1/datasets/{dataset_id}/budgets/{budget}"): {"send": a_budget},
     ("DELETE", "/v1/datasets/{dataset_id}/budgets/{budget}"): {"send": a_budget},
@@ -178,6 +196,9 @@ CALLS: dict[tuple[str, str], Sent] = {
     ("POST", "/v1/quotes/sweep"): {"send": sweep_of},
     ("POST", "/v1/jobs"): {"send": spec_of},
     # The job has ended: who may cancel it is told so. It was submitted by the data set's owner.
+    ("POST", "/v1/jobs/{job_id}/egress"): {"send": to_somebody},
+    # No relay runs: it is not made yet.
+    ("GET", "/v1/jobs/{job_id}/egress"): {"ok": 409, "send": an_asked_egress},
     ("PATCH", "/v1/jobs/{job_id}"): {"send": json({"tags": ["kept"]})},
     ("POST", "/v1/jobs/{job_id}/cancel"): {"ok": 409},
     ("POST", "/v1/jobs/{job_id}/pause"): {"ok": 409},
@@ -232,6 +253,9 @@ PAGES: dict[tuple[str, str], Sent] = {
     ("POST", "/dashboard/datasets/{dataset_id}/manage/declaration"): {"ok": 422},
     # No relay runs here: there is no checkpoint.
     ("GET", "/dashboard/datasets/{dataset_id}/statement.json"): {"ok": 409},
+    ("GET", "/dashboard/datasets/{dataset_id}/erasure-note"): {"ok": 409},
+    ("POST", "/dashboard/jobs/{job_id}/egresses"): {"ok": 422},
+    ("GET", "/dashboard/jobs/{job_id}/egress"): {"ok": 409, "send": an_asked_egress},
     ("POST", "/dashboard/datasets/{dataset_id}/manage/blocks"): {"ok": 409},
     ("POST", "/dashboard/datasets/{dataset_id}/manage/blocks/retire"): {"ok": 409},
     ("POST", "/dashboard/datasets/{dataset_id}/manage/retire"): {"ok": 409, "send": something_held},
@@ -270,6 +294,7 @@ def address(path: str, target: Target, world: World, *, by_name: bool = False) -
         "{charge_id}": "chg_none",
         "{request_id}": "breq_none",
         "{budget}": "team",
+        "{approval_id}": "apr_none",
     }
     for name, value in values.items():
         path = path.replace(name, value)

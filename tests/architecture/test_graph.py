@@ -12,6 +12,7 @@ KNOWN = {
     ("app.admission", "app.datasets"): "a hold reads whether the content is still there",
     ("app.audit", "app.keys"): "the audit log's routes need a caller; callers are recorded",
     ("app.audit", "app.web"): "the audit log's routes are routes",
+    ("app.lifecycle", "app.egress"): "the relay makes egresses",
     ("app.lifecycle", "app.ledger"): "the end of a job is an entry; the relay keeps heads and checks",
     ("app.lifecycle", "app.predictions"): "the relay takes back predictions that a dead worker had",
     ("app.lifecycle", "app.retention"): "the relay deletes what has expired",

@@ -44,6 +44,7 @@ EDGES = {
     "app/db/together.py": (2, "the parameters of a statement"),
     "app/db/webhooks.py": (3, "columns"),
     "app/db/workers.py": (3, "columns"),
+    "app/egress/crate.py": (16, "the RO-Crate's JSON-LD"),
     "app/errors.py": (2, "problem documents"),
     "app/formats/chat.py": (3, "a model folder's tokenizer_config.json"),
     "app/formats/faults.py": (1, "members of a problem document"),

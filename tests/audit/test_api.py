@@ -17,12 +17,14 @@ from app.audit.chain import seal
 from app.db.engine import Database
 from app.db.models import AuditEntry
 from app.ids import new_id
+from app.lifecycle.relay import Relay
 from app.main import create_app
 from tests.dashboard.conftest import Browser, make_home, token_of
 from tests.dashboard.scene import Key, Scene
 from tests.dashboard.test_submit import sent_from
 from tests.declared import declarations
 from tests.factories import add_dataset, job_spec
+from tests.lifecycle.test_relay import Notifier
 
 HOOK = {"url": "https://93.184.216.34/hook", "events": ["job.succeeded"]}
 CSV = "a,b,y\n" + "".join(f"{i},{i * i % 7},{i % 2}\n" for i in range(60))
@@ -261,6 +263,41 @@ def ask_on_page(world: World) -> httpx.Response:
     return world.call("POST", f"{budgets_page(world)}/requests", data={"epsilon": "1", "reason": "a test"})
 
 
+def two_persons(world: World) -> str:
+    """A data set on which the admin and the owner decide together; an act that the owner has asked for."""
+    persons = {"persons": {"Ada": [world.scene.admin.id], "Olga": [world.scene.owner.id]}}
+    path = f"/v1/datasets/{add_dataset(world.db, owner=world.scene.owner.id)}/persons"
+    assert world.call("PUT", path, json=persons).status_code == 200
+    return str(world.call("PUT", path, world.scene.owner, json={"persons": {}}).json()["id"])
+
+
+def agree(world: World) -> httpx.Response:
+    """To an egress: what the word does besides is for the relay."""
+    dataset = world.scene.dataset(f"leaves-{len(world.entries())}")
+    persons = {"persons": {"Ada": [world.scene.admin.id], "Olga": [world.scene.owner.id]}}
+    assert world.call("PUT", f"/v1/datasets/{dataset}/persons", json=persons).status_code == 200
+    job = world.scene.job(dataset, "leaves")
+    log = world.scene.start(job)
+    world.scene.step(log, 50)
+    world.scene.finish(log)
+    asked = ask_for_egress(world, job, by=world.scene.owner).json()
+    return world.call("POST", f"/v1/approvals/{asked['approval']}/agree")
+
+
+def ask_for_egress(
+    world: World, job: str | None = None, path: str = "/v1/jobs/{}/egress", **more: Any
+) -> httpx.Response:
+    body = {"recipient": f"somebody {len(world.entries())}", "reason": "a test"}
+    sent: Any = {"data": body} if path.startswith("/dashboard") else {"json": body}
+    return world.call("POST", path.format(job or world.done), **sent, **more)
+
+
+def fetch_egress(world: World, path: str = "/v1") -> httpx.Response:
+    assert ask_for_egress(world).status_code == 202
+    Relay(world.db, world.scene.settings, world.scene.signing_key, Notifier([].append)).run_once()
+    return world.call("GET", f"{path}/jobs/{world.done}/egress")
+
+
 Call = Callable[[World], httpx.Response]
 
 
@@ -274,6 +311,7 @@ def plain(path: str, body: Any = None, method: str = "POST", headers: dict[str, 
             "upload": world.upload,
             "charge": lambda: str(reserve(world).json()["id"]),
             "request": lambda: str(ask_for_budget(world).json()["id"]),
+            "approval": lambda: two_persons(world),
             "job": lambda: world.scene.job(add_dataset(world.db)),
         }
         known = {"done": world.done, "data": world.dataset}
@@ -305,6 +343,11 @@ CALLS: dict[tuple[str, str], Call] = {
     ("POST", "/v1/datasets/{dataset_id}/ledger/cap"): plain(
         "/v1/datasets/{data}/ledger/cap", {"epsilon": 5.0, "reason": "more"}, headers={"If-Match": "*"}
     ),
+    ("PUT", "/v1/datasets/{dataset_id}/persons"): plain("/v1/datasets/{data}/persons", {"persons": {}}, method="PUT"),
+    ("POST", "/v1/approvals/{approval_id}/agree"): agree,
+    ("POST", "/v1/approvals/{approval_id}/deny"): plain("/v1/approvals/{approval}/deny"),
+    ("POST", "/v1/jobs/{job_id}/egress"): ask_for_egress,
+    ("GET", "/v1/jobs/{job_id}/egress"): fetch_egress,
     ("PUT", "/v1/datasets/{dataset_id}/budgets/{budget}"): plain(
         "/v1/datasets/{data}/budgets/{key}", {"epsilon": 1.0}, method="PUT"
     ),
@@ -371,6 +414,10 @@ PAGE_CALLS: dict[tuple[str, str], Call] = {
     ("POST", f"{PAGES}/{{webhook_id}}/delete"): plain(f"{PAGES}/{{hook}}/delete"),
     ("POST", f"{PAGES}/{{webhook_id}}/events"): plain(f"{PAGES}/{{hook}}/events", {"events": "job.failed"}),
     ("POST", f"{PAGES}/{{webhook_id}}/secret"): plain(f"{PAGES}/{{hook}}/secret"),
+    ("POST", "/dashboard/jobs/{job_id}/egresses"): lambda world: ask_for_egress(
+        world, path="/dashboard/jobs/{}/egresses"
+    ),
+    ("GET", "/dashboard/jobs/{job_id}/egress"): lambda world: fetch_egress(world, "/dashboard"),
     ("POST", "/dashboard/jobs/{job_id}/labels"): plain("/dashboard/jobs/{done}/labels"),
     ("POST", KEYS): plain(KEYS, {"name": "n", "role": "viewer"}),
     ("POST", f"{KEYS}/{{key_id}}/rotate"): plain(f"{KEYS}/{{key}}/rotate"),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from app.approvals import cap_routes
 from app.budgets import service as budgets
 from app.budgets.schemas import BudgetSetting
 from app.charges import service as charges
 from app.charges.schemas import ChargeRequest
 from app.db.models import SubAccount
-from app.ledger import behind, routes
+from app.ledger import behind
 from app.ledger.schemas import CapChange
 from app.lifecycle import restore
 from app.privacy.prices import Units
@@ -164,7 +165,7 @@ class Owners(Machine):
         prices: Any = self.world.prices
         found = self.call(
             "change cap",
-            lambda: routes.change_cap(state.first, body, self.db, prices, OWNER, self.world.heads, "*"),
+            lambda: cap_routes.change_cap(state.first, body, self.db, prices, OWNER, self.world.heads, "*"),
         )
         if self.is_behind(*state.ledgers):
             self.agree(found, BEHIND)

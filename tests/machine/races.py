@@ -20,13 +20,14 @@ from typing import Any
 from sqlalchemy import event, inspect, select, text, update
 from sqlalchemy.engine import Engine
 
+from app.approvals import cap_routes
 from app.budgets import service as budgets
 from app.budgets.schemas import BudgetSetting
 from app.charges import service as charges
 from app.charges.schemas import ChargeRequest
 from app.db.models import Account, SubAccount
 from app.errors import BudgetError, ServiceError
-from app.ledger import accounts, blocks, routes
+from app.ledger import accounts, blocks
 from app.ledger.schemas import CapChange
 from app.settings import Settings
 from tests import processes as own
@@ -206,7 +207,7 @@ class Racer:
 
     def _cap(self, _name: str) -> None:
         body, prices = CapChange(epsilon=self.draw.choice(CAPS), reason=WHY), self.world.prices
-        change: Any = routes.change_cap
+        change: Any = cap_routes.change_cap
         self.act("cap", "", [], (0, 0), lambda: change(self.first, body, self.db, prices, OWNER, self.world.heads, "*"))
 
     def _budget(self, _name: str) -> None:

@@ -85,9 +85,18 @@ def statement(body: object, files: Mapping[str, str]) -> Statement:
         entries = {f"ledger entry {ledger.entry_seq}": ledger.head}
     else:
         entries = {f"ledger entry {each.entry_seq} of block {each.block}": each.head for each in ledger}
-    subjects = sorted((dict(files) or entries).items())
-    named = tuple(Subject(name=name, digest=Digest(sha256=digest)) for name, digest in subjects)
-    return Statement(_type=STATEMENT_TYPE, subject=named, predicateType=PREDICATE_TYPE, predicate=body)
+    return about(dict(files) or entries, PREDICATE_TYPE, body)
+
+
+def about(files: Mapping[str, str], predicate_type: str, predicate: object) -> Statement:
+    """A statement about files.
+
+    Args:
+        files: name → SHA-256 (hex).
+        predicate: JSON.
+    """
+    named = tuple(Subject(name=name, digest=Digest(sha256=digest)) for name, digest in sorted(files.items()))
+    return Statement(_type=STATEMENT_TYPE, subject=named, predicateType=predicate_type, predicate=predicate)
 
 
 def seal(statement: Statement, signing_key: Ed25519PrivateKey) -> Envelope:

@@ -1,0 +1,125 @@
+"""/v1/approvals: acts that two persons must agree to; and /v1/datasets/{id}/persons: who these persons are."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+
+from app.approvals import caps, service
+from app.approvals.schemas import ApprovalList, ApprovalView, PersonsView
+from app.contracts.approvals import CapRaise, Persons
+from app.grants.service import require
+from app.ids import rfc3339
+from app.keys.auth import CurrentKey
+from app.privacy.filters import load_numerics
+from app.web.answers import as_json
+from app.web.deps import Db, RecordedHeads
+from app.web.operations import Operation
+from app.web.pagination import After, Limit, decode_row, encode_cursor
+
+router = APIRouter(prefix="/v1", tags=["approvals"])
+NAMED = {"persons": {"A. Meier": ["key_aaaaaaaaaaaaaaaaaaaaa"], "B. Kaya": ["key_bbbbbbbbbbbbbbbbbbbbb"]}}
+
+
+@router.get("/datasets/{dataset_id}/persons")
+@Operation(
+    "Its persons.", audience="own", command="approvals persons", problems=("forbidden", "not-ready"), answer=NAMED
+)
+def show_persons(dataset_id: str, db: Db, caller: CurrentKey) -> PersonsView:
+    """Shows the persons of whom two decide together on a data set; none: one person is enough."""
+    with db.read() as session:
+        found = service.persons_of(session, require(session, caller, dataset_id, "own").id)
+    return PersonsView(**service.named(found).model_dump())
+
+
+@router.put(
+    "/datasets/{dataset_id}/persons",
+    response_model=PersonsView,
+    responses={202: {"model": ApprovalView, "description": "The approval that the change waits for."}},
+)
+@Operation(
+    "Its persons, from now on.",
+    audience="own",
+    command="approvals name",
+    audit="persons.set",
+    problems=("forbidden", "not-ready"),
+    requests={"two persons": NAMED},
+    answer=NAMED,
+)
+def set_persons(dataset_id: str, body: Persons, db: Db, caller: CurrentKey) -> Response:
+    """Names the persons of whom two must agree to a larger cap, and before files of a job leave.
+
+    Each person is named with all of his or her keys: nobody agrees twice. Once persons are named, two of them must
+    agree to another list, or to none: 202, with the approval.
+    """
+    with db.write() as session:
+        waiting = service.set_persons(session, caller, dataset_id, body)
+        asked = None if waiting is None else service.shown(session, waiting)
+    return as_json(PersonsView(**body.model_dump())) if asked is None else as_json(asked, 202, _at(asked))
+
+
+@router.get("/approvals")
+@Operation("A page of approvals.", audience="every key", command="approvals list", problems=("not-found", "not-ready"))
+def list_approvals(
+    db: Db,
+    caller: CurrentKey,
+    dataset: Annotated[str | None, Query(max_length=100)] = None,
+    after: After = None,
+    limit: Limit = 50,
+) -> ApprovalList:
+    """Lists what this key asked for, may decide on, or owns, newest first."""
+    cursor = decode_row(after)
+    with db.read() as session:
+        named = None if dataset is None else require(session, caller, dataset, "view").id
+        found = service.page(session, caller, dataset=named, after=cursor, limit=limit)
+        more, found = len(found) > limit, found[:limit]
+        following = encode_cursor(rfc3339(found[-1].created_at), found[-1].id) if more else None
+        return ApprovalList(items=[service.shown(session, each) for each in found], next=following)
+
+
+@router.get("/approvals/{approval_id}")
+@Operation("The approval.", audience="every key", command="approvals show")
+def show_approval(approval_id: str, db: Db, caller: CurrentKey) -> ApprovalView:
+    """Shows an act that two persons must agree to, and who has."""
+    with db.read() as session:
+        return service.shown(session, service.find(session, caller, approval_id))
+
+
+@router.post("/approvals/{approval_id}/agree")
+@Operation(
+    "The approval, with this person's word.",
+    audience="every key",
+    command="approvals agree",
+    audit="approval.agreed",
+    problems=("forbidden", "wrong-state", "cap-too-low", "ledger-behind", "not-ready"),
+)
+def agree_approval(approval_id: str, db: Db, caller: CurrentKey, heads: RecordedHeads) -> ApprovalView:
+    """Agrees, as the person to whom this key belongs. With the second person's word the act takes effect."""
+    with db.read() as session:
+        dataset_id = service.find(session, caller, approval_id).dataset_id
+    recorded = caps.recorded_heads(db, heads, dataset_id)
+    load_numerics()
+    with db.write() as session:
+        approval = service.agree(session, caller, approval_id)
+        if approval.status == "agreed" and isinstance(approval.act, CapRaise):
+            caps.carry_out(session, caller, approval, approval.act, recorded)
+        return service.shown(session, approval)
+
+
+@router.post("/approvals/{approval_id}/deny")
+@Operation(
+    "The approval, denied.",
+    audience="every key",
+    command="approvals deny",
+    audit="approval.denied",
+    problems=("forbidden", "wrong-state"),
+)
+def deny_approval(approval_id: str, db: Db, caller: CurrentKey) -> ApprovalView:
+    """Denies an act, or withdraws one's own: for the persons, the data set's owner, and who asked."""
+    with db.write() as session:
+        return service.shown(session, service.deny(session, caller, approval_id))
+
+
+def _at(asked: ApprovalView) -> dict[str, str]:
+    return {"Location": f"/v1/approvals/{asked.id}"}

@@ -1,0 +1,100 @@
+"""/v1/jobs/{id}/egress: a signed folder of a job's files with their proof."""
+
+from __future__ import annotations
+
+from email.utils import format_datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import FileResponse
+
+from app.audit import record as audit
+from app.db.engine import Database
+from app.egress import archive, service
+from app.egress.schemas import EgressList, EgressRequest, EgressView
+from app.errors import Conflict, NotFound
+from app.grants.service import require_job
+from app.jobs.artifacts import CheckedFile
+from app.jobs.routes import FILE
+from app.keys.auth import CurrentKey
+from app.storage import objects
+from app.storage.bucket import DamagedError
+from app.web.deps import Db, ServiceSettings
+from app.web.headers import is_head
+from app.web.operations import Operation
+
+router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["jobs"])
+Number = Annotated[int | None, Query(ge=1, description="Of the job's egresses; by default the newest that is ready.")]
+DAMAGED = "the stored archive differs from the one that was made: ask for another egress"
+
+
+@router.post("/egress", status_code=202)
+@Operation(
+    "The egress: the relay makes it once it may leave.",
+    audience="train",
+    command="egress",
+    audit="egress.asked",
+    problems=("forbidden", "wrong-state", "certificate-pending", "not-ready"),
+    requests={
+        "to a hospital": {"recipient": "University Hospital, ward 7", "reason": "Use in the study, permit 2026/114."}
+    },
+)
+def ask_egress(job_id: str, body: EgressRequest, db: Db, caller: CurrentKey) -> EgressView:
+    """Asks for a signed folder of a finished job: its files, certificate, statement, proofs, and answers in words.
+
+    Where the data set's owner has named persons, two of them must agree first; `approval` is what they agree to.
+    """
+    with db.write() as session:
+        return service.shown(session, service.ask(session, caller, job_id, body.recipient, body.reason))
+
+
+@router.get("/egress", response_class=FileResponse, responses=FILE)
+@Operation(
+    "The archive.",
+    audience="train",
+    command="egress",
+    audit="egress.downloaded",
+    problems=("forbidden", "egress-pending", "artifact-damaged", "storage-full"),
+    headers={
+        "Digest-SHA256": "SHA-256 of the file, in hex.",
+        "ETag": "SHA-256 of the file, in hex.",
+        "Content-Disposition": "The file's name.",
+    },
+)
+def download_egress(
+    request: Request, job_id: str, db: Db, settings: ServiceSettings, caller: CurrentKey, number: Number = None
+) -> FileResponse:
+    """Sends the folder as a ZIP archive. Each download is recorded."""
+    with db.read() as session:
+        row = service.ready(session, require_job(session, caller, job_id, "train"), number)
+    if row.path is None or row.sha256 is None or row.made_at is None:
+        raise NotFound("this egress has no archive")
+    try:
+        path = objects.of(settings).local(row.path, row.sha256)
+    except DamagedError:
+        raise Conflict("artifact-damaged", DAMAGED) from None
+    if "range" in request.headers and archive.hashed(path).sha256 != row.sha256:
+        raise Conflict("artifact-damaged", DAMAGED)
+    if not is_head(request.scope):
+        _record(db, row.job_id, row.id, row.recipient)
+    headers = {
+        "Digest-SHA256": row.sha256,
+        "ETag": f'"{row.sha256}"',
+        "Last-Modified": format_datetime(row.made_at, usegmt=True),
+    }
+    name = f"egress-{row.job_id}-{row.number}.zip"
+    return CheckedFile(path, row.sha256, lambda: None, name=name, headers=headers)
+
+
+@router.get("/egresses")
+@Operation("A job's egresses.", audience="view", command="egress")
+def list_egresses(job_id: str, db: Db, caller: CurrentKey) -> EgressList:
+    """Lists a job's egresses, the newest first: whom its files left for, and what is waited for."""
+    with db.read() as session:
+        job = require_job(session, caller, job_id)
+        return EgressList(items=[service.shown(session, each) for each in service.of_job(session, job.id)])
+
+
+def _record(db: Database, job_id: str, egress_id: str, recipient: str) -> None:
+    with db.write() as session:
+        audit.record(session, "egress.downloaded", job_id, egress=egress_id, name=recipient)

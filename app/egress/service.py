@@ -1,0 +1,121 @@
+"""Egresses of jobs: asked for, approved by two persons where the owner wants that, made and signed by the relay."""
+
+from __future__ import annotations
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from app.approvals import service as approvals
+from app.audit import record as audit
+from app.contracts.approvals import EgressOfJob
+from app.db.models import Approval, Artifact, Egress, Job
+from app.egress.read import CertificateFacts
+from app.egress.schemas import EgressStatus, EgressView
+from app.errors import Conflict, NotFound
+from app.grants.service import require_job
+from app.ids import new_id, now
+from app.jobs.certified import require_certificate
+from app.keys.service import Caller
+from app.ledger.certified import Signed
+from app.lifecycle.states import get_job, want_egress
+
+OPEN: tuple[EgressStatus, ...] = ("waiting", "pending")
+
+
+def ask(session: Session, caller: Caller, job_id: str, recipient: str, reason: str) -> Egress:
+    """Asks for a folder of a job's files and their proof, for a recipient.
+
+    Raises:
+        NotFound: there is no such job, or this key may not see it; it has no certificate.
+        Forbidden: the key may not train on its data set.
+        Conflict: `wrong-state`: the job has not ended, its files were deleted, or the same is asked for already.
+            `certificate-pending`.
+    """
+    job = require_job(session, caller, job_id, "train")
+    certificate = require_certificate(session, job)
+    get_job(session, job.id, lock=True)  # two requests take turns
+    before = of_job(session, job.id)
+    for each in before:
+        if each.recipient == recipient and status_of(session, each) in OPEN:
+            raise Conflict("wrong-state", f"an egress for this recipient is asked for already: {each.id}")
+    files = select(Artifact.name).where(Artifact.job_id == job.id).limit(1)
+    if _has_weights(certificate.body) and session.scalar(files) is None:
+        raise Conflict("wrong-state", "the job's files were deleted: nothing of it can leave any more")
+    made = Egress(
+        id=new_id("egr"),
+        job_id=job.id,
+        number=1 + (session.scalar(select(func.max(Egress.number)).where(Egress.job_id == job.id)) or 0),
+        recipient=recipient,
+        reason=reason,
+        asked_by=caller.id,
+        asked_at=now(),
+    )
+    session.add(made)
+    session.flush()
+    if approvals.persons_of(session, job.dataset_id):
+        act = EgressOfJob(egress=made.id, job=job.id, recipient=recipient)
+        made.approval_id = approvals.ask(session, caller, job.dataset_id, act).id
+    else:
+        want_egress(session, job.id)
+    session.flush()
+    audit.record(session, "egress.asked", job.id, egress=made.id, name=recipient)
+    return made
+
+
+def of_job(session: Session, job_id: str) -> list[Egress]:
+    """A job's egresses, the newest first."""
+    return list(session.scalars(select(Egress).where(Egress.job_id == job_id).order_by(Egress.number.desc())))
+
+
+def due(session: Session, job_id: str) -> list[Egress]:
+    """Those that may leave and are not made yet, the oldest first."""
+    return [each for each in reversed(of_job(session, job_id)) if status_of(session, each) == "pending"]
+
+
+def ready(session: Session, job: Job, number: int | None) -> Egress:
+    """The egress with this number, or the newest that is made.
+
+    Raises:
+        NotFound: there is none.
+        Conflict: `egress-pending`: it is not made yet.
+    """
+    found = [each for each in of_job(session, job.id) if number in (None, each.number)]
+    made = next((each for each in found if each.made_at is not None), None)
+    if made is not None:
+        return made
+    if not found:
+        raise NotFound("there is no such egress of this job: ask for one")
+    match status_of(session, found[0]):
+        case "waiting":
+            raise Conflict("egress-pending", "two persons must agree to this egress: see its approval")
+        case "pending":
+            raise Conflict("egress-pending", "the egress is being made: ask again in a moment")
+        case status:
+            raise NotFound(f"this egress is {status}: ask for another one")
+
+
+def status_of(session: Session, egress: Egress) -> EgressStatus:
+    """Where an egress stands."""
+    if egress.made_at is not None:
+        return "ready"
+    if egress.problem is not None:
+        return "failed"
+    approval = None if egress.approval_id is None else session.get_one(Approval, egress.approval_id)
+    if approval is None:
+        return "pending"
+    match approvals.status_of(approval):
+        case "agreed":
+            return "pending"
+        case "open":
+            return "waiting"
+        case ended:
+            return ended
+
+
+def shown(session: Session, egress: Egress) -> EgressView:
+    """Shows an egress."""
+    return EgressView.of_egress(egress, status_of(session, egress))
+
+
+def _has_weights(document: object) -> bool:
+    return CertificateFacts.model_validate(Signed.model_validate(document).certificate).released.weights

@@ -1,0 +1,79 @@
+"""A data set's statement as signed evidence: every entry of each block under its signed checkpoint.
+
+The document of `scrimp.statement`, version 2, which any machine checks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from app.db.engine import Database
+from app.db.models import Account, Dataset, LedgerCheckpoint
+from app.errors import Conflict
+from app.ledger import repository
+from app.ledger.blocks import family_of, label_of
+from app.ledger.schemas import EntryView
+
+BATCH = 500
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a statement is made of.
+
+    Attributes:
+        about: id, name and unit, as the service says.
+        ledgers: the label of each block, its own first, with its newest checkpoint.
+    """
+
+    about: Mapping[str, str]
+    ledgers: list[tuple[str, LedgerCheckpoint]]
+
+
+def members_of(session: Session, dataset_id: str) -> list[tuple[Dataset, Account]]:
+    """A data set and its blocks, retired ones included, its own first, with their accounts."""
+    arrived = (Dataset.parent_id.is_not(None), Dataset.created_at, Dataset.id)
+    rows = select(Dataset, Account).join(Account).where(Dataset.id.in_(family_of(session, dataset_id)))
+    return [(row, account) for row, account in session.execute(rows.order_by(*arrived))]
+
+
+def of(session: Session, dataset: Dataset) -> Evidence:
+    """The newest evidence about a data set.
+
+    Raises:
+        Conflict: `head-pending`: a checkpoint is not signed yet.
+    """
+    members = [row for row, _ in members_of(session, dataset.id)]
+    signed = select(LedgerCheckpoint).where(LedgerCheckpoint.dataset_id.in_([each.id for each in members]))
+    notes = {each.dataset_id: each for each in session.scalars(signed)}
+    if len(notes) < len(members):
+        raise Conflict("head-pending", "no checkpoint is signed yet: ask again in a moment")
+    about = {"id": dataset.id, "name": dataset.name, "unit": repository.unit_of(dataset)}
+    return Evidence(about, [(label_of(each), notes[each.id]) for each in members])
+
+
+def pieces(db: Database, evidence: Evidence) -> Iterator[str]:
+    """The document, a batch of entries at a time."""
+    yield f'{{"version": 2, "dataset": {_json(evidence.about)}, "ledgers": ['
+    for number, (label, checkpoint) in enumerate(evidence.ledgers):
+        head = {"id": checkpoint.dataset_id, "label": label, "checkpoint": checkpoint.note}
+        yield f'{", " if number else ""}{_json(head)[:-1]}, "entries": ['
+        for after in range(0, checkpoint.size, BATCH):
+            until = min(after + BATCH, checkpoint.size)
+            with db.read() as session:
+                page = repository.page_of_entries(
+                    session, checkpoint.dataset_id, after=after, job=None, limit=until - after
+                )
+                shown = [EntryView.of(each).model_dump(mode="json") for each in page[: until - after]]
+            yield ("," if after else "") + ",".join("\n" + _json(each) for each in shown)
+        yield "]}"
+    yield "]}\n"
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)

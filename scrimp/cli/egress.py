@@ -1,0 +1,179 @@
+"""`scrimp egress`, `scrimp verify-egress` and `scrimp approvals`: how files leave, and what two persons agree to."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.text import Text
+
+from scrimp.cli.certificates import checkpoint_in, trusted_key
+from scrimp.cli.session import DONE, FAILED, USAGE, Session, command
+from scrimp.cli.tables import DATASET, Call, Parameter, limit, option, register
+from scrimp.models import Approval, Egress, Persons
+
+app = typer.Typer(no_args_is_help=True)
+TIMES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%SZ"]
+WAITS = "Two persons must agree to it: {0}. Then run this again."
+
+
+def register_egress(root: typer.Typer) -> None:
+    """Adds the command that fetches a folder."""
+
+    @command(root, "egress")
+    def egress(
+        session: Session,
+        job: Annotated[str, typer.Argument(metavar="JOB", help="A finished job's id or name.")],
+        out: Annotated[Path, typer.Option(help="The folder to write: new, or empty.")],
+        recipient: Annotated[
+            str | None, typer.Option(help="Whom the files are for; asks for an egress unless there is one.")
+        ] = None,
+        reason: Annotated[str | None, typer.Option(help="Why they leave.")] = None,
+        number: Annotated[int | None, typer.Option(help="Fetch this earlier egress of the job.")] = None,
+    ) -> None:
+        """Fetch a job's files as a signed folder, with certificate, statement, proofs and answers in words.
+
+        Asks for one for this recipient, if there is none yet. Exit code 3 while two persons have to agree first.
+        """
+        from scrimp.egress import unpack
+
+        job_id = session.job(job)
+        found = next((each for each in session.client.egresses(job_id) if _fits(each, recipient, number)), None)
+        if found is None:
+            if number is not None or recipient is None or reason is None:
+                raise typer.BadParameter("there is no such egress: give --recipient and --reason, to ask for one")
+            found = session.client.ask_egress(job_id, recipient, reason)
+        if found.status == "waiting":
+            waiting = {"egress": found.id, "status": found.status, "approval": found.approval}
+            session.result(waiting, lambda: session.console.print(Text(WAITS.format(found.approval)), soft_wrap=True))
+            raise typer.Exit(3)
+        with tempfile.TemporaryDirectory() as folder:
+            archive = session.client.download_egress(job_id, Path(folder) / "egress.zip", number=found.number)
+            names = unpack(archive, out)
+        answer = {"egress": found.id, "number": found.number, "folder": str(out), "files": names}
+        session.result(answer, lambda: session.console.print(Text(f"{out}: {len(names)} files"), soft_wrap=True))
+
+
+def register_verify(root: typer.Typer) -> None:
+    """Adds the command that checks a folder."""
+
+    @command(root, "verify-egress")
+    def verify_egress(
+        session: Session,
+        folder: Annotated[Path, typer.Argument(help="The folder.", exists=True, file_okay=False)],
+        public_key: Annotated[
+            list[str] | None,
+            typer.Option(help="A key that you trust, from the service's owner: base64, or a file with it; repeat it."),
+        ] = None,
+        job: Annotated[str | None, typer.Option(help="It must be of this job: an id.")] = None,
+        recipient: Annotated[str | None, typer.Option(help="It must be for this recipient.")] = None,
+        since: Annotated[
+            datetime | None,
+            typer.Option(help="It must have been made then or later (UTC).", formats=TIMES),
+        ] = None,
+        checkpoint: Annotated[
+            list[Path] | None,
+            typer.Option(help="A checkpoint from elsewhere: the folder must cover its entries; repeat it."),
+        ] = None,
+    ) -> None:
+        """Check a folder offline: signature, every file, certificate, proofs and statement. Exit code 0 if all holds.
+
+        Exit code 1 if something does not hold; 2 without --public-key: the folder is intact, but anybody can sign one.
+        """
+        from datetime import UTC
+
+        from scrimp.egress import Expected, examine
+
+        keys = [trusted_key(each) or "" for each in public_key or ()]
+        notes = tuple(checkpoint_in(each) for each in checkpoint or ())
+        at = None if since is None else since.replace(tzinfo=UTC)
+        found = examine(folder, keys, Expected(job, recipient, at, notes))
+        status = FAILED if found.faults else DONE if found.signer_checked else USAGE
+        answer = {"valid": status == DONE, "signer_checked": found.signer_checked, "faults": found.faults}
+
+        def told() -> None:
+            for fault in found.faults:
+                session.console.print(f"[red]✗[/] {escape(fault)}", soft_wrap=True, highlight=False)
+            if found.holds:
+                m = found.manifest
+                said = f"egress {m['number']} of {m['job']} for {m['recipient']}, made at {m['made_at']}: {m['egress']}"
+                sign = "[green]✓[/]" if found.signer_checked else "[yellow]![/] intact; signer not checked:"
+                session.console.print(f"{sign} {escape(said)}", soft_wrap=True, highlight=False)
+
+        session.result(answer | {"manifest": found.manifest}, told)
+        if status:
+            raise typer.Exit(status)
+
+
+def _fits(egress: Egress, recipient: str | None, number: int | None) -> bool:
+    if number is not None:
+        return bool(egress.number == number)
+    return egress.status in ("waiting", "pending", "ready") and recipient in (None, egress.recipient)
+
+
+def _approval(console: Console, approval: Approval) -> None:
+    said = ", ".join(each["person"] for each in approval.agreements) or "nobody"
+    console.print(Text(f"{approval.id} is {approval.status}; agreed: {said}"), soft_wrap=True)
+
+
+def _persons(console: Console, found: Persons | Approval) -> None:
+    if isinstance(found, Approval):
+        _approval(console, found)
+        return
+    for person, keys in found.persons.items():
+        console.print(Text(f"{person}: {', '.join(keys)}"), soft_wrap=True)
+    if not found.persons:
+        console.print("nobody is named: one person is enough")
+
+
+@command(app, "name")
+def name(
+    session: Session,
+    dataset: Annotated[str, typer.Argument(help="A data set's name or id.")],
+    person: Annotated[
+        list[str] | None, typer.Option(help="NAME=KEY[,KEY…]: a person with all of his or her keys; repeat it.")
+    ] = None,
+) -> None:
+    """Name the persons of whom two must agree to a larger cap and to an egress; without --person, nobody.
+
+    Once persons are named, two of them must agree to a change.
+    """
+    named: dict[str, list[str]] = {}
+    for each in person or ():
+        who, sign, keys = each.rpartition("=")
+        if not sign or not who.strip() or not keys:
+            raise typer.BadParameter(f"--person: say NAME=KEY[,KEY…], not {each!r}")
+        named[who.strip()] = [session.client.key_id_of(key) for key in keys.split(",")]
+    found = session.client.set_persons(dataset, named)
+    session.result(found, lambda: _persons(session.console, found))
+
+
+SHOWN = ("kind", "epsilon", "job", "recipient")
+APPROVAL = {"approval_id": Parameter(Annotated[str, typer.Argument(metavar="APPROVAL", help="Its id: apr_….")])}
+LISTED = (
+    "id",
+    "status",
+    ("act", lambda each: json.dumps({key: value for key, value in each.act.items() if key in SHOWN})),
+    ("agreed", lambda each: ", ".join(word["person"] for word in each.agreements) or "–"),
+    "expires=expires_at",
+)
+register(
+    app,
+    Call("persons", "persons", "Show of whom two must agree on a data set.", _persons, {"dataset": DATASET}),
+    Call(
+        "list",
+        "approvals",
+        "List what waits for a second person, and what was decided.",
+        LISTED,
+        {"dataset": option("Only on this data set."), "limit": limit("The most approvals to list.")},
+    ),
+    Call("show", "approval", "Show an act and who has agreed to it.", _approval, APPROVAL),
+    Call("agree", "agree", "Agree, as the person to whom your key belongs.", _approval, APPROVAL),
+    Call("deny", "deny", "Deny an act, or withdraw your own.", _approval, APPROVAL),
+)
