@@ -54,8 +54,8 @@ class Count(QuerySettings):
 class Histogram(QuerySettings):
     """How many records each value or bin of a column has.
 
-    A number needs `edges` (the edges between bins: [18, 65] makes three), or `bins`, so many equal parts of its declared
-    range, or declared bins. Numbers beyond the range are in the first or the last bin.
+    A number needs `edges` (the edges between bins: [18, 65] makes three), or `bins`, so many equal parts of its
+    declared range, or declared bins. Numbers beyond the range are in the first or the last bin.
     """
 
     kind: Literal["histogram"] = "histogram"
