@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from app.admission.facts import DatasetFacts
 from app.catalogue import models, optimizers
@@ -26,6 +27,7 @@ from app.contracts.job_spec import CnnModel, Evaluation, JobSpec, LinearModel, M
 from app.contracts.metrics import rule_of
 from app.contracts.model_settings import ImageForm, RecordSizes
 from app.contracts.optimizers import AdaDps, Dp2Settings, PublicSideSettings, ScaleThenPrivatize
+from app.contracts.queries import MOST_ROWS
 from app.contracts.sampling import Cyclic, Poisson
 from app.errors import InvalidRequest
 from app.hpo.rates import Resolved
@@ -34,8 +36,9 @@ from app.privacy.mechanism import MIN_POISSON_BLOCK_STEPS, MechanismConfig
 from app.privacy.numerics import Numerics, numerics_of, sizes_of
 from app.privacy.plans import PlanRequest
 from app.privacy.releases import READABLE, NoisyScore, ScoreNoise
-from app.statistics.columns import declared_columns
-from app.statistics.plans import MOST_ROWS, Asked, Unfit
+
+if TYPE_CHECKING:
+    from app.statistics.plans import Asked
 
 MOST_CANARY_NUMBERS = 2**26  # of all canaries: an attempt holds them in memory, 4 bytes each
 AUGMENTATION = "/augmentation"
@@ -132,6 +135,9 @@ def _check_statistics(spec: JobSpec, facts: DatasetFacts) -> Checked:
     if facts.slots.train.rows > MOST_ROWS:
         detail = f"statistics add at most {MOST_ROWS:,} records exactly, and this data set has more slots: name blocks"
         raise InvalidRequest.at("/blocks", detail)
+    from app.statistics.columns import declared_columns  # noqa: PLC0415 - numpy is loaded when it is needed
+    from app.statistics.plans import Asked, Unfit  # noqa: PLC0415
+
     try:
         columns = declared_columns(facts.spec.features, facts.spec.task)
         asked = Asked.of(spec.queries or (), spec.where, columns)

@@ -16,6 +16,7 @@ from app.contracts.feature_settings import ColumnName
 from app.contracts.table import RangeEnd
 
 TREE_LEVELS = 10  # of a quantile's tree: 1,024 leaves
+MOST_ROWS = 2**32  # slots: so many numbers of at most 2²⁰ add up to at most 2⁵², which float64 holds exactly
 MOST_NUMBERS = 100_000  # that all queries of a job release
 CellValue = Annotated[int, Field(ge=-(2**53), le=2**53)] | Annotated[str, StringConstraints(max_length=200)]
 Between = RangeEnd | Annotated[str, StringConstraints(pattern=r"^\d{4}-\d{2}-\d{2}$")]

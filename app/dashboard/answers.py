@@ -15,7 +15,7 @@ from app.db.engine import Database
 from app.db.models import Artifact
 from app.errors import Conflict, NotFound
 from app.jobs import artifacts
-from app.statistics.answers import Answer
+from app.statistics.answer import Answer
 from app.storage.objects import Objects
 
 MOST_BYTES = 16 * 2**20  # of the file

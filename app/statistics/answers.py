@@ -7,31 +7,11 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from app.contracts.base import Document
+from app.statistics.answer import Answer
 
 NORMAL_95 = 1.959963984540054
 LEAST_COUNT = 4.0  # a ratio's noisy count is at least so many of its own stds, or the ratio is withheld
 Floats = NDArray[np.float64]
-
-
-class Answer(Document):
-    """One number.
-
-    Attributes:
-        of: the column, pair of columns, or quantile; None for a count.
-        cell: the value or bin, or one for each of two columns.
-        value: after post-processing; None: too few records for the noise.
-        standard_error: the std of the noise on `raw`; None with `value`.
-        interval: of 95 %, around `raw`; cut to what the number can be.
-        raw: unbiased where it is a sum or a count; None with `value`.
-    """
-
-    of: str | None = None
-    cell: tuple[str, ...] = ()
-    value: float | None
-    standard_error: float | None
-    interval: tuple[float, float] | None
-    raw: float | None
 
 
 def answer(

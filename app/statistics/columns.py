@@ -84,11 +84,17 @@ def column_of(columns: Mapping[str, Column], name: str) -> Column:
 
 @dataclass(frozen=True)
 class Scale:
-    """A number x of the range [center − half, center + half] as t = ⌊ONE (x − center) / half⌉, cut to [−ONE, ONE]."""
+    """A number x of the range [center − half, center + half] as t = ⌊ONE (x − center) / half⌉, cut to [least, most].
+
+    Attributes:
+        least, most: the ends of the declared range on the grid; never beyond −ONE and ONE.
+    """
 
     column: Column
     center: float
     half: float
+    least: int = -ONE
+    most: int = ONE
 
     @classmethod
     def of(cls, column: Column) -> Scale:
@@ -104,16 +110,19 @@ class Scale:
     def from_zero(cls, column: Column) -> Scale:
         """The scale around 0 that holds the declared range; raises as `of`."""
         low, high = _range(column)
-        return cls(column, 0.0, max(abs(low), abs(high)))
+        half = max(abs(low), abs(high))
+        return cls(column, 0.0, half, max(-ONE, round(low / half * ONE)), min(ONE, round(high / half * ONE)))
 
     def grid(self, cells: Cells) -> tuple[Integers, NDArray[np.bool_]]:
         """t of each record, (n,), and which records have a number; t is 0 for the others."""
         values = self.column.values(cells)
         present = ~np.isnan(values)
-        with np.errstate(over="ignore", invalid="ignore"):
+        with np.errstate(all="ignore"):
             scaled = np.rint((np.where(present, values, self.center) - self.center) / self.half * ONE)
             whole = np.clip(scaled, -ONE, ONE).astype(np.int64)
-        return np.clip(whole, -ONE, ONE), present  # the cut on integers comes last: it holds whatever floats did
+        return np.clip(
+            whole, self.least, self.most
+        ), present  # the cut on integers comes last: it holds whatever floats did
 
 
 def _range(column: Column) -> tuple[float, float]:

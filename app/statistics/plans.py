@@ -31,14 +31,14 @@ from app.contracts.queries import (
     Where,
 )
 from app.contracts.table import NumberColumn
-from app.statistics.answers import LEAST_COUNT, NORMAL_95, Answer, answer, nonnegative, positive_semidefinite, withheld
+from app.statistics.answer import Answer
+from app.statistics.answers import LEAST_COUNT, NORMAL_95, answer, nonnegative, positive_semidefinite, withheld
 from app.statistics.columns import ONE, Axis, Cells, Column, Floats, Integers, Passes, Scale, UnknownColumn, column_of
 from app.statistics.columns import filter_of as filter_of_where
 from app.statistics.tree import error_of, leaves_of, tree_sums
 
 Mask = NDArray[np.bool_]
 HALF = ONE // 2
-MOST_ROWS = 2**32  # slots: so many numbers of at most ONE add up to less than 2⁵³, which float64 holds exactly
 
 
 class QueryPlan(ABC):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from app.contracts.job_spec import JobSpec
-from app.statistics.answers import Answer
+from app.statistics.answer import Answer
 from app.statistics.plans import Asked
 from worker.statistics.release import Release
 
