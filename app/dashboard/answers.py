@@ -4,41 +4,21 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Any
 
-from pydantic import ConfigDict
-
-from app.contracts.base import Document
+from app.contracts.queries import Histogram, Where
 from app.dashboard.chart import Axis, Chart, Line, Point, around
 from app.dashboard.numbers import significant
 from app.db.engine import Database
 from app.db.models import Artifact
 from app.errors import Conflict, NotFound
 from app.jobs import artifacts
-from app.statistics.answer import Answer
+from app.statistics.answer import Answer, AnsweredQuery, AnswersFile
 from app.storage.objects import Objects
 
 MOST_BYTES = 16 * 2**20  # of the file
 MOST_ROWS = 500  # of a query's table
 MOST_CHARTS = 40
 MOST_POINTS = 200  # of a chart: more names cannot be read
-
-
-class _Query(Document):
-    """A query with its answers, as the file has them."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    query: dict[str, Any]
-    noise_std: float
-    answers: tuple[Answer, ...]
-
-
-class _File(Document):
-    model_config = ConfigDict(extra="ignore")
-
-    where: tuple[dict[str, Any], ...] = ()
-    queries: tuple[_Query, ...]
 
 
 @dataclass(frozen=True)
@@ -65,16 +45,16 @@ def answers_of(db: Database, store: Objects, file: Artifact) -> Answers | None:
         return None
     try:
         content = artifacts.local(db, store, file).read_bytes()
-        found = _File.model_validate(json.loads(content))
+        found = AnswersFile.model_validate(json.loads(content))
     except (ValueError, OSError, NotFound, Conflict):  # a ValidationError is a ValueError
         return None
     return Answers([_query(number, each) for number, each in enumerate(found.queries)], list(map(_filter, found.where)))
 
 
-def _query(number: int, query: _Query) -> QueryAnswers:
+def _query(number: int, query: AnsweredQuery) -> QueryAnswers:
     rows = [(_what(each), *_numbers(each)) for each in query.answers[:MOST_ROWS]]
-    names = query.query.get("columns") or [query.query[name] for name in ("column",) if name in query.query]
-    title = " ".join([str(query.query["kind"]), *(["of"] if names else []), ", ".join(map(str, names))]).strip()
+    names = query.query.named
+    title = f"{query.query.kind} of {', '.join(names)}" if names else query.query.kind
     chart = _chart(number, title, query) if number < MOST_CHARTS else None
     return QueryAnswers(title.capitalize(), rows, chart, len(query.answers) - len(rows))
 
@@ -90,10 +70,10 @@ def _numbers(answer: Answer) -> tuple[str, str]:
     return significant(answer.value, 4), f"{significant(low, 4)} to {significant(high, 4)}"
 
 
-def _chart(number: int, title: str, query: _Query) -> Chart | None:
+def _chart(number: int, title: str, query: AnsweredQuery) -> Chart | None:
     """A dot with its interval for each cell of a histogram."""
     cells = [each for each in query.answers if len(each.cell) == 1 and each.value is not None]
-    if query.query["kind"] != "histogram" or not 1 < len(cells) <= MOST_POINTS:
+    if not isinstance(query.query, Histogram) or not 1 < len(cells) <= MOST_POINTS:
         return None
     points = [
         Point(at, each.value or 0.0, each.cell[0], _numbers(each)[0], *(each.interval or (None, None)))
@@ -102,13 +82,13 @@ def _chart(number: int, title: str, query: _Query) -> Chart | None:
     ends = [end for each in cells for end in (each.interval or ())]
     low, high = around([0.0, *ends])
     names = [each.cell[0] for each in cells]
-    x = Axis(str(query.query["column"]), -0.5, len(cells) - 0.5, "names", names=names)
+    x = Axis(query.query.column, -0.5, len(cells) - 0.5, "names", names=names)
     line = Line("records", points, shape="dots", spread="bars")
     return Chart(f"answers-{number}", title, x, Axis("records", low, high), [line])
 
 
-def _filter(where: dict[str, Any]) -> str:
-    if "in" in where:
-        return f"{where['column']} is one of {', '.join(map(str, where['in']))}"
-    low, high = where["between"]
-    return f"{where['column']} from {low} to {high}"
+def _filter(where: Where) -> str:
+    if where.one_of is not None:
+        return f"{where.column} is one of {', '.join(map(str, where.one_of))}"
+    low, high = where.between or ("", "")
+    return f"{where.column} from {low} to {high}"

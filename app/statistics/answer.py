@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from app.contracts.base import Document
+from app.contracts.queries import Query, Where
 
 
 class Answer(Document):
@@ -23,3 +26,19 @@ class Answer(Document):
     standard_error: float | None
     interval: tuple[float, float] | None
     raw: float | None
+
+
+class AnsweredQuery(Document):
+    """A query as asked, the std of its noise on each released number, and its answers."""
+
+    query: Query
+    noise_std: float
+    answers: tuple[Answer, ...]
+
+
+class AnswersFile(Document):
+    """answers.json."""
+
+    version: Literal[1] = 1
+    where: tuple[Where, ...] = ()
+    queries: tuple[AnsweredQuery, ...]
