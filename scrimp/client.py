@@ -45,6 +45,7 @@ from scrimp.models import (
     Upload,
     Verification,
 )
+from scrimp.query import StatisticsQuery
 from scrimp.reading import wait_until_read
 from scrimp.spec import Spec, document
 from scrimp.wire import DEFAULT_URL, POLL_S, dataset_path, in_path
@@ -270,6 +271,10 @@ class Client(Administration):
             BudgetRefused: it does not fit; nothing was charged.
         """
         return self.jobs.submit({"dataset": dataset, "privacy": {"target_epsilon": epsilon}, **members})
+
+    def query(self, dataset: str) -> StatisticsQuery:
+        """Begins a list of statistics on a data set: counts, histograms, means, quantiles … (scrimp.query)."""
+        return StatisticsQuery(self, dataset)
 
     def metrics(self, job_id: str) -> list[MetricPoint]:
         """Every released number of a job, by step."""

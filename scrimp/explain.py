@@ -139,7 +139,17 @@ def _released(body: Json) -> list[str]:
     found = _of_one(body["released"], f"the model's weights, SHA-256 {body['model_sha256']}")
     for run in study["runs"] if study is not None else ():
         found += [f"trial {run['job']}: {each}" for each in _of_one(run["released"], "its weights")]
+    found += _answers(body)
     return found or ["nothing: no weights and no scores"]
+
+
+def _answers(body: Json) -> list[str]:
+    """What a statistics job answered, query by query."""
+    if not body["released"].get("answers"):
+        return []
+    queries = body["mechanism"]["statistics"]["queries"]
+    asked = (f"{each['kind']} {', '.join(each['columns'])}".strip() for each in queries)
+    return [f"answers of one noisy release ({'; '.join(asked)}), SHA-256 {body['answers_sha256']}"]
 
 
 def _of_one(released: Json, weights: str) -> list[str]:

@@ -20,7 +20,9 @@ class Spec(BaseModel):
     Only members that were given are sent: the service fills in its own defaults.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, validate_by_name=True, validate_by_alias=True
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -42,11 +44,13 @@ class Spec(BaseModel):
 
     def model_post_init(self, _context: object) -> None:
         """Marks the member that names the kind as given, so that it is sent."""
-        self.__pydantic_fields_set__.update(each for each in TAGS if each in type(self).model_fields)
+        fields = type(self).model_fields
+        tags = (each for each in TAGS if each in fields and len(get_args(fields[each].annotation)) == 1)
+        self.__pydantic_fields_set__.update(tags)  # a kind with a default, as a job's, is sent if it was given
 
     def document(self) -> dict[str, Any]:
         """The specification as JSON values."""
-        return self.model_dump(mode="json", exclude_unset=True)
+        return self.model_dump(mode="json", exclude_unset=True, by_alias=True)
 
 
 def _meant(name: str, spec: type[Spec], fields: list[str]) -> str:

@@ -35,6 +35,7 @@ BOUNDS = {
     "maxProperties": "max_length",
     "pattern": "pattern",
 }
+RENAMED = {"in": "one_of"}  # `in` is a word of Python's
 PLAIN = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
 # The files, by the member of a JobSpec that they describe.
 PARTS = {"models": "model", "optimizers": "optimizer", "studies": "hpo"}
@@ -43,7 +44,7 @@ SAYS = {
     "models": "Models of a job.",
     "optimizers": "Optimizers of a job, with schedules and averages.",
     "studies": "Studies of a job: its `hpo` block.",
-    "jobs": "A training job.",
+    "jobs": "A job: of training, or statistics.",
     "datasets": "What an owner declares about a data set.",
 }
 STUDY = '''
@@ -126,6 +127,8 @@ def _member(name: str, schema: Schema, defs: dict[str, Schema], *, required: boo
     """A member. One that the service chooses if it is left out has a default that is never sent."""
     if not required and "default" not in schema:
         return f"    {name}: {_type(schema)} = Field(default_factory={_type(schema['oneOf'][0])})\n"
+    if name in RENAMED:
+        return f'    {RENAMED[name]}: {_type(schema)} = Field(default={_default(schema, defs)}, alias="{name}")\n'
     default = f" = {_default(schema, defs)}" if "default" in schema else ""
     return f"    {name}: {_type(schema)}{default}\n"
 

@@ -79,6 +79,7 @@ class Telemetry:
             if release.metric in self._declared:
                 raise PrivacyError("the mechanism declares a release twice")
             self._declared[release.metric] = release
+        self._stds = () if mechanism is None else mechanism.noise_stds()
         self._adaptive = mechanism is not None and mechanism.training.adaptive is not None
         self.data_public = data_public
         self._public = {"train": mechanism is None and data_public, "holdout": holdout_public}
@@ -146,6 +147,17 @@ class Telemetry:
             return False
         self._metric(step, score, on, "public_data")
         return True
+
+    def check_answers(self, step: int, stds: tuple[float, ...]) -> None:
+        """Checks a statistics job's answers before they leave as files: the noise on each query is what was charged.
+
+        Raises:
+            PrivacyError: it is not, exactly; or they come before the step's digest.
+        """
+        self._behind_digest(step)
+        exact = self._public["train"] and not any(stds)
+        if not exact and (not self._stds or stds != self._stds):
+            raise PrivacyError("the noise of statistics differs from the noise that was charged")
 
     @property
     def scores(self) -> tuple[ReleasedScore, ...]:

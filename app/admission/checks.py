@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from app.admission.facts import DatasetFacts
 from app.catalogue import models, optimizers
@@ -26,14 +27,18 @@ from app.contracts.job_spec import CnnModel, Evaluation, JobSpec, LinearModel, M
 from app.contracts.metrics import rule_of
 from app.contracts.model_settings import ImageForm, RecordSizes
 from app.contracts.optimizers import AdaDps, Dp2Settings, PublicSideSettings, ScaleThenPrivatize
+from app.contracts.queries import MOST_ROWS
 from app.contracts.sampling import Cyclic, Poisson
 from app.errors import InvalidRequest
 from app.hpo.rates import Resolved
 from app.privacy import derive
-from app.privacy.mechanism import MIN_POISSON_BLOCK_STEPS
+from app.privacy.mechanism import MIN_POISSON_BLOCK_STEPS, MechanismConfig
 from app.privacy.numerics import Numerics, numerics_of, sizes_of
 from app.privacy.plans import PlanRequest
 from app.privacy.releases import READABLE, NoisyScore, ScoreNoise
+
+if TYPE_CHECKING:
+    from app.statistics.plans import Asked
 
 MOST_CANARY_NUMBERS = 2**26  # of all canaries: an attempt holds them in memory, 4 bytes each
 AUGMENTATION = "/augmentation"
@@ -54,8 +59,9 @@ class Checked:
         expected_batch_size: L, the divisor of every step.
         sample_rate: q = L / records.
         pricing: the request to the pricing process; None for a job without privacy on public data.
-        numerics: the shapes and number types of its computation.
+        numerics: the shapes and number types of its computation; None of statistics, which add integers.
         resolved: the learning rate that "auto" stands for; None if the job named one.
+        asked: the queries of a statistics job.
     """
 
     spec: JobSpec
@@ -64,13 +70,19 @@ class Checked:
     expected_batch_size: int
     sample_rate: float
     pricing: PlanRequest | None
-    numerics: Numerics
+    numerics: Numerics | None
     warnings: tuple[str, ...] = ()
     resolved: Resolved | None = None
+    asked: Asked | None = None
 
-    @property
-    def scores(self) -> tuple[ScoreNoise, ...]:
-        """The noisy scores that the job will release; a study's are the final trial's."""
+    def scores(self, mechanism: MechanismConfig | None) -> tuple[ScoreNoise, ...]:
+        """The noisy scores, or statistics, that the job will release; a study's scores are the final trial's.
+
+        Args:
+            mechanism: at the job's price; None of a study, and without privacy.
+        """
+        if self.asked is not None:
+            return () if mechanism is None else planned(self.asked, mechanism, self.facts.records_train)
         releases = self.pricing.releases if self.pricing is not None else ()
         return tuple(score for each in releases if isinstance(each, NoisyScore) for score in each.planned)
 
@@ -84,6 +96,8 @@ def check(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None = None) 
     Raises:
         InvalidRequest: with a pointer to what to change.
     """
+    if spec.kind == "statistics":
+        return _check_statistics(spec, facts)
     _check_use(spec, facts)
     records = facts.records_train
     batch = spec.sampling.batch(records)
@@ -115,6 +129,40 @@ def check(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None = None) 
     numerics = numerics_of(spec, sizes_of(spec, facts.sizes, facts.spec.features), facts.spec.features)
     asked, rate = derive.plan_request(spec, facts.public), spec.sampling.rate(records)
     return Checked(spec, facts, steps, batch, rate, asked, numerics, warnings)
+
+
+def _check_statistics(spec: JobSpec, facts: DatasetFacts) -> Checked:
+    """Checks queries and filters against the declaration, and what all jobs have."""
+    _check_use(spec, facts)
+    _check_privacy(spec, facts)
+    if spec.runtime.ranks > 1 or spec.runtime.device == "cuda":
+        detail = "statistics add integers on one processor: leave `runtime.processes` and `runtime.device` out"
+        raise InvalidRequest.at("/runtime", detail)
+    if facts.slots.train.rows > MOST_ROWS:
+        detail = f"statistics add at most {MOST_ROWS:,} records exactly, and this data set has more slots: name blocks"
+        raise InvalidRequest.at("/blocks", detail)
+    from app.statistics.columns import declared_columns  # noqa: PLC0415 - numpy is loaded when it is needed
+    from app.statistics.plans import Asked, Unfit  # noqa: PLC0415
+
+    try:
+        columns = declared_columns(facts.spec.features, facts.spec.task)
+        asked = Asked.of(spec.queries or (), spec.where, columns)
+    except Unfit as error:
+        raise InvalidRequest.at(error.pointer, error.detail) from None
+    records = facts.records_train
+    return Checked(spec, facts, 1, records, 1.0, derive.plan_request(spec, facts.public), None, asked=asked)
+
+
+def planned(asked: Asked, mechanism: MechanismConfig, records: int) -> tuple[ScoreNoise, ...]:
+    """About the largest standard error of each query's answers, where all declared records are counted."""
+    release = mechanism.statistics
+    if release is None:
+        return ()
+    many = records * mechanism.training.records_per_unit
+    return tuple(
+        ScoreNoise(name=f"{query.kind}({', '.join(query.columns)})", std=plan.planned_std(std, many))
+        for query, plan, std in zip(release.queries, asked.plans, mechanism.noise_stds(), strict=True)
+    )
 
 
 def _check_largest_batch(spec: JobSpec, records: int, slots: int) -> None:

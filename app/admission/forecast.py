@@ -65,14 +65,14 @@ def quote(admission: Admission, caller: Caller, spec: JobSpec, records: int | No
         start = None if is_study else start_of(session, request, facts.id)
     found = Quote.model_validate(priced.quote.model_dump(mode="json"))
     found.declaration = facts.declaration
-    found.scores = list(checked.scores)
+    found.scores = list(checked.scores(priced.price.mechanism))
     found.estimated_duration_s = round(pace * checked.steps, 1) if pace is not None else None
     found.start = start
-    found.memory = memory.of_job(checked)
+    found.memory = None if checked.numerics is None else memory.of_job(checked, checked.numerics)
     found.outlook = outlook_of(checked)
     if found.outlook is not None and (flat := no_gain(found.outlook)) is not None:
         found.warnings.append(flat)
-    if (much := memory.warning(found.memory, request.limits.memory_bytes)) is not None:
+    if found.memory and (much := memory.warning(found.memory, request.limits.memory_bytes)) is not None:
         found.warnings.append(much)
     found.warnings.extend(lack_of(db, request))
     found.warnings.extend(left_out(spec.blocks, facts))

@@ -57,10 +57,10 @@ class MemoryEstimate(Document):
     records_bytes: int
 
 
-def of_job(job: Checked) -> MemoryEstimate:
-    """The memory of a job; of a study, of its final trial."""
+def of_job(job: Checked, numerics: Numerics) -> MemoryEstimate:
+    """The memory of a job that trains; of a study, of its final trial."""
     sizes = sizes_of(job.spec, job.facts.sizes, job.facts.spec.features)
-    return estimate(job.spec, sizes, job.facts.rows, job.numerics)
+    return estimate(job.spec, sizes, job.facts.rows, numerics)
 
 
 def estimate(spec: JobSpec, sizes: PublicSizes, rows: tuple[int, int], numerics: Numerics) -> MemoryEstimate:

@@ -53,7 +53,8 @@ def _like(spec: JobSpec, facts: DatasetFacts) -> int | None:
     """d of a job like those of the kept runs; None of others."""
     features = facts.spec.features
     is_like = (
-        isinstance(spec.model, LinearModel)
+        spec.kind == "training"
+        and isinstance(spec.model, LinearModel)
         and isinstance(spec.optimizer, DpSgd)
         and facts.spec.task.is_classification
         and (facts.outputs, facts.records_per_unit) == (2, 1)

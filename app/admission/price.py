@@ -64,7 +64,7 @@ class Priced:
             comparison=priced.comparison,
             charge=priced.charge,
             lines=priced.lines,
-            model=ModelQuote.of(checked.spec.model, checked.facts),
+            model=None if checked.asked is not None else ModelQuote.of(checked.spec.model, checked.facts),
             numerics=checked.numerics,
             hpo=search,
             warnings=checked.warnings,
@@ -94,6 +94,8 @@ def price(pricing: PricingService, resolved: Resolved) -> Priced:
     if resolved.recipe:
         told = (checked.resolved or ResolvedNumbers()).model_copy(update={"parts": resolved.recipe})
         priced = replace(priced, checked=replace(checked, resolved=told))
+    if checked.asked is not None:
+        return priced
     most, on_processors = resolved.request.limits.memory_bytes, checked.spec.runtime.on_processors
     memory.check(checked.spec.model, checked.facts, most, on_processors=on_processors)
     return priced
@@ -101,6 +103,10 @@ def price(pricing: PricingService, resolved: Resolved) -> Priced:
 
 def price_one(pricing: PricingService, spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None) -> Priced:
     """Closes, checks and prices a job on exactly these records."""
+    if spec.kind == "statistics":
+        asked = check(spec, facts)
+        amount = Price.nothing() if asked.pricing is None else pricing.price(asked.pricing)
+        return Priced(asked, amount if facts.is_private else amount.free())
     job = closed(spec, facts)
     if job.spec.hpo is None:
         checked = check(job.spec, facts, side)

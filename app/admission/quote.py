@@ -91,8 +91,8 @@ class StoredQuote(Document):
     comparison: Comparison | None
     charge: Charge
     lines: tuple[Line, ...]
-    model: ModelQuote
-    numerics: Numerics
+    model: ModelQuote | None  # null of statistics, as are numerics: no model passes over records
+    numerics: Numerics | None
     hpo: SearchQuote | None
     warnings: tuple[str, ...]
     resolved: Resolved | None = None

@@ -104,6 +104,8 @@ class Resolved:
             InvalidRequest: it names an extractor or a model that the service does not have, or another use than its
                 grant is for.
         """
+        if request.spec.kind == "statistics":  # it leaves nothing open, and names no model
+            return cls(request, _for_use(request.spec, access.use), facts, side, access)
         spec, parts = completed(_for_use(request.spec, access.use), facts)
         root, task = request.limits.models_root, facts.spec.task
         prompts = isinstance(task, LanguageModelTask) and task.prompt is not None

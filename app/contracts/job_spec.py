@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, StringConstraints, model_serializer, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
 from app.contracts.architectures import task_of
@@ -17,11 +17,12 @@ from app.contracts.cnn import OWN_SIZE, ImageSize, Preset, convolutions
 from app.contracts.dataset_spec import Features
 from app.contracts.extractor import ExtractorRef
 from app.contracts.governance import Use
-from app.contracts.hf import HfModel
+from app.contracts.hf import HfModel, weights_file
 from app.contracts.hpo import Hpo
 from app.contracts.metrics import METRICS, Metric, default_metric, rule_of
 from app.contracts.model_settings import ImageForm, ModelSettings, RecordSizes
 from app.contracts.optimizers import Dp2Settings, DpSgd, Optimizer
+from app.contracts.queries import Filters, Queries
 from app.contracts.runtime import Runtime
 from app.contracts.sampling import CorrelatedNoise, Cyclic, FullBatch, Length, Poisson, Sampling
 from app.contracts.table import Pairs, TableFeatures
@@ -476,10 +477,20 @@ ClassWeights = (
 )
 # What admission chooses for a request that leaves `optimizer` out, where these are left out too.
 COMPLETED = frozenset(("model", "optimizer", "clipping", "length", "evaluation"))
+# What a job has that trains, and only then.
+OF_TRAINING = (
+    *("model", "optimizer", "clipping", "sampling", "noise", "class_weights", "augmentation", "length", "evaluation"),
+    *("seed", "hpo", "audit"),
+)
+JobKind = Literal["training", "statistics"]
+ANSWERS_FILE = "answers.json"  # what a statistics job delivers; ANSWERS_TABLE holds the same as rows
+ANSWERS_TABLE = "answers.csv"
 
 
 class JobSpec(Document):
-    """A training job: data set, model, optimizer, privacy, length and evaluation.
+    """A job: of kind `training`, or `statistics`.
+
+    A training job has a data set, a model, an optimizer, privacy, length and evaluation.
 
     A data set and ε are a whole job: without `optimizer`, admission chooses it, and with it what else is left out of
     model, clipping, length and evaluation (app.admission.choices). `quote.resolved` says what and why. With an
@@ -487,8 +498,12 @@ class JobSpec(Document):
 
     `class_weights`: a record's loss is multiplied by its class's number, before its gradient is clipped; no score is.
     "balanced": 1/(K share) of the data set's declared `task.shares`, which admission puts in its place.
+
+    A job of kind `statistics` has `queries` on declared columns, and filters (`where`): one Gaussian release pays for
+    all of them. It has no model, and none of the members that say how one is trained.
     """
 
+    kind: JobKind = Field(default="training", exclude_if=lambda kind: kind == "training")
     dataset: Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=NO_NUL)]
     name: Annotated[str, StringConstraints(max_length=200, pattern=NO_NUL)] = ""
     # No default in the schema: what a job leaves out depends on its task.
@@ -515,14 +530,45 @@ class JobSpec(Document):
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
     hpo: Hpo | None = None
     audit: Audit | None = Field(default=None, exclude_if=lambda audit: audit is None)
+    queries: Queries | None = Field(default=None, exclude_if=is_none)
+    where: Filters = Field(default=(), exclude_if=lambda filters: not filters)
+
+    @model_serializer(mode="wrap")
+    def _without_training(self, write: SerializerFunctionWrapHandler) -> Any:
+        """Leaves out of a statistics job what only training has."""
+        written = write(self)
+        return written if self.kind == "training" else {k: v for k, v in written.items() if k not in OF_TRAINING}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_one_kind(cls, document: Any) -> Any:
+        """Refuses members of the other kind: they would say nothing."""
+        if not isinstance(document, dict):
+            return document
+        if document.get("kind", "training") == "training":
+            foreign = [name for name in ("queries", "where") if document.get(name)]
+            if foreign:
+                raise ValueError(f'`{foreign[0]}` is of jobs of kind "statistics": add "kind": "statistics"')
+        elif document.get("kind") == "statistics":
+            foreign = [name for name in OF_TRAINING if document.get(name) is not None]
+            if foreign:
+                raise ValueError(f'`{foreign[0]}` is of training jobs: leave it out of a job of kind "statistics"')
+            if not document.get("queries"):
+                raise ValueError('a job of kind "statistics" needs `queries`, such as [{"kind": "count"}]')
+        return document
 
     def request(self) -> dict[str, object]:
         """The specification as JSON, without what it leaves to admission."""
         document = self.model_dump(mode="json")
         named = self.model_fields_set
-        if "optimizer" in named:
+        if "optimizer" in named or self.kind == "statistics":
             return document
         return {name: value for name, value in document.items() if name not in COMPLETED or name in named}
+
+    @property
+    def delivers(self) -> str:
+        """The name of the file that a finished job delivers: the model's weights, or the answers."""
+        return ANSWERS_FILE if self.kind == "statistics" else weights_file(self.model)
 
     @property
     def views(self) -> int:

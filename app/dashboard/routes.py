@@ -17,7 +17,9 @@ from starlette.staticfiles import StaticFiles
 
 from app.audit import record as audit
 from app.contracts.base import NO_NUL
+from app.contracts.job_spec import ANSWERS_FILE
 from app.dashboard import views
+from app.dashboard.answers import answers_of
 from app.dashboard.entry_pages import AskedEntries, EntriesQuery
 from app.dashboard.page import HERE, PageRoute, address, render
 from app.dashboard.session import (
@@ -359,14 +361,18 @@ def _job(request: Request, db: Database, settings: Settings, viewer: Viewer, job
         page = views.job_page(session, job_id, viewer, gpus_of(request))
         has_card = page.may_download and page.hands_out_model and any(each.name == CARD for each in page.job.artifacts)
         card = artifact_of(session, job_id, CARD) if has_card else None
+        has_answers = page.may_download and any(each.name == ANSWERS_FILE for each in page.job.artifacts)
+        file = artifact_of(session, job_id, ANSWERS_FILE) if has_answers else None
     shapes = None if card is None else shapes_of(db, objects.of(settings), card)
-    if (page.certificate is not None or shapes is not None) and not is_head(request.scope):
+    answers = None if file is None else answers_of(db, objects.of(settings), file)
+    shown = [name for name, content in ((CARD, shapes), (ANSWERS_FILE, answers)) if content is not None]
+    if (page.certificate is not None or shown) and not is_head(request.scope):
         with db.write() as session:
             if page.certificate is not None:
                 audit.record(session, "certificate.shown", job_id)
-            if shapes is not None:
-                audit.record(session, "artifact.downloaded", job_id, name=CARD)
-    return replace(page, shapes=shapes)
+            for name in shown:
+                audit.record(session, "artifact.downloaded", job_id, name=name)
+    return replace(page, shapes=shapes, answers=answers)
 
 
 def _jobs(db: Database, caller: Caller, gpus: GpuWorkers, asked: ListQuery) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from app.budgets.schemas import BudgetView
 from app.budgets.service import visible_to
 from app.contracts.base import Epsilon
 from app.contracts.dataset_spec import ClassificationTask, DatasetSpec
+from app.dashboard.answers import Answers
 from app.dashboard.curve import Curve, curves
 from app.dashboard.entry_pages import CapChange, EntriesQuery, cap_changes, entry_page
 from app.dashboard.headline import Headline, headline
@@ -174,6 +175,7 @@ class JobPage:
     hands_out_model: bool
     headline: Headline | None
     shapes: Shapes | None = None
+    answers: Answers | None = None
 
     @property
     def ended_early(self) -> bool:

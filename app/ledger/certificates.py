@@ -26,7 +26,6 @@ from sqlalchemy.orm import Session
 from app.contracts.base import WITHIN_A_JOB, AccountantName
 from app.contracts.blocks import ALL
 from app.contracts.events import EventType
-from app.contracts.hf import weights_file
 from app.contracts.hpo import Auto
 from app.contracts.job_spec import JobSpec
 from app.contracts.optimizers import PublicSideSettings
@@ -179,7 +178,7 @@ def _body(
     spec, quoted = JobSpec.model_validate(job.spec), CertifiedQuote.of(job.quote)
     if quoted.epsilon is None:
         raise PrivacyError("a job without privacy has no certificate")
-    weights = weights_file(spec.model)
+    weights = spec.delivers
     model = session.get(Artifact, (job.id, weights))
     released = model is not None
     ledgers = _ledgers(session, job, spec, entries, signer)
@@ -208,10 +207,11 @@ def _body(
         filter=FilterName(kind=account.filter, order=account.order),
         cap=Cap(epsilon=account.cap_epsilon, delta=account.cap_delta),
         ledger=ledgers,
-        released=Releases(weights=released, metrics=_metrics(session, job.id)),
+        released=_delivered_kind(session, job, spec, released),
         warnings=tuple(job.warnings),
         code_version=code_version,
-        model_sha256=model.sha256 if model is not None else None,
+        model_sha256=model.sha256 if model is not None and spec.kind == "training" else None,
+        answers_sha256=model.sha256 if model is not None and spec.kind == "statistics" else None,
         issued_at=rfc3339(whole_second()),
         threat_model=meaning.threat_model(ran.unit),
         assumptions=meaning.assumptions(ran.unit, ran.records_per_unit, side.name if side is not None else None),
@@ -219,6 +219,12 @@ def _body(
         profile=loss,
         environment=meaning.environment(reports),
     )
+
+
+def _delivered_kind(session: Session, job: Job, spec: JobSpec, released: bool) -> Releases:
+    """What left the attempt: a model and its scores, or answers."""
+    answers = released and spec.kind == "statistics"
+    return Releases(weights=released and not answers, metrics=_metrics(session, job.id), answers=answers)
 
 
 def _governance(session: Session, job: Job, spec: JobSpec) -> Governed | None:

@@ -57,6 +57,7 @@ class Releases(Document):
 
     weights: bool
     metrics: tuple[ReleasedNumber, ...]
+    answers: bool = Field(default=False, exclude_if=lambda answers: not answers)
 
 
 class MeanOf(Document):
@@ -204,6 +205,7 @@ class Claimed(Document):
     warnings: tuple[str, ...]
     code_version: str
     model_sha256: str | None
+    answers_sha256: str | None = Field(default=None, exclude_if=is_none)
     issued_at: str | None
 
 

@@ -27,6 +27,7 @@ from app.privacy.events import Truncation
 from app.privacy.mechanism import DelayedMechanism, MechanismConfig
 from app.privacy.plans import FilterChoice, PlanRequest, TrainingPlan
 from app.privacy.releases import BEFORE, SCORE, BeforeFirstStep, NoisyCount, NoisyMean, NoisySum
+from app.privacy.statistics import StatisticsRelease
 
 # Public data have no account: a job on them is priced too, but charged nothing (app.jobs.steering).
 ANY_FILTER = FilterChoice(kind="rdp", order=8.0)
@@ -69,9 +70,35 @@ def plan_request(spec: JobSpec, facts: PublicFacts) -> PlanRequest | None:
     """
     if spec.privacy is None:
         return None
+    return PlanRequest(
+        training=_training_of(spec, facts) if spec.queries is None else _one_sum(facts),
+        target_epsilon=spec.privacy.target_epsilon,
+        noise_multiplier=spec.privacy.noise_multiplier,
+        target_delta=spec.privacy.target_delta or facts.delta or default_delta(facts.records_train),
+        releases=(*before_of(spec.model, facts.records_train), *scores_of(spec.evaluation, facts, spec.model)),
+        statistics=None if spec.queries is None else StatisticsRelease.of(spec.queries),
+        unit=facts.unit,
+        filter=facts.filter,
+    )
+
+
+def _one_sum(facts: PublicFacts) -> TrainingPlan:
+    """Returns a statistics job's release as one full-batch step: what a unit adds has a norm of at most C = 1."""
+    return TrainingPlan(
+        sampling="full_batch",
+        sample_rate=1.0,
+        steps=1,
+        max_grad_norm=1.0,
+        clipping="flat",
+        expected_batch_size=facts.records_train,
+        records_per_unit=facts.records_per_unit,
+    )
+
+
+def _training_of(spec: JobSpec, facts: PublicFacts) -> TrainingPlan:
     clip, records = spec.clipping or Clipping(), facts.records_train
     adaptive = (clip.adaptive or AdaptiveNorm()) if spec.norm_adapts else None
-    training = TrainingPlan(
+    return TrainingPlan(
         sampling=spec.sampling.kind,
         sample_rate=spec.sampling.rate(records),
         cycle=spec.sampling.batches if isinstance(spec.sampling, Cyclic) else None,
@@ -84,15 +111,6 @@ def plan_request(spec: JobSpec, facts: PublicFacts) -> PlanRequest | None:
         records_per_unit=facts.records_per_unit,
         adaptive=adaptive,
         delayed=delayed_of(spec.optimizer),
-    )
-    return PlanRequest(
-        training=training,
-        target_epsilon=spec.privacy.target_epsilon,
-        noise_multiplier=spec.privacy.noise_multiplier,
-        target_delta=spec.privacy.target_delta or facts.delta or default_delta(records),
-        releases=(*before_of(spec.model, records), *scores_of(spec.evaluation, facts, spec.model)),
-        unit=facts.unit,
-        filter=facts.filter,
     )
 
 

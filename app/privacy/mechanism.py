@@ -31,6 +31,7 @@ from app.privacy.releases import (
     NoisySum,
     Release,
 )
+from app.privacy.statistics import StatisticsRelease
 
 # Progress and scores of a Poisson-sampled job are shown at least this many steps apart. A single step's time would
 # reveal its batch size, and amplification by sampling needs hidden batches.
@@ -252,6 +253,8 @@ class MechanismConfig(Document):
 
     Attributes:
         releases: the releases before the first step, then scores, in the order of their lines on the bill.
+        statistics: of a job of kind `statistics`. Its `training` is then that one noisy sum: a full-batch step (T = 1)
+            of the queries' sums, divided by what a unit adds to them (C = 1).
     """
 
     version: Literal[1] = 1
@@ -260,6 +263,17 @@ class MechanismConfig(Document):
     target_delta: DeltaValue
     training: TrainingMechanism
     releases: tuple[Release, ...] = ()
+    statistics: StatisticsRelease | None = Field(default=None, exclude_if=is_none)
+
+    @property
+    def line(self) -> str:
+        """The name of the first line on the bill."""
+        return "training" if self.statistics is None else "statistics"
+
+    def noise_stds(self) -> tuple[float, ...]:
+        """The noise's std on each query's numbers, in units of 1; none of a training job."""
+        sigma, k = self.training.noise_multiplier, self.training.records_per_unit
+        return tuple(each.noise_std(sigma, k) for each in self.statistics.queries) if self.statistics else ()
 
     @property
     def before(self) -> tuple[BeforeFirstStep, ...]:
@@ -300,6 +314,15 @@ class MechanismConfig(Document):
             raise ValueError("`records_per_unit` must be 1 for examples, and the same in all parts for users")
         for each in self.before:
             each.check_unit(self.unit, sizes)
+        return self
+
+    @model_validator(mode="after")
+    def _one_release(self) -> MechanismConfig:
+        training = self.training
+        one_step = training.sampling == "full_batch" and training.steps == 1 and training.max_grad_norm == 1.0
+        plain = not (training.adaptive or training.delayed or training.noise or self.releases)
+        if self.statistics is not None and not (one_step and plain):
+            raise ValueError("statistics are one full-batch noisy sum of sensitivity 1, and nothing besides")
         return self
 
     @model_validator(mode="before")

@@ -27,7 +27,7 @@ PassType = Literal["bfloat16", "float32", "float64"]
 SumType = Literal["float32", "float64"]
 TotalType = Literal["float64", "integers"]
 Arithmetic = Literal[1, 2, 3]
-SelfTest = Literal["passed", "one_record", "public_data"]
+SelfTest = Literal["passed", "one_record", "public_data", "not_needed"]
 Kernels = Literal["avx512", "avx2", "plain", "python"]
 BYTES: dict[PassType, int] = {"bfloat16": 2, "float32": 4, "float64": 8}
 
@@ -138,7 +138,8 @@ class NumericsReport(Document):
     Attributes:
         rows_per_step: R; None in attempts of earlier releases.
         physical_batch_size: rows per pass: P, or 1 if the self-test found an operation whose rows depend on each other.
-        self_test: "passed"; "one_record": each pass holds one record; "public_data": not tested.
+        self_test: "passed"; "one_record": each pass holds one record; "public_data": not tested;
+            "not_needed": the job adds integers alone, which no order or place changes.
         kernels: the instructions of the worker's compiled parts of a step; "python": it has none, which makes steps
             slower and changes no bit. None in attempts of earlier releases.
         packages, code: see worker.attempt.release; None in attempts of earlier releases.

@@ -25,6 +25,7 @@ from app.privacy.mechanism import (
 )
 from app.privacy.prices import Units
 from app.privacy.releases import BeforeFirstStep, NoisyMean, Release, Score
+from app.privacy.statistics import StatisticsRelease
 
 
 def _is_false(value: object) -> bool:
@@ -98,7 +99,7 @@ class PlanRequest(Document):
 
     Attributes:
         target_epsilon, noise_multiplier: a price needs exactly one of them; `largest_that_fits` ignores both.
-        releases: see MechanismConfig.
+        releases, statistics: see MechanismConfig.
     """
 
     training: TrainingPlan
@@ -106,6 +107,7 @@ class PlanRequest(Document):
     noise_multiplier: float | None
     target_delta: float
     releases: tuple[Release, ...] = ()
+    statistics: StatisticsRelease | None = Field(default=None, exclude_if=is_none)
     unit: Unit = "example"
     filter: FilterChoice
 
@@ -120,6 +122,7 @@ class PlanRequest(Document):
             target_delta=self.target_delta,
             training=self.training.with_noise(sigma),
             releases=self.releases,
+            statistics=self.statistics,
         )
 
     def released_on(self, account: AccountName) -> list[Event]:

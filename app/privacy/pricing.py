@@ -35,8 +35,8 @@ def price(request: PlanRequest) -> Price:
     Returns:
         `mechanism`; `epsilon` of the account that costs most, by the accountant of record (gdp where nothing is
         sampled, else pld); `comparison`: ε by gdp, rdp and pld for that account (None where one does not apply);
-        `charge` per account, in the filter's unit; `lines`: one for the training, for a histogram of items, for a mean
-        of features, and for each release.
+        `charge` per account, in the filter's unit; `lines`: one for the training or the statistics, for a histogram of
+        items, for a mean of features, and for each release.
 
     Raises:
         InvalidRequest: the plan cannot run within the bounds, the filter does not admit it, or the evaluation costs
@@ -157,7 +157,7 @@ def _lines(mechanism: MechanismConfig, filter_: Filter, training: Epsilon | None
         return Line(what=what, account=account, epsilon=epsilon, charge=filter_.charge_event(event))
 
     return [
-        line("training", "train", mechanism.training.event, training),
+        line(mechanism.line, "train", mechanism.training.event, training),
         *(line(release.line, release.account, release.event) for release in mechanism.releases),
     ]
 

@@ -1,4 +1,4 @@
-"""A training job. Written by scripts/write_specs.py from app/contracts."""
+"""A job: of training, or statistics. Written by scripts/write_specs.py from app/contracts."""
 
 from __future__ import annotations
 
@@ -122,6 +122,17 @@ class Clipping(Spec):
     adaptive: AdaptiveNorm | None = None
 
 
+class Contingency(Spec):
+    """How many records each pair of values or bins of two columns has. `bins`: of numbers without declared bins."""
+
+    weight: Annotated[float, Field(ge=0.001, le=1000.0)] = 1.0
+    kind: Literal["contingency"] = "contingency"
+    columns: tuple[
+        Annotated[str, Field(min_length=1, max_length=200)], Annotated[str, Field(min_length=1, max_length=200)]
+    ]
+    bins: Annotated[int, Field(ge=2, le=1000)] | None = None
+
+
 class CorrelatedNoise(Spec):
     """Step t adds z_t − decay · z_{t−1}: each step takes back a part of the noise of the step before.
 
@@ -135,6 +146,21 @@ class CorrelatedNoise(Spec):
 
     kind: Literal["correlated"] = "correlated"
     decay: Annotated[float, Field(gt=0.0, le=0.999)]
+
+
+class Count(Spec):
+    """How many records there are."""
+
+    weight: Annotated[float, Field(ge=0.001, le=1000.0)] = 1.0
+    kind: Literal["count"] = "count"
+
+
+class Covariance(Spec):
+    """The covariance matrix of the columns, over the records that have a value in each of them."""
+
+    weight: Annotated[float, Field(ge=0.001, le=1000.0)] = 1.0
+    columns: Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], Field(min_length=2, max_length=50)]
+    kind: Literal["covariance"] = "covariance"
 
 
 class Cyclic(Spec):
@@ -212,6 +238,22 @@ class FullBatch(Spec):
     kind: Literal["full_batch"] = "full_batch"
 
 
+class Histogram(Spec):
+    """How many records each value or bin of a column has.
+
+    A number needs `edges` (the edges between bins: [18, 65] makes three), or `bins`, so many equal parts of its
+    declared range, or declared bins. Numbers beyond the range are in the first or the last bin.
+    """
+
+    weight: Annotated[float, Field(ge=0.001, le=1000.0)] = 1.0
+    kind: Literal["histogram"] = "histogram"
+    column: Annotated[str, Field(min_length=1, max_length=200)]
+    edges: Annotated[list[Annotated[float, Field(ge=-1e30, le=1e30)]], Field(min_length=1, max_length=999)] | None = (
+        None
+    )
+    bins: Annotated[int, Field(ge=2, le=1000)] | None = None
+
+
 class JobPrivacy(Spec):
     """Either a target ε, to which σ is calibrated, or σ, from which ε follows."""
 
@@ -230,6 +272,14 @@ class Length(Spec):
     epochs: Annotated[float, Field(gt=0.0, le=10000000.0)] | None = None
 
 
+class Mean(Spec):
+    """The mean of each column: a noisy sum of centred values over a noisy count of the records that have one."""
+
+    weight: Annotated[float, Field(ge=0.001, le=1000.0)] = 1.0
+    columns: Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], Field(min_length=1, max_length=50)]
+    kind: Literal["mean"] = "mean"
+
+
 class Poisson(Spec):
     """Each record takes part in a step independently, with probability expected_batch_size / records.
 
@@ -241,6 +291,15 @@ class Poisson(Spec):
     kind: Literal["poisson"] = "poisson"
     expected_batch_size: Annotated[int, Field(ge=1)]
     largest_batch: Annotated[int, Field(ge=1)] | None = None
+
+
+class Quantile(Spec):
+    """Quantiles of a number, from a tree of counts over 1,024 equal parts of its declared range (and scale)."""
+
+    weight: Annotated[float, Field(ge=0.001, le=1000.0)] = 1.0
+    kind: Literal["quantile"] = "quantile"
+    column: Annotated[str, Field(min_length=1, max_length=200)]
+    q: Annotated[list[Annotated[float, Field(gt=0.0, lt=1.0)]], Field(min_length=1, max_length=100)]
 
 
 class Runtime(Spec):
@@ -255,6 +314,14 @@ class Runtime(Spec):
     max_duration_s: Annotated[float, Field(gt=0.0, le=100000000.0)] | None = None
 
 
+class Sum(Spec):
+    """The sum of each column. A number beyond its declared range counts as the range's end."""
+
+    weight: Annotated[float, Field(ge=0.001, le=1000.0)] = 1.0
+    columns: Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], Field(min_length=1, max_length=50)]
+    kind: Literal["sum"] = "sum"
+
+
 class Use(Spec):
     """What a job is for: a purpose of the data set's, and the number of the permit under which it runs."""
 
@@ -262,8 +329,43 @@ class Use(Spec):
     permit: Annotated[str, Field(min_length=1, max_length=100, pattern="^[^\\x00]*$")] | None = None
 
 
+class Variance(Spec):
+    """The variance of each column, divided by the number of records that have a value."""
+
+    weight: Annotated[float, Field(ge=0.001, le=1000.0)] = 1.0
+    columns: Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], Field(min_length=1, max_length=50)]
+    kind: Literal["variance"] = "variance"
+
+
+class Where(Spec):
+    """A filter: records whose cell is one of these values (`in`), or within [lowest, highest] (`between`).
+
+    Every query of the job counts only the records that pass all filters. A missing cell passes none.
+    """
+
+    column: Annotated[str, Field(min_length=1, max_length=200)]
+    one_of: (
+        Annotated[
+            list[
+                Annotated[int, Field(ge=-9007199254740992, le=9007199254740992)] | Annotated[str, Field(max_length=200)]
+            ],
+            Field(min_length=1, max_length=10000),
+        ]
+        | None
+    ) = Field(default=None, alias="in")
+    between: (
+        tuple[
+            Annotated[float, Field(ge=-1e30, le=1e30)] | Annotated[str, Field(pattern="^\\d{4}-\\d{2}-\\d{2}$")],
+            Annotated[float, Field(ge=-1e30, le=1e30)] | Annotated[str, Field(pattern="^\\d{4}-\\d{2}-\\d{2}$")],
+        ]
+        | None
+    ) = None
+
+
 class JobSpec(Spec):
-    """A training job: data set, model, optimizer, privacy, length and evaluation.
+    """A job: of kind `training`, or `statistics`.
+
+    A training job has a data set, a model, an optimizer, privacy, length and evaluation.
 
     A data set and ε are a whole job: without `optimizer`, admission chooses it, and with it what else is left out of
     model, clipping, length and evaluation (app.admission.choices). `quote.resolved` says what and why. With an
@@ -271,8 +373,12 @@ class JobSpec(Spec):
 
     `class_weights`: a record's loss is multiplied by its class's number, before its gradient is clipped; no score is.
     "balanced": 1/(K share) of the data set's declared `task.shares`, which admission puts in its place.
+
+    A job of kind `statistics` has `queries` on declared columns, and filters (`where`): one Gaussian release pays for
+    all of them. It has no model, and none of the members that say how one is trained.
     """
 
+    kind: Literal["training", "statistics"] = "training"
     dataset: Annotated[str, Field(min_length=1, max_length=100, pattern="^[^\\x00]*$")]
     name: Annotated[str, Field(max_length=200, pattern="^[^\\x00]*$")] = ""
     model: Annotated[
@@ -325,6 +431,19 @@ class JobSpec(Spec):
     seed: Annotated[int, Field(ge=0, lt=9223372036854775808)] | None = None
     hpo: Annotated[LinearScaling | Random | Auto, Field(discriminator="strategy")] | None = None
     audit: Audit | None = None
+    queries: (
+        Annotated[
+            list[
+                Annotated[
+                    Count | Histogram | Contingency | Mean | Sum | Variance | Covariance | Quantile,
+                    Field(discriminator="kind"),
+                ]
+            ],
+            Field(min_length=1, max_length=100),
+        ]
+        | None
+    ) = None
+    where: Annotated[list[Where], Field(max_length=20)] = []
 
 
 class StudySpec(JobSpec):

@@ -17,12 +17,13 @@ ALLOWED: dict[str, set[str]] = {
     "app.contracts": {"errors"},
     "app.privacy": {"contracts", "errors"},
     "app.hpo": {"contracts", "privacy"},
+    "app.statistics": {"contracts"},
     "app.formats": {"contracts", "disk", "errors", "merkle", "progress"},
     "app.db": {"contracts", "ids", "settings"},  # contracts: the documents that columns hold
     "app.ledger": {"audit", "contracts", "db", "grants", "hpo", "keys", "privacy", "web"} | GROUND,
     "app.storage": {"contracts", "formats"} | GROUND,
     "app.sandbox": {"disk", "errors", "progress"},
-    "worker.attempt": {"contracts", "db", "formats", "ledger", "lifecycle", "privacy"} | GROUND,
+    "worker.attempt": {"contracts", "db", "formats", "ledger", "lifecycle", "privacy", "statistics"} | GROUND,
     "worker.tasks": {"contracts", "db", "ledger", "lifecycle", "logs", "predictions", "repeat", "settings"}
     | {"storage", "tracing"},
     "worker.celery_app": {"lifecycle", "logs", "settings", "tracing"},
@@ -32,8 +33,9 @@ ALLOWED: dict[str, set[str]] = {
     "worker.extractors": {"contracts", "errors", "formats"},
     **{
         f"worker.{room}": {"contracts", "errors", "privacy"}
-        for room in ("channel", "clipping", "messages", "metrics", "statistics", "telemetry")
+        for room in ("channel", "clipping", "messages", "metrics", "telemetry")
     },
+    "worker.statistics": {"contracts", "errors", "formats", "privacy", "statistics"},
     "worker.training": {"contracts", "errors", "formats", "privacy"},  # formats: canaries that are rows of a table
     "worker.noise": {"errors", "privacy"},
     "worker.optimizers": {"contracts", "errors", "privacy"},

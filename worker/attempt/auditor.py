@@ -35,7 +35,6 @@ from pathlib import Path
 
 from sqlalchemy import select
 
-from app.contracts.hf import weights_file
 from app.db.engine import Database
 from app.db.models import Artifact, Job, JobEvent
 from app.errors import InvalidRequest, NotFound, TransientError
@@ -223,7 +222,7 @@ class _Conversation:
             channel.send(answer if goes_on else messages.Stop())
 
     def _is_recorded(self, said: messages.Finished) -> bool | None:
-        name = weights_file(self._start.spec.model)
+        name = self._start.spec.delivers
         with self._db.read() as session:
             kept = session.get(Artifact, (self._start.job_id, name))
         made = next((each.sha256 for each in said.artifacts if each.name == name), None)

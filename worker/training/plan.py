@@ -432,7 +432,7 @@ def build_plan(
     if not job.data_public and (mechanism is None or spec.seed is not None):
         raise PrivacyError("private data need a mechanism and must not have a seed")
     if mechanism is not None:
-        check_agreement(spec, _facts(job, mechanism), mechanism, mean_given=mean is not None)
+        check_agreement(spec, facts_of_job(job, mechanism), mechanism, mean_given=mean is not None)
         if job.steps != mechanism.training.steps:
             raise PrivacyError("the job's steps and its stored mechanism disagree")
     sizes = sizes_of(spec, shape.public_sizes(mechanism), job.features)
@@ -519,7 +519,7 @@ def _is_sharded(spec: JobSpec, ranks: Ranks) -> bool:
     return spec.runtime.shard == "optimizer" and ranks.size > 1
 
 
-def _facts(job: JobDescription, mechanism: MechanismConfig) -> PublicFacts:
+def facts_of_job(job: JobDescription, mechanism: MechanismConfig) -> PublicFacts:
     """The public facts from which the mechanism is derived again, as at admission."""
     shape, k = job.shape, mechanism.training.records_per_unit
     return PublicFacts(

@@ -1,0 +1,232 @@
+"""An attempt of a statistics job: its release, noise and replay; planted faults are found."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+from app.errors import PrivacyError
+from app.formats.stored import StoredPart
+from app.privacy.mechanism import MechanismConfig
+from app.statistics.columns import Cells
+from tests.statistics.data import QUERIES, asked, cells, spec, start_of, supervisor_of
+from tests.worker.support import key, run_thread
+from worker.messages import Failed, Finished
+from worker.statistics.release import ROWS, private_sums, release
+
+TINY = 1e-9  # at which a KS test tells that noise is wrong; right noise stays above FINE
+FINE = 1e-4
+
+
+def answers_in(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "answers.json").read_text())
+    return found
+
+
+def test_an_attempt_releases_answers_and_a_replay_repeats_them(tmp_path: Path) -> None:
+    supervisor = supervisor_of(start_of(tmp_path, spec(), cells(3_000)))
+    last = run_thread(supervisor).last
+    assert isinstance(last, Finished) and [each.name for each in last.artifacts] == ["answers.json", "answers.csv"]
+    assert last.steps_effective == 1 and supervisor.started == 1
+    first = (tmp_path / "answers.json").read_bytes()
+    rows = list(csv.DictReader((tmp_path / "answers.csv").read_text().splitlines()))
+    assert len(rows) == sum(len(each["answers"]) for each in json.loads(first)["queries"])
+    again = run_thread(supervisor).last
+    assert isinstance(again, Finished) and (tmp_path / "answers.json").read_bytes() == first
+    assert supervisor.started == 1 and supervisor.resalts == 0
+
+
+def test_a_replay_on_other_data_releases_nothing(tmp_path: Path) -> None:
+    """The noise has met the first sums: with others it would tell their difference."""
+    supervisor = supervisor_of(start_of(tmp_path, spec(), cells(3_000)))
+    run_thread(supervisor)
+    (tmp_path / "answers.json").unlink()
+    (other := tmp_path / "other").mkdir()
+    supervisor.start["parts"] = start_of(other, spec(), cells(3_000, seed=1))["parts"]
+    last = run_thread(supervisor).last
+    assert isinstance(last, Failed) and last.code == "privacy-invariant"
+    assert not (tmp_path / "answers.json").exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"queries": [*QUERIES, {"kind": "count"}]},  # a query that was not charged
+        {"queries": [{"kind": "count", "weight": 9.0}, *QUERIES[1:]]},  # less noise than was charged
+        {"queries": QUERIES[1:]},
+    ],
+)
+def test_what_was_not_charged_does_not_run(tmp_path: Path, change: dict[str, Any]) -> None:
+    start = start_of(tmp_path, spec(), cells(200))
+    supervisor = supervisor_of(start | {"spec": start["spec"] | change})
+    last = run_thread(supervisor).last
+    assert isinstance(last, Failed) and last.code == "privacy-invariant"
+    assert supervisor.started == 0 and not (tmp_path / "answers.json").exists()
+
+
+def test_private_data_need_a_charge(tmp_path: Path) -> None:
+    start = start_of(tmp_path, spec(privacy=None), cells(200)) | {"data_public": False}
+    last = run_thread(supervisor_of(start)).last
+    assert isinstance(last, Failed) and last.code == "privacy-invariant"
+
+
+def test_public_data_get_exact_answers(tmp_path: Path) -> None:
+    records = cells(5_000)
+    run_thread(supervisor_of(start_of(tmp_path, spec(privacy=None), records)))
+    found = {each["query"]["kind"]: each["answers"] for each in answers_in(tmp_path)["queries"]}
+    age, bmi = records.x[:, 0].clip(0, 100).astype(float), records.x[:, 1].clip(10, 60).astype(float)
+    assert found["count"][0]["value"] == 5_000 and found["count"][0]["standard_error"] == 0.0
+    assert found["mean"][0]["value"] == pytest.approx(age.mean(), abs=1e-3)
+    assert found["mean"][1]["value"] == pytest.approx(np.nanmean(bmi), abs=1e-3)
+    assert found["sum"][0]["value"] == pytest.approx(age.sum(), rel=1e-5)
+    assert found["variance"][0]["value"] == pytest.approx(age.var(), rel=1e-4)
+    both = ~np.isnan(bmi)
+    matrix = np.cov(age[both], bmi[both], bias=True)
+    told = [each["value"] for each in found["covariance"]]
+    assert told == pytest.approx([matrix[0, 0], matrix[1, 1], matrix[0, 1]], rel=1e-3, abs=0.05)
+    for each, q in zip(found["quantile"], (0.1, 0.5, 0.9), strict=True):
+        assert each["value"] == pytest.approx(np.quantile(age, q), abs=0.2)
+    table = {tuple(each["cell"]): each["value"] for each in found["contingency"]}
+    sex, y = records.x[:, 2], records.y
+    assert table[("f", "no")] == ((sex == 0) & (y == 0)).sum() and table[("m",)] == (sex == 1).sum()
+
+
+def test_missing_cells_have_a_cell_of_their_own_and_no_part_in_means(tmp_path: Path) -> None:
+    records = cells(1_000)
+    queries = [{"kind": "histogram", "column": "bmi", "bins": 2}, {"kind": "mean", "columns": ["bmi"]}]
+    run_thread(supervisor_of(start_of(tmp_path, spec(queries, privacy=None), records)))
+    histogram, _ = answers_in(tmp_path)["queries"]
+    assert histogram["answers"][-1]["cell"] == ["missing"]
+    assert histogram["answers"][-1]["value"] == np.isnan(records.x[:, 1]).sum()
+
+
+def noise_of(scale: float = 1.0, *, twice: bool = False, releases: int = 60) -> dict[str, NDArray[np.float64]]:
+    """The noise of many releases by query's kind, over its charged std. `scale`, `twice`: planted faults."""
+    job, records = spec(), cells(400)
+    plans = asked(job)
+    exact = plans.sums(records)
+    ran = (
+        plans.sums(Cells(np.vstack([records.x, records.x[:1]]), np.append(records.y, records.y[0]))) if twice else exact
+    )
+    stored = MechanismConfig.model_validate(_mechanism())
+    less = stored.training.model_copy(update={"noise_multiplier": stored.training.noise_multiplier * scale})
+    runs = stored.model_copy(update={"training": less})
+    found: dict[str, list[NDArray[np.float64]]] = {}
+    for number in range(releases):
+        released = release(plans, ran, runs, bytes.fromhex(key("noise", number)))
+        parts = zip(job.queries or (), plans.plans, released.noisy, exact, stored.noise_stds(), strict=True)
+        for query, plan, noisy, true, std in parts:
+            found.setdefault(query.kind, []).append((noisy.numpy() - true) / (plan.unit * std))
+    return {kind: np.concatenate(noise) for kind, noise in found.items()}
+
+
+def _mechanism() -> dict[str, Any]:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        stored: dict[str, Any] = start_of(Path(folder), spec(), cells(400))["mechanism"]
+    return stored
+
+
+def test_the_noise_is_the_charged_gaussian() -> None:
+    for kind, noise in noise_of().items():
+        assert stats.kstest(noise, "norm").pvalue > FINE, kind
+
+
+def test_noise_of_four_fifths_is_found() -> None:
+    everything = np.concatenate(list(noise_of(0.8).values()))
+    assert stats.kstest(everything, "norm").pvalue < TINY
+
+
+def test_a_record_that_is_counted_twice_is_found() -> None:
+    """Its sums lie off by the record: of the count by 1, of noise s/√600 on the mean of 600 releases."""
+    noise = noise_of(twice=True, releases=600)["count"]
+    shift = 1.0 / MechanismConfig.model_validate(_mechanism()).noise_stds()[0]
+    fair = noise_of(releases=600)["count"]
+    assert abs(fair.mean()) < shift / 2.0 < noise.mean()
+
+
+def test_queries_do_not_share_noise() -> None:
+    job = spec([{"kind": "count"}, {"kind": "count"}])
+    plans, records = asked(job), cells(10)
+    with_two = MechanismConfig.model_validate(_mechanism())
+    statistics = with_two.statistics
+    assert statistics is not None
+    two = with_two.model_copy(
+        update={"statistics": statistics.model_copy(update={"queries": statistics.queries[:1] * 2})}
+    )
+    first, second = release(plans, plans.sums(records), two, bytes.fromhex(key("two"))).noisy
+    assert float(first) != float(second)
+    with pytest.raises(PrivacyError, match="differ"):
+        release(plans, plans.sums(records)[:1], two, bytes.fromhex(key("two")))
+    with pytest.raises(PrivacyError, match="key"):
+        release(plans, plans.sums(records), two, None)
+
+
+def test_passes_follow_the_slots_alone() -> None:
+    """Of 10 records and of 20 the passes are as many; more records than slots are refused."""
+    plans, seen = asked(spec()), list[int]()
+
+    class Counting:
+        plans = asked(spec()).plans
+
+        def sums(self, some: Cells) -> Any:
+            seen.append(len(some))
+            return plans.sums(some)
+
+    for n in (10, 20):
+        part = StoredPart(cells(n).x, cells(n).y.astype(np.int64))
+        seen.clear()
+        private_sums(Counting(), part, 3 * ROWS)  # type: ignore[arg-type]
+        assert seen == [n, 0, 0]
+    with pytest.raises(PrivacyError, match="slots"):
+        private_sums(plans, StoredPart(cells(20).x, cells(20).y.astype(np.int64)), 19)
+
+
+def test_intervals_cover() -> None:
+    """Each answer's 95 % interval holds the exact one in 89 to 99 % of 200 releases."""
+    job, records = spec(), cells(20_000)
+    plans, stored = asked(job), MechanismConfig.model_validate(_mechanism())
+    exact = plans.sums(records)
+    truths = [
+        [each.value for each in plan.answers(true / plan.unit, 0.0)]
+        for plan, true in zip(plans.plans, exact, strict=True)
+    ]
+    inside = [np.zeros(len(each)) for each in truths]
+    for number in range(200):
+        released = release(plans, exact, stored, bytes.fromhex(key("cover", number)))
+        for k, (plan, noisy, std) in enumerate(zip(plans.plans, released.noisy, released.stds, strict=True)):
+            for place, each in enumerate(plan.answers(noisy.numpy() / plan.unit, std)):
+                assert each.interval is not None and each.value is not None
+                inside[k][place] += each.interval[0] <= (truths[k][place] or 0.0) <= each.interval[1]
+    for query, share in zip(job.queries or (), inside, strict=True):
+        low = 0.85 if query.kind == "quantile" else 0.89
+        assert low <= (share / 200).min() and (share / 200).mean() <= 0.995, (query.kind, share / 200)
+
+
+def test_too_few_records_for_a_ratio_are_withheld(tmp_path: Path) -> None:
+    run_thread(supervisor_of(start_of(tmp_path, spec([{"kind": "mean", "columns": ["age"]}]), cells(3))))
+    (only,) = answers_in(tmp_path)["queries"][0]["answers"]
+    assert only["value"] is only["interval"] is only["raw"] is None
+
+
+def test_an_equal_rho_buys_no_more_error_than_opendps_gaussian() -> None:
+    """A histogram at ρ: OpenDP's discrete Gaussian with scale Δ/√(2ρ), Δ = 1, on each cell; ours has σ = 1/√(2ρ)."""
+    for rho in (0.03, 0.5):
+        sigma = 1.0 / math.sqrt(2.0 * rho)
+        stored = MechanismConfig.model_validate(_mechanism())
+        one = stored.statistics.queries[1]  # type: ignore[union-attr]
+        alone = replace_share(one, 1.0)
+        assert alone.noise_std(sigma, 1) <= sigma * (1.0 + 1e-11)
+
+
+def replace_share(query: Any, share: float) -> Any:
+    return query.model_copy(update={"share": share})

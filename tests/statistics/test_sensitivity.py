@@ -1,0 +1,121 @@
+"""What one record adds, and that the noise covers it: exact integers and fractions."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.contracts.queries import QuerySettings
+from app.contracts.table import NumberColumn
+from app.privacy.mechanism import MechanismConfig
+from app.privacy.statistics import StatisticsRelease
+from app.statistics.columns import Cells, Column, Scale
+from app.statistics.plans import QueryPlan
+from tests.statistics.data import QUERIES, asked, cells, spec, start_of
+
+JOB = spec()
+PLANS = asked(JOB)
+EXTREMES = [0.0, 1.0, -0.0, 50.0, 100.0, 1e30, -1e30, float("nan"), float("inf"), -float("inf"), 3e38, 1e-45]
+
+
+def one(x: list[float], y: float) -> Cells:
+    return Cells(np.array([x], dtype=np.float32), np.array([y]))
+
+
+def squared(plan: QueryPlan, record: Cells) -> Fraction:
+    (sums,) = [plan.sums(record, np.ones(1, dtype=np.bool_))]
+    return sum((Fraction(int(each), plan.unit) ** 2 for each in sums), Fraction(0))
+
+
+@given(st.lists(st.floats(width=32) | st.sampled_from(EXTREMES), min_size=4, max_size=4), st.floats())
+def test_a_record_adds_at_most_what_its_query_declares(x: list[float], y: float) -> None:
+    for query, plan in zip(JOB.queries or (), PLANS.plans, strict=True):
+        assert squared(plan, one(x, y)) <= Fraction(query.quarters, 4)
+
+
+def test_some_record_reaches_each_bound() -> None:
+    """The bounds are tight, or nearly: no query pays for more than a record can do."""
+    ends = [one([age, bmi, 0.0, 18300.0], 0.0) for age in (0.0, 50.0, 100.0) for bmi in (10.0, 35.0, 60.0)]
+    for query, plan in zip(JOB.queries or (), PLANS.plans, strict=True):
+        assert max(squared(plan, each) for each in ends) == Fraction(query.quarters, 4), query.kind
+
+
+def test_a_record_that_a_filter_leaves_out_adds_nothing() -> None:
+    filtered = asked(spec(where=[{"column": "sex", "in": ["f"]}, {"column": "bmi", "between": [20, 30]}]))
+    outside = [
+        one([50.0, 25.0, 1.0, 18300.0], 1.0),
+        one([50.0, 31.0, 0.0, 0.0], 1.0),
+        one([50.0, np.nan, 0.0, 0.0], 1.0),
+    ]
+    for each in outside:
+        assert all(not sums.any() for sums in filtered.sums(each))
+    assert all(sums.any() for sums in filtered.sums(one([60.0, 26.0, 0.0, 18300.0], 1.0)))
+
+
+@given(
+    st.lists(st.floats(min_value=1e-3, max_value=1e3), min_size=1, max_size=30),
+    st.floats(min_value=0.1, max_value=1e5),
+    st.integers(min_value=1, max_value=10_000),
+)
+def test_the_noise_covers_one_unit_exactly(weights: list[float], sigma: float, per_unit: int) -> None:
+    """Σ (k Δ_q / s_q)² ≤ 1/σ², in fractions of the very floats that run."""
+    chosen = [QUERIES[number % len(QUERIES)] | {"weight": weight} for number, weight in enumerate(weights)]
+    release = StatisticsRelease.of(spec(chosen).queries or ())
+    moved = sum(
+        (
+            Fraction(per_unit) ** 2 * Fraction(each.quarters, 4) / Fraction(each.noise_std(sigma, per_unit)) ** 2
+            for each in release.queries
+        ),
+        Fraction(0),
+    )
+    assert Fraction(1) / Fraction(sigma) ** 2 * (1 - Fraction(1, 10**11)) < moved <= 1 / Fraction(sigma) ** 2
+
+
+def test_an_uncharged_query_is_found() -> None:
+    """Less noise on one query, or a query more than was charged, moves the sums by more than 1/σ."""
+    release = StatisticsRelease.of(spec().queries or ())
+    fewer = release.model_copy(update={"queries": release.queries[1:]})
+    with_all = sum(Fraction(q.quarters, 4) / Fraction(q.noise_std(2.0, 1)) ** 2 for q in release.queries)
+    missing = Fraction(release.queries[0].quarters, 4) / Fraction(release.queries[0].noise_std(2.0, 1)) ** 2
+    assert with_all <= Fraction(1, 4) < with_all + missing
+    assert len(fewer.queries) == len(release.queries) - 1
+
+
+def test_sums_are_those_of_any_order_and_places() -> None:
+    records = cells(2_000)
+    shuffled = np.random.default_rng(1).permutation(len(records))
+    again = Cells(records.x[shuffled], records.y[shuffled])
+    for first, second in zip(PLANS.sums(records), PLANS.sums(again), strict=True):
+        assert np.array_equal(first, second)
+    halves = [Cells(records.x[:700], records.y[:700]), Cells(records.x[700:], records.y[700:])]
+    parts = [PLANS.sums(each) for each in halves]
+    for first, *rest in zip(PLANS.sums(records), *parts, strict=True):
+        assert np.array_equal(first, sum(rest))
+
+
+def test_numbers_of_any_range_are_cut_on_integers() -> None:
+    narrow = Scale.of(Column(NumberColumn(name="a", range=(0.0, 5e-324)), 0))
+    for value in EXTREMES:
+        t, _ = narrow.grid(one([value], 0.0))
+        assert abs(int(t[0])) <= 2**20
+
+
+def test_statistics_are_one_step_without_anything_besides(tmp_path: Path) -> None:
+    stored = start_of(tmp_path, spec(), cells(100))["mechanism"]
+    assert MechanismConfig.model_validate(stored).event("train").events[0].model_dump()["count"] == 1
+    for wrong in ({"steps": 2}, {"max_grad_norm": 2.0}):
+        with pytest.raises(ValueError, match="one full-batch noisy sum"):
+            MechanismConfig.model_validate(stored | {"training": stored["training"] | wrong})
+
+
+def test_every_query_has_a_plan() -> None:
+    kinds = {each.kind for each in JOB.queries or ()}
+    named = {
+        each.model_fields["kind"].default for each in QuerySettings.__subclasses__() if "kind" in each.model_fields
+    }
+    assert named <= kinds

@@ -1,0 +1,169 @@
+"""An attempt of a statistics job: its one step is one release of noisy sums.
+
+The order is that of training: the plan is compared with what was charged, the data are opened, the step is recorded as
+started, its digest is recorded, and only then the answers leave.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from app.contracts.base import Document
+from app.contracts.job_spec import ANSWERS_FILE, ANSWERS_TABLE
+from app.contracts.stored import ArtifactFile
+from app.errors import PrivacyError
+from app.formats.damage import DataDamagedError
+from app.formats.part_files import load_part, open_part
+from app.formats.stored import StoredPart
+from app.privacy.derive import check_agreement
+from app.privacy.numerics import NumericsReport
+from app.privacy.slots import slots_of
+from app.statistics.columns import declared_columns
+from app.statistics.plans import Asked, Unfit
+from worker.attempt import release as installed
+from worker.attempt.failures import StorageFailed
+from worker.attempt.prepare import PROCESSOR
+from worker.data.joined import AnyPart, join
+from worker.data.parts import MappedPart, users_of
+from worker.messages import Part, Ready, Start
+from worker.models.files import write_file
+from worker.native.library import kernels
+from worker.statistics.files import as_csv, as_json, document
+from worker.statistics.release import ROWS, Release, private_sums, release
+from worker.telemetry import Telemetry, state_digest
+from worker.training.plan import facts_of_job
+from worker.training.replay import Replay
+
+
+class Link(Protocol):
+    """The supervisor, as this attempt sees it. Each call may end the attempt by raising."""
+
+    def loading(self) -> None:
+        """Called while data are loading."""
+        ...
+
+    def begin(self, first_step: int, last_step: int) -> bool:
+        """Returns False once these steps are recorded as started; True if the state before is to be saved first."""
+        ...
+
+    def poll(self, step: int) -> None:
+        """Called between steps; raises if the attempt must stop."""
+        ...
+
+    def send(self, message: Document) -> None:
+        """Sends a message."""
+        ...
+
+
+def answer(link: Link, start: Start, telemetry: Telemetry, pids: Sequence[int]) -> None:
+    """Runs one attempt of a statistics job, to `finished`.
+
+    Raises:
+        PrivacyError: what was charged is not what would run; or a replay reached other sums than the record: the noise
+            has met them, and the charge covers no second release.
+        DataDamagedError: a part is missing or is not the registered one.
+    """
+    asked = _asked(start)
+    replay = Replay(start.steps, start.segments, start.allowed_steps, lambda first, _last: first)
+    telemetry.digest(0, state_digest(0, {}))
+    whole = _whole(start, link)
+    slots = _slots(start, whole)
+    users_of(whole, start.mechanism)  # no user has more records than the noise covers
+    link.send(Ready(device=start.device, processes=tuple(pids) or (os.getpid(),), numerics=_report(slots)))
+    if replay.next_block(0) is None:
+        raise PrivacyError("these statistics were released under other keys; the charge covers no second release")
+    if link.begin(1, 1):
+        raise PrivacyError("a statistics job has no state to save")
+    link.poll(1)
+    released = release(asked, private_sums(asked, whole, slots), start.mechanism, _key(start, replay))
+    digest = state_digest(1, released.state)
+    if replay.contradicts(1, digest):
+        raise PrivacyError("a replay reached other sums than the recorded ones")
+    telemetry.digest(1, digest)
+    telemetry.check_answers(1, released.stds)
+    telemetry.finished(1, _written(start, asked, released), ())
+
+
+def _asked(start: Start) -> Asked:
+    """The queries, after comparing what is asked with what was charged."""
+    mechanism = start.mechanism
+    if mechanism is None and not start.data_public:
+        raise PrivacyError("private data need a mechanism")
+    if mechanism is not None:
+        check_agreement(start.spec, facts_of_job(start, mechanism), mechanism)
+    try:
+        columns = declared_columns(start.features, start.task)
+        return Asked.of(start.spec.queries or (), start.spec.where, columns)
+    except Unfit:
+        raise PrivacyError("the job's queries do not fit the declaration that it was priced with") from None
+
+
+def _whole(start: Start, link: Link) -> AnyPart:
+    """The records of all parts, as stored: cells are not scaled."""
+    parts = list[AnyPart]()
+    for part in start.parts.train:
+        link.loading()
+        parts.append(_opened(part))
+    return join(parts)
+
+
+def _opened(part: Part) -> AnyPart:
+    file = open_part(part.path, part.sha256, part.key)
+    if file is None:
+        return _checked(load_part(part.path, part.sha256, part.key))
+    return MappedPart(file, _checked)
+
+
+def _checked(stored: StoredPart) -> StoredPart:
+    if len(stored.y) != stored.shape[0]:
+        raise DataDamagedError("a stored part of the data set does not have one label for each record")
+    return stored
+
+
+def _slots(start: Start, whole: AnyPart) -> int:
+    """The public number of rows that are passed over; on public data without privacy that of the records."""
+    if start.mechanism is None:
+        return len(whole.y) if isinstance(whole, StoredPart) else len(whole)
+    k = start.mechanism.training.records_per_unit
+    return slots_of(start.shape.slots, start.shape.records_train, k).train.rows
+
+
+def _key(start: Start, replay: Replay) -> bytes | None:
+    return None if start.mechanism is None else bytes.fromhex(replay.keys(1).release_key)
+
+
+def _report(slots: int) -> NumericsReport:
+    return NumericsReport(
+        device="cpu",
+        device_name=PROCESSOR,
+        passes="float64",
+        totals="integers",
+        rows_per_pass=ROWS,
+        rows_per_step=max(slots, 1),
+        physical_batch_size=ROWS,
+        threads=torch.get_num_threads(),
+        torch=torch.__version__.partition("+")[0],
+        self_test="not_needed",
+        sensitivity_slack=1.0,
+        kernels=kernels(),
+        packages=installed.packages(),
+        code=installed.code(*installed.OWN),
+    )
+
+
+def _written(start: Start, asked: Asked, released: Release) -> tuple[ArtifactFile, ...]:
+    """The job's files.
+
+    Raises:
+        StorageFailed: they could not be written.
+    """
+    found, folder = document(start.spec, asked, released), Path(start.output_dir)
+    try:
+        return write_file(folder / ANSWERS_FILE, as_json(found)), write_file(folder / ANSWERS_TABLE, as_csv(found))
+    except OSError:
+        raise StorageFailed from None

@@ -1,0 +1,49 @@
+"""The files of a statistics job, from what it released: answers.json, and the same as rows in answers.csv."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+
+from app.contracts.job_spec import JobSpec
+from app.statistics.answer import AnsweredQuery, AnswersFile
+from app.statistics.plans import Asked
+from worker.statistics.release import Release
+
+HEAD = ("query", "kind", "of", "cell", "value", "standard_error", "lower", "upper", "raw")
+
+
+def document(spec: JobSpec, asked: Asked, release: Release) -> AnswersFile:
+    """answers.json."""
+    parts = zip(spec.queries or (), asked.plans, release.noisy, release.stds, strict=True)
+    return AnswersFile(
+        where=spec.where,
+        queries=tuple(
+            AnsweredQuery(query=query, noise_std=std, answers=tuple(plan.answers(noisy.numpy() / plan.unit, std)))
+            for query, plan, noisy, std in parts
+        ),
+    )
+
+
+def as_json(found: AnswersFile) -> bytes:
+    """The document as text."""
+    return (json.dumps(found.model_dump(mode="json"), indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def as_csv(found: AnswersFile) -> bytes:
+    """One row for each answer."""
+    text = io.StringIO(newline="")
+    written = csv.writer(text, lineterminator="\n")
+    written.writerow(HEAD)
+    written.writerows(_rows(found))
+    return text.getvalue().encode()
+
+
+def _rows(found: AnswersFile) -> Iterator[list[object]]:
+    for number, query in enumerate(found.queries):
+        for each in query.answers:
+            low, high = each.interval or (None, None)
+            numbers = [each.value, each.standard_error, low, high, each.raw]
+            yield [number, query.query.kind, each.of or "", " | ".join(each.cell), *numbers]
