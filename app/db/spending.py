@@ -13,7 +13,7 @@ from app.db.base import Base
 class SpentByKey(Base):
     """What the jobs and charges of a key have spent on a ledger: in all, and on each day.
 
-    A trigger on the ledger's entries moves the sums in the statement that writes a post (migration 0037), whichever
+    A trigger on the ledger's entries moves the sums in the statement that writes a post (migration 0036), whichever
     process writes it. Nothing else writes here.
     """
 

@@ -29,7 +29,7 @@ def backing(request: pytest.FixtureRequest) -> str:
 
 
 def migration() -> Any:
-    spec = importlib.util.spec_from_file_location("spent", VERSIONS / "0037_spent_by_key.py")
+    spec = importlib.util.spec_from_file_location("spent", VERSIONS / "0036_spent_by_key.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -1,6 +1,6 @@
 """Persons of a data set, approvals that need two of them, and egresses of jobs.
 
-Revision: 0039, after 0035
+Revision: 0038, after 0037
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0039"
-down_revision = "0038"
+revision = "0038"
+down_revision = "0037"
 branch_labels = None
 depends_on = None
 

@@ -6,7 +6,7 @@ key of the hold that it draws on. A charge counts once in a ledger, and once in 
 
 Entries of before are added up here; the chain itself is not touched.
 
-Revision: 0037, after 0035
+Revision: 0036, after 0035
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0037"
+revision = "0036"
 down_revision = "0035"
 branch_labels = None
 depends_on = None

@@ -2,7 +2,7 @@
 
 `ix_jobs_trial` is of trials alone: SQLite took it to find the jobs that are no trials, and then sorted all of them.
 
-Revision: 0038, after 0037
+Revision: 0037, after 0036
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0038"
-down_revision = "0037"
+revision = "0037"
+down_revision = "0036"
 branch_labels = None
 depends_on = None
 
