@@ -18,6 +18,7 @@ COPY pyproject.toml constraints.txt README.md LICENSE setup.py alembic.ini ./
 COPY alembic alembic
 COPY app app
 COPY client client
+COPY core core
 COPY scrimp scrimp
 COPY scrimp_server scrimp_server
 COPY worker worker
@@ -43,6 +44,7 @@ COPY pyproject.toml constraints.txt README.md LICENSE setup.py alembic.ini ./
 COPY alembic alembic
 COPY app app
 COPY client client
+COPY core core
 COPY scrimp scrimp
 COPY scrimp_server scrimp_server
 COPY worker worker

@@ -22,7 +22,6 @@ from app.audit.record import CURRENT, Origin
 from app.dashboard import gate
 from app.dashboard.session import LOGIN, SignInNeeded
 from app.db.engine import Database
-from app.errors import RequestError, UnknownHost
 from app.keys.gate import KeyGate, NamedCheck
 from app.lifecycle.measures import Measures
 from app.logs import about
@@ -32,6 +31,7 @@ from app.web import problems
 from app.web.headers import HostCheck, added_headers, announces_body, as_get, is_stream
 from app.web.limits import BodyLimit
 from app.web.requests import HEADER, RequestLog
+from core.errors import RequestError, UnknownHost
 
 ID_HEADER = HEADER.lower().encode()
 

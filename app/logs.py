@@ -23,17 +23,17 @@ from traceback import extract_tb
 from types import MappingProxyType, TracebackType
 from typing import Literal, TextIO
 
-from app.errors import ServiceError
+from core.errors import ServiceError
 
 TEXT = "%(asctime)s %(levelname)s %(about)s %(name)s: %(message)s"
 NOTHING = "-"
 # The loggers that follow `log_level`; all others log warnings.
-OURS = ("__main__", "app", "worker", "scrimp", "scrimp_server", "uvicorn", "celery")
+OURS = ("__main__", "app", "core", "worker", "scrimp", "scrimp_server", "uvicorn", "celery")
 # uvicorn's access line holds queries; Celery's task lines know neither job nor attempt, and say "succeeded" of every
 # attempt that did not raise.
 MUTED = ("uvicorn.access", "celery.app.trace", "celery.worker.strategy")
 # These write their own messages, which quote no exception's text. All others' give way to the exception's type.
-OWN = frozenset({"__main__", "app", "worker", "scrimp", "scrimp_server"})
+OWN = frozenset({"__main__", "app", "core", "worker", "scrimp", "scrimp_server"})
 # Their messages quote exceptions and values even where no exception comes with them.
 QUOTING = ("asyncio", "celery.app.trace")
 FRAMES = 12  # the innermost places of an exception

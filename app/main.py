@@ -48,7 +48,6 @@ from app.db.engine import Database
 from app.docs.routes import router as docs_router
 from app.egress.note_routes import router as note_router
 from app.egress.routes import router as egress_router
-from app.errors import Unavailable
 from app.front import Front
 from app.grants import service as grants
 from app.grants.routes import router as grants_router
@@ -81,6 +80,7 @@ from app.web.lists import ListHub
 from app.web.ratelimit import RequestLimits
 from app.webhooks.routes import router as webhooks_router
 from app.webhooks.targets import Policy
+from core.errors import Unavailable
 
 logger = logging.getLogger(__name__)
 # For requests that may wait for a price: at most sixteen of a key, and those that are computed.

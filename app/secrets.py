@@ -23,8 +23,8 @@ from pathlib import Path
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from app.errors import ServiceError
 from app.settings import Settings
+from core.errors import ServiceError
 
 NAMES = ("api_key_pepper", "session_key", "data_hmac_key", "webhook_key", "parts_key", "noise_secret", "signing_key")
 SECRET_BYTES = 32

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from app.disk import RESERVE_BYTES
+from core.disk import RESERVE_BYTES
 
 MIB = 1024 * 1024
 

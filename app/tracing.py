@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Literal
 
-from app.errors import ServiceError
 from app.logs import about
+from core.errors import ServiceError
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager

@@ -17,10 +17,10 @@ from threading import Thread
 
 import torch
 
-from app.contracts.stored import SaltedSteps
 from app.lifecycle.saved import FOLDER
 from app.settings import Settings
 from app.storage import objects
+from core.contracts.stored import SaltedSteps
 from worker.attempt.checkpoints import Checkpoints
 from worker.attempt.child import SupervisorLink
 from worker.channel import Channel

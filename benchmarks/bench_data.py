@@ -32,12 +32,12 @@ sys.path[:0] = [str(ROOT)]
 
 import numpy as np  # noqa: E402
 
-from app.formats.layout import Layout  # noqa: E402
-from app.formats.part_reader import PartFile  # noqa: E402
-from app.formats.part_writer import PartWriter  # noqa: E402
-from app.formats.sealed import DataKey  # noqa: E402
 from app.formats.slot_order import SlotWriter  # noqa: E402
-from app.formats.stored import StoredPart  # noqa: E402
+from core.parts.layout import Layout  # noqa: E402
+from core.parts.part_reader import PartFile  # noqa: E402
+from core.parts.part_writer import PartWriter  # noqa: E402
+from core.parts.sealed import DataKey  # noqa: E402
+from core.parts.stored import StoredPart  # noqa: E402
 from tests.worker.support import Supervisor, forks, spec, start_of  # noqa: E402
 from worker.channel import Channel  # noqa: E402
 from worker.messages import TO_SUPERVISOR, BlockStart, Digest, Failed, Finished, Ready  # noqa: E402

@@ -36,12 +36,12 @@ from typing import Any  # noqa: E402
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
-from app.contracts.job_spec import ReAttention  # noqa: E402
-from app.privacy.numerics import PublicSizes  # noqa: E402
 from benchmarks import bench_engine, dpformer_step, long_tail  # noqa: E402
 from benchmarks.bench_engine import Private, Standard, Step, Task, opacus_ghost, opacus_hooks, plain  # noqa: E402
 from benchmarks.dpformer_step import HALF, HOOKS, KINDS, LOSS, PLAIN, Sizes  # noqa: E402
 from benchmarks.memory import peak_mib, resident_mib  # noqa: E402
+from core.contracts.job_spec import ReAttention  # noqa: E402
+from core.privacy.numerics import PublicSizes  # noqa: E402
 from scrimp_server.inline import slots_for  # noqa: E402
 from worker.data.sequences import SequenceRecords  # noqa: E402
 from worker.models.re_attention import Errors  # noqa: E402

@@ -38,12 +38,12 @@ from pydantic import TypeAdapter  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 import worker  # noqa: E402, F401 - before torch: its kernels
-from app.contracts.dataset_spec import Features  # noqa: E402
-from app.contracts.job_spec import CnnModel, JobSpec, MlpModel  # noqa: E402
-from app.privacy.numerics import Numerics, PublicSizes, numerics_of  # noqa: E402
 from benchmarks import engine_growth  # noqa: E402
 from benchmarks import shipped as shipped_steps  # noqa: E402
 from benchmarks.memory import peak_mib  # noqa: E402
+from core.contracts.dataset_spec import Features  # noqa: E402
+from core.contracts.job_spec import CnnModel, JobSpec, MlpModel  # noqa: E402
+from core.privacy.numerics import Numerics, PublicSizes, numerics_of  # noqa: E402
 from scrimp_server import inline  # noqa: E402
 from scrimp_server.inline import slots_for  # noqa: E402
 from tests.worker.layers import Tensors  # noqa: E402

@@ -28,11 +28,11 @@ sys.path[:0] = [str(ROOT)]
 
 import torch  # noqa: E402
 
-from app.contracts.hf import HfModel  # noqa: E402
-from app.contracts.job_spec import CnnModel, MlpModel, ReAttention, TransformerRecModel  # noqa: E402
-from app.formats import model_folder  # noqa: E402
 from benchmarks import bench_engine as engine  # noqa: E402
 from benchmarks.bench_engine import Batch, Step, Task, drawn  # noqa: E402
+from core.contracts.hf import HfModel  # noqa: E402
+from core.contracts.job_spec import CnnModel, MlpModel, ReAttention, TransformerRecModel  # noqa: E402
+from core.parts import model_folder  # noqa: E402
 from tests.hf import tiny  # noqa: E402
 from worker.clipping.bookkeeping import Bookkeeping  # noqa: E402
 from worker.data.sequences import SequenceRecords  # noqa: E402

@@ -33,12 +33,12 @@ import httpx  # noqa: E402
 import psutil  # noqa: E402
 import psycopg  # noqa: E402
 
-from app.contracts.base import Document  # noqa: E402
 from app.db.engine import Database  # noqa: E402
 from app.lifecycle.states import append_event  # noqa: E402
 from benchmarks import load_client as client  # noqa: E402
 from benchmarks import load_profile  # noqa: E402
 from benchmarks.load_report import Phase, write_report  # noqa: E402
+from core.contracts.base import Document  # noqa: E402
 from tests import servers  # noqa: E402
 
 JOB = {

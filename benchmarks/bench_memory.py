@@ -27,13 +27,13 @@ from pydantic import TypeAdapter  # noqa: E402
 
 from app.admission.memory import estimate  # noqa: E402
 from app.catalogue.model_folders import resolved  # noqa: E402
-from app.contracts.dataset_spec import Features  # noqa: E402
-from app.contracts.job_spec import JobSpec  # noqa: E402
-from app.contracts.slots import PartSlots  # noqa: E402
-from app.formats.part_files import save_part  # noqa: E402
-from app.formats.stored import Csr, Pairs, Sequences, StoredPart, Texts  # noqa: E402
-from app.privacy.numerics import PublicSizes, numerics_of  # noqa: E402
-from app.privacy.slots import unstated_slots  # noqa: E402
+from core.contracts.dataset_spec import Features  # noqa: E402
+from core.contracts.job_spec import JobSpec  # noqa: E402
+from core.contracts.slots import PartSlots  # noqa: E402
+from core.parts.part_files import save_part  # noqa: E402
+from core.parts.stored import Csr, Pairs, Sequences, StoredPart, Texts  # noqa: E402
+from core.privacy.numerics import PublicSizes, numerics_of  # noqa: E402
+from core.privacy.slots import unstated_slots  # noqa: E402
 from tests.hf.tiny import write  # noqa: E402
 from tests.worker.support import Supervisor, forks, spec, start_of  # noqa: E402
 from worker.channel import Channel  # noqa: E402

@@ -31,8 +31,8 @@ sys.path[:0] = [str(ROOT)]
 
 import torch  # noqa: E402
 
-from app.privacy.slots import default_slots  # noqa: E402
 from benchmarks.bench_data import CLASSES, FEATURES, Watch, generated  # noqa: E402
+from core.privacy.slots import default_slots  # noqa: E402
 from worker.data.parts import block_of, open_stored, records_of  # noqa: E402
 from worker.data.slots import Slotted, joined_slots  # noqa: E402
 from worker.messages import Part, Shape  # noqa: E402

@@ -20,9 +20,9 @@ from typing import Any
 
 import dp_accounting as dp
 
-from app.privacy import filters, pricing
-from app.privacy.plans import FitRequest, PlanRequest
-from app.privacy.prices import Units
+from core.privacy import filters, pricing
+from core.privacy.plans import FitRequest, PlanRequest
+from core.privacy.prices import Units
 
 REPORT = Path(__file__).parent / "reports" / "pricing.md"
 RUNS, BISECTIONS = 7, 3

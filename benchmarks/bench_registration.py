@@ -56,11 +56,11 @@ def alone(path: Path) -> None:
 
 def registered(path: Path, records: int, privacy: dict[str, Any], memory_bytes: int) -> dict[str, Any]:
     """The service's reading, in its helper process."""
-    from app.contracts.dataset_spec import DatasetSpec
     from app.datasets.parsing import Parsers
     from app.datasets.sizes import declared_slots
     from app.formats.asked import ContentKeys, OpeningKeys, ParseRequest
     from app.settings import Settings
+    from core.contracts.dataset_spec import DatasetSpec
 
     is_private = privacy["sensitivity"] == "private"
     cap = {"cap": {"epsilon": 1.0, "delta": 1e-9}} if is_private else {}

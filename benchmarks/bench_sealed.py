@@ -22,9 +22,9 @@ sys.path[:0] = [str(ROOT)]
 
 import numpy as np  # noqa: E402
 
-from app.formats.part_reader import PartFile  # noqa: E402
-from app.formats.sealed import WRAP_BYTES, DataKey  # noqa: E402
 from benchmarks.bench_data import BATCH, FEATURES, generated, measured  # noqa: E402
+from core.parts.part_reader import PartFile  # noqa: E402
+from core.parts.sealed import WRAP_BYTES, DataKey  # noqa: E402
 
 PASS, BATCHES = 240, 100
 TITLE = """# What sealed parts cost

@@ -27,8 +27,8 @@ sys.path[:0] = [str(ROOT)]
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
-from app.contracts.job_spec import MlpModel  # noqa: E402
 from app.sandbox.processes import ATTEMPT_ENVIRONMENT  # noqa: E402
+from core.contracts.job_spec import MlpModel  # noqa: E402
 from worker.attempt.together import fork_ranks  # noqa: E402
 from worker.clipping.bookkeeping import Bookkeeping  # noqa: E402
 from worker.clipping.totals import Grid  # noqa: E402

@@ -33,11 +33,11 @@ import numpy as np  # noqa: E402
 import scipy.sparse  # noqa: E402
 import torch  # noqa: E402
 
-from app.contracts.dataset_spec import HashedText, Tensor  # noqa: E402
-from app.contracts.job_spec import JobSpec  # noqa: E402
-from app.formats.hashing import hashed  # noqa: E402
-from app.privacy.gdp import mu_from_epsilon  # noqa: E402
-from app.privacy.numerics import Numerics, PublicSizes, numerics_of  # noqa: E402
+from core.contracts.dataset_spec import HashedText, Tensor  # noqa: E402
+from core.contracts.job_spec import JobSpec  # noqa: E402
+from core.parts.hashing import hashed  # noqa: E402
+from core.privacy.gdp import mu_from_epsilon  # noqa: E402
+from core.privacy.numerics import Numerics, PublicSizes, numerics_of  # noqa: E402
 from scrimp_server.inline import slots_for  # noqa: E402
 from worker.clipping.linear import LinearClipping, LinearGradient  # noqa: E402
 from worker.clipping.totals import Grid  # noqa: E402

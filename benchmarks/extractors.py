@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from app.contracts.dataset_spec import DatasetSpec
-from app.formats.stored import StoredPart, Texts
 from benchmarks.reproduce.runs import ROOT, machine
+from core.contracts.dataset_spec import DatasetSpec
+from core.parts.stored import StoredPart, Texts
 from scrimp_server.commands.bench import table
 from scrimp_server.extractor_bench import Public, bench, fitting
 

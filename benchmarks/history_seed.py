@@ -51,7 +51,6 @@ from app.db.models import (  # noqa: E402
     SubAccount,
     table_of,
 )
-from app.ids import new_id, now  # noqa: E402
 from app.jobs import steering  # noqa: E402
 from app.jobs.labels import stored  # noqa: E402
 from app.keys.service import Caller  # noqa: E402
@@ -59,6 +58,7 @@ from app.ledger.entries import Kind, Move, new_entry  # noqa: E402
 from app.ledger.memos import HeldFor, Settled  # noqa: E402
 from app.lifecycle import measures  # noqa: E402
 from app.settings import Settings, get_settings  # noqa: E402
+from core.ids import new_id, now  # noqa: E402
 from tests.dashboard.scene import Scene  # noqa: E402
 from tests.factories import NO_HEADS, add_key  # noqa: E402
 

@@ -20,7 +20,7 @@ PARTS = {
     "thread pool": ("anyio", "threading.py", "concurrent/"),
     "metrics": ("prometheus",),
     "keys (HMAC, look-up)": ("app/keys",),
-    "privacy, ledger, lifecycle": ("app/privacy", "app/ledger", "app/lifecycle"),
+    "privacy, ledger, lifecycle": ("core/privacy", "app/ledger", "app/lifecycle"),
     "own code of the route": ("app/",),
 }
 

@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq, minimize_scalar
 
-from app.privacy.filters import choose_order
-from app.privacy.gdp import delta_from_mu, epsilon_from_mu, mu_from_epsilon
 from benchmarks.reproduce.runs import ROOT
+from core.privacy.filters import choose_order
+from core.privacy.gdp import delta_from_mu, epsilon_from_mu, mu_from_epsilon
 
 REPORT = ROOT / "benchmarks" / "reports" / "selection.md"
 TOTALS, DELTA = (1.0, 3.0, 8.0), 1e-5

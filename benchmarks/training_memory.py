@@ -23,9 +23,9 @@ if __name__ == "__main__":
 
 import torch  # noqa: E402
 
-from app.contracts.job_spec import MlpModel  # noqa: E402
 from benchmarks.bench_engine import Private, network  # noqa: E402
 from benchmarks.memory import forget_peak, resident_mib  # noqa: E402
+from core.contracts.job_spec import MlpModel  # noqa: E402
 from worker.optimizers.base import StepInfo  # noqa: E402
 from worker.optimizers.descent import Descent  # noqa: E402
 from worker.optimizers.dp_adam import DpAdam  # noqa: E402

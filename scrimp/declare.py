@@ -294,7 +294,7 @@ def _has_decimal_commas(rows: list[dict[str, Any]]) -> bool:
 
 
 def rounded(count: int) -> int:
-    """Rounds a count to tens, or to two digits, as the service does when it suggests one (app.contracts).
+    """Rounds a count to tens, or to two digits, as the service does when it suggests one (core.contracts).
 
     >>> rounded(24_873), rounded(943), rounded(64)
     (25000, 940, 60)

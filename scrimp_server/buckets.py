@@ -6,9 +6,9 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from app.errors import ServiceError
-from app.ids import new_id
 from app.storage.s3 import client
+from core.errors import ServiceError
+from core.ids import new_id
 
 if TYPE_CHECKING:
     from obstore.store import S3Store

@@ -13,17 +13,17 @@ from typing import Literal
 
 from sqlalchemy import func, select
 
-from app.contracts.sandbox import Sandbox
 from app.db.clock import now_there
 from app.db.engine import Database
 from app.db.models import Job, Outbox, Worker
-from app.errors import ServiceError
 from app.lifecycle.queue.presence import GpuWorkers, is_alive, workers
 from app.renewal import resealing
 from app.secrets import NAMES, load_secrets
 from app.settings import Settings
 from app.storage.seals import NAME
 from app.system.health import MAX_SKEW_S, checks, skews
+from core.contracts.sandbox import Sandbox
+from core.errors import ServiceError
 from scrimp_server.buckets import UnfitError, skew_of
 
 State = Literal["ok", "warning", "fault"]

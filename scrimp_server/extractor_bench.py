@@ -23,16 +23,16 @@ from numpy.typing import NDArray
 from sqlalchemy import or_, select
 
 from app.catalogue import extractors
-from app.contracts.dataset_spec import DatasetSpec, Tensor, Text
-from app.contracts.extractor import HASHED_WORDS, ImageInput, Words
 from app.db.engine import Database
 from app.db.models import Dataset
-from app.formats.part_files import load_part
-from app.formats.sealed import DataKey
-from app.formats.stored import Csr, StoredPart, Texts
 from app.settings import Settings
 from app.storage import parts
 from app.storage.seals import Seals
+from core.contracts.dataset_spec import DatasetSpec, Tensor, Text
+from core.contracts.extractor import HASHED_WORDS, ImageInput, Words
+from core.parts.part_files import load_part
+from core.parts.sealed import DataKey
+from core.parts.stored import Csr, StoredPart, Texts
 from scrimp_server.inline import Data, run
 from worker.data.records import DenseRecords, Records, SparseRecords
 from worker.extractors.features import Kept, extracted

@@ -22,14 +22,14 @@ from app.admission.checks import Checked, check
 from app.admission.choices import closed, with_rate
 from app.admission.facts import DatasetFacts
 from app.catalogue import model_folders
-from app.contracts.dataset_spec import DatasetSpec
-from app.contracts.job_spec import JobSpec
-from app.contracts.slots import PartSlots, Slots
-from app.privacy.mechanism import MechanismConfig
-from app.privacy.plans import PlanRequest
-from app.privacy.prices import Price
-from app.privacy.pricing import price
-from app.privacy.slots import default_slots
+from core.contracts.dataset_spec import DatasetSpec
+from core.contracts.job_spec import JobSpec
+from core.contracts.slots import PartSlots, Slots
+from core.privacy.mechanism import MechanismConfig
+from core.privacy.plans import PlanRequest
+from core.privacy.prices import Price
+from core.privacy.pricing import price
+from core.privacy.slots import default_slots
 from worker.data.placed import CPU
 from worker.data.records import DenseRecords, Records, SparseRecords
 from worker.messages import Checkpoint, Digest, JobDescription, MetricValue, Resalt, Segment, Shape

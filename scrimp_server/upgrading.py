@@ -17,11 +17,11 @@ from sqlalchemy.orm import Session
 
 from app.db.migrate import current_revision, head_revision, is_later, migrate, migration_connection
 from app.db.models import Account
-from app.errors import Unavailable
-from app.ids import now
 from app.ledger.transparency.heads import Heads, UnreadableHeadError
 from app.ledger.verify import verify
 from app.settings import Settings
+from core.errors import Unavailable
+from core.ids import now
 from scrimp_server.backup import BackupError, copy_database
 
 Ledgers = dict[str, tuple[int, str]]  # entries and head, by data set

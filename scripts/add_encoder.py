@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from app.contracts.architectures import POSITIONS, WIDTH
+from core.contracts.architectures import POSITIONS, WIDTH
 
 MOST_TOKENS = 512  # where neither the caller nor sentence-transformers says
 POOLINGS = {
@@ -78,7 +78,7 @@ def _typical_length(target: Path, sha256: str, *, images: bool) -> float:
     """Of random public records: raises if the encoder cannot be loaded or run."""
     import numpy as np
 
-    from app.contracts.extractor import ImageInput
+    from core.contracts.extractor import ImageInput
     from worker.extractors.features import of_folder
 
     made = of_folder(target, sha256, ImageInput(height=32, width=32) if images else None)

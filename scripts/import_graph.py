@@ -4,9 +4,9 @@
     python -m scripts.import_graph --write    # into docs/architecture.md and docs/img/floors.svg
     python -m scripts.import_graph --follow app.jobs.routes:submit:spec    # a parameter's way (scripts/walk.py)
 
-A room is a folder or a file right under a package (`app.jobs`, `app.errors`). An arrow leads from a room to one that it
-imports; imports for type checking count. A circle is a set of rooms that reach each other. Upward arrows are the fewest
-arrows without which there is no circle. Floors: without them, the longest way down.
+A room is a folder or a file right under a package (`app.jobs`, `core.errors`). An arrow leads from a room to one that
+it imports; imports for type checking count. A circle is a set of rooms that reach each other. Upward arrows are the
+fewest arrows without which there is no circle. Floors: without them, the longest way down.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from scripts.walk import Program
 ROOT = Path(__file__).resolve().parents[1]
 Graph = Mapping[str, frozenset[str]]  # what each node imports
 Arrow = tuple[str, str]
-PACKAGES = ("app", "worker")
+PACKAGES = ("app", "core", "worker")
 PAGE, PICTURE = ROOT / "docs" / "architecture.md", ROOT / "docs" / "img" / "floors.svg"
 HEAD = "Now (`make graph`):"  # the line before the table
 MOST_IN_CIRCLE = 18
@@ -169,7 +169,7 @@ def main() -> None:
     options.add_argument("--parts", action="store_true", help="follow what it consists of, too")
     asked = options.parse_args()
     if asked.follow:
-        print(Program(asked.root, ("app",)).follow(*asked.follow.split(":"), parts=asked.parts).told())
+        print(Program(asked.root, ("app", "core")).follow(*asked.follow.split(":"), parts=asked.parts).told())
         return
     graphs = {package: read(package, asked.root) for package in PACKAGES}
     print(table(graphs))

@@ -15,7 +15,7 @@ from itertools import combinations
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-ROOMS = ("app", "worker", "scrimp", "scrimp_server")
+ROOMS = ("app", "core", "worker", "scrimp", "scrimp_server")
 SHARE, FEWEST = 0.6, 4
 WRITTEN = "Written by scripts/"
 

@@ -2,7 +2,7 @@
 
     python -m scripts.write_specs
 
-The contracts in app/contracts are the single source of specifications, the routes' answers that of answers
+The contracts in core/contracts are the single source of specifications, the routes' answers that of answers
 (scripts/write_answers.py). tests/contract/test_specs.py compares the files and the schemas.
 """
 
@@ -16,8 +16,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from app.contracts.dataset_spec import DatasetSpec
-from app.contracts.job_spec import JobSpec
+from core.contracts.dataset_spec import DatasetSpec
+from core.contracts.job_spec import JobSpec
 from scripts import write_answers, write_openapi
 
 CLIENT = Path(__file__).resolve().parents[1] / "scrimp"
@@ -158,7 +158,7 @@ def _file(part: str, classes: list[str], defs: dict[str, Schema], home: dict[str
     lines += [f"from typing import {', '.join(typing)}\n\n"] if typing else []
     lines += ["from pydantic import Field\n\n"] if "Field(" in body else []
     lines += [*imports, "from scrimp.spec import Spec\n"]
-    return f'"""{SAYS[part]} Written by scripts/write_specs.py from app/contracts."""\n\n{"".join(lines)}{body}'
+    return f'"""{SAYS[part]} Written by scripts/write_specs.py from core/contracts."""\n\n{"".join(lines)}{body}'
 
 
 def _schemas() -> tuple[dict[str, Schema], dict[str, str]]:

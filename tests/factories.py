@@ -12,21 +12,21 @@ from app.admission import hold, rows
 from app.admission.checks import Checked
 from app.admission.price import Priced
 from app.admission.request import Limits, Request
-from app.contracts.dataset_spec import DatasetSpec
-from app.contracts.slots import PartSlots, Slots
-from app.contracts.stored import ArtifactFile, Number, PartFiles, Shape
 from app.db.engine import Database
 from app.db.models import ApiKey, Dataset, Grant
 from app.db.trip import round_trip
-from app.ids import new_id, now
 from app.keys.service import Caller
 from app.ledger.accounts import filter_for, open_account
 from app.ledger.transparency.heads import Heads
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.cadence import Cadence
 from app.lifecycle.events import Part
-from app.privacy.numerics import NumericsReport
-from app.privacy.prices import Price
+from core.contracts.dataset_spec import DatasetSpec
+from core.contracts.slots import PartSlots, Slots
+from core.contracts.stored import ArtifactFile, Number, PartFiles, Shape
+from core.ids import new_id, now
+from core.privacy.numerics import NumericsReport
+from core.privacy.prices import Price
 
 # Of an attempt that a test plays: what it says is seen at once, not at the next second.
 AT_ONCE = Cadence(0.0)

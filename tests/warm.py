@@ -16,7 +16,7 @@ from app.sandbox.confinement import Policy
 from app.sandbox.limited import HelperProcess, Source
 
 # What services ask for by default. Tests of the limits themselves get fresh processes.
-KEPT = {"app.privacy.pricing_server:answer", "app.formats.parse:parse"}
+KEPT = {"core.privacy.pricing_server:answer", "app.formats.parse:parse"}
 ENOUGH_CPU_S = 301
 # What kept processes may read and write, as one serves many requests; and those that run code of the tests.
 WIDE = Policy((Path(__file__).parent,), (Path(tempfile.gettempdir()), Path("/dev/shm")))  # noqa: S108 - fuzzed files lie there

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from app.contracts.base import Document
+from core.contracts.base import Document
 from worker.messages import ProtocolError
 
 MAX_LINE_BYTES = 64 * 1024 * 1024  # a start message lists every block recorded so far

@@ -26,19 +26,19 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, TypeAdapter, model_validator
 
-from app.contracts.base import AccountName, Document, Epsilon
-from app.contracts.dataset_spec import Features, Task
-from app.contracts.devices import Kind
-from app.contracts.extractor import FORMER, Sha256Hex
-from app.contracts.job_spec import JobSpec
-from app.contracts.metrics import AUC_PARTS, METRICS
-from app.contracts.runtime import MOST_PROCESSES
-from app.contracts.stored import ArtifactFile, Number, ReleasedScore
-from app.contracts.stored import Shape as StoredShape
-from app.errors import WorkerError
-from app.privacy.mechanism import MechanismConfig
-from app.privacy.numerics import Numerics, NumericsReport, PublicSizes, SelfTest
-from app.privacy.slots import slots_of
+from core.contracts.base import AccountName, Document, Epsilon
+from core.contracts.dataset_spec import Features, Task
+from core.contracts.devices import Kind
+from core.contracts.extractor import FORMER, Sha256Hex
+from core.contracts.job_spec import JobSpec
+from core.contracts.metrics import AUC_PARTS, METRICS
+from core.contracts.runtime import MOST_PROCESSES
+from core.contracts.stored import ArtifactFile, Number, ReleasedScore
+from core.contracts.stored import Shape as StoredShape
+from core.errors import WorkerError
+from core.privacy.mechanism import MechanismConfig
+from core.privacy.numerics import Numerics, NumericsReport, PublicSizes, SelfTest
+from core.privacy.slots import slots_of
 
 PIECE_BYTES = 2**20  # of a saved state, in one message
 KeyHex = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$"), Field(repr=False)]
@@ -117,7 +117,7 @@ class Shape(StoredShape):
 
 
 class SealedBy(Document):
-    """The data key of a data set's files (app.formats.sealed), and how a new file names it."""
+    """The data key of a data set's files (core.parts.sealed), and how a new file names it."""
 
     key: KeyHex
     wrap: Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{2})+$")]
@@ -128,7 +128,7 @@ class Part(Document):
 
     Attributes:
         path: absolute.
-        sha256: as registered: the root of the index (app.formats.layout), or the SHA-256 of an NPZ file of before.
+        sha256: as registered: the root of the index (core.parts.layout), or the SHA-256 of an NPZ file of before.
         cache_dir: where its features are cached: a folder of the data set that holds the part.
         seal: opens it, and seals its features; None: both are in plaintext.
         rows: the slots that its block declares for records; None: public data.
@@ -338,7 +338,7 @@ class Predict(Document):
     Attributes:
         spec: the job's specification.
         weights: model.safetensors or adapter_model.safetensors, as published.
-        records: the request's inputs, as app.formats.inputs parsed them.
+        records: the request's inputs, as core.parts.inputs parsed them.
         top: how many classes, items or tokens to return.
         models_root: the folder of the job's extractor or Hugging Face model, if it uses one.
     """

@@ -12,10 +12,6 @@ from typing import Any
 from celery.signals import worker_ready, worker_shutdown
 
 from app import tracing
-from app.contracts.devices import Device, Kind
-from app.contracts.events import RUN_JOB
-from app.contracts.runtime import MOST_PROCESSES
-from app.contracts.sandbox import Sandbox
 from app.db.engine import Database
 from app.ledger.transparency.heads import Heads
 from app.lifecycle.attempts import AttemptLog
@@ -32,6 +28,10 @@ from app.predictions import claims as predictions
 from app.repeat import in_thread
 from app.settings import get_settings
 from app.storage import parts
+from core.contracts.devices import Device, Kind
+from core.contracts.events import RUN_JOB
+from core.contracts.runtime import MOST_PROCESSES
+from core.contracts.sandbox import Sandbox
 from worker.attempt.devices import on_this_machine
 from worker.attempt.folders import drop_dead
 from worker.attempt.fork_server import ForkServer

@@ -18,11 +18,11 @@ from typing import Literal, Protocol
 
 from torch import Tensor
 
-from app.contracts.base import Document
-from app.contracts.stored import ArtifactFile, ReleasedScore
-from app.errors import PrivacyError
-from app.privacy.mechanism import MechanismConfig
-from app.privacy.releases import NoisyCount, NoisySum
+from core.contracts.base import Document
+from core.contracts.stored import ArtifactFile, ReleasedScore
+from core.errors import PrivacyError
+from core.privacy.mechanism import MechanismConfig
+from core.privacy.releases import NoisyCount, NoisySum
 from worker.data.shards import InPieces
 from worker.messages import (
     Digest,

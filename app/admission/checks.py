@@ -1,6 +1,6 @@
 """The rules of a job: whether a specification goes with its data set's public numbers, and what it then computes.
 
-Nothing here has seen the data. app.privacy.derive derives the mechanism, which decides both execution and charge.
+Nothing here has seen the data. core.privacy.derive derives the mechanism, which decides both execution and charge.
 """
 
 from __future__ import annotations
@@ -12,33 +12,33 @@ from typing import TYPE_CHECKING
 
 from app.admission.facts import DatasetFacts
 from app.catalogue import models, optimizers
-from app.contracts import filters
-from app.contracts.audit import WORDS, Audit
-from app.contracts.augmentation import Augmentation, Crop, Erase, Transform
-from app.contracts.cnn import MOST_NUMBERS
-from app.contracts.dataset_spec import (
+from app.hpo.rates import Resolved
+from core.contracts import filters
+from core.contracts.audit import WORDS, Audit
+from core.contracts.augmentation import Augmentation, Crop, Erase, Transform
+from core.contracts.cnn import MOST_NUMBERS
+from core.contracts.dataset_spec import (
     Interactions,
     LanguageModelTask,
     LastItemHoldout,
 )
-from app.contracts.governance import Use
-from app.contracts.hf import HfModel
-from app.contracts.job_spec import CnnModel, Evaluation, JobSpec, LinearModel, MlpModel, TransformerRecModel
-from app.contracts.metrics import rule_of
-from app.contracts.model_settings import ImageForm, RecordSizes
-from app.contracts.optimizers import AdaDps, Dp2Settings, PublicSideSettings, ScaleThenPrivatize
-from app.contracts.queries import MOST_ROWS
-from app.contracts.sampling import Cyclic, Poisson
-from app.errors import InvalidRequest
-from app.hpo.rates import Resolved
-from app.privacy import derive
-from app.privacy.mechanism import MIN_POISSON_BLOCK_STEPS, MechanismConfig
-from app.privacy.numerics import Numerics, numerics_of, sizes_of
-from app.privacy.plans import PlanRequest
-from app.privacy.releases import READABLE, NoisyScore, ScoreNoise
+from core.contracts.governance import Use
+from core.contracts.hf import HfModel
+from core.contracts.job_spec import CnnModel, Evaluation, JobSpec, LinearModel, MlpModel, TransformerRecModel
+from core.contracts.metrics import rule_of
+from core.contracts.model_settings import ImageForm, RecordSizes
+from core.contracts.optimizers import AdaDps, Dp2Settings, PublicSideSettings, ScaleThenPrivatize
+from core.contracts.queries import MOST_ROWS
+from core.contracts.sampling import Cyclic, Poisson
+from core.errors import InvalidRequest
+from core.privacy import derive
+from core.privacy.mechanism import MIN_POISSON_BLOCK_STEPS, MechanismConfig
+from core.privacy.numerics import Numerics, numerics_of, sizes_of
+from core.privacy.plans import PlanRequest
+from core.privacy.releases import READABLE, NoisyScore, ScoreNoise
 
 if TYPE_CHECKING:
-    from app.statistics.plans import Asked
+    from core.statistics.plans import Asked
 
 MOST_CANARY_NUMBERS = 2**26  # of all canaries: an attempt holds them in memory, 4 bytes each
 AUGMENTATION = "/augmentation"
@@ -141,8 +141,8 @@ def _check_statistics(spec: JobSpec, facts: DatasetFacts) -> Checked:
     if facts.slots.train.rows > MOST_ROWS:
         detail = f"statistics add at most {MOST_ROWS:,} records exactly, and this data set has more slots: name blocks"
         raise InvalidRequest.at("/blocks", detail)
-    from app.statistics.columns import declared_columns  # noqa: PLC0415 - numpy is loaded when it is needed
-    from app.statistics.plans import Asked, Unfit  # noqa: PLC0415
+    from core.statistics.columns import declared_columns  # noqa: PLC0415 - numpy is loaded when it is needed
+    from core.statistics.plans import Asked, Unfit  # noqa: PLC0415
 
     try:
         columns = declared_columns(facts.spec.features, facts.spec.task)

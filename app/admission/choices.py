@@ -33,50 +33,6 @@ from pydantic import ValidationError
 
 from app.admission.checks import Checked
 from app.admission.facts import DatasetFacts
-from app.contracts.dataset_spec import ClassificationTask, LastItemHoldout, RatingTask, RegressionTask
-from app.contracts.hpo import (
-    Auto,
-    GridOracle,
-    LinearScaling,
-    PrivateCount,
-    PrivateLoss,
-    PrivateRanking,
-    PrivateScore,
-    PublicScore,
-    Random,
-    RandomK,
-    ScoredSearch,
-    Strategy,
-)
-from app.contracts.job_spec import (
-    Clipping,
-    CnnModel,
-    Evaluation,
-    GamModel,
-    GruRecModel,
-    JobSpec,
-    LinearModel,
-    MatrixFactorizationModel,
-    MlpModel,
-    Model,
-    Ranking,
-)
-from app.contracts.metrics import Metric
-from app.contracts.optimizers import (
-    AdaDps,
-    Dp2Settings,
-    DpAdaGrad,
-    DpAdam,
-    DpAdamBc,
-    DpRmsProp,
-    DpSgd,
-    Optimizer,
-    ScaleThenPrivatize,
-    WarmupLinearSchedule,
-)
-from app.contracts.sampling import Cyclic, Length
-from app.contracts.table import NumberColumn, TableFeatures, is_one_hot
-from app.errors import InvalidRequest
 from app.hpo.rates import (
     CALIBRATED,
     NETWORKS,
@@ -95,9 +51,53 @@ from app.hpo.rates import (
     steps_of,
 )
 from app.hpo.tangents import CONV2, tangent_length
-from app.privacy import derive
-from app.privacy.gdp import epsilon_from_mu, mu_from_epsilon
-from app.privacy.prices import Price
+from core.contracts.dataset_spec import ClassificationTask, LastItemHoldout, RatingTask, RegressionTask
+from core.contracts.hpo import (
+    Auto,
+    GridOracle,
+    LinearScaling,
+    PrivateCount,
+    PrivateLoss,
+    PrivateRanking,
+    PrivateScore,
+    PublicScore,
+    Random,
+    RandomK,
+    ScoredSearch,
+    Strategy,
+)
+from core.contracts.job_spec import (
+    Clipping,
+    CnnModel,
+    Evaluation,
+    GamModel,
+    GruRecModel,
+    JobSpec,
+    LinearModel,
+    MatrixFactorizationModel,
+    MlpModel,
+    Model,
+    Ranking,
+)
+from core.contracts.metrics import Metric
+from core.contracts.optimizers import (
+    AdaDps,
+    Dp2Settings,
+    DpAdaGrad,
+    DpAdam,
+    DpAdamBc,
+    DpRmsProp,
+    DpSgd,
+    Optimizer,
+    ScaleThenPrivatize,
+    WarmupLinearSchedule,
+)
+from core.contracts.sampling import Cyclic, Length
+from core.contracts.table import NumberColumn, TableFeatures, is_one_hot
+from core.errors import InvalidRequest
+from core.privacy import derive
+from core.privacy.gdp import epsilon_from_mu, mu_from_epsilon
+from core.privacy.prices import Price
 
 WHERE = "/optimizer/learning_rate"
 USUAL = "the usual number"

@@ -7,18 +7,18 @@ from dataclasses import dataclass, replace
 
 from pydantic import ValidationError
 
-from app.contracts.base import AccountName, Unit
-from app.contracts.dataset_spec import DatasetSpec, LastItemHoldout, SplitHoldout
-from app.contracts.filters import FilterName
-from app.contracts.job_spec import Model, seen_by
-from app.contracts.slots import Slots
 from app.datasets.sizes import declared_slots, split_sizes, whole_of
-from app.errors import InvalidRequest
-from app.privacy.derive import ANY_FILTER, PublicFacts
-from app.privacy.numerics import PublicSizes
-from app.privacy.plans import FilterChoice
-from app.privacy.prices import Units
-from app.privacy.slots import added, slots_of
+from core.contracts.base import AccountName, Unit
+from core.contracts.dataset_spec import DatasetSpec, LastItemHoldout, SplitHoldout
+from core.contracts.filters import FilterName
+from core.contracts.job_spec import Model, seen_by
+from core.contracts.slots import Slots
+from core.errors import InvalidRequest
+from core.privacy.derive import ANY_FILTER, PublicFacts
+from core.privacy.numerics import PublicSizes
+from core.privacy.plans import FilterChoice
+from core.privacy.prices import Units
+from core.privacy.slots import added, slots_of
 
 
 @dataclass(frozen=True)

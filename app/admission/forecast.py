@@ -17,12 +17,12 @@ from app.admission.request import Request, Resolved, resolve
 from app.admission.service import Admission
 from app.admission.standing import is_allowed, policy
 from app.admission.times import lack_of, seconds_per_step, start_of
-from app.contracts.job_spec import JobSpec
-from app.errors import InvalidRequest, PrivacyError
 from app.grants import service as grants
 from app.keys.service import Caller
 from app.ledger.repository import dataset_with_account
-from app.privacy.prices import Charge, Units
+from core.contracts.job_spec import JobSpec
+from core.errors import InvalidRequest, PrivacyError
+from core.privacy.prices import Charge, Units
 
 BEYOND_BUDGET = (
     "this key's budget within the cap has less left than this job costs: ask the data set's owner for more "

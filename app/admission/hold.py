@@ -23,15 +23,15 @@ from app.admission.price import Priced, explain, price
 from app.admission.request import Request, Resolved, resolve_once, same
 from app.admission.rows import NewJob, begin_study, write
 from app.admission.service import Admission
-from app.contracts.job_spec import JobSpec
 from app.db.models import Job, table_of
 from app.db.trip import Trip, round_trip
-from app.errors import BudgetError
 from app.keys.service import Caller
 from app.ledger.accounts import HoldTerms
 from app.ledger.blocks import Holds
 from app.ledger.memos import HeldFor
 from app.logs import about
+from core.contracts.job_spec import JobSpec
+from core.errors import BudgetError
 
 logger = logging.getLogger(__name__)
 JOBS = table_of(Job)

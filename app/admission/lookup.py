@@ -14,19 +14,19 @@ from sqlalchemy import Connection, Row, Select, and_, bindparam, exists, func, o
 from sqlalchemy.orm import Session
 
 from app.admission.facts import BlockFacts, DatasetFacts
-from app.contracts.blocks import ALL, FIRST, BlockChoice
-from app.contracts.dataset_spec import DatasetSpec
 from app.datasets.repository import check_there, has_blocks
 from app.db.models import Account, Dataset, Job, table_of
-from app.errors import Conflict, InvalidRequest
 from app.grants import service as grants
 from app.grants.service import DATA, GIVEN, LOOKED_AT, Access, access_in, chosen, given_to
 from app.keys.service import Caller
 from app.ledger import budgets
 from app.ledger.accounts import remaining_of
 from app.ledger.blocks import label_of
-from app.privacy.prices import Units
-from app.privacy.slots import slots_of
+from core.contracts.blocks import ALL, FIRST, BlockChoice
+from core.contracts.dataset_spec import DatasetSpec
+from core.errors import Conflict, InvalidRequest
+from core.privacy.prices import Units
+from core.privacy.slots import slots_of
 
 ACCOUNTS, BEFORE, APPENDED = table_of(Account), table_of(Job).alias("before"), DATA.alias("appended")
 ACCOUNT: Select[Any] = select(ACCOUNTS.c.filter, ACCOUNTS.c.filter_order, ACCOUNTS.c.cap_delta).where(

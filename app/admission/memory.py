@@ -11,14 +11,14 @@ import math
 from app.admission.checks import Checked
 from app.admission.facts import DatasetFacts
 from app.catalogue.models import Layer, layers
-from app.contracts.base import Document
-from app.contracts.hf import HfModel
-from app.contracts.job_spec import JobSpec, LinearModel, MatrixFactorizationModel, Model, TransformerRecModel
-from app.contracts.memory import in_memory, record_bytes
-from app.contracts.model_settings import RecordSizes
-from app.contracts.sampling import Cyclic
-from app.errors import InvalidRequest
-from app.privacy.numerics import BYTES, KEPT_BYTES, PASS_BYTES, Numerics, PublicSizes, sizes_of
+from core.contracts.base import Document
+from core.contracts.hf import HfModel
+from core.contracts.job_spec import JobSpec, LinearModel, MatrixFactorizationModel, Model, TransformerRecModel
+from core.contracts.memory import in_memory, record_bytes
+from core.contracts.model_settings import RecordSizes
+from core.contracts.sampling import Cyclic
+from core.errors import InvalidRequest
+from core.privacy.numerics import BYTES, KEPT_BYTES, PASS_BYTES, Numerics, PublicSizes, sizes_of
 
 NUMBER_BYTES = 8  # parameters are in float64, totals in float64 or int64
 MIB = 2**20

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from app.admission.facts import DatasetFacts
-from app.contracts.dataset_spec import TypicalJob
 from app.db.engine import Database
 from app.db.models import Account
-from app.errors import InvalidRequest, LimitError
 from app.pricing.service import PricingService
-from app.privacy import filter_reading
-from app.privacy.plans import OrderRequest
-from app.privacy.prices import Units
+from core.contracts.dataset_spec import TypicalJob
+from core.errors import InvalidRequest, LimitError
+from core.privacy import filter_reading
+from core.privacy.plans import OrderRequest
+from core.privacy.prices import Units
 
 
 def order_of(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from app.admission.checks import Checked
 from app.admission.choices import total_of
 from app.admission.facts import DatasetFacts
-from app.contracts.job_spec import JobSpec, LinearModel
-from app.contracts.optimizers import DpSgd
-from app.contracts.table import TableFeatures
 from app.hpo.outlook import NOTHING, RUNS, SOURCE, Outcome, Outlook, told
-from app.privacy.gdp import mu_from_epsilon
+from core.contracts.job_spec import JobSpec, LinearModel
+from core.contracts.optimizers import DpSgd
+from core.contracts.table import TableFeatures
+from core.privacy.gdp import mu_from_epsilon
 
 STEPS = "More steps cost no ε and gain nothing: `auto` takes as many as kept runs gained from"
 NO_GAIN = (

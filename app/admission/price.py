@@ -13,13 +13,13 @@ from app.admission.order import order_of
 from app.admission.quote import ModelQuote, StoredQuote, blocks_read, search_quote
 from app.admission.request import Resolved
 from app.admission.study import CheckedStudy, check_levels, check_study, stored, unpriced
-from app.contracts.job_spec import JobSpec
 from app.db.engine import Database
-from app.errors import BudgetError
 from app.hpo.rates import Resolved as ResolvedNumbers
 from app.hpo.stored import StoredStudy
 from app.pricing.service import PricingService
-from app.privacy.prices import Price, StudyPrice, Units
+from core.contracts.job_spec import JobSpec
+from core.errors import BudgetError
+from core.privacy.prices import Price, StudyPrice, Units
 
 LEAST_NOISE_MU = 1e-5  # of a job's specification
 

@@ -11,16 +11,16 @@ from app.admission.memory import MemoryEstimate
 from app.admission.study import CheckedStudy
 from app.admission.times import Start
 from app.catalogue.models import Layer, layers
-from app.contracts.base import Document, Epsilon
-from app.contracts.blocks import ALL, FIRST, BlockChoice
-from app.contracts.job_spec import Model
 from app.hpo.outlook import Outlook
 from app.hpo.rates import Resolved
-from app.privacy.accounting import epsilon_of_trial
-from app.privacy.events import AccountEvents
-from app.privacy.numerics import Numerics
-from app.privacy.prices import Charge, Comparison, Line, PricedRun, RunCost, StudyPrice
-from app.privacy.releases import ScoreNoise
+from core.contracts.base import Document, Epsilon
+from core.contracts.blocks import ALL, FIRST, BlockChoice
+from core.contracts.job_spec import Model
+from core.privacy.accounting import epsilon_of_trial
+from core.privacy.events import AccountEvents
+from core.privacy.numerics import Numerics
+from core.privacy.prices import Charge, Comparison, Line, PricedRun, RunCost, StudyPrice
+from core.privacy.releases import ScoreNoise
 
 FIRST_ALONE = "it reads the block `first` alone: the data set's others are closed, or cannot pay"
 

@@ -11,16 +11,16 @@ from app.admission.choices import completed
 from app.admission.facts import DatasetFacts
 from app.admission.lookup import facts_for, look_up, side_facts, without_blocks
 from app.catalogue import extractors, model_folders, models
-from app.contracts.dataset_spec import LanguageModelTask
-from app.contracts.governance import Use
-from app.contracts.job_spec import JobSpec
 from app.db.engine import Database
-from app.errors import Conflict, InvalidRequest
 from app.grants import service as grants
 from app.grants.service import Access
 from app.hpo.rates import Part
 from app.keys.service import Caller
 from app.settings import Settings
+from core.contracts.dataset_spec import LanguageModelTask
+from core.contracts.governance import Use
+from core.contracts.job_spec import JobSpec
+from core.errors import Conflict, InvalidRequest
 
 WITHDRAWN = ("random_k", "grid_oracle")  # strategies of searches
 

@@ -14,16 +14,16 @@ from sqlalchemy.orm import Session
 
 from app import tracing
 from app.audit import record as audit
-from app.contracts.stored import SaltedSteps
 from app.db.models import AuditEntry, Job, JobEvent, Outbox, table_of
 from app.db.together import Together, row_of, values_of
 from app.db.trip import Reply, Trip
-from app.ids import new_id, now
 from app.keys.service import LOCKED
 from app.lifecycle.events import Queued
 from app.lifecycle.states import ANNOUNCE, event_row
 from app.lifecycle.studies import begin
-from app.privacy.prices import Charge
+from core.contracts.stored import SaltedSteps
+from core.ids import new_id, now
+from core.privacy.prices import Charge
 
 JOBS, EVENTS, OUTBOX, AUDIT = table_of(Job), table_of(JobEvent), table_of(Outbox), table_of(AuditEntry)
 

@@ -26,18 +26,18 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Session
 
-from app.contracts.base import Epsilon
 from app.datasets.repository import check_content, check_there
 from app.db.engine import Database
 from app.db.models import Account, ApiKey, Job, LedgerCheck, LedgerEntry, table_of
 from app.db.trip import Reply, Trip
-from app.errors import Conflict, NotFound, PolicyError, PrivacyError, Unauthenticated
 from app.grants import service as grants
 from app.grants.service import DATA, GIVEN, LOOKED_AT, NO_SUCH_DATASET, Access, access_in, given_to
 from app.keys import service as keys
 from app.keys.service import Caller, KeyLike
 from app.ledger import behind
 from app.ledger.transparency.heads import Head, Heads
+from core.contracts.base import Epsilon
+from core.errors import Conflict, NotFound, PolicyError, PrivacyError, Unauthenticated
 
 ACCOUNTS, ENTRIES, CHECKS, KEYS = table_of(Account), table_of(LedgerEntry), table_of(LedgerCheck), table_of(ApiKey)
 JOBS = table_of(Job)

@@ -14,7 +14,11 @@ from pydantic import ValidationError
 
 from app.admission.checks import Checked, check
 from app.admission.facts import DatasetFacts
-from app.contracts.hpo import (
+from app.hpo.space import Bounds
+from app.hpo.stored import StoredRun, StoredStudy
+from app.hpo.strategies import Run, Slot, slots
+from app.lifecycle.studies import run_spec
+from core.contracts.hpo import (
     Auto,
     GridOracle,
     LinearScaling,
@@ -26,18 +30,14 @@ from app.contracts.hpo import (
     Strategy,
     noise_mu_of,
 )
-from app.contracts.job_spec import Evaluation, JobSpec, Ranking
-from app.contracts.metrics import default_metric
-from app.errors import InvalidRequest
-from app.hpo.space import Bounds
-from app.hpo.stored import StoredRun, StoredStudy
-from app.hpo.strategies import Run, Slot, slots
-from app.lifecycle.studies import run_spec
-from app.privacy import derive
-from app.privacy.accounting import epsilon_of_trial
-from app.privacy.plans import StudyRequest, StudyRun
-from app.privacy.prices import Charge, PricedRun, StudyPrice
-from app.privacy.releases import NoisyCount, NoisyMean, NoisyScore, NoisySum
+from core.contracts.job_spec import Evaluation, JobSpec, Ranking
+from core.contracts.metrics import default_metric
+from core.errors import InvalidRequest
+from core.privacy import derive
+from core.privacy.accounting import epsilon_of_trial
+from core.privacy.plans import StudyRequest, StudyRun
+from core.privacy.prices import Charge, PricedRun, StudyPrice
+from core.privacy.releases import NoisyCount, NoisyMean, NoisyScore, NoisySum
 
 # The least factor from a level to the next, in the fit's unit. Calibrated noise (Poisson sampling) is exact to 5e-4.
 LEAST_RISE = 1.01

@@ -13,16 +13,16 @@ from app.admission.choices import closed, levels_of
 from app.admission.request import Request, resolve
 from app.admission.service import Admission
 from app.admission.study import CheckedStudy, check_study
-from app.contracts.base import Epsilon
-from app.contracts.hpo import LinearScaling
-from app.contracts.job_spec import JobSpec
-from app.contracts.sweep import Sweep
-from app.errors import InvalidRequest
 from app.keys.service import Caller
 from app.pricing.service import PricingService
-from app.privacy.accounting import epsilon_of_trial
-from app.privacy.gdp import mu_from_epsilon
-from app.privacy.plans import FinalRunRequest
+from core.contracts.base import Epsilon
+from core.contracts.hpo import LinearScaling
+from core.contracts.job_spec import JobSpec
+from core.contracts.sweep import Sweep
+from core.errors import InvalidRequest
+from core.privacy.accounting import epsilon_of_trial
+from core.privacy.gdp import mu_from_epsilon
+from core.privacy.plans import FinalRunRequest
 
 MOST, MOST_SAMPLED = 400, 12  # points of a sweep: a full-batch one takes about a millisecond, a sampled one seconds
 

@@ -7,12 +7,12 @@ from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 
 from app.admission.request import Request
-from app.contracts.job_spec import JobSpec
 from app.db.engine import Database
 from app.db.models import Dataset, Job
 from app.grants import service as grants
 from app.lifecycle.queue.ahead import ahead_of
 from app.lifecycle.queue.presence import GpuWorkers
+from core.contracts.job_spec import JobSpec
 
 NO_GPU = (
     "no GPU worker is alive now: a job that asks for a GPU waits until there is one (`waiting_for`: cuda), and can be "

@@ -7,17 +7,17 @@ from fastapi import APIRouter, Response
 from app.approvals import caps
 from app.approvals import service as approvals
 from app.approvals.schemas import ApprovalView
-from app.contracts.versions import tag_of
 from app.grants.service import require
 from app.keys.auth import CurrentKey
 from app.ledger import repository, summary
 from app.ledger.routes import Pricing
 from app.ledger.schemas import CapChange, LedgerView
-from app.privacy.filters import load_numerics
 from app.web.answers import as_json
 from app.web.conditions import IfMatch
 from app.web.deps import Db, RecordedHeads
 from app.web.operations import CAP_TAG, VERSIONED, Operation
+from core.contracts.versions import tag_of
+from core.privacy.filters import load_numerics
 
 router = APIRouter(prefix="/v1/datasets/{dataset_id}/ledger", tags=["ledger"])
 

@@ -8,16 +8,16 @@ from sqlalchemy.orm import Session
 
 from app.approvals import service
 from app.audit import record as audit
-from app.contracts.approvals import CapRaise
-from app.contracts.versions import require_match
 from app.db.engine import Database
 from app.db.models import Approval
-from app.errors import Conflict
 from app.keys.service import Caller
 from app.ledger import accounts, behind, blocks, repository
 from app.ledger.entries import cap_version
 from app.ledger.schemas import CapChange
 from app.ledger.transparency.heads import Head, Heads
+from core.contracts.approvals import CapRaise
+from core.contracts.versions import require_match
+from core.errors import Conflict
 
 Recorded = Mapping[str, Head | None]
 

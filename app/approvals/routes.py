@@ -8,15 +8,15 @@ from fastapi import APIRouter, Query, Response
 
 from app.approvals import caps, service
 from app.approvals.schemas import ApprovalList, ApprovalView, PersonsView
-from app.contracts.approvals import CapRaise, Persons
 from app.grants.service import require
-from app.ids import rfc3339
 from app.keys.auth import CurrentKey
-from app.privacy.filters import load_numerics
 from app.web.answers import as_json
 from app.web.deps import Db, RecordedHeads
 from app.web.operations import Operation
 from app.web.pagination import After, Limit, decode_row, encode_cursor
+from core.contracts.approvals import CapRaise, Persons
+from core.ids import rfc3339
+from core.privacy.filters import load_numerics
 
 router = APIRouter(prefix="/v1", tags=["approvals"])
 NAMED = {"persons": {"A. Meier": ["key_aaaaaaaaaaaaaaaaaaaaa"], "B. Kaya": ["key_bbbbbbbbbbbbbbbbbbbbb"]}}

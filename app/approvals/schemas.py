@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from app.contracts.approvals import Act, Persons
-from app.contracts.base import Document
 from app.db.models import Agreement, Approval
-from app.ids import rfc3339
+from core.contracts.approvals import Act, Persons
+from core.contracts.base import Document
+from core.ids import rfc3339
 
 Status = Literal["open", "agreed", "denied", "expired"]
 

@@ -15,13 +15,13 @@ from sqlalchemy.orm import Session
 
 from app.approvals.schemas import ApprovalView, Status
 from app.audit import record as audit
-from app.contracts.approvals import FEWEST, Act, EgressOfJob, Persons, PersonsChange
 from app.db.models import Agreement, ApiKey, Approval, Dataset, DatasetPerson, Egress, Job
-from app.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from app.grants import service as grants
-from app.ids import new_id, now
 from app.keys.service import Caller, is_alive
 from app.lifecycle.states import want_egress
+from core.contracts.approvals import FEWEST, Act, EgressOfJob, Persons, PersonsChange
+from core.errors import Conflict, Forbidden, InvalidRequest, NotFound
+from core.ids import new_id, now
 
 NO_SUCH_APPROVAL = "there is no such approval"
 NOT_A_PERSON = "this key is of none of the persons that the data set's owner named"

@@ -16,11 +16,11 @@ from sqlalchemy import Row, func, select, update
 from sqlalchemy.orm import Session
 
 from app.chain import EntryLike, digest
-from app.contracts.base import Document
 from app.db.engine import Database
 from app.db.models import AuditEntry, AuditHead
 from app.db.ordered import in_order
-from app.ids import rfc3339
+from core.contracts.base import Document
+from core.ids import rfc3339
 
 GENESIS = hashlib.sha256(b"scrimp/audit/v1").hexdigest()
 BATCH = 500

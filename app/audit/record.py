@@ -15,7 +15,7 @@ from sqlalchemy import insert
 from sqlalchemy.orm import Session
 
 from app.db.models import AuditEntry, table_of
-from app.ids import now
+from core.ids import now
 
 Action = Literal[
     "key.created",

@@ -9,12 +9,12 @@ from sqlalchemy import select
 
 from app.audit.chain import AuditVerification, content, verify
 from app.audit.record import Action
-from app.contracts.base import Document
 from app.db.models import AuditEntry
 from app.keys.auth import AdminKey
 from app.web.deps import Db
 from app.web.operations import Operation
 from app.web.pagination import After, Limit, decode_cursor, encode_cursor
+from core.contracts.base import Document
 
 router = APIRouter(prefix="/v1/audit", tags=["audit"])
 ACTIONS: tuple[str, ...] = get_args(Action)

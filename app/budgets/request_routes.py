@@ -8,15 +8,15 @@ from fastapi import APIRouter, Query, Response
 
 from app.budgets import requests
 from app.budgets.schemas import BudgetDecision, BudgetRequestBody, BudgetRequestList, BudgetRequestView, Status
-from app.contracts.versions import tag_of
 from app.keys.auth import CurrentKey
-from app.privacy.filters import load_numerics
 from app.web import examples
 from app.web.answers import as_json
 from app.web.conditions import IfMatch
 from app.web.deps import Db
 from app.web.operations import BUDGET_TAG, LOCATION, VERSIONED, Operation
 from app.web.pagination import After, Limit, decode_row, encode_cursor
+from core.contracts.versions import tag_of
+from core.privacy.filters import load_numerics
 
 router = APIRouter(prefix="/v1/budget-requests", tags=["budgets"])
 

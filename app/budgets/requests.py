@@ -14,18 +14,18 @@ from sqlalchemy.orm import Session
 from app.audit import record as audit
 from app.budgets import service
 from app.budgets.schemas import BudgetRequestBody, BudgetRequestView, Status
-from app.contracts.events import BudgetEvent
-from app.contracts.versions import require_match
 from app.db.models import ApiKey, BudgetRequest, Dataset, SubAccount
-from app.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from app.grants import service as grants
 from app.grants.service import Access
-from app.ids import new_id, now
 from app.keys.service import Caller, is_alive, locked
 from app.ledger import blocks, budgets
 from app.ledger.accounts import closed_because
 from app.ledger.repository import dataset_with_account
 from app.webhooks.service import announce
+from core.contracts.events import BudgetEvent
+from core.contracts.versions import require_match
+from core.errors import Conflict, Forbidden, InvalidRequest, NotFound
+from core.ids import new_id, now
 
 NO_SUCH_REQUEST = "there is no such request"
 USUAL, LONGEST = timedelta(days=14), timedelta(days=366)

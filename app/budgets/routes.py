@@ -9,14 +9,14 @@ from fastapi import APIRouter, Path, Response
 from app.budgets import service, spending
 from app.budgets.schemas import BudgetList, BudgetSetting, BudgetView, Name
 from app.budgets.spending import SpendingView
-from app.contracts.versions import tag_of
 from app.keys.auth import CurrentKey
-from app.privacy.filters import load_numerics
 from app.web import examples
 from app.web.answers import as_json
 from app.web.conditions import IfMatch
 from app.web.deps import Db
 from app.web.operations import BUDGET_TAG, VERSIONED, Operation
+from core.contracts.versions import tag_of
+from core.privacy.filters import load_numerics
 
 router = APIRouter(prefix="/v1/datasets/{dataset_id}/budgets", tags=["budgets"])
 spending_router = APIRouter(prefix="/v1/datasets/{dataset_id}", tags=["budgets"])

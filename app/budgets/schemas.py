@@ -8,13 +8,13 @@ from typing import Annotated, Literal, cast
 
 from pydantic import AwareDatetime, BaseModel, Field, StringConstraints
 
-from app.contracts.base import NO_NUL, AccountantName, Document, Epsilon, EpsilonValue
 from app.db.models import Account, BudgetRequest, Dataset, SubAccount
 from app.ledger.accounts import filter_for
 from app.ledger.accounts import remaining_of as left_of_cap
 from app.ledger.budgets import PARTS, with_own
 from app.ledger.repository import unit_of
 from app.ledger.schemas import COLLUSION, Balance
+from core.contracts.base import NO_NUL, AccountantName, Document, Epsilon, EpsilonValue
 
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")  # in addresses and headers too
 Name = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9_.-]+$")]

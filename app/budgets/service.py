@@ -11,14 +11,14 @@ from sqlalchemy.orm import Session
 
 from app.audit import record as audit
 from app.budgets.schemas import NAME, BudgetSetting, BudgetView
-from app.contracts.versions import require_match
 from app.db.models import Account, ApiKey, Dataset, SubAccount, SubAccountKey
-from app.errors import Conflict, InvalidRequest, NotFound, PreconditionFailed
 from app.grants import service as grants
-from app.ids import new_id, now
 from app.keys.service import Caller, is_alive
 from app.ledger import accounts, blocks, budgets
 from app.ledger.repository import dataset_with_account
+from core.contracts.versions import require_match
+from core.errors import Conflict, InvalidRequest, NotFound, PreconditionFailed
+from core.ids import new_id, now
 
 NO_SUCH_BUDGET = "there is no such budget on this data set"
 

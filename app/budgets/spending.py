@@ -14,13 +14,13 @@ from sqlalchemy.orm import Session
 
 from app.budgets.service import visible_to
 from app.db.models import Account, ApiKey, Dataset, SpentByKey, table_of
-from app.errors import PrivacyError
 from app.grants import service as grants
 from app.grants.service import Access
 from app.keys.service import Caller
 from app.ledger.accounts import filter_for
 from app.ledger.blocks import family_of, label_of
 from app.ledger.repository import dataset_with_account
+from core.errors import PrivacyError
 
 
 class SpentPart(BaseModel):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from app.contracts.extractor import (
+from core.contracts.extractor import (
     FORMER,
     HASHED_WORDS,
     MANIFEST,
@@ -20,8 +20,8 @@ from app.contracts.extractor import (
     Manifest,
     Words,
 )
-from app.contracts.job_spec import LinearModel, Model
-from app.errors import InvalidRequest, Unavailable
+from core.contracts.job_spec import LinearModel, Model
+from core.errors import InvalidRequest, Unavailable
 
 MAX_MANIFEST_BYTES = 1 << 16
 # The name of the way in which words are hashed: change it whenever features could change.

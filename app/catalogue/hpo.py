@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from app.contracts import hpo
-from app.contracts.base import Document
+from core.contracts import hpo
+from core.contracts.base import Document
 
 
 class Entry(NamedTuple):

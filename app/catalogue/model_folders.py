@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 
-from app.contracts.hf import HfModel, adapted, size
-from app.contracts.job_spec import Model
-from app.errors import InvalidRequest, LimitError
-from app.formats import model_folder
-from app.formats.model_folder import CONFIG, TEMPLATE, TOKENIZER_CONFIG, ModelFolder, UnfitModelError
 from app.sandbox.confinement import Policy
 from app.sandbox.limited import run_limited
+from core.contracts.hf import HfModel, adapted, size
+from core.contracts.job_spec import Model
+from core.errors import InvalidRequest, LimitError
+from core.parts import model_folder
+from core.parts.model_folder import CONFIG, TEMPLATE, TOKENIZER_CONFIG, ModelFolder, UnfitModelError
 
 LISTED = 20
 TEMPLATE_MEMORY, TEMPLATE_TIME_S = 1 << 30, 10.0
@@ -80,7 +80,7 @@ def _chat_refusal(_sha256: str, template: str, config: str) -> str:
     """Why the folder's chat template cannot be used; "" if it can. It runs in a process of its own, under limits."""
     try:
         answer = run_limited(
-            "app.formats.chat:tried",
+            "core.parts.chat:tried",
             {"template": template, "config": config},
             memory_bytes=TEMPLATE_MEMORY,
             time_s=TEMPLATE_TIME_S,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any, assert_never
 
-from app.contracts.architectures import task_of
-from app.contracts.base import Document
-from app.contracts.cnn import FIRST, LEAST, MOST_NUMBERS, behind, blocks
-from app.contracts.extractor import ExtractorRef
-from app.contracts.hf import HfModel
-from app.contracts.job_spec import (
+from core.contracts.architectures import task_of
+from core.contracts.base import Document
+from core.contracts.cnn import FIRST, LEAST, MOST_NUMBERS, behind, blocks
+from core.contracts.extractor import ExtractorRef
+from core.contracts.hf import HfModel
+from core.contracts.job_spec import (
     CnnModel,
     GamModel,
     GruRecModel,
@@ -23,7 +23,7 @@ from app.contracts.job_spec import (
     RecurrentRecModel,
     TransformerRecModel,
 )
-from app.contracts.model_settings import RecordSizes
+from core.contracts.model_settings import RecordSizes
 
 MAX_PARAMETERS = 50_000_000
 MAX_TUNED = 200_000_000  # for a Hugging Face model

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from app.contracts import optimizers as specs
-from app.contracts.base import Document
-from app.contracts.dataset_spec import Columns, DatasetSpec, Features
-from app.contracts.table import TableFeatures
+from core.contracts import optimizers as specs
+from core.contracts.base import Document
+from core.contracts.dataset_spec import Columns, DatasetSpec, Features
+from core.contracts.table import TableFeatures
 
 
 class OptimizerText(Document):

@@ -8,11 +8,11 @@ from fastapi import APIRouter, Depends
 from pydantic import Field
 
 from app.catalogue import extractors, hpo, models, optimizers
-from app.contracts.base import Document
-from app.contracts.extractor import HASHED_WORDS, Words
 from app.keys.auth import current_key
 from app.web.deps import ServiceSettings
 from app.web.operations import Operation
+from core.contracts.base import Document
+from core.contracts.extractor import HASHED_WORDS, Words
 
 router = APIRouter(prefix="/v1", tags=["catalogue"], dependencies=[Depends(current_key)])
 

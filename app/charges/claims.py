@@ -5,15 +5,15 @@ from __future__ import annotations
 from sqlalchemy.orm import Session
 
 from app.charges.schemas import ChargeRequest
-from app.contracts.blocks import ALL
-from app.contracts.dataset_spec import DatasetSpec
 from app.db.models import Account, Dataset
-from app.errors import Conflict, InvalidRequest
 from app.ledger import blocks
 from app.ledger.repository import is_charged_by_others, unit_of
 from app.pricing.service import PricingService
-from app.privacy.claims import ClaimRequest
-from app.privacy.plans import FilterChoice
+from core.contracts.blocks import ALL
+from core.contracts.dataset_spec import DatasetSpec
+from core.errors import Conflict, InvalidRequest
+from core.privacy.claims import ClaimRequest
+from core.privacy.plans import FilterChoice
 
 
 def amounts(pricing: PricingService, asked: ChargeRequest, dataset: Dataset, account: Account) -> tuple[int, int]:

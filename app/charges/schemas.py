@@ -8,10 +8,10 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, StringConstraints, TypeAdapter
 
-from app.contracts.base import NO_NUL, Document, Unit
-from app.contracts.blocks import ALL, BlockChoice
 from app.db.models import Charge
-from app.privacy.claims import Claim
+from core.contracts.base import NO_NUL, Document, Unit
+from core.contracts.blocks import ALL, BlockChoice
+from core.privacy.claims import Claim
 
 Part = Literal["train", "holdout", "both"]
 Status = Literal["held", "posted", "voided"]

@@ -19,15 +19,15 @@ from app.charges.claims import amounts, check_people, read_by
 from app.charges.schemas import Attested, Charged, ChargeRequest, Status
 from app.db.engine import Database
 from app.db.models import ApiKey, Charge, Dataset
-from app.errors import BudgetError, Conflict, Forbidden, NotFound, TransientError
 from app.grants import service as grants
-from app.ids import new_id, now
 from app.keys.service import Caller, is_alive
 from app.ledger import behind, blocks
 from app.ledger.memos import Voided
 from app.ledger.repository import dataset_with_account
 from app.ledger.transparency.heads import Heads
 from app.pricing.service import PricingService
+from core.errors import BudgetError, Conflict, Forbidden, NotFound, TransientError
+from core.ids import new_id, now
 
 NO_SUCH_CHARGE = "there is no such charge"
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 
-from app.contracts.queries import Histogram, Where
 from app.dashboard.chart import Axis, Chart, Line, Point, around
 from app.dashboard.numbers import significant
 from app.db.engine import Database
 from app.db.models import Artifact
-from app.errors import Conflict, NotFound
 from app.jobs import artifacts
-from app.statistics.answer import Answer, AnsweredQuery, AnswersFile
 from app.storage.objects import Objects
+from core.contracts.queries import Histogram, Where
+from core.errors import Conflict, NotFound
+from core.statistics.answer import Answer, AnsweredQuery, AnswersFile
 
 MOST_BYTES = 16 * 2**20  # of the file
 MOST_ROWS = 500  # of a query's table

@@ -23,18 +23,18 @@ from app.budgets.schemas import (
     BudgetSetting,
     BudgetView,
 )
-from app.contracts.versions import tag_of
 from app.dashboard.page import PageRoute, render
 from app.dashboard.session import HOME, CurrentViewer, PostingViewer, Viewer
 from app.dashboard.views import key_names
 from app.db.engine import Database
-from app.errors import Conflict, Forbidden, InvalidRequest, PreconditionFailed, RequestError
 from app.grants import service as grants
 from app.grants.service import Access
 from app.keys.service import Caller
-from app.privacy.filters import load_numerics
 from app.web.deps import Db
 from app.web.operations import Page
+from core.contracts.versions import tag_of
+from core.errors import Conflict, Forbidden, InvalidRequest, PreconditionFailed, RequestError
+from core.privacy.filters import load_numerics
 
 router = APIRouter(prefix=f"{HOME}/datasets/{{dataset_id}}/budgets", include_in_schema=False, route_class=PageRoute)
 Id = Annotated[str, Path(pattern=r"^[A-Za-z0-9_]{1,100}$")]

@@ -17,9 +17,9 @@ from app.dashboard.chart import MOST_POINTS, SERIES, Axis, Chart, Colour, Line, 
 from app.dashboard.forecast import Forecast, forecast
 from app.dashboard.numbers import moment, part, percent
 from app.db.models import Account, Job, LedgerEntry, SpentByKey, table_of
-from app.ids import now
 from app.ledger.entries import balance_of
 from app.ledger.memos import Memo
+from core.ids import now
 
 MOST_BALANCES = MOST_POINTS // 5  # there are four lines, and the jobs' dots
 KEYS_SHOWN = len(SERIES) - 1  # the last colour is the others'

@@ -10,7 +10,6 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Request, Response
 from sqlalchemy.orm import Session
 
-from app.contracts.job_spec import JobSpec
 from app.dashboard.overlay import Compared, overlays, tradeoff
 from app.dashboard.page import PageRoute, render
 from app.dashboard.session import HOME, CurrentViewer
@@ -22,6 +21,7 @@ from app.keys.service import Caller
 from app.lifecycle.queue.presence import GpuWorkers
 from app.web.deps import Db, Gpus
 from app.web.operations import Page
+from core.contracts.job_spec import JobSpec
 
 PAGE = f"{HOME}/compare"
 router = APIRouter(prefix=PAGE, include_in_schema=False, route_class=PageRoute)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import cache
 
-from app.contracts.dataset_spec import DatasetSpec
 from app.dashboard.draft import Draft, Layout
 from app.dashboard.fields import SchemaForm
+from core.contracts.dataset_spec import DatasetSpec
 
 # In the order in which an owner decides. `path` names a file on the server: an upload has none.
 LAYOUT = Layout(

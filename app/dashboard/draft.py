@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from app.dashboard.fields import Control, SchemaForm
-from app.errors import InvalidRequest, ServiceError
 from app.web import strict_json
 from app.web.problems import errors_of, validation_errors
+from core.errors import InvalidRequest, ServiceError
 
 M = TypeVar("M", bound=BaseModel)
 

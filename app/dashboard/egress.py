@@ -18,11 +18,11 @@ from app.db.engine import Database
 from app.egress import note_routes, routes, service
 from app.egress.routes import Number
 from app.egress.schemas import EgressRequest
-from app.errors import RequestError
 from app.grants.service import access_to_job, require_job
 from app.web.deps import Db, ServiceSettings
 from app.web.operations import Page
 from app.web.problems import errors_of, validation_errors
+from core.errors import RequestError
 
 router = APIRouter(prefix=HOME, include_in_schema=False, route_class=PageRoute)
 Id = Annotated[str, Path(pattern=r"^[A-Za-z0-9_]{1,100}$")]

@@ -18,11 +18,11 @@ from app.dashboard.views import key_names
 from app.db.engine import Database
 from app.db.models import Account
 from app.grants.service import find, require
-from app.ids import now, rfc3339
 from app.ledger import repository
 from app.ledger.accounts import filter_for
 from app.web.deps import Db
 from app.web.operations import Page
+from core.ids import now, rfc3339
 
 router = APIRouter(prefix=HOME, include_in_schema=False, route_class=PageRoute)
 Id = Annotated[str, Path(pattern=r"^[A-Za-z0-9_]{1,100}$")]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 
-from app.contracts.redeclaration import Redeclaration
-from app.errors import InvalidRequest
 from app.web import strict_json
+from core.contracts.redeclaration import Redeclaration
+from core.errors import InvalidRequest
 
 
 def redeclaration(others: str, records: str) -> Redeclaration:

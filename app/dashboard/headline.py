@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from app.contracts.dataset_spec import ClassificationTask, TaskSettings
 from app.dashboard.numbers import significant
 from app.jobs.schemas import MetricView
+from core.contracts.dataset_spec import ClassificationTask, TaskSettings
 
 # What a job is judged by, the first that it released.
 MAIN = ("auc", "r_squared", "macro_f1", "ndcg", "accuracy", "hit", "loss")

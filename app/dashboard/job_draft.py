@@ -11,12 +11,12 @@ from typing import Any
 
 from app.catalogue.models import CATALOGUE as MODELS
 from app.catalogue.optimizers import CATALOGUE as OPTIMIZERS
-from app.contracts.job_spec import JobSpec
 from app.dashboard.draft import Draft, Layout, Section, sent_draft
 from app.dashboard.fields import Control, SchemaForm
 from app.datasets.schemas import DatasetView
 from app.hpo.rates import Resolved
-from app.privacy.prices import Charge
+from core.contracts.job_spec import JobSpec
+from core.privacy.prices import Charge
 
 FIRST_EPSILON = 1.0
 GOAL = "The job"

@@ -16,16 +16,16 @@ from pydantic import ValidationError
 from app.dashboard.page import PageRoute, render
 from app.dashboard.session import HOME, CurrentViewer, PostingViewer, Viewer
 from app.db.engine import Database
-from app.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from app.grants import routes as grants
 from app.grants.service import list_all, own_datasets
-from app.ids import now
 from app.keys import routes as keys
 from app.keys.auth import check_role
 from app.keys.service import Role
 from app.settings import Settings
 from app.web.deps import Db, ServiceSettings
 from app.web.operations import Page
+from core.errors import Conflict, Forbidden, InvalidRequest, NotFound
+from core.ids import now
 
 PAGE = f"{HOME}/keys"
 router = APIRouter(prefix=PAGE, include_in_schema=False, route_class=PageRoute)

@@ -22,7 +22,6 @@ from pydantic import ValidationError
 
 from app.approvals import cap_routes
 from app.budgets.spending import SpendingView, spending
-from app.contracts.versions import tag_of
 from app.dashboard.form_values import number, redeclaration
 from app.dashboard.page import PageRoute, render
 from app.dashboard.session import HOME, CurrentViewer, PostingViewer, UploadingViewer, Viewer
@@ -31,7 +30,6 @@ from app.datasets import routes as datasets
 from app.datasets.block_schemas import BlockView, ReadingBlock
 from app.datasets.routes import Parsing
 from app.datasets.schemas import DatasetView, RedeclaredDataset
-from app.errors import RequestError, ServiceError
 from app.grants import service as grants
 from app.keys.auth import CurrentKey
 from app.ledger.accounts import account_of
@@ -42,6 +40,8 @@ from app.retention import routes as retention
 from app.web.deps import Db, RecordedHeads, ServiceSettings
 from app.web.operations import Page
 from app.web.problems import answer, errors_of, validation_errors
+from core.contracts.versions import tag_of
+from core.errors import RequestError, ServiceError
 
 router = APIRouter(prefix=f"{HOME}/datasets/{{dataset_id}}/manage", include_in_schema=False, route_class=PageRoute)
 Id = Annotated[str, Path(pattern=r"^[A-Za-z0-9_]{1,100}$")]

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Any
 
-from app.ids import now
+from core.ids import now
 
 DECIMALS = 4
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from app.contracts.metrics import METRICS, rule_of
 from app.dashboard.chart import MOST_POINTS, SERIES, Axis, Chart, Line, Point, around, bar, drawable
 from app.dashboard.curve import points_of, steps_axis, values_axis
 from app.dashboard.numbers import up, with_noise
 from app.jobs.schemas import JobView, MetricView
+from core.contracts.metrics import METRICS, rule_of
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.routing import APIRoute
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from app.contracts.metrics import AUC_PARTS, MOST_CONFUSED, confusion_parts
 from app.dashboard import numbers
 from app.dashboard.session import SignInNeeded, Viewer, login_url
-from app.errors import InvalidRequest, ServiceError
 from app.web.problems import headers_of
+from core.contracts.metrics import AUC_PARTS, MOST_CONFUSED, confusion_parts
+from core.errors import InvalidRequest, ServiceError
 
 logger = logging.getLogger(__name__)
 HERE = Path(__file__).parent

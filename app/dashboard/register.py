@@ -19,19 +19,19 @@ from fastapi.responses import FileResponse
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from starlette.concurrency import run_in_threadpool
 
-from app.contracts.dataset_spec import DatasetSpec
 from app.dashboard import dataset_draft
 from app.dashboard.draft import Draft, placed, sent_draft
 from app.dashboard.page import PageRoute, render
 from app.dashboard.session import HOME, CurrentViewer, PostingViewer, UploadingViewer, Viewer
 from app.datasets import routes as datasets
 from app.datasets.routes import Parsing, Pricing
-from app.errors import InvalidRequest, ServiceError
 from app.keys.auth import require_role
 from app.web.deps import Db, ServiceSettings
 from app.web.limits import LARGE_NODES
 from app.web.operations import NOTHING, Page
 from app.web.problems import answer
+from core.contracts.dataset_spec import DatasetSpec
+from core.errors import InvalidRequest, ServiceError
 
 PAGE = f"{HOME}/register"
 router = APIRouter(prefix=PAGE, include_in_schema=False, route_class=PageRoute)

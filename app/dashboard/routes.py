@@ -16,8 +16,6 @@ from pydantic import ValidationError
 from starlette.staticfiles import StaticFiles
 
 from app.audit import record as audit
-from app.contracts.base import NO_NUL
-from app.contracts.job_spec import ANSWERS_FILE
 from app.dashboard import views
 from app.dashboard.answers import answers_of
 from app.dashboard.entry_pages import AskedEntries, EntriesQuery
@@ -42,7 +40,6 @@ from app.datasets.routes import list_datasets, states_of
 from app.datasets.schemas import DatasetView, ReadingDataset
 from app.db.engine import Database
 from app.db.models import ApiKey, Job
-from app.errors import InvalidRequest, NotFound, RequestError, Unauthenticated
 from app.grants.service import Access, require, visible
 from app.jobs import steering as job_service
 from app.jobs.labels import LONGEST_NOTES, LONGEST_TAG, MOST_TAGS, JobLabels, edit
@@ -63,6 +60,9 @@ from app.web.headers import is_head
 from app.web.operations import Page
 from app.web.pagination import After
 from app.web.static_files import static_file
+from core.contracts.base import NO_NUL
+from core.contracts.job_spec import ANSWERS_FILE
+from core.errors import InvalidRequest, NotFound, RequestError, Unauthenticated
 
 root = APIRouter(include_in_schema=False)
 router = APIRouter(prefix=HOME, include_in_schema=False, route_class=PageRoute)

@@ -16,12 +16,12 @@ from fastapi import Depends, Form, Header, Request, Response
 from fastapi.security import HTTPAuthorizationCredentials
 
 from app.audit import record as audit
-from app.errors import Forbidden, RequestError, Unauthenticated
 from app.keys.auth import authenticated, bearer, limits_of
 from app.keys.service import Caller
 from app.keys.sessions import NOT_SIGNED_IN, SESSION_COOKIE, caller_of, cookie_for, form_token, is_form_token
 from app.settings import Settings
 from app.web.deps import Db, ServiceSettings, database_of
+from core.errors import Forbidden, RequestError, Unauthenticated
 
 HOME = "/dashboard"
 LOGIN = "/dashboard/login"

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 from pydantic import ConfigDict
 
-from app.contracts.base import Document
-from app.contracts.shape_function import ShapeFunction
 from app.dashboard.chart import SERIES, Axis, Chart, Line, Point, around
 from app.dashboard.numbers import significant
 from app.db.engine import Database
 from app.db.models import Artifact
-from app.errors import Conflict, NotFound
 from app.jobs import artifacts
 from app.storage.objects import Objects
+from core.contracts.base import Document
+from core.contracts.shape_function import ShapeFunction
+from core.errors import Conflict, NotFound
 
 CARD = "model.json"
 MOST_BYTES = 4 * 2**20  # of a card

@@ -22,7 +22,6 @@ from app.datasets import readings
 from app.datasets.stream import page_of_reading
 from app.db.engine import Database
 from app.db.models import ApiKey, Job
-from app.errors import RequestError, TooManyRequests, Unauthenticated, Unavailable
 from app.grants.service import require_job, sees_as, visible
 from app.jobs import repository
 from app.jobs.routes import jobs_among, key_of_page
@@ -34,6 +33,7 @@ from app.web import operations
 from app.web.deps import Db, ServiceSettings
 from app.web.headers import is_stream
 from app.web.lists import Page, Reader, changes_of
+from core.errors import RequestError, TooManyRequests, Unauthenticated, Unavailable
 
 router = APIRouter(prefix=f"{HOME}/events", include_in_schema=False, route_class=PageRoute)
 Id = Annotated[str, Path(pattern=r"^[A-Za-z0-9_]{1,100}$")]

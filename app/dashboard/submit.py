@@ -19,7 +19,6 @@ from fastapi.responses import RedirectResponse
 from starlette.concurrency import run_in_threadpool
 
 from app.admission.quote import Quote
-from app.contracts.job_spec import JobSpec
 from app.dashboard import job_draft
 from app.dashboard.draft import Draft, placed
 from app.dashboard.job_draft import agreed_on, first_draft, name_of, named_datasets, names_more, of_job, sent_job
@@ -31,7 +30,6 @@ from app.datasets.routes import brief_dataset, list_datasets
 from app.datasets.schemas import DatasetView
 from app.db.engine import Database
 from app.db.models import Job
-from app.errors import BudgetError, Conflict, Forbidden, InvalidRequest, LimitError, NotFound, RequestError
 from app.grants.service import REFUSED, Access, require_job
 from app.hpo.rates import Rated
 from app.jobs import routes as jobs
@@ -39,6 +37,8 @@ from app.jobs.routes import Admissions
 from app.keys.service import Caller
 from app.ledger.transparency.heads import Heads
 from app.web.operations import NOTHING, Page
+from core.contracts.job_spec import JobSpec
+from core.errors import BudgetError, Conflict, Forbidden, InvalidRequest, LimitError, NotFound, RequestError
 
 PAGE = f"{HOME}/submit"
 router = APIRouter(prefix=PAGE, include_in_schema=False, route_class=PageRoute)

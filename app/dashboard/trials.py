@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from app.contracts.metrics import METRICS, rule_of
 from app.dashboard.chart import MOST_POINTS, NORMAL_95, SERIES, Axis, Chart, Line, Point, around, decades, thinned
 from app.dashboard.numbers import significant, with_noise
 from app.jobs.trials import FitView, TrialList, TrialView
+from core.contracts.metrics import METRICS, rule_of
 
 LINE_POINTS = 60
 MOST_LINES = 100  # in the chart of all settings; the best ones

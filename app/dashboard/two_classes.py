@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app.contracts.metrics import ReleasedHistogram
 from app.dashboard.chart import Axis, Chart, Line, Point
 from app.dashboard.numbers import significant
-from app.privacy.score_histogram import Curve, ScoreHistogram, Threshold
+from core.contracts.metrics import ReleasedHistogram
+from core.privacy.score_histogram import Curve, ScoreHistogram, Threshold
 
 COSTS = (1.0, 2.0, 5.0, 10.0, 20.0)  # of a missed positive, in false alarms
 LOW, HIGH = -0.02, 1.02  # of an axis: shares, with a margin

@@ -13,8 +13,6 @@ from app.admission.lookup import blocks_of, remaining
 from app.approvals.service import may_leave
 from app.budgets.schemas import BudgetView
 from app.budgets.service import visible_to
-from app.contracts.base import Epsilon
-from app.contracts.dataset_spec import ClassificationTask, DatasetSpec
 from app.dashboard.answers import Answers
 from app.dashboard.curve import Curve, curves
 from app.dashboard.entry_pages import CapChange, EntriesQuery, cap_changes, entry_page
@@ -37,9 +35,11 @@ from app.ledger.blocks import held_on
 from app.ledger.schemas import AccountView, LedgerView
 from app.lifecycle.queue.presence import GpuWorkers
 from app.lifecycle.states import FINISHED
-from app.privacy.mechanism import MechanismConfig
-from app.privacy.prices import Charge, Units
-from app.privacy.quoted import Quoted
+from core.contracts.base import Epsilon
+from core.contracts.dataset_spec import ClassificationTask, DatasetSpec
+from core.privacy.mechanism import MechanismConfig
+from core.privacy.prices import Charge, Units
+from core.privacy.quoted import Quoted
 
 if TYPE_CHECKING:
     from app.dashboard.shapes import Shapes

@@ -9,16 +9,16 @@ from fastapi import APIRouter, Form, Path, Request, Response
 from fastapi.responses import RedirectResponse
 from pydantic import ValidationError
 
-from app.contracts.events import WebhookEventType
 from app.dashboard.page import PageRoute, render
 from app.dashboard.session import HOME, CurrentViewer, PostingViewer, Viewer
 from app.db.engine import Database
-from app.errors import Conflict, InvalidRequest, NotFound
 from app.web.deps import Db
 from app.web.operations import Page
 from app.webhooks import service
 from app.webhooks.routes import SecretKey, Targets
 from app.webhooks.schemas import DeliveryView, WebhookChange, WebhookRequest, WebhookView
+from core.contracts.events import WebhookEventType
+from core.errors import Conflict, InvalidRequest, NotFound
 
 PAGE = f"{HOME}/webhooks"
 router = APIRouter(prefix=PAGE, include_in_schema=False, route_class=PageRoute)

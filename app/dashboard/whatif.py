@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from app.contracts.job_spec import JobSpec
+from core.contracts.job_spec import JobSpec
 
 FACTORS = (0.5, 2.0)
 # What a person weighs against each other, by JSON pointer.

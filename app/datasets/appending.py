@@ -12,7 +12,6 @@ from sqlalchemy.orm import Session
 
 from app.audit import record as audit
 from app.budgets.service import copy_to
-from app.contracts.dataset_spec import Cap, DatasetSpec
 from app.datasets import blocks, duplicates, quota, readings, repository, service, storage
 from app.datasets.blocks import Changed, Growing
 from app.datasets.declaring import Declared
@@ -22,13 +21,14 @@ from app.datasets.sources import Arrived
 from app.db.engine import Database
 from app.db.models import Account, Dataset, DatasetReading
 from app.grants import service as grants
-from app.ids import new_id
 from app.keys.service import Caller
 from app.ledger import accounts, behind, budgets
 from app.ledger.blocks import lead
 from app.ledger.transparency.heads import Head, Heads
 from app.settings import Settings
 from app.storage.parts import Published
+from core.contracts.dataset_spec import Cap, DatasetSpec
+from core.ids import new_id
 
 Recorded = dict[str, Head | None]  # by data set: what was recorded outside the database
 

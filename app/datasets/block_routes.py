@@ -7,8 +7,6 @@ from pathlib import Path
 from fastapi import APIRouter, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from app.contracts.blocks import BlockSpec
-from app.contracts.dataset_spec import DatasetSpec
 from app.datasets import appending, blocks, readings, resumable, sources, storage
 from app.datasets.block_schemas import AppendedBlock, BlockList, BlockView, ReadingBlock
 from app.datasets.blocks import Growing
@@ -20,7 +18,6 @@ from app.datasets.sources import Arrived
 from app.db.engine import Database
 from app.db.models import Dataset
 from app.grants import service as grants
-from app.ids import rfc3339
 from app.keys.auth import CurrentKey
 from app.keys.service import Caller
 from app.ledger import accounts, behind, summary
@@ -30,6 +27,9 @@ from app.ledger.transparency.heads import Heads
 from app.settings import Settings
 from app.web.deps import Db, RecordedHeads, ServiceSettings
 from app.web.operations import LOCATION, Operation
+from core.contracts.blocks import BlockSpec
+from core.contracts.dataset_spec import DatasetSpec
+from core.ids import rfc3339
 
 router = APIRouter(prefix="/v1/datasets/{dataset_id}/blocks", tags=["datasets"])
 SPEC = {"$ref": "#/components/schemas/BlockSpec"}

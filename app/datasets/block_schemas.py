@@ -8,9 +8,9 @@ from pydantic import BaseModel
 
 from app.datasets.schemas import Read, Reading, Shape
 from app.db.models import DatasetReading
-from app.ids import rfc3339
 from app.keys.service import Caller
 from app.ledger.schemas import LedgerView
+from core.ids import rfc3339
 
 BlockState = Literal["ready", "behind", "retired"]
 

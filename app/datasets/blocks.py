@@ -18,22 +18,22 @@ from pathlib import Path
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.contracts.blocks import MOST_BLOCKS, UNITS, BlockSpec
-from app.contracts.dataset_spec import DatasetSpec, LastItemHoldout, PublicHoldout
-from app.contracts.stored import Shape
 from app.datasets import unit_files
 from app.datasets.service import After, Block, Content
 from app.datasets.sizes import ON_TOP, check_fits, declared_slots
 from app.db.engine import Database
 from app.db.models import Account, Dataset, DatasetReading
-from app.errors import Conflict, InvalidRequest, NotFound, Unavailable
-from app.formats.damage import DataDamagedError
 from app.grants import service as grants
 from app.keys.service import Caller
 from app.ledger import accounts, blocks, repository
 from app.secrets import load_secrets, secret_id
 from app.settings import Settings
 from app.storage.seals import Seals
+from core.contracts.blocks import MOST_BLOCKS, UNITS, BlockSpec
+from core.contracts.dataset_spec import DatasetSpec, LastItemHoldout, PublicHoldout
+from core.contracts.stored import Shape
+from core.errors import Conflict, InvalidRequest, NotFound, Unavailable
+from core.parts.damage import DataDamagedError
 
 
 class Changed(Conflict):
@@ -168,7 +168,7 @@ def after(db: Database, settings: Settings, to: Growing, folder: Path) -> After:
     Raises:
         Unavailable: the units of a block cannot be read.
     """
-    from app.formats import units  # noqa: PLC0415 - numpy, for this alone
+    from core.parts import units  # noqa: PLC0415 - numpy, for this alone
 
     if to.spec.privacy.max_records_per_user is None:
         return After()
@@ -217,7 +217,7 @@ def check_units(db: Database, settings: Settings, to: Growing, content: Content)
         Conflict: `duplicate-content`, with how many it shares with each.
         Unavailable: the units of a block cannot be read: without them nothing is known.
     """
-    from app.formats import units  # noqa: PLC0415 - numpy, for this alone
+    from core.parts import units  # noqa: PLC0415 - numpy, for this alone
 
     if content.after.people:
         return

@@ -17,10 +17,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from app.datasets.storage import COPY_BYTES
-from app.disk import LOOK_BYTES, Room
-from app.errors import InvalidRequest, Unavailable, too_large
-from app.formats.sealed import DataKey, create
 from app.storage.s3 import client_of
+from core.disk import LOOK_BYTES, Room
+from core.errors import InvalidRequest, Unavailable, too_large
+from core.parts.sealed import DataKey, create
 
 SCHEME = "s3://"
 BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")

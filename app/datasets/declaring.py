@@ -15,21 +15,14 @@ from dataclasses import dataclass
 from sqlalchemy.orm import Session
 
 from app.audit import record as audit
-from app.contracts.dataset_spec import DatasetSpec, PublicHoldout, SplitHoldout
-from app.contracts.redeclaration import Redeclaration, amended
-from app.contracts.slots import Slots, rounded
-from app.contracts.stored import Counts, PartFiles, Shape, StoredFile
 from app.datasets.for_owner import ForOwner
 from app.datasets.parsing import Parsers
 from app.datasets.repository import check_there
 from app.datasets.sizes import ON_TOP, check_fits, declared_slots, default_slots_of, slots_warnings, split_sizes
 from app.db.engine import Database
 from app.db.models import Account, Dataset, Declaration
-from app.errors import Conflict, InvalidRequest, Unavailable
 from app.formats.asked import PartCounts, RecountRequest, SealedPart
-from app.formats.damage import DataDamagedError
 from app.grants import service as grants
-from app.ids import now
 from app.keys.service import Caller
 from app.ledger import accounts, behind
 from app.ledger.blocks import family_of
@@ -38,6 +31,13 @@ from app.settings import Settings
 from app.storage import parts
 from app.storage.parts import Parts
 from app.storage.seals import Seals
+from core.contracts.dataset_spec import DatasetSpec, PublicHoldout, SplitHoldout
+from core.contracts.redeclaration import Redeclaration, amended
+from core.contracts.slots import Slots, rounded
+from core.contracts.stored import Counts, PartFiles, Shape, StoredFile
+from core.errors import Conflict, InvalidRequest, Unavailable
+from core.ids import now
+from core.parts.damage import DataDamagedError
 
 DEVIATION = 0.1  # as at a registration
 

@@ -9,15 +9,15 @@ from collections.abc import Iterable
 
 from sqlalchemy.orm import Session
 
-from app.contracts.dataset_spec import DatasetSpec
 from app.datasets import repository
 from app.db.engine import Database
 from app.db.models import Dataset
-from app.errors import Conflict, InvalidRequest, Unavailable
 from app.formats.asked import ContentHash
 from app.ledger import accounts, behind
 from app.ledger.transparency.heads import Heads
 from app.settings import Settings
+from core.contracts.dataset_spec import DatasetSpec
+from core.errors import Conflict, InvalidRequest, Unavailable
 
 
 def check(session: Session, heads: Heads, owner_key: str, spec: DatasetSpec, contents: Iterable[ContentHash]) -> None:

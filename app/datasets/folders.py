@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from app.errors import InvalidRequest, too_large
+from core.errors import InvalidRequest, too_large
 
 MAX_FILES = 5_000_000
 BLOCK = tarfile.BLOCKSIZE

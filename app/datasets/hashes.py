@@ -18,8 +18,8 @@ from sqlalchemy.orm import Session
 
 from app.datasets.repository import take_turns
 from app.db.models import DatasetContent
-from app.errors import Unavailable
 from app.secrets import secret_id
+from core.errors import Unavailable
 
 
 def nested(first: str, chain: Sequence[bytes]) -> str:

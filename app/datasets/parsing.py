@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from app.contracts.base import Document
 from app.formats.asked import ParsedFiles, ParseRequest, PartCounts, RecountRequest
 from app.sandbox.confinement import Policy
 from app.sandbox.limited import Watch, busy, run_limited
 from app.settings import Settings
+from core.contracts.base import Document
 
 PARSER = "app.formats.parse:parse"
 RECOUNTER = "app.formats.recount:recount"

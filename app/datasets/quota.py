@@ -13,10 +13,10 @@ from sqlalchemy.orm import Session
 from app.datasets import resumable
 from app.db.engine import Database
 from app.db.models import ApiKey, Dataset, DatasetReading
-from app.disk import Room
-from app.errors import Conflict
 from app.settings import Settings
 from app.storage import parts
+from core.disk import Room
+from core.errors import Conflict
 
 
 def require(db: Database, settings: Settings, owner_key: str, more: int, on_disk: int = 0) -> None:

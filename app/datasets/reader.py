@@ -21,21 +21,21 @@ from pathlib import Path
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.audit.record import CURRENT, Origin
-from app.contracts.blocks import BlockSpec
 from app.datasets import appending, blocks, duplicates, readings, repository, service, sources, storage
 from app.datasets.blocks import Changed, Growing, Stale
 from app.datasets.parsing import Parsers
 from app.datasets.readings import Claimed, Lost
 from app.db.changes import Changes
 from app.db.engine import Database
-from app.disk import is_full
-from app.errors import InvalidRequest, LimitError, ServiceError, StorageFull, Unavailable
 from app.ledger import behind
 from app.ledger.transparency.heads import Heads
 from app.repeat import in_thread
 from app.sandbox.limited import Interrupted, Watch
 from app.settings import Settings
 from app.storage.parts import Published
+from core.contracts.blocks import BlockSpec
+from core.disk import is_full
+from core.errors import InvalidRequest, LimitError, ServiceError, StorageFull, Unavailable
 
 logger = logging.getLogger(__name__)
 POLL_S = 0.5

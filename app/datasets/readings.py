@@ -28,8 +28,6 @@ from sqlalchemy import ColumnElement, Select, and_, case, delete, exists, func, 
 from sqlalchemy.orm import Session, aliased
 
 from app.audit import record as audit
-from app.contracts.dataset_spec import DatasetSpec
-from app.contracts.stored import ReadingOutcome
 from app.datasets import quota, repository, service, storage
 from app.datasets.declaring import Declared
 from app.datasets.service import Block
@@ -37,14 +35,16 @@ from app.datasets.sources import Arrived, Source
 from app.db.clock import ClockName, has_passed, in_seconds
 from app.db.engine import Database
 from app.db.models import Dataset, DatasetReading
-from app.disk import keep
-from app.errors import InvalidRequest, NotFound, ServiceError
 from app.formats.row_faults import without_value
 from app.grants.service import NO_SUCH_DATASET
-from app.ids import new_id, now
 from app.keys.service import Caller
 from app.settings import Settings
 from app.storage import parts
+from core.contracts.dataset_spec import DatasetSpec
+from core.contracts.stored import ReadingOutcome
+from core.disk import keep
+from core.errors import InvalidRequest, NotFound, ServiceError
+from core.ids import new_id, now
 
 KIND = "reading"  # the folder under the storage root
 KEPT = timedelta(days=1)  # how long the owner sees the outcome

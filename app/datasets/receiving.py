@@ -12,19 +12,19 @@ from fastapi import Request
 from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
 
-from app.contracts.base import DECLARATION, Document
-from app.contracts.dataset_spec import DatasetSpec
 from app.datasets import quota, resumable, sources
 from app.datasets.sources import Arrived
 from app.datasets.upload import Upload
 from app.db.engine import Database
-from app.errors import InvalidRequest, TooLarge
 from app.keys.service import Caller
 from app.settings import Settings
 from app.storage.seals import Seals
 from app.web import strict_json
 from app.web.limits import LARGE_NODES, chunks_of, read_document
 from app.web.problems import errors_of, validation_errors
+from core.contracts.base import DECLARATION, Document
+from core.contracts.dataset_spec import DatasetSpec
+from core.errors import InvalidRequest, TooLarge
 
 ReadSpec = Callable[[bytes], DatasetSpec]
 D = TypeVar("D", bound=Document)

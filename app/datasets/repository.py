@@ -11,10 +11,10 @@ from sqlalchemy import ColumnElement, Row, and_, exists, or_, select, tuple_
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.db.models import Account, ApiKey, Dataset, DatasetContent, DatasetReading, Job, LedgerEntry
-from app.errors import Conflict
 from app.formats.asked import EARLIER_KINDS
 from app.grants.service import Access, access_of, visible, with_grants
 from app.keys.service import Caller
+from core.errors import Conflict
 
 
 def name_is_taken(session: Session, name: str, dataset_id: str | None = None) -> bool:

@@ -34,14 +34,14 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from app.contracts.base import Document
 from app.datasets.storage import SEALED, arrived, key_of, place
-from app.disk import LOOK_BYTES, Room, sync
-from app.errors import Conflict, InvalidRequest, NotFound, too_large
-from app.formats.sealed import HEADER_BYTES, Header, Named, Pieces, create, header_of
-from app.ids import new_id, now
 from app.settings import Settings
 from app.storage.seals import Seals
+from core.contracts.base import Document
+from core.disk import LOOK_BYTES, Room, sync
+from core.errors import Conflict, InvalidRequest, NotFound, too_large
+from core.ids import new_id, now
+from core.parts.sealed import HEADER_BYTES, Header, Named, Pieces, create, header_of
 
 ID = re.compile(r"up_[a-z2-7]{21}")
 FILE, DECLARED, LOCK = "file", "upload.json", "lock"

@@ -8,9 +8,6 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Header, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from app.contracts.dataset_spec import DatasetSpec
-from app.contracts.redeclaration import Redeclaration
-from app.contracts.slots import rounded
 from app.datasets import declaring, readings, repository, resumable, service, sources, storage, stream
 from app.datasets.parsing import Parsers
 from app.datasets.receiving import document_of, received
@@ -31,9 +28,7 @@ from app.datasets.schemas import (
 from app.datasets.sources import Arrived
 from app.db.engine import Database
 from app.db.models import Account, Dataset, DatasetReading
-from app.errors import Conflict, PrivacyError
 from app.grants import service as grants
-from app.ids import rfc3339
 from app.jobs.stream import EventStream
 from app.keys.auth import CurrentKey, OwnerKey
 from app.keys.service import Caller
@@ -48,6 +43,11 @@ from app.web.examples import DATASET_SPECS, SPECS_WITHOUT_FILE
 from app.web.headers import is_stream
 from app.web.operations import LOCATION, NOTHING, Operation
 from app.web.pagination import After, Limit, decode_row, encode_cursor
+from core.contracts.dataset_spec import DatasetSpec
+from core.contracts.redeclaration import Redeclaration
+from core.contracts.slots import rounded
+from core.errors import Conflict, PrivacyError
+from core.ids import rfc3339
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"])
 Pricing = Annotated[PricingService, Depends(get_pricing)]

@@ -7,19 +7,19 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from app.contracts.base import Document
-from app.contracts.governance import Governance
-from app.contracts.slots import Slots
-from app.contracts.stored import Counts, ReadingOutcome
-from app.contracts.stored import Shape as StoredShape
 from app.datasets.declaring import Findings
 from app.datasets.for_owner import ForOwner
 from app.db.models import Dataset, DatasetReading
 from app.db.row_view import Computed, RowView
 from app.grants.service import Access, Level
-from app.ids import rfc3339
 from app.keys.service import Caller
 from app.ledger.schemas import LedgerView
+from core.contracts.base import Document
+from core.contracts.governance import Governance
+from core.contracts.slots import Slots
+from core.contracts.stored import Counts, ReadingOutcome
+from core.contracts.stored import Shape as StoredShape
+from core.ids import rfc3339
 
 State = Literal["ready", "behind", "retired"]
 ReadingState = Literal["reading", "rejected", "retired"]

@@ -22,11 +22,6 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from app.audit import record as audit
-from app.contracts import filters
-from app.contracts.blocks import UNITS
-from app.contracts.dataset_spec import DatasetPrivacy, DatasetSpec, PublicHoldout, SplitHoldout
-from app.contracts.slots import Slots
-from app.contracts.stored import Counts, Shape
 from app.datasets import duplicates, hashes, quota, repository, resumable, storage, unit_files
 from app.datasets.declaring import Declared, Findings
 from app.datasets.for_owner import ForOwner
@@ -35,22 +30,27 @@ from app.datasets.sizes import ON_TOP, REGISTRATION, check_fits, declared_slots,
 from app.datasets.sources import Arrived
 from app.db.engine import Database
 from app.db.models import Account, Dataset, DatasetContent
-from app.errors import Conflict, InvalidRequest, ServiceError, Unavailable
 from app.formats.asked import ContentKeys, OpeningKeys, ParsedFiles, ParseRequest, SealedPart, SealKey
-from app.formats.damage import DataDamagedError
-from app.ids import new_id, now
 from app.keys.service import Caller
 from app.ledger import accounts
 from app.ledger.transparency.heads import Heads
-from app.privacy import filter_reading
-from app.privacy.derive import default_delta
-from app.privacy.plans import OrderRequest
 from app.sandbox.limited import Watch
 from app.secrets import load_secrets, secret_id
 from app.settings import Settings
 from app.storage import parts
 from app.storage.parts import Published
 from app.storage.seals import Seals
+from core.contracts import filters
+from core.contracts.blocks import UNITS
+from core.contracts.dataset_spec import DatasetPrivacy, DatasetSpec, PublicHoldout, SplitHoldout
+from core.contracts.slots import Slots
+from core.contracts.stored import Counts, Shape
+from core.errors import Conflict, InvalidRequest, ServiceError, Unavailable
+from core.ids import new_id, now
+from core.parts.damage import DataDamagedError
+from core.privacy import filter_reading
+from core.privacy.derive import default_delta
+from core.privacy.plans import OrderRequest
 
 
 class OrderChooser(Protocol):

@@ -7,12 +7,12 @@ alone. Like an N that is raised after it, it lies outside of the guarantee, whos
 
 from __future__ import annotations
 
-from app.contracts.dataset_spec import DatasetSpec, LastItemHoldout, SplitHoldout
-from app.contracts.slots import MOST_SLOTS, DeclaredSlots, PartSlots, Slots
-from app.contracts.stored import Shape
-from app.errors import InvalidRequest
 from app.formats.asked import PartCount, PartCounts
-from app.privacy.slots import default_slots, unstated_slots, with_margin
+from core.contracts.dataset_spec import DatasetSpec, LastItemHoldout, SplitHoldout
+from core.contracts.slots import MOST_SLOTS, DeclaredSlots, PartSlots, Slots
+from core.contracts.stored import Shape
+from core.errors import InvalidRequest
+from core.privacy.slots import default_slots, unstated_slots, with_margin
 
 REGISTRATION, ON_TOP = "/privacy", ""  # where a DatasetSpec has `records` and `slots`; a BlockSpec and a Redeclaration
 USES = {"train": "train on", "holdout": "hold out"}

@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.contracts.base import Document
-from app.contracts.dataset_spec import DatasetSpec
 from app.datasets import bucket_files, folders, resumable, storage
 from app.datasets.parsing import Parsers
-from app.errors import InvalidRequest
-from app.formats.sealed import DataKey, content_size, readable
 from app.settings import Settings
 from app.storage.seals import Seals
+from core.contracts.base import Document
+from core.contracts.dataset_spec import DatasetSpec
+from core.errors import InvalidRequest
+from core.parts.sealed import DataKey, content_size, readable
 
 PREFIXES = {"file": "", "holdout_file": "holdout_"}
 

@@ -1,7 +1,7 @@
 """The layout of data sets under the storage root. Files arrive there completely or not at all.
 
 staging/<random>/     a file and the parts parsed from it; gone when the request ends, whatever happened
-                      `file`, `holdout_file`: as they arrived; with the ending .sealed they are (app.formats.sealed)
+                      `file`, `holdout_file`: as they arrived; with the ending .sealed they are (core.parts.sealed)
 reading/<id>/         the files of a registration that is read in the background; gone when that ends
 uploads/              files that arrive in pieces (app.datasets.resumable)
 datasets/<id>/        the parts of a registered data set, never changed (app.storage.parts; with a bucket they lie
@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from app.datasets import folders
-from app.disk import LOOK_BYTES, Room
-from app.errors import InvalidRequest, too_large
-from app.formats.sealed import DataKey, create
-from app.ids import new_id
 from app.storage.seals import Seals
+from core.disk import LOOK_BYTES, Room
+from core.errors import InvalidRequest, too_large
+from core.ids import new_id
+from core.parts.sealed import DataKey, create
 
 PARTS = "parts"
 SEALED = ".sealed"

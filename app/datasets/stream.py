@@ -14,10 +14,10 @@ from starlette.concurrency import run_in_threadpool
 from app.datasets import readings
 from app.datasets.schemas import ReadingProgress
 from app.db.engine import Database
-from app.errors import Conflict, NotFound
 from app.grants import service as grants
 from app.keys.service import Caller, still
 from app.web.lists import KEEP_ALIVE, ListHub, Page, Reader, states_of
+from core.errors import Conflict, NotFound
 
 EXAMPLE = (
     'id: 0f3a6c1be0d94c1d7f4d0f3b7a1c2e55\nevent: reading\ndata: {"state":"reading","reading":{"bytes":5368709120,'

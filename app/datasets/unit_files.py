@@ -11,16 +11,16 @@ import logging
 import shutil
 from pathlib import Path
 
-from app.contracts.blocks import UNITS
-from app.disk import sync
-from app.errors import NotFound, ServiceError
 from app.formats.asked import SealedPart
-from app.formats.damage import DataDamagedError
-from app.formats.sealed import Named, create, finish
 from app.settings import Settings
 from app.storage import objects
 from app.storage.parts import DATASETS
 from app.storage.seals import Seals
+from core.contracts.blocks import UNITS
+from core.disk import sync
+from core.errors import NotFound, ServiceError
+from core.parts.damage import DataDamagedError
+from core.parts.sealed import Named, create, finish
 
 logger = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from app.datasets.storage import place
-from app.disk import LOOK_BYTES, Room
-from app.errors import InvalidRequest, TooLarge, too_large
-from app.formats.sealed import DataKey, create
+from core.disk import LOOK_BYTES, Room
+from core.errors import InvalidRequest, TooLarge, too_large
+from core.parts.sealed import DataKey, create
 
 FILES = ("file", "holdout_file")
 MAX_HEADER_BYTES = 8192
@@ -72,7 +72,7 @@ class Upload:
         Raises:
             InvalidRequest: it is not a well-formed multipart body with these parts.
             TooLarge: a part is larger than its limit. At most the limit was written.
-            StorageFull: the disk's reserve begins (app.disk).
+            StorageFull: the disk's reserve begins (core.disk).
         """
         try:
             self._parser.write(chunk)

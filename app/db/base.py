@@ -30,7 +30,7 @@ Stored = TypeVar("Stored")
 
 
 class Documents(TypeDecorator[Stored]):
-    """A JSON column of frozen documents (app.contracts.stored): JSON in the database, typed everywhere else.
+    """A JSON column of frozen documents (core.contracts.stored): JSON in the database, typed everywhere else.
 
     Args:
         of: the type of the column's values: a `Document`, or a tuple of some.

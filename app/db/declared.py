@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from app.contracts.dataset_spec import DatasetSpec
-from app.contracts.governance import Governance
-from app.contracts.job_spec import JobSpec, Model, seen_by
-from app.contracts.stored import Shape
 from app.db.models import Dataset, Declaration, Job
+from core.contracts.dataset_spec import DatasetSpec
+from core.contracts.governance import Governance
+from core.contracts.job_spec import JobSpec, Model, seen_by
+from core.contracts.stored import Shape
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from datetime import datetime
 from sqlalchemy import CheckConstraint, ForeignKey, Index, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.contracts.approvals import Act
 from app.db.base import Base, Documents
+from core.contracts.approvals import Act
 
 
 class DatasetPerson(Base):

@@ -27,7 +27,7 @@ webhooks ─── webhook_deliveries (messages), webhook_events (events that th
 measures: what processes count, for /metrics
 price_cache: calibrated noise multipliers by plan, public numbers only
 
-Small JSON columns are documents (app.contracts.stored). Large ones are JSON, of which each reader takes what it needs
+Small JSON columns are documents (core.contracts.stored). Large ones are JSON, of which each reader takes what it needs
 as a document: JobSpec, DatasetSpec, MechanismConfig, Quoted, StoredStudy, Memo, Signed.
 """
 
@@ -48,9 +48,6 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.orm import Mapped, mapped_column
-
-from app.contracts.metrics import ReleasedHistogram
-from app.contracts.stored import Failure, PartFiles, ReadingOutcome, SaltedSteps, Shape, TrialPoint
 
 # Re-exported, because everybody imports it from here.
 from app.db.audit import AuditEntry as AuditEntry  # noqa: PLC0414
@@ -77,6 +74,8 @@ from app.db.webhooks import Webhook as Webhook  # noqa: PLC0414
 from app.db.webhooks import WebhookDelivery as WebhookDelivery  # noqa: PLC0414
 from app.db.webhooks import WebhookEvent as WebhookEvent  # noqa: PLC0414
 from app.db.workers import Worker as Worker  # noqa: PLC0414
+from core.contracts.metrics import ReleasedHistogram
+from core.contracts.stored import Failure, PartFiles, ReadingOutcome, SaltedSteps, Shape, TrialPoint
 
 
 def _partial(name: str, *columns: str, where: str, unique: bool = False) -> Index:
@@ -210,7 +209,7 @@ class Grant(Base):
     max_epsilon_per_job: Mapped[float | None]  # the owner's policy for this key; null: the cap alone
     created_at: Mapped[datetime]
     created_by: Mapped[str]
-    # app.contracts.governance.Terms
+    # core.contracts.governance.Terms
     ends_at: Mapped[datetime | None]
     purpose: Mapped[str | None]
     permit: Mapped[str | None]

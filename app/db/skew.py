@@ -6,7 +6,7 @@ from sqlalchemy import select
 
 from app.db.clock import Reading
 from app.db.engine import Database
-from app.ids import now
+from core.ids import now
 
 
 def skew_s(db: Database) -> float:

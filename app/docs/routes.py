@@ -16,11 +16,11 @@ from starlette.staticfiles import StaticFiles
 
 from app.dashboard.page import PageRoute
 from app.dashboard.session import CurrentViewer, SignInNeeded, Viewer, current_viewer
-from app.errors import Unauthenticated
 from app.keys.auth import bearer
 from app.web.deps import Db, ServiceSettings
 from app.web.operations import Page
 from app.web.static_files import static_file
+from core.errors import Unauthenticated
 
 HERE = Path(__file__).parent / "static"
 

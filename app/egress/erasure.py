@@ -10,16 +10,16 @@ from collections.abc import Iterable
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.contracts.base import Document, Epsilon
 from app.db.models import Account, Artifact, Certificate, Dataset, Egress, Job, LedgerEntry
 from app.egress.read import CertificateFacts
-from app.errors import Conflict
-from app.ids import rfc3339
 from app.ledger import repository
 from app.ledger.accounts import RETIRED
 from app.ledger.blocks import label_of
 from app.ledger.certified import Signed
 from app.ledger.evidence import members_of
+from core.contracts.base import Document, Epsilon
+from core.errors import Conflict
+from core.ids import rfc3339
 
 
 class Erased(Document):

@@ -27,19 +27,19 @@ from app.approvals.service import agreements_of
 from app.audit import record as audit
 from app.db.engine import Database
 from app.db.models import Artifact, Dataset, Egress, Job
-from app.disk import sync
 from app.egress import archive, crate, documents, manifest, service
 from app.egress.archive import Hashed
 from app.egress.manifest import CoveredLedger, Manifest, Word
 from app.egress.read import CertificateFacts
-from app.errors import ServiceError, TransientError
-from app.ids import new_id, rfc3339, whole_second
 from app.jobs.certified import require_certificate
 from app.ledger import evidence
 from app.ledger.certified import Signed
 from app.ledger.evidence import Evidence
 from app.ledger.transparency import checkpoints
 from app.storage.objects import Objects
+from core.disk import sync
+from core.errors import ServiceError, TransientError
+from core.ids import new_id, rfc3339, whole_second
 
 logger = logging.getLogger(__name__)
 MODEL = "model/"

@@ -13,8 +13,8 @@ from typing import Literal
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import Field
 
-from app.contracts.base import Document, is_none
 from app.ledger.transparency import attestations
+from core.contracts.base import Document, is_none
 
 PREDICATE_TYPE = "https://scrimp.example.org/egress/v1"
 NAME = "manifest.json"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pydantic import ConfigDict
 
-from app.contracts.base import Document, Epsilon
-from app.contracts.governance import Governance, Use
 from app.ledger.certified import Cap, FilterName, NamedLedger
 from app.ledger.meaning import ThreatModel, WorkerEnvironment
-from app.privacy.profile import Profile
+from core.contracts.base import Document, Epsilon
+from core.contracts.governance import Governance, Use
+from core.privacy.profile import Profile
 
 
 class _Read(Document):

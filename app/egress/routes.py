@@ -12,7 +12,6 @@ from app.audit import record as audit
 from app.db.engine import Database
 from app.egress import archive, service
 from app.egress.schemas import EgressList, EgressRequest, EgressView
-from app.errors import Conflict, NotFound
 from app.grants.service import require_job
 from app.jobs.artifacts import CheckedFile
 from app.jobs.routes import FILE
@@ -22,6 +21,7 @@ from app.storage.bucket import DamagedError
 from app.web.deps import Db, ServiceSettings
 from app.web.headers import is_head
 from app.web.operations import Operation
+from core.errors import Conflict, NotFound
 
 router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["jobs"])
 Number = Annotated[int | None, Query(ge=1, description="Of the job's egresses; by default the newest that is ready.")]

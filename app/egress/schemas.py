@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import StringConstraints
 
-from app.contracts.base import NO_NUL, Document
 from app.db.models import Egress
-from app.ids import rfc3339
+from core.contracts.base import NO_NUL, Document
+from core.ids import rfc3339
 
 # "waiting": for two persons; "pending": for the relay.
 EgressStatus = Literal["waiting", "pending", "ready", "denied", "expired", "failed"]

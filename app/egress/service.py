@@ -7,17 +7,17 @@ from sqlalchemy.orm import Session
 
 from app.approvals import service as approvals
 from app.audit import record as audit
-from app.contracts.approvals import EgressOfJob
 from app.db.models import Approval, Artifact, Egress, Job
 from app.egress.read import CertificateFacts
 from app.egress.schemas import EgressStatus, EgressView
-from app.errors import Conflict, NotFound
 from app.grants.service import require_job
-from app.ids import new_id, now
 from app.jobs.certified import require_certificate
 from app.keys.service import Caller
 from app.ledger.certified import Signed
 from app.lifecycle.states import get_job, want_egress
+from core.contracts.approvals import EgressOfJob
+from core.errors import Conflict, NotFound
+from core.ids import new_id, now
 
 OPEN: tuple[EgressStatus, ...] = ("waiting", "pending")
 

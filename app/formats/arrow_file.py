@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from app.formats.batches import add_batches, batch_rows, begin, intact
-from app.formats.layout import ARROW
 from app.formats.records import Table
-from app.formats.sealed import Named
+from core.parts.layout import ARROW
+from core.parts.sealed import Named
 
 
 def read(path: Named, table: Table) -> None:

@@ -8,10 +8,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from app.contracts.base import Document, is_none
-from app.contracts.dataset_spec import DatasetSpec
-from app.contracts.slots import Slots
-from app.contracts.stored import Counts
+from core.contracts.base import Document, is_none
+from core.contracts.dataset_spec import DatasetSpec
+from core.contracts.slots import Slots
+from core.contracts.stored import Counts
 
 EARLIER_KINDS = ("file", "records")
 

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 import numpy as np
 import pyarrow as pa
 
-from app.disk import is_full
 from app.formats import records
 from app.formats.records import Table
+from core.disk import is_full
 
 MOST_ROWS = 8192
 

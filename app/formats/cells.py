@@ -1,6 +1,6 @@
 """Blocks of cells, column by column: Arrow converts what is plain, and a column's coder what is not.
 
-A coder sees each distinct cell once. Its `code` (app.formats.columns) is what a cell means; Arrow's conversions give
+A coder sees each distinct cell once. Its `code` (core.parts.columns) is what a cell means; Arrow's conversions give
 the same values, or leave a cell to it.
 """
 
@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from app.formats.columns import REASONS, Coder, TextCoder, UnusableCell, comma_number, json_number, unusable
 from app.formats.faults import Flags
+from core.parts.columns import REASONS, Coder, TextCoder, UnusableCell, comma_number, json_number, unusable
 
 Cells: TypeAlias = "pa.Array | list[Any]"  # a list: cells of several types, as JSON may have them
 FLAGS = {what: np.int8(place + 1) for place, what in enumerate(REASONS)}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 
-from app.formats.damage import DataDamagedError
-from app.formats.layout import Index, leaf_of
+from core.parts.damage import DataDamagedError
+from core.parts.layout import Index, leaf_of
 
 
 def checked(blocks: Iterable[bytes], index: Index) -> Iterator[bytes]:

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from app.contracts.dataset_spec import SplitHoldout
-from app.disk import Room
 from app.formats.asked import ParseRequest
-from app.formats.digests import Keys, Messages, MultisetHash, record_digests, records_hmac
-from app.formats.sealed import DataKey
-from app.formats.sorted_digests import SortedDigests
+from core.contracts.dataset_spec import SplitHoldout
+from core.disk import Room
+from core.parts.digests import Keys, Messages, MultisetHash, record_digests, records_hmac
+from core.parts.sealed import DataKey
+from core.parts.sorted_digests import SortedDigests
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pc
 
-from app.errors import InvalidRequest
 from app.formats import records
 from app.formats.records import Table
 from app.formats.row_faults import RowFault
-from app.formats.sealed import Named
 from app.formats.unpacking import opened
+from core.errors import InvalidRequest
+from core.parts.sealed import Named
 
 MAX_ROW_BYTES = 32 * 1024 * 1024
 BLOCK_BYTES_OF_HELD = 4  # of a block's text, for each of the cells or characters that it may hold

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.errors import InvalidRequest
-from app.formats.columns import REASONS, is_unicode
 from app.formats.row_faults import RowFault
+from core.errors import InvalidRequest
+from core.parts.columns import REASONS, is_unicode
 
 SHOWN_COLUMNS = 20
 SHOWN_ROWS = 10

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from app.contracts.dataset_spec import TableFormat
 from app.formats.readers import GZIP, ZSTANDARD, reader_of
-from app.formats.sealed import Named
+from core.contracts.dataset_spec import TableFormat
+from core.parts.sealed import Named
 
 # The first bytes of a file, and its name.
 BEGINNINGS: tuple[tuple[bytes, str], ...] = (

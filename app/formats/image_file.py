@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.contracts.dataset_spec import ImageShape, Tensor
-from app.disk import is_full
-from app.errors import InvalidRequest
 from app.formats.records import HELD, Records
-from app.formats.sealed import Named
 from app.formats.unpacking import opened
+from core.contracts.dataset_spec import ImageShape, Tensor
+from core.disk import is_full
+from core.errors import InvalidRequest
+from core.parts.sealed import Named
 
 if TYPE_CHECKING:
     from PIL import Image

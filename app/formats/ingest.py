@@ -9,19 +9,20 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from app.disk import Room
-from app.formats import units, users
+from app.formats import users
 from app.formats.asked import WrittenFile
-from app.formats.digests import Keys, in_holdout
-from app.formats.layout import Layout
-from app.formats.part_files import remove_part
-from app.formats.part_reader import PartFile
-from app.formats.part_writer import PartWriter
-from app.formats.pieces import chosen, without_last
-from app.formats.sealed import DataKey
 from app.formats.slot_order import SlotWriter
-from app.formats.stored import StoredPart
-from app.formats.units import Saved
+from core.disk import Room
+from core.parts import units
+from core.parts.digests import Keys, in_holdout
+from core.parts.layout import Layout
+from core.parts.part_files import remove_part
+from core.parts.part_reader import PartFile
+from core.parts.part_writer import PartWriter
+from core.parts.pieces import chosen, without_last
+from core.parts.sealed import DataKey
+from core.parts.stored import StoredPart
+from core.parts.units import Saved
 
 SPOOL = "spool"
 

@@ -19,19 +19,19 @@ from typing import Any, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from app.contracts.dataset_spec import Interactions, NextItemTask, RatingTask
-from app.contracts.declared_ids import Ids
 from app.formats import csv_file, parquet_file
 from app.formats.batches import MOST_ROWS
 from app.formats.cells import FLAGS, Cells, arrow_or_list, cell_at, coded, number_column
-from app.formats.columns import Coder, NumberCoder, text_number
 from app.formats.faults import Flags, Wanted
-from app.formats.ids import IdCoder
 from app.formats.records import WHOLE, Rows, Table
 from app.formats.row_faults import RowFault
-from app.formats.sealed import Named
-from app.formats.stored import Pairs, StoredPart
 from app.formats.unpacking import opened
+from core.contracts.dataset_spec import Interactions, NextItemTask, RatingTask
+from core.contracts.declared_ids import Ids
+from core.parts.columns import Coder, NumberCoder, text_number
+from core.parts.ids import IdCoder
+from core.parts.sealed import Named
+from core.parts.stored import Pairs, StoredPart
 
 DAT_COLUMNS = ("user_id", "item_id", "rating", "timestamp")
 MAX_LINE_BYTES = 1 << 20

@@ -15,8 +15,8 @@ import numpy as np
 from app.formats import records
 from app.formats.cells import arrow_or_list
 from app.formats.records import Table
-from app.formats.sealed import Named
 from app.formats.unpacking import opened
+from core.parts.sealed import Named
 
 MAX_LINE_BYTES = 32 * 1024 * 1024
 

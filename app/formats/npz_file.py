@@ -14,10 +14,10 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from app.disk import is_full
 from app.formats.faults import Wanted
 from app.formats.records import HELD, Records
-from app.formats.sealed import Named
+from core.disk import is_full
+from core.parts.sealed import Named
 
 SUFFIX = ".npy"
 MAX_MEMBERS = 10_000

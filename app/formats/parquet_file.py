@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 
 from app.formats.batches import add_batches, batch_rows, begin, intact
 from app.formats.records import Table
-from app.formats.sealed import Named
+from core.parts.sealed import Named
 
 READ_BYTES = 2**20
 CELL_BYTES = 8  # the size of a number, once unpacked

@@ -4,7 +4,7 @@ file ── reader (csv, parquet, …) ── blocks of columns ── checks �
 
 A file is read once, in pieces, and never held whole. An Arrow file's piece is one of its record batches; interaction
 tables are ordered in memory. Of other records nothing is held but, in temporary files, sorted digests
-(app.formats.sorted_digests). Where users' records are bounded it is 24 bytes a record, and four times that at the end;
+(core.parts.sorted_digests). Where users' records are bounded it is 24 bytes a record, and four times that at the end;
 the records wait in a file until all users are known.
 """
 
@@ -21,21 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app import progress
-from app.contracts.blocks import UNITS
-from app.contracts.dataset_spec import (
-    Columns,
-    DatasetSpec,
-    HashedText,
-    LastItemHoldout,
-    SplitHoldout,
-)
-from app.contracts.memory import in_memory, record_bytes
-from app.contracts.slots import Slots, rounded
-from app.contracts.stored import Counts
-from app.contracts.table import TableFeatures
-from app.disk import Room, is_full
-from app.errors import InvalidRequest, StorageFull
-from app.formats import digests, interactions, units
+from app.formats import interactions
 from app.formats.asked import (
     ContentHash,
     ParsedFiles,
@@ -46,20 +32,35 @@ from app.formats.asked import (
     SealKey,
     WrittenParts,
 )
-from app.formats.columns import chunks
 from app.formats.contents import Contents, Needs
-from app.formats.digests import Keys, Messages
 from app.formats.foreign import what_else
-from app.formats.hashing import hashed
 from app.formats.ingest import Bounded, Earlier, Parts, Piece, Split
-from app.formats.layout import Layout
 from app.formats.readers import reader_of
 from app.formats.records import Records, Table, Taken
-from app.formats.sealed import DataKey, Named, readable
 from app.formats.sequences import History, new_records
-from app.formats.sorted_digests import Ascending, common, squares
-from app.formats.stored import StoredPart, Texts
-from app.formats.units import Saved
+from core.contracts.blocks import UNITS
+from core.contracts.dataset_spec import (
+    Columns,
+    DatasetSpec,
+    HashedText,
+    LastItemHoldout,
+    SplitHoldout,
+)
+from core.contracts.memory import in_memory, record_bytes
+from core.contracts.slots import Slots, rounded
+from core.contracts.stored import Counts
+from core.contracts.table import TableFeatures
+from core.disk import Room, is_full
+from core.errors import InvalidRequest, StorageFull
+from core.parts import digests, units
+from core.parts.columns import chunks
+from core.parts.digests import Keys, Messages
+from core.parts.hashing import hashed
+from core.parts.layout import Layout
+from core.parts.sealed import DataKey, Named, readable
+from core.parts.sorted_digests import Ascending, common, squares
+from core.parts.stored import StoredPart, Texts
+from core.parts.units import Saved
 
 DEVIATION = 0.1  # the relative deviation from the declared number of records above which the owner is warned
 UNPACKED_FREELY_BYTES = 2**26  # whatever the ratio: it takes seconds to read
@@ -92,7 +93,7 @@ class Parsed:
 
     Attributes:
         contents: what is known of its records' contents. Private.
-        save_units: writes the file of its protected units; see app.formats.units.
+        save_units: writes the file of its protected units; see core.parts.units.
         dropped: rows with undeclared ids, or that cannot be used.
         warnings: what those are.
     """

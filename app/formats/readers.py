@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, assert_never
 
-from app.contracts.dataset_spec import TableFormat
-from app.formats.columns import json_number, text_number
+from core.contracts.dataset_spec import TableFormat
+from core.parts.columns import json_number, text_number
 
 GZIP, ZSTANDARD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 

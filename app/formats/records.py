@@ -11,7 +11,12 @@ from typing import Any, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from app.contracts.dataset_spec import (
+from app.formats import cells
+from app.formats.cells import Cells
+from app.formats.faults import Faults, Flags, Wanted
+from app.formats.readers import reader_of
+from app.formats.row_faults import Place, RowFault
+from core.contracts.dataset_spec import (
     ClassificationTask,
     Columns,
     DatasetSpec,
@@ -21,15 +26,10 @@ from app.contracts.dataset_spec import (
     Tensor,
     Text,
 )
-from app.contracts.table import CategoryColumn, NumberColumn, TableFeatures
-from app.errors import InvalidRequest
-from app.formats import cells
-from app.formats.cells import Cells
-from app.formats.columns import ClassCoder, NumberCoder, UserCoder, comma_number, unusable
-from app.formats.faults import Faults, Flags, Wanted
-from app.formats.readers import reader_of
-from app.formats.row_faults import Place, RowFault
-from app.formats.tables import CellCoder, ContentCoder
+from core.contracts.table import CategoryColumn, NumberColumn, TableFeatures
+from core.errors import InvalidRequest
+from core.parts.columns import ClassCoder, NumberCoder, UserCoder, comma_number, unusable
+from core.parts.tables import CellCoder, ContentCoder
 
 HELD = 2**20  # cells, or characters of texts, that a block holds
 TEXTS, WHOLE, NUMBERS, DAYS = {"text"}, {"text", "integer"}, {"integer", "float", "boolean"}, {"day"}

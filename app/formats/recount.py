@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from app.formats.asked import PartCount, PartCounts, RecountRequest, SealedPart
-from app.formats.part_files import count_of
+from core.parts.part_files import count_of
 
 
 def recount(request: dict[str, Any]) -> dict[str, Any]:

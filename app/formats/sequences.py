@@ -11,13 +11,13 @@ from itertools import compress
 import numpy as np
 from numpy.typing import NDArray
 
-from app.contracts.dataset_spec import DatasetSpec, Interactions, NextItemTask, RatingTask
-from app.errors import InvalidRequest
 from app.formats.cells import Cells
-from app.formats.ids import AnyId, IdCoder
 from app.formats.interactions import Interacted, Ratings
 from app.formats.records import Rows
-from app.formats.stored import Sequences, StoredPart
+from core.contracts.dataset_spec import DatasetSpec, Interactions, NextItemTask, RatingTask
+from core.errors import InvalidRequest
+from core.parts.ids import AnyId, IdCoder
+from core.parts.stored import Sequences, StoredPart
 
 
 class History(Interacted):

@@ -22,14 +22,14 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from app.disk import Room
-from app.formats.layout import Layout
-from app.formats.part_files import remove_part
-from app.formats.part_reader import PartFile
-from app.formats.part_writer import PartWriter
-from app.formats.pieces import cut, taken
-from app.formats.sealed import DataKey
-from app.formats.stored import SlotColumn, StoredPart
+from core.disk import Room
+from core.parts.layout import Layout
+from core.parts.part_files import remove_part
+from core.parts.part_reader import PartFile
+from core.parts.part_writer import PartWriter
+from core.parts.pieces import cut, taken
+from core.parts.sealed import DataKey
+from core.parts.stored import SlotColumn, StoredPart
 
 Source = Callable[[int], bytes]  # so many random bytes, independent and uniform
 

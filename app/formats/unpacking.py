@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, Literal, cast
 
 from app.formats.readers import GZIP, ZSTANDARD
 from app.formats.records import Table
-from app.formats.sealed import Named
+from core.parts.sealed import Named
 
 
 def opened(path: Named, table: Table) -> BinaryIO:

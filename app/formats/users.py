@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from app.formats.digests import DIGEST_BYTES, Keys
+from core.parts.digests import DIGEST_BYTES, Keys
 
 USER = b"scrimp/user"
 

@@ -9,13 +9,13 @@ from fastapi import APIRouter, Response
 from pydantic import TypeAdapter
 
 from app.audit import record as audit
-from app.contracts.base import Document, EpsilonValue
-from app.contracts.governance import Terms
 from app.db.models import ApiKey, Grant
 from app.grants import service
 from app.keys.auth import CurrentKey
 from app.web.deps import Db
 from app.web.operations import Operation
+from core.contracts.base import Document, EpsilonValue
+from core.contracts.governance import Terms
 
 GRANTED: TypeAdapter[service.Granted] = TypeAdapter(service.Granted)
 router = APIRouter(prefix="/v1/datasets/{dataset_id}/grants", tags=["grants"])

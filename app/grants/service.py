@@ -20,12 +20,12 @@ from typing import Any, Literal, NoReturn, TypeVar, cast, get_args
 from sqlalchemy import ColumnElement, Row, Select, and_, bindparam, func, literal, or_, select, true
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from app.contracts.governance import Terms, Use
 from app.db.models import ApiKey, Dataset, DatasetReading, Grant, Job, table_of
-from app.errors import Conflict, Forbidden, InvalidRequest, NotFound
-from app.ids import now
 from app.keys.service import NO_SUCH_KEY, Caller, is_alive, locked
 from app.lifecycle.states import NO_SUCH_JOB
+from core.contracts.governance import Terms, Use
+from core.errors import Conflict, Forbidden, InvalidRequest, NotFound
+from core.ids import now
 
 Level = Literal["view", "train", "charge", "own"]
 Granted = Literal["view", "train", "charge"]

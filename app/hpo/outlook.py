@@ -11,7 +11,7 @@ import itertools
 import math
 from typing import NamedTuple
 
-from app.contracts.base import Document
+from core.contracts.base import Document
 
 SOURCE = "fourteen public tables of two classes (benchmarks/reports/tables.md#outlook)"
 

@@ -24,8 +24,8 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field
 
-from app.contracts.base import Document, is_none
-from app.contracts.optimizers import DpAdam, DpSgd
+from core.contracts.base import Document, is_none
+from core.contracts.optimizers import DpAdam, DpSgd
 
 SUMMED = 1_000  # as many steps are summed one by one, without cancellation
 Ruled = DpSgd | DpAdam  # the optimizers with a rule

@@ -7,8 +7,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from app.contracts.hpo import GridPoints, Space
 from app.hpo.draws import Draws
+from core.contracts.hpo import GridPoints, Space
 
 Split = Literal["steps", "sample", "both"]
 NEAR = 0.05  # relative deviation of r, for the split by sampling

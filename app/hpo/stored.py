@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Self
 
-from app.contracts.base import Document, Epsilon
-from app.contracts.job_spec import Evaluation
-from app.contracts.stored import Role
 from app.hpo.strategies import Decision
-from app.privacy.mechanism import MechanismConfig
-from app.privacy.plans import StoredScore, StudyCommon
-from app.privacy.prices import Units
-from app.privacy.shares import run_mechanism
+from core.contracts.base import Document, Epsilon
+from core.contracts.job_spec import Evaluation
+from core.contracts.stored import Role
+from core.privacy.mechanism import MechanismConfig
+from core.privacy.plans import StoredScore, StudyCommon
+from core.privacy.prices import Units
+from core.privacy.shares import run_mechanism
 
 
 class StoredRun(Document):

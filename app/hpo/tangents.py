@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-from app.contracts.job_spec import Activation, CnnModel, LinearModel, MlpModel, Model
+from core.contracts.job_spec import Activation, CnnModel, LinearModel, MlpModel, Model
 
 # Of conv2, by 20 digits and 20 clothes and at half their brightness, and noise images, three starts each: within a
 # fifth of 3 √‖x‖ for tanh, which saturates, and within two fifths of 2 ‖x‖ for ReLU.

@@ -13,10 +13,10 @@ from starlette.types import Message, Receive, Scope, Send
 
 from app.db.engine import Database
 from app.db.models import Artifact
-from app.errors import Conflict
-from app.ids import now
 from app.storage.bucket import DamagedError
 from app.storage.objects import Objects
+from core.errors import Conflict
+from core.ids import now
 
 logger = logging.getLogger(__name__)
 READ_BYTES = 1 << 20

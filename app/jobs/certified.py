@@ -5,9 +5,9 @@ from __future__ import annotations
 from sqlalchemy.orm import Session
 
 from app.db.models import Certificate, Job
-from app.errors import Conflict, NotFound
 from app.lifecycle.states import FINISHED
-from app.privacy.quoted import Quoted
+from core.errors import Conflict, NotFound
+from core.privacy.quoted import Quoted
 
 
 def require_certificate(session: Session, job: Job) -> Certificate:

@@ -13,13 +13,13 @@ from sqlalchemy import ColumnElement
 from sqlalchemy.orm import Session
 
 from app.audit import record as audit
-from app.contracts.base import NO_NUL, Document
 from app.db.models import Job
-from app.errors import Forbidden
 from app.grants.service import require_job
 from app.jobs.steering import may_cancel
 from app.keys.service import Caller
 from app.lifecycle.states import get_job
+from core.contracts.base import NO_NUL, Document
+from core.errors import Forbidden
 
 UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")  # controls, directions of writing, ends of lines
 MOST_TAGS, LONGEST_TAG, LONGEST_NOTES = 10, 40, 4000

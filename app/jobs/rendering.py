@@ -18,10 +18,10 @@ from pydantic_core import to_json
 from sqlalchemy import Row
 
 from app.admission.quote import Quote
-from app.contracts.base import Epsilon
 from app.jobs.schemas import JobSource, JobView, held_by
 from app.lifecycle.queue.presence import GpuWorkers
-from app.privacy.prices import Units
+from core.contracts.base import Epsilon
+from core.privacy.prices import Units
 
 REMEMBERED = 2048  # some 4 KiB each
 

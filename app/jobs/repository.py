@@ -39,8 +39,8 @@ from app.db.models import (
     Metric,
     table_of,
 )
-from app.errors import NotFound
 from app.jobs.schemas import ArtifactView, AttemptView, JobView, MetricView
+from core.errors import NotFound
 
 JobOrder = Literal["newest", "oldest", "name"]
 AMOUNTS = ("train", "holdout", "train_released", "holdout_released")

@@ -25,15 +25,10 @@ from app.admission.service import Admission
 from app.admission.sweep import SweepView
 from app.approvals.service import require_egress
 from app.audit import record as audit
-from app.contracts.base import NO_NUL
-from app.contracts.job_spec import JobSpec
-from app.contracts.sweep import Sweep
 from app.db.engine import Database
 from app.db.models import Job
-from app.errors import NotFound
 from app.grants.service import check_job, require, require_job, visible
 from app.hpo.stored import StoredStudy
-from app.ids import rfc3339
 from app.jobs import artifacts, labels, repository, steering
 from app.jobs.certified import require_certificate
 from app.jobs.polling import Polled, job_of
@@ -63,6 +58,11 @@ from app.web.headers import is_head
 from app.web.operations import LOCATION, NOTHING, Operation
 from app.web.pagination import After, Limit, decode_cursor, decode_moment, encode_cursor
 from app.web.threads import in_thread
+from core.contracts.base import NO_NUL
+from core.contracts.job_spec import JobSpec
+from core.contracts.sweep import Sweep
+from core.errors import NotFound
+from core.ids import rfc3339
 
 router = APIRouter(prefix="/v1", tags=["jobs"])
 forecast_router = APIRouter(prefix="/v1/datasets/{dataset_id}/ledger", tags=["ledger"])  # it prices, like a quote

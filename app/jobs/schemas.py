@@ -11,17 +11,17 @@ from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Row
 
 from app.admission.quote import Quote
-from app.contracts.base import Epsilon, is_none
-from app.contracts.metrics import ReleasedHistogram
-from app.contracts.runtime import StoredRuntime
-from app.contracts.stored import Failure, Number
 from app.db.models import Attempt, Job, Metric
 from app.db.row_view import Column, Computed, RowView, Separate
-from app.ids import now
 from app.jobs.trials import StudyView
 from app.ledger.certified import Signed
 from app.lifecycle.queue.presence import GpuWorkers
-from app.privacy.prices import Units
+from core.contracts.base import Epsilon, is_none
+from core.contracts.metrics import ReleasedHistogram
+from core.contracts.runtime import StoredRuntime
+from core.contracts.stored import Failure, Number
+from core.ids import now
+from core.privacy.prices import Units
 
 JobLike = Job | Row[Any] | SimpleNamespace  # the ORM's object, or one with its columns
 

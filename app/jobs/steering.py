@@ -9,9 +9,7 @@ from sqlalchemy.orm import Session
 from app.audit import record as audit
 from app.db.engine import Database
 from app.db.models import Job
-from app.errors import Conflict, Forbidden
 from app.grants import service as grants
-from app.ids import now
 from app.keys.service import Caller
 from app.ledger.transparency.heads import Heads
 from app.lifecycle import marks, pausing
@@ -21,7 +19,9 @@ from app.lifecycle.states import IDLE, append_event, get_job
 from app.lifecycle.studies import cancel as cancel_study
 from app.lifecycle.studies import pause as pause_study
 from app.lifecycle.studies import resume as resume_study
-from app.privacy.filters import load_numerics
+from core.errors import Conflict, Forbidden
+from core.ids import now
+from core.privacy.filters import load_numerics
 
 STOPPABLE = ("queued", "running", "pausing", "paused")
 

@@ -20,16 +20,16 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from app.contracts.events import FINAL
 from app.db.engine import Database
 from app.db.models import Job, Outbox, table_of
-from app.errors import NotFound, TooManyRequests, Unauthenticated, Unavailable
 from app.grants.service import check_job
 from app.jobs.polling import news_of
 from app.jobs.schemas import EventView
 from app.keys.service import Caller, still
 from app.lifecycle.events import Settled
 from app.web.lists import KEEP_ALIVE, KEEP_ALIVE_S
+from core.contracts.events import FINAL
+from core.errors import NotFound, TooManyRequests, Unauthenticated, Unavailable
 
 logger = logging.getLogger(__name__)
 POLL_S = 0.2

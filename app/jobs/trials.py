@@ -11,13 +11,13 @@ from pydantic import BaseModel, ConfigDict
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.contracts.base import Document, Epsilon
-from app.contracts.hpo import LinearScaling
-from app.contracts.stored import ReleasedScore
 from app.db.models import Job, Metric
 from app.hpo.stored import StoredStudy
-from app.privacy.prices import Units
-from app.privacy.quoted import StudyQuote
+from core.contracts.base import Document, Epsilon
+from core.contracts.hpo import LinearScaling
+from core.contracts.stored import ReleasedScore
+from core.privacy.prices import Units
+from core.privacy.quoted import StudyQuote
 
 
 class TrialView(BaseModel):

@@ -19,13 +19,13 @@ from starlette.datastructures import Headers
 
 from app.audit import record as audit
 from app.db.engine import Database
-from app.errors import Forbidden, Unauthenticated
 from app.keys import service, sessions
 from app.keys.recent import STAMP, RecentKeys
 from app.keys.service import Caller, KeyLike
 from app.settings import Settings
 from app.web.deps import database_of
 from app.web.ratelimit import RequestLimits
+from core.errors import Forbidden, Unauthenticated
 
 # Where app.keys.gate stores the caller of a request with a body, and how long the route trusts it: with the time that a
 # key's row is kept (app.keys.recent), a second.

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from app.contracts.base import Document
+from core.contracts.base import Document
 
 Count = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
 

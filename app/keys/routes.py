@@ -12,7 +12,6 @@ from fastapi import APIRouter, Request
 from pydantic import AwareDatetime, Field, StringConstraints
 
 from app.audit import record as audit
-from app.contracts.base import NO_NUL, Document
 from app.db.models import ApiKey
 from app.keys import service
 from app.keys.auth import AdminKey, CurrentKey
@@ -20,6 +19,7 @@ from app.keys.limits import OwnLimits
 from app.settings import Settings
 from app.web.deps import Db, ServiceSettings
 from app.web.operations import Operation
+from core.contracts.base import NO_NUL, Document
 
 router = APIRouter(prefix="/v1/keys", tags=["keys"])
 

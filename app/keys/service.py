@@ -23,11 +23,11 @@ from sqlalchemy.orm import Session
 from app.audit import record as audit
 from app.db.engine import Database
 from app.db.models import ApiKey, table_of
-from app.errors import Conflict, Forbidden, InvalidRequest, NotFound, Unauthenticated
-from app.ids import new_id, now
 from app.keys.limits import OwnLimits
 from app.secrets import load_secrets, write_private
 from app.settings import Settings
+from core.errors import Conflict, Forbidden, InvalidRequest, NotFound, Unauthenticated
+from core.ids import new_id, now
 
 Role = Literal["admin", "owner", "analyst", "viewer"]
 logger = logging.getLogger(__name__)

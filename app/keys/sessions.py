@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from itsdangerous import BadSignature, TimestampSigner
 
 from app.db.engine import Database
-from app.errors import Unauthenticated
 from app.keys import service
 from app.keys.service import Caller, KeyLike
 from app.secrets import load_secret
 from app.settings import Settings
+from core.errors import Unauthenticated
 
 SESSION_COOKIE = "scrimp_session"
 CSRF_HEADER = "X-CSRF-Token"

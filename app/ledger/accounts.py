@@ -26,11 +26,9 @@ from sqlalchemy import BigInteger, ColumnElement, bindparam, func, select, updat
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.util import identity_key
 
-from app.contracts.base import Document
 from app.db.models import Account, Block, Job, LedgerEntry, SubAccount
 from app.db.together import Values
 from app.db.trip import Trip, round_trip
-from app.errors import BudgetError, Conflict, InvalidRequest, NotFound, PrivacyError
 from app.ledger import budgets, memos
 from app.ledger.agreement import LAST_ENTRIES, check_agreement, read_entries
 from app.ledger.entries import (
@@ -45,9 +43,11 @@ from app.ledger.entries import (
     values_to_write,
 )
 from app.ledger.memos import Memo
+from core.contracts.base import Document
+from core.errors import BudgetError, Conflict, InvalidRequest, NotFound, PrivacyError
 
 if TYPE_CHECKING:
-    from app.privacy.filters import Filter
+    from core.privacy.filters import Filter
 
 # The largest integer that databases hold. A larger request cannot fit; a larger budget cannot be stored.
 MAX_AMOUNT = 2**63 - 1
@@ -417,7 +417,7 @@ def budget_of_cap(account: Account, cap_epsilon: float) -> int:
 
 def filter_for(kind: str, order: float | None) -> Filter:
     """The filter of an account. Imported here: numeric libraries are slow to load."""
-    from app.privacy.filters import filter_of  # noqa: PLC0415
+    from core.privacy.filters import filter_of  # noqa: PLC0415
 
     return filter_of(kind, order)
 

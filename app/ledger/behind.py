@@ -16,13 +16,13 @@ from sqlalchemy.orm import Session
 
 from app.db.engine import Database
 from app.db.models import Account, Dataset, DatasetContent, Job, LedgerCheck, LedgerEntry
-from app.errors import Conflict, TransientError, Unavailable
-from app.ids import now
 from app.ledger.transparency import notes
 from app.ledger.transparency.heads import Head, Heads, UnreadableHeadError
 from app.ledger.transparency.notes import Checkpoint
 from app.ledger.transparency.trees import contains
 from app.storage.objects import Objects
+from core.errors import Conflict, TransientError, Unavailable
+from core.ids import now
 
 logger = logging.getLogger(__name__)
 MARKER = "dataset"  # in a job's folder in the storage: names the job's data set

@@ -14,13 +14,13 @@ from collections.abc import Iterable
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
-from app.contracts.base import Document
-from app.contracts.blocks import FIRST
 from app.db.models import Account, Dataset, Job, LedgerEntry
 from app.db.trip import Trip, round_trip
-from app.errors import BudgetError, PrivacyError
 from app.ledger import accounts
 from app.ledger.accounts import NOTHING, Hold, HoldTerms
+from core.contracts.base import Document
+from core.contracts.blocks import FIRST
+from core.errors import BudgetError, PrivacyError
 
 
 class Holds:

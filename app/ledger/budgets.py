@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, and_, bindparam, select, update
 from sqlalchemy.orm import Session
 
 from app.db.models import Account, SubAccount, SubAccountKey, table_of
-from app.errors import PrivacyError
+from core.errors import PrivacyError
 
 Amounts = tuple[int, int]  # of (train, holdout)
 PARTS = ("train", "holdout")

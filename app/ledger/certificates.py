@@ -23,18 +23,9 @@ from pydantic import ValidationError
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
-from app.contracts.base import WITHIN_A_JOB, AccountantName
-from app.contracts.blocks import ALL
-from app.contracts.events import EventType
-from app.contracts.hpo import Auto
-from app.contracts.job_spec import JobSpec
-from app.contracts.optimizers import PublicSideSettings
-from app.contracts.stored import ReleasedNumber
 from app.db.declared import governance
 from app.db.models import Artifact, Certificate, Dataset, Job, JobEvent, LedgerCheckpoint, LedgerEntry, Metric
-from app.errors import Conflict, NotFound, PrivacyError
 from app.hpo.stored import StoredStudy
-from app.ids import rfc3339, whole_second
 from app.ledger import meaning
 from app.ledger.accounts import filter_for, find
 from app.ledger.blocks import held_on, label_of
@@ -63,11 +54,20 @@ from app.ledger.memos import Memo
 from app.ledger.repository import dataset_with_account
 from app.ledger.signing_keys import public_key
 from app.ledger.transparency import attestations, checkpoints, notes, signatures
-from app.privacy.canaries import Finding
-from app.privacy.mechanism import MechanismConfig
-from app.privacy.numerics import NumericsReport
-from app.privacy.prices import Charge, Units
-from app.privacy.profile import Profile, profile_of
+from core.contracts.base import WITHIN_A_JOB, AccountantName
+from core.contracts.blocks import ALL
+from core.contracts.events import EventType
+from core.contracts.hpo import Auto
+from core.contracts.job_spec import JobSpec
+from core.contracts.optimizers import PublicSideSettings
+from core.contracts.stored import ReleasedNumber
+from core.errors import Conflict, NotFound, PrivacyError
+from core.ids import rfc3339, whole_second
+from core.privacy.canaries import Finding
+from core.privacy.mechanism import MechanismConfig
+from core.privacy.numerics import NumericsReport
+from core.privacy.prices import Charge, Units
+from core.privacy.profile import Profile, profile_of
 
 
 def profile(session: Session, job_id: str) -> Profile | None:
@@ -395,7 +395,7 @@ def _side_information(session: Session, spec: JobSpec) -> Content | None:
 
 
 def _accountant(name: AccountantName) -> Accountant:
-    from app.privacy.pld import GRID  # noqa: PLC0415
+    from core.privacy.pld import GRID  # noqa: PLC0415
 
     if name not in WITHIN_A_JOB:
         raise PrivacyError("within a job the accountant is the exact one of full batch, or the PLD")

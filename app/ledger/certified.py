@@ -6,20 +6,20 @@ from typing import Literal, Self
 
 from pydantic import ConfigDict, Field
 
-from app.contracts.base import AccountantName, Document, Epsilon, Relation, Unit, is_none
-from app.contracts.governance import Governance, Use
-from app.contracts.hpo import Strategy
-from app.contracts.stored import ReleasedNumber, Role
 from app.hpo.rates import Resolved
 from app.hpo.stored import StoredDecision
 from app.ledger.meaning import Meaning
 from app.ledger.memos import Balances
-from app.privacy.canaries import Finding
-from app.privacy.events import AccountEvents
-from app.privacy.mechanism import MechanismConfig
-from app.privacy.numerics import NumericsReport
-from app.privacy.prices import Charge, Units
-from app.privacy.quoted import StudyQuote
+from core.contracts.base import AccountantName, Document, Epsilon, Relation, Unit, is_none
+from core.contracts.governance import Governance, Use
+from core.contracts.hpo import Strategy
+from core.contracts.stored import ReleasedNumber, Role
+from core.privacy.canaries import Finding
+from core.privacy.events import AccountEvents
+from core.privacy.mechanism import MechanismConfig
+from core.privacy.numerics import NumericsReport
+from core.privacy.prices import Charge, Units
+from core.privacy.quoted import StudyQuote
 
 
 class Content(Document):

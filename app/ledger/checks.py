@@ -17,9 +17,9 @@ from sqlalchemy.orm import Session
 from app.db.engine import Database
 from app.db.models import Account, LedgerCheck, table_of
 from app.db.upsert import insert_into
-from app.ids import now, rfc3339
 from app.ledger.transparency.heads import Heads, UnreadableHeadError
 from app.ledger.verify import verify
+from core.ids import now, rfc3339
 
 logger = logging.getLogger(__name__)
 # A ledger that was found wrong is checked again soon: it stays closed until a check passes.

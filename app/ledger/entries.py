@@ -20,12 +20,12 @@ from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import set_committed_value
 
 from app.chain import EntryLike, canonical_json, digest
-from app.contracts.base import Document
 from app.db.models import Account, LedgerEntry, table_of
 from app.db.together import Together, Values, row_of, values_of
-from app.errors import PrivacyError
-from app.ids import rfc3339, whole_second
 from app.ledger.memos import Balance, Balances, CapSet
+from core.contracts.base import Document
+from core.errors import PrivacyError
+from core.ids import rfc3339, whole_second
 
 Kind = Literal["open", "hold", "post", "void", "cap"]
 

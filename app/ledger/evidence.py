@@ -14,10 +14,10 @@ from sqlalchemy.orm import Session
 
 from app.db.engine import Database
 from app.db.models import Account, Dataset, LedgerCheckpoint
-from app.errors import Conflict
 from app.ledger import repository
 from app.ledger.blocks import family_of, label_of
 from app.ledger.schemas import EntryView
+from core.errors import Conflict
 
 BATCH = 500
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.contracts.base import Epsilon
 from app.db.models import Account, Dataset
 from app.ledger import blocks
 from app.ledger.schemas import BlockBalance, LedgerView
+from core.contracts.base import Epsilon
 
 SPENT = ("epsilon_spent", "epsilon_spent_and_held", "epsilon_filter")  # the worst block's are the data set's
 

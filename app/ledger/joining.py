@@ -12,7 +12,7 @@ held (a record is in one of its parts, and the two data sets may be split differ
     rdp → rdp      x = s, α_stays ≤ α     a Rényi divergence does not fall with its order: a charge at α covers α_stays
     gdp → rdp      x = α s/2              a Gaussian mechanism with μ has divergence α μ²/2, and they add up
 
-Each filter knows its conversions (app.privacy.filters, `carried`). Other pairs are joined the other way round. Held
+Each filter knows its conversions (core.privacy.filters, `carried`). Other pairs are joined the other way round. Held
 budget that is later not spent stays charged.
 """
 
@@ -20,13 +20,13 @@ from __future__ import annotations
 
 from sqlalchemy.orm import Session
 
-from app.contracts.base import Document
 from app.db.models import Account, Dataset
-from app.errors import BudgetError, Conflict, InvalidRequest
 from app.ledger import accounts, blocks, memos
 from app.ledger.agreement import require_agreement
 from app.ledger.entries import append_cap
 from app.ledger.repository import unit_of
+from core.contracts.base import Document
+from core.errors import BudgetError, Conflict, InvalidRequest
 
 
 def join(session: Session, *, dataset_id: str, into: str, actor: str, reason: str) -> int:

@@ -11,9 +11,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from app.contracts.base import Document, is_none
-from app.privacy.numerics import NumericsReport
-from app.privacy.profile import Profile
+from core.contracts.base import Document, is_none
+from core.privacy.numerics import NumericsReport
+from core.privacy.profile import Profile
 
 
 class ThreatModel(Document):

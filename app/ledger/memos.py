@@ -10,7 +10,7 @@ from typing import Annotated, Self
 
 from pydantic import ConfigDict, Field
 
-from app.contracts.base import AccountName, Document, Epsilon, is_none
+from core.contracts.base import AccountName, Document, Epsilon, is_none
 
 Amount = Annotated[int, Field(strict=True)]
 

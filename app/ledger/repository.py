@@ -8,13 +8,13 @@ from pydantic import ConfigDict
 from sqlalchemy import BigInteger, and_, cast, func, or_, select
 from sqlalchemy.orm import Session, aliased
 
-from app.contracts.base import Document, Epsilon, Unit
 from app.db.models import Account, Charge, Dataset, Job, LedgerEntry
-from app.errors import NotFound
-from app.privacy.events import AccountEvents
-from app.privacy.mechanism import MechanismConfig
-from app.privacy.prices import Units
-from app.privacy.quoted import Quoted
+from core.contracts.base import Document, Epsilon, Unit
+from core.errors import NotFound
+from core.privacy.events import AccountEvents
+from core.privacy.mechanism import MechanismConfig
+from core.privacy.prices import Units
+from core.privacy.quoted import Quoted
 
 
 def dataset_with_account(session: Session, dataset_id: str) -> tuple[Dataset, Account]:

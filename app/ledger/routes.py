@@ -7,18 +7,18 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Response
 
 from app.audit import record as audit
-from app.contracts.versions import tag_of
 from app.grants.service import require
 from app.keys.auth import AdminKey, CurrentKey
 from app.ledger import behind, checks, joining, repository, summary
 from app.ledger.checks import VerificationView
 from app.ledger.schemas import EntryList, EntryView, Join, LedgerView
-from app.privacy.filters import load_numerics
 from app.web import examples
 from app.web.answers import as_json
 from app.web.deps import Db, RecordedHeads, get_pricing
 from app.web.operations import CAP_TAG, NOTHING, Operation
 from app.web.pagination import After, Limit, decode_cursor, encode_cursor
+from core.contracts.versions import tag_of
+from core.privacy.filters import load_numerics
 
 router = APIRouter(prefix="/v1/datasets/{dataset_id}/ledger", tags=["ledger"])
 Pricing = Annotated[summary.Comparer, Depends(get_pricing)]

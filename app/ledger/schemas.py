@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, StringConstraints
 
-from app.contracts.base import Document, Epsilon, EpsilonValue
 from app.db.models import Account, LedgerEntry
 from app.ledger.accounts import remaining_of
 from app.ledger.entries import content
+from core.contracts.base import Document, Epsilon, EpsilonValue
 
 COLLUSION = "The cap holds even if all keys share what they learn."
 

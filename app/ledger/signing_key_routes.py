@@ -7,13 +7,13 @@ from typing import Annotated
 from fastapi import APIRouter, Depends
 from sqlalchemy import select
 
-from app.contracts.base import Document
 from app.db.models import SigningKey
 from app.db.row_view import Computed, RowView
-from app.ids import rfc3339
 from app.keys.auth import current_key
 from app.web.deps import Db
 from app.web.operations import Operation
+from core.contracts.base import Document
+from core.ids import rfc3339
 
 router = APIRouter(prefix="/v1", tags=["ledger"], dependencies=[Depends(current_key)])
 

@@ -13,9 +13,9 @@ from sqlalchemy.exc import IntegrityError
 
 from app.db.engine import Database
 from app.db.models import SigningKey
-from app.ids import now
 from app.secrets import load_secret
 from app.settings import Settings
+from core.ids import now
 
 
 def signing_key(settings: Settings) -> Ed25519PrivateKey:

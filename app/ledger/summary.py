@@ -13,10 +13,8 @@ from weakref import WeakKeyDictionary
 
 from sqlalchemy.orm import Session
 
-from app.contracts.base import AccountantName, AccountName, Epsilon
 from app.db.engine import Database
 from app.db.models import Account, Dataset
-from app.errors import LimitError
 from app.ledger.accounts import filter_for
 from app.ledger.entries import cap_version
 from app.ledger.grown import appended, with_blocks
@@ -31,11 +29,13 @@ from app.ledger.repository import (
     unit_of,
 )
 from app.ledger.schemas import AccountsView, AccountView, Comparison, LedgerView
-from app.privacy import events
-from app.privacy.events import Event
-from app.privacy.mechanism import TrainingMechanism
-from app.privacy.plans import CompareRequest
-from app.privacy.prices import BasicSum, Compared
+from core.contracts.base import AccountantName, AccountName, Epsilon
+from core.errors import LimitError
+from core.privacy import events
+from core.privacy.events import Event
+from core.privacy.mechanism import TrainingMechanism
+from core.privacy.plans import CompareRequest
+from core.privacy.prices import BasicSum, Compared
 
 ACCOUNTS: tuple[AccountName, AccountName] = ("train", "holdout")
 # Of a ledger with more no jobs are composed: each costs a request 0.3 ms of processor time.

@@ -20,17 +20,17 @@ from sqlalchemy import Row, and_, func, or_, select
 from sqlalchemy.orm import Session
 
 from app.chain import digest
-from app.contracts.base import LARGEST_EPSILON
 from app.db.models import Account, LedgerEntry, LedgerTile, SubAccount
 from app.db.ordered import in_order
-from app.errors import InvalidRequest, NotFound
 from app.ledger.accounts import filter_for
 from app.ledger.entries import COLUMNS, balance_of, content, genesis
 from app.ledger.memos import Balance, Balances, Memo
 from app.ledger.transparency.anchors import Anchors, anchors
 from app.ledger.transparency.heads import Head
 from app.ledger.transparency.merkle import TILE
-from app.merkle import Frontier, leaf
+from core.contracts.base import LARGEST_EPSILON
+from core.errors import InvalidRequest, NotFound
+from core.merkle import Frontier, leaf
 
 ROUNDING = 1e-9
 ENTRY = [getattr(LedgerEntry, name) for name in (*COLUMNS, "hash")]

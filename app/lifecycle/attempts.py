@@ -21,12 +21,8 @@ from sqlalchemy import func, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from app.contracts.devices import Kind
-from app.contracts.job_spec import JobSpec
-from app.contracts.stored import ArtifactFile, Failure, Number, SaltedSteps
 from app.db.engine import Database
 from app.db.models import ApiKey, Artifact, Attempt, Block, Job, Metric, Worker
-from app.errors import PrivacyError, TransientError
 from app.ledger.blocks import read_by
 from app.lifecycle import learning, measures, studies
 from app.lifecycle.attempt_records import Begun, Resalted, StartedBlock
@@ -37,10 +33,14 @@ from app.lifecycle.events import Mismatch, Part, Progress, Rank, Ranks, Ready
 from app.lifecycle.marks import Mark, Marks, adopt, adopt_all, around, mark_of, release
 from app.lifecycle.settle import Cause
 from app.lifecycle.states import IDLE, STOPPING, append_event, enqueue
-from app.privacy.canaries import EXCEEDED, Finding
-from app.privacy.filters import load_numerics
-from app.privacy.mechanism import MechanismConfig
-from app.privacy.numerics import NumericsReport
+from core.contracts.devices import Kind
+from core.contracts.job_spec import JobSpec
+from core.contracts.stored import ArtifactFile, Failure, Number, SaltedSteps
+from core.errors import PrivacyError, TransientError
+from core.privacy.canaries import EXCEEDED, Finding
+from core.privacy.filters import load_numerics
+from core.privacy.mechanism import MechanismConfig
+from core.privacy.numerics import NumericsReport
 
 logger = logging.getLogger(__name__)
 Write = Callable[[Session, Job], None]

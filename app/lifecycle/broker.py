@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from app.contracts.devices import Device
 from app.lifecycle import spool  # noqa: F401 - registers spool://
 from app.settings import Settings
+from core.contracts.devices import Device
 
 QUEUE = "scrimp"
 GPU_QUEUE = "scrimp-cuda"  # wake-ups for jobs that only GPU workers may take; a CPU worker would use them up

@@ -14,14 +14,14 @@ from typing import Literal, get_args
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
-from app.contracts.stored import Failure
 from app.db.clock import ClockName, in_seconds
 from app.db.models import ApiKey, Attempt, Job
-from app.errors import StaleAttempt
-from app.ids import whole_second
 from app.lifecycle import events, measures, studies
 from app.lifecycle.settle import Cause, limit_of_running
 from app.lifecycle.states import ACTIVE, IS_DUE, append_event, enqueue
+from core.contracts.stored import Failure
+from core.errors import StaleAttempt
+from core.ids import whole_second
 
 LONGEST_BACKOFF_S = 60.0
 LAPSES = 10  # so many lapsed leases end a job where one crash would

@@ -11,7 +11,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.db.models import Block, Job
-from app.privacy.mechanism import MechanismConfig, TrainingMechanism
+from core.privacy.mechanism import MechanismConfig, TrainingMechanism
 
 
 def covered_steps(session: Session, job: Job) -> int:

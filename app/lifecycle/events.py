@@ -1,18 +1,18 @@
 """What the events of a job's log say. Every number from private data in one is paid for.
 
 A log is read for ever, by people and their programs, as JSON: members keep their names and their order. What canaries
-show is an `app.privacy.canaries.Finding`, and a study's decision an `app.hpo.stored.StoredDecision`.
+show is an `core.privacy.canaries.Finding`, and a study's decision an `app.hpo.stored.StoredDecision`.
 """
 
 from __future__ import annotations
 
 from pydantic import ConfigDict, Field
 
-from app.contracts.base import Document, is_none
-from app.contracts.devices import Kind
-from app.contracts.stored import Failure, Number, Role, TrialPoint
-from app.privacy.numerics import NumericsReport
-from app.privacy.prices import Charge, Units
+from core.contracts.base import Document, is_none
+from core.contracts.devices import Kind
+from core.contracts.stored import Failure, Number, Role, TrialPoint
+from core.privacy.numerics import NumericsReport
+from core.privacy.prices import Charge, Units
 
 
 class Nothing(Document):

@@ -13,8 +13,8 @@ import logging
 from sqlalchemy.orm import Session
 
 from app.audit import record as audit
-from app.contracts.stored import Failure
 from app.db.models import Job
+from core.contracts.stored import Failure
 
 logger = logging.getLogger(__name__)
 

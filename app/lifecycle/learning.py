@@ -18,10 +18,10 @@ from typing import NamedTuple
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.contracts.dataset_spec import ClassificationTask, DatasetSpec
 from app.db.models import Dataset, Job, Metric
-from app.privacy.mechanism import MechanismConfig
-from app.privacy.releases import MORE, READABLE, STDS, with_std
+from core.contracts.dataset_spec import ClassificationTask, DatasetSpec
+from core.privacy.mechanism import MechanismConfig
+from core.privacy.releases import MORE, READABLE, STDS, with_std
 
 
 class Released(NamedTuple):
@@ -41,7 +41,7 @@ def warnings(session: Session, job: Job) -> list[str]:
     loss_bound = next((each.sensitivity for each in scores if each.what == "loss"), None)
     histogram = next((each.histogram for each in reversed(rows) if each.histogram is not None), None)
     if histogram is not None and isinstance(task, ClassificationTask):
-        from app.privacy.larger_class import against_larger_class  # noqa: PLC0415
+        from core.privacy.larger_class import against_larger_class  # noqa: PLC0415
 
         others = (each for each in last.values() if each.name != "accuracy")
         return [*about(others, None, loss_bound), *against_larger_class(histogram, task.classes)]

@@ -14,8 +14,8 @@ from app.ledger.blocks import held_on
 from app.ledger.transparency.heads import Heads, UnreadableHeadError
 from app.lifecycle.marks import Marks
 from app.lifecycle.states import FINISHED
-from app.privacy.quoted import Quoted
 from app.storage.objects import Objects
+from core.privacy.quoted import Quoted
 
 logger = logging.getLogger(__name__)
 BATCH = 500  # marks

@@ -34,16 +34,16 @@ from pydantic import Field, ValidationError
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
-from app.contracts.base import Document
-from app.contracts.stored import Number, SaltedSteps
 from app.db.engine import Database
 from app.db.models import Block, Job, Metric
-from app.errors import StaleAttempt, TransientError, Unavailable
 from app.ledger.behind import refusal
 from app.ledger.transparency.heads import Heads
 from app.ledger.transparency.records import Record, Records, records_of
 from app.lifecycle.states import FINISHED, append_event, get_job
 from app.settings import Settings
+from core.contracts.base import Document
+from core.contracts.stored import Number, SaltedSteps
+from core.errors import StaleAttempt, TransientError, Unavailable
 
 ENDING = ".mark"
 NONE = -1  # no step has a digest

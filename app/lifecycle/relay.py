@@ -25,7 +25,6 @@ from app.db.changes import Changes
 from app.db.engine import Database
 from app.db.models import Account, Job, Outbox, Prediction
 from app.egress import making
-from app.errors import ServiceError, TransientError, Unavailable
 from app.ledger import behind, certificates
 from app.ledger.blocks import held_on
 from app.ledger.checks import check_next
@@ -46,6 +45,7 @@ from app.settings import Settings, get_settings
 from app.storage import objects
 from app.webhooks.delivery import Deliverer
 from app.webhooks.service import announce_checkpoint
+from core.errors import ServiceError, TransientError, Unavailable
 
 logger = logging.getLogger(__name__)
 POLL_S = 0.1

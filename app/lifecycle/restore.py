@@ -23,11 +23,8 @@ from sqlalchemy import ColumnElement, func, or_, select
 from sqlalchemy.orm import Session
 
 from app.audit import record as audit
-from app.contracts.stored import Failure
 from app.db.engine import Database
 from app.db.models import Account, Charge, Dataset, Job, LedgerCheck, LedgerEntry
-from app.errors import InvalidRequest, NotFound, PrivacyError
-from app.ids import now
 from app.ledger import accounts, behind, blocks, joining, memos
 from app.ledger.transparency.heads import Head, Heads, UnreadableHeadError
 from app.lifecycle import studies
@@ -36,8 +33,11 @@ from app.lifecycle.mark_survey import compare, survey
 from app.lifecycle.marks import Mark, Marks, adopt_all, unfinished
 from app.lifecycle.settle import NO_UNITS, Cause, settle, settlement_of
 from app.lifecycle.states import ACTIVE, FINISHED, IDLE, get_job
-from app.privacy.prices import Units
 from app.storage.objects import Objects
+from core.contracts.stored import Failure
+from core.errors import InvalidRequest, NotFound, PrivacyError
+from core.ids import now
+from core.privacy.prices import Units
 
 ACTOR = "restore"
 PREFIX = "restore_"  # of the job ids in these entries, which name no job of this database

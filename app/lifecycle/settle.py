@@ -23,10 +23,7 @@ from typing import Literal
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from app.contracts.stored import Failure
 from app.db.models import Account, ApiKey, Artifact, Attempt, Dataset, Job, Metric
-from app.errors import Conflict, PrivacyError
-from app.ids import whole_second
 from app.ledger import accounts, blocks, joining, memos
 from app.lifecycle import failures
 from app.lifecycle.coverage import started_training
@@ -41,10 +38,13 @@ from app.lifecycle.states import (
     notify,
     want_certificate,
 )
-from app.privacy.filters import filter_of
-from app.privacy.mechanism import MechanismConfig
-from app.privacy.prices import Units
-from app.privacy.quoted import Quoted
+from core.contracts.stored import Failure
+from core.errors import Conflict, PrivacyError
+from core.ids import whole_second
+from core.privacy.filters import filter_of
+from core.privacy.mechanism import MechanismConfig
+from core.privacy.prices import Units
+from core.privacy.quoted import Quoted
 
 Outcome = Literal["succeeded", "cancelled", "failed"]
 NO_UNITS = Units(train=0, holdout=0)

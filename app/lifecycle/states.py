@@ -13,14 +13,14 @@ from __future__ import annotations
 from sqlalchemy import BigInteger, ColumnElement, String, bindparam, cast, exists, func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
-from app.contracts.base import Document
-from app.contracts.events import ANNOUNCED, EventType
 from app.db.clock import ClockName, has_passed, in_seconds
 from app.db.models import Job, JobEvent, Outbox, Webhook, WebhookEvent, table_of
 from app.db.together import Values
-from app.errors import NotFound
-from app.ids import now, whole_second
 from app.lifecycle.events import Nothing
+from core.contracts.base import Document
+from core.contracts.events import ANNOUNCED, EventType
+from core.errors import NotFound
+from core.ids import now, whole_second
 
 STOPPING = ("pausing", "cancelling")  # a person asked: its process ends at the next whole second
 ACTIVE = ("running", *STOPPING)

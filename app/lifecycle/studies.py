@@ -27,17 +27,11 @@ from dataclasses import dataclass
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
-from app.contracts.hpo import MEAN_FILE, Auto
-from app.contracts.job_spec import Evaluation, JobSpec
-from app.contracts.optimizers import Dp2Settings
-from app.contracts.stored import Failure, SaltedSteps, TrialPoint
 from app.db.models import Artifact, Attempt, Job, Metric, table_of
 from app.db.together import Values
-from app.errors import PrivacyError
 from app.hpo.space import Bounds
 from app.hpo.stored import StoredDecision, StoredRun, StoredStudy
 from app.hpo.strategies import Run, Study, decide, runs_of, winner
-from app.ids import new_id, now, whole_second
 from app.ledger import blocks
 from app.ledger.memos import Settled
 from app.lifecycle import pausing
@@ -54,9 +48,15 @@ from app.lifecycle.states import (
     want_certificate,
     write_event,
 )
-from app.privacy.mechanism import MechanismConfig
-from app.privacy.prices import Charge, Units
-from app.privacy.quoted import Quoted, TrialQuote
+from core.contracts.hpo import MEAN_FILE, Auto
+from core.contracts.job_spec import Evaluation, JobSpec
+from core.contracts.optimizers import Dp2Settings
+from core.contracts.stored import Failure, SaltedSteps, TrialPoint
+from core.errors import PrivacyError
+from core.ids import new_id, now, whole_second
+from core.privacy.mechanism import MechanismConfig
+from core.privacy.prices import Charge, Units
+from core.privacy.quoted import Quoted, TrialQuote
 
 
 def lock(session: Session, job_id: str) -> None:

@@ -12,12 +12,12 @@ from app import tracing
 from app.db.clock import has_passed
 from app.db.engine import Database
 from app.db.models import DatasetReading, Job
-from app.errors import ServiceError
 from app.lifecycle import studies
 from app.lifecycle.claims import give_back
 from app.lifecycle.marks import Marks, adopt, adopt_all, around
 from app.lifecycle.states import ACTIVE, IDLE, IS_DUE, NEEDS_GPU
-from app.privacy.filters import load_numerics
+from core.errors import ServiceError
+from core.privacy.filters import load_numerics
 
 logger = logging.getLogger(__name__)
 LAPSED = (Job.status.in_(ACTIVE), has_passed(Job.lease_until, Job.lease_clock))

@@ -9,9 +9,9 @@ from sqlalchemy import select
 
 from app.db.engine import Database
 from app.db.models import Account, Dataset
-from app.errors import TransientError
 from app.ledger.transparency.trees import contains
 from app.ledger.transparency.witnesses import Away, Witness
+from core.errors import TransientError
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,11 @@ from typing import Any
 from sqlalchemy import delete, or_, select, update
 from sqlalchemy.orm import Session
 
-from app.contracts.extractor import FORMER
 from app.db.clock import ClockName, has_passed, in_seconds
 from app.db.engine import Database
 from app.db.models import Prediction
-from app.ids import now
+from core.contracts.extractor import FORMER
+from core.ids import now
 
 PREFIX = "pred"
 MAX_ATTEMPTS = 3

@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from app.contracts.base import Document
 from app.db.row_view import Column, Computed, RowView
-from app.ids import rfc3339
+from core.contracts.base import Document
+from core.ids import rfc3339
 
 MAX_RECORDS = 1000
 

@@ -8,19 +8,19 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.audit import record as audit
-from app.contracts.hf import weights_file
-from app.contracts.job_spec import JobSpec
 from app.db.declared import declared
 from app.db.engine import Database
 from app.db.models import ApiKey, Job, Prediction
-from app.errors import Conflict, NotFound
 from app.grants.service import require_job
-from app.ids import new_id, now
 from app.jobs import repository
 from app.keys.service import Caller
 from app.predictions.claims import PREFIX
 from app.predictions.schemas import PredictionRequest
 from app.settings import Settings
+from core.contracts.hf import weights_file
+from core.contracts.job_spec import JobSpec
+from core.errors import Conflict, NotFound
+from core.ids import new_id, now
 
 
 def ask(db: Database, caller: Caller, job_id: str, asked: PredictionRequest, settings: Settings) -> Prediction:
@@ -32,7 +32,7 @@ def ask(db: Database, caller: Caller, job_id: str, asked: PredictionRequest, set
         InvalidRequest: a record does not fit this data set.
     """
     # Loads numpy, which nothing else of the API needs; outside the transaction, as SQLite has one writer.
-    from app.formats import inputs  # noqa: PLC0415
+    from core.parts import inputs  # noqa: PLC0415
 
     with db.write() as session:
         job = require_model(session, caller, job_id)

@@ -28,13 +28,15 @@ from sqlalchemy.orm import Session
 
 from app.db.engine import Database
 from app.db.models import PriceCache, table_of
-from app.errors import LimitError, ServiceError
-from app.ids import now
 from app.lifecycle.measures import PRICES, PRICING_QUEUE, Measures
 from app.pricing.turns import FairTurns
-from app.privacy import questions
-from app.privacy.claims import ClaimRequest
-from app.privacy.plans import (
+from app.sandbox.limited import LimitedServer, busy
+from app.settings import Settings
+from core.errors import LimitError, ServiceError
+from core.ids import now
+from core.privacy import questions
+from core.privacy.claims import ClaimRequest
+from core.privacy.plans import (
     CompareRequest,
     FinalRunRequest,
     FitRequest,
@@ -44,16 +46,14 @@ from app.privacy.plans import (
     StudyRequest,
     WarmRequest,
 )
-from app.privacy.prices import BasicSum, Compared, FinalRun, Largest, Price, StudyPrice, Units
-from app.privacy.questions import Answer, Asked, Question
-from app.sandbox.limited import LimitedServer, busy
-from app.settings import Settings
+from core.privacy.prices import BasicSum, Compared, FinalRun, Largest, Price, StudyPrice, Units
+from core.privacy.questions import Answer, Asked, Question
 
 logger = logging.getLogger(__name__)
 
 # Part of every fingerprint: raise it when a price could come out differently.
 PRICING_VERSION = 3
-PRICING = "app.privacy.pricing_server:answer"
+PRICING = "core.privacy.pricing_server:answer"
 BUSY = 503
 WAITING = 16
 NOBODY = ""  # stands for the key where no key asks
@@ -64,7 +64,7 @@ REMEMBERED = 1000
 
 
 class PricingService:
-    """Prices of jobs and studies, and the largest ε that fits: app.privacy.pricing_server with a cache and limits."""
+    """Prices of jobs and studies, and the largest ε that fits: core.privacy.pricing_server with a cache and limits."""
 
     def __init__(self, db: Database, settings: Settings, measures: Measures | None = None) -> None:
         self.db, self.measures = db, measures or Measures(db)
@@ -114,15 +114,15 @@ class PricingService:
         self.comparing.close()
 
     def price(self, request: PlanRequest) -> Price:
-        """Prices a job (app.privacy.pricing)."""
+        """Prices a job (core.privacy.pricing)."""
         return self._cached(questions.PRICE, request)
 
     def price_study(self, request: StudyRequest) -> StudyPrice:
-        """Prices a study (app.privacy.study)."""
+        """Prices a study (core.privacy.study)."""
         return self._cached(questions.PRICE_STUDY, request)
 
     def final_run(self, request: FinalRunRequest) -> FinalRun:
-        """Computes the privacy of a study's final trial under another plan (app.privacy.sweep)."""
+        """Computes the privacy of a study's final trial under another plan (core.privacy.sweep)."""
         return self._cached(questions.FINAL_RUN, request)
 
     def largest_study_that_fits(self, study: StudyRequest, remaining: Units) -> Largest:
@@ -138,7 +138,7 @@ class PricingService:
         return self._cached(questions.CHOOSE_ORDER, request).order
 
     def price_claim(self, request: ClaimRequest) -> int:
-        """Prices another system's mechanism, in the filter's units (app.privacy.claims)."""
+        """Prices another system's mechanism, in the filter's units (core.privacy.claims)."""
         return self._cached(questions.PRICE_CLAIM, request).units
 
     def compare(self, request: CompareRequest) -> Compared:
@@ -150,7 +150,7 @@ class PricingService:
         return self._composed(questions.COMPARE, request)
 
     def basic(self, request: CompareRequest) -> BasicSum:
-        """Composes an account's jobs by basic composition (app.privacy.accounting.basic).
+        """Composes an account's jobs by basic composition (core.privacy.accounting.basic).
 
         Raises:
             LimitError: as `compare`.

@@ -17,11 +17,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from app.contracts.blocks import UNITS
 from app.datasets.storage import SEALED
-from app.disk import Room, sync
-from app.formats.damage import DataDamagedError
-from app.formats.sealed import (
+from app.secrets import load_secrets
+from app.settings import Settings
+from app.storage.bucket import CACHE
+from app.storage.parts import DATASETS
+from app.storage.seals import NAME, KeyMissing, Seals, names_of, opened, opens, wrap
+from core.contracts.blocks import UNITS
+from core.disk import Room, sync
+from core.parts.damage import DataDamagedError
+from core.parts.sealed import (
     PLACES,
     WRAP_BYTES,
     DataKey,
@@ -33,11 +38,6 @@ from app.formats.sealed import (
     readable,
     sealed_size,
 )
-from app.secrets import load_secrets
-from app.settings import Settings
-from app.storage.bucket import CACHE
-from app.storage.parts import DATASETS
-from app.storage.seals import NAME, KeyMissing, Seals, names_of, opened, opens, wrap
 
 logger = logging.getLogger(__name__)
 KEPT = (DATASETS, UNITS, f"{CACHE}/{DATASETS}")

@@ -19,14 +19,14 @@ from app.datasets.blocks import labelled
 from app.datasets.repository import has_blocks, uses
 from app.db.engine import Database
 from app.db.models import Account, Dataset, Job, LedgerEntry
-from app.errors import Conflict
 from app.grants import service as grants
-from app.ids import now
 from app.keys.service import Caller
 from app.ledger import accounts, behind, joining
 from app.ledger.transparency.heads import Heads
 from app.retention.service import mark_deleted, remove_content
 from app.settings import Settings
+from core.errors import Conflict
+from core.ids import now
 
 LONGEST_NAME = 80  # of what is kept of the name: the whole has at most 100 characters
 

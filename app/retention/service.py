@@ -14,19 +14,19 @@ from sqlalchemy import ColumnElement, and_, delete, func, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.audit import record as audit
-from app.contracts.stored import PartFiles
 from app.datasets import readings, resumable, unit_files
 from app.datasets.repository import has_blocks, uses
 from app.db.engine import Database
 from app.db.models import Account, Artifact, Dataset, Job, Prediction, table_of
-from app.errors import Conflict, Forbidden, ServiceError
 from app.grants import service as grants
-from app.ids import now
 from app.keys.service import Caller
 from app.ledger.accounts import RETIRED
 from app.lifecycle.states import FINISHED, discard, get_job
 from app.settings import Settings
 from app.storage import parts
+from core.contracts.stored import PartFiles
+from core.errors import Conflict, Forbidden, ServiceError
+from core.ids import now
 
 logger = logging.getLogger(__name__)
 AT_ONCE = 100  # deletions of one kind in one sweep

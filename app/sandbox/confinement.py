@@ -23,11 +23,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.disk import RESERVE_BYTES
 from app.sandbox import kernel
+from core.disk import RESERVE_BYTES
 
 ROOT = Path(__file__).resolve().parents[2]
-OWN_PACKAGES = ("app", "worker")
+OWN_PACKAGES = ("app", "core", "worker")
 SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/share/zoneinfo", "/etc/ld.so.cache")
 # Libraries read about processors and memory here. Other processes' folders stay closed.
 MACHINE = ("/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/sys/vm", "/proc/filesystems")

@@ -34,9 +34,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from app import progress
-from app.errors import LimitError, ServiceError
 from app.sandbox.confinement import Policy, allow_calls, confine, die_with
 from app.sandbox.processes import loading, plain_environment
+from core.errors import LimitError, ServiceError
 
 log = logging.getLogger(__name__)
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from app.disk import Room
-from app.errors import NotFound, PrivacyError, ServiceError
 from app.storage.folder import Folder
 from app.storage.s3 import answers, client
+from core.disk import Room
+from core.errors import NotFound, PrivacyError, ServiceError
 
 CACHE = "cache"
 CACHED_S = 24 * 3600.0  # a deleted model's copies are gone after this

@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from app.disk import Room
-from app.errors import StorageFull
+from core.disk import Room
+from core.errors import StorageFull
 
 LOCKS = ".locks"
 PARTIAL = ".part"

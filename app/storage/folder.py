@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from app.disk import sync
-from app.errors import NotFound, PrivacyError
+from core.disk import sync
+from core.errors import NotFound, PrivacyError
 
 
 class Folder:

@@ -18,10 +18,10 @@ from functools import cache
 from pathlib import Path
 from typing import Protocol
 
-from app.disk import Room
 from app.settings import Settings
 from app.storage.bucket import Bucket
 from app.storage.folder import Folder
+from core.disk import Room
 
 
 class Objects(Protocol):

@@ -21,18 +21,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from app.contracts.stored import PartFiles, StoredFile
-from app.disk import Room, keep
-from app.errors import NotFound, ServiceError
 from app.formats.asked import WrittenFile, WrittenParts
-from app.formats.damage import DataDamagedError
-from app.formats.sealed import DataKey, blocks, content_size, header_of, readable, sealed_size, sealing
-from app.ids import new_id
 from app.settings import Settings
 from app.storage.bucket import CACHE, Bucket
 from app.storage.cache import PartCache
 from app.storage.objects import bucket_of
 from app.storage.seals import Seals
+from core.contracts.stored import PartFiles, StoredFile
+from core.disk import Room, keep
+from core.errors import NotFound, ServiceError
+from core.ids import new_id
+from core.parts.damage import DataDamagedError
+from core.parts.sealed import DataKey, blocks, content_size, header_of, readable, sealed_size, sealing
 
 logger = logging.getLogger(__name__)
 DATASETS = "datasets"
@@ -200,7 +200,7 @@ class InBucket:
 
     def _upload(self, file: Path, key: str, sha256: str) -> None:
         from app.formats.checked import checked  # noqa: PLC0415 - numpy, which an idle API does without
-        from app.formats.layout import Index, index_path  # noqa: PLC0415
+        from core.parts.layout import Index, index_path  # noqa: PLC0415
 
         seal = self._seals.key_of(file)
         opens = None if seal is None else seal.key
@@ -240,7 +240,7 @@ class InBucket:
     def _fetch(self, key: str, sha256: str, copy: Path, going: Callable[[], None]) -> None:
         """Fetches the index, then the part: it is there once its own file is."""
         from app.formats.checked import checked, checked_whole  # noqa: PLC0415
-        from app.formats.layout import Index, index_path  # noqa: PLC0415
+        from core.parts.layout import Index, index_path  # noqa: PLC0415
 
         seal = self._seals.new()  # one for both files: an attempt is told of one
         try:
@@ -309,7 +309,7 @@ def _stored_size(file: Path) -> int:
 
 
 def _rows(prefix: str, folder: Path, written: WrittenParts, size_of: Callable[[Path], int] = _stored_size) -> PartFiles:
-    from app.formats.layout import index_path  # noqa: PLC0415
+    from core.parts.layout import index_path  # noqa: PLC0415
 
     def row(part: WrittenFile) -> StoredFile:
         file = folder / part.file

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from app.errors import ServiceError, Unavailable
+from core.errors import ServiceError, Unavailable
 
 if TYPE_CHECKING:
     from obstore.store import S3Store

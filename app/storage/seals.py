@@ -1,4 +1,4 @@
-"""Who may open what is sealed: data keys, wrapped by the service's `parts_key` (see app.formats.sealed).
+"""Who may open what is sealed: data keys, wrapped by the service's `parts_key` (see core.parts.sealed).
 
 The API and the supervisors of attempts hold `parts_key`. The process that parses a file, and that of an attempt, get
 the data keys of their own files alone. With SCRIMP_ENCRYPT_PARTS new files are sealed. Sealed files are read with or
@@ -15,11 +15,11 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from app.errors import Unavailable
-from app.formats.damage import DataDamagedError
-from app.formats.sealed import DataKey, Header, Named, header_of, readable
 from app.secrets import SecretError, load_secrets, secret_id
 from app.settings import Settings
+from core.errors import Unavailable
+from core.parts.damage import DataDamagedError
+from core.parts.sealed import DataKey, Header, Named, header_of, readable
 
 NAME = "parts_key"
 ID_BYTES, NONCE_BYTES, KEY_BYTES = 16, 12, 32

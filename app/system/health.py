@@ -22,11 +22,11 @@ from app.db.engine import Database
 from app.db.migrate import serves
 from app.db.models import Account, Dataset, LedgerCheck
 from app.db.skew import skew_s
-from app.ids import now
 from app.ledger.transparency.heads import Heads
 from app.lifecycle.queue.presence import is_alive, workers
 from app.settings import Settings, get_settings
 from app.storage import objects
+from core.ids import now
 
 # Without these the API cannot serve any request. Without the broker or pricing, priced jobs still queue, and workers
 # are notified again.

@@ -8,13 +8,13 @@ from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.requests import Request
 
-from app.contracts.base import Document
 from app.keys.auth import CurrentKey
 from app.pricing.service import PricingService
 from app.system import health
 from app.system.prometheus import registry_for
 from app.web.deps import Db
 from app.web.operations import Operation
+from core.contracts.base import Document
 
 router = APIRouter(tags=["system"])
 

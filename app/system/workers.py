@@ -8,9 +8,6 @@ from datetime import datetime
 from fastapi import APIRouter
 from sqlalchemy import select
 
-from app.contracts.base import Document
-from app.contracts.devices import Device
-from app.contracts.sandbox import Sandbox
 from app.db.clock import now_there
 from app.db.models import Job, Worker
 from app.grants.service import visible
@@ -19,6 +16,9 @@ from app.lifecycle.queue import crews
 from app.lifecycle.queue.presence import is_alive, workers
 from app.web.deps import Db, ServiceSettings
 from app.web.operations import Operation
+from core.contracts.base import Document
+from core.contracts.devices import Device
+from core.contracts.sandbox import Sandbox
 
 router = APIRouter(prefix="/v1/workers", tags=["workers"])
 

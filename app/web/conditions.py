@@ -1,4 +1,4 @@
-"""The If-Match header of changes of a policy; app.contracts.versions checks it."""
+"""The If-Match header of changes of a policy; core.contracts.versions checks it."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from functools import cache
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from app.errors import UnknownHost
+from core.errors import UnknownHost
 
 NOTHING = "default-src 'none'; base-uri 'none'; frame-ancestors 'none'"
 OWN_FILES = "script-src 'self'; connect-src 'self'"

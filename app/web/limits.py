@@ -17,13 +17,13 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.errors import InvalidRequest, RequestError, TooLarge, TooSlow
 from app.sandbox.processes import give_memory_back
 from app.settings import MIB, Settings
 from app.web import strict_json
 from app.web.headers import announces_body
 from app.web.places import BodyPlaces
 from app.web.problems import headers_of, problem
+from core.errors import InvalidRequest, RequestError, TooLarge, TooSlow
 
 # Room for the multipart envelope and the spec beside the file itself.
 UPLOAD_ENVELOPE_BYTES = 4 * MIB

@@ -26,8 +26,8 @@ from starlette.concurrency import run_in_threadpool
 from app.db.changes import Changes
 from app.db.engine import Database
 from app.db.models import ApiKey, table_of
-from app.errors import Unauthenticated
 from app.logs import kind_of
+from core.errors import Unauthenticated
 
 logger = logging.getLogger(__name__)
 LOOK_S = 1.0

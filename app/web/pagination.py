@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from fastapi import Query
 
-from app.errors import InvalidRequest
+from core.errors import InvalidRequest
 
 NO_CURSOR = "this is not a cursor of this list: take `next` from the page before"
 Limit = Annotated[int, Query(ge=1, le=200, description="The most items on a page.")]

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
-from app.errors import TooManyRequests
+from core.errors import TooManyRequests
 
 WAITING = 16
 AGAIN_S = 1

@@ -1,4 +1,4 @@
-"""Errors as application/problem+json (RFC 9457). One handler for the whole tree of app.errors."""
+"""Errors as application/problem+json (RFC 9457). One handler for the whole tree of core.errors."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 from starlette.types import Message, Scope
 
-from app.contracts.hpo import LinearScaling
-from app.disk import is_full
-from app.errors import InvalidRequest, ServiceError, StorageFull, TooManyRequests, Unavailable
 from app.web import suggest
+from core.contracts.hpo import LinearScaling
+from core.disk import is_full
+from core.errors import InvalidRequest, ServiceError, StorageFull, TooManyRequests, Unavailable
 
 logger = logging.getLogger(__name__)
 

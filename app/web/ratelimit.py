@@ -18,8 +18,8 @@ from limits import RateLimitItem, RateLimitItemPerMinute
 from limits.errors import StorageError
 from limits.storage import MemoryStorage, RedisStorage, Storage
 
-from app.errors import TooManyRequests
 from app.settings import Settings
+from core.errors import TooManyRequests
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from fastapi import Request, Response
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 
-from app.errors import NotFound
+from core.errors import NotFound
 
 
 async def static_file(files: StaticFiles, path: str, request: Request) -> Response:

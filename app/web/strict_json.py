@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from app.errors import InvalidRequest, TooLarge
+from core.errors import InvalidRequest, TooLarge
 
 MAX_DEPTH = 64
 MAX_NODES = 10_000

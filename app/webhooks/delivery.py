@@ -25,13 +25,10 @@ from sqlalchemy.orm import Session
 
 from app.audit import record as audit
 from app.chain import canonical_json
-from app.contracts.events import ANNOUNCED, WEBHOOK_TEST
 from app.db.changes import Changes
 from app.db.clock import now_there
 from app.db.engine import Database
 from app.db.models import Job, JobEvent, Webhook, WebhookDelivery, WebhookEvent
-from app.errors import InvalidRequest
-from app.ids import now
 from app.repeat import in_thread
 from app.secrets import load_secrets
 from app.settings import Settings
@@ -39,6 +36,9 @@ from app.webhooks import encryption
 from app.webhooks.sending import Result, send, signed, trust
 from app.webhooks.service import may_see, message
 from app.webhooks.targets import Policy, TargetRefused, parse
+from core.contracts.events import ANNOUNCED, WEBHOOK_TEST
+from core.errors import InvalidRequest
+from core.ids import now
 
 ANY_EVENT = select(WebhookEvent.id).limit(1)
 ANY_PENDING = select(WebhookDelivery.id).where(WebhookDelivery.status == "pending").limit(1)

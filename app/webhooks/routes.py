@@ -7,7 +7,6 @@ from typing import Annotated, cast
 from fastapi import APIRouter, Depends, Request, Response
 
 from app.db.models import Webhook, WebhookDelivery
-from app.ids import rfc3339
 from app.keys.auth import CurrentKey
 from app.web import examples
 from app.web.deps import Db
@@ -24,6 +23,7 @@ from app.webhooks.schemas import (
     WebhookView,
 )
 from app.webhooks.targets import Policy
+from core.ids import rfc3339
 
 router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"])
 

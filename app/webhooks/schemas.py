@@ -7,9 +7,9 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
-from app.contracts.base import NO_NUL, Document
-from app.contracts.events import WebhookEventType
 from app.db.row_view import Column, Computed, RowView
+from core.contracts.base import NO_NUL, Document
+from core.contracts.events import WebhookEventType
 
 Url = Annotated[str, StringConstraints(min_length=1, max_length=2000)]
 Events = Annotated[list[WebhookEventType], Field(min_length=1, max_length=20)]

@@ -9,15 +9,15 @@ from sqlalchemy import delete, func, or_, select, tuple_
 from sqlalchemy.orm import Session
 
 from app.audit import record as audit
-from app.contracts.events import CHECKPOINT, WEBHOOK_TEST, BudgetEvent
 from app.db.clock import now_there
 from app.db.models import ApiKey, Webhook, WebhookDelivery
-from app.errors import Conflict, NotFound
 from app.grants.service import access_by_id, require, visible
-from app.ids import new_id, now, rfc3339
 from app.keys import service as keys
 from app.keys.service import Caller
 from app.webhooks import encryption
+from core.contracts.events import CHECKPOINT, WEBHOOK_TEST, BudgetEvent
+from core.errors import Conflict, NotFound
+from core.ids import new_id, now, rfc3339
 
 MAX_PER_KEY = 20
 OVERLAP = timedelta(hours=24)  # how long both secrets sign after a rotation

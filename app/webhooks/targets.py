@@ -18,8 +18,8 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Literal
 from urllib.parse import urlsplit
 
-from app.errors import InvalidRequest
 from app.settings import Settings
+from core.errors import InvalidRequest
 
 Address = IPv4Address | IPv6Address
 # A host's addresses, or OSError. It may hang: only `Policy.addresses` calls it, with a deadline.

@@ -9,9 +9,9 @@ import numpy as np
 import scipy.sparse
 import torch
 
-from app.contracts.dataset_spec import HashedText
-from app.formats.hashing import hashed
 from benchmarks.reproduce.runs import ROOT, Data
+from core.contracts.dataset_spec import HashedText
+from core.parts.hashing import hashed
 from worker.data.records import SparseRecords
 
 sys.path.append(str(ROOT / "scripts"))

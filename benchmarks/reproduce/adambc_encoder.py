@@ -24,12 +24,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from app.contracts.hf import HfModel, size
-from app.formats import model_folder
-from app.formats.stored import StoredPart, Texts
 from benchmarks.reproduce.adambc_encoder_text import Scores, Setting, write
 from benchmarks.reproduce.dp2_data import validating
 from benchmarks.reproduce.runs import REPORTS, ROOT, Data, Kept, run, uphill
+from core.contracts.hf import HfModel, size
+from core.parts import model_folder
+from core.parts.stored import StoredPart, Texts
 from worker.data.parts import records_of
 from worker.data.sequences import SequenceRecords
 from worker.models.hf.tokens import Tokens

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from app.contracts.job_spec import LinearModel
 from benchmarks.reproduce.runs import Data, run
+from core.contracts.job_spec import LinearModel
 from worker.clipping.linear import LinearClipping
 from worker.models.base import Parameters
 from worker.models.linear import Linear

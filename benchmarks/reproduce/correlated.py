@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from app.contracts.job_spec import JobSpec
-from app.privacy.plans import PlanRequest
 from benchmarks.reproduce.rate_data import data
 from benchmarks.reproduce.runs import REPORTS, Data, Kept, machine, paired, run
+from core.contracts.job_spec import JobSpec
+from core.privacy.plans import PlanRequest
 
 SETS = ("mnist", "rotten tomatoes")
 EPSILONS = (1.0, 8.0)
@@ -119,7 +119,7 @@ def noise_of_a_mean(name: str, way: Way, epsilon: float) -> float:
 
 def _mechanism(them: Data, asked: JobSpec) -> Any:
     from app.admission.checks import check
-    from app.privacy.pricing import price
+    from core.privacy.pricing import price
 
     planned = check(asked, them.facts())
     assert planned.pricing is not None

@@ -13,9 +13,9 @@ import scipy.sparse
 import torch
 from numpy.typing import NDArray
 
-from app.contracts.dataset_spec import HashedText
-from app.formats.hashing import hashed
 from benchmarks.reproduce.runs import ROOT, Data
+from core.contracts.dataset_spec import HashedText
+from core.parts.hashing import hashed
 from worker.data.ratings import RatingRecords
 from worker.data.records import SparseRecords
 

@@ -6,9 +6,9 @@ import math
 from typing import Any
 
 from app.admission.checks import check
-from app.contracts.job_spec import JobSpec
-from app.privacy.pricing import price
 from benchmarks.reproduce.runs import Data, Kept, run
+from core.contracts.job_spec import JobSpec
+from core.privacy.pricing import price
 
 Setting = dict[str, Any]  # an optimizer of a JobSpec, and `clip`: max_grad_norm
 

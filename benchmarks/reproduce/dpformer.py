@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from app.contracts.dataset_spec import DatasetSpec
 from app.formats import interactions
-from app.formats.stored import Sequences
 from benchmarks.reproduce import runs
 from benchmarks.reproduce.dpformer_attention import looked_at
 from benchmarks.reproduce.dpformer_report import Made, write
+from core.contracts.dataset_spec import DatasetSpec
+from core.parts.stored import Sequences
 from worker.data.sequences import SequenceRecords
 
 sys.path.insert(0, str(runs.ROOT / "scripts"))

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from app.contracts.job_spec import TransformerRecModel
 from benchmarks.reproduce.runs import Data, Result
+from core.contracts.job_spec import TransformerRecModel
 from worker.models import recommenders
 from worker.models.base import Parameters
 from worker.models.next_item import NextItem

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from app.privacy.gdp import mu_from_epsilon
 from benchmarks.reproduce.four import Setting
 from benchmarks.reproduce.runs import Data
+from core.privacy.gdp import mu_from_epsilon
 from worker.data.records import DenseRecords
 
 EPSILON, DELTA = 28.0, 1e-4

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.privacy.gdp import epsilon_from_mu
 from benchmarks.reproduce.four import OPTIMIZERS, Chosen, Setting, Tried, draw, groups, last, table
 from benchmarks.reproduce.heavy_tail_problem import DELTA, Problem
 from benchmarks.reproduce.heavy_tail_text import HEAD, READING, SIZES_NOTE, VARIANTS_NOTE, WHY
 from benchmarks.reproduce.runs import REPORTS, machine, paired
+from core.privacy.gdp import epsilon_from_mu
 
 PAPER_LOSS = {"DP-GD": 6.7, "DP-GDM": 4.9, "DP-Adam": 5.1, "DP-AdamBC": 4.8}  # 128 classes of 8
 PAPER_ACCURACY = {  # the class of 1024, the 8 classes of 128, the 128 classes of 8

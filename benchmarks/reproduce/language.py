@@ -17,12 +17,12 @@ from typing import Any
 
 import torch
 
-from app.contracts.hf import HfModel
-from app.formats import model_folder
 from benchmarks.memory import forget_peak, resident_mib
 from benchmarks.reproduce import language_data, language_report
 from benchmarks.reproduce.language_data import LENGTH, MODELS, SMALL, SMOL
 from benchmarks.reproduce.runs import REPORTS, Data, Kept, best, run
+from core.contracts.hf import HfModel
+from core.parts import model_folder
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.build import unclipped_engine
 from worker.metrics.scores import frequency_groups

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from app.formats import model_folder
-from app.formats.stored import StoredPart, Texts
 from benchmarks.reproduce.runs import ROOT, Data
+from core.parts import model_folder
+from core.parts.stored import StoredPart, Texts
 from worker.data.parts import records_of
 from worker.data.sequences import SequenceRecords
 from worker.models.hf.tokens import Tokens

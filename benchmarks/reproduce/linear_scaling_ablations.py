@@ -8,9 +8,9 @@ from typing import Any
 
 from scipy import optimize
 
-from app.privacy import events, rdp
 from benchmarks.reproduce.linear_scaling_grid import SEEDS, Point
 from benchmarks.reproduce.linear_scaling_runs import DELTA, mu, trial
+from core.privacy import events, rdp
 
 EPSILON = 1.0
 THIRD = 1.0 / math.sqrt(10.0)

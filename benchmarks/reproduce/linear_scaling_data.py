@@ -18,10 +18,10 @@ import scipy.sparse
 import torch
 from numpy.typing import NDArray
 
-from app.contracts.dataset_spec import HashedText
-from app.contracts.extractor import ImageInput
-from app.formats.hashing import hashed
 from benchmarks.reproduce.runs import ROOT, Data
+from core.contracts.dataset_spec import HashedText
+from core.contracts.extractor import ImageInput
+from core.parts.hashing import hashed
 from worker.data.records import DenseRecords, SparseRecords
 from worker.extractors.efficientnet import EfficientNet
 

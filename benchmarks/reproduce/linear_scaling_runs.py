@@ -13,9 +13,9 @@ from unittest import mock
 import numpy as np
 import torch
 
-from app.privacy.gdp import mu_from_epsilon
 from benchmarks.reproduce.linear_scaling_data import DATA
 from benchmarks.reproduce.runs import REPORTS, Data, Kept, run
+from core.privacy.gdp import mu_from_epsilon
 from worker.models.base import Parameters
 from worker.models.linear import Linear
 

@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from app.contracts.hpo import LinearScaling, PrivateCount, Random, Space, Strategy
 from app.hpo.space import Bounds
 from app.hpo.strategies import Decision, Run, Study, decide, runs_of, slots
-from app.privacy.division import price_runs
-from app.privacy.gdp import mu_from_epsilon
-from app.privacy.plans import FilterChoice, StudyRequest, StudyRun, TrainingPlan
-from app.privacy.prices import PricedRun
-from app.privacy.releases import NoisyCount
 from benchmarks.reproduce.linear_scaling_runs import DELTA, SETTINGS, data, trial
+from core.contracts.hpo import LinearScaling, PrivateCount, Random, Space, Strategy
+from core.privacy.division import price_runs
+from core.privacy.gdp import mu_from_epsilon
+from core.privacy.plans import FilterChoice, StudyRequest, StudyRun, TrainingPlan
+from core.privacy.prices import PricedRun
+from core.privacy.releases import NoisyCount
 
 SCORE_MU, LEVELS = 0.01, [0.1, 0.2]
 

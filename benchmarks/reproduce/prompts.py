@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from app.contracts.hf import HfModel
-from app.formats import model_folder
-from app.formats.stored import StoredPart, Texts
 from benchmarks.reproduce.runs import REPORTS, ROOT, Data, machine, run
+from core.contracts.hf import HfModel
+from core.parts import model_folder
+from core.parts.stored import StoredPart, Texts
 from worker.data.parts import records_of
 from worker.models.hf.model import HfTuning
 from worker.models.hf.tokens import Tokens

@@ -23,10 +23,10 @@ import scipy.sparse
 import torch
 from numpy.typing import NDArray
 
-from app.contracts.dataset_spec import HashedText
-from app.formats.hashing import hashed
 from benchmarks.reproduce.linear_scaling_data import frozen, pixels
 from benchmarks.reproduce.runs import ROOT, Data
+from core.contracts.dataset_spec import HashedText
+from core.parts.hashing import hashed
 from worker.data.records import DenseRecords, SparseRecords
 
 sys.path.append(str(ROOT / "scripts"))

@@ -7,10 +7,10 @@ import json
 import math
 from functools import cache
 
-from app.contracts.optimizers import DpSgd
 from app.hpo.rates import Constants, PublicNumbers, rate_of
 from benchmarks.reproduce.rate_data import data, length
 from benchmarks.reproduce.rate_runs import KAPPAS, SETTINGS, Setting, cells, curve, kept, norm_of, rate, sigma_of
+from core.contracts.optimizers import DpSgd
 
 Cell = tuple[str, Setting, float]
 GRID = tuple(round(0.3 * 1.25**k, 3) for k in range(10))  # of κ

@@ -22,14 +22,14 @@ import numpy as np
 import torch
 
 from app.admission.checks import check
-from app.contracts.job_spec import JobSpec
 from app.hpo.rates import Constants, PublicNumbers, Ruled, rate_of
 from app.hpo.tangents import tangent_length
-from app.privacy.pricing import price
 from benchmarks.reproduce import rate_data
 from benchmarks.reproduce.linear_scaling_data import CLOTHES, TENSOR
 from benchmarks.reproduce.rate_data import cache_folder
 from benchmarks.reproduce.runs import REPORTS, Data, Kept
+from core.contracts.job_spec import JobSpec
+from core.privacy.pricing import price
 from worker.data.records import DenseRecords
 
 DELTA, EPSILONS = 1e-5, (1.0, 8.0)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from app.privacy.gdp import mu_from_epsilon
 from benchmarks.reproduce.rate_data import data, length
 from benchmarks.reproduce.runs import REPORTS, Kept, run
+from core.privacy.gdp import mu_from_epsilon
 from worker.models.linear import Linear
 
 DELTA = 1e-5

@@ -18,12 +18,12 @@ from typing import Any
 import torch
 
 from app.admission.checks import check
-from app.contracts.job_spec import JobSpec
-from app.contracts.optimizers import DpSgd
 from app.hpo.rates import PublicNumbers, rate_of
-from app.privacy.pricing import price
 from benchmarks.reproduce.rate_data import data, length
 from benchmarks.reproduce.runs import REPORTS, Kept
+from core.contracts.job_spec import JobSpec
+from core.contracts.optimizers import DpSgd
+from core.privacy.pricing import price
 
 DELTA, EPSILONS, SEEDS = 1e-5, (1.0, 3.0), (0, 1)
 SETS = ("small digits", "credit", "mnist", "reuters")

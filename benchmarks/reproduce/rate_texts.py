@@ -19,13 +19,13 @@ import numpy as np
 import torch
 
 from app.hpo.rates import norm_of
-from app.privacy.answers import answer_logits, clip_ratios
-from app.privacy.score_histogram import CLASSES
 from benchmarks.reproduce.rate_data import data
 from benchmarks.reproduce.runs import REPORTS, run
 from benchmarks.reproduce.tables import DELTA
 from benchmarks.reproduce.tables_answers import told
 from benchmarks.reproduce.tables_report import OPTIMIZER, Scores
+from core.privacy.answers import answer_logits, clip_ratios
+from core.privacy.score_histogram import CLASSES
 from worker.models.linear import Linear
 
 SETS = ("spam", "imdb", "reuters", "newsgroups")

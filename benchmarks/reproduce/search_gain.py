@@ -24,14 +24,14 @@ import torch
 from app.admission.choices import Rule, closed, rule_of
 from app.admission.facts import DatasetFacts
 from app.admission.study import CheckedStudy, check_study
-from app.contracts.hpo import PrivateCount, Strategy
-from app.contracts.job_spec import JobSpec
 from app.hpo.strategies import Run, Study, runs_of
-from app.privacy.division import price_runs
-from app.privacy.gdp import mu_from_epsilon
-from app.privacy.plans import FilterChoice
 from benchmarks.reproduce.rate_data import data, length
 from benchmarks.reproduce.runs import REPORTS, Kept, run
+from core.contracts.hpo import PrivateCount, Strategy
+from core.contracts.job_spec import JobSpec
+from core.privacy.division import price_runs
+from core.privacy.gdp import mu_from_epsilon
+from core.privacy.plans import FilterChoice
 from worker.models.linear import Linear
 
 DELTA, STEPS = 1e-5, 50

@@ -27,9 +27,9 @@ from scipy.stats import rankdata
 from torch import Tensor
 
 from app.hpo.rates import settled
-from app.privacy.gdp import mu_from_epsilon
 from benchmarks.reproduce.runs import REPORTS, read_archive, run, write_archive
 from benchmarks.reproduce.tables_data import FITTED, MAPS, Split, as_data, table
+from core.privacy.gdp import mu_from_epsilon
 from worker.models.linear import Linear
 
 DELTA, MOMENTUM = 1e-5, 0.9

@@ -22,13 +22,13 @@ from collections.abc import Iterable
 import numpy as np
 import torch
 
-from app.contracts.optimizers import DpSgd
 from app.hpo.rates import TABLES, PublicNumbers, norm_of, rate_of, steps_of
-from app.privacy.gdp import mu_from_epsilon
 from benchmarks.reproduce.runs import REPORTS
 from benchmarks.reproduce.tables import DELTA, EPSILONS, MOMENTUM, auc, trained
 from benchmarks.reproduce.tables_data import FITTED, FRESH, UNTOUCHED, Split, table
 from benchmarks.reproduce.tables_report import Scores
+from core.contracts.optimizers import DpSgd
+from core.privacy.gdp import mu_from_epsilon
 
 KINDS = ("linear", "4 bins", "8 bins", "16 bins", "32 bins")
 SIZES = (1_000, None)  # training records; None: all

@@ -18,12 +18,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from app.contracts.dataset_spec import ClassificationTask, RegressionTask
-from app.contracts.table import TableFeatures
-from app.formats.stored import StoredPart
-from app.formats.tables import expanded, standardised
 from benchmarks.reproduce.rate_data import _table
 from benchmarks.reproduce.runs import Data
+from core.contracts.dataset_spec import ClassificationTask, RegressionTask
+from core.contracts.table import TableFeatures
+from core.parts.stored import StoredPart
+from core.parts.tables import expanded, standardised
 from worker.data.records import DenseRecords
 
 MOST = 20_000  # records of a table: a sample of larger ones

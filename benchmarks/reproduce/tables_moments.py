@@ -22,12 +22,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from app.privacy.gdp import mu_from_epsilon
 from benchmarks.reproduce.runs import REPORTS
 from benchmarks.reproduce.tables import DELTA, MOMENTUM, auc, settled, trained
 from benchmarks.reproduce.tables_data import FITTED, MAPS, Split, table
 from benchmarks.reproduce.tables_report import Scores
 from benchmarks.reproduce.tables_rivals import most_length
+from core.privacy.gdp import mu_from_epsilon
 
 EPSILON, STEPS, SEEDS = 1.0, 200, (0,)
 FRESH = 0.4 / math.sqrt(2.0)  # C over ‖x‖, and over ‖W x‖

@@ -20,10 +20,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from app.privacy.gdp import mu_from_epsilon
 from benchmarks.reproduce.runs import REPORTS, write_archive
 from benchmarks.reproduce.tables import DELTA, EPSILONS, MOMENTUM, Runs, rate_at
 from benchmarks.reproduce.tables_data import MAPS, NUMBERS, SOURCES, Split, table
+from core.privacy.gdp import mu_from_epsilon
 
 STEPS = (100, 200, 400, 800)
 CLIPS = (0.03, 0.06, 0.12, 0.25, 0.5)  # C, as a part of the declared length

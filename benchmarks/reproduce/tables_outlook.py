@@ -18,11 +18,11 @@ from typing import NamedTuple
 import torch
 
 from app.hpo.outlook import RUNS, Kept, told
-from app.privacy.gdp import mu_from_epsilon
 from benchmarks.reproduce.runs import REPORTS
 from benchmarks.reproduce.tables import DELTA, EPSILONS
 from benchmarks.reproduce.tables_data import FITTED, UNTOUCHED, table
 from benchmarks.reproduce.tables_report import KEPT, SEEDS, Scores, private
+from core.privacy.gdp import mu_from_epsilon
 
 MORE, MORE_SEEDS = (0.125, 0.25, 2.0, 8.0), (0, 1)
 MORE_KEPT = REPORTS / "tables_outlook.json.gz"

@@ -20,11 +20,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from app.contracts.table import TableFeatures
 from benchmarks.reproduce.runs import REPORTS, Data, run
 from benchmarks.reproduce.tables import auc
 from benchmarks.reproduce.tables_data import FITTED, UNTOUCHED, Split, as_data, table
 from benchmarks.reproduce.tables_report import Scores, job
+from core.contracts.table import TableFeatures
 from worker.data.records import DenseRecords
 from worker.models.linear import Linear
 

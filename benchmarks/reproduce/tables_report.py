@@ -24,9 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from app.contracts.optimizers import DpSgd
 from app.hpo.rates import PublicNumbers, rate_of
-from app.privacy.gdp import mu_from_epsilon
 from benchmarks.reproduce.runs import REPORTS, read_archive, run, write_archive
 from benchmarks.reproduce.tables import DELTA, EPSILONS, auc
 from benchmarks.reproduce.tables_data import (
@@ -40,6 +38,8 @@ from benchmarks.reproduce.tables_data import (
     table,
 )
 from benchmarks.reproduce.tables_numbers import r_squared
+from core.contracts.optimizers import DpSgd
+from core.privacy.gdp import mu_from_epsilon
 from worker.models.linear import Linear
 
 SEEDS = (0, 1, 2)

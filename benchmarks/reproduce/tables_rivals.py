@@ -20,12 +20,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from app.contracts.table import CategoryColumn, TableFeatures
 from benchmarks.reproduce.runs import REPORTS
 from benchmarks.reproduce.tables import DELTA, EPSILONS, auc
 from benchmarks.reproduce.tables_data import FITTED, MAPS, UNTOUCHED, Split, table
 from benchmarks.reproduce.tables_report import KEPT as OURS
 from benchmarks.reproduce.tables_report import PUBLIC, SEEDS, Scores
+from core.contracts.table import CategoryColumn, TableFeatures
 
 KEPT = REPORTS / "tables_rivals.json.gz"
 ONE_SEED = SEEDS[:1]  # of DP logistic regression

@@ -18,13 +18,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from app.contracts.optimizers import DpSgd
 from app.hpo.rates import TABLES, PublicNumbers, norm_of, rate_of, steps_of
-from app.privacy.gdp import mu_from_epsilon
 from benchmarks.reproduce.rate_data import _table
 from benchmarks.reproduce.runs import REPORTS, read_archive, write_archive
 from benchmarks.reproduce.tables import DELTA, MOMENTUM, auc, trained
 from benchmarks.reproduce.tables_data import SOURCES, Source, Split, as_split
+from core.contracts.optimizers import DpSgd
+from core.privacy.gdp import mu_from_epsilon
 
 KEPT = REPORTS / "tables_users.json.gz"
 RECORDS, EPSILONS, SEEDS = (1, 3, 8), (1.0, 4.0), (0, 1)

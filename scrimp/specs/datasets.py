@@ -1,4 +1,4 @@
-"""What an owner declares about a data set. Written by scripts/write_specs.py from app/contracts."""
+"""What an owner declares about a data set. Written by scripts/write_specs.py from core/contracts."""
 
 from __future__ import annotations
 

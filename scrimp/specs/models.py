@@ -1,4 +1,4 @@
-"""Models of a job. Written by scripts/write_specs.py from app/contracts."""
+"""Models of a job. Written by scripts/write_specs.py from core/contracts."""
 
 from __future__ import annotations
 

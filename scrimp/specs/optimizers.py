@@ -1,4 +1,4 @@
-"""Optimizers of a job, with schedules and averages. Written by scripts/write_specs.py from app/contracts."""
+"""Optimizers of a job, with schedules and averages. Written by scripts/write_specs.py from core/contracts."""
 
 from __future__ import annotations
 

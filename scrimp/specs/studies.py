@@ -1,4 +1,4 @@
-"""Studies of a job: its `hpo` block. Written by scripts/write_specs.py from app/contracts."""
+"""Studies of a job: its `hpo` block. Written by scripts/write_specs.py from core/contracts."""
 
 from __future__ import annotations
 

@@ -39,11 +39,11 @@ def bench_extractors(
     os.umask(PRIVATE)
     from pydantic import ValidationError
 
-    from app.contracts.extractor import ImageInput
     from app.db.engine import Database
-    from app.errors import ServiceError
-    from app.formats.damage import DataDamagedError
     from app.settings import Settings
+    from core.contracts.extractor import ImageInput
+    from core.errors import ServiceError
+    from core.parts.damage import DataDamagedError
     from scrimp_server import extractor_bench
     from worker.extractors.files import ExtractorMissingError
 

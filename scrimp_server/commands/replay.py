@@ -36,8 +36,8 @@ def replay(
     set_home(home)
     os.umask(PRIVATE)
     from app.db.engine import Database
-    from app.errors import ServiceError
     from app.settings import Settings
+    from core.errors import ServiceError
     from worker.attempt import auditor
     from worker.attempt.devices import on_this_machine
     from worker.attempt.fork_server import ForkServer

@@ -37,7 +37,6 @@ def restore(
     set_home(home)
     os.umask(PRIVATE)
     from app.db.engine import Database
-    from app.errors import ServiceError
     from app.ledger.transparency.heads import Heads
     from app.ledger.transparency.witnesses import configured
     from app.lifecycle import restore as restoring
@@ -46,6 +45,7 @@ def restore(
     from app.lifecycle.witnessed import ahead
     from app.settings import Settings
     from app.storage import objects
+    from core.errors import ServiceError
 
     settings = Settings()
     heads, db = Heads.of(settings), Database.of(settings)

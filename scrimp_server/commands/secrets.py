@@ -42,8 +42,8 @@ def rotate(name: Name, home: Home = None) -> None:
 def seal(home: Home = None) -> None:
     """Seal what is stored of data sets in plaintext, from before SCRIMP_ENCRYPT_PARTS was on."""
     from app.db.engine import Database
-    from app.errors import ServiceError
     from app.renewal import rotation
+    from core.errors import ServiceError
 
     settings = _settings(home)
     if not settings.encrypt_parts:
@@ -81,8 +81,8 @@ def _settings(home: Any) -> Any:
 
 def _do(what: Callable[..., Any], name: str, home: Any) -> Any:
     from app.db.engine import Database
-    from app.errors import ServiceError
     from app.webhooks.encryption import Unreadable
+    from core.errors import ServiceError
 
     settings = _settings(home)
     db = Database.of(settings)

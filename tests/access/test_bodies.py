@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from app.errors import TooManyRequests
 from app.sandbox.processes import give_memory_back, use_few_arenas
 from app.settings import Settings
 from app.web import places, problems
 from app.web.limits import SMALL_BODY_BYTES, read_document
 from app.web.places import BodyPlaces
 from app.web.ratelimit import RequestLimits
+from core.errors import TooManyRequests
 from tests.access.test_doors import NESTED, Client
 from tests.access.world import World
 

@@ -14,13 +14,13 @@ import httpx
 import pytest
 
 from app.db.models import ApiKey
-from app.errors import InvalidRequest, TooLarge
 from app.front import Front
-from app.ids import now
 from app.keys import auth
 from app.main import create_app
 from app.web import strict_json
 from app.web.ratelimit import RequestLimits
+from core.errors import InvalidRequest, TooLarge
+from core.ids import now
 from tests.access.world import World
 from tests.dashboard.conftest import api_process
 from tests.factories import job_spec

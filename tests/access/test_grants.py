@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from app.db.models import ApiKey, Worker
-from app.ids import now
 from app.jobs import stream
 from app.keys import service as keys
+from core.ids import now
 from tests.access.world import World
 from tests.factories import job_spec
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from app.db.models import ApiKey
-from app.errors import Conflict
-from app.ids import now, rfc3339
 from app.keys import service as keys
 from app.secrets import load_secret
+from core.errors import Conflict
+from core.ids import now, rfc3339
 from tests.access.world import World
 from tests.conftest import BACKINGS
 from tests.dashboard.conftest import Browser

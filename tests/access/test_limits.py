@@ -14,13 +14,13 @@ from sqlalchemy import delete, select
 from starlette.types import Message
 
 from app.db.models import Job, Outbox
-from app.errors import TooManyRequests
 from app.jobs.stream import EventHub, EventStream, follow
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.claims import claim
 from app.main import create_app
 from app.settings import Settings
 from app.web.ratelimit import RequestLimits
+from core.errors import TooManyRequests
 from tests import servers
 from tests.access.world import World
 from tests.conftest import BACKINGS

@@ -11,10 +11,10 @@ import pytest
 from sqlalchemy import event, update
 
 from app.db.models import ApiKey
-from app.ids import now, rfc3339
 from app.keys import service as keys
 from app.keys.recent import KEPT_S, STAMP, RecentKeys
 from app.secrets import load_secret
+from core.ids import now, rfc3339
 from tests.access.world import World
 from tests.factories import job_spec
 

@@ -15,7 +15,6 @@ from app.datasets import hashes
 from app.datasets import service as datasets
 from app.db.engine import Database
 from app.db.models import ApiKey, AuditEntry, Dataset, DatasetContent, Job, Webhook
-from app.errors import Unavailable
 from app.keys import service as keys
 from app.ledger.signing_keys import public_key, signing_key
 from app.lifecycle.attempts import AttemptLog
@@ -23,6 +22,7 @@ from app.renewal import rotation
 from app.secrets import NAMES, SecretError, load_secret, load_secrets, secret_id
 from app.settings import Settings
 from app.webhooks import encryption
+from core.errors import Unavailable
 from scrimp.recompute import check_signature
 from tests import processes
 from tests.access.world import World

@@ -9,11 +9,11 @@ from sqlalchemy import select
 
 from app.db.engine import Database
 from app.db.models import ApiKey, Dataset, Job
-from app.errors import NotFound
 from app.grants import service as grants
 from app.grants.service import Access
 from app.jobs.polling import job_of, news_of
 from app.keys.service import Caller
+from core.errors import NotFound
 from tests.access.world import World
 
 # The rule, written out: the level of each role, by its grant, for the data set's owner and for others.

@@ -11,12 +11,12 @@ from fastapi.testclient import TestClient
 
 from app.db.engine import Database
 from app.db.models import ApiKey, Grant, Prediction, SubAccount, SubAccountKey
-from app.ids import new_id, now
 from app.keys import service as keys
 from app.keys.service import Caller
 from app.main import create_app
 from app.secrets import load_secret
 from app.settings import Settings
+from core.ids import new_id, now
 from tests.dashboard.scene import Key, Scene
 from tests.factories import add_dataset
 

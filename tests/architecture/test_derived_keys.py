@@ -18,14 +18,15 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from app import secrets
 from app.datasets import hashes, service
-from app.formats import digests, sealed, units, users
+from app.formats import users
 from app.keys import service as keys
 from app.keys import sessions
 from app.settings import Settings
 from app.storage import seals
+from core.parts import digests, sealed, units
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("app", "worker", "scrimp", "scrimp_server")
+FOLDERS = ("app", "core", "worker", "scrimp", "scrimp_server")
 CALLS = {"HKDF", "hashlib.blake2b", "hmac.new", "hmac.digest"}
 ONE, OTHER, THIRD = (bytes([number]) * 32 for number in (1, 2, 3))
 HEADER = sealed.Header.new("part", bytes(sealed.WRAP_BYTES))
@@ -55,24 +56,22 @@ Made = Callable[[bytes], Any]
 DERIVED: dict[str, list[Made]] = {
     "app/secrets.py at_epoch": [lambda secret: secrets.at_epoch(secret, "ep_1")],
     "app/storage/seals.py _wrapping": [seals._wrapping],
-    "app/formats/sealed.py Header.key": [HEADER.key],
+    "core/parts/sealed.py Header.key": [HEADER.key],
     "app/datasets/service.py content_keys.key": [
         lambda secret: service.content_keys([secret, THIRD]).split,
         lambda secret: service.content_keys([THIRD, secret]).content,
     ],
     "app/datasets/service.py shown_hmac": [lambda secret: service.shown_hmac(secret, "ds_1", "ab" * 32)],
     "app/datasets/hashes.py nested": [lambda secret: hashes.nested("ab" * 32, [secret, THIRD])],
-    "app/formats/digests.py record_digests": [
+    "core/parts/digests.py record_digests": [
         lambda secret: digests.record_digests(digests.Messages.joined([b"record"]), secret).tobytes()
     ],
-    "app/formats/digests.py MultisetHash.add": [sum_of_elements],
-    "app/formats/digests.py MultisetHash.hmac": [lambda secret: digests.MultisetHash(secret).hmac()],
-    "app/formats/digests.py records_hmac": [lambda secret: digests.records_hmac([WORDS], secret)],
-    "app/formats/digests.py keyed_sha256": [
-        lambda secret: digests.keyed_sha256("ab" * 32, digests.Keys(THIRD, secret))
-    ],
-    "app/formats/digests.py file_hmac": [lambda secret: digests.file_hmac(File(), digests.Keys(THIRD, secret))],
-    "app/formats/units.py of_users": [lambda secret: units.of_users(["u"], digests.Keys(THIRD, secret)).tobytes()],
+    "core/parts/digests.py MultisetHash.add": [sum_of_elements],
+    "core/parts/digests.py MultisetHash.hmac": [lambda secret: digests.MultisetHash(secret).hmac()],
+    "core/parts/digests.py records_hmac": [lambda secret: digests.records_hmac([WORDS], secret)],
+    "core/parts/digests.py keyed_sha256": [lambda secret: digests.keyed_sha256("ab" * 32, digests.Keys(THIRD, secret))],
+    "core/parts/digests.py file_hmac": [lambda secret: digests.file_hmac(File(), digests.Keys(THIRD, secret))],
+    "core/parts/units.py of_users": [lambda secret: units.of_users(["u"], digests.Keys(THIRD, secret)).tobytes()],
     "app/formats/users.py sides": [lambda secret: users.sides(["u"], digests.Keys(secret, THIRD)).tobytes()],
     "app/keys/service.py digest": [lambda secret: keys.digest(secret, "token")],
     "app/keys/sessions.py form_token": [],  # from the environment: see `made_of`

@@ -37,7 +37,7 @@ def test_a_parameter_is_followed_whole_and_in_parts(tmp_path: Path) -> None:
 def test_an_admission_is_a_short_walk() -> None:
     """From POST /v1/jobs to the hold; 55 stays with 34 returns, and 115 with 85 with its parts, before it had a room of
     its own (decision 35)."""
-    program = Program(ROOT, ("app",))
+    program = Program(ROOT, ("app", "core"))
     walk = program.follow("app.jobs.routes", "submit", "spec")
     assert {"ask_holds", "price_one", "check"} <= {each.name for each in walk.entered}
     assert len(walk.stays) <= 18 and len(walk.files) <= 10 and walk.returns <= 8

@@ -16,9 +16,9 @@ from sqlalchemy import select
 from app.audit.chain import seal
 from app.db.engine import Database
 from app.db.models import AuditEntry
-from app.ids import new_id
 from app.lifecycle.relay import Relay
 from app.main import create_app
+from core.ids import new_id
 from tests.dashboard.conftest import Browser, make_home, token_of
 from tests.dashboard.scene import Key, Scene
 from tests.dashboard.test_submit import sent_from

@@ -16,14 +16,14 @@ from sqlalchemy.exc import DatabaseError
 from app.db import engine
 from app.db.engine import Database
 from app.db.models import ApiKey, Job
-from app.ids import now
 from app.jobs import steering
 from app.keys.service import Caller
 from app.lifecycle.claims import claim
 from app.pricing import service as pricing
 from app.pricing.service import PricingService
-from app.privacy.plans import OrderRequest
 from app.settings import Settings
+from core.ids import now
+from core.privacy.plans import OrderRequest
 from tests.conftest import Api
 from tests.e2e.conftest import until
 from tests.factories import NO_HEADS, add_key

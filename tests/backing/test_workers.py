@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 
-from app.contracts.devices import Device
 from app.db.engine import Database
 from app.db.models import Worker
-from app.ids import now
 from app.lifecycle.queue.presence import Presence
+from core.contracts.devices import Device
+from core.ids import now
 from tests.conftest import Api
 from tests.e2e.conftest import until
 from tests.lifecycle.conftest import claimed

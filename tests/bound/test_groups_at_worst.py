@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from app.contracts.cnn import ImageSize
-from app.contracts.job_spec import CnnModel, GruRecModel, LstmRecModel, MlpModel, TransformerRecModel
-from app.privacy.numerics import DENSE_GROUP, GROUP, grid_slack, sensitivity_slack
+from core.contracts.cnn import ImageSize
+from core.contracts.job_spec import CnnModel, GruRecModel, LstmRecModel, MlpModel, TransformerRecModel
+from core.privacy.numerics import DENSE_GROUP, GROUP, grid_slack, sensitivity_slack
 from tests.bound.worst import C, Case, flat, network, next_items
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.engine import ClippingKind

@@ -18,9 +18,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from app.contracts.job_spec import GruRecModel, MlpModel, TransformerRecModel
-from app.privacy.numerics import GROUP, grid_slack, sensitivity_slack
-from app.privacy.releases import SCORE
+from core.contracts.job_spec import GruRecModel, MlpModel, TransformerRecModel
+from core.privacy.numerics import GROUP, grid_slack, sensitivity_slack
+from core.privacy.releases import SCORE
 from tests.bound.worst import C, engine_of, flat, sums_of
 from tests.by_night import but
 from tests.by_place import ODD_ROWS, ByPlace

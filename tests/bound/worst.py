@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from app.contracts.augmentation import Augmentation, Crop, DropWords, Erase, Flip
-from app.contracts.cnn import ImageSize
-from app.contracts.job_spec import (
+from core.contracts.augmentation import Augmentation, Crop, DropWords, Erase, Flip
+from core.contracts.cnn import ImageSize
+from core.contracts.job_spec import (
     Clipping,
     CnnModel,
     GruRecModel,
@@ -26,9 +26,9 @@ from app.contracts.job_spec import (
     ReAttention,
     TransformerRecModel,
 )
-from app.privacy.mechanism import TrainingMechanism
-from app.privacy.numerics import sensitivity_slack
-from app.privacy.releases import SCORE, NoisyScore
+from core.privacy.mechanism import TrainingMechanism
+from core.privacy.numerics import sensitivity_slack
+from core.privacy.releases import SCORE, NoisyScore
 from worker.clipping.build import build_engine
 from worker.clipping.engine import Clip, GradientEngine
 from worker.data.passes import EMPTY, Batch

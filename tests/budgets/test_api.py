@@ -9,8 +9,8 @@ from sqlalchemy import select
 
 from app.db.engine import Database
 from app.db.models import AuditEntry
-from app.ids import new_id
 from app.ledger.verify import verify
+from core.ids import new_id
 from tests.conftest import Api
 from tests.factories import add_dataset, job_spec
 

@@ -12,12 +12,12 @@ from app.budgets import service
 from app.budgets.schemas import BudgetSetting
 from app.db.engine import Database
 from app.db.models import ApiKey, Job, LedgerEntry, SubAccount
-from app.errors import BudgetError, Conflict, PrivacyError
-from app.ids import new_id, now
 from app.keys.service import Caller
 from app.ledger import accounts
 from app.ledger.memos import HeldFor
 from app.ledger.verify import verify
+from core.errors import BudgetError, Conflict, PrivacyError
+from core.ids import new_id, now
 from tests.ledger.support import OWNER, add_job, add_owner, balances, open_ledger
 
 WORKERS = 4

@@ -12,9 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from app.budgets import service
 from app.db.engine import Database
 from app.db.models import SubAccount
-from app.errors import BudgetError, Conflict
 from app.keys.service import Caller
 from app.ledger import accounts
+from core.errors import BudgetError, Conflict
 from tests.budgets.test_holds import add_key, give, hold, is_valid, of, post
 from tests.ledger.support import DELTA, OWNER, add_owner, balances, open_ledger
 

@@ -10,7 +10,7 @@ from sqlalchemy import select, update
 
 from app.db.engine import Database
 from app.db.models import Account, AuditEntry, BudgetRequest, Webhook, WebhookDelivery
-from app.ids import new_id, now
+from core.ids import new_id, now
 from tests.budgets.test_api import listed, put, submit
 from tests.chaos.tamper import unprotected
 from tests.conftest import Api

@@ -13,10 +13,10 @@ from sqlalchemy.orm import Session
 from app.budgets.spending import spending
 from app.db.engine import Database
 from app.db.models import Dataset, SpentByKey, table_of
-from app.errors import PrivacyError
 from app.keys.service import Caller
 from app.ledger import accounts
 from app.ledger.memos import HeldFor
+from core.errors import PrivacyError
 from tests.conftest import BACKINGS
 from tests.ledger.support import OWNER, a_history, add_job, add_owner, hold, open_ledger, post
 

@@ -10,9 +10,9 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from app.contracts.dataset_spec import DatasetSpec
-from app.privacy import events, pld
-from app.privacy.slots import default_slots
+from core.contracts.dataset_spec import DatasetSpec
+from core.privacy import events, pld
+from core.privacy.slots import default_slots
 from scrimp.audit.claims import claim_of
 from scrimp.audit.kinds import KINDS
 from scrimp.audit.planting import DECLARED_NEIGHBOURS, FEATURES, OTHERS, plant_neighbours

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from app.contracts.dataset_spec import DatasetSpec
-from app.contracts.metrics import AUC_PARTS
-from app.privacy import events, gdp
-from app.privacy.filters import filter_of
+from core.contracts.dataset_spec import DatasetSpec
+from core.contracts.metrics import AUC_PARTS
+from core.privacy import events, gdp
+from core.privacy.filters import filter_of
 from scrimp.audit import planting
 from scrimp.audit.kinds import KINDS, QUICK, SCORE_MU, SCORE_POINTS, USER_RECORDS, Kind, chosen
 from scrimp.audit.planting import CAP, FILLERS, LOSS_BOUND, ORDER, distinct_words, plant

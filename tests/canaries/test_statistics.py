@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from app.privacy import events, gdp, pld
+from core.privacy import events, gdp, pld
 from scrimp import recompute
 from scrimp.audit import claims
 from scrimp.audit.kinds import KINDS

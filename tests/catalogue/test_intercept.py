@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from app.catalogue import models
-from app.contracts.job_spec import JobSpec, LinearModel
+from core.contracts.job_spec import JobSpec, LinearModel
 from tests.datasets.conftest import Api, new_api
 from tests.datasets.conftest import spec as declared
 from tests.worker.support import Supervisor, dense, records, run_direct, start_of

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, get_args
 
 from app.catalogue.models import CATALOGUE
-from app.contracts.dataset_spec import Task
-from app.contracts.job_spec import JobSpec, Model
 from app.db.engine import Database
+from core.contracts.dataset_spec import Task
+from core.contracts.job_spec import JobSpec, Model
 from tests.conftest import Api
 from tests.factories import add_dataset, job_spec
 

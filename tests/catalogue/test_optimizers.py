@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy import delete
 
 from app.catalogue.optimizers import CATALOGUE
-from app.contracts.optimizers import Optimizer
 from app.db.engine import Database
 from app.db.models import Grant
+from core.contracts.optimizers import Optimizer
 from tests.conftest import Api
 from tests.factories import add_dataset, job_spec
 from tests.worker.optimizing import OPTIMIZERS

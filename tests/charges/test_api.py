@@ -9,10 +9,10 @@ import pytest
 
 from app.db.engine import Database
 from app.db.models import ApiKey, Dataset, Grant
-from app.ids import new_id, now
 from app.ledger.transparency.heads import Heads
 from app.ledger.verify import verify
 from app.settings import Settings
+from core.ids import new_id, now
 from tests.conftest import Api
 from tests.factories import add_dataset, job_spec
 

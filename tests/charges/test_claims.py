@@ -10,9 +10,9 @@ import pytest
 from pydantic import ValidationError
 
 from app.charges.schemas import CLAIM
-from app.errors import InvalidRequest
-from app.privacy.claims import units_of
-from app.privacy.filters import GdpFilter, RdpFilter
+from core.errors import InvalidRequest
+from core.privacy.claims import units_of
+from core.privacy.filters import GdpFilter, RdpFilter
 
 GDP = GdpFilter()
 ORDERS = [1.25, 2.0, 3.5, 8.0, 64.0, 1024.0]

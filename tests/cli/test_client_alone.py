@@ -102,9 +102,8 @@ def scrimp(alone: Environment, *arguments: str) -> subprocess.CompletedProcess[s
 
 def test_it_is_small_and_has_nothing_of_the_service(alone: Environment) -> None:
     assert alone.bytes < MOST_BYTES, f"{alone.bytes / 2**20:.1f} MiB"
-    tried = (
-        "import importlib.util as u; print([n for n in ('app', 'worker', 'scrimp_server', 'numpy') if u.find_spec(n)])"
-    )
+    names = ("app", "core", "worker", "scrimp_server", "numpy")
+    tried = f"import importlib.util as u; print([name for name in {names} if u.find_spec(name)])"
     assert alone.run("-c", tried).stdout.strip() == "[]"
     assert alone.run("-c", "import scrimp; print(scrimp.__file__)").stdout.startswith(str(alone.site))
     assert (alone.site / "scrimp" / "py.typed").exists()

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from app.contracts.devices import Device
 from app.dashboard.page import templates
-from app.ids import now
 from app.system.workers import WorkerView
+from core.contracts.devices import Device
+from core.ids import now
 from scrimp.cli import app
 from scrimp_server import serve
 from scrimp_server.children import Child, stop

@@ -18,9 +18,9 @@ from typer.testing import CliRunner
 
 from app.db.engine import Database
 from app.db.models import Job, Outbox, Worker
-from app.ids import now
 from app.settings import Settings
 from app.storage.s3 import client
+from core.ids import now
 from scrimp.cli import app
 from scrimp_server.doctor import Finding, examine
 from tests.dashboard.scene import Scene

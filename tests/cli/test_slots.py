@@ -10,8 +10,8 @@ import pytest
 
 from app.db.engine import Database
 from app.db.models import Dataset
-from app.privacy.slots import default_slots
 from app.settings import Settings
+from core.privacy.slots import default_slots
 from tests.cli.conftest import Cli
 from tests.e2e.conftest import csv_spec, write_csv
 

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.datasets import resumable
-from app.errors import InvalidRequest
 from app.main import create_app
 from app.web import strict_json
+from core.errors import InvalidRequest
 from tests.dashboard.conftest import serving
 from tests.dashboard.scene import Everything, Scene
 from tests.factories import job_spec

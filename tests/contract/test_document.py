@@ -17,17 +17,17 @@ from openapi_python_client.config import Config, ConfigFile, MetaType
 from openapi_python_client.parser import GeneratorData
 from pydantic import BaseModel
 
-from app import errors
 from app.budgets.schemas import BudgetDecision, BudgetRequestBody, BudgetSetting
 from app.charges.schemas import ChargeRequest, VoidRequest
-from app.contracts.dataset_spec import DatasetSpec
-from app.contracts.job_spec import JobSpec
 from app.grants.routes import GrantRequest
 from app.keys.routes import KeyChange, KeyRequest, Rotation
 from app.ledger.schemas import CapChange, Join
 from app.web import examples, openapi
 from app.web.operations import MEMBERS, OPERATIONS, TAGS
 from app.webhooks.schemas import WebhookChange, WebhookRequest
+from core import errors
+from core.contracts.dataset_spec import DatasetSpec
+from core.contracts.job_spec import JobSpec
 
 Json = dict[str, Any]
 ROOT = Path(__file__).resolve().parents[2]

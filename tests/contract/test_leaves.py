@@ -12,10 +12,10 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from app.contracts.events import EventType
 from app.db.models import Certificate
 from app.lifecycle.failures import TOLD
 from app.web.openapi import kinds
+from core.contracts.events import EventType
 from tests.dashboard.scene import Everything, Scene
 from worker.messages import WarningCode
 

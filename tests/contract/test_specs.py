@@ -9,9 +9,9 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 import scrimp
-from app.contracts.dataset_spec import DatasetSpec
-from app.contracts.job_spec import JobSpec
-from app.contracts.slots import rounded as rounded_there
+from core.contracts.dataset_spec import DatasetSpec
+from core.contracts.job_spec import JobSpec
+from core.contracts.slots import rounded as rounded_there
 from scrimp import specs
 from scrimp.declare import rounded
 from scrimp.models import ReadingProgress

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from app.contracts.dataset_spec import DatasetSpec
-from app.contracts.job_spec import JobSpec
-from app.errors import InvalidRequest
-from app.formats import inputs
 from app.web import strict_json
 from app.web.problems import validation_errors
 from app.web.suggest import ALIASES, members
+from core.contracts.dataset_spec import DatasetSpec
+from core.contracts.job_spec import JobSpec
+from core.errors import InvalidRequest
+from core.parts import inputs
 from tests.factories import dataset_spec, job_spec
 
 SGD = {"kind": "dp_sgd", "learning_rate": 1.0}

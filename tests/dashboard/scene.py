@@ -13,12 +13,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from app.admission.checks import check
 from app.admission.choices import closed
 from app.admission.lookup import dataset_facts
-from app.contracts.job_spec import JobSpec
-from app.contracts.stored import ArtifactFile, Number, ReleasedBy
 from app.db.engine import Database
 from app.db.models import Dataset
-from app.formats.part_files import save_part
-from app.formats.stored import StoredPart
 from app.jobs import steering
 from app.keys import service as keys
 from app.keys.service import Caller
@@ -27,11 +23,15 @@ from app.ledger.signing_keys import publish
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.claims import claim
 from app.lifecycle.states import append_event
-from app.privacy.canaries import Finding
-from app.privacy.prices import Price
-from app.privacy.pricing import price
 from app.secrets import load_secret
 from app.settings import Settings
+from core.contracts.job_spec import JobSpec
+from core.contracts.stored import ArtifactFile, Number, ReleasedBy
+from core.parts.part_files import save_part
+from core.parts.stored import StoredPart
+from core.privacy.canaries import Finding
+from core.privacy.prices import Price
+from core.privacy.pricing import price
 from tests.factories import AT_ONCE, NO_HEADS, add_dataset, admit, job_spec, numerics
 
 XSS = "<script>alert('x')</script><img src=x onerror=alert(1)>"

@@ -12,9 +12,9 @@ from app.admission.hold import submit
 from app.admission.service import Admission
 from app.budgets import service as budgets
 from app.budgets.schemas import BudgetSetting
-from app.contracts.job_spec import JobSpec
 from app.jobs.labels import JobLabels, edit
 from app.ledger.transparency.heads import Heads
+from core.contracts.job_spec import JobSpec
 from tests.by_night import but
 from tests.dashboard.scene import Everything, Scene
 from tests.dashboard.test_browser import CONTRAST

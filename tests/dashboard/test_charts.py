@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.contracts.base import Epsilon
 from app.dashboard.burndown import Balance, History, Settled, drawn
 from app.dashboard.chart import MOST_POINTS, NORMAL_95, Axis, Chart, Line, Point, around, thinned
 from app.dashboard.curve import curves
 from app.dashboard.forecast import forecast
 from app.dashboard.overlay import Compared, Paid, pareto_fronts
 from app.jobs.schemas import MetricView
+from core.contracts.base import Epsilon
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 

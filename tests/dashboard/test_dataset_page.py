@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import select
 
-from app.contracts.slots import PartSlots, Slots
 from app.db.models import Dataset, LedgerEntry
 from app.ledger import accounts
+from core.contracts.slots import PartSlots, Slots
 from tests.dashboard.conftest import Browser
 from tests.dashboard.scene import XSS, Everything, Scene
 from tests.factories import add_dataset

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from app.contracts.dataset_spec import ClassificationTask, RegressionTask
 from app.dashboard.headline import headline
 from app.jobs.schemas import MetricView
+from core.contracts.dataset_spec import ClassificationTask, RegressionTask
 
 YES_NO = ClassificationTask(label="y", classes=["no", "yes"])
 SHARED = ClassificationTask(label="y", classes=["no", "yes"], shares=(0.84, 0.16))

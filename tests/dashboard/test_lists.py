@@ -16,12 +16,12 @@ from app.dashboard.stream import page_of
 from app.db.changes import Changes
 from app.db.engine import Database
 from app.db.models import ApiKey, Dataset, Grant, Job
-from app.errors import NotFound
 from app.grants import service as grants
 from app.jobs.routes import page_of_jobs
 from app.keys.service import Caller, generation_of, still
 from app.lifecycle.queue.presence import GpuWorkers
 from app.web.lists import EMPTY, KEEP_ALIVE, ListHub, Reader, changes_of, state_of
+from core.errors import NotFound
 from tests.dashboard.scene import Key, Scene
 
 CHEAP: dict[str, Any] = {"privacy": {"target_epsilon": 0.05}, "evaluation": None}

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.dashboard import numbers, views
-from app.ids import now
 from app.ledger.schemas import AccountView
+from core.ids import now
 
 positive = st.floats(min_value=1e-9, max_value=1e9)
 

@@ -15,12 +15,12 @@ from sqlalchemy import update
 
 from app.dashboard import page as dashboard_page
 from app.db.models import Account, Dataset, Job, LedgerEntry, Worker
-from app.ids import now
 from app.ledger import certificates
 from app.ledger.accounts import remaining_of
 from app.ledger.checks import check
 from app.ledger.transparency.heads import Heads
 from app.web.headers import POLICIES
+from core.ids import now
 from tests.dashboard.conftest import Browser, token_of
 from tests.dashboard.scene import SHA, XSS, Everything, Scene
 from tests.factories import add_dataset

@@ -9,8 +9,8 @@ import pytest
 
 from app.admission.hold import submit
 from app.admission.service import Admission
-from app.contracts.job_spec import JobSpec
 from app.ledger.transparency.heads import Heads
+from core.contracts.job_spec import JobSpec
 from tests.dashboard.scene import Everything, Scene
 from tests.hpo.conftest import PlainPricing, study_spec
 

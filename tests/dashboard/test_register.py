@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select, update
 
-from app.contracts.dataset_spec import DatasetSpec
 from app.dashboard.dataset_draft import LAYOUT, first_declaration, form
 from app.db.clock import ClockName, in_seconds
 from app.db.models import Dataset, DatasetReading
-from app.ids import new_id, now
 from app.web.examples import DATASET_SPECS
+from core.contracts.dataset_spec import DatasetSpec
+from core.ids import new_id, now
 from scrimp.declare import propose, read_sheet
 from tests.dashboard.conftest import Browser, token_of
 from tests.dashboard.scene import XSS, Everything, Scene

@@ -13,15 +13,15 @@ import httpx
 import pytest
 from sqlalchemy import func, select
 
-from app.contracts.job_spec import JobSpec
 from app.dashboard import submit
 from app.dashboard.job_draft import LAYOUT, agreed_on, form
 from app.dashboard.whatif import chosen, variations
 from app.db.models import Dataset, Job
 from app.grants.service import Granted, give
 from app.hpo.rates import Choice, Resolved
-from app.ids import now
-from app.privacy.prices import Charge
+from core.contracts.job_spec import JobSpec
+from core.ids import now
+from core.privacy.prices import Charge
 from tests.dashboard.conftest import Browser, token_of
 from tests.dashboard.scene import XSS, Everything, Scene
 from tests.factories import job_spec

@@ -10,11 +10,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from app.contracts.metrics import ReleasedHistogram
-from app.contracts.stored import Number
 from app.dashboard.two_classes import COSTS, two_classes
 from app.lifecycle.events import Part
-from app.privacy.score_histogram import BINS, EDGES, cells_of, tree_sums
+from core.contracts.metrics import ReleasedHistogram
+from core.contracts.stored import Number
+from core.privacy.score_histogram import BINS, EDGES, cells_of, tree_sums
 from tests.dashboard.conftest import Browser
 from tests.dashboard.scene import Scene
 

@@ -14,13 +14,13 @@ import pytest
 from numpy.typing import NDArray
 from sqlalchemy import func, select, update
 
-from app.contracts.blocks import UNITS
 from app.datasets import blocks, hashes
 from app.db.models import Account, AuditEntry, Dataset, DatasetContent, LedgerEntry
-from app.errors import Unavailable
 from app.ledger.transparency.heads import Heads
 from app.ledger.verify import verify
 from app.secrets import load_secrets
+from core.contracts.blocks import UNITS
+from core.errors import Unavailable
 from tests.datasets.conftest import CSV, PUBLIC, Api, MakeApi, spec
 
 

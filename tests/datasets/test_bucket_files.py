@@ -14,9 +14,9 @@ import pytest
 from app.datasets import bucket_files
 from app.datasets.bucket_files import Address, Found
 from app.datasets.reader import Reader
-from app.disk import Room
-from app.errors import InvalidRequest, Unavailable
 from app.storage.s3 import client
+from core.disk import Room
+from core.errors import InvalidRequest, Unavailable
 from tests.datasets.conftest import CSV, Api, MakeApi, spec
 
 

@@ -11,11 +11,11 @@ import pytest
 from app.datasets import quota, readings
 from app.datasets.reader import Reader
 from app.db.models import Dataset, DatasetReading
-from app.ids import now
 from app.lifecycle.copies import drop_deleted
 from app.storage import parts
 from app.storage.parts import InBucket
 from app.storage.s3 import client
+from core.ids import now
 from tests.datasets.conftest import CSV, Api, MakeApi, spec
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
-from app.contracts.slots import rounded
 from app.db.models import AuditEntry, Base
+from core.contracts.slots import rounded
 from tests.datasets.conftest import CSV, Api, private, spec
 
 

@@ -10,17 +10,17 @@ from sqlalchemy import select
 
 from app.admission import standing
 from app.admission.lookup import dataset_facts
-from app.contracts.dataset_spec import DatasetSpec
-from app.contracts.job_spec import JobSpec
-from app.contracts.stored import Shape
 from app.datasets import declaring
 from app.db.declared import declared
 from app.db.models import Account, Dataset, Declaration, Job
-from app.errors import PrivacyError
 from app.hpo.stored import StoredStudy
 from app.lifecycle import studies
-from app.privacy.derive import check_agreement
-from app.privacy.mechanism import MechanismConfig
+from core.contracts.dataset_spec import DatasetSpec
+from core.contracts.job_spec import JobSpec
+from core.contracts.stored import Shape
+from core.errors import PrivacyError
+from core.privacy.derive import check_agreement
+from core.privacy.mechanism import MechanismConfig
 from tests.chaos.tamper import unprotected
 from tests.datasets.conftest import CSV, PUBLIC, Api, private, spec
 from tests.datasets.test_refusals import REORDERED

@@ -7,10 +7,10 @@ from typing import Any
 
 from sqlalchemy import update
 
-from app.contracts.dataset_spec import DatasetSpec
 from app.db.declared import declared
 from app.db.models import Grant, Job
-from app.ids import now
+from core.contracts.dataset_spec import DatasetSpec
+from core.ids import now
 from tests.datasets.conftest import Api, private, spec
 from tests.datasets.test_declarations import declare
 from tests.factories import job_spec

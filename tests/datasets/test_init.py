@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from app.contracts.dataset_spec import DatasetSpec
+from core.contracts.dataset_spec import DatasetSpec
 from scrimp.cli import app
 from scrimp.declare import Proposal, UnknownColumnError, UnreadableFileError, propose, read_sheet
 from tests.datasets.conftest import CSV, Api

@@ -11,16 +11,16 @@ import pytest
 
 from app.datasets.parsing import RECOUNTER, Parsers
 from app.formats.asked import PartCount, PartCounts, RecountRequest, SealedPart
-from app.formats.damage import DataDamagedError
-from app.formats.layout import index_path
-from app.formats.part_files import save_part
 from app.formats.recount import recount
-from app.formats.sealed import WRAP_BYTES, DataKey
-from app.formats.stored import StoredPart
 from app.sandbox import limited as sandbox
 from app.sandbox.confinement import Policy
 from app.sandbox.limited import HelperProcess
 from app.settings import Settings
+from core.parts.damage import DataDamagedError
+from core.parts.layout import index_path
+from core.parts.part_files import save_part
+from core.parts.sealed import WRAP_BYTES, DataKey
+from core.parts.stored import StoredPart
 from tests.datasets.conftest import CSV, Api, spec
 from worker.attempt.sandbox import probe
 

@@ -10,8 +10,8 @@ import pytest
 
 from app.datasets.reader import Reader
 from app.datasets.storage import copy_from_data_root
-from app.disk import Room
-from app.errors import StorageFull
+from core.disk import Room
+from core.errors import StorageFull
 from tests.datasets.conftest import CSV, Api, MakeApi, spec
 from tests.datasets.test_resumable import kind
 from tests.formats.test_images import GOOD, folder

@@ -15,16 +15,16 @@ import pytest
 from numpy.typing import NDArray
 from sqlalchemy import select
 
-from app.contracts.blocks import UNITS
 from app.datasets import blocks, hashes, service
 from app.datasets.reader import Reader
 from app.db.models import Dataset
-from app.formats import units
-from app.formats.part_files import load_part
-from app.formats.sorted_digests import Ascending
-from app.formats.stored import StoredPart
 from app.formats.users import kept
 from app.secrets import load_secrets
+from core.contracts.blocks import UNITS
+from core.parts import units
+from core.parts.part_files import load_part
+from core.parts.sorted_digests import Ascending
+from core.parts.stored import StoredPart
 from tests.datasets.conftest import Api, MakeApi, private, spec
 from tests.datasets.test_blocks import append, grant, traces, unit_files_of
 from tests.datasets.test_large_blocks import listed

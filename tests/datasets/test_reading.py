@@ -19,12 +19,12 @@ from app.datasets import readings
 from app.datasets.reader import Reader
 from app.db.engine import Database
 from app.db.models import Account, AuditEntry, Dataset, DatasetContent, DatasetReading, LedgerEntry
-from app.errors import InvalidRequest
-from app.ids import now
 from app.lifecycle.sweeper import expire_all_leases
 from app.retention import service as retention
 from app.sandbox.limited import Watch
 from app.settings import Settings
+from core.errors import InvalidRequest
+from core.ids import now
 from scrimp.client import Client
 from scrimp.errors import InvalidRequest as Refused
 from scrimp.models import RegisteredDataset

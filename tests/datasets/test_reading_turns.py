@@ -12,9 +12,9 @@ from app.datasets import readings
 from app.datasets.reader import Reader
 from app.datasets.readings import Claimed
 from app.db.engine import Database
-from app.errors import InvalidRequest
 from app.lifecycle.sweeper import expire_all_leases
 from app.settings import Settings
+from core.errors import InvalidRequest
 from tests.conftest import BACKINGS
 from tests.datasets.conftest import MIB, Api, spec
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from app.contracts.dataset_spec import DatasetSpec
 from app.datasets import service
 from app.db.models import Account, Dataset, DatasetContent, LedgerEntry
-from app.formats.part_files import load_part
+from core.contracts.dataset_spec import DatasetSpec
+from core.parts.part_files import load_part
 from tests.datasets.conftest import CSV, PUBLIC, Api, MakeApi, private, spec
 from tests.factories import add_dataset
 from tests.formats.files import dense, write

@@ -15,9 +15,9 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.datasets import resumable
-from app.errors import StorageFull, TooLarge
 from app.main import create_app
 from app.retention import service as retention
+from core.errors import StorageFull, TooLarge
 from tests.datasets.conftest import CSV, PUBLIC, Api, MakeApi, spec
 
 DATA = CSV.encode()

@@ -11,8 +11,8 @@ import pytest
 
 from app.datasets import quota, resumable
 from app.db.models import ApiKey
-from app.disk import RESERVE_BYTES
-from app.errors import Conflict
+from core.disk import RESERVE_BYTES
+from core.errors import Conflict
 from tests.datasets.conftest import CSV, PUBLIC, Api, MakeApi, spec
 from tests.datasets.test_resumable import begin, begun, give_up, kind, piece, whole
 

@@ -15,13 +15,13 @@ from typer.testing import CliRunner
 
 from app.datasets.reader import Reader
 from app.db.models import AuditEntry, Dataset
-from app.formats.damage import DataDamagedError
-from app.formats.part_files import load_part, save_part
-from app.formats.sealed import HEADER_BYTES, MAGIC, header_of
 from app.main import create_app
 from app.renewal import resealing, rotation
 from app.secrets import load_secret, load_secrets, secret_id, write_private
 from app.storage.seals import KeyMissing, Seals, opened
+from core.parts.damage import DataDamagedError
+from core.parts.part_files import load_part, save_part
+from core.parts.sealed import HEADER_BYTES, MAGIC, header_of
 from scrimp.cli import app
 from scrimp_server.doctor import examine
 from tests.datasets.conftest import CSV, Api, MakeApi, spec

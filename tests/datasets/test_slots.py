@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from app.contracts.blocks import BlockSpec
-from app.contracts.dataset_spec import DatasetSpec
-from app.contracts.slots import MOST_SLOTS
-from app.contracts.stored import Shape
 from app.datasets.sizes import default_slots_of
 from app.db.models import Dataset
-from app.privacy.slots import default_slots
+from core.contracts.blocks import BlockSpec
+from core.contracts.dataset_spec import DatasetSpec
+from core.contracts.slots import MOST_SLOTS
+from core.contracts.stored import Shape
+from core.privacy.slots import default_slots
 from tests.datasets.conftest import CSV, PUBLIC, Api, private, spec
 from tests.datasets.test_blocks import append, rows
 from tests.datasets.test_check import check

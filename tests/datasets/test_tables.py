@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.contracts.dataset_spec import DatasetSpec
 from app.db.declared import declared
 from app.db.models import Dataset, Job
-from app.formats.damage import DataDamagedError
-from app.formats.tables import scaled
+from core.contracts.dataset_spec import DatasetSpec
+from core.parts.damage import DataDamagedError
+from core.parts.tables import scaled
 from tests.datasets.conftest import Api, spec
 from tests.datasets.test_declarations import declare
 from tests.datasets.test_retire import submit

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.datasets.upload import MAX_HEADER_BYTES, Upload
-from app.disk import Room
-from app.errors import InvalidRequest, TooLarge
+from core.disk import Room
+from core.errors import InvalidRequest, TooLarge
 from tests.datasets.conftest import CSV, MIB, MakeApi, spec
 
 TYPE = 'multipart/form-data; boundary="frontier"'

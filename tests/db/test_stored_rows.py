@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from app.contracts.stored import (
+from app.db.base import Documents
+from app.db.engine import Database
+from app.db.models import Dataset, Job
+from app.ledger.certified import Certified, ReadyNumerics, Signed
+from app.ledger.memos import Memo
+from app.lifecycle.events import Settled
+from core.contracts.stored import (
     Failure,
     PartFiles,
     ReadingOutcome,
@@ -17,13 +23,7 @@ from app.contracts.stored import (
     StoredFile,
     TrialPoint,
 )
-from app.db.base import Documents
-from app.db.engine import Database
-from app.db.models import Dataset, Job
-from app.ledger.certified import Certified, ReadyNumerics, Signed
-from app.ledger.memos import Memo
-from app.lifecycle.events import Settled
-from app.privacy.quoted import Quoted, StudyQuote
+from core.privacy.quoted import Quoted, StudyQuote
 from tests.factories import add_dataset
 from tests.jobs.stored_cases import CASES
 from tests.jobs.test_stored import stored_then

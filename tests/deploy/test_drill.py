@@ -21,8 +21,6 @@ import pytest
 from app.db.engine import Database
 from app.db.migrate import upgrade
 from app.db.models import Dataset
-from app.formats.part_files import load_part
-from app.formats.sealed import MAGIC
 from app.ledger.transparency.heads import Heads
 from app.lifecycle import restore
 from app.renewal import rotation
@@ -30,6 +28,8 @@ from app.secrets import ensure_secrets, load_secret, load_secrets, secret_id, wr
 from app.settings import Settings
 from app.storage import objects, parts
 from app.storage.seals import KeyMissing, Seals
+from core.parts.part_files import load_part
+from core.parts.sealed import MAGIC
 from tests import servers
 from tests.datasets.conftest import CSV, spec
 from tests.factories import add_dataset

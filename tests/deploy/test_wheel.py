@@ -22,7 +22,7 @@ from worker.native.build import LIBRARY, compilers
 C_FILES = (*build.SOURCES, *build.HEADERS)
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = (
-    *("alembic", "app", "client", "scrimp", "scrimp_server", "worker"),
+    *("alembic", "app", "client", "core", "scrimp", "scrimp_server", "worker"),
     *("pyproject.toml", "setup.py", "README.md", "LICENSE"),
 )
 LEFT = shutil.ignore_patterns("__pycache__", "build")
@@ -126,7 +126,7 @@ def test_a_build_without_a_compiler_fetches_one(tmp_path: Path, path: str, wante
     """As pip asks a project before it builds it."""
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path / name)
-    for package in ("app", "scrimp", "scrimp_server", "worker"):
+    for package in ("app", "core", "scrimp", "scrimp_server", "worker"):
         (tmp_path / package).mkdir()
         (tmp_path / package / "__init__.py").touch()
     shutil.copytree(ROOT / "worker" / "native", tmp_path / "worker" / "native", ignore=LEFT)

@@ -11,14 +11,14 @@ from typing import Any, get_args
 
 import pytest
 
-from app import errors
-from app.contracts.base import AccountantName
-from app.contracts.dataset_spec import TableFormat, Task
-from app.contracts.filters import FILTERS
-from app.contracts.job_spec import Model
-from app.contracts.metrics import METRICS, rule_of
-from app.contracts.optimizers import Optimizer
-from app.privacy.releases import BEFORE
+from core import errors
+from core.contracts.base import AccountantName
+from core.contracts.dataset_spec import TableFormat, Task
+from core.contracts.filters import FILTERS
+from core.contracts.job_spec import Model
+from core.contracts.metrics import METRICS, rule_of
+from core.contracts.optimizers import Optimizer
+from core.privacy.releases import BEFORE
 from scripts import build_site, write_openapi
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,7 +58,7 @@ def exists(path: str, name: str) -> bool:
 
 
 def modules() -> list[Path]:
-    folders = ("app", "worker", "scrimp", "scrimp_server", "scripts", "tests", "benchmarks", "alembic")
+    folders = ("app", "core", "worker", "scrimp", "scrimp_server", "scripts", "tests", "benchmarks", "alembic")
     return [path for folder in folders if (ROOT / folder).is_dir() for path in (ROOT / folder).rglob("*.py")]
 
 

@@ -23,7 +23,19 @@ RETIRED = {
     r"\btakers?\b": "sharers",
     r"\bParameterBook\b|\bkeeps? books\b": "accumulators",
 }
-FOLDERS = ("app", "worker", "scrimp", "scrimp_server", "client", "alembic", "scripts", "docs", "examples", "benchmarks")
+FOLDERS = (
+    "app",
+    "core",
+    "worker",
+    "scrimp",
+    "scrimp_server",
+    "client",
+    "alembic",
+    "scripts",
+    "docs",
+    "examples",
+    "benchmarks",
+)
 PAGES = (
     "README.md",
     "CONTRIBUTING.md",

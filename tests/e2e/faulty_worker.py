@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from app.db.models import Job
 from app.lifecycle import attempts, settle
-from app.privacy.mechanism import MechanismConfig
+from core.privacy.mechanism import MechanismConfig
 from worker.attempt import fork_server
 from worker.celery_app import app
 

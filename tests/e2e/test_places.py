@@ -19,8 +19,8 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import load
 
-from app.contracts.job_spec import GruRecModel
-from app.privacy.releases import SCORE
+from core.contracts.job_spec import GruRecModel
+from core.privacy.releases import SCORE
 from tests.bound.worst import sums_of
 from tests.e2e.conftest import Service
 from tests.e2e.test_ranks import events

@@ -10,7 +10,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from app.contracts.extractor import ImageInput
+from core.contracts.extractor import ImageInput
 from tests.e2e.conftest import Service, csv_spec, job_of
 from tests.e2e.test_spine import finished, submit
 from tests.worker.extractor import write_extractor, write_image_extractor

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.contracts.memory import in_memory, record_bytes
+from core.contracts.memory import in_memory, record_bytes
 from scrimp.errors import InvalidRequest
 from tests.e2e.conftest import Service, csv_spec, job_of, seed_of, write_csv
 from tests.e2e.test_ranks import events

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from app import tracing
-from app.errors import ServiceError
+from core.errors import ServiceError
 from scripts.draw_trace import Collector, Span, picture
 from tests.e2e.conftest import Service, csv_spec, job_of, seed_of, until, write_csv
 

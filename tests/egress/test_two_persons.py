@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import select, update
 
 from app.db.models import Account, Agreement, Approval, AuditEntry
-from app.ids import now
 from app.settings import Settings
+from core.ids import now
 from tests.conftest import BACKINGS
 from tests.dashboard.scene import Key
 from tests.egress.conftest import World

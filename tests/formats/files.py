@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from app.formats.parse import parse
-from app.formats.part_files import load_part
-from app.formats.stored import Csr, StoredPart
+from core.parts.part_files import load_part
+from core.parts.stored import Csr, StoredPart
 
 KEYS = {"split": "5a" * 32, "content": "c3" * 32}
 Rows = list[dict[str, Any]]

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.formats import ahead
-from app.formats.ahead import GAP_BYTES, MOST_BYTES, MOST_RANGES, merged
-from app.formats.blobs import Mapped, Unsealed, stored_ranges
-from app.formats.part_files import save_part
-from app.formats.part_reader import PartFile
-from app.formats.sealed import CHUNK_BYTES, HEADER_BYTES, STORED_BYTES, DataKey
+from core.parts import ahead
+from core.parts.ahead import GAP_BYTES, MOST_BYTES, MOST_RANGES, merged
+from core.parts.blobs import Mapped, Unsealed, stored_ranges
+from core.parts.part_files import save_part
+from core.parts.part_reader import PartFile
+from core.parts.sealed import CHUNK_BYTES, HEADER_BYTES, STORED_BYTES, DataKey
 from tests.formats.test_part_files import KINDS, equal, part_of
 from tests.formats.test_sealed import KEY
 

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from app.errors import InvalidRequest, LimitError
 from app.sandbox.limited import run_limited
+from core.errors import InvalidRequest, LimitError
 from tests.formats.files import KEYS, TEXT, number_rows, parsed, spec, write
 
 MIB = 2**20

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from app.contracts.dataset_spec import DatasetSpec
 from app.datasets.folders import pack
-from app.errors import InvalidRequest
 from app.formats import image_file
 from app.formats.records import Records, Taken
-from app.formats.sealed import WRAP_BYTES, DataKey, Named, SealedPath, create
+from core.contracts.dataset_spec import DatasetSpec
+from core.errors import InvalidRequest
+from core.parts.sealed import WRAP_BYTES, DataKey, Named, SealedPath, create
 
 HEIGHT, WIDTH = 4, 6
 KEY = DataKey(bytes(32), bytes(WRAP_BYTES))

@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
-from app.contracts.dataset_spec import DatasetSpec
-from app.errors import InvalidRequest
-from app.formats.ids import hashed_row
-from app.formats.stored import Pairs, StoredPart
+from core.contracts.dataset_spec import DatasetSpec
+from core.errors import InvalidRequest
+from core.parts.ids import hashed_row
+from core.parts.stored import Pairs, StoredPart
 from tests.formats.files import parsed
 
 ROWS = [(str(1 + i % 7), str(1 + i * i % 11), float(1 + i % 5)) for i in range(60)]

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from app.contracts.dataset_spec import DatasetSpec
-from app.errors import InvalidRequest
-from app.formats.stored import Texts
+from core.contracts.dataset_spec import DatasetSpec
+from core.errors import InvalidRequest
+from core.parts.stored import Texts
 from tests.formats import files
 from tests.formats.files import parsed, write
 

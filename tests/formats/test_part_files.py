@@ -14,14 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app import merkle
-from app.formats.damage import DataDamagedError
-from app.formats.layout import Index, Layout, index_path
-from app.formats.part_files import count_of, load_part, open_part, remove_part, rename_part, save_part
-from app.formats.part_reader import PartFile
-from app.formats.part_writer import PartWriter
-from app.formats.pieces import chosen, cut, joined
-from app.formats.stored import Csr, Pairs, Sequences, StoredPart, Texts
+from core import merkle
+from core.parts.damage import DataDamagedError
+from core.parts.layout import Index, Layout, index_path
+from core.parts.part_files import count_of, load_part, open_part, remove_part, rename_part, save_part
+from core.parts.part_reader import PartFile
+from core.parts.part_writer import PartWriter
+from core.parts.pieces import chosen, cut, joined
+from core.parts.stored import Csr, Pairs, Sequences, StoredPart, Texts
 
 OLD = Path(__file__).parent / "old_parts"
 KINDS = ["dense", "of_users", "sparse", "pairs", "sequences", "texts"]

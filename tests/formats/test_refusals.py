@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from app.errors import InvalidRequest
+from core.errors import InvalidRequest
 from tests.formats.files import TEXT, number_rows, parsed, spec, write
 
 CLASSES = {"classes": [0, 1]}

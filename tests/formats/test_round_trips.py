@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from app.errors import PermanentError
-from app.formats.part_files import load_part, save_part
-from app.formats.stored import Csr, StoredPart
+from core.errors import PermanentError
+from core.parts.part_files import load_part, save_part
+from core.parts.stored import Csr, StoredPart
 from tests.formats.files import TEXT, dense, number_rows, parsed, spec, write
 
 FORMATS = ["csv", "jsonl", "parquet", "npz"]
@@ -206,7 +206,7 @@ def test_empty_parts_round_trip(tmp_path: Path) -> None:
 
 def test_stored_parts_load_without_arrow_or_sklearn() -> None:
     code = (
-        "import sys, app.formats.stored; print(sorted({'pyarrow', 'sklearn', 'scipy', 'pydantic'} & set(sys.modules)))"
+        "import sys, core.parts.stored; print(sorted({'pyarrow', 'sklearn', 'scipy', 'pydantic'} & set(sys.modules)))"
     )
     assert (
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"

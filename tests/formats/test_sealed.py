@@ -16,14 +16,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.formats.blobs import open_blob
-from app.formats.damage import DataDamagedError
-from app.formats.layout import index_path
 from app.formats.parse import parse
-from app.formats.part_files import count_of, load_part, open_part, save_part
-from app.formats.part_reader import PartFile
-from app.formats.pieces import joined
-from app.formats.sealed import (
+from core.parts.blobs import open_blob
+from core.parts.damage import DataDamagedError
+from core.parts.layout import index_path
+from core.parts.part_files import count_of, load_part, open_part, save_part
+from core.parts.part_reader import PartFile
+from core.parts.pieces import joined
+from core.parts.sealed import (
     CHUNK_BYTES,
     HEADER_BYTES,
     PUBLIC_BYTES,

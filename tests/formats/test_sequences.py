@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from app.contracts.dataset_spec import DatasetSpec
-from app.errors import InvalidRequest
-from app.formats.damage import DataDamagedError
-from app.formats.part_files import load_part, save_part
-from app.formats.stored import Sequences, StoredPart
+from core.contracts.dataset_spec import DatasetSpec
+from core.errors import InvalidRequest
+from core.parts.damage import DataDamagedError
+from core.parts.part_files import load_part, save_part
+from core.parts.stored import Sequences, StoredPart
 from tests.formats import test_interactions
 from tests.formats.files import parsed
 

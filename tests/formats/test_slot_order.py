@@ -16,16 +16,17 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from app.contracts import memory
-from app.contracts.slots import PartSlots, Slots
-from app.formats import part_writer, slot_order
-from app.formats.layout import Layout, index_path
-from app.formats.part_files import count_of, load_part, remove_part, save_part
-from app.formats.part_reader import PartFile
-from app.formats.pieces import cut, joined, taken
-from app.formats.sealed import WRAP_BYTES, DataKey, header_of
+from app.formats import slot_order
 from app.formats.slot_order import SlotWriter, Source, random_order, random_slots
-from app.formats.stored import SlotColumn, StoredPart
+from core.contracts import memory
+from core.contracts.slots import PartSlots, Slots
+from core.parts import part_writer
+from core.parts.layout import Layout, index_path
+from core.parts.part_files import count_of, load_part, remove_part, save_part
+from core.parts.part_reader import PartFile
+from core.parts.pieces import cut, joined, taken
+from core.parts.sealed import WRAP_BYTES, DataKey, header_of
+from core.parts.stored import SlotColumn, StoredPart
 from tests.formats.files import TEXT, parsed, spec, write
 from tests.formats.test_part_files import KINDS, equal, part_of
 from tests.formats.test_streaming import USERS, rows_of

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from app.formats import sorted_digests
-from app.formats.digests import Messages, MultisetHash, label_contents, number_contents, record_digests
-from app.formats.sealed import WRAP_BYTES, DataKey
-from app.formats.sorted_digests import SortedDigests, common, squares
+from core.parts import sorted_digests
+from core.parts.digests import Messages, MultisetHash, label_contents, number_contents, record_digests
+from core.parts.sealed import WRAP_BYTES, DataKey
+from core.parts.sorted_digests import SortedDigests, common, squares
 
 KEY = b"k" * 32
 SEAL = DataKey(bytes(32), bytes(WRAP_BYTES))

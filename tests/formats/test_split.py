@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.formats.digests import Messages, in_holdout, record_digests, text_contents
-from app.formats.sorted_digests import Ascending, squares
+from core.parts.digests import Messages, in_holdout, record_digests, text_contents
+from core.parts.sorted_digests import Ascending, squares
 from tests.formats.files import TEXT, dense, number_rows, parsed, spec, write
 
 contents = st.lists(st.binary(max_size=8), max_size=40)

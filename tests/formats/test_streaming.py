@@ -18,13 +18,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from app import disk
-from app.errors import InvalidRequest, StorageFull
 from app.formats import parse as parse_module
-from app.formats import part_writer
 from app.formats import records as records_module
-from app.formats.stored import Texts
-from app.formats.units import FIRST_NUMBER
+from core import disk
+from core.errors import InvalidRequest, StorageFull
+from core.parts import part_writer
+from core.parts.stored import Texts
+from core.parts.units import FIRST_NUMBER
 from tests.formats.files import KEYS, Rows, parsed, spec, write
 from tests.formats.test_part_files import equal
 
@@ -249,7 +249,7 @@ def test_a_full_disk_is_a_clear_error(tmp_path: Path, format: str) -> None:
     }
     (tmp_path / "out").mkdir()
     program = (
-        "import json, resource, sys; from app.errors import StorageFull; from app.formats.parse import parse\n"
+        "import json, resource, sys; from core.errors import StorageFull; from app.formats.parse import parse\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
         "try: parse(json.loads(sys.argv[1]))\n"
         "except StorageFull as error: print(error.status)"

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.contracts.dataset_spec import DatasetSpec
-from app.contracts.redeclaration import Redeclaration, amended
-from app.contracts.table import TableFeatures
 from app.datasets.receiving import document_of
-from app.errors import InvalidRequest
-from app.formats import inputs
-from app.formats.tables import entries, expanded
+from core.contracts.dataset_spec import DatasetSpec
+from core.contracts.redeclaration import Redeclaration, amended
+from core.contracts.table import TableFeatures
+from core.errors import InvalidRequest
+from core.parts import inputs
+from core.parts.tables import entries, expanded
 from tests.formats.files import parsed, spec, write
 
 COLUMNS: list[dict[str, Any]] = [

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from app.formats import units
-from app.formats.damage import DataDamagedError
-from app.formats.sorted_digests import Ascending
-from app.formats.units import Saved
+from core.parts import units
+from core.parts.damage import DataDamagedError
+from core.parts.sorted_digests import Ascending
+from core.parts.units import Saved
 
 VALUES = np.array([0, 1, 256, 2**56, 2**64 - 1], dtype=np.uint64)
 

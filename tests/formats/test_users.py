@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from app.contracts.dataset_spec import DatasetSpec
-from app.errors import InvalidRequest
+from core.contracts.dataset_spec import DatasetSpec
+from core.errors import InvalidRequest
 from tests.formats.files import Rows, parsed, spec, write
 
 FORMATS = ["csv", "jsonl", "parquet", "npz"]

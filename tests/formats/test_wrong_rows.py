@@ -19,14 +19,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from app.contracts.dataset_spec import DatasetSpec
-from app.contracts.table import NumberColumn
-from app.errors import InvalidRequest
 from app.formats import cells, csv_file
 from app.formats import records as records_module
-from app.formats.columns import Coder, NumberCoder, UnusableCell, comma_number, json_number, text_number
 from app.formats.row_faults import without_value
-from app.formats.tables import CellCoder
+from core.contracts.dataset_spec import DatasetSpec
+from core.contracts.table import NumberColumn
+from core.errors import InvalidRequest
+from core.parts.columns import Coder, NumberCoder, UnusableCell, comma_number, json_number, text_number
+from core.parts.tables import CellCoder
 from tests.formats.files import TEXT, Rows, parsed, spec, write
 from tests.formats.test_streaming import file_of
 

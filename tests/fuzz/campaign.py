@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 
-from app.errors import ServiceError
+from core.errors import ServiceError
 from tests.fuzz.cases import ANY, FORMATS, Case
 from tests.fuzz.examine import MEMORY_BYTES, TIME_S, examine
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from app.contracts.blocks import UNITS
-from app.errors import InvalidRequest, LimitError, ServiceError
-from app.formats.layout import index_path
 from app.formats.parse import parse
-from app.formats.part_files import load_part
-from app.formats.stored import Csr, Pairs, Sequences, StoredPart
 from app.sandbox.confinement import Policy
 from app.sandbox.limited import run_limited
+from core.contracts.blocks import UNITS
+from core.errors import InvalidRequest, LimitError, ServiceError
+from core.parts.layout import index_path
+from core.parts.part_files import load_part
+from core.parts.stored import Csr, Pairs, Sequences, StoredPart
 from tests.fuzz.cases import CANARY, Case
 
 KEYS = {"split": "5a" * 32, "content": "c3" * 32}

@@ -89,7 +89,6 @@ def guided(format: str, first: int, count: int, folder: Path) -> Callable[[Calla
     with atheris.instrument_imports(include=INSTRUMENTED):
         import app.formats.parse
         import app.formats.readers
-        import app.formats.stored
         from tests.fuzz import examine  # noqa: F401
 
         module = format if format == "interactions" else app.formats.readers.reader_of(format).module

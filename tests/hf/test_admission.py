@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from app.formats import model_folder
-from app.formats.model_folder import UnfitModelError
+from core.parts import model_folder
+from core.parts.model_folder import UnfitModelError
 from tests.datasets.conftest import Api, new_api
 from tests.datasets.conftest import spec as declared
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from app.errors import PrivacyError
+from core.errors import PrivacyError
 from tests.bound.worst import engine_of
 from tests.hf.test_bound import TRIED
 from tests.hf.test_norms import model

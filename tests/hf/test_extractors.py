@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from app.catalogue import extractors
-from app.contracts.extractor import ImageInput
-from app.formats.stored import StoredPart, Texts
+from core.contracts.extractor import ImageInput
+from core.parts.stored import StoredPart, Texts
 from tests.hf import tiny
 from tests.worker.extractor import write_extractor
 from worker.extractors.features import extracted, of_folder

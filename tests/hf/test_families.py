@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from app.contracts.job_spec import Clipping
-from app.formats import model_folder
+from core.contracts.job_spec import Clipping
+from core.parts import model_folder
 from tests.bound.worst import Case, engine_of, worst_sum
 from tests.hf.test_examined import plan_of
 from tests.hf.test_norms import KEY, LENGTH, model, norm, one_at_a_time, records, some_parameters, training

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import torch
 
-from app.contracts.dataset_spec import ClassificationTask, LanguageModelTask, Text
-from app.formats.stored import StoredPart, Texts
+from core.contracts.dataset_spec import ClassificationTask, LanguageModelTask, Text
+from core.parts.stored import StoredPart, Texts
 from tests.hf.test_norms import KEY, model, some_parameters
 from worker.data.parts import records_of
 from worker.models.files import save_model

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from app.contracts.hf import HfModel
-from app.formats import model_folder
-from app.formats.model_folder import UnfitModelError
+from core.contracts.hf import HfModel
+from core.parts import model_folder
+from core.parts.model_folder import UnfitModelError
 from tests.hf.test_norms import KEY, model, records
 from worker.models.hf.files import tuned_files
 from worker.models.hf.loading import ModelMissingError, load

@@ -16,13 +16,13 @@ import torch
 
 from app.catalogue.model_folders import resolved
 from app.catalogue.models import refusal
-from app.contracts.dataset_spec import ClassificationTask
-from app.contracts.dataset_spec import Tensor as TensorFeatures
-from app.contracts.hf import HfModel
-from app.contracts.job_spec import Clipping, JobSpec
-from app.errors import InvalidRequest
-from app.formats import model_folder
-from app.formats.model_folder import UnfitModelError
+from core.contracts.dataset_spec import ClassificationTask
+from core.contracts.dataset_spec import Tensor as TensorFeatures
+from core.contracts.hf import HfModel
+from core.contracts.job_spec import Clipping, JobSpec
+from core.errors import InvalidRequest
+from core.parts import model_folder
+from core.parts.model_folder import UnfitModelError
 from tests.bound.worst import Case, worst_sum
 from tests.factories import job_spec
 from tests.hf.test_files import peft_s_own_warnings

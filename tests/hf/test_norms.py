@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from app.contracts.hf import HfModel
-from app.contracts.job_spec import Clipping
-from app.formats import model_folder
-from app.privacy.mechanism import TrainingMechanism
+from core.contracts.hf import HfModel
+from core.contracts.job_spec import Clipping
+from core.parts import model_folder
+from core.privacy.mechanism import TrainingMechanism
 from tests.hf.tiny import VOCABULARY
 from tests.worker.support import key
 from worker.clipping.bookkeeping import Bookkeeping

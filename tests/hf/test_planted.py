@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from app.contracts.dataset_spec import Text
-from app.contracts.job_spec import Clipping
-from app.privacy.canaries import coins
+from core.contracts.dataset_spec import Text
+from core.contracts.job_spec import Clipping
+from core.privacy.canaries import coins
 from tests.hf.test_norms import KEY, LENGTH, model, training
 from tests.hf.tiny import VOCABULARY
 from worker.clipping.build import build_engine

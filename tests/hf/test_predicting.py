@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import scrimp
-from app.contracts.dataset_spec import ClassificationTask, LanguageModelTask
-from app.formats import model_folder
+from core.contracts.dataset_spec import ClassificationTask, LanguageModelTask
+from core.parts import model_folder
 from tests.hf.test_files import FEATURES, TEXTS, read_by_transformers
 from tests.hf.test_norms import model, some_parameters
 from tests.hf.tiny import VOCABULARY, write

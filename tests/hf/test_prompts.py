@@ -14,12 +14,12 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from app.contracts.dataset_spec import LanguageModelTask
-from app.contracts.job_spec import Clipping
-from app.formats import model_folder
-from app.formats.chat import ChatTemplate, tried
-from app.formats.model_folder import UnfitModelError
-from app.formats.stored import Sequences, StoredPart, Texts
+from core.contracts.dataset_spec import LanguageModelTask
+from core.contracts.job_spec import Clipping
+from core.parts import model_folder
+from core.parts.chat import ChatTemplate, tried
+from core.parts.model_folder import UnfitModelError
+from core.parts.stored import Sequences, StoredPart, Texts
 from tests.datasets.conftest import Api, new_api
 from tests.datasets.conftest import spec as declared
 from tests.hf.test_admission import post

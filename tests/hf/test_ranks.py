@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from app.contracts.job_spec import Clipping
+from core.contracts.job_spec import Clipping
 from tests.hf.test_norms import model, records, some_parameters, training
 from tests.worker.gang import together
 from worker.clipping.build import build_engine

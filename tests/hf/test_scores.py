@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from app.contracts.hf import rank_groups
-from app.contracts.job_spec import Clipping
-from app.errors import PrivacyError
-from app.privacy.releases import NoisyCount, NoisySum
+from core.contracts.hf import rank_groups
+from core.contracts.job_spec import Clipping
+from core.errors import PrivacyError
+from core.privacy.releases import NoisyCount, NoisySum
 from tests.hf.test_norms import KEY, model, records, some_parameters, training
 from tests.hf.tiny import write
 from worker.clipping.build import build_engine

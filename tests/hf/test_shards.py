@@ -11,8 +11,8 @@ import pytest
 import safetensors.torch
 import torch
 
-from app.formats import model_folder
-from app.formats.model_folder import UnfitModelError
+from core.parts import model_folder
+from core.parts.model_folder import UnfitModelError
 from tests.hf.test_hostile import rewritten
 from tests.hf.test_norms import KEY, model
 from worker.models.hf.loading import ModelMissingError

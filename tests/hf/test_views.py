@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from app.contracts.augmentation import Augmentation
-from app.contracts.hf import HfModel
-from app.contracts.job_spec import Clipping
-from app.formats import model_folder
+from core.contracts.augmentation import Augmentation
+from core.contracts.hf import HfModel
+from core.contracts.job_spec import Clipping
+from core.parts import model_folder
 from tests.hf.test_norms import KEY, norm, training
 from tests.hf.tiny import write
 from worker.clipping.bookkeeping import Bookkeeping

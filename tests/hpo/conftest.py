@@ -13,17 +13,17 @@ from app.admission.hold import hold
 from app.admission.price import price
 from app.admission.request import Limits, Request, resolve
 from app.admission.service import Admission
-from app.contracts.job_spec import JobSpec
-from app.contracts.stored import ArtifactFile
 from app.db.engine import Database
 from app.db.models import Account, Job
 from app.keys.service import Caller
 from app.ledger.transparency.heads import Heads
 from app.ledger.verify import verify
 from app.lifecycle.attempts import AttemptLog
-from app.privacy import pricing, study
-from app.privacy.plans import FitRequest, PlanRequest, StudyFitRequest, StudyRequest
-from app.privacy.prices import Largest, Price, StudyPrice, Units
+from core.contracts.job_spec import JobSpec
+from core.contracts.stored import ArtifactFile
+from core.privacy import pricing, study
+from core.privacy.plans import FitRequest, PlanRequest, StudyFitRequest, StudyRequest
+from core.privacy.prices import Largest, Price, StudyPrice, Units
 from tests import factories
 from tests.factories import add_dataset, add_key, job_spec
 from tests.lifecycle.conftest import claimed

@@ -20,7 +20,6 @@ from sqlalchemy import select
 
 from app.db.engine import Database
 from app.db.models import Account, Job, LedgerEntry
-from app.errors import Conflict, StaleAttempt
 from app.jobs import steering
 from app.keys.service import Caller
 from app.ledger.verify import verify
@@ -28,6 +27,7 @@ from app.lifecycle import studies
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.claims import claim, give_back
 from app.lifecycle.states import FINISHED
+from core.errors import Conflict, StaleAttempt
 from tests.factories import AT_ONCE, NO_HEADS
 from tests.hpo.conftest import Submit, artifacts_of, release, runs_of
 from tests.lifecycle.conftest import no_wait

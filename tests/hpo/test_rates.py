@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from app.contracts.optimizers import DpAdam, DpSgd, Optimizer
-from app.contracts.table import TableFeatures
 from app.hpo import rates
 from app.hpo.rates import PublicNumbers, rate_of
+from core.contracts.optimizers import DpAdam, DpSgd, Optimizer
+from core.contracts.table import TableFeatures
 from worker.noise.gaussian import NoisedGradient
 from worker.optimizers.base import StepInfo
 from worker.optimizers.build import build_optimizer

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from app.contracts.hpo import GridOracle, GridPoints, Hpo, LinearScaling, Random, RandomK, Space
 from app.hpo.draws import Draws
 from app.hpo.fit import fit
 from app.hpo.space import Bounds, Split, log_grid
 from app.hpo.strategies import Study, decide, runs_of, slots, winner
+from core.contracts.hpo import GridOracle, GridPoints, Hpo, LinearScaling, Random, RandomK, Space
 
 HPO: TypeAdapter[Hpo] = TypeAdapter(Hpo)
 BOUNDS = Bounds((0.01, 100.0), (5, 100), None, None)

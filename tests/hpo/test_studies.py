@@ -19,8 +19,8 @@ from app.ledger.repository import posted
 from app.ledger.summary import settled_events
 from app.lifecycle import studies
 from app.lifecycle.claims import claim
-from app.privacy import gdp
-from app.privacy.events import Event, read
+from core.privacy import gdp
+from core.privacy.events import Event, read
 from tests.by_night import SQLITE_BY_DAY
 from tests.hpo.conftest import Submit, account_of, artifacts_of, finish, job_of, play, release, runs_of
 from tests.lifecycle.conftest import claimed
@@ -53,8 +53,8 @@ def test_pilots_then_the_final_run_and_one_bill(db: Database, submit: Submit) ->
     assert (ended.status, ended.step) == ("succeeded", 7)
     assert (account.train_held, account.train_spent) == (0, ended.quote["charge"]["train"])
     # All of it: what was asked, to the unit.
-    from app.privacy.filters import filter_of
-    from app.privacy.shares import units_of
+    from core.privacy.filters import filter_of
+    from core.privacy.shares import units_of
 
     assert account.train_spent == units_of(gdp.mu_from_epsilon(1.0, 1e-5) ** 2, filter_of("gdp"))
     with db.read() as session:

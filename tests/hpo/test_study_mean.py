@@ -11,10 +11,10 @@ from sqlalchemy import select
 
 from app.db.engine import Database
 from app.db.models import Artifact, Certificate, Job, Outbox
-from app.errors import PrivacyError
 from app.ledger import certificates
 from app.lifecycle import studies
-from app.privacy.mechanism import MechanismConfig
+from core.errors import PrivacyError
+from core.privacy.mechanism import MechanismConfig
 from scrimp import recompute
 from scrimp.explain import explained
 from tests.by_night import SQLITE_BY_DAY

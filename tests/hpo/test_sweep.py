@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from app.privacy.plans import FinalRunRequest
-from app.privacy.sweep import final_run
+from core.privacy.plans import FinalRunRequest
+from core.privacy.sweep import final_run
 from tests.hpo.test_plan import GOLDEN, study
 
 

@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from app.contracts.job_spec import CnnModel, LinearModel, MatrixFactorizationModel, MlpModel
 from app.hpo.tangents import tangent_length
+from core.contracts.job_spec import CnnModel, LinearModel, MatrixFactorizationModel, MlpModel
 from worker.models.networks import Network
 
 

@@ -18,7 +18,6 @@ from app.admission.price import Priced
 from app.admission.request import Limits, Request
 from app.admission.rows import NewJob
 from app.admission.standing import Standing
-from app.contracts.job_spec import JobSpec
 from app.datasets.repository import check_content
 from app.db.engine import Database
 from app.db.models import (
@@ -35,13 +34,14 @@ from app.db.models import (
 )
 from app.db.together import Together, row_of
 from app.db.trip import round_trip
-from app.errors import Conflict, NotFound, ServiceError
 from app.grants import service as grants
-from app.ids import now
 from app.keys.service import Caller, create
 from app.ledger import accounts, behind
 from app.ledger.transparency.heads import Head
-from app.privacy.pricing import price
+from core.contracts.job_spec import JobSpec
+from core.errors import Conflict, NotFound, ServiceError
+from core.ids import now
+from core.privacy.pricing import price
 from tests.factories import add_dataset, job_spec, share
 
 PEPPER = b"p" * 32

@@ -10,10 +10,10 @@ from pydantic import ValidationError
 
 from app.admission.checks import check
 from app.admission.facts import DatasetFacts
-from app.contracts.job_spec import JobSpec
 from app.dashboard import job_draft
-from app.errors import InvalidRequest
-from app.privacy.pricing import price
+from core.contracts.job_spec import JobSpec
+from core.errors import InvalidRequest
+from core.privacy.pricing import price
 from tests.factories import job_spec
 from tests.jobs.test_planning import facts
 

@@ -55,7 +55,7 @@ LATE = (
     "alembic",
     "app.formats.parse",
     "app.lifecycle.relay",
-    "app.privacy.pricing",
+    "core.privacy.pricing",
     "worker",
 )
 

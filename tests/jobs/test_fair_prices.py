@@ -12,7 +12,7 @@ import pytest
 
 from app.db.engine import Database
 from app.pricing.service import WAITING, PricingService
-from app.privacy import pricing_server
+from core.privacy import pricing_server
 from tests.conftest import Api
 from tests.factories import add_dataset, job_spec
 

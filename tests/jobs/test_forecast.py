@@ -10,11 +10,11 @@ import pytest
 
 from app.db.engine import Database
 from app.db.models import Job, Worker
-from app.ids import now
 from app.jobs.schemas import ChargedView
 from app.ledger import accounts
-from app.privacy import gdp
-from app.privacy.prices import Units
+from core.ids import now
+from core.privacy import gdp
+from core.privacy.prices import Units
 from tests.conftest import Api
 from tests.factories import add_dataset, job_spec
 

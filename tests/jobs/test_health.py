@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from app.contracts.sandbox import Sandbox
 from app.db.engine import Database
 from app.lifecycle.queue.presence import Presence
 from app.settings import Settings
 from app.system import health
+from core.contracts.sandbox import Sandbox
 
 
 def test_a_broker_that_is_down_degrades(db: Database, settings: Settings) -> None:

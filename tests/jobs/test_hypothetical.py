@@ -9,16 +9,16 @@ from sqlalchemy import select
 
 from app.admission import forecast
 from app.admission.service import Admission
-from app.contracts.dataset_spec import DatasetSpec
-from app.contracts.job_spec import JobSpec
-from app.contracts.stored import ArtifactFile
 from app.datasets.sizes import split_sizes, whole_of
 from app.db.models import JobEvent
-from app.errors import InvalidRequest
 from app.jobs.schemas import Quote
 from app.keys.service import Caller
 from app.ledger.transparency.heads import Heads
 from app.pricing.service import PricingService
+from core.contracts.dataset_spec import DatasetSpec
+from core.contracts.job_spec import JobSpec
+from core.contracts.stored import ArtifactFile
+from core.errors import InvalidRequest
 from tests.datasets.conftest import Api, api, make_api, spec
 from tests.factories import dataset_spec, job_spec, numerics
 from tests.hpo.conftest import PlainPricing

@@ -11,14 +11,14 @@ import torch
 
 from app.admission.memory import SORTED_SLOT_BYTES, MemoryEstimate, _places_bytes, check, estimate, least_bytes, warning
 from app.catalogue.optimizers import CATALOGUE
-from app.contracts import optimizers as specs
-from app.contracts.dataset_spec import Tensor
-from app.contracts.slots import PartSlots
 from app.db.engine import Database
-from app.errors import InvalidRequest
-from app.privacy.numerics import PublicSizes, numerics_of
-from app.privacy.slots import unstated_slots
 from app.settings import Settings
+from core.contracts import optimizers as specs
+from core.contracts.dataset_spec import Tensor
+from core.contracts.slots import PartSlots
+from core.errors import InvalidRequest
+from core.privacy.numerics import PublicSizes, numerics_of
+from core.privacy.slots import unstated_slots
 from tests.conftest import Api
 from tests.factories import add_dataset, job_spec
 from tests.jobs.test_planning import facts, spec_of

@@ -13,12 +13,12 @@ from pydantic import ValidationError
 from app.admission.checks import Checked, check
 from app.admission.choices import closed
 from app.admission.facts import DatasetFacts
-from app.contracts.dataset_spec import DatasetSpec
-from app.contracts.job_spec import AdaptiveNorm, JobSpec
-from app.errors import InvalidRequest
-from app.privacy.derive import default_delta
-from app.privacy.pricing import price
-from app.privacy.releases import NoisyCount, NoisyScore
+from core.contracts.dataset_spec import DatasetSpec
+from core.contracts.job_spec import AdaptiveNorm, JobSpec
+from core.errors import InvalidRequest
+from core.privacy.derive import default_delta
+from core.privacy.pricing import price
+from core.privacy.releases import NoisyCount, NoisyScore
 from tests.factories import dataset_spec, job_spec, slots_for
 
 

@@ -12,11 +12,11 @@ from sqlalchemy import func, select, update
 
 from app.db.engine import Database
 from app.db.models import AuditEntry, Prediction
-from app.ids import now
 from app.lifecycle.relay import Relay
 from app.main import create_app
 from app.predictions.claims import answer, claim, sweep
 from app.settings import Settings
+from core.ids import now
 from tests.by_night import ON_SQLITE_BY_DAY
 from tests.dashboard.scene import Key, Scene
 from tests.lifecycle.test_relay import Notifier

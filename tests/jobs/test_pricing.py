@@ -9,11 +9,11 @@ from sqlalchemy import select
 
 from app.db.engine import Database
 from app.db.models import PriceCache
-from app.errors import LimitError
 from app.pricing.service import PricingService
-from app.privacy import events
-from app.privacy.plans import CompareRequest
 from app.settings import Settings
+from core.errors import LimitError
+from core.privacy import events
+from core.privacy.plans import CompareRequest
 from tests.privacy.support import request
 
 

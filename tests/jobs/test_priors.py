@@ -13,13 +13,13 @@ from app.admission.checks import check
 from app.admission.choices import Closed, closed, levels_of, score_mu, with_rate
 from app.admission.facts import DatasetFacts
 from app.admission.study import CheckedStudy, check_study
-from app.contracts.hpo import Auto, LinearScaling, PrivateCount, Space, noise_mu_of
-from app.contracts.job_spec import JobSpec
 from app.db.engine import Database
 from app.db.models import Job
-from app.errors import InvalidRequest
-from app.privacy import pricing
-from app.privacy.gdp import mu_from_epsilon
+from core.contracts.hpo import Auto, LinearScaling, PrivateCount, Space, noise_mu_of
+from core.contracts.job_spec import JobSpec
+from core.errors import InvalidRequest
+from core.privacy import pricing
+from core.privacy.gdp import mu_from_epsilon
 from tests.conftest import Api
 from tests.factories import add_dataset, job_spec
 from tests.hpo.conftest import price_once

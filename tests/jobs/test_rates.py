@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from app.admission.choices import rule_of
-from app.contracts.job_spec import JobSpec
 from app.db.engine import Database
 from app.db.models import Job
+from core.contracts.job_spec import JobSpec
 from tests.conftest import Api
 from tests.factories import add_dataset, job_spec
 from tests.jobs.test_api import RDP, get, post

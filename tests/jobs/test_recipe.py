@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from app.contracts.dataset_spec import ClassificationTask
 from app.db.engine import Database
+from core.contracts.dataset_spec import ClassificationTask
 from tests.conftest import Api
 from tests.factories import add_dataset, dataset_spec
 from tests.jobs.test_api import get, post

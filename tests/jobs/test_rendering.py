@@ -12,19 +12,19 @@ from sqlalchemy import select, update
 from app.admission.checks import check
 from app.admission.choices import closed
 from app.admission.lookup import dataset_facts
-from app.contracts.job_spec import JobSpec
 from app.db.engine import Database
 from app.db.models import Attempt, Dataset, Job, LedgerEntry, Metric, table_of
 from app.db.row_view import Column, Computed
-from app.ids import whole_second
 from app.jobs import repository
 from app.jobs.rendering import job_json, page_json
 from app.jobs.schemas import JobSource, JobView
 from app.keys.service import Caller
 from app.ledger import accounts
 from app.lifecycle.queue.presence import GpuWorkers
-from app.privacy.prices import Price, Units
-from app.privacy.pricing import price
+from core.contracts.job_spec import JobSpec
+from core.ids import whole_second
+from core.privacy.prices import Price, Units
+from core.privacy.pricing import price
 from tests.factories import add_dataset, add_key, admit, job_spec
 
 STATES: list[dict[str, Any]] = [

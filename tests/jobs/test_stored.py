@@ -19,13 +19,13 @@ from app.admission.hold import new_job
 from app.admission.price import price_one
 from app.admission.request import Limits, Request
 from app.catalogue.models import resolved
-from app.contracts.dataset_spec import DatasetSpec
-from app.contracts.job_spec import JobSpec
-from app.errors import InvalidRequest
 from app.hpo.stored import StoredStudy
 from app.keys.service import Caller
 from app.pricing.service import PricingService
-from app.privacy.numerics import PLACES, Numerics
+from core.contracts.dataset_spec import DatasetSpec
+from core.contracts.job_spec import JobSpec
+from core.errors import InvalidRequest
+from core.privacy.numerics import PLACES, Numerics
 from scrimp import JobSpec as ClientSpec
 from tests.factories import dataset_spec, slots_for
 from tests.hpo.conftest import PlainPricing

@@ -8,9 +8,9 @@ from contextlib import suppress
 
 import pytest
 
-from app.errors import LimitError
 from app.pricing.turns import EXPENSIVE_S, PENALTY, FairTurns, Ticket
 from app.sandbox.limited import busy
+from core.errors import LimitError
 
 KEYS = "abcdefgh"
 

@@ -17,9 +17,6 @@ from app.admission.price import price
 from app.admission.request import Limits, Request, Resolved
 from app.admission.service import Admission
 from app.catalogue import models
-from app.contracts.base import Epsilon
-from app.contracts.job_spec import JobSpec
-from app.contracts.stored import ArtifactFile, Number
 from app.db.models import Certificate, Job
 from app.grants import service as grants
 from app.jobs import steering
@@ -30,9 +27,12 @@ from app.ledger.transparency.heads import Heads
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.events import Part
 from app.pricing.service import PricingService
-from app.privacy.canaries import Finding, coins, decoys, found
-from app.privacy.mechanism import MechanismConfig
-from app.privacy.numerics import NumericsReport
+from core.contracts.base import Epsilon
+from core.contracts.job_spec import JobSpec
+from core.contracts.stored import ArtifactFile, Number
+from core.privacy.canaries import Finding, coins, decoys, found
+from core.privacy.mechanism import MechanismConfig
+from core.privacy.numerics import NumericsReport
 from tests.datasets.conftest import Api, spec
 from tests.datasets.test_blocks import append, grant, retire, rows
 from tests.factories import NO_HEADS, add_dataset, add_key, dataset_spec, job_spec, numerics

@@ -10,10 +10,10 @@ from sqlalchemy import select
 
 from app.db.engine import Database
 from app.db.models import Account, Block, LedgerEntry
-from app.errors import BudgetError, Conflict, InvalidRequest, NotFound, PrivacyError
 from app.ledger import accounts
 from app.ledger.memos import HeldFor, Memo
-from app.privacy.mechanism import MechanismConfig
+from core.errors import BudgetError, Conflict, InvalidRequest, NotFound, PrivacyError
+from core.privacy.mechanism import MechanismConfig
 from tests.ledger import support
 from tests.ledger.support import DELTA, OWNER, balances, check, hold, open_ledger, post, void
 

@@ -14,7 +14,6 @@ from sqlalchemy import select, text
 
 from app.db.engine import Database
 from app.db.models import Account, Certificate, LedgerCheck, LedgerCheckpoint, LedgerEntry
-from app.errors import Conflict
 from app.ledger import behind, certificates, checks, signing_keys
 from app.ledger.entries import balance_of
 from app.ledger.transparency import attestations
@@ -23,6 +22,7 @@ from app.ledger.transparency.heads import Heads
 from app.ledger.verify import Verification, verify
 from app.settings import Settings
 from app.system import health
+from core.errors import Conflict
 from tests.chaos.tamper import rewrite, roll_back
 from tests.chaos.tamper import unprotected as tampering
 from tests.ledger.support import held_job, hold, mechanism, open_ledger, post, sealed, signed_document, unprotected

@@ -14,13 +14,13 @@ from sqlalchemy import event
 
 from app.db.engine import Database
 from app.db.models import Dataset, LedgerCheck
-from app.ids import now
 from app.keys import service as keys
 from app.ledger import checks, summary
 from app.ledger.transparency.heads import Heads
 from app.main import create_app
 from app.secrets import ensure_secrets, load_secret
 from app.settings import Settings
+from core.ids import now
 from tests.conftest import Api
 from tests.ledger import support
 from tests.ledger.support import (

@@ -14,10 +14,10 @@ from sqlalchemy import update
 
 from app.db.engine import Database
 from app.db.models import Account, Dataset, Job
-from app.errors import BudgetError, Conflict, PrivacyError
-from app.ids import new_id
 from app.ledger import accounts, blocks, joining
 from app.ledger.memos import HeldFor
+from core.errors import BudgetError, Conflict, PrivacyError
+from core.ids import new_id
 from tests.chaos.tamper import unprotected
 from tests.ledger.support import OWNER, add_job, balances, check, hold, open_ledger
 

@@ -12,14 +12,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from app.db.engine import Database
 from app.db.models import Artifact, Certificate, Job, Metric
-from app.errors import Conflict, NotFound
 from app.ledger import accounts, certificates, meaning
 from app.ledger.meaning import Meaning
 from app.lifecycle.events import Ready
 from app.lifecycle.states import append_event
-from app.privacy.events import AccountEvents, read
-from app.privacy.gdp import epsilon_from_mu, mu_of_event
-from app.privacy.pld import epsilon as pld_epsilon
+from core.errors import Conflict, NotFound
+from core.privacy.events import AccountEvents, read
+from core.privacy.gdp import epsilon_from_mu, mu_of_event
+from core.privacy.pld import epsilon as pld_epsilon
 from tests import factories
 from tests.ledger import support
 from tests.ledger.support import DELTA, held_job, mechanism, open_ledger, post, signed_document, void

@@ -11,11 +11,11 @@ import pytest
 from app.charges import service
 from app.charges.schemas import ChargeRequest
 from app.db.engine import Database
-from app.errors import BudgetError, Conflict
 from app.keys.service import Caller
 from app.ledger.transparency.heads import Heads
 from app.pricing.service import PricingService
 from app.settings import Settings
+from core.errors import BudgetError, Conflict
 from tests.ledger.support import OWNER, balances, check, open_ledger
 
 BY = Caller(id=OWNER, name="owner", role="admin")

@@ -16,13 +16,13 @@ from sqlalchemy import delete, event, insert, select, update
 
 from app.db.engine import Database
 from app.db.models import Account, Certificate, LedgerCheckpoint, LedgerEntry, LedgerTile, table_of
-from app.errors import Conflict, InvalidRequest, TransientError
 from app.ledger import certificates, signing_keys
 from app.ledger.entries import COLUMNS, content, digest
 from app.ledger.transparency import checkpoints, notes
 from app.ledger.transparency.heads import Head, Heads, UnreadableHeadError
 from app.ledger.transparency.merkle import TILE
 from app.ledger.verify import verify
+from core.errors import Conflict, InvalidRequest, TransientError
 from scrimp.signatures import is_authentic
 from scrimp.transparency import ED25519, LOG, Key, Note, begins_with, decoded, faults_of, follows, includes, leaf_of
 from tests.chaos.tamper import rewrite, unprotected

@@ -15,11 +15,11 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import pytest
 from pydantic import BaseModel
 
-from app.contracts.filters import FILTERS
-from app.contracts.stored import ReleasedBy
 from app.ledger import signing_keys
 from app.ledger.certified import Body
 from app.ledger.transparency.heads import Heads
+from core.contracts.filters import FILTERS
+from core.contracts.stored import ReleasedBy
 from scrimp.certificate_page import Signer, declared, page
 from scrimp.explain import explained
 from scrimp.recompute import body_of, recompute
@@ -105,7 +105,7 @@ def test_there_is_a_certificate_of_each_kind(issued: dict[str, Path]) -> None:
 
 def is_repeated(model: type[BaseModel]) -> bool:
     """True for a part of the specification, which a certificate repeats: its choices are none of the certificate's."""
-    return model.__module__.startswith(("app.contracts.", "app.hpo.")) and model.__module__ != "app.contracts.base"
+    return model.__module__.startswith(("core.contracts.", "app.hpo.")) and model.__module__ != "core.contracts.base"
 
 
 def alternatives(annotation: Any) -> Iterator[Any]:

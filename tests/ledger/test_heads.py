@@ -13,12 +13,12 @@ from sqlalchemy import select
 
 from app.db.engine import Database
 from app.db.models import LedgerCheck
-from app.errors import TransientError, Unavailable
-from app.ids import now
 from app.ledger import behind
 from app.ledger.transparency.heads import Balance, Head, Heads, UnreadableHeadError
 from app.ledger.transparency.records import InBucket, InFolder, Record
 from app.storage.folder import Folder
+from core.errors import TransientError, Unavailable
+from core.ids import now
 from tests import servers
 from tests.ledger.support import a_history, hold, open_ledger, post
 from tests.locks import until_waits_for_file

@@ -16,11 +16,11 @@ from sqlalchemy import update
 
 from app.db.engine import Database
 from app.db.models import Account, Dataset
-from app.errors import BudgetError, Conflict, InvalidRequest, NotFound
 from app.ledger import accounts, joining
 from app.ledger.repository import posted
 from app.ledger.summary import view
-from app.privacy.filters import filter_of
+from core.errors import BudgetError, Conflict, InvalidRequest, NotFound
+from core.privacy.filters import filter_of
 from tests.chaos.tamper import unprotected
 from tests.ledger.support import (
     OWNER,

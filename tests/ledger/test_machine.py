@@ -13,8 +13,8 @@ from sqlalchemy import func, select
 
 from app.db.engine import Database
 from app.db.models import LedgerEntry
-from app.errors import BudgetError, Conflict, PrivacyError
 from app.ledger import accounts
+from core.errors import BudgetError, Conflict, PrivacyError
 from tests.ledger.support import DELTA, OWNER, balances, check, hold, open_ledger, post, void
 
 Amounts = tuple[int, int]

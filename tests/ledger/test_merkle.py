@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from app.ledger.transparency import notes
 from app.ledger.transparency.attestations import NotAuthentic
 from app.ledger.transparency.merkle import TILE, Tree
-from app.merkle import Frontier, leaf
+from core.merkle import Frontier, leaf
 from scrimp.transparency import COSIGNATURE, Key, Note, NotProven, follows, includes, root_of, signed_bytes
 
 # The tests of Certificate Transparency's reference implementation: eight leaves, and the roots of 1 … 8 of them.

@@ -10,9 +10,9 @@ from sqlalchemy.exc import DatabaseError
 
 from app.db.engine import Database
 from app.db.models import Account
-from app.errors import Conflict
 from app.ledger import accounts
 from app.ledger.entries import append_cap
+from core.errors import Conflict
 from tests.ledger.support import OWNER, a_history, balances, check, hold
 
 INTO = (

@@ -9,9 +9,9 @@ import pytest
 
 from app.db.engine import Database
 from app.ledger import summary
-from app.privacy import accounting
-from app.privacy.plans import CompareRequest
-from app.privacy.prices import BasicSum, Compared
+from core.privacy import accounting
+from core.privacy.plans import CompareRequest
+from core.privacy.prices import BasicSum, Compared
 from tests.ledger.support import held_job, mechanism, open_ledger, post
 
 

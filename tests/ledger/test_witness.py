@@ -24,7 +24,6 @@ from typer.testing import CliRunner
 
 from app.db.engine import Database
 from app.db.models import Account, LedgerCheckpoint, LedgerEntry
-from app.errors import Conflict, TransientError
 from app.keys import service as keys
 from app.ledger import accounts, behind, signing_keys
 from app.ledger.entries import COLUMNS, content, digest, genesis
@@ -34,9 +33,10 @@ from app.ledger.transparency.merkle import Tree
 from app.lifecycle import witnessed
 from app.lifecycle.queue.fair import claim_next
 from app.main import create_app
-from app.merkle import Frontier, leaf
 from app.secrets import load_secret
 from app.settings import Settings
+from core.errors import Conflict, TransientError
+from core.merkle import Frontier, leaf
 from scrimp.cli import app
 from scrimp.cli import app as cli
 from scrimp.transparency import COSIGNATURE, ED25519, LOG, Key, Note

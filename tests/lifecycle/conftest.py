@@ -11,15 +11,15 @@ from sqlalchemy import update
 from app.admission.checks import check
 from app.admission.choices import closed
 from app.admission.lookup import dataset_facts
-from app.contracts.job_spec import JobSpec
 from app.db.engine import Database
 from app.db.models import Account, Dataset, Job
 from app.keys.service import Caller
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.claims import claim
-from app.privacy.plans import PlanRequest
-from app.privacy.prices import Price
-from app.privacy.pricing import price
+from core.contracts.job_spec import JobSpec
+from core.privacy.plans import PlanRequest
+from core.privacy.prices import Price
+from core.privacy.pricing import price
 from tests.conftest import BACKINGS
 from tests.factories import AT_ONCE, add_dataset, add_key, admit, job_spec
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import select
 
-from app.contracts.devices import Device
 from app.db.engine import Database
 from app.db.models import Attempt, Job
 from app.lifecycle.attempts import AttemptLog
@@ -17,6 +16,7 @@ from app.lifecycle.queue.crews import Member, release
 from app.lifecycle.queue.fair import claim_next
 from app.lifecycle.queue.presence import Presence
 from app.lifecycle.states import ACTIVE
+from core.contracts.devices import Device
 from tests.factories import AT_ONCE
 from tests.lifecycle.test_fair import BOTH, NO_RECORDS
 

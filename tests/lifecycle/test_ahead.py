@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from app.contracts.job_spec import JobSpec
 from app.db.engine import Database
 from app.db.models import ApiKey, Dataset, Job, Worker
-from app.ids import now
 from app.lifecycle.queue.ahead import Ahead, ahead_of
 from app.lifecycle.queue.fair import claim_next
 from app.lifecycle.settle import settle, settlement_of
 from app.lifecycle.states import ACTIVE, get_job
+from core.contracts.job_spec import JobSpec
+from core.ids import now
 from tests.by_night import but
 from tests.factories import add_dataset, add_key, job_spec
 from tests.lifecycle.conftest import Submit

@@ -10,13 +10,13 @@ from sqlalchemy import select, update
 
 from app.db.engine import Database
 from app.db.models import Account, Attempt, Job, Metric
-from app.errors import PrivacyError, StaleAttempt
 from app.lifecycle.claims import Claim, claim
 from app.lifecycle.settle import settlement_of
 from app.lifecycle.sweeper import expire_all_leases, reap_expired
 from app.lifecycle.wakeups import unclaimed
-from app.privacy.filters import filter_of
-from app.privacy.mechanism import MechanismConfig
+from core.errors import PrivacyError, StaleAttempt
+from core.privacy.filters import filter_of
+from core.privacy.mechanism import MechanismConfig
 from tests.chaos.tamper import unprotected
 from tests.factories import add_dataset, release
 from tests.lifecycle.conftest import Submit, balances, claimed, job_row

@@ -19,11 +19,11 @@ from typer.testing import CliRunner
 
 from app.db.engine import Database
 from app.db.models import Artifact, Block, Job, JobEvent, LedgerEntry
-from app.errors import InvalidRequest, NotFound, PrivacyError
 from app.keys import service as keys
 from app.main import create_app
 from app.secrets import ensure_secrets, load_secret
 from app.settings import Settings
+from core.errors import InvalidRequest, NotFound, PrivacyError
 from scrimp.cli import app
 from scrimp_server.commands.replay import described
 from tests.e2e.conftest import csv_spec, job_of, write_csv

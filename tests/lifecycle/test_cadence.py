@@ -9,7 +9,6 @@ from sqlalchemy import select
 
 from app.db.engine import Database
 from app.db.models import Attempt, Certificate, Job, JobEvent, LedgerEntry, Metric
-from app.errors import PrivacyError
 from app.jobs.repository import PARTS
 from app.jobs.schemas import JobView
 from app.ledger import certificates
@@ -20,6 +19,7 @@ from app.lifecycle.cadence import Cadence
 from app.lifecycle.queue.presence import GpuWorkers
 from app.lifecycle.sweeper import expire_all_leases, reap_expired
 from app.settings import Settings
+from core.errors import PrivacyError
 from tests.factories import add_dataset, numerics, release
 from tests.lifecycle.conftest import Submit, balances, claimed, job_row
 from tests.lifecycle.test_attempts import DIGEST, METRIC

@@ -21,17 +21,17 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fastapi.testclient import TestClient
 from sqlalchemy import select as selected
 
-from app.contracts.stored import SaltedSteps
 from app.db.engine import Database
 from app.db.models import Attempt, Job, JobEvent
-from app.formats.sealed import HEADER_BYTES, STORED_BYTES
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.relay import Relay
 from app.lifecycle.saved import drop_ended
 from app.lifecycle.wakeups import CeleryNotifier
-from app.privacy.numerics import NumericsReport
 from app.settings import Settings
 from app.storage import objects
+from core.contracts.stored import SaltedSteps
+from core.parts.sealed import HEADER_BYTES, STORED_BYTES
+from core.privacy.numerics import NumericsReport
 from tests.e2e.conftest import job_of
 from tests.factories import AT_ONCE
 from tests.lifecycle import test_auditor as auditing

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from app.db.engine import Database
-from app.errors import StaleAttempt
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.claims import Claim
 from app.lifecycle.sweeper import expire_all_leases, reap_expired
 from app.settings import Settings
+from core.errors import StaleAttempt
 from tests import processes
 from tests.by_night import but
 from tests.factories import AT_ONCE, add_dataset

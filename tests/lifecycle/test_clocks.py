@@ -35,7 +35,7 @@ def ahead(by_s: float) -> Iterator[None]:
     """A process whose own clock is wrong."""
     wrong = SimpleNamespace(now=lambda zone: datetime.now(zone) + timedelta(seconds=by_s))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("app.ids.datetime", wrong)
+        patch.setattr("core.ids.datetime", wrong)
         yield
 
 

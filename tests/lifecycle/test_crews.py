@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
-from app.contracts.runtime import Runtime
 from app.db.engine import Database
 from app.db.models import Job, Outbox, Worker
 from app.jobs import steering
@@ -20,6 +19,7 @@ from app.lifecycle.queue.crews import Place, Pool
 from app.lifecycle.queue.presence import GpuWorkers
 from app.lifecycle.states import get_job
 from app.lifecycle.sweeper import expire_all_leases, reap_expired
+from core.contracts.runtime import Runtime
 from tests.by_night import but
 from tests.factories import NO_HEADS, add_dataset, add_key, numerics
 from tests.lifecycle.conftest import Submit, job_row, no_wait

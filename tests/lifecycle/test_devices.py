@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
-from app.contracts.devices import Device
 from app.db.engine import Database
 from app.db.models import Attempt
-from app.errors import PrivacyError
 from app.jobs.repository import PARTS
 from app.jobs.schemas import AttemptView, JobView
 from app.ledger.signing_keys import signing_key
@@ -22,6 +20,8 @@ from app.lifecycle.settle import settle, settlement_of
 from app.lifecycle.states import get_job
 from app.lifecycle.wakeups import CeleryNotifier, WakeUp
 from app.settings import Settings
+from core.contracts.devices import Device
+from core.errors import PrivacyError
 from tests.factories import numerics
 from tests.lifecycle.conftest import Submit, balances, claimed, job_row
 from tests.lifecycle.test_fair import BOTH, CHEAP, NO_RECORDS

@@ -8,7 +8,6 @@ import pytest
 from prometheus_client import generate_latest
 from sqlalchemy import select
 
-from app.contracts.stored import Failure
 from app.db.engine import Database
 from app.db.models import AuditEntry, JobEvent
 from app.keys.service import Caller
@@ -16,6 +15,7 @@ from app.lifecycle.failures import TOLD
 from app.lifecycle.measures import Measures
 from app.settings import Settings
 from app.system.prometheus import make_registry, registry_for
+from core.contracts.stored import Failure
 from tests.by_night import ON_SQLITE_BY_DAY
 from tests.factories import add_dataset
 from tests.lifecycle.conftest import Submit, claimed, job_row

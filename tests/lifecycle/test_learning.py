@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
-from app.contracts.metrics import ReleasedHistogram
 from app.db.engine import Database
 from app.db.models import Job, Metric
 from app.lifecycle.learning import Released, about
-from app.privacy.larger_class import against_larger_class
-from app.privacy.score_histogram import BINS, EDGES, Floats, cells_of, tree_sums
+from core.contracts.metrics import ReleasedHistogram
+from core.privacy.larger_class import against_larger_class
+from core.privacy.score_histogram import BINS, EDGES, Floats, cells_of, tree_sums
 from tests.factories import release
 from tests.lifecycle.conftest import Submit, claimed
 

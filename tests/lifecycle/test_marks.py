@@ -15,8 +15,6 @@ import pytest
 from sqlalchemy import event, select
 
 from app.db.models import Block, Job, Metric
-from app.errors import StaleAttempt, TransientError
-from app.ids import new_id
 from app.ledger import accounts, behind
 from app.ledger.verify import verify
 from app.lifecycle import studies
@@ -28,6 +26,8 @@ from app.lifecycle.restore import post
 from app.lifecycle.settle import settle, settlement_of
 from app.lifecycle.sweeper import expire_all_leases, reap_expired
 from app.storage import objects
+from core.errors import StaleAttempt, TransientError
+from core.ids import new_id
 from tests.factories import AT_ONCE, add_dataset, job_spec, release
 from tests.hpo.conftest import study_spec
 from tests.lifecycle.conftest import claimed, job_row

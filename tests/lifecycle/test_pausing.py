@@ -12,8 +12,6 @@ from sqlalchemy import select, update
 
 from app.db.engine import Database
 from app.db.models import ApiKey, Attempt, Job, JobEvent
-from app.errors import Conflict, ServiceError, StaleAttempt
-from app.ids import whole_second
 from app.jobs import repository, steering
 from app.jobs.schemas import JobView
 from app.keys.service import Caller
@@ -23,6 +21,8 @@ from app.lifecycle.queue.presence import GpuWorkers
 from app.lifecycle.sweeper import PAST, expire_all_leases, reap_expired
 from app.lifecycle.wakeups import unclaimed
 from app.settings import Settings
+from core.errors import Conflict, ServiceError, StaleAttempt
+from core.ids import whole_second
 from tests.factories import NO_HEADS
 from tests.lifecycle.conftest import Submit, balances, claimed, job_row
 from worker.attempt.supervisor import _time_left_s

@@ -11,7 +11,6 @@ import pytest
 from sqlalchemy import event, func, select
 from sqlalchemy.dialects import postgresql
 
-from app.contracts.stored import ArtifactFile
 from app.db.engine import Database
 from app.db.models import Certificate, JobEvent, Outbox
 from app.ledger.certificates import verify
@@ -20,6 +19,7 @@ from app.lifecycle.relay import SWEPT, Relay
 from app.lifecycle.wakeups import WakeUp
 from app.settings import Settings
 from app.storage.objects import Folder
+from core.contracts.stored import ArtifactFile
 from tests.lifecycle.conftest import Submit, claimed, job_row
 
 

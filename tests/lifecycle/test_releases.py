@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from app.contracts.devices import Device, Kind
 from app.db.clock import ClockName, in_seconds
 from app.db.engine import Database
 from app.db.models import Job, Worker
-from app.ids import whole_second
 from app.lifecycle import pausing
 from app.lifecycle.claims import Claim
 from app.lifecycle.queue.fair import claim_next
 from app.lifecycle.queue.presence import Presence
+from core.contracts.devices import Device, Kind
+from core.ids import whole_second
 from tests.factories import numerics
 from tests.lifecycle.conftest import Submit, claimed, job_row
 from tests.lifecycle.test_fair import BOTH, CHEAP, NO_RECORDS

@@ -15,7 +15,6 @@ from sqlalchemy import select
 
 from app.db.engine import Database
 from app.db.models import Account, Dataset, DatasetContent, Job
-from app.errors import PrivacyError
 from app.keys import service as keys
 from app.ledger import behind
 from app.ledger.transparency.heads import Heads
@@ -25,11 +24,12 @@ from app.lifecycle.mark_survey import compare, survey
 from app.lifecycle.marks import Marks
 from app.lifecycle.queue.fair import claim_next
 from app.main import create_app
-from app.privacy.prices import Units
 from app.secrets import at_epoch, load_secret
 from app.settings import Settings
 from app.storage import objects
 from app.system import health
+from core.errors import PrivacyError
+from core.privacy.prices import Units
 from tests import processes, servers
 from tests.factories import add_dataset, job_spec
 from tests.lifecycle.conftest import claimed, job_row, no_wait

@@ -10,8 +10,8 @@ from sqlalchemy import update
 from app.db.models import Account
 from app.ledger.verify import verify
 from app.lifecycle import restore
-from app.privacy.prices import Units
 from app.storage import objects
+from core.privacy.prices import Units
 from tests.chaos.tamper import unprotected
 from tests.factories import add_dataset
 from tests.lifecycle.test_restore import CAP, World, world

@@ -6,8 +6,8 @@ from app.db.models import Dataset
 from app.ledger import accounts
 from app.ledger.verify import verify
 from app.lifecycle import restore
-from app.privacy.prices import Units
 from app.storage import objects
+from core.privacy.prices import Units
 from tests.factories import add_dataset
 from tests.lifecycle.test_restore import CAP, World, world
 

@@ -16,12 +16,12 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.db.engine import Database
-from app.formats.sealed import header_of
 from app.keys import service as keys
 from app.main import create_app
 from app.renewal import resealing, rotation
 from app.secrets import load_secret, secret_id, write_private
 from app.settings import Settings
+from core.parts.sealed import header_of
 from tests.datasets.test_sealed_home import traces as numbers
 from tests.e2e.conftest import csv_spec, job_of
 from tests.e2e.test_private_logs import NEEDLES, write_texts

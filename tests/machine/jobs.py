@@ -10,7 +10,6 @@ from typing import Any
 from app.admission.hold import Held, submit
 from app.admission.request import Limits
 from app.admission.service import Admission
-from app.contracts.job_spec import JobSpec
 from app.db.models import Job
 from app.jobs import steering as jobs
 from app.ledger import behind, blocks
@@ -19,7 +18,8 @@ from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.claims import claim
 from app.lifecycle.settle import Cause
 from app.lifecycle.sweeper import reap_expired
-from app.privacy.mechanism import MechanismConfig
+from core.contracts.job_spec import JobSpec
+from core.privacy.mechanism import MechanismConfig
 from tests import factories
 from tests.factories import AT_ONCE, job_spec
 from tests.machine import model

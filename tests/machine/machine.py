@@ -15,9 +15,9 @@ from typing import Any, ClassVar
 from sqlalchemy import select
 
 from app.db.models import Account, Charge, Job, SubAccount
-from app.errors import ServiceError
 from app.keys.service import Caller
 from app.ledger.verify import verify
+from core.errors import ServiceError
 from tests.machine import model
 from tests.machine.model import State
 from tests.machine.world import World, said, units

@@ -14,9 +14,9 @@ from app.db.models import SubAccount
 from app.ledger import behind
 from app.ledger.schemas import CapChange
 from app.lifecycle import restore
-from app.privacy.prices import Units
 from app.retention.retire import retire_block
 from app.storage import objects
+from core.privacy.prices import Units
 from tests.machine import model
 from tests.machine.machine import Divergence, Machine, caller
 from tests.machine.model import BEHIND, BUDGET, CLOSED, ZERO, Pair

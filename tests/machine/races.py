@@ -26,10 +26,10 @@ from app.budgets.schemas import BudgetSetting
 from app.charges import service as charges
 from app.charges.schemas import ChargeRequest
 from app.db.models import Account, SubAccount
-from app.errors import BudgetError, ServiceError
 from app.ledger import accounts, blocks
 from app.ledger.schemas import CapChange
 from app.settings import Settings
+from core.errors import BudgetError, ServiceError
 from tests import processes as own
 from tests.machine.histories import Home
 from tests.machine.machine import caller

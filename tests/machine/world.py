@@ -15,23 +15,23 @@ import pytest
 from sqlalchemy import update
 
 from app.budgets.service import copy_to
-from app.contracts.dataset_spec import DatasetSpec
 from app.datasets import blocks as growing
 from app.db import clock
 from app.db.engine import Database
 from app.db.models import ApiKey, Dataset, Job
-from app.errors import LimitError
-from app.ids import now
 from app.keys.service import Caller
 from app.ledger import accounts, behind, budgets
 from app.ledger.transparency.heads import Heads
 from app.lifecycle import claims
 from app.lifecycle.sweeper import PAST
-from app.privacy import claims as claim_prices
-from app.privacy import pricing
-from app.privacy.plans import FitRequest, PlanRequest
-from app.privacy.prices import Largest, Price, Units
 from app.settings import Settings
+from core.contracts.dataset_spec import DatasetSpec
+from core.errors import LimitError
+from core.ids import now
+from core.privacy import claims as claim_prices
+from core.privacy import pricing
+from core.privacy.plans import FitRequest, PlanRequest
+from core.privacy.prices import Largest, Price, Units
 from tests import servers
 from tests.factories import dataset_spec, slots_for
 
@@ -205,7 +205,7 @@ def moved_clocks() -> Iterator[None]:
     """The machine's clocks instead of the real ones; a job that was taken back twice waits until time passes."""
     wrong = SimpleNamespace(now=lambda zone: datetime.now(zone) + timedelta(seconds=TIME.ahead_s + TIME.rewinds))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("app.ids.datetime", wrong)
+        patch.setattr("core.ids.datetime", wrong)
         patch.setattr(clock, "boot", lambda: TIME.boot)
         patch.setattr(clock, "boottime", lambda: TIME.up_s)
         patch.setattr(claims, "backoff_s", lambda gone: 0.0 if gone < 2 else LEASE_S)

@@ -43,27 +43,27 @@ FAST_S, SLOW_S = 0.5, 2.0  # a test that takes longer is not for every mutant; i
 MOST_S, AGAIN_S = 3.0, 12.0  # of tests for one mutant; for a survivor that is run again
 # How many of a round: where a slip lets somebody overspend, or hides it, more than elsewhere.
 SHARES = {
-    "app/privacy/filters.py": 6,
+    "core/privacy/filters.py": 6,
     "app/ledger/accounts.py": 8,
     "app/ledger/budgets.py": 3,
     "app/ledger/blocks.py": 3,
     "app/ledger/entries.py": 2,
     "app/ledger/verify.py": 6,
     "app/ledger/agreement.py": 2,
-    "app/privacy/gdp.py": 4,
-    "app/privacy/pld.py": 4,
-    "app/privacy/rdp.py": 3,
-    "app/privacy/events.py": 3,
-    "app/privacy/calibration.py": 3,
-    "app/privacy/accounting.py": 2,
-    "app/privacy/claims.py": 4,
-    "app/privacy/canaries.py": 3,
-    "app/privacy/derive.py": 3,
-    "app/privacy/pricing.py": 3,
-    "app/privacy/mechanism.py": 3,
-    "app/privacy/releases.py": 2,
+    "core/privacy/gdp.py": 4,
+    "core/privacy/pld.py": 4,
+    "core/privacy/rdp.py": 3,
+    "core/privacy/events.py": 3,
+    "core/privacy/calibration.py": 3,
+    "core/privacy/accounting.py": 2,
+    "core/privacy/claims.py": 4,
+    "core/privacy/canaries.py": 3,
+    "core/privacy/derive.py": 3,
+    "core/privacy/pricing.py": 3,
+    "core/privacy/mechanism.py": 3,
+    "core/privacy/releases.py": 2,
     "app/ledger/transparency/merkle.py": 2,
-    "app/merkle.py": 2,
+    "core/merkle.py": 2,
     "app/ledger/transparency/heads.py": 2,
     "app/ledger/transparency/anchors.py": 2,
     "app/ledger/behind.py": 2,
@@ -73,7 +73,7 @@ SHARES = {
     "worker/clipping/engine.py": 4,
     "worker/clipping/terms.py": 3,
 }
-FOLDERS = ("app/ledger", "app/privacy", "worker/clipping")
+FOLDERS = ("app/ledger", "core/privacy", "worker/clipping")
 TESTS = ("tests/ledger", "tests/privacy", "tests/budgets", "tests/hpo")
 OF_CLIPPING = tuple(
     f"tests/worker/test_{name}.py"
@@ -93,7 +93,7 @@ LEFT_OUT = {
 
 def modules() -> list[str]:
     """Every module under mutation, those with the largest share first."""
-    paths = [ROOT / "app" / "merkle.py", *(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))]
+    paths = [ROOT / "core" / "merkle.py", *(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))]
     found = sorted(str(path.relative_to(ROOT)) for path in paths)
     return sorted(found, key=lambda each: (-SHARES.get(each, 1), each))
 

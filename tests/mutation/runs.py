@@ -26,7 +26,7 @@ from tests.mutation.tests_of import Test
 
 MEMORY = 8 * 2**30  # of address space beyond its parent's, for a child whose fault makes it grow for ever
 BROKEN = 99
-OURS = ("app", "worker", "scrimp", "scrimp_server", "tests", "alembic", "conftest", "loopback")
+OURS = ("app", "core", "worker", "scrimp", "scrimp_server", "tests", "alembic", "conftest", "loopback")
 
 
 @dataclass(frozen=True)

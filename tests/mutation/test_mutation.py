@@ -202,7 +202,7 @@ def test_what_was_measured_is_measured_again_if_the_file_changes(package: Path, 
 
 
 def test_results_are_kept_until_their_module_changes(tmp_path: Path) -> None:
-    path = "app/privacy/shares.py"
+    path = "core/privacy/shares.py"
     mutant = of_module(path, (nightly.ROOT / path).read_text())[0]
     journal = nightly.Journal(tmp_path / "results.jsonl")
     journal.add(mutant, "killed")

@@ -15,7 +15,7 @@ from tests.pretend_gpu import device
 device.start(os.environ["PRETEND_GUARD"])
 torch.set_num_threads(1)
 
-from app.contracts.job_spec import TransformerRecModel  # noqa: E402 - after the device is there
+from core.contracts.job_spec import TransformerRecModel  # noqa: E402 - after the device is there
 from tests.bound.worst import engine_of  # noqa: E402
 from worker.clipping.totals import Grid  # noqa: E402
 from worker.data.placed import placed  # noqa: E402

@@ -31,7 +31,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 CUDA = torch.device("cuda", 0)
 NAME, MEMORY_BYTES = "Pretend H200", 141 * 2**30
-PROJECT = ("worker", "app")
+PROJECT = ("worker", "core", "app")
 PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "linear", "_addmm_activation"}
 WAITS = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "_unique2", "unique_dim", "unique_consecutive"}
 # Operations that CUDA refuses in deterministic mode, of those that a model may use.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from app.privacy.events import SelfComposed, noisy_sums
-from app.privacy.plans import FitRequest, PlanRequest
-from app.privacy.prices import Units
+from core.privacy.events import SelfComposed, noisy_sums
+from core.privacy.plans import FitRequest, PlanRequest
+from core.privacy.prices import Units
 
 DELTA = 1e-5
 PAPER_RATE, PAPER_STEPS = 512 / 50_000, 1954  # n = 50,000, batch 512, 20 epochs

@@ -11,8 +11,8 @@ from dp_accounting.pld import privacy_loss_distribution
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.privacy import events, gdp, pld, rdp
-from app.privacy.events import noisy_sums
+from core.privacy import events, gdp, pld, rdp
+from core.privacy.events import noisy_sums
 from tests.privacy.support import DELTA, paper_jobs
 
 IMDB = noisy_sums(64 / 25_000, 1.0, 39_062)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.optimize import brentq
 
-from app.contracts.metrics import ClipRatios
-from app.privacy.answers import SLOPE, answer_logits, clip_ratios
-from app.privacy.score_histogram import BINS, EDGES, ScoreHistogram
+from core.contracts.metrics import ClipRatios
+from core.privacy.answers import SLOPE, answer_logits, clip_ratios
+from core.privacy.score_histogram import BINS, EDGES, ScoreHistogram
 
 RATIOS = [(5.0, 5.0), (1.2, 30.0), (40.0, 1.5), (0.5, 3.0), (0.5, 0.7), (1.0, 1.0), (2.0, 2.0), (1e4, 1e4)]
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.errors import InvalidRequest
-from app.privacy import calibration, events, gdp, pld
-from app.privacy.calibration import SLACK, noise_multiplier
+from core.errors import InvalidRequest
+from core.privacy import calibration, events, gdp, pld
+from core.privacy.calibration import SLACK, noise_multiplier
 from tests.privacy.support import DELTA
 
 RELATIVE = 1.0 - 1e-3

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from app.contracts.base import Epsilon
-from app.privacy import gdp, one_run
-from app.privacy.canaries import Finding, coins, decoys, found
-from app.privacy.events import Event, noisy_sums
+from core.contracts.base import Epsilon
+from core.privacy import gdp, one_run
+from core.privacy.canaries import Finding, coins, decoys, found
+from core.privacy.events import Event, noisy_sums
 from tests.by_night import but
 
 DELTA = 1e-5

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from app.contracts.job_spec import JobSpec
-from app.privacy import events, gdp, rdp
-from app.privacy.correlated import CorrelatedMechanism
-from app.privacy.filters import GdpFilter, RdpFilter
-from app.privacy.mechanism import TrainingMechanism
-from app.privacy.plans import PlanRequest
-from app.privacy.pricing import largest_that_fits, price
+from core.contracts.job_spec import JobSpec
+from core.privacy import events, gdp, rdp
+from core.privacy.correlated import CorrelatedMechanism
+from core.privacy.filters import GdpFilter, RdpFilter
+from core.privacy.mechanism import TrainingMechanism
+from core.privacy.plans import PlanRequest
+from core.privacy.pricing import largest_that_fits, price
 from scrimp import recompute
 from tests.privacy.support import fits
 

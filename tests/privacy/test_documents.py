@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from app.privacy import pricing_server, questions
-from app.privacy.plans import FinalRunRequest, StudyFitRequest
-from app.privacy.prices import Units
+from core.privacy import pricing_server, questions
+from core.privacy.plans import FinalRunRequest, StudyFitRequest
+from core.privacy.prices import Units
 from tests.hpo.test_plan import study
 from tests.privacy.support import fits, release, request
 

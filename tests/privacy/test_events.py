@@ -7,10 +7,10 @@ import json
 import dp_accounting as dp
 import pytest
 
-from app.errors import PrivacyError
-from app.privacy import events, pld, rdp
-from app.privacy.events import Leaf
-from app.privacy.mechanism import MechanismConfig
+from core.errors import PrivacyError
+from core.privacy import events, pld, rdp
+from core.privacy.events import Leaf
+from core.privacy.mechanism import MechanismConfig
 from tests.privacy.support import DELTA, paper_jobs
 
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.contracts.dataset_spec import TypicalJob
-from app.errors import InvalidRequest
-from app.privacy import events, filters, pld, rdp
-from app.privacy.filters import GdpFilter, RdpFilter, choose_order, filter_of
-from app.privacy.mechanism import MechanismConfig
+from core.contracts.dataset_spec import TypicalJob
+from core.errors import InvalidRequest
+from core.privacy import events, filters, pld, rdp
+from core.privacy.filters import GdpFilter, RdpFilter, choose_order, filter_of
+from core.privacy.mechanism import MechanismConfig
 from tests.privacy.support import DELTA, paper_jobs, release, request
 
 JOB = paper_jobs(2.002)

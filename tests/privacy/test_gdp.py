@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.privacy import events, gdp
+from core.privacy import events, gdp
 from tests.privacy.support import DELTA
 
 RANGES = {"mu": st.floats(-5.0, 1.3).map(lambda x: 10.0**x), "log_delta": st.floats(-15.0, -2.01)}

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from app.contracts.dataset_spec import Features
-from app.contracts.job_spec import JobSpec
-from app.contracts.slots import PartSlots
-from app.privacy.numerics import (
+from core.contracts.dataset_spec import Features
+from core.contracts.job_spec import JobSpec
+from core.contracts.slots import PartSlots
+from core.privacy.numerics import (
     NETWORK_ROWS,
     Numerics,
     PublicSizes,
@@ -24,7 +24,7 @@ from app.privacy.numerics import (
     numerics_of,
     sensitivity_slack,
 )
-from app.privacy.slots import default_slots, rows_of_step
+from core.privacy.slots import default_slots, rows_of_step
 
 TENSOR = TypeAdapter(Features).validate_python({"kind": "tensor", "array": "x"})
 ITEMS: Any = TypeAdapter(Features).validate_python(

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from scipy import optimize
 
-from app.privacy import gdp, one_run
+from core.privacy import gdp, one_run
 
 EPSILONS = (0.0, 0.5, 1.0, 2.0)
 
 
 def most_likely(canaries: int, guesses: int, right: int, epsilons: tuple[float, ...], deltas: list[float]) -> float:
-    """The largest P(W ≥ right) that the inequalities of app.privacy.one_run allow, by linear programming."""
+    """The largest P(W ≥ right) that the inequalities of core.privacy.one_run allow, by linear programming."""
     levels = np.arange(guesses + 1)
     rows, bounds = [], []
     for i in range(1, guesses + 1):

@@ -17,12 +17,12 @@ import pytest
 import scipy.stats
 import torch
 
-from app.contracts.slots import PartSlots
-from app.privacy import pld
-from app.privacy.correlated import CorrelatedMechanism
-from app.privacy.events import Truncation, noisy_sums, of_two_queries
-from app.privacy.numerics import RELEASE_FLOOR, SLACK_FLOOR, UNIT_ROUNDOFF, grid_unit, release_slack
-from app.privacy.slots import rows_of_step
+from core.contracts.slots import PartSlots
+from core.privacy import pld
+from core.privacy.correlated import CorrelatedMechanism
+from core.privacy.events import Truncation, noisy_sums, of_two_queries
+from core.privacy.numerics import RELEASE_FLOOR, SLACK_FLOOR, UNIT_ROUNDOFF, grid_unit, release_slack
+from core.privacy.slots import rows_of_step
 from tests.privacy.toy import (
     EMPTY,
     Kernel,

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.contracts.base import AccountName
-from app.contracts.job_spec import AdaptiveNorm
-from app.errors import InvalidRequest
-from app.privacy import events, gdp, pld
-from app.privacy.accounting import basic, compare
-from app.privacy.filters import filter_of
-from app.privacy.plans import CompareRequest, PlanRequest
-from app.privacy.prices import Largest, Price
-from app.privacy.pricing import largest_that_fits, price
+from core.contracts.base import AccountName
+from core.contracts.job_spec import AdaptiveNorm
+from core.errors import InvalidRequest
+from core.privacy import events, gdp, pld
+from core.privacy.accounting import basic, compare
+from core.privacy.filters import filter_of
+from core.privacy.plans import CompareRequest, PlanRequest
+from core.privacy.prices import Largest, Price
+from core.privacy.pricing import largest_that_fits, price
 from tests.privacy.support import DELTA, fits, paper_jobs, release, request, with_target
 
 GDP = ("gdp", None)

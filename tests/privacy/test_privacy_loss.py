@@ -11,8 +11,8 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution
 from scipy import fft, optimize, special
 
-from app.privacy import gdp, pld
-from app.privacy.events import Event, Truncation, composed, leaves, noisy_sums, read
+from core.privacy import gdp, pld
+from core.privacy.events import Event, Truncation, composed, leaves, noisy_sums, read
 from scrimp.explain import FALSE_POSITIVES
 from scrimp.privacy_loss import Curve, epsilon, losses, mu_of
 from scrimp.recompute import chance_of_a_full_batch

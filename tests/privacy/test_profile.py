@@ -9,8 +9,8 @@ import mpmath
 import numpy as np
 import pytest
 
-from app.privacy.events import AccountEvents, composed, noisy_sums
-from app.privacy.profile import DELTAS, FALSE_POSITIVES, Profile, profile_of
+from core.privacy.events import AccountEvents, composed, noisy_sums
+from core.privacy.profile import DELTAS, FALSE_POSITIVES, Profile, profile_of
 from scrimp.privacy_loss import Curve
 
 PLANS = {

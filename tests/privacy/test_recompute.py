@@ -16,11 +16,11 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from typer.testing import CliRunner
 
-from app.contracts.job_spec import AdaptiveNorm
-from app.privacy.events import Truncation
-from app.privacy.plans import FilterChoice, PlanRequest
-from app.privacy.pricing import price
-from app.privacy.releases import NoisyHistogram, NoisyMean
+from core.contracts.job_spec import AdaptiveNorm
+from core.privacy.events import Truncation
+from core.privacy.plans import FilterChoice, PlanRequest
+from core.privacy.pricing import price
+from core.privacy.releases import NoisyHistogram, NoisyMean
 from scrimp.cli import app
 from tests.privacy.support import release, request
 

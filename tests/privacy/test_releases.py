@@ -9,9 +9,9 @@ from typing import Any, get_args
 import pytest
 from pydantic import ValidationError
 
-from app.privacy import gdp
-from app.privacy.mechanism import MechanismConfig
-from app.privacy.releases import NoisyCount, NoisyHistogram, NoisyMean, NoisySum, Release
+from core.privacy import gdp
+from core.privacy.mechanism import MechanismConfig
+from core.privacy.releases import NoisyCount, NoisyHistogram, NoisyMean, NoisySum, Release
 
 TRAINING = {
     "sampling": "full_batch",

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 
-from app.privacy import gdp
-from app.privacy.events import Truncation, leaves, noisy_sums
-from app.privacy.rdp import rdp_at
+from core.privacy import gdp
+from core.privacy.events import Truncation, leaves, noisy_sums
+from core.privacy.rdp import rdp_at
 from tests.privacy.toy import Law, Release, alternating, sum_of
 
 K = 2  # records of a person, each clipped to 1/K

@@ -7,8 +7,8 @@ import pytest
 from scipy import stats
 from sklearn import metrics
 
-from app.contracts.metrics import AUC_PARTS
-from app.privacy.score_histogram import (
+from core.contracts.metrics import AUC_PARTS
+from core.privacy.score_histogram import (
     BINS,
     EDGES,
     Floats,

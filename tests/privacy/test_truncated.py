@@ -13,14 +13,14 @@ import scipy.stats
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from app.contracts.job_spec import JobSpec
-from app.errors import InvalidRequest
-from app.privacy import events, gdp, pld, rdp
-from app.privacy.events import Leaf, Truncation, noisy_sums
-from app.privacy.filters import RdpFilter
-from app.privacy.mechanism import TrainingMechanism
-from app.privacy.plans import PlanRequest, StudyCommon
-from app.privacy.pricing import largest_that_fits, price
+from core.contracts.job_spec import JobSpec
+from core.errors import InvalidRequest
+from core.privacy import events, gdp, pld, rdp
+from core.privacy.events import Leaf, Truncation, noisy_sums
+from core.privacy.filters import RdpFilter
+from core.privacy.mechanism import TrainingMechanism
+from core.privacy.plans import PlanRequest, StudyCommon
+from core.privacy.pricing import largest_that_fits, price
 from scrimp import recompute
 from tests.by_night import but
 from tests.privacy.support import fits

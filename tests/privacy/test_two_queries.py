@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from app.contracts.job_spec import JobSpec
-from app.privacy import calibration, events, gdp, pld, rdp
-from app.privacy.derive import delayed_of
-from app.privacy.events import of_two_queries
-from app.privacy.mechanism import DelayedMechanism, TrainingMechanism
-from app.privacy.plans import PlanRequest
-from app.privacy.pricing import largest_that_fits, price
+from core.contracts.job_spec import JobSpec
+from core.privacy import calibration, events, gdp, pld, rdp
+from core.privacy.derive import delayed_of
+from core.privacy.events import of_two_queries
+from core.privacy.mechanism import DelayedMechanism, TrainingMechanism
+from core.privacy.plans import PlanRequest
+from core.privacy.pricing import largest_that_fits, price
 from tests.privacy.support import fits
 from tests.privacy.test_recompute import SCRIPT
 
@@ -108,7 +108,7 @@ def test_the_largest_that_fits_does_fit() -> None:
 
 
 def test_too_little_noise_for_two_queries_is_refused() -> None:
-    from app.errors import InvalidRequest
+    from core.errors import InvalidRequest
 
     with pytest.raises(InvalidRequest, match="two queries"):
         price(request(1.0, steps=2, noise_multiplier=0.12, target_delta=1e-3))

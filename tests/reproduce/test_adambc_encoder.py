@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from app.contracts.job_spec import JobSpec
 from benchmarks.reproduce.adambc_encoder import FIRST_RATE, OPTIMIZERS, RATES, job
+from core.contracts.job_spec import JobSpec
 
 
 def test_the_two_are_jobs_and_differ_by_the_optimizer_alone() -> None:

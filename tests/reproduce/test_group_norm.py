@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from app.contracts.job_spec import JobSpec
 from benchmarks.reproduce.group_norm import LONG, NETWORKS, PROBE, RATES, SHORT, table
+from core.contracts.job_spec import JobSpec
 
 
 @pytest.mark.parametrize("name", NETWORKS)

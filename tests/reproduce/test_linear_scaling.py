@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from app.privacy.gdp import mu_from_epsilon
 from benchmarks.reproduce import linear_scaling_grid as grid
 from benchmarks.reproduce import linear_scaling_runs as runs
 from benchmarks.reproduce import linear_scaling_search as search
 from benchmarks.reproduce.runs import Data, Kept
+from core.privacy.gdp import mu_from_epsilon
 from worker.data.records import DenseRecords
 
 

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import torch
 
-from app.formats.stored import StoredPart
 from benchmarks import extractors
 from benchmarks.reproduce import correlated
 from benchmarks.reproduce.correlated import RATES, STRIDE, Cell, Way, gain, searched
 from benchmarks.reproduce.dp2_data import validating
 from benchmarks.reproduce.runs import Data, paired, uphill
+from core.parts.stored import StoredPart
 from scrimp_server.extractor_bench import Row, Score
 from worker.data.records import DenseRecords
 

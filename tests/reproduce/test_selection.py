@@ -52,7 +52,7 @@ def test_no_search_costs_less_than_its_run() -> None:
 
 
 def test_the_study_s_final_run_is_the_specification_s() -> None:
-    from app.privacy.gdp import epsilon_from_mu
+    from core.privacy.gdp import epsilon_from_mu
 
     assert epsilon_from_mu(linear_scaling(1.0), 1e-5) == pytest.approx(0.8790, abs=1e-4)
 

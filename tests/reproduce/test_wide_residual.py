@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from app.contracts.job_spec import CnnModel, JobSpec
 from benchmarks.reproduce.wide_residual import BATCH, STEPS, _data, job
+from core.contracts.job_spec import CnnModel, JobSpec
 
 
 @pytest.mark.parametrize("last", [False, True])

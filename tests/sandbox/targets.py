@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from app import progress
-from app.errors import BudgetError, Conflict, InvalidRequest
+from core.errors import BudgetError, Conflict, InvalidRequest
 
 calls = 0
 

@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 
 from app.datasets.parsing import PARSER, Parsers
-from app.errors import BudgetError, Conflict, InvalidRequest, LimitError, ServiceError
 from app.formats.asked import ParseRequest
 from app.sandbox import limited
 from app.sandbox.confinement import Policy
 from app.sandbox.limited import Fresh, HelperProcess, LimitedServer, run_limited
 from app.settings import Settings
+from core.errors import BudgetError, Conflict, InvalidRequest, LimitError, ServiceError
 from tests.formats import files
 
 TARGETS = "tests.sandbox.targets"

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from app.contracts.dataset_spec import ClassificationTask
-from app.contracts.job_spec import JobSpec
-from app.contracts.table import TableFeatures
-from app.privacy.derive import PublicFacts, plan_request
-from app.statistics.columns import Cells, Column, declared_columns
-from app.statistics.plans import Asked
+from core.contracts.dataset_spec import ClassificationTask
+from core.contracts.job_spec import JobSpec
+from core.contracts.table import TableFeatures
+from core.privacy.derive import PublicFacts, plan_request
+from core.statistics.columns import Cells, Column, declared_columns
+from core.statistics.plans import Asked
 from tests.worker.support import Supervisor, keys_of, stored_part
 from worker.messages import JobDescription
 

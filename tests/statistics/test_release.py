@@ -13,10 +13,10 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from app.errors import PrivacyError
-from app.formats.stored import StoredPart
-from app.privacy.mechanism import MechanismConfig
-from app.statistics.columns import Cells
+from core.errors import PrivacyError
+from core.parts.stored import StoredPart
+from core.privacy.mechanism import MechanismConfig
+from core.statistics.columns import Cells
 from tests.statistics.data import QUERIES, asked, cells, spec, start_of, supervisor_of
 from tests.worker.support import key, run_thread
 from worker.messages import Failed, Finished

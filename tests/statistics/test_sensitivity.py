@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.contracts.queries import QuerySettings
-from app.contracts.table import NumberColumn
-from app.privacy.mechanism import MechanismConfig
-from app.privacy.statistics import StatisticsRelease
-from app.statistics.columns import Cells, Column, Scale
-from app.statistics.plans import QueryPlan
+from core.contracts.queries import QuerySettings
+from core.contracts.table import NumberColumn
+from core.privacy.mechanism import MechanismConfig
+from core.privacy.statistics import StatisticsRelease
+from core.statistics.columns import Cells, Column, Scale
+from core.statistics.plans import QueryPlan
 from tests.statistics.data import QUERIES, asked, cells, spec, start_of
 
 JOB = spec()

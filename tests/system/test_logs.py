@@ -16,9 +16,9 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app import logs
-from app.errors import InvalidRequest
 from app.main import create_app
 from app.settings import Settings
+from core.errors import InvalidRequest
 
 SECRET = "Ada Lovelace, 36"
 

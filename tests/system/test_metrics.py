@@ -23,12 +23,12 @@ from sqlalchemy.exc import OperationalError
 
 from app.db.engine import Database
 from app.db.models import ApiKey, Attempt, Job, Measure
-from app.ids import now
 from app.keys.service import ensure_admin_key
 from app.lifecycle.measures import ENDS, PRICING_QUEUE, REQUESTS, SECONDS, Measures, totals
 from app.lifecycle.states import ACTIVE
 from app.main import create_app
 from app.settings import Settings
+from core.ids import now
 from scripts import write_grafana
 from tests.dashboard.scene import Everything, Scene
 from tests.e2e.conftest import until

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from app.errors import NotFound, PrivacyError, Unavailable
 from app.storage import bucket as buckets
 from app.storage.bucket import Bucket, DamagedError
 from app.storage.folder import Folder
 from app.storage.objects import Objects
+from core.errors import NotFound, PrivacyError, Unavailable
 from tests.servers import s3
 
 KEY = "jobs/job_a/attempt-1/model.safetensors"

@@ -13,15 +13,8 @@ import numpy as np
 import obstore
 import pytest
 
-from app.contracts.stored import PartFiles, StoredFile
-from app.errors import PrivacyError, StorageFull
 from app.formats.asked import WrittenFile, WrittenParts
 from app.formats.checked import checked, checked_whole
-from app.formats.damage import DataDamagedError
-from app.formats.layout import Index, index_path
-from app.formats.part_files import load_part, save_part
-from app.formats.sealed import header_of
-from app.formats.stored import StoredPart
 from app.secrets import ensure_secrets, write_private
 from app.settings import Settings
 from app.storage import bucket as buckets
@@ -29,6 +22,13 @@ from app.storage.bucket import Bucket
 from app.storage.cache import PartCache
 from app.storage.parts import InBucket, InFolder, Published
 from app.storage.seals import Seals
+from core.contracts.stored import PartFiles, StoredFile
+from core.errors import PrivacyError, StorageFull
+from core.parts.damage import DataDamagedError
+from core.parts.layout import Index, index_path
+from core.parts.part_files import load_part, save_part
+from core.parts.sealed import header_of
+from core.parts.stored import StoredPart
 
 
 @pytest.fixture

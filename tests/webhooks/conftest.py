@@ -15,7 +15,6 @@ from sqlalchemy import select, update
 
 from app.db.engine import Database
 from app.db.models import Webhook, WebhookDelivery
-from app.ids import now
 from app.keys.service import Caller
 from app.secrets import load_secret, load_secrets
 from app.settings import Settings
@@ -23,6 +22,7 @@ from app.webhooks import service
 from app.webhooks.delivery import Deliverer
 from app.webhooks.sending import trust
 from app.webhooks.targets import Policy
+from core.ids import now
 from tests.factories import add_key
 from tests.lifecycle.conftest import submit
 

@@ -12,10 +12,10 @@ from standardwebhooks import Webhook as Reference
 
 from app.db.engine import Database
 from app.db.models import Webhook, WebhookDelivery
-from app.ids import now
 from app.webhooks import encryption, service
 from app.webhooks.delivery import _secrets
 from app.webhooks.sending import signed
+from core.ids import now
 from tests.audit.test_api import HOOK, World
 from tests.dashboard.conftest import make_home, token_of
 from tests.dashboard.scene import Scene

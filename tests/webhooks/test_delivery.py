@@ -11,12 +11,12 @@ from sqlalchemy import delete, select, update
 
 from app.db.engine import Database
 from app.db.models import AuditEntry, Dataset, Grant, Webhook, WebhookDelivery, WebhookEvent
-from app.ids import now
 from app.keys import service as keys
 from app.settings import Settings
 from app.webhooks import sending
 from app.webhooks.delivery import LEASE, WAITS_S, Deliverer
 from app.webhooks.targets import Policy
+from core.ids import now
 from tests.conftest import BACKINGS
 from tests.factories import add_dataset, add_key
 from tests.lifecycle.conftest import Submit, claimed

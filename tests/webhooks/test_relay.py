@@ -21,10 +21,10 @@ from sqlalchemy import select
 
 from app.db.engine import Database
 from app.db.models import AuditEntry
-from app.ids import now
 from app.settings import Settings
 from app.webhooks.sending import Result, send, trust
 from app.webhooks.targets import parse
+from core.ids import now
 from tests.e2e.conftest import until
 from tests.webhooks.conftest import Hook, Receiver, deliveries, send_a_test
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from app.errors import InvalidRequest
 from app.settings import Settings
 from app.webhooks import targets
 from app.webhooks.targets import Policy, TargetRefused, is_public, parse
+from core.errors import InvalidRequest
 
 PUBLIC = "93.184.216.34"
 

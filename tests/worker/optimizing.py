@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from app.privacy.mechanism import DelayedMechanism
+from core.privacy.mechanism import DelayedMechanism
 from worker.models.base import Parameters
 from worker.noise.gaussian import NoisedGradient
 from worker.optimizers.ada_dps import AdaDps

@@ -18,11 +18,11 @@ import numpy as np
 import scipy.sparse
 import torch
 
-from app.contracts.job_spec import JobSpec
-from app.formats.part_files import save_part
-from app.formats.stored import Csr, StoredPart
-from app.privacy.derive import delayed_of
-from app.privacy.slots import unstated_slots
+from core.contracts.job_spec import JobSpec
+from core.parts.part_files import save_part
+from core.parts.stored import Csr, StoredPart
+from core.privacy.derive import delayed_of
+from core.privacy.slots import unstated_slots
 from worker.attempt.child import serve
 from worker.attempt.failures import StopRequested
 from worker.attempt.fork_server import ForkServer, Process

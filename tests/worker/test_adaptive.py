@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from app.errors import PrivacyError
-from app.privacy.mechanism import MechanismConfig, TrainingMechanism
+from core.errors import PrivacyError
+from core.privacy.mechanism import MechanismConfig, TrainingMechanism
 from tests.by_night import but
 from tests.worker.support import Supervisor, dense, keys_of, mechanism, plan_of, records, run_direct, spec, start_of
 from worker.clipping.adaptive import AdaptiveNorm

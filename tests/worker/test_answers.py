@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from app.contracts.table import TableFeatures
-from app.privacy.answers import SLOPE
+from core.contracts.table import TableFeatures
+from core.privacy.answers import SLOPE
 from tests.worker.support import key, plan_of, prepared, records, spec, start_of
 from worker.models.base import answers
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from app.contracts.stored import ArtifactFile
-from app.errors import PrivacyError
+from core.contracts.stored import ArtifactFile
+from core.errors import PrivacyError
 from worker.attempt.artifacts import read_artifact, take_over
 
 SECRET = b"the service's"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from app.contracts.slots import PartSlots, Slots
-from app.contracts.stored import PartFiles, StoredFile
 from app.db.models import Dataset
+from core.contracts.slots import PartSlots, Slots
+from core.contracts.stored import PartFiles, StoredFile
 from worker.attempt.data import Opened, parts_of
 
 ROOT = Path("/storage")

@@ -9,7 +9,7 @@ import torch
 from pydantic import ValidationError
 from torch.optim.swa_utils import AveragedModel
 
-from app.contracts import optimizers as specs
+from core.contracts import optimizers as specs
 from tests.worker.optimizing import copies, gradients, info, parameters, run, same
 from worker.models.base import Parameters
 from worker.noise.gaussian import NoisedGradient

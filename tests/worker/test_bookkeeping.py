@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from app.errors import PrivacyError
+from core.errors import PrivacyError
 from tests.worker.layers import CASES, TOKENS, WIDTH, Batch, Scale, Tensors, losses, memory_cost, one_at_a_time, take
 from worker.clipping import accumulators, methods
 from worker.clipping.bookkeeping import Bookkeeping

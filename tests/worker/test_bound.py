@@ -17,10 +17,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from app.contracts.extractor import ImageInput
-from app.formats.stored import StoredPart, Texts
-from app.privacy.numerics import sensitivity_slack
-from app.privacy.releases import NoisySum
+from core.contracts.extractor import ImageInput
+from core.parts.stored import StoredPart, Texts
+from core.privacy.numerics import sensitivity_slack
+from core.privacy.releases import NoisySum
 from tests.bound.worst import (
     CASES,
     FEW,

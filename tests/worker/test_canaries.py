@@ -10,11 +10,11 @@ import pytest
 import safetensors.torch
 import torch
 
-from app.contracts.audit import CANARIES_FILE, TENSOR
 from app.db.models import Job
-from app.errors import PrivacyError
-from app.formats.stored import StoredPart
-from app.privacy.canaries import coins
+from core.contracts.audit import CANARIES_FILE, TENSOR
+from core.errors import PrivacyError
+from core.parts.stored import StoredPart
+from core.privacy.canaries import coins
 from tests.by_night import but
 from tests.worker.support import Supervisor, dense, plan_of, run_child, run_thread, spec, start_of
 from tests.worker.test_joined import attempt

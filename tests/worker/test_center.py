@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import scrimp
-from app.errors import PrivacyError
+from core.errors import PrivacyError
 from tests.worker.support import (
     Ended,
     Supervisor,

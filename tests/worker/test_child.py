@@ -19,7 +19,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
-from app.formats.damage import DataDamagedError
+from core.parts.damage import DataDamagedError
 from tests.processes import alive, until
 from tests.worker.support import ROOT, Supervisor, dense, key, run_child, run_thread, spec, start_of, stored_part
 from worker.attempt.child import serve

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from app.errors import PrivacyError
+from core.errors import PrivacyError
 from tests.worker.support import dense, plan_of, prepared, records, spec, start_of
 from worker.training.plan import Plan
 

@@ -12,9 +12,9 @@ from pydantic import ValidationError
 from scipy import stats
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, f1_score, recall_score
 
-from app.contracts.metrics import confusion_parts
-from app.errors import PrivacyError
-from app.privacy.releases import NoisyCount
+from core.contracts.metrics import confusion_parts
+from core.errors import PrivacyError
+from core.privacy.releases import NoisyCount
 from tests.worker.support import dense, records
 from worker.metrics.confusion import confusion_cell, confusion_scores
 from worker.metrics.scores import _private_sums, noisy_score, public_scores

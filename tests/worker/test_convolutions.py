@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from app.contracts.job_spec import CnnModel
+from core.contracts.job_spec import CnnModel
 from tests.worker.layers import Batch, Tensors
 from worker.clipping import rules
 from worker.clipping.bookkeeping import Bookkeeping

@@ -12,7 +12,7 @@ import scipy.stats
 import torch
 from numpy.typing import NDArray
 
-from app.errors import PrivacyError
+from core.errors import PrivacyError
 from tests.worker.support import Supervisor, dense, records, run_direct, spec, start_of
 from tests.worker.test_loop import tamper
 from worker.data.shards import Span

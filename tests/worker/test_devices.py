@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from app.contracts.devices import Device, kind_for, needs_gpu
-from app.contracts.runtime import Runtime
+from core.contracts.devices import Device, kind_for, needs_gpu
+from core.contracts.runtime import Runtime
 from tests.by_night import but
 from tests.worker.support import Supervisor, dense, run_thread, spec, start_of, stored_part
 from worker.attempt import devices, prepare

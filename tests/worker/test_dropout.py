@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from app.contracts.job_spec import Clipping
-from app.errors import PrivacyError
+from core.contracts.job_spec import Clipping
+from core.errors import PrivacyError
 from tests.worker.layers import Tensors
 from tests.worker.support import Supervisor, dense, key, plan_of, records, run_direct, spec, start_of
 from worker.clipping.bookkeeping import Bookkeeping

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from app.errors import PrivacyError
+from core.errors import PrivacyError
 from tests.worker.layers import CASES, Batch, Tensors, losses, one_at_a_time
 from worker.clipping.bookkeeping import Bookkeeping
 

@@ -17,12 +17,12 @@ import pytest
 import torch
 
 import scrimp
-from app.errors import PrivacyError
-from app.formats.damage import DataDamagedError
-from app.formats.part_files import load_part, open_part, save_part
-from app.formats.part_reader import PartFile
-from app.formats.part_writer import PartWriter
-from app.formats.stored import StoredPart, Texts
+from core.errors import PrivacyError
+from core.parts.damage import DataDamagedError
+from core.parts.part_files import load_part, open_part, save_part
+from core.parts.part_reader import PartFile
+from core.parts.part_writer import PartWriter
+from core.parts.stored import StoredPart, Texts
 from tests.worker.extractor import CONFIG, PIECES, write_extractor, write_former_extractor
 from tests.worker.support import Supervisor, parts_of, run_thread, spec, start_of
 from worker.attempt import child

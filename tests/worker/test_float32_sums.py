@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from app.contracts.job_spec import MlpModel
-from app.privacy.numerics import DENSE_GROUP, GROUP, sensitivity_slack
+from core.contracts.job_spec import MlpModel
+from core.privacy.numerics import DENSE_GROUP, GROUP, sensitivity_slack
 from worker.clipping import scratch, totals
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.engine import Clip

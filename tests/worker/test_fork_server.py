@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from app.errors import TransientError, WorkerError
+from core.errors import TransientError, WorkerError
 from tests.processes import until
 from tests.worker.support import ROOT
 from worker.attempt.fork_server import ForkServer, Process, StartError

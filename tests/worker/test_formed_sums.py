@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from app.errors import PrivacyError
-from app.privacy.numerics import GROUP, grid_unit, sensitivity_slack
+from core.errors import PrivacyError
+from core.privacy.numerics import GROUP, grid_unit, sensitivity_slack
 from tests.worker.layers import memory_cost
 from tests.worker.test_float32_sums import flat, largest_change, nasty
 from worker.clipping import methods, scratch, totals

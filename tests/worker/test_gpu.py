@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from app.contracts.job_spec import TransformerRecModel
-from app.privacy.numerics import GROUP, sensitivity_slack
+from core.contracts.job_spec import TransformerRecModel
+from core.privacy.numerics import GROUP, sensitivity_slack
 from tests.bound.worst import CASES, engine_of, slotted
 from tests.worker.support import Supervisor, dense, run_child, run_thread, spec, start_of, stored_part
 from worker.attempt.devices import found

@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 import scrimp
-from app.contracts.extractor import ImageInput
-from app.formats.damage import DataDamagedError
-from app.formats.part_files import save_part
-from app.formats.stored import StoredPart, Texts
+from core.contracts.extractor import ImageInput
+from core.parts.damage import DataDamagedError
+from core.parts.part_files import save_part
+from core.parts.stored import StoredPart, Texts
 from tests.worker.extractor import write_extractor, write_image_extractor
 from tests.worker.support import Supervisor, parts_of, run_thread, spec, start_of
 from worker.extractors import features

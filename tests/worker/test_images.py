@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from app.catalogue.models import layers, refusal
-from app.contracts.cnn import OWN_SIZE, behind, convolutions
-from app.contracts.job_spec import Clipping, CnnModel
+from core.contracts.cnn import OWN_SIZE, behind, convolutions
+from core.contracts.job_spec import Clipping, CnnModel
 from tests.hf.test_norms import training
 from tests.worker.support import key
 from tests.worker.test_meta import META, drawn, shapes

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from app.formats.part_files import save_part
-from app.formats.pieces import cut, joined, taken
-from app.formats.stored import StoredPart, Texts
+from core.parts.part_files import save_part
+from core.parts.pieces import cut, joined, taken
+from core.parts.stored import StoredPart, Texts
 from tests.by_night import but
 from tests.worker.support import (
     Supervisor,

@@ -17,9 +17,9 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from app.contracts.stored import SaltedSteps
-from app.formats.stored import StoredPart
 from app.secrets import at_epoch
+from core.contracts.stored import SaltedSteps
+from core.parts.stored import StoredPart
 from tests.worker.support import ROOT, Supervisor, dense, keys_of, run_thread, spec, start_of
 from tests.worker.test_adaptive import adaptive_start
 from tests.worker.test_center import start as centred_start
@@ -62,9 +62,9 @@ OTHER_SOURCES = {"default_rng", "manual_seed", "urandom", "token_bytes", "token_
 OTHER_SOURCES |= {"Random", "SystemRandom", "rand", "randn", "randint", "randperm", "bernoulli", "multinomial"}
 # Randomness without a key, and why it is none of a job's.
 UNKEYED = {
-    "app/formats/sealed.py": "the public salt of a sealed file",
+    "core/parts/sealed.py": "the public salt of a sealed file",
     "app/formats/slot_order.py": "the places of a stored part: the system's random bits, drawn once and written down",
-    "app/privacy/score_histogram.py": "simulated releases of a released histogram, from a public seed",
+    "core/privacy/score_histogram.py": "simulated releases of a released histogram, from a public seed",
     "worker/attempt/artifacts.py": "names of temporary files",
     "worker/attempt/auditor.py": "which finished steps a worker computes again: its choice is public",
     "worker/extractors/encoder.py": "public examples, for the self-test",
@@ -202,7 +202,7 @@ def test_every_place_that_draws_is_on_the_list() -> None:
 
 
 def test_nothing_else_is_random() -> None:
-    folders = [ROOT / each for each in ("worker", "app/formats", "app/privacy")]
+    folders = [ROOT / each for each in ("worker", "app/formats", "core/privacy")]
     found = {each.split()[0] for folder in folders for each in used(folder, OTHER_SOURCES, called=False)}
     assert found == set(UNKEYED)
 

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import scrimp
-from app.contracts.dataset_spec import TableFeatures
-from app.contracts.extractor import Words
-from app.errors import InvalidRequest
-from app.formats.hashing import hashed
-from app.formats.inputs import checked
+from core.contracts.dataset_spec import TableFeatures
+from core.contracts.extractor import Words
+from core.errors import InvalidRequest
+from core.parts.hashing import hashed
+from core.parts.inputs import checked
 from scrimp import specs
 from scrimp.linear import Model, _hashed, murmur3
 from scrimp.tables import features_of

@@ -11,9 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.contracts.metrics import AUC_PARTS
-from app.errors import PrivacyError
-from app.privacy.slots import unstated_slots
+from core.contracts.metrics import AUC_PARTS
+from core.errors import PrivacyError
+from core.privacy.slots import unstated_slots
 from tests.worker.support import Supervisor, dense, key, keys_of, plan_of, records, run_direct, spec, start_of
 from worker.attempt.failures import StopRequested
 from worker.clipping.linear import LinearClipping

@@ -13,18 +13,18 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from app.contracts import memory
-from app.contracts.memory import in_memory
-from app.contracts.table import TableFeatures
-from app.errors import PrivacyError
-from app.formats import ahead
-from app.formats.damage import DataDamagedError
-from app.formats.layout import Index
-from app.formats.part_files import load_part, save_part
-from app.formats.part_reader import PartFile
-from app.formats.stored import Csr, Pairs, Sequences, StoredPart
-from app.formats.tables import scaled
-from app.privacy.slots import unstated_slots
+from core.contracts import memory
+from core.contracts.memory import in_memory
+from core.contracts.table import TableFeatures
+from core.errors import PrivacyError
+from core.parts import ahead
+from core.parts.damage import DataDamagedError
+from core.parts.layout import Index
+from core.parts.part_files import load_part, save_part
+from core.parts.part_reader import PartFile
+from core.parts.stored import Csr, Pairs, Sequences, StoredPart
+from core.parts.tables import scaled
+from core.privacy.slots import unstated_slots
 from tests.by_night import but
 from tests.worker.support import (
     Supervisor,

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from app.privacy.slots import unstated_slots
+from core.privacy.slots import unstated_slots
 from tests.worker.support import Supervisor, records, spec, start_of, training_of
 from tests.worker.test_places import CYCLIC, FULL, MLP, POISSON, SHAPE, X, Y
 from worker.data.passes import EMPTY

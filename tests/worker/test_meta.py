@@ -16,8 +16,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from app.contracts.job_spec import GruRecModel, LstmRecModel, MlpModel, TransformerRecModel
-from app.privacy.numerics import GROUP
+from core.contracts.job_spec import GruRecModel, LstmRecModel, MlpModel, TransformerRecModel
+from core.privacy.numerics import GROUP
 from tests.bound.worst import CASES, MORE, Case, engine_of, network, next_items
 from tests.by_night import but
 from tests.worker import optimizing

@@ -13,12 +13,12 @@ from scipy import stats
 from sklearn.metrics import log_loss, roc_auc_score
 from torch import Tensor
 
-from app.contracts.job_spec import MlpModel
-from app.contracts.metrics import AUC_PARTS, CELLS
-from app.errors import PrivacyError
-from app.privacy.answers import answer_logits
-from app.privacy.releases import SCORE, NoisyCount, NoisySum
-from app.privacy.score_histogram import BINS, tree_sums
+from core.contracts.job_spec import MlpModel
+from core.contracts.metrics import AUC_PARTS, CELLS
+from core.errors import PrivacyError
+from core.privacy.answers import answer_logits
+from core.privacy.releases import SCORE, NoisyCount, NoisySum
+from core.privacy.score_histogram import BINS, tree_sums
 from tests.worker.support import dense, records
 from worker.metrics.cells import cell_of
 from worker.metrics.scores import (

@@ -11,8 +11,8 @@ import pytest
 import torch
 from pydantic import TypeAdapter
 
-from app.contracts.dataset_spec import Features, Task
-from app.contracts.job_spec import GruRecModel
+from core.contracts.dataset_spec import Features, Task
+from core.contracts.job_spec import GruRecModel
 from tests.worker.support import key
 from worker.models.files import save_model
 from worker.models.linear import Linear

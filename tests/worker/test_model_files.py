@@ -17,11 +17,11 @@ from pydantic import TypeAdapter
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
-from app.contracts.base import Epsilon
-from app.contracts.dataset_spec import ClassificationTask, Columns, HashedText, RegressionTask, Tensor
-from app.contracts.job_spec import CnnModel, MlpModel
-from app.contracts.stored import ReleasedScore
-from app.contracts.table import TableFeatures
+from core.contracts.base import Epsilon
+from core.contracts.dataset_spec import ClassificationTask, Columns, HashedText, RegressionTask, Tensor
+from core.contracts.job_spec import CnnModel, MlpModel
+from core.contracts.stored import ReleasedScore
+from core.contracts.table import TableFeatures
 from worker.data.records import DenseRecords
 from worker.messages import Claim
 from worker.models.base import Model

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
-from app.errors import PrivacyError
+from core.errors import PrivacyError
 from tests.worker.native import built, of_path, opened
 from worker.native import build
 from worker.native import library as libraries

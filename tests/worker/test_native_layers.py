@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from app.contracts.job_spec import CnnModel, MlpModel
+from core.contracts.job_spec import CnnModel, MlpModel
 from tests.worker.native import opened
 from worker.clipping import rules
 from worker.clipping.rules import rule_of

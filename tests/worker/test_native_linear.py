@@ -16,11 +16,11 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-from app.contracts.dataset_spec import HashedText
-from app.contracts.job_spec import JobSpec
-from app.formats.damage import DataDamagedError
-from app.formats.hashing import hashed
-from app.privacy.numerics import GROUP, SumType
+from core.contracts.dataset_spec import HashedText
+from core.contracts.job_spec import JobSpec
+from core.parts.damage import DataDamagedError
+from core.parts.hashing import hashed
+from core.privacy.numerics import GROUP, SumType
 from tests.worker.native import opened
 from tests.worker.support import prepared
 from worker.clipping import residuals

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from app.errors import PrivacyError
+from core.errors import PrivacyError
 from tests.worker.native import opened
 from worker.clipping import scratch, totals
 from worker.clipping.engine import Clip

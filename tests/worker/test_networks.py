@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from app.catalogue.models import layers
-from app.contracts.job_spec import CnnModel, LinearModel, MlpModel
-from app.errors import PrivacyError
+from core.contracts.job_spec import CnnModel, LinearModel, MlpModel
+from core.errors import PrivacyError
 from tests.worker.layers import Scale
 from tests.worker.support import (
     Supervisor,

@@ -16,13 +16,13 @@ from pydantic import TypeAdapter
 from safetensors.numpy import load_file
 
 from app.catalogue.models import layers
-from app.contracts.dataset_spec import Interactions, NextItemTask
-from app.contracts.job_spec import GruRecModel, LstmRecModel, TransformerRecModel
-from app.formats.damage import DataDamagedError
-from app.formats.ids import IdCoder
-from app.formats.part_files import save_part
-from app.formats.stored import Sequences, StoredPart
-from app.privacy.mechanism import MechanismConfig
+from core.contracts.dataset_spec import Interactions, NextItemTask
+from core.contracts.job_spec import GruRecModel, LstmRecModel, TransformerRecModel
+from core.parts.damage import DataDamagedError
+from core.parts.ids import IdCoder
+from core.parts.part_files import save_part
+from core.parts.stored import Sequences, StoredPart
+from core.privacy.mechanism import MechanismConfig
 from tests.by_night import but
 from tests.worker.support import Supervisor, key, run_thread, spec, start_of
 from worker.clipping.build import build_engine

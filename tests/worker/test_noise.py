@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import ECB
 
-from app.errors import PrivacyError
+from core.errors import PrivacyError
 from worker.noise.gaussian import GaussianRelease, PublicRelease
 from worker.noise.generator import CHUNK, GaussianGenerator, KeyedStream, gaussians
 from worker.noise.keys import derive_key, public_key_of_seed

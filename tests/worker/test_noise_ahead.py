@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from app.errors import PrivacyError
+from core.errors import PrivacyError
 from tests.worker.support import Supervisor, dense, key, keys_of, records, run_direct, spec, start_of
 from worker.data.shards import Span
 from worker.noise import ahead, gaussian, native

@@ -7,7 +7,7 @@ import pytest
 import scipy.stats
 import torch
 
-from app.errors import PrivacyError
+from core.errors import PrivacyError
 from worker.noise.fills import KeyedDropout, KeyedInit
 from worker.noise.generator import KeyedStream
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from app.errors import PrivacyError
+from core.errors import PrivacyError
 from tests.worker.support import key
 from worker.data.shards import Span
 from worker.noise import on_device

@@ -11,7 +11,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from app.errors import PrivacyError
+from core.errors import PrivacyError
 from worker.noise import rounding
 from worker.noise.gaussian import noise_std
 from worker.noise.generator import GaussianGenerator, KeyedStream, gaussians

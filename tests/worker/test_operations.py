@@ -15,9 +15,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from app.contracts.job_spec import Ranking
-from app.privacy.releases import SCORE
 from app.sandbox.processes import ATTEMPT_ENVIRONMENT
+from core.contracts.job_spec import Ranking
+from core.privacy.releases import SCORE
 from tests.bound.worst import CASES, LARGE, MORE, SCORES, Case, engine_of, scores, sums_of
 from tests.by_night import but
 from tests.worker import operations

@@ -16,9 +16,9 @@ from scipy import stats
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from app.errors import PrivacyError
-from app.privacy.releases import SCORE
-from app.privacy.slots import unstated_slots
+from core.errors import PrivacyError
+from core.privacy.releases import SCORE
+from core.privacy.slots import unstated_slots
 from tests.worker.support import Supervisor, dense, keys_of, records, run_direct, spec, start_of, training_of
 from worker.clipping.engine import CountingEngine
 from worker.data import slots

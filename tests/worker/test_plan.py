@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from app.contracts.slots import PartSlots
-from app.errors import PrivacyError
-from app.privacy.slots import rows_of_step
+from core.contracts.slots import PartSlots
+from core.errors import PrivacyError
+from core.privacy.slots import rows_of_step
 from tests.worker.support import Supervisor, dense, keys_of, mechanism, plan_of, records, run_direct, spec, start_of
 from worker.clipping.linear import LinearClipping, LinearGradient
 from worker.clipping.totals import Grid

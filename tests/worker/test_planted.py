@@ -12,10 +12,10 @@ import scipy.sparse
 import torch
 from numpy.typing import NDArray
 
-from app.contracts.audit import CANARIES_FILE, TENSOR
 from app.db.models import Job
-from app.formats.stored import Csr, Pairs, Sequences, StoredPart
-from app.privacy.canaries import Finding, coins
+from core.contracts.audit import CANARIES_FILE, TENSOR
+from core.parts.stored import Csr, Pairs, Sequences, StoredPart
+from core.privacy.canaries import Finding, coins
 from tests.by_night import but
 from tests.worker.support import Supervisor, dense, keys_of, plan_of, run_child, run_thread, spec, start_of
 from tests.worker.test_adaptive import adaptive_start

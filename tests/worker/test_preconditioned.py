@@ -11,7 +11,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from app.errors import PrivacyError
+from core.errors import PrivacyError
 from tests.worker.optimizing import gradients, parameters, phases
 from tests.worker.support import (
     Supervisor,

@@ -15,16 +15,16 @@ import safetensors.torch
 import torch
 from pydantic import TypeAdapter
 
-from app.contracts.dataset_spec import Features, Task
 from app.db.clock import boottime
 from app.db.engine import Database
 from app.db.models import Prediction
-from app.errors import InvalidRequest, TransientError
-from app.formats.inputs import checked
-from app.ids import now
-from app.privacy.answers import answer_logits
-from app.privacy.numerics import numerics_of
 from app.settings import Settings
+from core.contracts.dataset_spec import Features, Task
+from core.errors import InvalidRequest, TransientError
+from core.ids import now
+from core.parts.inputs import checked
+from core.privacy.answers import answer_logits
+from core.privacy.numerics import numerics_of
 from tests.dashboard.scene import Scene
 from tests.worker.support import key, spec
 from worker.attempt.fork_server import START_S, ForkServer, Process

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from app.errors import PrivacyError
+from core.errors import PrivacyError
 from tests.worker.support import (
     Supervisor,
     dense,

@@ -14,8 +14,8 @@ import psutil
 import pytest
 from safetensors.numpy import load_file
 
-from app.errors import PrivacyError
-from app.privacy.numerics import fewer_rows
+from core.errors import PrivacyError
+from core.privacy.numerics import fewer_rows
 from tests.by_night import but
 from tests.worker.gang import together
 from tests.worker.support import Supervisor, dense, forks, run_child, spec, start_of, stored_part

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from app.contracts.job_spec import Ranking
-from app.errors import PrivacyError
-from app.privacy.releases import NoisySum
+from core.contracts.job_spec import Ranking
+from core.errors import PrivacyError
+from core.privacy.releases import NoisySum
 from tests.worker.support import Supervisor, dense, key, plan_of, run_thread, spec, start_of
 from tests.worker.support import records as feature_records
 from tests.worker.test_next_item import ITEMS, LENGTH, SHAPE, features, model, parameters_of, records, stored

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import worker.data.slots
-from app.privacy.numerics import grid_slack, grid_unit, numerics_of
+from core.privacy.numerics import grid_slack, grid_unit, numerics_of
 from tests.worker.gang import together, trained
 from tests.worker.support import Supervisor, dense, keys_of, plan_of, records, spec, start_of
 from tests.worker.test_adaptive import ADAPTIVE

@@ -17,12 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
-from app.contracts.dataset_spec import Interactions, RatingTask
-from app.errors import PrivacyError
-from app.formats.damage import DataDamagedError
-from app.formats.ids import hashed_row
-from app.formats.part_files import save_part
-from app.formats.stored import Pairs, StoredPart
+from core.contracts.dataset_spec import Interactions, RatingTask
+from core.errors import PrivacyError
+from core.parts.damage import DataDamagedError
+from core.parts.ids import hashed_row
+from core.parts.part_files import save_part
+from core.parts.stored import Pairs, StoredPart
 from tests.worker.support import Supervisor, key, run_direct, run_thread, spec, start_of
 from worker.clipping.engine import Clip
 from worker.clipping.matrix_factorization import RatingClipping, RatingGradient

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from app.contracts.dataset_spec import Interactions
-from app.contracts.job_spec import JobSpec, ReAttention, TransformerRecModel
-from app.errors import PrivacyError
-from app.privacy.mechanism import MechanismConfig
+from core.contracts.dataset_spec import Interactions
+from core.contracts.job_spec import JobSpec, ReAttention, TransformerRecModel
+from core.errors import PrivacyError
+from core.privacy.mechanism import MechanismConfig
 from tests.by_night import but
 from tests.worker.support import Supervisor, assert_released_once, key, plan_of, run_thread, spec, start_of
 from tests.worker.test_next_item import ITEMS, LENGTH, SHAPE, features, records, stored

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from app.errors import PrivacyError
+from core.errors import PrivacyError
 from tests.worker.layers import Tensors
 from tests.worker.test_re_attention import errors
 from worker.clipping.bookkeeping import Bookkeeping

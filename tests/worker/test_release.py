@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     """A program of two files in place of ours; nothing of it is remembered."""
-    for package in ("app", "worker"):
+    for package in ("app", "core", "worker"):
         (tmp_path / package).mkdir()
         (tmp_path / package / "a.py").write_text("x = 1\n")
     (tmp_path / "docs.py").write_text("x = 1\n")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.errors import PrivacyError
+from core.errors import PrivacyError
 from tests.worker.support import key, keys_of
 from worker.messages import ProtocolError, Resalt, Segment
 from worker.training.replay import Replay

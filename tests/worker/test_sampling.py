@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from app.errors import PrivacyError
+from core.errors import PrivacyError
 from worker.noise.generator import GaussianGenerator
 from worker.noise.keys import derive_key
 from worker.noise.sampling import FullBatch, PoissonSampler

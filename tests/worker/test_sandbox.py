@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from app.contracts.sandbox import Sandbox
 from app.db.models import Worker
 from app.sandbox import confinement
 from app.settings import Settings
+from core.contracts.sandbox import Sandbox
 from tests.conftest import Api
 from tests.processes import alive, until
 from tests.worker.support import ROOT, dense, keys_of, run_child, spec, start_of, stored_part

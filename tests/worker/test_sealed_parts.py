@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from app.contracts.extractor import Words
-from app.formats.layout import index_path
-from app.formats.part_files import save_part
-from app.formats.sealed import WRAP_BYTES, DataKey, header_of
-from app.formats.stored import StoredPart, Texts
+from core.contracts.extractor import Words
+from core.parts.layout import index_path
+from core.parts.part_files import save_part
+from core.parts.sealed import WRAP_BYTES, DataKey, header_of
+from core.parts.stored import StoredPart, Texts
 from tests.by_night import but
 from tests.worker.support import Supervisor, dense, run_child, run_thread, spec, start_of
 from tests.worker.test_mapped import LARGE, N, bits, stored

@@ -13,8 +13,8 @@ import torch
 from pydantic import TypeAdapter
 from torch import Tensor
 
-from app.contracts.dataset_spec import Features, Task
-from app.contracts.extractor import ImageInput
+from core.contracts.dataset_spec import Features, Task
+from core.contracts.extractor import ImageInput
 from tests.worker.extractor import write_extractor, write_image_extractor
 from tests.worker.support import Supervisor, dense, plan_of, run_thread, spec, start_of, stored_part
 from tests.worker.test_preconditioned import dp2

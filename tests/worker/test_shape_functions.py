@@ -12,11 +12,11 @@ import pytest
 from pydantic import TypeAdapter
 
 import scrimp
-from app.contracts.dataset_spec import ClassificationTask, RegressionTask
-from app.contracts.job_spec import GamModel, seen_by
-from app.contracts.shape_function import ShapeFunction
-from app.contracts.table import TableFeatures
-from app.formats.shape_functions import shape_functions
+from core.contracts.dataset_spec import ClassificationTask, RegressionTask
+from core.contracts.job_spec import GamModel, seen_by
+from core.contracts.shape_function import ShapeFunction
+from core.contracts.table import TableFeatures
+from core.parts.shape_functions import shape_functions
 from scrimp.linear import Model
 from tests.worker.test_predicting import CLASSES, message
 from worker.models.files import README

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from app.errors import PrivacyError
+from core.errors import PrivacyError
 from tests.worker.gang import together, trained
 from tests.worker.optimizing import OPTIMIZERS, copies, gradients, info
 from tests.worker.optimizing import parameters as some_parameters

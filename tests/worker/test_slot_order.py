@@ -15,14 +15,14 @@ import torch
 from numpy.typing import NDArray
 from scipy import stats
 
-from app.errors import PrivacyError
-from app.formats.damage import DataDamagedError
-from app.formats.part_files import save_part
-from app.formats.part_reader import PartFile
-from app.formats.pieces import taken
-from app.formats.sealed import WRAP_BYTES, DataKey
-from app.formats.stored import SlotColumn, StoredPart
-from app.privacy.slots import unstated_slots
+from core.errors import PrivacyError
+from core.parts.damage import DataDamagedError
+from core.parts.part_files import save_part
+from core.parts.part_reader import PartFile
+from core.parts.pieces import taken
+from core.parts.sealed import WRAP_BYTES, DataKey
+from core.parts.stored import SlotColumn, StoredPart
+from core.privacy.slots import unstated_slots
 from tests.by_night import but
 from tests.worker.support import Supervisor, dense, run_child, run_thread, spec, start_of
 from tests.worker.test_mapped import bits, stored

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from app.contracts.dataset_spec import TableFeatures
-from app.contracts.job_spec import JobSpec
-from app.formats.part_files import save_part
-from app.formats.stored import Csr, StoredPart
-from app.formats.tables import scaled
-from app.privacy.numerics import has_sparse_rows
+from core.contracts.dataset_spec import TableFeatures
+from core.contracts.job_spec import JobSpec
+from core.parts.part_files import save_part
+from core.parts.stored import Csr, StoredPart
+from core.parts.tables import scaled
+from core.privacy.numerics import has_sparse_rows
 from tests.worker.support import keys_of, plan_of, prepared, spec, start_of
 from worker.attempt.prepare import loader
 from worker.data.joined import AnyPart

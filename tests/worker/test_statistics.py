@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from app.errors import PrivacyError
-from app.privacy.releases import BEFORE, NoisyMean
+from core.errors import PrivacyError
+from core.privacy.releases import BEFORE, NoisyMean
 from scrimp.recompute import expected_tree
 from tests.worker.support import Supervisor, dense, key, records, training_of
 from tests.worker.test_center import FAR, job, start

@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from app.errors import PrivacyError
-from app.formats.damage import DataDamagedError
+from core.errors import PrivacyError
+from core.parts.damage import DataDamagedError
 from tests.worker.support import (
     Ended,
     Supervisor,

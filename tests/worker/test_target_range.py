@@ -12,11 +12,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.contracts.dataset_spec import RegressionTask
-from app.errors import PrivacyError
-from app.formats.stored import StoredPart
-from app.formats.tables import in_unit, standardised
-from app.privacy.releases import SCORE, NoisyCount, NoisySum
+from core.contracts.dataset_spec import RegressionTask
+from core.errors import PrivacyError
+from core.parts.stored import StoredPart
+from core.parts.tables import in_unit, standardised
+from core.privacy.releases import SCORE, NoisyCount, NoisySum
 from tests.worker.support import Supervisor, dense, records, run_thread, spec, start_of, stored_part
 from worker.messages import Finished, MetricValue
 from worker.metrics.fit import GRID, Fit, fit_cells

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from app.contracts.stored import ReleasedScore
-from app.errors import PrivacyError
-from app.privacy.mechanism import MechanismConfig
+from core.contracts.stored import ReleasedScore
+from core.errors import PrivacyError
+from core.privacy.mechanism import MechanismConfig
 from tests.worker.support import mechanism, spec
 from worker.messages import Digest, Finished, MetricValue, PartValue, Released
 from worker.metrics.scores import Score

@@ -10,8 +10,8 @@ import pytest
 import scipy.stats
 import torch
 
-from app.errors import PrivacyError
-from app.privacy.slots import unstated_slots
+from core.errors import PrivacyError
+from core.privacy.slots import unstated_slots
 from tests.worker.support import Supervisor, dense, keys_of, plan_of, records, run_direct, spec, start_of, training_of
 from worker.data.passes import EMPTY
 from worker.data.slots import Slotted

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from app.errors import PrivacyError
-from app.formats.part_files import save_part
-from app.formats.stored import StoredPart
-from app.privacy.mechanism import MechanismConfig
-from app.privacy.releases import NoisyCount
+from core.errors import PrivacyError
+from core.parts.part_files import save_part
+from core.parts.stored import StoredPart
+from core.privacy.mechanism import MechanismConfig
+from core.privacy.releases import NoisyCount
 from tests.worker.support import (
     Supervisor,
     dense,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.contracts.devices import Device
+from core.contracts.devices import Device
 from tests.worker.support import Supervisor, dense, run_child, run_thread, spec, start_of, stored_part
 from tests.worker.test_preconditioned import dp2
 from tests.worker.test_self_test import MLP, SHAPE

@@ -13,15 +13,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from app.contracts.augmentation import Augmentation
-from app.contracts.cnn import ImageSize
-from app.contracts.dataset_spec import Tensor as ArrayFeatures
-from app.contracts.job_spec import Clipping, CnnModel, JobSpec
-from app.contracts.model_settings import ImageForm
-from app.contracts.slots import PartSlots
-from app.errors import PrivacyError
-from app.privacy.mechanism import TrainingMechanism
-from app.privacy.numerics import PublicSizes, numerics_of
+from core.contracts.augmentation import Augmentation
+from core.contracts.cnn import ImageSize
+from core.contracts.dataset_spec import Tensor as ArrayFeatures
+from core.contracts.job_spec import Clipping, CnnModel, JobSpec
+from core.contracts.model_settings import ImageForm
+from core.contracts.slots import PartSlots
+from core.errors import PrivacyError
+from core.privacy.mechanism import TrainingMechanism
+from core.privacy.numerics import PublicSizes, numerics_of
 from tests.bound.worst import neighbours
 from tests.worker.gang import trained
 from tests.worker.layers import Scale

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.contracts.dataset_spec import HashedText
-from app.contracts.extractor import Words
-from app.formats.damage import DataDamagedError
-from app.formats.hashing import hashed
-from app.formats.part_files import load_part, save_part
-from app.formats.stored import Csr, StoredPart, Texts
+from core.contracts.dataset_spec import HashedText
+from core.contracts.extractor import Words
+from core.parts.damage import DataDamagedError
+from core.parts.hashing import hashed
+from core.parts.part_files import load_part, save_part
+from core.parts.stored import Csr, StoredPart, Texts
 from tests.worker.support import Supervisor, parts_of, run_thread, spec, start_of
 from worker.extractors.words import hashed_words
 from worker.messages import Finished

@@ -13,18 +13,18 @@ from typing import Protocol
 
 import torch
 
-from app.contracts.base import Document
-from app.contracts.job_spec import ANSWERS_FILE, ANSWERS_TABLE
-from app.contracts.stored import ArtifactFile
-from app.errors import PrivacyError
-from app.formats.damage import DataDamagedError
-from app.formats.part_files import load_part, open_part
-from app.formats.stored import StoredPart
-from app.privacy.derive import check_agreement
-from app.privacy.numerics import NumericsReport
-from app.privacy.slots import slots_of
-from app.statistics.columns import declared_columns
-from app.statistics.plans import Asked, Unfit
+from core.contracts.base import Document
+from core.contracts.job_spec import ANSWERS_FILE, ANSWERS_TABLE
+from core.contracts.stored import ArtifactFile
+from core.errors import PrivacyError
+from core.parts.damage import DataDamagedError
+from core.parts.part_files import load_part, open_part
+from core.parts.stored import StoredPart
+from core.privacy.derive import check_agreement
+from core.privacy.numerics import NumericsReport
+from core.privacy.slots import slots_of
+from core.statistics.columns import declared_columns
+from core.statistics.plans import Asked, Unfit
 from worker.attempt import release as installed
 from worker.attempt.failures import StorageFailed
 from worker.attempt.prepare import PROCESSOR

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from app.contracts.stored import ArtifactFile
-from app.errors import PrivacyError
+from core.contracts.stored import ArtifactFile
+from core.errors import PrivacyError
 
 NO_FILE = (errno.ELOOP, errno.ENXIO)  # a link, a socket
 

@@ -7,13 +7,13 @@ import safetensors.numpy
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 
-from app.contracts.audit import TENSOR
-from app.contracts.job_spec import JobSpec
 from app.db.models import Job
-from app.errors import PrivacyError
-from app.privacy.canaries import Finding, decoys, found
-from app.privacy.mechanism import MechanismConfig
-from app.privacy.quoted import Quoted
+from core.contracts.audit import TENSOR
+from core.contracts.job_spec import JobSpec
+from core.errors import PrivacyError
+from core.privacy.canaries import Finding, decoys, found
+from core.privacy.mechanism import MechanismConfig
+from core.privacy.quoted import Quoted
 
 
 def finding_of(job: Job, canaries: bytes | None) -> Finding | None:

@@ -37,11 +37,11 @@ from sqlalchemy import select
 
 from app.db.engine import Database
 from app.db.models import Artifact, Job, JobEvent
-from app.errors import InvalidRequest, NotFound, TransientError
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.claims import Claim
 from app.lifecycle.states import FINISHED
 from app.settings import Settings
+from core.errors import InvalidRequest, NotFound, TransientError
 from worker import messages
 from worker.attempt.fork_server import ForkServer
 from worker.attempt.start import Inputs, Machine, NoiseSecrets, start_message

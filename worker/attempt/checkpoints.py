@@ -1,6 +1,6 @@
 """Checkpoints on the supervisor's side: a job's last saved state, sealed, until it ends (decision 38).
 
-    checkpoints/<job>/state   a sealed file (app.formats.sealed) under a key of the job's secret and salt:
+    checkpoints/<job>/state   a sealed file (core.parts.sealed) under a key of the job's secret and salt:
                               a line that says whose state it is, then the state's numbers
 
 The file replaces the one before at once, and is on disk (or in the bucket) before it counts. Nothing in it is believed:
@@ -18,15 +18,15 @@ from typing import BinaryIO
 
 from pydantic import ValidationError
 
-from app.contracts.base import Document
-from app.contracts.stored import SaltedSteps
-from app.disk import LOOK_BYTES, Room
-from app.errors import ServiceError
-from app.formats import sealed
-from app.formats.damage import DataDamagedError
 from app.lifecycle.saved import FOLDER
 from app.settings import Settings
 from app.storage import objects
+from core.contracts.base import Document
+from core.contracts.stored import SaltedSteps
+from core.disk import LOOK_BYTES, Room
+from core.errors import ServiceError
+from core.parts import sealed
+from core.parts.damage import DataDamagedError
 from worker.attempt.sandbox import default_memory_bytes
 from worker.messages import PIECE_BYTES, Checkpoint, ProtocolError
 

@@ -25,8 +25,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from app.contracts.base import Document
-from app.contracts.stored import ArtifactFile
+from core.contracts.base import Document
+from core.contracts.stored import ArtifactFile
 from worker.attempt import sandbox
 from worker.attempt.answering import answer
 from worker.attempt.failures import StopRequested, StorageFailed, failed_module, failure_code

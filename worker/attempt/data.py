@@ -8,20 +8,20 @@ from pathlib import Path
 
 from sqlalchemy.orm import Session
 
-from app.contracts.base import AccountName
-from app.contracts.job_spec import JobSpec
-from app.contracts.optimizers import PublicSideSettings
-from app.contracts.slots import PartSlots, Slots
-from app.contracts.stored import Number, ReleasedScore, StoredFile
 from app.db.declared import Declared
 from app.db.models import Dataset, Job
-from app.errors import PrivacyError
-from app.formats.damage import DataDamagedError
-from app.formats.sealed import DataKey, header_of
 from app.lifecycle.attempt_records import StartedBlock
-from app.privacy.mechanism import MechanismConfig
-from app.privacy.quoted import Quoted
-from app.privacy.slots import added, slots_of
+from core.contracts.base import AccountName
+from core.contracts.job_spec import JobSpec
+from core.contracts.optimizers import PublicSideSettings
+from core.contracts.slots import PartSlots, Slots
+from core.contracts.stored import Number, ReleasedScore, StoredFile
+from core.errors import PrivacyError
+from core.parts.damage import DataDamagedError
+from core.parts.sealed import DataKey, header_of
+from core.privacy.mechanism import MechanismConfig
+from core.privacy.quoted import Quoted
+from core.privacy.slots import added, slots_of
 from worker.messages import Claim, Part, Parts, Recorded, Released, SealedBy, Shape
 
 

@@ -17,9 +17,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.contracts.devices import Device, Kind, kind_for
-from app.contracts.runtime import Runtime
 from app.sandbox.processes import plain_environment
+from core.contracts.devices import Device, Kind, kind_for
+from core.contracts.runtime import Runtime
 
 DRIVER = Path("/proc/driver/nvidia/version")
 # NVIDIA's driver, whose node is not there before a program has used it once; the one under Windows.

@@ -6,8 +6,8 @@ import re
 
 import torch
 
-from app.errors import PrivacyError
-from app.formats.damage import DataDamagedError
+from core.errors import PrivacyError
+from core.parts.damage import DataDamagedError
 from worker.clipping.examined import UnfitLayerError
 from worker.extractors.files import ExtractorFormerError, ExtractorMissingError
 from worker.messages import FailureCode, ProtocolError

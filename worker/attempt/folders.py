@@ -17,8 +17,6 @@ from sqlalchemy import select
 
 from app.db.engine import Database
 from app.db.models import Job
-from app.disk import sync
-from app.errors import ServiceError
 from app.ledger.behind import MARKER
 from app.lifecycle.attempt_records import Begun
 from app.lifecycle.claims import Claim
@@ -29,6 +27,8 @@ from app.secrets import write_private
 from app.settings import Settings
 from app.storage import objects
 from app.storage.objects import Objects
+from core.disk import sync
+from core.errors import ServiceError
 from worker.attempt.second_user import remove
 from worker.attempt.user_checks import user_of
 

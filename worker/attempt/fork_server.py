@@ -29,10 +29,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from app import logs
-from app.contracts.devices import Device
-from app.errors import TransientError, WorkerError
 from app.sandbox import kernel
 from app.sandbox.processes import ATTEMPT_ENVIRONMENT, loading, plain_environment
+from core.contracts.devices import Device
+from core.errors import TransientError, WorkerError
 from worker.attempt import sandbox
 from worker.attempt.devices import processor, visible
 from worker.attempt.second_user import User

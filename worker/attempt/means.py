@@ -14,9 +14,9 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from app.contracts.hpo import MEAN_FILE
-from app.contracts.stored import ArtifactFile
-from app.formats.damage import DataDamagedError
+from core.contracts.hpo import MEAN_FILE
+from core.contracts.stored import ArtifactFile
+from core.parts.damage import DataDamagedError
 from worker.messages import Part
 from worker.models.files import write_file
 from worker.statistics.center import TENSOR

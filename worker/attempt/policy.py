@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from app.formats.layout import index_path
 from app.sandbox import confinement
+from core.parts.layout import index_path
 from worker.attempt.sandbox import Policy, own_scratch
 from worker.attempt.second_user import User
 from worker.messages import Predict, Start

@@ -12,16 +12,16 @@ from pathlib import Path
 
 import torch
 
-from app.contracts.dataset_spec import Task
-from app.contracts.extractor import ExtractorRef, Words
-from app.contracts.job_spec import LinearModel
-from app.errors import PrivacyError
-from app.formats.part_files import open_part
-from app.formats.part_reader import PartFile
-from app.formats.sealed import DataKey
-from app.formats.stored import StoredPart
-from app.formats.tables import scaled, standardised
-from app.privacy.numerics import NumericsReport, SelfTest, fewer_rows
+from core.contracts.dataset_spec import Task
+from core.contracts.extractor import ExtractorRef, Words
+from core.contracts.job_spec import LinearModel
+from core.errors import PrivacyError
+from core.parts.part_files import open_part
+from core.parts.part_reader import PartFile
+from core.parts.sealed import DataKey
+from core.parts.stored import StoredPart
+from core.parts.tables import scaled, standardised
+from core.privacy.numerics import NumericsReport, SelfTest, fewer_rows
 from worker.attempt import devices, release
 from worker.attempt.failures import DeviceFailed, failure_code
 from worker.attempt.means import read_mean

@@ -15,7 +15,7 @@ from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
 
 LIBRARIES = ("torch", "numpy", "scipy", "transformers", "opacus", "safetensors")
-OWN = ("app", "worker")
+OWN = ("app", "core", "worker")
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -22,9 +22,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from app.contracts.sandbox import Sandbox
 from app.sandbox import confinement
 from app.sandbox.processes import plain_environment
+from core.contracts.sandbox import Sandbox
 from worker.attempt import second_user
 from worker.attempt.second_user import User
 

@@ -13,25 +13,25 @@ from typing import get_args
 
 from sqlalchemy.orm import Session
 
-from app.contracts.dataset_spec import LastItemHoldout, PublicHoldout
-from app.contracts.extractor import HASHED_WORDS
-from app.contracts.hf import HfModel
-from app.contracts.job_spec import JobSpec, LinearModel
-from app.contracts.stored import SaltedSteps, StoredFile
 from app.db.declared import declared
 from app.db.models import Job
-from app.errors import PrivacyError
 from app.ledger.blocks import read_by
 from app.ledger.transparency.heads import Heads
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.coverage import covered_steps
 from app.lifecycle.studies import has_one_mean, released_mean
-from app.privacy.mechanism import MechanismConfig
-from app.privacy.quoted import Quoted
 from app.secrets import at_epoch, load_secrets, secret_id
 from app.settings import Settings
 from app.storage import objects, parts
 from app.storage.seals import Seals
+from core.contracts.dataset_spec import LastItemHoldout, PublicHoldout
+from core.contracts.extractor import HASHED_WORDS
+from core.contracts.hf import HfModel
+from core.contracts.job_spec import JobSpec, LinearModel
+from core.contracts.stored import SaltedSteps, StoredFile
+from core.errors import PrivacyError
+from core.privacy.mechanism import MechanismConfig
+from core.privacy.quoted import Quoted
 from worker import messages
 from worker.attempt.data import Opened, blocks_of, claim_of, parts_of, released_of, shape_of, side_of, slots_by_id
 from worker.attempt.devices import divided

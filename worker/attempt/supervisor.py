@@ -17,11 +17,6 @@ from pathlib import Path
 from sqlalchemy.exc import OperationalError
 
 from app import tracing
-from app.contracts.audit import CANARIES_FILE
-from app.contracts.stored import ArtifactFile, Number, SaltedSteps
-from app.disk import sync
-from app.errors import PrivacyError, ServiceError, StaleAttempt, TransientError, Unavailable
-from app.formats.damage import DataDamagedError
 from app.ledger.behind import record, record_soon
 from app.ledger.transparency.heads import Heads
 from app.lifecycle.attempt_records import Begun, Resalted
@@ -30,6 +25,11 @@ from app.lifecycle.events import Part, Rank
 from app.lifecycle.settle import Cause
 from app.settings import Settings
 from app.storage import objects
+from core.contracts.audit import CANARIES_FILE
+from core.contracts.stored import ArtifactFile, Number, SaltedSteps
+from core.disk import sync
+from core.errors import PrivacyError, ServiceError, StaleAttempt, TransientError, Unavailable
+from core.parts.damage import DataDamagedError
 from worker import messages
 from worker.attempt.artifacts import read_artifact, take_over
 from worker.attempt.audited import finding_of

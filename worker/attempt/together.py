@@ -16,8 +16,8 @@ from typing import get_args
 
 from torch import Tensor
 
-from app.contracts.base import Document
 from app.sandbox.confinement import die_with
+from core.contracts.base import Document
 from worker.attempt.exchange import Exchange
 from worker.data.ranks import ALONE, Ranks, RanksError
 from worker.messages import Checkpoint, Digest, FailureCode, Resalt

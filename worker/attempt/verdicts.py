@@ -23,8 +23,8 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from app.contracts.dataset_spec import HashedText, Interactions
-from app.contracts.devices import Device
+from core.contracts.dataset_spec import HashedText, Interactions
+from core.contracts.devices import Device
 from worker.attempt.release import code, libraries
 from worker.messages import ProtocolError, Start, ToSupervisor, Verdict
 

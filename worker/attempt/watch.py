@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal
 
-from app.errors import StaleAttempt
 from app.lifecycle.attempts import AttemptLog
 from app.settings import Settings
+from core.errors import StaleAttempt
 
 logger = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from app.errors import PrivacyError
-from app.privacy.numerics import NORM_FLOOR
+from core.errors import PrivacyError
+from core.privacy.numerics import NORM_FLOOR
 from worker.clipping.methods import ROOM_BYTES, can_stay_factored, kept_bytes
 from worker.clipping.scratch import Scratch
 from worker.clipping.terms import BLOCK, ROUNDING32, Merged, Outer, Term
@@ -240,7 +240,7 @@ def at_least(squares: Tensor, slack: Tensor, scale: Tensor, positions: int) -> t
     """Raises the norm to at least NORM_FLOOR / √positions of `scale`.
 
     If products over positions cancel, their sum's rounding scales with Σ_t ‖a_t‖‖g_t‖ ≤ `scale`, not with ‖g‖
-    (app.privacy.numerics.sensitivity_slack).
+    (core.privacy.numerics.sensitivity_slack).
     """
     if positions == 1:
         return squares, slack

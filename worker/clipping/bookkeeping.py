@@ -20,7 +20,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from app.errors import PrivacyError
+from core.errors import PrivacyError
 from worker.clipping.accumulators import ParameterAccumulator
 from worker.clipping.engine import LARGEST_NORM, SMALLEST_NORM, Clip, ClippingKind, clip_factors, half_count, traced
 from worker.clipping.examined import ROWS as EXAMPLES
@@ -115,7 +115,7 @@ class Bookkeeping(Generic[B]):
         max_grad_norm: C.
         records_per_unit: k: each record is clipped to C/k.
         positions: the most rows of one product over records that may belong to one record. The sensitivity slack pays
-            for the rounding of this many (app.privacy.numerics). None: no limit.
+            for the rounding of this many (core.privacy.numerics). None: no limit.
         grid: adds passes as integers, over all ranks. None: in float64, in one process.
         group: how many rows float32 may add at a time, where gradients are formed or a record has one position. None:
             sums are in float64.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from app.contracts.job_spec import Clipping, LinearModel
-from app.errors import PrivacyError
-from app.privacy.mechanism import TrainingMechanism
-from app.privacy.numerics import SumType
+from core.contracts.job_spec import Clipping, LinearModel
+from core.errors import PrivacyError
+from core.privacy.mechanism import TrainingMechanism
+from core.privacy.numerics import SumType
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.engine import ClippingKind, GradientEngine
 from worker.clipping.linear import LinearClipping, LinearGradient

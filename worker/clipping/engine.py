@@ -47,7 +47,7 @@ class GradientEngine(Protocol):
 
     A clipping engine guarantees: adding or removing any one record changes the sum by at most C/k · slack, in the ℓ₂
     norm over all tensors together. So a unit of k records changes it by at most C · slack, whatever its records hold.
-    `slack` is app.privacy.numerics.sensitivity_slack, which bounds the rounding of sums; the noise is scaled by it. A
+    `slack` is core.privacy.numerics.sensitivity_slack, which bounds the rounding of sums; the noise is scaled by it. A
     record whose gradient is not finite contributes zero.
 
     The engine itself cuts the batch's rows into passes of one public number of rows, and pads the last one. Passes and

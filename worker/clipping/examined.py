@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from app.errors import PrivacyError
+from core.errors import PrivacyError
 from worker.data.passes import Batch
 from worker.models.base import Parameters
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from app.errors import PrivacyError
-from app.privacy.numerics import SumType
+from core.errors import PrivacyError
+from core.privacy.numerics import SumType
 from worker.clipping.accumulators import at_least
 from worker.clipping.engine import LARGEST_NORM, SMALLEST_NORM, Clip, ClippingKind, clip_factors, half_count, traced
 from worker.clipping.residuals import Query, clipped_residuals

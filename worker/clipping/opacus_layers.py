@@ -10,7 +10,7 @@ from opacus.grad_sample import GradSampleModule
 from opacus.grad_sample.functorch import ft_compute_per_sample_gradient, prepare_layer
 from torch import Tensor, nn
 
-from app.errors import PrivacyError
+from core.errors import PrivacyError
 from worker.clipping.rules import Found, Rule
 from worker.clipping.terms import Dense
 

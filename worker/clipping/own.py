@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
-from app.errors import PrivacyError
+from core.errors import PrivacyError
 from worker.clipping.rules import Found
 from worker.clipping.terms import Dense
 

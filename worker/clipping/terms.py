@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from app.errors import PrivacyError
+from core.errors import PrivacyError
 from worker.clipping.scratch import Scratch
 from worker.data.lengths import squared_lengths_of_rows
 from worker.data.norms import ROUNDING, TINY

@@ -15,8 +15,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from app.errors import PrivacyError
-from app.privacy.numerics import TILE_ROWS, grid_unit
+from core.errors import PrivacyError
+from core.privacy.numerics import TILE_ROWS, grid_unit
 from worker.clipping.engine import Clip
 from worker.data.placed import GPU_CHUNK_BYTES, device_of
 from worker.data.ranks import ALONE, Ranks, first_row

@@ -14,10 +14,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from app.formats.layout import Layout
-from app.formats.pieces import joined, taken
-from app.formats.stored import StoredPart
-from app.formats.units import FIRST_NUMBER
+from core.parts.layout import Layout
+from core.parts.pieces import joined, taken
+from core.parts.stored import StoredPart
+from core.parts.units import FIRST_NUMBER
 
 
 class Rows(Protocol):
@@ -143,7 +143,7 @@ def _bare(part: StoredPart) -> StoredPart:
 
 def apart(users: Sequence[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
     """Each part's user numbers, from 0 on, moved beyond those of the parts before it. Those from FIRST_NUMBER on stay:
-    a person has one in all blocks (app.formats.units).
+    a person has one in all blocks (core.parts.units).
 
     >>> [each.tolist() for each in apart([np.array([1, 0]), np.array([], dtype=int), np.array([0, 2])])]
     [[1, 0], [], [2, 4]]

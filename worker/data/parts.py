@@ -12,13 +12,13 @@ import scipy.sparse
 import torch
 from numpy.typing import NDArray
 
-from app.errors import PrivacyError
-from app.formats.damage import DataDamagedError
-from app.formats.layout import Layout
-from app.formats.part_files import load_part, open_part
-from app.formats.part_reader import PartFile
-from app.formats.stored import Csr, Features, Pairs, Sequences, StoredPart, Texts
-from app.privacy.mechanism import MechanismConfig
+from core.errors import PrivacyError
+from core.parts.damage import DataDamagedError
+from core.parts.layout import Layout
+from core.parts.part_files import load_part, open_part
+from core.parts.part_reader import PartFile
+from core.parts.stored import Csr, Features, Pairs, Sequences, StoredPart, Texts
+from core.privacy.mechanism import MechanismConfig
 from worker.data.joined import AnyPart, Loaded, Rows
 from worker.data.mapped import MappedDense, MappedRecords
 from worker.data.ratings import RatingRecords
@@ -99,7 +99,7 @@ def load_stored(
     Args:
         part: path, SHA-256 and data key.
         shape: the data set's public sizes.
-        as_declared: makes the declared features of a table's cells (app.formats.tables.scaled).
+        as_declared: makes the declared features of a table's cells (core.parts.tables.scaled).
 
     Raises:
         DataDamagedError: the file is missing, differs from the registered one, or does not have this shape.

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from app.errors import TransientError
+from core.errors import TransientError
 
 
 class RanksError(TransientError):

@@ -17,8 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from app.formats.damage import DataDamagedError
-from app.privacy.numerics import GROUP
+from core.parts.damage import DataDamagedError
+from core.privacy.numerics import GROUP
 from worker.data.entries import Entries, by_column
 from worker.data.norms import exact_root_bound, root_bound, row_bounds
 from worker.data.passes import EMPTY, Batch, Cuttable, Places, gathered, moved, taken

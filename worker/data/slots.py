@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from app.errors import PrivacyError
+from core.errors import PrivacyError
 from worker.data.passes import EMPTY, Occupants, Pass, Places, Prepared, passes_of
 from worker.data.placed import passes_on
 from worker.data.ranks import Ranks, count_of_own, own_rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from app.errors import PrivacyError
+from core.errors import PrivacyError
 
 
 class Users:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from app.contracts.extractor import EfficientNetManifest, ImageInput
+from core.contracts.extractor import EfficientNetManifest, ImageInput
 from worker.extractors.files import loading, read_extractor
 from worker.extractors.pixels import pixels, random_images
 

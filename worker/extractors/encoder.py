@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from app.contracts.architectures import POSITIONS
-from app.contracts.extractor import EncoderManifest, ImageInput
+from core.contracts.architectures import POSITIONS
+from core.contracts.extractor import EncoderManifest, ImageInput
 from worker.extractors.files import ExtractorMissingError, loading, read_extractor
 from worker.extractors.pixels import pixels, random_images
 from worker.models.hf import loading as loading_hf

@@ -25,14 +25,14 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from app.contracts.extractor import EncoderManifest, ImageInput
-from app.formats.damage import DataDamagedError
-from app.formats.layout import Layout
-from app.formats.part_files import load_part, open_part, remove_part, rename_part
-from app.formats.part_reader import PartFile
-from app.formats.pieces import cut, joined
-from app.formats.sealed import DataKey
-from app.formats.stored import StoredPart, Texts
+from core.contracts.extractor import EncoderManifest, ImageInput
+from core.parts.damage import DataDamagedError
+from core.parts.layout import Layout
+from core.parts.part_files import load_part, open_part, remove_part, rename_part
+from core.parts.part_reader import PartFile
+from core.parts.pieces import cut, joined
+from core.parts.sealed import DataKey
+from core.parts.stored import StoredPart, Texts
 from worker.extractors.efficientnet import EfficientNet
 from worker.extractors.encoder import EncoderStates
 from worker.extractors.files import loading, read_manifest
@@ -231,7 +231,7 @@ def _keep(place: Path, key: str, made: Iterator[StoredPart], count: int, seal: D
     Raises:
         OSError: there is no room for all of them, known after the first piece; or there was none in the end.
     """
-    from app.formats.part_writer import PartWriter  # noqa: PLC0415 - pyarrow, for writing alone
+    from core.parts.part_writer import PartWriter  # noqa: PLC0415 - pyarrow, for writing alone
 
     first = next(made)
     needed = 2 * count * first.nbytes // max(1, len(first.y))

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import safetensors
 
-from app.contracts.extractor import FORMER, MANIFEST, MANIFESTS, FormerManifest, Manifest
-from app.errors import PermanentError
+from core.contracts.extractor import FORMER, MANIFEST, MANIFESTS, FormerManifest, Manifest
+from core.errors import PermanentError
 
 
 class ExtractorMissingError(PermanentError):

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from app.contracts.extractor import ImageInput
+from core.contracts.extractor import ImageInput
 
 
 def pixels(record: NDArray[np.float32], asked: ImageInput, side: int) -> Tensor:

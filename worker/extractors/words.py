@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from app.contracts.extractor import Words
-from app.formats.damage import DataDamagedError
-from app.formats.hashing import hashed
-from app.formats.part_reader import PartFile
-from app.formats.stored import Csr, StoredPart, Texts
+from core.contracts.extractor import Words
+from core.parts.damage import DataDamagedError
+from core.parts.hashing import hashed
+from core.parts.part_reader import PartFile
+from core.parts.stored import Csr, StoredPart, Texts
 from worker.extractors.features import Kept, cached, pieces_of
 from worker.extractors.turns import Poll
 

@@ -12,7 +12,7 @@ from worker.models.base import Model
 class RecordMetric(Protocol):
     """A mean over records of a value of each record alone.
 
-    Scores on private data clip the values to [0, Δ], Δ from app.contracts.metrics; a NaN counts as Δ.
+    Scores on private data clip the values to [0, Δ], Δ from core.contracts.metrics; a NaN counts as Δ.
     """
 
     def suits(self, model: Model) -> bool:

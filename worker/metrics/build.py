@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from app.contracts.metrics import MeanMetric
+from core.contracts.metrics import MeanMetric
 from worker.metrics.accuracy import Accuracy
 from worker.metrics.base import RecordMetric
 from worker.metrics.loss import Loss

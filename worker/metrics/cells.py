@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from app.privacy.score_histogram import BINS, CLASSES, EDGES
+from core.privacy.score_histogram import BINS, CLASSES, EDGES
 from worker.models.base import Model
 
 

@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from app.contracts.hf import rank_groups
-from app.contracts.job_spec import Ranking
-from app.contracts.metrics import CELLS, MEANS, MOST_CONFUSED, ClipRatios, ReleasedHistogram, rule_of
-from app.errors import PrivacyError
-from app.privacy.numerics import release_slack
-from app.privacy.releases import NoisyScore
-from app.privacy.score_histogram import ScoreHistogram, cells_of, tree_sums
+from core.contracts.hf import rank_groups
+from core.contracts.job_spec import Ranking
+from core.contracts.metrics import CELLS, MEANS, MOST_CONFUSED, ClipRatios, ReleasedHistogram, rule_of
+from core.errors import PrivacyError
+from core.privacy.numerics import release_slack
+from core.privacy.releases import NoisyScore
+from core.privacy.score_histogram import ScoreHistogram, cells_of, tree_sums
 from worker.data.passes import Batch, Pass
 from worker.data.records import Records
 from worker.metrics.build import metric_of
@@ -203,7 +203,7 @@ def noisy_score(
     (worker.metrics.confusion).
 
     AUC: S are the weighted sums of a histogram by class and score, which a record moves by at most 1
-    (app.privacy.score_histogram), and AUC and all else follow from S̃.
+    (core.privacy.score_histogram), and AUC and all else follow from S̃.
 
     Guarantee: one record changes (S, M) by (s, Δ − s), whose ℓ₂ norm is at most Δ. So both sums together are one
     Gaussian mechanism, μ-GDP: the second sum costs nothing. A user's k records change it by kΔ, and the noise is k

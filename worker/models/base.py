@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from app.contracts.metrics import ClipRatios
-from app.privacy.answers import answer_logits
-from app.privacy.numerics import ROW_UNIT
+from core.contracts.metrics import ClipRatios
+from core.privacy.answers import answer_logits
+from core.privacy.numerics import ROW_UNIT
 from worker.data.passes import Batch, Pass
 from worker.data.placed import CPU, passes_on
 
@@ -44,7 +44,7 @@ class Model(Shaped):
             `dtype`.
         device: of passes and modules.
         class_weights: what a training loss is multiplied by, before its gradient is clipped; empty: 1.
-        clip_ratios: of two classes, what answers undo (app.privacy.answers); None: answers are the outputs.
+        clip_ratios: of two classes, what answers undo (core.privacy.answers); None: answers are the outputs.
     """
 
     rows_per_pass: int = ROW_UNIT

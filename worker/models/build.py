@@ -8,7 +8,7 @@ from typing import assert_never
 
 import torch
 
-from app.contracts.dataset_spec import (
+from core.contracts.dataset_spec import (
     ClassificationTask,
     Features,
     Interactions,
@@ -17,8 +17,8 @@ from app.contracts.dataset_spec import (
     RatingTask,
     Task,
 )
-from app.contracts.hf import HfModel
-from app.contracts.job_spec import (
+from core.contracts.hf import HfModel
+from core.contracts.job_spec import (
     CnnModel,
     GruRecModel,
     LinearModel,
@@ -27,9 +27,9 @@ from app.contracts.job_spec import (
     MlpModel,
     TransformerRecModel,
 )
-from app.contracts.job_spec import Model as Requested
-from app.errors import PrivacyError
-from app.privacy.numerics import PassType
+from core.contracts.job_spec import Model as Requested
+from core.errors import PrivacyError
+from core.privacy.numerics import PassType
 from worker.data.placed import CPU
 from worker.messages import Shape
 from worker.models.base import Model

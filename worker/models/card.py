@@ -13,10 +13,10 @@ from typing import Any
 
 from pydantic import Field
 
-from app.contracts.base import Document
-from app.contracts.shape_function import ShapeFunction
-from app.contracts.stored import ReleasedScore
-from app.privacy.releases import STDS
+from core.contracts.base import Document
+from core.contracts.shape_function import ShapeFunction
+from core.contracts.stored import ReleasedScore
+from core.privacy.releases import STDS
 from worker.messages import Claim
 
 COVERED = (

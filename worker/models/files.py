@@ -10,14 +10,14 @@ from typing import Any
 
 import torch
 
-from app.contracts.dataset_spec import Features, Task
-from app.contracts.extractor import ExtractorRef
-from app.contracts.hf import WEIGHTS, weights_file
-from app.contracts.shape_function import ShapeFunction
-from app.contracts.stored import ArtifactFile
-from app.contracts.table import TableFeatures
-from app.disk import sync
-from app.formats.shape_functions import shape_functions
+from core.contracts.dataset_spec import Features, Task
+from core.contracts.extractor import ExtractorRef
+from core.contracts.hf import WEIGHTS, weights_file
+from core.contracts.shape_function import ShapeFunction
+from core.contracts.stored import ArtifactFile
+from core.contracts.table import TableFeatures
+from core.disk import sync
+from core.parts.shape_functions import shape_functions
 from worker.models.base import Model, Parameters
 from worker.models.card import Privacy, readme
 from worker.models.hf.files import tuned_files

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from app.errors import PrivacyError
+from core.errors import PrivacyError
 from worker.data.placed import chunk_bytes
 
 CHUNK_BYTES = 2**21  # of scores: computed, turned into residuals and multiplied while in the cache

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from app.contracts.job_spec import Model as Requested
+from core.contracts.job_spec import Model as Requested
 from worker.models.base import Model, Parameters
 from worker.models.dropout import Masks
 from worker.models.initial import keyed_normals

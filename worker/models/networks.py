@@ -9,8 +9,8 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from app.contracts.cnn import behind
-from app.contracts.job_spec import CnnModel, LinearModel, MlpModel
+from core.contracts.cnn import behind
+from core.contracts.job_spec import CnnModel, LinearModel, MlpModel
 from worker.data.records import FeatureRecords
 from worker.models.activations import Tanh
 from worker.models.base import Parameters

@@ -10,7 +10,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from app.contracts.job_spec import GruRecModel, LstmRecModel, TransformerRecModel
+from core.contracts.job_spec import GruRecModel, LstmRecModel, TransformerRecModel
 from worker.data.passes import Batch, Pass
 from worker.data.placed import passes_on
 from worker.data.sequences import SequenceRecords

@@ -18,8 +18,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from app.contracts.job_spec import ReAttention
-from app.errors import PrivacyError
+from core.contracts.job_spec import ReAttention
+from core.errors import PrivacyError
 from worker.data.passes import moved
 
 

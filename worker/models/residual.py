@@ -14,7 +14,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from app.contracts.cnn import FIRST, GROUPS, Block, blocks
+from core.contracts.cnn import FIRST, GROUPS, Block, blocks
 
 EPS = 1e-4  # under the root: a constant filter has no direction
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from app.contracts.dataset_spec import (
+from core.contracts.dataset_spec import (
     Columns,
     Features,
     HashedText,
@@ -15,9 +15,9 @@ from app.contracts.dataset_spec import (
     Tensor,
     Text,
 )
-from app.contracts.declared_ids import Ids
-from app.contracts.extractor import ExtractorRef
-from app.contracts.table import TableFeatures
+from core.contracts.declared_ids import Ids
+from core.contracts.extractor import ExtractorRef
+from core.contracts.table import TableFeatures
 from worker.models.base import Model
 from worker.models.hf.model import HfTuning
 from worker.models.linear import Linear

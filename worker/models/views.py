@@ -19,11 +19,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from app.contracts.augmentation import Augmentation, Crop, DropWords, Erase, Flip, Transform
-from app.contracts.hf import HfModel
-from app.contracts.job_spec import Model as Requested
-from app.contracts.model_settings import ImageForm
-from app.errors import PrivacyError
+from core.contracts.augmentation import Augmentation, Crop, DropWords, Erase, Flip, Transform
+from core.contracts.hf import HfModel
+from core.contracts.job_spec import Model as Requested
+from core.contracts.model_settings import ImageForm
+from core.errors import PrivacyError
 from worker.data.passes import moved
 from worker.data.records import DenseRecords, SparseRecords
 from worker.data.sequences import SequenceRecords

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from app.privacy.numerics import Kernels
+from core.privacy.numerics import Kernels
 from worker.native.build import LIBRARY, digest
 
 PATHS = ("plain", "avx2", "avx512")

@@ -3,7 +3,7 @@
     R_t = g · ⌊(S_t + s Z_t − s λ Z_{t−1}) / g⌉      g: the grid of s (worker.noise.rounding)
 
 Z_{t−1} is the last step's: the same words of the same key, made again. R_t is a function of S_t + s (Z_t − λ Z_{t−1})
-over the reals, so it is post-processing of the mechanism that app.privacy.correlated prices, floating point included.
+over the reals, so it is post-processing of the mechanism that core.privacy.correlated prices, floating point included.
 
 How: float64 computes the sum with an error below TOLERANCE · g. Otherwise, and in the tails, both numbers are enclosed
 between two floats of mpmath, with more and more of their digits, until the whole interval rounds to one multiple.
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from app.errors import PrivacyError
+from core.errors import PrivacyError
 from worker.data.shards import Span
 from worker.noise.generator import CHUNK, WORD_BITS, GaussianGenerator
 from worker.noise.rounding import GUARD_BITS, TAIL, Digits, grid, mp

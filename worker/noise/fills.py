@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from app.errors import PrivacyError
+from core.errors import PrivacyError
 from worker.noise.generator import GaussianGenerator, KeyedStream, checked_size
 
 

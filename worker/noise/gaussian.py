@@ -9,7 +9,7 @@ from typing import NewType, Protocol
 import torch
 from torch import Tensor
 
-from app.errors import PrivacyError
+from core.errors import PrivacyError
 from worker.data.flat import spanning
 from worker.data.placed import device_of
 from worker.data.shards import Shards, Span
@@ -69,7 +69,7 @@ class GaussianRelease:
         noise_multiplier: σ, the noise's std over the sensitivity.
         max_grad_norm: C, for queries that do not give another.
         expected_batch_size: L.
-        sensitivity_slack: a record changes the computed sum by at most this times C (app.privacy.numerics). The noise
+        sensitivity_slack: a record changes the computed sum by at most this times C (core.privacy.numerics). The noise
             grows by it, so that σ stays the noise's std over the sensitivity.
 
     Raises:
@@ -214,7 +214,7 @@ def _spans(like: Mapping[str, Tensor], query: int, shards: Shards | None) -> tup
 class CorrelatedRelease(GaussianRelease):
     """g̃_t = R_t / L,   R_t = Σ clip_C(g_i) + s (z_t − λ z_{t−1}), correctly rounded, with z = 0 before the first step.
 
-    Guarantee: together, the steps under this key are post-processing of the mechanism that app.privacy.correlated
+    Guarantee: together, the steps under this key are post-processing of the mechanism that core.privacy.correlated
     prices, if `noise_multiplier` is σ times its stretch. z_{t−1} is made again of its words: nothing is kept between
     steps, and a step replays bit for bit.
 

@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.ciphers.modes import CTR
 from numpy.typing import NDArray
 from torch import Tensor
 
-from app.errors import PrivacyError
+from core.errors import PrivacyError
 from worker.noise.keys import checked_key
 
 STEPS = 2**32

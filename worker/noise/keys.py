@@ -8,7 +8,7 @@ from typing import Literal, get_args
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from app.errors import PrivacyError
+from core.errors import PrivacyError
 
 KEY_BYTES = 32
 Purpose = Literal["noise", "sampler", "release", "init", "dropout", "order", "views"]  # an attempt has these keys

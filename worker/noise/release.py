@@ -10,7 +10,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from app.errors import PrivacyError
+from core.errors import PrivacyError
 from worker.data.flat import spanning
 from worker.native.threads import on_threads
 from worker.noise import native

@@ -31,7 +31,7 @@ import torch
 from mpmath import MPContext
 from torch import Tensor
 
-from app.errors import PrivacyError
+from core.errors import PrivacyError
 from worker.noise.generator import CHUNK, LANES, WORD_BITS, KeyedStream, gaussians
 
 GRID_BITS = 10

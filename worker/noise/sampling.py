@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from app.errors import PrivacyError
+from core.errors import PrivacyError
 from worker.noise.generator import WORD_BITS, KeyedStream
 from worker.noise.rounding import GUARD_BITS, Digits, mp
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import assert_never
 
-from app.contracts import optimizers as specs
-from app.privacy.derive import phases_of
+from core.contracts import optimizers as specs
+from core.privacy.derive import phases_of
 from worker.optimizers.ada_dps import AdaDps
 from worker.optimizers.averaging import Moving, Tail, Weights, averaged
 from worker.optimizers.base import Optimizer

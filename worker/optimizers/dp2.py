@@ -9,8 +9,8 @@ from typing import Protocol, assert_never
 import torch
 from torch import Tensor
 
-from app.errors import PrivacyError
-from app.privacy.mechanism import DelayedMechanism
+from core.errors import PrivacyError
+from core.privacy.mechanism import DelayedMechanism
 from worker.models.base import Parameters
 from worker.noise.gaussian import NoisedGradient
 from worker.optimizers.base import State, StepInfo, named, slot_of

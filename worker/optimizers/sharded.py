@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from app.errors import PrivacyError
+from core.errors import PrivacyError
 from worker.data.flat import spanning
 from worker.data.shards import InPieces, Shards
 from worker.models.base import Parameters

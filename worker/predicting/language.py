@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from app.formats.inputs import finite
+from core.parts.inputs import finite
 from worker.data.sequences import SequenceRecords
 from worker.models.base import Parameters
 from worker.models.hf.model import HfTuning, token_mean

@@ -11,14 +11,14 @@ import numpy as np
 from pydantic import Field, TypeAdapter, ValidationError
 from safetensors import SafetensorError
 
-from app.contracts.dataset_spec import Columns, Features, Interactions, NextItemTask, Task
-from app.contracts.hf import HfModel
-from app.contracts.job_spec import Model as Requested
-from app.contracts.table import TableFeatures
-from app.errors import InvalidRequest, PermanentError
-from app.formats.damage import DataDamagedError
-from app.formats.inputs import checked
-from app.privacy.numerics import BYTES, PASS_BYTES, ROW_UNIT, PassType
+from core.contracts.dataset_spec import Columns, Features, Interactions, NextItemTask, Task
+from core.contracts.hf import HfModel
+from core.contracts.job_spec import Model as Requested
+from core.contracts.table import TableFeatures
+from core.errors import InvalidRequest, PermanentError
+from core.parts.damage import DataDamagedError
+from core.parts.inputs import checked
+from core.privacy.numerics import BYTES, PASS_BYTES, ROW_UNIT, PassType
 from worker.extractors.files import ExtractorMissingError
 from worker.messages import Shape
 from worker.models.build import build_model

@@ -19,7 +19,7 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-from app.contracts.dataset_spec import (
+from core.contracts.dataset_spec import (
     ClassificationTask,
     Columns,
     Features,
@@ -29,19 +29,19 @@ from app.contracts.dataset_spec import (
     Task,
     Text,
 )
-from app.contracts.dataset_spec import Tensor as TensorFeatures
-from app.contracts.extractor import ExtractorRef
-from app.contracts.job_spec import LinearModel
-from app.contracts.job_spec import Model as Requested
-from app.contracts.metrics import ClipRatios
-from app.contracts.table import TableFeatures
-from app.errors import PrivacyError
-from app.formats.damage import DataDamagedError
-from app.formats.hashing import hashed
-from app.formats.inputs import finite, item_name
-from app.formats.stored import Csr, StoredPart, Texts
-from app.formats.tables import in_unit
-from app.privacy.numerics import numerics_of
+from core.contracts.dataset_spec import Tensor as TensorFeatures
+from core.contracts.extractor import ExtractorRef
+from core.contracts.job_spec import LinearModel
+from core.contracts.job_spec import Model as Requested
+from core.contracts.metrics import ClipRatios
+from core.contracts.table import TableFeatures
+from core.errors import PrivacyError
+from core.parts.damage import DataDamagedError
+from core.parts.hashing import hashed
+from core.parts.inputs import finite, item_name
+from core.parts.stored import Csr, StoredPart, Texts
+from core.parts.tables import in_unit
+from core.privacy.numerics import numerics_of
 from worker.data.parts import records_of
 from worker.data.ratings import RatingRecords
 from worker.data.records import DenseRecords, Records, SparseRecords
@@ -95,7 +95,7 @@ class Predictor:
         """One answer for each record.
 
         Args:
-            records: as app.formats.inputs parsed them.
+            records: as core.parts.inputs parsed them.
             top: how many classes, items or tokens to return.
 
         Raises:

@@ -9,16 +9,16 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from app.contracts.hf import weights_file
-from app.contracts.job_spec import JobSpec
 from app.db.declared import declared
 from app.db.engine import Database
 from app.db.models import Artifact, Job
-from app.errors import NotFound
 from app.predictions.claims import Held, answer, claim
 from app.settings import Settings
 from app.storage import objects
 from app.storage.bucket import DamagedError
+from core.contracts.hf import weights_file
+from core.contracts.job_spec import JobSpec
+from core.errors import NotFound
 from worker import messages
 from worker.attempt.fork_server import START_S, ForkServer
 from worker.channel import Channel

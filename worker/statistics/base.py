@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from torch import Tensor
 
-from app.contracts.dataset_spec import Features
-from app.contracts.job_spec import JobSpec
-from app.privacy.mechanism import MechanismConfig
-from app.privacy.releases import BeforeFirstStep
+from core.contracts.dataset_spec import Features
+from core.contracts.job_spec import JobSpec
+from core.privacy.mechanism import MechanismConfig
+from core.privacy.releases import BeforeFirstStep
 from worker.data.passes import Batch
 from worker.data.records import Records
 from worker.messages import Shape

@@ -5,8 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from pkgutil import iter_modules
 
-from app.errors import PrivacyError
-from app.privacy.releases import BEFORE
+from core.errors import PrivacyError
+from core.privacy.releases import BEFORE
 from worker import statistics
 from worker.statistics.base import Job, Statistic
 

@@ -7,10 +7,10 @@ from typing import Any, ClassVar, Self
 
 from torch import Tensor
 
-from app.contracts.job_spec import LinearModel
-from app.errors import PrivacyError
-from app.privacy.numerics import release_slack
-from app.privacy.releases import NoisyMean
+from core.contracts.job_spec import LinearModel
+from core.errors import PrivacyError
+from core.privacy.numerics import release_slack
+from core.privacy.releases import NoisyMean
 from worker.data.mapped import MappedDense
 from worker.data.passes import Batch
 from worker.data.records import DenseRecords, Records, clipped_sum

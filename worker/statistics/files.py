@@ -7,9 +7,9 @@ import io
 import json
 from collections.abc import Iterator
 
-from app.contracts.job_spec import JobSpec
-from app.statistics.answer import AnsweredQuery, AnswersFile
-from app.statistics.plans import Asked
+from core.contracts.job_spec import JobSpec
+from core.statistics.answer import AnsweredQuery, AnswersFile
+from core.statistics.plans import Asked
 from worker.statistics.release import Release
 
 HEAD = ("query", "kind", "of", "cell", "value", "standard_error", "lower", "upper", "raw")

@@ -8,10 +8,10 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from app.contracts.dataset_spec import Interactions
-from app.errors import PrivacyError
-from app.privacy.mechanism import TrainingMechanism
-from app.privacy.releases import NoisyHistogram
+from core.contracts.dataset_spec import Interactions
+from core.errors import PrivacyError
+from core.privacy.mechanism import TrainingMechanism
+from core.privacy.releases import NoisyHistogram
 from worker.data.passes import Batch
 from worker.data.sequences import item_counts
 from worker.models.next_item import NextItem

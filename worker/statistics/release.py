@@ -13,11 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from app.errors import PrivacyError
-from app.formats.stored import StoredPart
-from app.privacy.mechanism import MechanismConfig
-from app.statistics.columns import Cells
-from app.statistics.plans import Asked
+from core.errors import PrivacyError
+from core.parts.stored import StoredPart
+from core.privacy.mechanism import MechanismConfig
+from core.statistics.columns import Cells
+from core.statistics.plans import Asked
 from worker.data.joined import AnyPart, Loaded, Rows
 from worker.statistics.base import Noise
 

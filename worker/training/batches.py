@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.errors import PrivacyError
+from core.errors import PrivacyError
 from worker.data.mapped import MappedRecords
 from worker.data.passes import Batch, Occupants
 from worker.data.records import Records, SparseRecords

@@ -18,8 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from app.contracts.audit import CANARIES_FILE, TENSOR
-from app.contracts.stored import ArtifactFile
+from core.contracts.audit import CANARIES_FILE, TENSOR
+from core.contracts.stored import ArtifactFile
 from worker.clipping.engine import Clip
 from worker.models.base import Parameters
 from worker.models.files import write_file

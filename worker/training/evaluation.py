@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from app.contracts.base import AccountName
-from app.contracts.dataset_spec import LanguageModelTask, RegressionTask, Task
-from app.contracts.job_spec import JobSpec, Ranking
-from app.errors import PrivacyError
-from app.privacy.mechanism import MechanismConfig
-from app.privacy.releases import NoisyCount, NoisySum
+from core.contracts.base import AccountName
+from core.contracts.dataset_spec import LanguageModelTask, RegressionTask, Task
+from core.contracts.job_spec import JobSpec, Ranking
+from core.errors import PrivacyError
+from core.privacy.mechanism import MechanismConfig
+from core.privacy.releases import NoisyCount, NoisySum
 from worker.data.passes import Batch
 from worker.data.records import Records
 from worker.metrics.scores import (

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from app.errors import PrivacyError
+from core.errors import PrivacyError
 from worker.clipping.engine import Clip
 from worker.data.passes import Batch
 from worker.data.placed import CPU, placed

@@ -1,7 +1,7 @@
 """From the stored mechanism to execution: the only place that builds sampler, clipping, noise, model and optimizer.
 
 On private data every number that matters for privacy (q, σ, C, L, T, the kind of clipping) is the stored mechanism's,
-which was priced and charged. It equals the mechanism that app.privacy.derive makes from the specification. This module
+which was priced and charged. It equals the mechanism that core.privacy.derive makes from the specification. This module
 has not seen the data: the real number of records decides nothing.
 """
 
@@ -15,22 +15,22 @@ from typing import Literal, cast
 import torch
 from torch import Tensor
 
-from app.contracts.dataset_spec import HashedText
-from app.contracts.extractor import Words
-from app.contracts.job_spec import JobSpec, LinearModel
-from app.contracts.memory import in_memory, record_bytes
-from app.contracts.metrics import ClipRatios
-from app.contracts.optimizers import PublicSideSettings
-from app.contracts.sampling import Cyclic
-from app.contracts.slots import PartSlots, Slots
-from app.contracts.table import TableFeatures
-from app.errors import PrivacyError
-from app.privacy.answers import clip_ratios
-from app.privacy.derive import PublicFacts, check_agreement, delayed_of
-from app.privacy.mechanism import MIN_POISSON_BLOCK_STEPS, MechanismConfig
-from app.privacy.numerics import KEPT_BYTES, PLACES, Numerics, has_sparse_rows, most_rows, numerics_of, sizes_of
-from app.privacy.score_histogram import CLASSES
-from app.privacy.slots import slots_of
+from core.contracts.dataset_spec import HashedText
+from core.contracts.extractor import Words
+from core.contracts.job_spec import JobSpec, LinearModel
+from core.contracts.memory import in_memory, record_bytes
+from core.contracts.metrics import ClipRatios
+from core.contracts.optimizers import PublicSideSettings
+from core.contracts.sampling import Cyclic
+from core.contracts.slots import PartSlots, Slots
+from core.contracts.table import TableFeatures
+from core.errors import PrivacyError
+from core.privacy.answers import clip_ratios
+from core.privacy.derive import PublicFacts, check_agreement, delayed_of
+from core.privacy.mechanism import MIN_POISSON_BLOCK_STEPS, MechanismConfig
+from core.privacy.numerics import KEPT_BYTES, PLACES, Numerics, has_sparse_rows, most_rows, numerics_of, sizes_of
+from core.privacy.score_histogram import CLASSES
+from core.privacy.slots import slots_of
 from worker.clipping.adaptive import AdaptiveNorm
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.build import build_engine, unclipped_engine

@@ -14,10 +14,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from app.contracts.slots import PartSlots
-from app.errors import PrivacyError
-from app.privacy.canaries import coins, decoys
-from app.privacy.slots import rows_of_step
+from core.contracts.slots import PartSlots
+from core.errors import PrivacyError
+from core.privacy.canaries import coins, decoys
+from core.privacy.slots import rows_of_step
 from worker.clipping.engine import Clip
 from worker.data.passes import padded
 from worker.data.records import Records

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import get_args
 
-from app.errors import PrivacyError
+from core.errors import PrivacyError
 from worker.messages import ProtocolError, Recorded, Resalt, Segment
 from worker.noise.keys import Purpose
 

@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from app.errors import PrivacyError, WorkerError
+from core.errors import PrivacyError, WorkerError
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.engine import Clip
 from worker.clipping.examined import ROWS as EXAMPLES

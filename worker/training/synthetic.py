@@ -16,14 +16,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from app.contracts.audit import WORDS
-from app.contracts.dataset_spec import Features
-from app.contracts.dataset_spec import Tensor as Array
-from app.contracts.job_spec import LinearModel
-from app.contracts.job_spec import Model as Requested
-from app.contracts.table import CategoryColumn, TableFeatures
-from app.formats.tables import expanded
-from app.privacy.canaries import public_words
+from core.contracts.audit import WORDS
+from core.contracts.dataset_spec import Features
+from core.contracts.dataset_spec import Tensor as Array
+from core.contracts.job_spec import LinearModel
+from core.contracts.job_spec import Model as Requested
+from core.contracts.table import CategoryColumn, TableFeatures
+from core.parts.tables import expanded
+from core.privacy.canaries import public_words
 from worker.data.ratings import RatingRecords
 from worker.data.records import DenseRecords, Records, SparseRecords
 from worker.data.sequences import SequenceRecords

@@ -9,7 +9,6 @@ from fastapi import APIRouter, Query
 from sqlalchemy.orm import Session
 
 from app.db.models import LedgerCheckpoint, LedgerEntry
-from app.errors import Conflict, InvalidRequest, NotFound
 from app.grants.service import require
 from app.keys.auth import CurrentKey
 from app.keys.service import Caller
@@ -18,6 +17,7 @@ from app.ledger.schemas import CheckpointView, ProofView
 from app.ledger.transparency import checkpoints, notes
 from app.web.deps import Db
 from app.web.operations import Operation
+from core.errors import Conflict, InvalidRequest, NotFound
 
 router = APIRouter(prefix="/v1/ledger", tags=["ledger"])
 Dataset = Annotated[str, Query(min_length=1, max_length=100, description="The data set's id or name.")]

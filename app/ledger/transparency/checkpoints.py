@@ -24,8 +24,6 @@ from sqlalchemy.orm import Session
 
 from app.db.engine import Database
 from app.db.models import Account, LedgerCheckpoint, LedgerTile
-from app.errors import Conflict, InvalidRequest, TransientError, Unavailable
-from app.ids import whole_second
 from app.ledger import behind
 from app.ledger.certified import Proof
 from app.ledger.signing_keys import public_key
@@ -35,6 +33,8 @@ from app.ledger.transparency.heads import Heads, UnreadableHeadError
 from app.ledger.transparency.merkle import Tree
 from app.ledger.transparency.trees import tree_of
 from app.ledger.transparency.witnesses import Away, Contradiction, Witness
+from core.errors import Conflict, InvalidRequest, TransientError, Unavailable
+from core.ids import whole_second
 
 logger = logging.getLogger(__name__)
 SIGNED_SO = bindparam("signed_so", type_=String)

@@ -21,14 +21,14 @@ from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, Field, ValidationError
 
-from app.contracts.base import Document
 from app.db.models import Account
-from app.ids import now
 from app.ledger.entries import balance_of
 from app.ledger.transparency.notes import lines, read
 from app.ledger.transparency.records import InFolder, Record, Records, records_of
 from app.ledger.transparency.witnesses import Witness, required
 from app.settings import Settings
+from core.contracts.base import Document
+from core.ids import now
 
 EPOCH = "noise-epoch"
 TRIES = 100  # each loss means that another writer won

@@ -1,6 +1,6 @@
 """The Merkle tree over a data set's entries, hashed as RFC 6962 does; and the proofs that a checkpoint needs.
 
-    leaf k   over the hash of entry k+1, 32 bytes (app.merkle)
+    leaf k   over the hash of entry k+1, 32 bytes (core.merkle)
 
 An entry's hash covers its content and the hash before it, so a leaf covers all entries up to its own.
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from app.merkle import node, root_of
+from core.merkle import node, root_of
 
 TILE = 256
 Leaves = Callable[[int, int], Sequence[bytes]]

@@ -20,10 +20,10 @@ from functools import cache
 from pathlib import Path
 from typing import Protocol
 
-from app.disk import sync
 from app.secrets import write_private
 from app.settings import Settings
 from app.storage.s3 import answers, client
+from core.disk import sync
 
 AT_ONCE = 16
 TRIES = 100  # each loss means that another writer won

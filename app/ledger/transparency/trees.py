@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from app.db.models import LedgerEntry, LedgerTile
 from app.ledger.transparency.merkle import TILE, Tree
 from app.ledger.transparency.notes import Checkpoint
-from app.merkle import leaf
+from core.merkle import leaf
 
 
 def tree_of(session: Session, dataset_id: str, fresh_from: int | None = None) -> Tree:

@@ -15,10 +15,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import quote, urlsplit
 
-from app.errors import TransientError
 from app.ledger.transparency import notes
 from app.ledger.transparency.attestations import NotAuthentic
 from app.settings import Settings
+from core.errors import TransientError
 
 logger = logging.getLogger(__name__)
 TIMEOUT_S = 5.0

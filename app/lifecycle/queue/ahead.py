@@ -20,15 +20,15 @@ from datetime import datetime, timedelta
 from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
-from app.contracts.devices import needs_gpu
-from app.contracts.job_spec import JobSpec
 from app.db.clock import now_there
 from app.db.models import Dataset, Job, Worker
-from app.ids import now
 from app.lifecycle.queue.crews import largest
 from app.lifecycle.queue.fair import Candidate, fairest, limits_and_weights
 from app.lifecycle.queue.turns import Pair, Turn, Turns, turns_of
 from app.lifecycle.states import ACTIVE, DEVICE, IS_DUE, PRIORITY
+from core.contracts.devices import needs_gpu
+from core.contracts.job_spec import JobSpec
+from core.ids import now
 
 MOST_CLAIMS = 500
 MOST_WORK = 20_000  # claims times pairs that wait

@@ -27,12 +27,12 @@ from datetime import timedelta
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from app.contracts.devices import Device
-from app.contracts.runtime import MOST_PROCESSES, Runtime, StoredRuntime
 from app.db.clock import now_there
 from app.db.engine import Database
 from app.db.models import Attempt, Job, Worker
 from app.lifecycle.states import ACTIVE, DEVICE, IS_DUE, PROCESSES, notify
+from core.contracts.devices import Device
+from core.contracts.runtime import MOST_PROCESSES, Runtime, StoredRuntime
 
 Kind = tuple[str, str | None, int | None]  # GPUs that compute alike: name, capability, memory
 

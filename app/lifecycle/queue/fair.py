@@ -24,7 +24,6 @@ from datetime import datetime, timedelta
 from sqlalchemy import ColumnElement, Integer, and_, case, cast, exists, false, func, or_, select, true
 from sqlalchemy.orm import Session
 
-from app.contracts.runtime import StoredRuntime
 from app.db.clock import now_there
 from app.db.engine import Database
 from app.db.models import ApiKey, Dataset, Job, LedgerEntry, Worker
@@ -35,6 +34,7 @@ from app.lifecycle.claims import Claim, claim
 from app.lifecycle.queue.crews import Member, Place, place_of
 from app.lifecycle.queue.turns import Pair, Turn, Turns, note_turn, rounds, turns_of
 from app.lifecycle.states import ACTIVE, DEVICE, IN_ORDER, IS_DUE, PROCESSES, due_for
+from core.contracts.runtime import StoredRuntime
 
 PATIENCE = 20  # leases that a job waits at least for the release that began it
 

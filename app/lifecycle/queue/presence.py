@@ -13,16 +13,16 @@ from sqlalchemy import delete, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from app.contracts.devices import Device, needs_gpu
-from app.contracts.runtime import Runtime
-from app.contracts.sandbox import Sandbox
 from app.db.clock import now_there
 from app.db.engine import Database
 from app.db.models import Job, Worker
 from app.db.skew import skew_s
-from app.ids import now
 from app.lifecycle.queue import crews
 from app.lifecycle.states import ACTIVE
+from core.contracts.devices import Device, needs_gpu
+from core.contracts.runtime import Runtime
+from core.contracts.sandbox import Sandbox
+from core.ids import now
 
 logger = logging.getLogger(__name__)
 FORGOTTEN_AFTER = timedelta(days=1)

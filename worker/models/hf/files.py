@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from app.contracts.hf import ADAPTER, Lora
-from app.formats.model_folder import BESIDE, CONFIG, TOKENIZER, WEIGHTS, ModelFolder, UnfitModelError
+from core.contracts.hf import ADAPTER, Lora
+from core.parts.model_folder import BESIDE, CONFIG, TOKENIZER, WEIGHTS, ModelFolder, UnfitModelError
 from worker.models.base import Parameters
 from worker.models.hf.loading import config_of
 from worker.models.hf.lora import PEFT, adapter_config, adapter_tensors

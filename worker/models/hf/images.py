@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from app.contracts.extractor import ImageInput
-from app.errors import PrivacyError
-from app.formats.model_folder import PIXELS, ModelFolder, UnfitModelError
+from core.contracts.extractor import ImageInput
+from core.errors import PrivacyError
+from core.parts.model_folder import PIXELS, ModelFolder, UnfitModelError
 from worker.data.records import FeatureRecords
 from worker.models.base import Parameters
 from worker.models.hf.loading import ModelMissingError

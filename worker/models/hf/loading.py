@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from app.contracts.architectures import ARCHITECTURES, canonical, task_of
-from app.contracts.hf import HfModel, Lora, adapted, trains
-from app.errors import PermanentError
-from app.formats import model_folder
-from app.formats.model_folder import NO_PARAMETERS, ModelFolder, UnfitModelError
+from core.contracts.architectures import ARCHITECTURES, canonical, task_of
+from core.contracts.hf import HfModel, Lora, adapted, trains
+from core.errors import PermanentError
+from core.parts import model_folder
+from core.parts.model_folder import NO_PARAMETERS, ModelFolder, UnfitModelError
 from worker.models.hf.lora import adapt
 from worker.models.hf.norms import plain_norms
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from app.contracts.architectures import Architecture
-from app.contracts.hf import Lora
-from app.errors import PermanentError
+from core.contracts.architectures import Architecture
+from core.contracts.hf import Lora
+from core.errors import PermanentError
 
 PEFT = "base_model.model."  # prefix of the names in its files
 

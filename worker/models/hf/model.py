@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from app.contracts.hf import HfModel
-from app.formats.model_folder import ModelFolder
+from core.contracts.hf import HfModel
+from core.parts.model_folder import ModelFolder
 from worker.data.passes import Batch, Pass
 from worker.data.placed import passes_on
 from worker.data.sequences import SequenceRecords

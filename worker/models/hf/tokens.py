@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.errors import PrivacyError
-from app.formats.chat import ChatTemplate
-from app.formats.model_folder import TOKENIZER, ModelFolder, UnfitModelError
-from app.formats.stored import Sequences, StoredPart, Texts
+from core.errors import PrivacyError
+from core.parts.chat import ChatTemplate
+from core.parts.model_folder import TOKENIZER, ModelFolder, UnfitModelError
+from core.parts.stored import Sequences, StoredPart, Texts
 from worker.models.hf.loading import ModelMissingError
 
 CHARACTERS = 64  # read per token that a text may have: longer texts are cut before they are tokenized

@@ -1,0 +1,61 @@
+"""What a worker computes on: its processor or one GPU, as it found them when it started."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from core.contracts.base import Document
+
+Kind = Literal["cpu", "cuda"]
+
+
+class Device(Document):
+    """A processor or a GPU.
+
+    Attributes:
+        index: a GPU's place among those that the worker may see, in the order of the PCI bus; 0 for the processor.
+        memory_bytes: its whole memory; null: not known.
+        capability: of a GPU, such as "9.0".
+        driver: the version of the GPU's driver; null: not known.
+        cuda: the CUDA version that torch was built for; null on a processor.
+        processes: the most processes that its worker runs for one job; null: not known.
+    """
+
+    kind: Kind
+    index: Annotated[int, Field(ge=0)]
+    name: str
+    memory_bytes: Annotated[int, Field(ge=0)] | None = None
+    capability: str | None = None
+    driver: str | None = None
+    cuda: str | None = None
+    processes: Annotated[int, Field(ge=1)] | None = None
+
+    @property
+    def label(self) -> str:
+        """The device as an operator names it: `cpu` or `cuda:1`."""
+        return "cpu" if self.kind == "cpu" else f"cuda:{self.index}"
+
+
+def kind_for(asked: str, frozen: str | None, has_gpu: bool) -> Kind:
+    """Returns the kind of device that an attempt runs on.
+
+    Args:
+        asked: the job's `runtime.device`.
+        frozen: the kind of its earlier attempts that became ready; None if there are none. A replay is bit for bit the
+            same only on the same kind.
+        has_gpu: the claiming worker has a GPU.
+
+    >>> kind_for("auto", None, has_gpu=True), kind_for("auto", "cpu", has_gpu=True)
+    ('cuda', 'cpu')
+    """
+    wanted = frozen or asked
+    if wanted == "auto":
+        return "cuda" if has_gpu else "cpu"
+    return "cuda" if wanted == "cuda" else "cpu"
+
+
+def needs_gpu(asked: str, frozen: str | None) -> bool:
+    """Returns True if only a GPU worker may run the job; the arguments are those of `kind_for`."""
+    return (frozen or asked) == "cuda"

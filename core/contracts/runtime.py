@@ -1,0 +1,72 @@
+"""What changes a job's speed and memory, and never its mechanism."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import ConfigDict, Field
+
+from core.contracts.base import Document
+
+MOST_PROCESSES = 8  # of one attempt
+MOST_THREADS = 64  # that a job may name for each of them
+
+
+class Runtime(Document):
+    """Settings that change speed and memory, never the mechanism."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    # The most records of a pass; rounded up to whole units of rows, and bounded by the automatic size. Memory only.
+    physical_batch_size: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
+    # The precision of forward and backward passes. auto: float32, but float64 for ratings and for linear models of
+    # hashed text. Norms and noise are in float64, and so are sums; only linear models of dense features and networks of
+    # linear layers sum in float32, by groups whose rounding is paid for. bfloat16: Hugging Face models alone.
+    dtype: Literal["auto", "bfloat16", "float32", "float64"] = "auto"
+    # The processes (ranks) that share each step of the job on one machine: each with a GPU of its own, where the worker
+    # has so many, or with the machine's processors divided among them. auto: as many as GPUs are free there when the
+    # job is claimed, and one on processors. At one number of threads each, the model is the same to the bit
+    # for every number of them; without privacy, up to rounding.
+    processes: Literal["auto"] | Annotated[int, Field(strict=True, ge=1, le=MOST_PROCESSES)] = 1
+    # The processor threads of each rank. auto: the machine's processors divided by the ranks that the job asks for, as
+    # its first ready attempt finds them. The number is stored then, and every later attempt has it, on any machine.
+    # Jobs that name the same number have the same bits for every number of ranks.
+    threads: Literal["auto"] | Annotated[int, Field(strict=True, ge=1, le=MOST_THREADS)] = "auto"
+    # What the ranks divide among themselves besides passes. optimizer: each keeps the optimizer's state, adds the noise
+    # and makes the update of its own share of the parameters alone, so it needs less memory. The model is the same.
+    shard: Literal["none", "optimizer"] = "none"
+    # How long the job may run, without waiting; in a study, each trial. After that it fails, and its whole hold is
+    # spent.
+    max_duration_s: Annotated[float, Field(gt=0.0, le=1e8)] | None = None
+
+    @property
+    def ranks(self) -> int:
+        """The number of processes that the job asks for."""
+        return 1 if self.processes == "auto" else self.processes
+
+    @property
+    def without_gang(self) -> Literal["auto", "cpu", "cuda"]:
+        """The kind of device that the job asks for, on a worker without a GPU for each of several ranks: they share its
+        processors."""
+        return "cpu" if self.device == "auto" and self.ranks > 1 else self.device
+
+    @property
+    def on_processors(self) -> bool:
+        """True if it can run on processors alone."""
+        return self.device == "cpu" or self.shard != "none"
+
+
+class StoredRuntime(Document):
+    """What is read from a stored specification, and nothing else, where it is asked of many jobs."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    runtime: Runtime = Runtime()
+
+    @classmethod
+    def of(cls, column: object) -> Self:
+        """Reads a job's column.
+
+        Raises:
+            ValidationError: it is no specification.
+        """
+        return cls.model_validate(column)

@@ -1,0 +1,307 @@
+"""Tables as hospitals have them: numbers with ranges, categories, dates, missing cells. Everything is declared.
+
+A record's features are a function of its own cells and of the declaration; nothing is computed from other records.
+
+    number     2 (clip(x) − lo) / (hi − lo) − 1, in [−1, 1]; without a range x itself
+               with `scale` "log" the same of log x; with `bins`, 1 for the bin that x is in and 0 for each other
+    date       the same, of its day; the range is two days
+    category   one place for each declared value, which is 1 or 0; one more for `other` where a rule needs it
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import date, datetime
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints, ValidationInfo, model_validator
+
+from core.contracts.base import DECLARATION, Document, is_none
+from core.contracts.feature_settings import ColumnName, FeatureSettings
+
+CellText = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+CategoryValue = Annotated[int, Field(ge=-(2**53), le=2**53)] | CellText
+RangeEnd = Annotated[float, Field(ge=-1e30, le=1e30)]
+Bins = (
+    Annotated[int, Field(strict=True, ge=2, le=1_000)]
+    | Annotated[tuple[RangeEnd, ...], Field(min_length=1, max_length=999)]
+)
+WITHIN_RANGE = 0.06  # the variance of a number on its range as [−1, 1]
+EPOCH = date(1970, 1, 1)
+
+
+class _Column(Document):
+    """A column's name, and the texts that mean a missing cell, as an empty one does."""
+
+    name: ColumnName
+    missing_cells: Annotated[tuple[CellText, ...], Field(max_length=20)] = ()
+
+
+class NumberColumn(_Column):
+    """A number. With `range`, values beyond it are clipped, and the range becomes [−1, 1].
+
+    `scale`: "log" for sums of money, counts and other quantities over several decades, with a range above 0: its
+    lowest end is the smallest value that is told from zero.
+
+    `bins`: a number of bins that are equally wide on the scale, or the edges between them: (18, 65) makes three bins,
+    and 18 is in the second. Each bin is a feature, 1 for a number in it.
+
+    `missing`: `refuse` the file; take the `middle` of the range, or a number; the middle with a `flag`, a further
+    feature that is 1 where the cell is missing; or, with `bins`, a bin of its `own`.
+    """
+
+    kind: Literal["number"] = "number"
+    range: tuple[RangeEnd, RangeEnd] | None = None
+    scale: Literal["linear", "log"] = Field(default="linear", exclude_if=lambda scale: scale == "linear")
+    bins: Bins | None = Field(default=None, exclude_if=is_none)
+    missing: Literal["refuse", "middle", "flag", "own"] | Annotated[float, Field(strict=True, ge=-1e30, le=1e30)] = (
+        "refuse"
+    )
+
+    @model_validator(mode="after")
+    def _ordered(self, info: ValidationInfo) -> NumberColumn:
+        if self.range is not None and self.range[0] >= self.range[1]:
+            raise ValueError("`range` must be [lowest, highest]")
+        if self.range is None and self.missing in ("middle", "flag"):
+            raise ValueError("a missing number becomes the middle of `range`: declare one")
+        if self.scale == "log" and (self.range is None or self.range[0] <= 0.0):
+            raise ValueError("a log scale needs a `range` above 0: smaller values count as its lowest end")
+        if info.context == DECLARATION and self.scale == "log" and self.range is not None:
+            low, high = map(math.log, self.range)
+            if low >= high:  # as numbers on [−1, 1] divide by their difference
+                raise ValueError("both ends of `range` have the same logarithm: make it wider, or the scale linear")
+        return self
+
+    @model_validator(mode="after")
+    def _binned(self) -> NumberColumn:
+        if (self.bins is None and self.missing == "own") or (self.bins is not None and self.missing == "flag"):
+            raise ValueError("a missing number has its `own` bin with `bins`, and a `flag` without them")
+        if isinstance(self.bins, int) and self.range is None:
+            raise ValueError("a number of `bins` divides a `range`: declare one, or give the edges between bins")
+        if isinstance(self.bins, tuple) and (self.range is not None or sorted(set(self.bins)) != list(self.bins)):
+            raise ValueError("the edges between `bins` must rise, and need no `range`")
+        return self
+
+    @property
+    def ends(self) -> tuple[float, float] | None:
+        """The range as numbers."""
+        return self.range
+
+    @property
+    def edges(self) -> tuple[float, ...]:
+        """The edges between bins; empty without bins."""
+        if not isinstance(self.bins, int) or self.range is None:
+            return self.bins if isinstance(self.bins, tuple) else ()
+        low, high = self.range
+        if self.scale == "log":
+            return tuple(low * (high / low) ** (each / self.bins) for each in range(1, self.bins))
+        return tuple(low + (high - low) * (each / self.bins) for each in range(1, self.bins))
+
+    @property
+    def substitute(self) -> float:
+        """The number that a missing cell counts as, if it has no feature of its own."""
+        if isinstance(self.missing, float):
+            return self.missing
+        if self.range is None:
+            return 0.0
+        low, high = self.range
+        return math.sqrt(low) * math.sqrt(high) if self.scale == "log" else low / 2 + high / 2
+
+    @property
+    def example(self) -> float:
+        """A cell, not taken from data: the middle of the range."""
+        return 0.0 if self.range is None else self.range[0] / 2 + self.range[1] / 2
+
+    @property
+    def width(self) -> int:
+        """How many features it makes."""
+        bins = len(self.edges) + 1 if self.bins is not None else 1
+        return bins + (self.missing in ("flag", "own"))
+
+
+class DateColumn(_Column):
+    """A day. `format` is "iso" (2024-05-01, a time after it is not read) or a pattern such as "%d.%m.%Y"."""
+
+    kind: Literal["date"] = "date"
+    range: tuple[date, date]
+    format: Annotated[str, StringConstraints(pattern=r"^(iso|[%dmYybB/. ,:HMS-]{4,40})$")] = "iso"
+    missing: Literal["refuse", "middle", "flag"] = "refuse"
+
+    @model_validator(mode="after")
+    def _ordered(self) -> DateColumn:
+        if self.range[0] >= self.range[1]:
+            raise ValueError("`range` must be [first day, last day]")
+        if self.format != "iso":
+            for day in self.range:
+                if self.day(day.strftime(self.format)) != (day - EPOCH).days:
+                    raise ValueError("`format` must tell day, month and year, such as %d.%m.%Y")
+        return self
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The range as numbers of days."""
+        first, last = self.range
+        return float((first - EPOCH).days), float((last - EPOCH).days)
+
+    @property
+    def example(self) -> str:
+        """A cell, not taken from data: the first day of the range."""
+        first = self.range[0]
+        return first.isoformat() if self.format == "iso" else first.strftime(self.format)
+
+    @property
+    def width(self) -> int:
+        """How many features it makes."""
+        return 2 if self.missing == "flag" else 1
+
+    def day(self, cell: object) -> float:
+        """Converts a cell to the number of days since 1970; raises ValueError if it is no day."""
+        if isinstance(cell, datetime):
+            found = cell.date()
+        elif isinstance(cell, date):
+            found = cell
+        elif not isinstance(cell, str):
+            raise ValueError
+        elif self.format == "iso":
+            found = datetime.fromisoformat(cell.strip()).date()
+        else:
+            found = datetime.strptime(cell.strip(), self.format).date()
+        return float((found - EPOCH).days)
+
+
+class CategoryColumn(_Column):
+    """One of the declared values, compared as text. `unknown` decides about other values, `missing` about missing
+    cells: `refuse` the file, or count them as `other`."""
+
+    kind: Literal["category"] = "category"
+    values: Annotated[list[CategoryValue], Field(min_length=1, max_length=10_000)]
+    unknown: Literal["refuse", "other"] = "refuse"
+    missing: Literal["refuse", "other"] = "refuse"
+
+    @model_validator(mode="after")
+    def _distinct(self) -> CategoryColumn:
+        if len({str(each) for each in self.values}) != len(self.values):
+            raise ValueError("`values` must be distinct, also when written as text")
+        return self
+
+    @property
+    def width(self) -> int:
+        """How many features it makes."""
+        return len(self.values) + ("other" in (self.unknown, self.missing))
+
+    @property
+    def example(self) -> CategoryValue:
+        """A cell, not taken from data: the first declared value."""
+        return self.values[0]
+
+
+def is_one_hot(column: NumberColumn | DateColumn | CategoryColumn) -> bool:
+    """Returns True if exactly one of the column's features is 1, and the others are 0."""
+    return isinstance(column, CategoryColumn) or (isinstance(column, NumberColumn) and column.bins is not None)
+
+
+TableColumn = Annotated[NumberColumn | DateColumn | CategoryColumn, Field(discriminator="kind")]
+
+
+Pairs = Annotated[tuple[tuple[ColumnName, ColumnName], ...], Field(max_length=100)]
+
+
+class TableFeatures(FeatureSettings):
+    """Columns of several kinds, scaled by declared ranges.
+
+    `pairs` of columns with bins or categories: one more feature for each pair of their places, so that a linear model
+    can learn what the two do together.
+    """
+
+    kind: Literal["table"] = "table"
+    columns: Annotated[list[TableColumn], Field(min_length=1, max_length=10_000)]
+    pairs: Pairs = Field(default=(), exclude_if=lambda pairs: not pairs)
+
+    @model_validator(mode="after")
+    def _distinct(self) -> TableFeatures:
+        if len({each.name for each in self.columns}) != len(self.columns):
+            raise ValueError("`columns` must have distinct names")
+        blocks = {each.name for each in self.columns if is_one_hot(each)}
+        for first, second in self.pairs:
+            if first == second or not {first, second} <= blocks:
+                raise ValueError(f"a pair needs two different columns with bins or categories: {first!r}, {second!r}")
+        if len({frozenset(pair) for pair in self.pairs}) != len(self.pairs):
+            raise ValueError("`pairs` must not repeat a pair")
+        if self.width > 100_000:
+            raise ValueError("a record may have at most 100000 features: declare fewer values")
+        return self
+
+    @property
+    def width(self) -> int:
+        """How many features a record has."""
+        widths = {each.name: each.width for each in self.columns}
+        return sum(widths.values()) + sum(widths[first] * widths[second] for first, second in self.pairs)
+
+    @property
+    def entries(self) -> int:
+        """How many of a record's features are stored in a sparse row: one of each one-hot block, all others."""
+        return sum(1 if is_one_hot(each) else each.width for each in self.columns) + len(self.pairs)
+
+    @property
+    def is_one_hot(self) -> bool:
+        """True if each record's features are ones in so many places as there are columns."""
+        return all(is_one_hot(each) for each in self.columns)
+
+    @property
+    def names(self) -> list[str]:
+        return [each.name for each in self.columns]
+
+    def length(self, features: int) -> float:
+        """See FeatureSettings.length: a number anywhere in [−1, 1] has a mean square of 1/3; a category, or a number in
+        a bin, has 1, and so has a pair."""
+        return math.sqrt(sum(1.0 if is_one_hot(each) else 1.0 / 3.0 for each in self.columns) + len(self.pairs))
+
+    @property
+    def is_bounded(self) -> bool:
+        """True if every column has bins, values or a range, so that `length` follows from the declaration."""
+        return all(
+            isinstance(each, CategoryColumn) or is_one_hot(each) or each.ends is not None for each in self.columns
+        )
+
+    def spread(self, features: int) -> float:
+        """See FeatureSettings.spread: most numbers lie in a small part of their range, a deviation of about a quarter
+        around their common mean."""
+        return math.sqrt(sum(1.0 if is_one_hot(each) else WITHIN_RANGE for each in self.columns) + len(self.pairs))
+
+    def additive(self, bins: int, pairs: Pairs) -> TableFeatures:
+        """Returns the same columns with every number in bins, and with these pairs besides the declared ones.
+
+        Raises:
+            ValueError: a number has no range to divide, or a pair is not of two columns with bins or categories.
+        """
+        declared = {frozenset(pair) for pair in self.pairs}
+        more = (pair for pair in pairs if frozenset(pair) not in declared)
+        columns = [_in_bins(each, bins).model_dump() for each in self.columns]
+        return TableFeatures.model_validate({"columns": columns, "pairs": (*self.pairs, *more)})
+
+    def numbers(self, stored: int) -> int:
+        """See FeatureSettings.numbers: what is stored are cells."""
+        return self.width
+
+
+def _in_bins(column: TableColumn, bins: int) -> TableColumn:
+    """A number in bins, with a bin for missing cells where they had a flag; other columns as they are."""
+    if not isinstance(column, NumberColumn) or column.bins is not None:
+        return column
+    if column.range is None:
+        raise ValueError(f"column {column.name!r} has no range to divide into bins")
+    missing = "own" if column.missing == "flag" else column.missing
+    return column.model_copy(update={"bins": bins, "missing": missing})
+
+
+class CsvDialect(Document):
+    """How a CSV file is written: what separates its cells, and what its numbers' decimals."""
+
+    separator: Literal[",", ";", "\t", "|"] = ","
+    decimal: Literal[".", ","] = "."
+
+    @model_validator(mode="after")
+    def _differ(self) -> CsvDialect:
+        if self.separator == self.decimal:
+            raise ValueError("`separator` and `decimal` must differ")
+        return self

@@ -1,0 +1,195 @@
+"""Computes a job's price. Only the pricing process runs this module; answers are cached by request.
+
+`price` returns a plan's cost, `largest_that_fits` the largest ε that still fits an account. Both are pure functions of
+public numbers: they never see data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from decimal import ROUND_FLOOR, Decimal
+
+from scipy import optimize
+
+from core.contracts.base import LARGEST_EPSILON, SMALLEST_EPSILON, AccountName, Epsilon
+from core.errors import InvalidRequest
+from core.privacy import calibration, events, gdp, rdp
+from core.privacy.accounting import comparison, epsilon_of, of_record
+from core.privacy.calibration import SIGMA_MAX, SIGMA_MIN
+from core.privacy.events import Event, of_two_queries
+from core.privacy.filters import Filter
+from core.privacy.mechanism import MIN_COUNT_NOISE, MechanismConfig
+from core.privacy.plans import FitRequest, PlanRequest
+from core.privacy.prices import Charge, Largest, Line, Price
+
+_HOPELESS = 10.0 * LARGEST_EPSILON  # above this RDP ε no grid is built: it would not fit in memory
+_DIGITS = 5  # digits of the largest ε that fits: rounded down by at most 1e-4 of it
+_ACCOUNTS: tuple[AccountName, ...] = ("train", "holdout")
+_SIGMA = "/privacy/noise_multiplier"
+
+
+def price(request: PlanRequest) -> Price:
+    """Prices a plan and fixes the mechanism that will run.
+
+    Returns:
+        `mechanism`; `epsilon` of the account that costs most, by the accountant of record (gdp where nothing is
+        sampled, else pld); `comparison`: ε by gdp, rdp and pld for that account (None where one does not apply);
+        `charge` per account, in the filter's unit; `lines`: one for the training or the statistics, for a histogram of
+        items, for a mean of features, and for each release.
+
+    Raises:
+        InvalidRequest: the plan cannot run within the bounds, the filter does not admit it, or the evaluation costs
+            more than the target.
+    """
+    filter_ = _filter(request)
+    mechanism, calibrated = _mechanism(request)
+    delta, unit = mechanism.target_delta, mechanism.unit
+    done = {account: mechanism.event(account) for account in _ACCOUNTS}
+    known = {"train": calibrated.model_copy(update={"unit": unit})} if calibrated else {}
+    epsilons = {name: known.get(name) or epsilon_of(event, delta, unit) for name, event in done.items()}
+    _check_total(request.target_epsilon, mechanism, epsilons)
+    account: AccountName = "train" if epsilons["train"].value >= epsilons["holdout"].value else "holdout"
+    lines = _lines(mechanism, filter_, epsilons["train"] if len(done["train"].events) == 1 else None)
+    charge = {name: sum(line.charge for line in lines if line.account == name) for name in _ACCOUNTS}
+    return Price(
+        mechanism=mechanism,
+        epsilon=epsilons[account],
+        comparison=comparison(done[account], epsilons[account]),
+        charge=Charge(train=charge["train"], holdout=charge["holdout"], unit=filter_.unit),
+        lines=tuple(lines),
+    )
+
+
+def largest_that_fits(request: FitRequest) -> Largest:
+    """Finds the largest target ε whose price fits the remaining units; ignores the plan's own ε and σ.
+
+    Under either filter the charge falls as σ grows, and so does ε(σ). So the smallest σ that `train` can pay gives an
+    ε, and calibration gives every target below it at least this σ.
+
+    Returns:
+        `epsilon`, rounded down to five digits, or None if no target fits; `account`, the one that binds.
+        A price for that ε fits; a price for 0.1 % more does not (or exceeds the contract's bounds).
+    """
+    plan, remaining = request.plan, request.remaining
+    filter_ = _filter(plan)
+    others = {name: plan.released_on(name) for name in _ACCOUNTS}
+    charges = {name: sum(filter_.charge_event(event) for event in others[name]) for name in _ACCOUNTS}
+    if charges["holdout"] > remaining.holdout:
+        return Largest(epsilon=None, account="holdout")
+    training, double = plan.training, plan.training.double_steps()
+    left = remaining.train - charges["train"]
+    sigma = smallest_sigma(filter_, training.event_of, double, left)
+    count = training.adaptive.count_noise_multiplier if training.adaptive else None
+    if sigma is None or (count is not None and sigma > count / MIN_COUNT_NOISE):
+        return Largest(epsilon=None, account="train")
+    steps = training.event_of(sigma)
+    event, delta = events.composed([steps, *others["train"]]), plan.target_delta
+    # A millionth below the ε of that σ: calibration then ends above that σ despite float errors.
+    most = min(epsilon_of(event, delta).value * (1.0 - 1e-6), LARGEST_EPSILON)
+    least = max(epsilon_of(events.composed(others["holdout"]), delta).value, SMALLEST_EPSILON)
+    return Largest(epsilon=max(_round_down(most), least) if most >= least else None, account="train")
+
+
+def _filter(request: PlanRequest) -> Filter:
+    filter_ = request.filter.build()
+    if not filter_.rule.samples and request.training.sample_rate < 1.0:
+        detail = f"this data set's `{filter_.kind}` filter admits full-batch jobs only: use full_batch sampling"
+        raise InvalidRequest.at("/sampling/kind", detail)
+    return filter_
+
+
+def _mechanism(request: PlanRequest) -> tuple[MechanismConfig, Epsilon | None]:
+    """Returns the mechanism, with σ given or calibrated, and the train account's ε if calibration computed it."""
+    training, target, delta = request.training, request.target_epsilon, request.target_delta
+    rate, steps, double = training.sample_rate, training.participations, training.double_steps()
+    calibrated = None
+    sigma = request.noise_multiplier
+    if target is not None and sigma is None:
+        others = request.released_on("train")
+        sigma, value = calibration.calibrate(target, delta, rate, steps, others, double, training.truncation)
+        calibrated = Epsilon(value=value, delta=delta, accountant=of_record(sampled=rate < 1.0))
+    elif target is not None or sigma is None:
+        raise InvalidRequest.at("/privacy", "give either `target_epsilon` or `noise_multiplier`")
+    elif not SIGMA_MIN <= sigma <= SIGMA_MAX:
+        raise InvalidRequest.at(_SIGMA, f"the noise multiplier must lie between {SIGMA_MIN:g} and {SIGMA_MAX:g}")
+    elif rate < 1.0 and rdp.epsilon(training.event_of(sigma), delta)[0] > _HOPELESS:
+        raise InvalidRequest.at(_SIGMA, f"this plan costs far more than ε = {LARGEST_EPSILON:g}: raise the noise")
+    if double and of_two_queries(sigma) < SIGMA_MIN:
+        detail = f"a step of two queries has σ/√2 = {of_two_queries(sigma):.4g}, below {SIGMA_MIN:g}: use more noise"
+        raise InvalidRequest.at(_SIGMA if target is None else "/privacy/target_epsilon", detail)
+    return request.mechanism(sigma), calibrated
+
+
+def _check_total(target: float | None, mechanism: MechanismConfig, epsilons: dict[AccountName, Epsilon]) -> None:
+    holdout = epsilons["holdout"].value
+    if target is not None and holdout > target:
+        most = _largest_noise_mu(target, mechanism)
+        detail = f"the evaluation alone costs ε = {holdout:.4g}, more than the target: noise_mu at most {most:g} fits"
+        raise InvalidRequest.at("/evaluation/noise_mu", detail)
+    pointers: dict[AccountName, str] = {"train": _SIGMA, "holdout": "/evaluation/noise_mu"}
+    for account, pointer in pointers.items():
+        if epsilons[account].value > LARGEST_EPSILON:
+            detail = f"this costs ε = {epsilons[account].value:.4g}; at most {LARGEST_EPSILON:g} is allowed"
+            raise InvalidRequest.at(pointer, detail)
+
+
+def _largest_noise_mu(target: float, mechanism: MechanismConfig) -> float:
+    """The noise_mu with which the scores on the hold-out cost the target, rounded down to three digits. They are
+    Gaussians of one noise_mu, so that the account's μ is proportional to it."""
+    noise_mu = min(each.noise_mu for each in mechanism.releases if each.account == "holdout")
+    total = gdp.mu_of_event(mechanism.event("holdout")) or math.inf
+    exact = noise_mu * gdp.mu_from_epsilon(target, mechanism.target_delta) / total
+    unit = 10.0 ** (math.floor(math.log10(exact)) - 2)
+    return float(f"{math.floor(exact * (1.0 - 1e-6) / unit) * unit:.3g}")
+
+
+def _lines(mechanism: MechanismConfig, filter_: Filter, training: Epsilon | None) -> list[Line]:
+    """Returns one line of the bill for the training and one for each release. Their charges add up to the account's.
+
+    Args:
+        training: the training's ε, if it is known already.
+    """
+    delta, unit = mechanism.target_delta, mechanism.unit
+
+    def line(what: str, account: AccountName, event: Event, epsilon: Epsilon | None = None) -> Line:
+        epsilon = epsilon or epsilon_of(event, delta, unit)
+        return Line(what=what, account=account, epsilon=epsilon, charge=filter_.charge_event(event))
+
+    return [
+        line(mechanism.line, "train", mechanism.training.event, training),
+        *(line(release.line, release.account, release.event) for release in mechanism.releases),
+    ]
+
+
+def smallest_sigma(filter_: Filter, event: Callable[[float], Event], double: int, remaining: int) -> float | None:
+    """Returns the smallest σ in range whose charge is at most `remaining` units, to 1e-9 relative; None if none fits.
+
+    Args:
+        event: σ → the event of all steps.
+        double: how many of the steps query their batch twice.
+    """
+
+    def charge(sigma: float) -> int:
+        return filter_.charge_event(event(sigma))
+
+    least = SIGMA_MIN if double == 0 else SIGMA_MIN * 1.5  # keeps σ/√2 above SIGMA_MIN too
+    low, high = least, SIGMA_MAX * (1.0 - 1e-3)  # margin for a target slightly below the ε of the answer
+    if remaining <= 0 or charge(high) > remaining:
+        return None
+    if charge(low) <= remaining:
+        return low
+
+    def excess(log_sigma: float) -> float:
+        return math.log(charge(math.exp(log_sigma)) / (remaining + 0.5))  # never 0 on the steps of a rounded charge
+
+    sigma = math.exp(float(optimize.brentq(excess, math.log(low), math.log(high), xtol=1e-11)))
+    while charge(sigma) > remaining:
+        sigma *= 1.0 + 1e-9
+    return sigma
+
+
+def _round_down(value: float) -> float:
+    """Rounds down to five significant decimal digits."""
+    exact = Decimal(value)
+    return float(exact.quantize(Decimal(1).scaleb(exact.adjusted() - _DIGITS + 1), rounding=ROUND_FLOOR))
