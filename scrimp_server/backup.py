@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import tarfile
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -23,7 +24,8 @@ def back_up(settings: Settings, folder: Path) -> list[Path]:
     The recorded heads and the secrets are in no backup: heads that are set back with the database hide what it lost.
 
     Raises:
-        BackupError: the database is not an embedded one, the folder has a backup already, or it cannot be written.
+        BackupError: the database is not an embedded one, the folder has a backup already, or a file cannot be read or
+            written.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -31,7 +33,7 @@ def back_up(settings: Settings, folder: Path) -> list[Path]:
         if not settings.object_store:
             made.append(_archive(settings.storage_root, folder / STORAGE))
     except OSError as error:
-        raise BackupError(f"cannot write {error.filename}: {error.strerror}") from None
+        raise BackupError(f"the backup is not complete: {error}") from None
     return made
 
 
@@ -59,9 +61,35 @@ def copy_database(settings: Settings, to: Path) -> Path:
 
 
 def _archive(root: Path, to: Path) -> Path:
-    """Archives a folder under its own name. Files that are deleted meanwhile, such as an upload's, are left out."""
-    with to.open("xb") as file, tarfile.open(fileobj=file, mode="w") as archive:
-        for path in (root, *sorted(root.rglob("*"))):
-            with suppress(FileNotFoundError):
+    """Archives a folder under its own name, with what its links lead to: the disk behind one may be what is lost.
+
+    Files that are deleted meanwhile, such as an upload's, are left out. A file with several names is written under
+    each, since a name that is deleted meanwhile would leave the others without content.
+    """
+    with to.open("xb") as file, tarfile.open(fileobj=file, mode="w", dereference=True) as archive:
+        for path in _below(root, frozenset()):
+            try:
                 archive.add(path, str(path.relative_to(root.parent)), recursive=False)
+            except FileNotFoundError:
+                if path.is_symlink():
+                    raise BackupError(
+                        f"{path} is a link to {path.readlink()}, which is not there: mount it, or remove the link"
+                    ) from None
     return to
+
+
+def _below(path: Path, above: frozenset[Path]) -> Iterator[Path]:
+    """A path and all that is below it, links included; each folder before its content.
+
+    Args:
+        above: the folders that it is in, without links.
+    """
+    yield path
+    if not path.is_dir():
+        return
+    folder = path.resolve()
+    if folder in above:
+        raise BackupError(f"{path} is a link to a folder above it: remove the link")
+    with suppress(FileNotFoundError):
+        for inside in sorted(path.iterdir()):
+            yield from _below(inside, above | {folder})

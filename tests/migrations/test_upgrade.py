@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+import subprocess
 import tarfile
 from contextlib import closing
 from pathlib import Path
@@ -157,6 +158,42 @@ def test_a_backup_is_of_database_and_storage(old: Settings, tmp_path: Path) -> N
     assert sorted(each.name for each in (tmp_path / "copy").iterdir()) == ["scrimp.db", "storage.tar"]
     again = command(old, *line)
     assert again.exit_code == 1 and "choose another folder" in again.output
+
+
+@pytest.mark.parametrize("link", ["storage", "storage/datasets"])
+def test_a_storage_behind_a_link_is_in_the_backup(old: Settings, tmp_path: Path, link: str) -> None:
+    """The restored one is a folder: the disk behind the link may be what was lost."""
+    disk = tmp_path / "disk"
+    place = old.home / link
+    content = place / "datasets" / "part" if link == "storage" else place / "part"
+    disk.mkdir()
+    place.parent.mkdir(exist_ok=True)
+    place.symlink_to(disk)
+    content.parent.mkdir(exist_ok=True)
+    content.write_bytes(b"content")
+    content.with_name("same").hardlink_to(content)
+    done = command(old, "backup", str(tmp_path / "copy"))
+    assert done.exit_code == 0, done.output
+    shutil.rmtree(disk)
+    place.unlink()
+    shutil.rmtree(old.storage_root, ignore_errors=True)
+    subprocess.run(["tar", "-C", old.home, "-xf", tmp_path / "copy" / "storage.tar"], check=True)
+    assert not place.is_symlink()
+    for name in ("part", "same"):
+        file = old.storage_root / "datasets" / name
+        assert file.read_bytes() == b"content" and file.stat().st_nlink == 1
+
+
+@pytest.mark.parametrize(
+    ("target", "message"), [("nowhere", "which is not there: mount it"), ("old/storage", "a folder above it")]
+)
+def test_a_link_without_content_of_its_own_fails_a_backup(
+    old: Settings, tmp_path: Path, target: str, message: str
+) -> None:
+    old.storage_root.mkdir()
+    (old.storage_root / "datasets").symlink_to(tmp_path / target)
+    failed = command(old, "backup", str(tmp_path / "copy"))
+    assert failed.exit_code == 1 and message in failed.output and "storage/datasets" in failed.output
 
 
 def test_a_server_s_database_needs_a_backup_of_its_own(request: pytest.FixtureRequest, settings: Settings) -> None:
