@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import sqlite3
 import tarfile
-from collections.abc import Iterator
-from contextlib import closing, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
+from app.disk import sync
 from app.settings import Settings
 
 DATABASE = "scrimp.db"
 STORAGE = "storage.tar"
+SUMS = "SHA256SUMS"  # the last file; sha256sum --check reads it
 
 
 class BackupError(Exception):
@@ -19,7 +23,8 @@ class BackupError(Exception):
 
 
 def back_up(settings: Settings, folder: Path) -> list[Path]:
-    """Copies the database, then the storage: so the storage has every file that the database names.
+    """Copies the database, then the storage: so the storage has every file that the database names. Then their hashes:
+    a folder without them is no finished backup.
 
     The recorded heads and the secrets are in no backup: heads that are set back with the database hide what it lost.
 
@@ -32,6 +37,7 @@ def back_up(settings: Settings, folder: Path) -> list[Path]:
         made = [copy_database(settings, folder / DATABASE)]
         if not settings.object_store:
             made.append(_archive(settings.storage_root, folder / STORAGE))
+        made.append(_sums(made, folder / SUMS))
     except OSError as error:
         raise BackupError(f"the backup is not complete: {error}") from None
     return made
@@ -48,15 +54,48 @@ def copy_database(settings: Settings, to: Path) -> Path:
     database = settings.home / DATABASE
     if not database.exists():
         raise BackupError(f"{database} is not there: check --home and SCRIMP_HOME")
-    if to.exists():
-        raise BackupError(f"{to} exists already: choose another folder for each backup")
-    to.touch(mode=0o600)  # VACUUM INTO takes an empty file, and keeps its mode
+    with _whole(to) as part:  # VACUUM INTO takes an empty file, and keeps its mode
+        try:
+            with closing(sqlite3.connect(database)) as connection:
+                connection.execute("VACUUM INTO ?", (str(part),))
+        except sqlite3.Error as error:
+            raise BackupError(f"cannot copy {database} to {to}: {error}") from None
+    return to
+
+
+@contextmanager
+def _whole(path: Path) -> Iterator[Path]:
+    """A new private file, under another name until it is complete and on disk.
+
+    Raises:
+        BackupError: there is a file of one of these names.
+    """
+    part = path.with_name(f"{path.name}.part")
+    if path.exists():
+        raise BackupError(f"{path} exists already: choose another folder for each backup")
     try:
-        with closing(sqlite3.connect(database)) as connection:
-            connection.execute("VACUUM INTO ?", (str(to),))
-    except sqlite3.Error as error:
-        to.unlink()
-        raise BackupError(f"cannot copy {database} to {to}: {error}") from None
+        part.touch(mode=0o600, exist_ok=False)
+    except FileExistsError:
+        raise BackupError(
+            f"{part} is there: a backup is being made, or was stopped before its end; choose another folder"
+        ) from None
+    try:
+        yield part
+        with part.open("rb") as file:
+            os.fsync(file.fileno())
+        part.rename(path)
+        sync(path.parent)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def _sums(files: Sequence[Path], to: Path) -> Path:
+    """Writes the files' SHA-256, as sha256sum does."""
+    with _whole(to) as part, part.open("w") as sums:
+        for path in files:
+            with path.open("rb") as file:
+                sums.write(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {path.name}\n")
     return to
 
 
@@ -66,7 +105,7 @@ def _archive(root: Path, to: Path) -> Path:
     Files that are deleted meanwhile, such as an upload's, are left out. A file with several names is written under
     each, since a name that is deleted meanwhile would leave the others without content.
     """
-    with to.open("xb") as file, tarfile.open(fileobj=file, mode="w", dereference=True) as archive:
+    with _whole(to) as part, tarfile.open(part, "w", dereference=True) as archive:
         for path in _below(root, frozenset()):
             try:
                 archive.add(path, str(path.relative_to(root.parent)), recursive=False)

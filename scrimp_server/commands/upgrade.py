@@ -23,9 +23,10 @@ def backup(
     folder: Annotated[Path, typer.Argument(help="A folder of this backup's own; made if it is not there.")],
     home: Home = None,
 ) -> None:
-    """Copy the embedded database and the storage into a folder, while the service runs.
+    """Copy the embedded database and the storage into a folder, while the service runs; at last their SHA256SUMS.
 
-    The recorded heads and the secrets stay out: keep copies of those elsewhere (docs/production.md).
+    A folder without SHA256SUMS is no finished backup. The recorded heads and the secrets stay out: keep copies of those
+    elsewhere (docs/production.md).
     """
     set_home(home)
     os.umask(PRIVATE)

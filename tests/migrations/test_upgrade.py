@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import sqlite3
 import subprocess
+import sys
 import tarfile
 from contextlib import closing
 from pathlib import Path
@@ -155,9 +157,80 @@ def test_a_backup_is_of_database_and_storage(old: Settings, tmp_path: Path) -> N
     with tarfile.open(tmp_path / "copy" / "storage.tar") as archive:
         file = archive.extractfile("storage/jobs/part")
         assert file is not None and file.read() == b"content"
-    assert sorted(each.name for each in (tmp_path / "copy").iterdir()) == ["scrimp.db", "storage.tar"]
+    assert sorted(each.name for each in (tmp_path / "copy").iterdir()) == ["SHA256SUMS", "scrimp.db", "storage.tar"]
+    assert {each.stat().st_mode & 0o777 for each in (tmp_path / "copy").iterdir()} == {0o600}
     again = command(old, *line)
     assert again.exit_code == 1 and "choose another folder" in again.output
+
+
+def checked(folder: Path) -> bool:
+    """As docs/production.md checks a backup before it is restored."""
+    line = ["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"]
+    return subprocess.run(line, cwd=folder, capture_output=True, check=False).returncode == 0
+
+
+def test_an_archive_that_is_cut_between_two_files_is_noticed(old: Settings, tmp_path: Path) -> None:
+    """`tar` ends well on it."""
+    (old.storage_root / "jobs").mkdir(parents=True)
+    for name in ("first", "second"):
+        (old.storage_root / "jobs" / name).write_bytes(bytes(8192))
+    copy = tmp_path / "copy"
+    assert command(old, "backup", str(copy)).exit_code == 0
+    assert checked(copy)
+    with tarfile.open(copy / "storage.tar") as archive:
+        cut = archive.getmember("storage/jobs/second").offset
+    with (copy / "storage.tar").open("r+b") as file:
+        file.truncate(cut)
+    assert subprocess.run(["tar", "-tf", copy / "storage.tar"], capture_output=True, check=False).returncode == 0
+    assert not checked(copy)
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from app.settings import Settings
+from scrimp_server.backup import back_up
+
+def kill(event, arguments):
+    if event == "open" and str(arguments[0]).endswith(sys.argv[3]):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+sys.addaudithook(kill)
+back_up(Settings(home=Path(sys.argv[1])), Path(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("opened", "names"),
+    [
+        ("storage/jobs/second", ["scrimp.db", "storage.tar.part"]),
+        ("SHA256SUMS.part", ["scrimp.db", "storage.tar"]),
+    ],
+)
+def test_a_killed_backup_is_not_taken_for_a_whole_one(
+    old: Settings, tmp_path: Path, opened: str, names: list[str]
+) -> None:
+    (old.storage_root / "jobs").mkdir(parents=True)
+    for name in ("first", "second"):
+        (old.storage_root / "jobs" / name).write_bytes(bytes(8192))
+    copy = tmp_path / "copy"
+    line = [sys.executable, "-c", KILLED, old.home, copy, opened]
+    assert subprocess.run(line, check=False, timeout=120).returncode == -signal.SIGKILL
+    assert sorted(each.name for each in copy.iterdir()) == names
+    assert not checked(copy)
+    again = command(old, "backup", str(copy))
+    assert again.exit_code == 1 and "choose another folder" in again.output
+    assert command(old, "backup", str(tmp_path / "next")).exit_code == 0 and checked(tmp_path / "next")
+
+
+def test_two_backups_write_no_file_together(old: Settings, tmp_path: Path) -> None:
+    """One is being made there, or was stopped."""
+    (tmp_path / "copy").mkdir()
+    part = tmp_path / "copy" / "scrimp.db.part"
+    part.write_bytes(b"another's")
+    failed = command(old, "backup", str(tmp_path / "copy"))
+    assert failed.exit_code == 1 and f"{part} is there" in failed.output
+    assert part.read_bytes() == b"another's"
 
 
 @pytest.mark.parametrize("link", ["storage", "storage/datasets"])
