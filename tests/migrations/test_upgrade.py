@@ -12,17 +12,18 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 from typer.testing import CliRunner, Result
 
 from app.db.engine import Database, make_engine
-from app.db.migrate import current_revision, head_revision
+from app.db.migrate import current_revision, head_revision, migrate
 from app.db.migrate import upgrade as migrate_to
 from app.ledger import behind
 from app.ledger.transparency.heads import Heads
 from app.ledger.verify import verify
 from app.settings import Settings
 from scrimp.cli import app
+from scrimp_server import upgrading
 from tests.ledger.support import ENTRIES, a_history, add_owner
 from tests.listening import listening
 from tests.migrations.test_last_release import LAST_RELEASE, copied, schema_of
@@ -284,4 +285,30 @@ def test_a_server_s_database_needs_a_backup_of_its_own(request: pytest.FixtureRe
         run_sql(home, "DROP INDEX ix_attempts_crew")
         done = upgrade(home, "--backed-up")
         assert done.exit_code == 0 and "backup" not in done.output.partition("migrated")[0], done.output
+        assert revision(url) == head_revision()
+
+
+@pytest.mark.parametrize("has_head", [True, False])
+def test_a_data_set_that_is_registered_meanwhile_is_verified_too(
+    request: pytest.FixtureRequest, db: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch, has_head: bool
+) -> None:
+    """On PostgreSQL the last release's processes go on until a migration takes its locks."""
+    add_owner(db)
+    dataset = a_history(db)
+    with empty_database(request, "postgres", settings.home / "unused.db") as url:
+        home = settings.model_copy(update={"database_url": url})
+        migrate_to(url, LAST_RELEASE)
+
+        def registered_before(connection: Connection) -> None:
+            engine = make_engine(url)
+            copied(db.engine, engine, schema_of(engine))
+            engine.dispose()
+            if has_head:
+                behind.record(db, Heads.of(home), dataset)
+            migrate(connection)
+
+        monkeypatch.setattr(upgrading, "migrate", registered_before)
+        done = upgrade(home, "--backed-up")
+        assert done.exit_code == 0, done.output or done.exception
+        assert f"verified  1 ledgers of {ENTRIES} entries" in done.output
         assert revision(url) == head_revision()
