@@ -68,6 +68,4 @@ def upgrade(
         print(f"backup    {done.backup} (private: remove it when you need it no more)")
     print(f"migrated  {done.before} to {done.after}")
     print(f"verified  {done.ledgers} ledgers of {done.entries:,} entries, and the heads recorded outside")
-    print(
-        "Now restart the service with this release. The backup is a private file: remove it when you need it no more."
-    )
+    print("Now restart the service with this release.")
