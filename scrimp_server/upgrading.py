@@ -71,7 +71,7 @@ def upgrade(settings: Settings, *, has_backup: bool = False) -> Upgrade:
             backup = None if settings.database_url else _backup(settings, before)
             ledgers = _ledgers(connection)
             migrate(connection)
-            _verify(connection, heads, ledgers)
+            verified = _verify(connection, heads, ledgers)
     except (SQLAlchemyError, CommandError, Unavailable, UnreadableHeadError, BackupError) as error:
         _discard(backup)
         reason = error.orig if isinstance(error, DBAPIError) else error
@@ -79,7 +79,7 @@ def upgrade(settings: Settings, *, has_backup: bool = False) -> Upgrade:
     except UpgradeError:
         _discard(backup)
         raise
-    return Upgrade(before, after, backup, len(ledgers), sum(entries for entries, _ in ledgers.values()))
+    return Upgrade(before, after, backup, len(verified), sum(verified))
 
 
 def _revisions(connection: Connection) -> tuple[str, str]:
@@ -112,24 +112,35 @@ def _ledgers(connection: Connection) -> Ledgers:
     return {row.dataset_id: (row.entries, row.head) for row in rows}
 
 
-def _verify(connection: Connection, heads: Heads, before: Ledgers) -> None:
+def _verify(connection: Connection, heads: Heads, before: Ledgers) -> list[int]:
     """Verifies each ledger: its chain, its balances, the recorded heads, and the same entries as before.
+
+    Beside a running service a ledger may have grown or begun since `before`; it never has fewer entries.
+
+    Returns:
+        The entries of each ledger.
 
     Raises:
         UpgradeError: one does not hold.
         UnreadableHeadError, Unavailable: a record outside cannot be read.
     """
     advice = "the migration is undone. Start the release that ran before, and look with `scrimp restore`"
-    unknown = sorted(set(heads.recorded()) - set(before))
-    if unknown:
-        raise UpgradeError(f"heads are recorded of ledgers that the database lacks ({', '.join(unknown)}): {advice}")
+    recorded = set(heads.recorded())  # before the query: what is recorded has been committed
+    counts = []
     with Session(connection) as session:
-        for dataset_id in session.scalars(select(Account.dataset_id)).all():
+        dataset_ids = session.scalars(select(Account.dataset_id)).all()
+        unknown = sorted(recorded - set(dataset_ids))
+        if unknown:
+            raise UpgradeError(
+                f"heads are recorded of ledgers that the database lacks ({', '.join(unknown)}): {advice}"
+            )
+        for dataset_id in dataset_ids:
             result = verify(session, dataset_id, heads.read(dataset_id), heads.checkpoint(dataset_id))
-            entries, head = before[dataset_id]
-            # Beside a running service a ledger may have grown; it never has fewer entries.
+            entries, head = before.get(dataset_id, (0, result.head))
             problem = result.problem
             if problem is None and (result.entries < entries or (result.entries == entries and result.head != head)):
                 problem = "the migration has changed its entries"
             if problem is not None:
                 raise UpgradeError(f"the ledger of {dataset_id} does not hold ({problem}): {advice}")
+            counts.append(result.entries)
+    return counts

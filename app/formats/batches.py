@@ -42,8 +42,12 @@ def begin(schema: pa.Schema, table: Table) -> None:
     table.begin(schema.names)
     for wanted in table.wanted:
         found = schema.field(wanted.name).type
-        if _kind(found.value_type if pa.types.is_dictionary(found) else found) not in table.usable_types(wanted):
+        content = found.value_type if pa.types.is_dictionary(found) else found
+        if _kind(content) not in table.usable_types(wanted):
             raise table.unsuited(wanted, f"is of type {str(found)[:60]}, which cannot be used here")
+        if not _has_known_zone(content):
+            advice = "write times in UTC, or in a zone of the IANA list"
+            raise table.unsuited(wanted, f"is of type {str(found)[:60]}, whose time zone is not known: {advice}")
 
 
 def add_batches(batches: Iterator[pa.RecordBatch], table: Table) -> None:
@@ -53,6 +57,17 @@ def add_batches(batches: Iterator[pa.RecordBatch], table: Table) -> None:
         block = {name: batch.column(name) for name in table.names}
         table.add(block, np.arange(first, first + batch.num_rows))
         first += batch.num_rows
+
+
+def _has_known_zone(found: pa.DataType) -> bool:
+    """Returns False for times in a zone that Python cannot convert to."""
+    if not pa.types.is_timestamp(found):
+        return True
+    try:
+        pa.scalar(0, found).as_py()
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _kind(found: pa.DataType) -> str:

@@ -56,13 +56,35 @@ def plain(cells: pa.Array) -> pa.Array:
 
 
 def listed(cells: Cells) -> list[Any]:
-    """Cells as Python has them; bytes that are not UTF-8 become lone surrogates."""
+    """Cells as Python has them; bytes that are not UTF-8 become lone surrogates.
+
+    A day outside Python's years, 1 to 9999, becomes a text that is no date: it is one wrong cell, not a wrong file.
+    """
     if isinstance(cells, list):
         return cells
-    values = plain(cells).to_pylist()
-    if pa.types.is_binary(plain(cells).type):
+    array = plain(cells)
+    if pa.types.is_timestamp(array.type) and array.type.unit == "ns":
+        array = _microseconds(array)
+    try:
+        values = array.to_pylist()
+    except OverflowError:
+        return [_day_or_text(cell) for cell in array]
+    if pa.types.is_binary(array.type):
         return [None if each is None else each.decode(errors="surrogateescape") for each in values]
     return list(values)
+
+
+def _microseconds(times: pa.Array) -> pa.Array:
+    """Times in nanoseconds, rounded down: Python's have none, and Arrow's answer would depend on pandas."""
+    whole = pc.floor_temporal(times.cast(pa.timestamp("ns")), unit="microsecond")
+    return whole.cast(pa.timestamp("us")).cast(pa.timestamp("us", times.type.tz))
+
+
+def _day_or_text(cell: pa.Scalar) -> Any:
+    try:
+        return cell.as_py()
+    except OverflowError:
+        return f"{cell.value} as {cell.type}"
 
 
 def cell_at(cells: Cells) -> Callable[[int], Any]:

@@ -23,9 +23,10 @@ def backup(
     folder: Annotated[Path, typer.Argument(help="A folder of this backup's own; made if it is not there.")],
     home: Home = None,
 ) -> None:
-    """Copy the embedded database and the storage into a folder, while the service runs.
+    """Copy the embedded database and the storage into a folder, while the service runs; at last their SHA256SUMS.
 
-    The recorded heads and the secrets stay out: keep copies of those elsewhere (docs/production.md).
+    A folder without SHA256SUMS is no finished backup. The recorded heads and the secrets stay out: keep copies of those
+    elsewhere (docs/production.md).
     """
     set_home(home)
     os.umask(PRIVATE)
@@ -67,6 +68,4 @@ def upgrade(
         print(f"backup    {done.backup} (private: remove it when you need it no more)")
     print(f"migrated  {done.before} to {done.after}")
     print(f"verified  {done.ledgers} ledgers of {done.entries:,} entries, and the heads recorded outside")
-    print(
-        "Now restart the service with this release. The backup is a private file: remove it when you need it no more."
-    )
+    print("Now restart the service with this release.")

@@ -23,7 +23,7 @@ from scripts import build_site, write_openapi
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [path for path in build_site.sources() if path.suffix == ".md" and "benchmarks" not in path.parts]
-NAMES = [path for path in PAGES if "decisions" not in path.parts and path.name != "CHANGELOG.md"]
+NAMES = [path for path in PAGES if path.name != "CHANGELOG.md"]
 PATH = re.compile(r"`([\w./]+\.py)`(?:\s+`([A-Za-z_]\w*)`)?")
 
 

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import sqlite3
+import subprocess
+import sys
 import tarfile
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 from typer.testing import CliRunner, Result
 
 from app.db.engine import Database, make_engine
-from app.db.migrate import current_revision, head_revision
+from app.db.migrate import current_revision, head_revision, migrate
 from app.db.migrate import upgrade as migrate_to
 from app.ledger import behind
 from app.ledger.transparency.heads import Heads
 from app.ledger.verify import verify
 from app.settings import Settings
 from scrimp.cli import app
+from scrimp_server import upgrading
 from tests.ledger.support import ENTRIES, a_history, add_owner
 from tests.listening import listening
 from tests.migrations.test_last_release import LAST_RELEASE, copied, schema_of
@@ -87,6 +91,7 @@ def test_an_old_home_is_upgraded_and_served(old: Settings) -> None:
     assert done.exit_code == 0, done.output
     assert f"migrated  {LAST_RELEASE} to {head_revision()}" in done.output
     assert f"verified  1 ledgers of {ENTRIES} entries" in done.output
+    assert done.output.count("remove it") == 1 and done.output.endswith("restart the service with this release.\n")
     (backup,) = (old.home / "backups").iterdir()
     assert backup.stat().st_mode & 0o777 == 0o600
     assert revision(f"sqlite:///{backup}") == LAST_RELEASE
@@ -154,9 +159,116 @@ def test_a_backup_is_of_database_and_storage(old: Settings, tmp_path: Path) -> N
     with tarfile.open(tmp_path / "copy" / "storage.tar") as archive:
         file = archive.extractfile("storage/jobs/part")
         assert file is not None and file.read() == b"content"
-    assert sorted(each.name for each in (tmp_path / "copy").iterdir()) == ["scrimp.db", "storage.tar"]
+    assert sorted(each.name for each in (tmp_path / "copy").iterdir()) == ["SHA256SUMS", "scrimp.db", "storage.tar"]
+    assert {each.stat().st_mode & 0o777 for each in (tmp_path / "copy").iterdir()} == {0o600}
     again = command(old, *line)
     assert again.exit_code == 1 and "choose another folder" in again.output
+
+
+def checked(folder: Path) -> bool:
+    """As docs/production.md checks a backup before it is restored."""
+    line = ["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"]
+    return subprocess.run(line, cwd=folder, capture_output=True, check=False).returncode == 0
+
+
+def test_an_archive_that_is_cut_between_two_files_is_noticed(old: Settings, tmp_path: Path) -> None:
+    """`tar` ends well on it."""
+    (old.storage_root / "jobs").mkdir(parents=True)
+    for name in ("first", "second"):
+        (old.storage_root / "jobs" / name).write_bytes(bytes(8192))
+    copy = tmp_path / "copy"
+    assert command(old, "backup", str(copy)).exit_code == 0
+    assert checked(copy)
+    with tarfile.open(copy / "storage.tar") as archive:
+        cut = archive.getmember("storage/jobs/second").offset
+    with (copy / "storage.tar").open("r+b") as file:
+        file.truncate(cut)
+    assert subprocess.run(["tar", "-tf", copy / "storage.tar"], capture_output=True, check=False).returncode == 0
+    assert not checked(copy)
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from app.settings import Settings
+from scrimp_server.backup import back_up
+
+def kill(event, arguments):
+    if event == "open" and str(arguments[0]).endswith(sys.argv[3]):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+sys.addaudithook(kill)
+back_up(Settings(home=Path(sys.argv[1])), Path(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("opened", "names"),
+    [
+        ("storage/jobs/second", ["scrimp.db", "storage.tar.part"]),
+        ("SHA256SUMS.part", ["scrimp.db", "storage.tar"]),
+    ],
+)
+def test_a_killed_backup_is_not_taken_for_a_whole_one(
+    old: Settings, tmp_path: Path, opened: str, names: list[str]
+) -> None:
+    (old.storage_root / "jobs").mkdir(parents=True)
+    for name in ("first", "second"):
+        (old.storage_root / "jobs" / name).write_bytes(bytes(8192))
+    copy = tmp_path / "copy"
+    line = [sys.executable, "-c", KILLED, old.home, copy, opened]
+    assert subprocess.run(line, check=False, timeout=120).returncode == -signal.SIGKILL
+    assert sorted(each.name for each in copy.iterdir()) == names
+    assert not checked(copy)
+    again = command(old, "backup", str(copy))
+    assert again.exit_code == 1 and "choose another folder" in again.output
+    assert command(old, "backup", str(tmp_path / "next")).exit_code == 0 and checked(tmp_path / "next")
+
+
+def test_two_backups_write_no_file_together(old: Settings, tmp_path: Path) -> None:
+    """One is being made there, or was stopped."""
+    (tmp_path / "copy").mkdir()
+    part = tmp_path / "copy" / "scrimp.db.part"
+    part.write_bytes(b"another's")
+    failed = command(old, "backup", str(tmp_path / "copy"))
+    assert failed.exit_code == 1 and f"{part} is there" in failed.output
+    assert part.read_bytes() == b"another's"
+
+
+@pytest.mark.parametrize("link", ["storage", "storage/datasets"])
+def test_a_storage_behind_a_link_is_in_the_backup(old: Settings, tmp_path: Path, link: str) -> None:
+    """The restored one is a folder: the disk behind the link may be what was lost."""
+    disk = tmp_path / "disk"
+    place = old.home / link
+    content = place / "datasets" / "part" if link == "storage" else place / "part"
+    disk.mkdir()
+    place.parent.mkdir(exist_ok=True)
+    place.symlink_to(disk)
+    content.parent.mkdir(exist_ok=True)
+    content.write_bytes(b"content")
+    content.with_name("same").hardlink_to(content)
+    done = command(old, "backup", str(tmp_path / "copy"))
+    assert done.exit_code == 0, done.output
+    shutil.rmtree(disk)
+    place.unlink()
+    shutil.rmtree(old.storage_root, ignore_errors=True)
+    subprocess.run(["tar", "-C", old.home, "-xf", tmp_path / "copy" / "storage.tar"], check=True)
+    assert not place.is_symlink()
+    for name in ("part", "same"):
+        file = old.storage_root / "datasets" / name
+        assert file.read_bytes() == b"content" and file.stat().st_nlink == 1
+
+
+@pytest.mark.parametrize(
+    ("target", "message"), [("nowhere", "which is not there: mount it"), ("old/storage", "a folder above it")]
+)
+def test_a_link_without_content_of_its_own_fails_a_backup(
+    old: Settings, tmp_path: Path, target: str, message: str
+) -> None:
+    old.storage_root.mkdir()
+    (old.storage_root / "datasets").symlink_to(tmp_path / target)
+    failed = command(old, "backup", str(tmp_path / "copy"))
+    assert failed.exit_code == 1 and message in failed.output and "storage/datasets" in failed.output
 
 
 def test_a_server_s_database_needs_a_backup_of_its_own(request: pytest.FixtureRequest, settings: Settings) -> None:
@@ -173,5 +285,31 @@ def test_a_server_s_database_needs_a_backup_of_its_own(request: pytest.FixtureRe
         assert revision(url) == LAST_RELEASE
         run_sql(home, "DROP INDEX ix_attempts_crew")
         done = upgrade(home, "--backed-up")
-        assert done.exit_code == 0 and "backup" not in done.output.partition("migrated")[0], done.output
+        assert done.exit_code == 0 and "backup" not in done.output, done.output
+        assert revision(url) == head_revision()
+
+
+@pytest.mark.parametrize("has_head", [True, False])
+def test_a_data_set_that_is_registered_meanwhile_is_verified_too(
+    request: pytest.FixtureRequest, db: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch, has_head: bool
+) -> None:
+    """On PostgreSQL the last release's processes go on until a migration takes its locks."""
+    add_owner(db)
+    dataset = a_history(db)
+    with empty_database(request, "postgres", settings.home / "unused.db") as url:
+        home = settings.model_copy(update={"database_url": url})
+        migrate_to(url, LAST_RELEASE)
+
+        def registered_before(connection: Connection) -> None:
+            engine = make_engine(url)
+            copied(db.engine, engine, schema_of(engine))
+            engine.dispose()
+            if has_head:
+                behind.record(db, Heads.of(home), dataset)
+            migrate(connection)
+
+        monkeypatch.setattr(upgrading, "migrate", registered_before)
+        done = upgrade(home, "--backed-up")
+        assert done.exit_code == 0, done.output or done.exception
+        assert f"verified  1 ledgers of {ENTRIES} entries" in done.output
         assert revision(url) == head_revision()
