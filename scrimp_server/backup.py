@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from app.disk import sync
 from app.settings import Settings
+from core.disk import sync
 
 DATABASE = "scrimp.db"
 STORAGE = "storage.tar"

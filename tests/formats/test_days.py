@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from app.errors import InvalidRequest
 from app.formats import cells
+from core.errors import InvalidRequest
 from tests.formats.files import parsed, spec
 
 DATE = {"name": "seen", "kind": "date", "range": ["2020-01-01", "2030-01-01"]}
