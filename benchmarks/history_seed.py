@@ -381,7 +381,7 @@ class _Ledger:
 
 def add_up(connection: Connection) -> None:
     """Makes the running sums of all entries, as their migration does: the trigger was away."""
-    folder = ROOT / "alembic" / "versions" / "0037_spent_by_key.py"
+    folder = ROOT / "alembic" / "versions" / "0036_spent_by_key.py"
     sums = spec_from_file_location("spent_by_key", folder)
     assert sums is not None and sums.loader is not None
     migration = module_from_spec(sums)

@@ -140,17 +140,31 @@ class Client(Administration):
         )
 
     def set_grant(
-        self, dataset: str, key_id: str, access: str = "train", max_epsilon_per_job: float | None = None, **terms: Any
+        self,
+        dataset: str,
+        key_id: str,
+        access: str = "train",
+        max_epsilon_per_job: float | None = None,
+        *,
+        ends_at: datetime | str | None = None,
+        purpose: str | None = None,
+        permit: str | None = None,
+        persons: Sequence[str] | None = None,
     ) -> Grant:
-        """Grants a key access to a data set; replaces its earlier grant.
+        """Grants a key access to a data set; replaces its earlier grant, with all its terms.
 
         Args:
             access: `view`, `train` or `charge`.
-            max_epsilon_per_job: the largest ε of one job of this key; None: the cap alone.
-            terms: `ends_at`, from when on it gives nothing; `purpose` and `permit` of every job; `persons`, by name.
+            max_epsilon_per_job: the largest ε of one job of this key; None: the cap alone. 0 is refused, as "" is of a
+                purpose: only None leaves a term out.
+            ends_at: from then on it gives nothing; with a time zone.
+            purpose, permit: of every job under it.
+            persons: who may use the key, by name.
         """
-        said = {"access": access, "max_epsilon_per_job": max_epsilon_per_job, **terms}
-        body = {name: each.isoformat() if isinstance(each, datetime) else each for name, each in said.items() if each}
+        terms: dict[str, Any] = {"max_epsilon_per_job": max_epsilon_per_job, "purpose": purpose, "permit": permit}
+        terms["ends_at"] = ends_at.isoformat() if isinstance(ends_at, datetime) else ends_at
+        terms["persons"] = None if persons is None else list(persons)
+        body = {"access": access} | {name: value for name, value in terms.items() if value is not None}
         return Grant.model_validate(self.json("PUT", f"{dataset_path(dataset)}/grants/{in_path(key_id)}", json=body))
 
     # The ledger

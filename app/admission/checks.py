@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from app.admission.facts import DatasetFacts
@@ -69,11 +69,11 @@ class Checked:
     steps: int
     expected_batch_size: int
     sample_rate: float
-    pricing: PlanRequest | None
     numerics: Numerics | None
     warnings: tuple[str, ...] = ()
     resolved: Resolved | None = None
     asked: Asked | None = None
+    pricing: PlanRequest | None = None
 
     def scores(self, mechanism: MechanismConfig | None) -> tuple[ScoreNoise, ...]:
         """The noisy scores, or statistics, that the job will release; a study's scores are the final trial's.
@@ -96,9 +96,12 @@ def check(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None = None) 
     Raises:
         InvalidRequest: with a pointer to what to change.
     """
-    if spec.kind == "statistics":
-        return _check_statistics(spec, facts)
     _check_use(spec, facts)
+    checked = _check_statistics(spec, facts) if spec.kind == "statistics" else _check_training(spec, facts, side)
+    return replace(checked, pricing=derive.plan_request(checked.spec, facts.public))
+
+
+def _check_training(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None) -> Checked:
     records = facts.records_train
     batch = spec.sampling.batch(records)
     if batch > records:
@@ -127,13 +130,11 @@ def check(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None = None) 
     if unfit is not None:
         raise InvalidRequest.at(*unfit)
     numerics = numerics_of(spec, sizes_of(spec, facts.sizes, facts.spec.features), facts.spec.features)
-    asked, rate = derive.plan_request(spec, facts.public), spec.sampling.rate(records)
-    return Checked(spec, facts, steps, batch, rate, asked, numerics, warnings)
+    return Checked(spec, facts, steps, batch, spec.sampling.rate(records), numerics, warnings)
 
 
 def _check_statistics(spec: JobSpec, facts: DatasetFacts) -> Checked:
-    """Checks queries and filters against the declaration, and what all jobs have."""
-    _check_use(spec, facts)
+    """Checks queries and filters against the declaration."""
     _check_privacy(spec, facts)
     if spec.runtime.ranks > 1 or spec.runtime.device == "cuda":
         detail = "statistics add integers on one processor: leave `runtime.processes` and `runtime.device` out"
@@ -149,8 +150,7 @@ def _check_statistics(spec: JobSpec, facts: DatasetFacts) -> Checked:
         asked = Asked.of(spec.queries or (), spec.where, columns)
     except Unfit as error:
         raise InvalidRequest.at(error.pointer, error.detail) from None
-    records = facts.records_train
-    return Checked(spec, facts, 1, records, 1.0, derive.plan_request(spec, facts.public), None, asked=asked)
+    return Checked(spec, facts, 1, facts.records_train, 1.0, None, asked=asked)
 
 
 def planned(asked: Asked, mechanism: MechanismConfig, records: int) -> tuple[ScoreNoise, ...]:

@@ -138,7 +138,7 @@ def _hold(session: Session, request: Request, priced: Priced, job: NewJob, recor
     key = standing.check_key(session, caller, reply.one_or_none(), checked.spec.optimizer.side)
     limit = key.max_queued_jobs or request.limits.max_queued_jobs
     there = standing.read(caller, replies, recorded)
-    standing.check(there, limit, priced.price.epsilon, is_private=checked.facts.is_private)
+    standing.check(there, limit, priced.price.epsilon, checked.spec.use, is_private=checked.facts.is_private)
     begin_study(session, job)
     if holds is not None:
         holds.check(session)

@@ -160,14 +160,23 @@ def same(job_id: str, request_sha256: str, digest: str) -> str:
     return job_id
 
 
-def _for_use(spec: JobSpec, granted: Use) -> JobSpec:
-    """The specification with the purpose and the permit of the key's grant."""
-    said = spec.use or Use()
+def with_use(said: Use | None, granted: Use) -> Use:
+    """What a job is for: what it says, filled in with what its grant is for.
+
+    Raises:
+        InvalidRequest: it says another purpose or permit than its grant's.
+    """
+    said = said or Use()
     for name, value in granted:
         if value is not None and getattr(said, name) not in (None, value):
             raise InvalidRequest.at(f"/use/{name}", f"your grant on this data set is for: {value}")
-    use = said.model_copy(update={name: value for name, value in granted if value is not None})
-    return spec if use == said else spec.model_copy(update={"use": use})
+    return said.model_copy(update={name: value for name, value in granted if value is not None})
+
+
+def _for_use(spec: JobSpec, granted: Use) -> JobSpec:
+    """The specification with the purpose and the permit of the key's grant."""
+    use = with_use(spec.use, granted)
+    return spec if use == (spec.use or Use()) else spec.model_copy(update={"use": use})
 
 
 def _check_priority(request: Request) -> None:

@@ -26,6 +26,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Session
 
+from app.admission.request import with_use
 from app.datasets.repository import check_content, check_there
 from app.db.engine import Database
 from app.db.models import Account, ApiKey, Job, LedgerCheck, LedgerEntry, table_of
@@ -37,7 +38,8 @@ from app.keys.service import Caller, KeyLike
 from app.ledger import behind
 from app.ledger.transparency.heads import Head, Heads
 from core.contracts.base import Epsilon
-from core.errors import Conflict, NotFound, PolicyError, PrivacyError, Unauthenticated
+from core.contracts.governance import Use
+from core.errors import Conflict, InvalidRequest, NotFound, PolicyError, PrivacyError, Unauthenticated
 
 ACCOUNTS, ENTRIES, CHECKS, KEYS = table_of(Account), table_of(LedgerEntry), table_of(LedgerCheck), table_of(ApiKey)
 JOBS = table_of(Job)
@@ -168,18 +170,21 @@ def check_key(session: Session, caller: Caller, key: KeyLike | None, side: str |
     return key
 
 
-def check(standing: Standing, limit: int, epsilon: Epsilon | None, *, is_private: bool) -> None:
+def check(standing: Standing, limit: int, epsilon: Epsilon | None, use: Use | None, *, is_private: bool) -> None:
     """Checks access, policy, queue and ledger. The count of queued jobs includes the new one; the key's lock prevents
     two submissions from both taking the last place.
 
     Args:
         limit: of the key's queued jobs.
         epsilon: the price of a job on private data.
+        use: what the job is for; its grant may have become one for something else since it was resolved.
 
     Raises:
-        NotFound, Forbidden, PolicyError, Conflict: as `app.admission.hold.hold`.
+        NotFound, Forbidden, InvalidRequest, PolicyError, Conflict: as `app.admission.hold.hold`.
     """
     access = grants.check(standing.access, "train")
+    if with_use(use, access.use) != (use or Use()):
+        raise InvalidRequest.at("/use", "your grant on this data set has just changed: submit the job again")
     if is_private:
         _check_policy(access, epsilon)
     if standing.queued > limit:

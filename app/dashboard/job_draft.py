@@ -30,6 +30,7 @@ LAYOUT = Layout(
         "Length and batches": ("length", "sampling", "clipping", "noise", "augmentation"),
         "Scores": ("evaluation",),
         "Audit": ("audit",),
+        "Statistics": ("kind", "queries", "where"),
         "Where it runs": ("runtime", "priority", "seed"),
     },
     frozenset(

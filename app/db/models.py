@@ -37,6 +37,7 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
+    DDL,
     JSON,
     CheckConstraint,
     ForeignKey,
@@ -44,8 +45,8 @@ from sqlalchemy import (
     String,
     Text,
     UniqueConstraint,
+    event,
     false,
-    text,
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -77,10 +78,20 @@ from app.db.workers import Worker as Worker  # noqa: PLC0414
 from core.contracts.metrics import ReleasedHistogram
 from core.contracts.stored import Failure, PartFiles, ReadingOutcome, SaltedSteps, Shape, TrialPoint
 
+INDICES_OF_SOME = set[str]()  # their names
 
-def _partial(name: str, *columns: str, where: str, unique: bool = False) -> Index:
-    """An index of the rows that a condition is true of."""
-    return Index(name, *columns, unique=unique, sqlite_where=text(where), postgresql_where=text(where))
+
+def _index_of_some(model: type[Base], name: str, *columns: str, where: str, unique: bool = False) -> None:
+    """Makes an index of the rows that a condition is true of, with the table.
+
+    In SQL, which both databases read: an `Index` with a condition would load the dialects of both.
+    """
+    INDICES_OF_SOME.add(name)
+    kind = "UNIQUE INDEX" if unique else "INDEX"
+    made = DDL(  # type: ignore[no-untyped-call]
+        f"CREATE {kind} {name} ON {model.__tablename__} ({', '.join(columns)}) WHERE {where}"
+    )
+    event.listen(model.__table__, "after_create", made)
 
 
 class ApiKey(Base):
@@ -281,9 +292,6 @@ class LedgerEntry(Base):
         CheckConstraint("train_released >= 0 and holdout_released >= 0", name="releases_not_negative"),
         Index("ix_ledger_entries_job", "job_id"),
         Index("ix_ledger_entries_of_job", "dataset_id", "job_id", "seq"),
-        _partial("ix_ledger_entries_train", "dataset_id", "train", "seq", where="kind = 'post'"),
-        _partial("ix_ledger_entries_holdout", "dataset_id", "holdout", "seq", where="kind = 'post'"),
-        _partial("ix_ledger_entries_caps", "dataset_id", "seq", where="kind IN ('open', 'cap')"),
     )
 
     dataset_id: Mapped[str] = mapped_column(ForeignKey("accounts.dataset_id"), primary_key=True)
@@ -318,11 +326,6 @@ class Job(Base):
         Index("ix_jobs_dataset_created", "dataset_id", "created_at", "id"),
         Index("ix_jobs_created", "created_at", "id"),
         Index("ix_jobs_key_status", "key_id", "status", "created_at", "id"),
-        # A study's trial numbers are unique. Of trials alone: a list of jobs must not search here for those without.
-        _partial("ix_jobs_trial", "parent_id", "trial_number", where="parent_id IS NOT NULL", unique=True),
-        _partial("ix_jobs_name", "name", "id", where="parent_id IS NULL"),
-        _partial("ix_jobs_top_status", "status", "created_at", "id", where="parent_id IS NULL"),
-        _partial("ix_jobs_top_dataset", "dataset_id", "status", where="parent_id IS NULL"),
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -507,3 +510,13 @@ class PriceCache(Base):
     fingerprint: Mapped[str] = mapped_column(primary_key=True)
     price: Mapped[dict[str, Any]]
     created_at: Mapped[datetime]
+
+
+_index_of_some(LedgerEntry, "ix_ledger_entries_train", "dataset_id", "train", "seq", where="kind = 'post'")
+_index_of_some(LedgerEntry, "ix_ledger_entries_holdout", "dataset_id", "holdout", "seq", where="kind = 'post'")
+_index_of_some(LedgerEntry, "ix_ledger_entries_caps", "dataset_id", "seq", where="kind IN ('open', 'cap')")
+# A study's trial numbers are unique. Of trials alone: a list of jobs must not search here for those without.
+_index_of_some(Job, "ix_jobs_trial", "parent_id", "trial_number", where="parent_id IS NOT NULL", unique=True)
+_index_of_some(Job, "ix_jobs_name", "name", "id", where="parent_id IS NULL")
+_index_of_some(Job, "ix_jobs_top_status", "status", "created_at", "id", where="parent_id IS NULL")
+_index_of_some(Job, "ix_jobs_top_dataset", "dataset_id", "status", where="parent_id IS NULL")

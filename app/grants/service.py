@@ -23,6 +23,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 from app.db.models import ApiKey, Dataset, DatasetReading, Grant, Job, table_of
 from app.keys.service import NO_SUCH_KEY, Caller, is_alive, locked
 from app.lifecycle.states import NO_SUCH_JOB
+from core.contracts.dataset_spec import DatasetSpec
 from core.contracts.governance import Terms, Use
 from core.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from core.ids import now
@@ -232,7 +233,8 @@ def give(
     Raises:
         NotFound, Forbidden: as `find`; no such key.
         InvalidRequest: the key has no use for it: an admin's or the owner's own, a viewer that would train or charge, a
-            key that was revoked or has expired, a policy on jobs that may not be submitted, or an end in the past.
+            key that was revoked or has expired, a policy or a use of jobs that may not be submitted, a purpose that the
+            data set does not list, or an end in the past.
     """
     found = require(session, caller, dataset, "own")
     # Two grants of one key at once take turns.
@@ -344,3 +346,10 @@ def _check_use(dataset: Dataset, key: ApiKey, access: Granted, max_epsilon: floa
         )
     if access != "train" and max_epsilon is not None:
         raise InvalidRequest.at("/max_epsilon_per_job", "`max_epsilon_per_job` limits jobs: give it with `train` only")
+    for name in ("purpose", "permit"):
+        if access != "train" and getattr(terms, name) is not None:
+            raise InvalidRequest.at(f"/{name}", f"a {name} is of jobs: give it with `train` only")
+    rules = DatasetSpec.model_validate(dataset.spec).governance
+    fault = None if terms.purpose is None or rules is None else rules.purpose_fault(terms.purpose)
+    if fault is not None:
+        raise InvalidRequest.at("/purpose", fault)

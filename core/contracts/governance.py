@@ -71,8 +71,13 @@ class Governance(Document):
             if getattr(use, name) is None:
                 allowed = f": one of {'; '.join(self.purposes)}" if name == "purpose" and self.purposes else ""
                 return f"/use/{name}", f"the data set's owner requires a {name} of every job{allowed}"
-        if use.purpose is None or not self.purposes or use.purpose in self.purposes:
+        fault = None if use.purpose is None else self.purpose_fault(use.purpose)
+        return None if fault is None else ("/use/purpose", fault)
+
+    def purpose_fault(self, purpose: str) -> str | None:
+        """What is wrong with a purpose, in words; None if the owner allows it."""
+        if not self.purposes or purpose in self.purposes:
             return None
-        near = difflib.get_close_matches(use.purpose, self.purposes, 1)
+        near = difflib.get_close_matches(purpose, self.purposes, 1)
         meant = f"; did you mean {near[0]!r}?" if near else ""
-        return "/use/purpose", f"the data set's owner allows: {'; '.join(self.purposes)}{meant}"
+        return f"the data set's owner allows: {'; '.join(self.purposes)}{meant}"

@@ -32,10 +32,15 @@ class UnknownColumn(ValueError):
 
 @dataclass(frozen=True)
 class Cells:
-    """Records' cells: `x` (n, columns) as stored, and `y` (n,) the label."""
+    """Records' cells: `x` (n, columns) as stored, and `y` (n,) the label.
+
+    Attributes:
+        present: (n,) which rows are records; None: all. The others are of empty slots, and count nowhere.
+    """
 
     x: NDArray[np.float32]
     y: Floats
+    present: NDArray[np.bool_] | None = None
 
     def __len__(self) -> int:
         return len(self.y)

@@ -420,7 +420,7 @@ class Asked:
 
     def sums(self, cells: Cells) -> list[Integers]:
         """The sums of each query over these records: private."""
-        mask = np.ones(len(cells), dtype=np.bool_)
+        mask = np.ones(len(cells), dtype=np.bool_) if cells.present is None else cells.present.copy()
         for passes in self.filters:
             mask &= passes(cells)
         return [each.sums(cells, mask) for each in self.plans]

@@ -36,10 +36,10 @@ def test_a_parameter_is_followed_whole_and_in_parts(tmp_path: Path) -> None:
 
 def test_an_admission_is_a_short_walk() -> None:
     """From POST /v1/jobs to the hold; 55 stays with 34 returns, and 115 with 85 with its parts, before it had a room of
-    its own (decision 35)."""
+    its own (decision 35). Its parts took 103 stays with training alone; a job of queries is a second kind."""
     program = Program(ROOT, ("app", "core"))
     walk = program.follow("app.jobs.routes", "submit", "spec")
     assert {"ask_holds", "price_one", "check"} <= {each.name for each in walk.entered}
     assert len(walk.stays) <= 18 and len(walk.files) <= 10 and walk.returns <= 8
     parts = program.follow("app.jobs.routes", "submit", "spec", parts=True)
-    assert len(parts.stays) <= 103 and len(parts.files) <= 27 and parts.returns <= 76
+    assert len(parts.stays) <= 110 and len(parts.files) <= 31 and parts.returns <= 79

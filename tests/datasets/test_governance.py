@@ -117,3 +117,19 @@ def test_a_grant_ends_like_a_key(api: Api) -> None:
         "/v1/jobs", json=job_spec(made), headers=api.headers("analyst") | {"Idempotency-Key": "late"}
     )
     assert posted_late.status_code == 404
+
+
+def test_a_grant_s_purpose_is_one_that_the_data_set_lists(api: Api) -> None:
+    """Else no job could ever run under it."""
+    made = api.upload(spec(governance=RULES, **private(records=100))).json()
+    pointer, detail = refusal(granted(api, made["id"], purpose="care reserch"))
+    assert pointer == "/purpose" and detail.endswith("did you mean 'care research'?")
+    assert granted(api, made["id"], purpose="care research").status_code == 200
+
+
+def test_a_purpose_and_a_permit_are_of_jobs(api: Api) -> None:
+    """A grant to charge or to view binds nobody to them, so it says none."""
+    made = api.upload(spec(**private(records=100))).json()
+    for access in ("charge", "view"):
+        for name in ("purpose", "permit"):
+            assert refusal(granted(api, made["id"], access=access, **{name: "care research"}))[0] == f"/{name}"

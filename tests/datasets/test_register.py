@@ -68,7 +68,7 @@ def test_what_is_stored(api: Api) -> None:
         entries = list(session.scalars(select(LedgerEntry)))
     parts = [load_part(api.settings.storage_root / each.path, each.sha256) for each in dataset.parts.all]
     assert sorted(float(a) for part in parts for a in dense(part)[:, 0]) == sorted(map(float, range(60)))
-    assert {(each.part, each.kind) for each in contents} == {("data", "file"), ("data", "records")}
+    assert {(each.part, each.kind) for each in contents} == {("data", "sha256"), ("data", "multiset")}
     assert [(each.kind, each.actor) for each in entries] == [("open", api.key_ids["owner"])]
     for count in ("read", "warnings"):
         assert count not in f"{dataset.spec} {dataset.shape} {dataset.parts}"

@@ -37,7 +37,7 @@ def test_the_format_and_other_columns_change_no_record(tmp_path: Path) -> None:
     answers = [parsed(tmp_path, spec(format), write(tmp_path / format, format, ROWS))[0] for format in FORMATS]
     alone = [{"t": row["t"]} for row in ROWS]
     answers.append(parsed(tmp_path, spec("csv"), write(tmp_path / "alone", "csv", alone))[0])
-    assert len({each["hmac"] for answer in answers for each in answer["contents"] if each["kind"] == "records"}) == 1
+    assert len({each["hmac"] for answer in answers for each in answer["contents"] if each["kind"] == "multiset"}) == 1
 
 
 @pytest.mark.parametrize("format", FORMATS)

@@ -42,7 +42,7 @@ def test_equal_records_have_equal_digests_in_every_format_and_any_order(tmp_path
         for row in shuffled:
             row["a"] = -0.0 if row["a"] == 0.0 and i % 2 else row["a"]
         answer, _ = parsed(tmp_path, spec(format), write(tmp_path / f"{i}.npz", format, shuffled))
-        hmacs |= {each["hmac"] for each in answer["contents"] if each["kind"] == "records"}
+        hmacs |= {each["hmac"] for each in answer["contents"] if each["kind"] == "multiset"}
     assert len(hmacs) == 1
 
 
@@ -169,7 +169,7 @@ def test_a_public_holdout_is_a_part_of_its_own(tmp_path: Path) -> None:
     )
     assert (len(parts["train"].y), len(parts["holdout"].y)) == (30, 8)
     assert {(each["part"], each["kind"]) for each in answer["contents"]} == {
-        (part, kind) for part in ("data", "holdout") for kind in ("file", "records")
+        (part, kind) for part in ("data", "holdout") for kind in ("sha256", "multiset")
     }
     assert answer["warnings"] == ["1 records of the hold-out file are also in the data: scores on it will be too high"]
 

@@ -276,17 +276,17 @@ def test_groups_that_are_private_or_no_classes_are_refused(asked: dict[str, Any]
 def test_a_scores_noise_is_known_before_the_job_runs() -> None:
     asked = {"on": "holdout", "noise_mu": 0.05}
     made = planned(spec_of(evaluation=asked | {"metrics": ["accuracy"]}), facts(held_out=5000))
-    assert [(each.name, each.std) for each in made.scores] == [("accuracy", pytest.approx(0.004))]
+    assert [(each.name, each.std) for each in made.scores(None)] == [("accuracy", pytest.approx(0.004))]
     made = planned(spec_of(evaluation=asked), facts(held_out=5000))
     stds = [("auc", pytest.approx(0.024)), ("accuracy", pytest.approx(0.008))]
-    assert [(each.name, each.std) for each in made.scores] == stds
+    assert [(each.name, each.std) for each in made.scores(None)] == stds
     assert made.warnings == ()
     groups = {"on": "holdout", "noise_mu": 0.05, "groups": {"a": [0], "b": [1]}, "metrics": ["loss"], "loss_bound": 4.0}
     made = planned(spec_of(evaluation=groups), facts(held_out=5000))
-    assert [(each.name, each.std) for each in made.scores] == [("loss", pytest.approx(0.016 * 3**0.5))]
-    assert planned(spec_of(evaluation=None), facts()).scores == ()
+    assert [(each.name, each.std) for each in made.scores(None)] == [("loss", pytest.approx(0.016 * 3**0.5))]
+    assert planned(spec_of(evaluation=None), facts()).scores(None) == ()
     public = planned(spec_of(privacy=None), facts(privacy=PUBLIC))
-    assert (public.scores, public.warnings) == ((), ())
+    assert (public.scores(None), public.warnings) == ((), ())
 
 
 def test_a_score_that_its_noise_makes_meaningless_is_warned_of() -> None:

@@ -50,7 +50,14 @@ FULL = NumericsReport.model_validate(
 ONE_RECORD = FULL.model_copy(update={"self_test": "one_record", "physical_batch_size": 1, "kernels": "avx2"})
 WIDE = FULL.model_copy(update={"passes": "float64", "sums": "float64", "kernels": "plain"})
 NARROW = FULL.model_copy(update={"passes": "bfloat16", "kernels": "python"})
-NUMERICS = {"users": ONE_RECORD, "mean": WIDE, "tokens": NARROW, "sigma given": numerics()}  # the last: before slots
+ALONE = FULL.model_copy(update={"self_test": "not_needed"})  # integers
+NUMERICS = {
+    "statistics": ALONE,
+    "users": ONE_RECORD,
+    "mean": WIDE,
+    "tokens": NARROW,
+    "sigma given": numerics(),
+}  # the last: before slots
 LARGE = {"cap": {"epsilon": 100.0, "delta": 1e-5}}  # a cap that every job here fits
 
 FEW: dict[str, Any] = {"privacy": {"noise_multiplier": 5.0}, "length": {"steps": 10}}  # sampled, and priced at once
@@ -88,6 +95,14 @@ JOBS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "trained canaries": ({"audit": {"canaries": 200, "kind": "records"}, "evaluation": None}, {}),
     "sampled canaries": (FEW | {"audit": {"canaries": 200}, "sampling": BATCHES, "evaluation": None}, {"privacy": RDP}),
     "scores by class": ({"evaluation": {"noise_mu": 0.05}}, {}),
+    "statistics": (
+        {
+            "kind": "statistics",
+            "privacy": {"target_epsilon": 1.0},
+            "queries": [{"kind": "count"}, {"kind": "histogram", "column": "age", "bins": 4, "weight": 2.0}],
+        },
+        {"features": {"kind": "table", "columns": [{"kind": "number", "name": "age", "range": [0, 100]}]}},
+    ),
     "random": ({"hpo": {"strategy": "random", "space": SPACE}}, {}),
     "scaling, weights kept": ({"hpo": SCALING | {"runs_per_level": 1, "keep_weights": True}}, {}),
 }
@@ -129,7 +144,8 @@ class Issuer:
         privacy = (of_data.get("privacy") or dataset_spec()["privacy"]) | LARGE
         order = 8.0 if privacy["filter"] == "rdp" else None
         dataset = add_dataset(self.db, order=order, **of_data | {"privacy": privacy})
-        asked = (job_of(kind) if kind in CASES else job_spec(dataset, **changes)) | {"dataset": dataset}
+        new = changes if kind == "statistics" else job_spec(dataset, **changes)
+        asked = (job_of(kind) if kind in CASES else new) | {"dataset": dataset}
         if "hpo" in asked:
             asked |= {"privacy": {"target_epsilon": 1.0}, "evaluation": asked["evaluation"] if kind in CASES else None}
         job_id = self._admitted(JobSpec.model_validate(asked), dataset)
@@ -208,7 +224,7 @@ def _release(log: AttemptLog, mechanism: MechanismConfig, step: int) -> None:
 
 
 def _delivered(job: Job) -> list[ArtifactFile]:
-    names = ["model.safetensors"]
+    names = [JobSpec.model_validate(job.spec).delivers]
     if job.trial is not None:
         names = names if job.trial.keeps_weights else []
         names += ["mean.safetensors"] if job.trial_number == 0 and (job.mechanism or {}).get("mean") else []

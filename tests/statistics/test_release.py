@@ -172,7 +172,7 @@ def test_queries_do_not_share_noise() -> None:
 
 
 def test_passes_follow_the_slots_alone() -> None:
-    """Of 10 records and of 20 the passes are as many; more records than slots are refused."""
+    """Of 10 records and of 20 the passes are as many, and as long; more records than slots are refused."""
     plans, seen = asked(spec()), list[int]()
 
     class Counting:
@@ -186,7 +186,7 @@ def test_passes_follow_the_slots_alone() -> None:
         part = StoredPart(cells(n).x, cells(n).y.astype(np.int64))
         seen.clear()
         private_sums(Counting(), part, 3 * ROWS)  # type: ignore[arg-type]
-        assert seen == [n, 0, 0]
+        assert seen == [ROWS, ROWS, ROWS]
     with pytest.raises(PrivacyError, match="slots"):
         private_sums(plans, StoredPart(cells(20).x, cells(20).y.astype(np.int64)), 19)
 

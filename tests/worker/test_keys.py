@@ -202,7 +202,7 @@ def test_every_place_that_draws_is_on_the_list() -> None:
 
 
 def test_nothing_else_is_random() -> None:
-    folders = [ROOT / each for each in ("worker", "app/formats", "core/privacy")]
+    folders = [ROOT / each for each in ("worker", "app/formats", "core/parts", "core/privacy")]
     found = {each.split()[0] for folder in folders for each in used(folder, OTHER_SOURCES, called=False)}
     assert found == set(UNKEYED)
 

@@ -1,7 +1,8 @@
 """The one release of a statistics job: integer sums over all slots, and the noise that was charged for.
 
 A record's part is a function of its own cells; integers add up the same in every order and place. So the sums need no
-injection into slots. Passes over empty slots only keep the number of passes public.
+injection into slots. Every pass computes on as many rows, of which empty slots are masked: how many records there are
+cuts and sizes no array that is computed on.
 """
 
 from __future__ import annotations
@@ -55,15 +56,18 @@ def private_sums(asked: Asked, part: AnyPart, slots: int) -> list[NDArray[np.int
         raise PrivacyError("a part has more records than slots")
     totals = [np.zeros(each.size, dtype=np.int64) for each in asked.plans]
     for start in range(0, max(slots, 1), ROWS):
-        numbers = np.arange(min(start, len(rows)), min(start + ROWS, len(rows)), dtype=np.int64)
-        sums = asked.sums(_cells(rows.rows(numbers)))
+        sums = asked.sums(_cells(rows, start, min(ROWS, slots)))
         totals = [total + more for total, more in zip(totals, sums, strict=True)]
     return totals
 
 
-def _cells(part: StoredPart) -> Cells:
-    x = part.x if isinstance(part.x, np.ndarray) else np.empty((len(part.y), 0), dtype=np.float32)
-    return Cells(x, np.asarray(part.y, dtype=np.float64))
+def _cells(rows: Rows, start: int, size: int) -> Cells:
+    """The records from `start` on in `size` rows; rows without a record hold zeros and are not present."""
+    taken = rows.rows(np.arange(min(start, len(rows)), min(start + size, len(rows)), dtype=np.int64))
+    x = taken.x if isinstance(taken.x, np.ndarray) else np.zeros((len(taken.y), 0), dtype=np.float32)
+    wide, y = np.zeros((size, x.shape[1]), dtype=np.float32), np.zeros(size, dtype=np.float64)
+    wide[: len(x)], y[: len(x)] = x, taken.y
+    return Cells(wide, y, np.arange(size) < len(x))
 
 
 def release(
