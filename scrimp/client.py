@@ -14,7 +14,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from datetime import datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +146,7 @@ class Client(Administration):
         access: str = "train",
         max_epsilon_per_job: float | None = None,
         *,
-        ends_at: datetime | str | None = None,
+        ends_at: date | str | None = None,
         purpose: str | None = None,
         permit: str | None = None,
         persons: Sequence[str] | None = None,
@@ -157,11 +157,13 @@ class Client(Administration):
             access: `view`, `train` or `charge`.
             max_epsilon_per_job: the largest ε of one job of this key; None: the cap alone. 0 is refused, as "" is of a
                 purpose: only None leaves a term out.
-            ends_at: from then on it gives nothing; with a time zone.
+            ends_at: from then on it gives nothing; a time with its zone, or a day, at whose beginning in UTC it ends.
             purpose, permit: of every job under it.
             persons: who may use the key, by name.
         """
         terms: dict[str, Any] = {"max_epsilon_per_job": max_epsilon_per_job, "purpose": purpose, "permit": permit}
+        if isinstance(ends_at, date) and not isinstance(ends_at, datetime):
+            ends_at = datetime(ends_at.year, ends_at.month, ends_at.day, tzinfo=UTC)
         terms["ends_at"] = ends_at.isoformat() if isinstance(ends_at, datetime) else ends_at
         terms["persons"] = None if persons is None else list(persons)
         body = {"access": access} | {name: value for name, value in terms.items() if value is not None}

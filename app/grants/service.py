@@ -348,7 +348,7 @@ def _check_use(dataset: Dataset, key: ApiKey, access: Granted, max_epsilon: floa
         raise InvalidRequest.at("/max_epsilon_per_job", "`max_epsilon_per_job` limits jobs: give it with `train` only")
     for name in ("purpose", "permit"):
         if access != "train" and getattr(terms, name) is not None:
-            raise InvalidRequest.at(f"/{name}", f"a {name} is of jobs: give it with `train` only")
+            raise InvalidRequest.at(f"/{name}", f"`{name}` is for jobs: give it with `train` only")
     rules = DatasetSpec.model_validate(dataset.spec).governance
     fault = None if terms.purpose is None or rules is None else rules.purpose_fault(terms.purpose)
     if fault is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Any
 
 import pytest
@@ -19,6 +19,7 @@ ANSWER |= {"created_at": "2026-01-01T00:00:00Z", "created_by": "key_b"}
         ({}, {"access": "train"}),
         ({"max_epsilon_per_job": 0.0, "purpose": ""}, {"access": "train", "max_epsilon_per_job": 0.0, "purpose": ""}),
         ({"persons": []}, {"access": "train", "persons": []}),
+        ({"ends_at": date(2027, 1, 1)}, {"access": "train", "ends_at": "2027-01-01T00:00:00+00:00"}),
         ({"ends_at": datetime(2027, 1, 1, tzinfo=UTC)}, {"access": "train", "ends_at": "2027-01-01T00:00:00+00:00"}),
     ],
 )
