@@ -230,7 +230,7 @@ def filter_of(columns: Mapping[str, Column], where: Where) -> Passes:
     column = column_of(columns, where.column)
     declared = column.declared
     if where.one_of is not None:
-        wanted = _wanted(declared, where.one_of)
+        wanted = _wanted(declared, where.one_of, in_table=column.place is not None)
         return lambda cells: np.isin(column.values(cells), wanted)
     if where.between is None or isinstance(declared, CategoryColumn):
         raise UnknownColumn(f"{where.column!r} is a category, whose values have no order: give `in`")
@@ -240,13 +240,14 @@ def filter_of(columns: Mapping[str, Column], where: Where) -> Passes:
     return lambda cells: (column.values(cells) >= low) & (column.values(cells) <= high)
 
 
-def _wanted(declared: TableColumn, values: tuple[int | str, ...]) -> Floats:
+def _wanted(declared: TableColumn, values: tuple[int | str, ...], *, in_table: bool) -> Floats:
     if isinstance(declared, DateColumn):
         raise UnknownColumn(f"{declared.name!r} is a date: give `between`")
     if isinstance(declared, NumberColumn):
         if any(isinstance(value, str) for value in values):
             raise UnknownColumn(f"{declared.name!r} is a number: give numbers")
-        return np.array(values, dtype=np.float64)
+        numbers = np.array(values, dtype=np.float64)
+        return numbers.astype(np.float32).astype(np.float64) if in_table else numbers  # as the cells are
     places = {str(value): place for place, value in enumerate(declared.values)}
     if OTHER in (declared.unknown, declared.missing):
         places.setdefault(OTHER, -1)

@@ -10,7 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import chain, combinations
 from typing import assert_never
 
 import numpy as np
@@ -109,7 +109,7 @@ class CellsPlan(QueryPlan):
 
     def sums(self, cells: Cells, mask: Mask) -> Integers:
         places = np.ravel_multi_index(tuple(each.places(cells) for each in self.axes), self.shape)
-        return np.bincount(places[mask], minlength=self.size).astype(np.int64)
+        return _counted(places, mask, self.size)
 
     def answers(self, noisy: Floats, std: float) -> list[Answer]:
         table = nonnegative(noisy).reshape(self.shape)
@@ -214,9 +214,10 @@ class CovariancePlan(QueryPlan):
         grids = [each.grid(cells) for each in self.scales]
         present = np.logical_and.reduce([found for _, found in grids])
         numbers = [t for t, _ in grids]
-        squares = [np.clip(_over_one(2 * t * t) - ONE, -ONE, ONE) for t in numbers]
-        products = [np.clip(_over_one(a * b), -ONE, ONE) for a, b in combinations(numbers, 2)]
-        totals = [_total(each, present, mask) for each in (*numbers, *squares, *products)]
+        # One after another: the products of many columns are not kept beside one another.
+        squares = (np.clip(_over_one(2 * t * t) - ONE, -ONE, ONE) for t in numbers)
+        products = (np.clip(_over_one(a * b), -ONE, ONE) for a, b in combinations(numbers, 2))
+        totals = [_total(each, present, mask) for each in chain(numbers, squares, products)]
         return np.array([*totals, HALF * int(np.count_nonzero(present & mask))], dtype=np.int64)
 
     def answers(self, noisy: Floats, std: float) -> list[Answer]:
@@ -292,7 +293,7 @@ class QuantilePlan(QueryPlan):
     def sums(self, cells: Cells, mask: Mask) -> Integers:
         present = ~np.isnan(self.axis.column.values(cells))
         places = np.minimum(self.axis.places(cells), self.size - 1)  # a missing cell's, which is left out
-        return tree_sums(np.bincount(places[mask & present], minlength=self.size).astype(np.int64))
+        return tree_sums(_counted(places, mask & present, self.size))
 
     def answers(self, noisy: Floats, std: float) -> list[Answer]:
         name, total = self.axis.column.declared.name, float(noisy[0])
@@ -329,7 +330,14 @@ def _name(scale: Scale) -> str:
 
 
 def _total(numbers: Integers, present: Mask, mask: Mask) -> int:
-    return int(numbers[present & mask].sum())
+    """The sum of those in both masks; its work is that of all rows, whatever the masks."""
+    return int((numbers * (present & mask)).sum())
+
+
+def _counted(places: Integers, mask: Mask, size: int) -> Integers:
+    """How many rows of the mask are in each of `size` cells. The others are counted in a cell that is dropped, so that
+    the work is that of all rows."""
+    return np.bincount(np.where(mask, places, size), minlength=size + 1)[:size].astype(np.int64)
 
 
 def _over_one(numbers: Integers) -> Integers:

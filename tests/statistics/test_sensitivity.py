@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.contracts.queries import QuerySettings
-from core.contracts.table import NumberColumn
+from core.contracts.dataset_spec import ClassificationTask
+from core.contracts.queries import QuerySettings, Where
+from core.contracts.table import NumberColumn, TableFeatures
 from core.privacy.mechanism import MechanismConfig
 from core.privacy.statistics import StatisticsRelease
-from core.statistics.columns import Cells, Column, Scale
+from core.statistics.columns import Cells, Column, Scale, declared_columns, filter_of
 from core.statistics.plans import QueryPlan
-from tests.statistics.data import QUERIES, asked, cells, spec, start_of
+from tests.statistics.data import QUERIES, TASK, asked, cells, spec, start_of
 
 JOB = spec()
 PLANS = asked(JOB)
@@ -119,3 +120,12 @@ def test_every_query_has_a_plan() -> None:
         each.model_fields["kind"].default for each in QuerySettings.__subclasses__() if "kind" in each.model_fields
     }
     assert named <= kinds
+
+
+def test_a_number_that_float32_does_not_hold_is_found_all_the_same() -> None:
+    """A table's cells are float32: what a filter names is compared as one."""
+    declared = TableFeatures.model_validate({"columns": [{"kind": "number", "name": "id", "range": [0, 2**25]}]})
+    named = declared_columns(declared, ClassificationTask.model_validate(TASK))
+    passes = filter_of(named, Where.model_validate({"column": "id", "in": [16_777_217]}))
+    cells = Cells(np.array([[16_777_217], [5]], dtype=np.float32), np.zeros(2))
+    assert passes(cells).tolist() == [True, False]
