@@ -105,11 +105,16 @@ def examine(folder: Path, public_keys: Sequence[str] = (), expected: Expected = 
         return Examined({}, [f"it cannot be read as an egress: {error!r}"], bool(public_keys))
 
 
+def _is_entry(path: Path) -> bool:
+    """A file, or a link to whatever: a link to a folder is a folder to `is_dir`."""
+    return path.is_symlink() or not path.is_dir()
+
+
 def _file_faults(folder: Path, signed: Mapping[str, str], sizes: Mapping[str, int]) -> Iterator[str]:
     """Files that are missing, that nobody signed, or that are not what was signed."""
     if set(sizes) != set(signed):
         yield "the manifest states other sizes than files"
-    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if not path.is_dir()}
+    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if _is_entry(path)}
     for name in sorted(set(signed) - set(found)):
         yield f"{name} is missing"
     for name, path in sorted(found.items()):

@@ -211,6 +211,16 @@ def require_egress(session: Session, job: Job) -> None:
         )
 
 
+def require_own_agreement(session: Session, job: Job, egress: Egress) -> None:
+    """Checks that an egress from before the owner named persons does not leave by one person's word.
+
+    Raises:
+        Forbidden: nobody has agreed to it.
+    """
+    if egress.approval_id is None and persons_of(session, job.dataset_id):
+        raise Forbidden("this egress is from before two persons had to agree: ask for another one")
+
+
 def _sees(session: Session, caller: Caller, approval: Approval) -> bool:
     if caller.id == approval.asked_by or session.get(DatasetPerson, (approval.dataset_id, caller.id)) is not None:
         return True

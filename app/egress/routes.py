@@ -8,6 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import FileResponse
 
+from app.approvals.service import require_own_agreement
 from app.audit import record as audit
 from app.db.engine import Database
 from app.egress import archive, service
@@ -66,7 +67,9 @@ def download_egress(
 ) -> FileResponse:
     """Sends the folder as a ZIP archive. Each download is recorded."""
     with db.read() as session:
-        row = service.ready(session, require_job(session, caller, job_id, "train"), number)
+        job = require_job(session, caller, job_id, "train")
+        row = service.ready(session, job, number)
+        require_own_agreement(session, job, row)
     if row.path is None or row.sha256 is None or row.made_at is None:
         raise NotFound("this egress has no archive")
     try:

@@ -81,7 +81,7 @@ class Relay:
             publish(self.db, self.signing_key)
             self.published = True
         due = self._look()
-        self._empty_outbox(due)
+        failed = self._empty_outbox(due)
         if "predict" in due:
             self._notify_predictions()
         if time.monotonic() >= self.next_survey:
@@ -96,6 +96,8 @@ class Relay:
             retention.sweep(self.db, self.settings)
             self.objects.forget()
             self.next_retention = time.monotonic() + RETENTION_S
+        if failed is not None:
+            raise failed  # after the other work, which may not wait for it; the next pass comes later
 
     def run(self, stop: threading.Event) -> None:
         """Repeats passes until `stop` is set."""
@@ -131,11 +133,12 @@ class Relay:
         with self.db.quick_read() as connection:
             return set(connection.scalars(DUE))
 
-    def _empty_outbox(self, topics: set[str]) -> None:
+    def _empty_outbox(self, topics: set[str]) -> Exception | None:
+        """Does the messages' work. Returns the last failure of those that are tried again."""
         # Work first, delete after: a crash between the two repeats the work, which is harmless.
         if "notify" in topics:
             self._notify(wakeups.due(self.db, NOTIFICATIONS))
-        failed: ServiceError | None = None
+        failed: Exception | None = None
         for row_id, job_id in self._due("certificate", CERTIFICATES) if "certificate" in topics else []:
             try:
                 self._certify(row_id, job_id)
@@ -144,12 +147,11 @@ class Relay:
         for row_id, job_id in self._due("egress", CERTIFICATES) if "egress" in topics else []:
             try:
                 self._let_out(row_id, job_id)
-            except ServiceError as error:
+            except (ServiceError, OSError) as error:
                 failed = error
         for row_id, job_id in self._due("discard", CERTIFICATES) if "discard" in topics else []:
             self._discard(row_id, job_id)
-        if failed is not None:
-            raise failed
+        return failed
 
     def _due(self, topic: str, limit: int) -> list[tuple[int, str]]:
         rows = select(Outbox.id, Outbox.job_id).where(Outbox.topic == topic).order_by(Outbox.id).limit(limit)

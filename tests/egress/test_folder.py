@@ -105,6 +105,11 @@ def test_a_link_is_found(shared: World, copy: Path, folder: Path) -> None:
     assert examine(copy, [shared.key]).faults == ["page.html is a link"]
 
 
+def test_a_link_to_a_folder_is_found(shared: World, copy: Path, folder: Path) -> None:
+    (copy / "extra").symlink_to(folder)
+    assert examine(copy, [shared.key]).faults == ["extra is a link"]
+
+
 def test_two_files_that_change_names_are_found(shared: World, copy: Path) -> None:
     one, two = copy / "log.json", copy / "certificate.json"
     content = one.read_bytes()

@@ -191,3 +191,26 @@ def test_files_leave_with_the_second_person_s_word(world: Persons) -> None:
     following = {"limit": 1, "after": listed["next"]}
     assert world.call("GET", "/v1/approvals", world.ben, params=following).json()["items"][0]["id"] == asked["approval"]
     assert world.call("GET", "/v1/approvals", world.scene.analyst).json()["items"] == []
+
+
+def test_an_egress_from_before_persons_were_named_leaves_no_more(world: Persons) -> None:
+    path = f"/v1/jobs/{world.first}/egress"
+    assert world.ask(world.first).status_code == 202
+    world.relay.run_once()
+    assert world.call("GET", path).status_code == 200
+    world.name_both()
+    assert world.call("GET", path).status_code == 403
+
+
+def test_a_failing_egress_keeps_the_relay_from_nothing(world: Persons, settings: Settings) -> None:
+    """A full disk, say: the state of an ended job goes in the same pass all the same."""
+    assert world.ask(world.first).status_code == 202
+    folder = settings.storage_root / "jobs" / world.first / "egress"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.write_text("no folder")  # so that no archive can be written
+    state = settings.storage_root / "checkpoints" / world.first / "state"
+    state.parent.mkdir(parents=True)
+    state.write_text("left over")
+    with pytest.raises(OSError):
+        world.relay.run_once()
+    assert not state.exists()
