@@ -32,7 +32,6 @@ TYPES = (
     "https://in-toto.io/Statement/v1",
     "https://scrimp.example.org/egress/v1",
 )
-CHUNK = 1 << 20
 Json = Mapping[str, Any]
 
 
@@ -268,8 +267,5 @@ def _moment(text: str) -> datetime:
 
 
 def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(CHUNK):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -160,17 +160,17 @@ def same(job_id: str, request_sha256: str, digest: str) -> str:
     return job_id
 
 
-def with_use(said: Use | None, granted: Use) -> Use:
+def with_use(use: Use | None, granted: Use) -> Use:
     """What a job is for: what it says, filled in with what its grant is for.
 
     Raises:
         InvalidRequest: it says another purpose or permit than its grant's.
     """
-    said = said or Use()
+    use = use or Use()
     for name, value in granted:
-        if value is not None and getattr(said, name) not in (None, value):
+        if value is not None and getattr(use, name) not in (None, value):
             raise InvalidRequest.at(f"/use/{name}", f"your grant on this data set is for: {value}")
-    return said.model_copy(update={name: value for name, value in granted if value is not None})
+    return use.model_copy(update={name: value for name, value in granted if value is not None})
 
 
 def _for_use(spec: JobSpec, granted: Use) -> JobSpec:

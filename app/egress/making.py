@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,23 +77,26 @@ def _make(db: Database, store: Objects, root: Path, key: Ed25519PrivateKey, egre
         found = _gathered(session, egress_id)
     try:
         files: Files = {MODEL + name: store.local(path, sha256) for name, path, sha256 in found.artifacts}
-        damaged = [name for name, _, sha256 in found.artifacts if archive.hashed(files[MODEL + name]).sha256 != sha256]
+        hashes = {name: archive.hashed(content) for name, content in files.items()}
+        damaged = [name for name, _, sha256 in found.artifacts if hashes[MODEL + name].sha256 != sha256]
     except ServiceError as error:
         if error.status >= 500:
             raise
-        damaged = [error.message]
+        hashes, damaged = {}, [error.message]
     if damaged:
         with db.write() as session:
             session.get_one(Egress, egress_id).problem = "a file of the job is missing or damaged"
         logger.error("%s cannot be made: %s", egress_id, ", ".join(damaged))
         return
-    files |= {
+    papers: Files = {
         "certificate.json": found.certificate,
         "log.json": found.log,
         "statement.json": "".join(evidence.pieces(db, found.evidence)).encode(),
         **documents.documents(found.facts, found.manifest, found.submitted_by),
     }
-    hashes = _complete(files, found, key)
+    hashes |= {name: archive.hashed(content) for name, content in papers.items()}
+    files |= papers
+    _complete(files, hashes, found, key)
     # A name of its own for each try: another try has another time in it.
     path = f"jobs/{found.manifest.job}/egress/{new_id(egress_id)}.zip"
     (root / path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -109,16 +111,14 @@ def _make(db: Database, store: Objects, root: Path, key: Ed25519PrivateKey, egre
     logger.info("%s is made, of %d files", egress_id, len(hashes) + 1)
 
 
-def _complete(files: Files, found: _Gathered, key: Ed25519PrivateKey) -> Mapping[str, Hashed]:
-    """Adds the crate and the manifest to a folder. Returns the hashes of all files but the manifest."""
-    hashes = {name: archive.hashed(content) for name, content in files.items()}
+def _complete(files: Files, hashes: dict[str, Hashed], found: _Gathered, key: Ed25519PrivateKey) -> None:
+    """Adds the crate, with its hash, and the manifest to a folder."""
     files[crate.METADATA] = crate.metadata(found.facts, found.manifest, hashes, found.submitted_by)
     hashes[crate.METADATA] = archive.hashed(files[crate.METADATA])
     sizes = {name: each.size_bytes for name, each in sorted(hashes.items())}
     whole = found.manifest.model_copy(update={"sizes": sizes})
     digests = {name: each.sha256 for name, each in hashes.items()}
     files[manifest.NAME] = manifest.signed(whole, digests, key).encode()
-    return hashes
 
 
 def _gathered(session: Session, egress_id: str) -> _Gathered:

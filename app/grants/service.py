@@ -349,7 +349,9 @@ def _check_use(dataset: Dataset, key: ApiKey, access: Granted, max_epsilon: floa
     for name in ("purpose", "permit"):
         if access != "train" and getattr(terms, name) is not None:
             raise InvalidRequest.at(f"/{name}", f"`{name}` is for jobs: give it with `train` only")
+    if terms.purpose is None:
+        return
     rules = DatasetSpec.model_validate(dataset.spec).governance
-    fault = None if terms.purpose is None or rules is None else rules.purpose_fault(terms.purpose)
+    fault = rules.purpose_fault(terms.purpose) if rules is not None else None
     if fault is not None:
         raise InvalidRequest.at("/purpose", fault)

@@ -139,16 +139,12 @@ class Relay:
         if "notify" in topics:
             self._notify(wakeups.due(self.db, NOTIFICATIONS))
         failed: Exception | None = None
-        for row_id, job_id in self._due("certificate", CERTIFICATES) if "certificate" in topics else []:
-            try:
-                self._certify(row_id, job_id)
-            except ServiceError as error:
-                failed = error  # continues with the others; this one is tried again
-        for row_id, job_id in self._due("egress", CERTIFICATES) if "egress" in topics else []:
-            try:
-                self._let_out(row_id, job_id)
-            except (ServiceError, OSError) as error:
-                failed = error
+        for topic, work in (("certificate", self._certify), ("egress", self._let_out)):
+            for row_id, job_id in self._due(topic, CERTIFICATES) if topic in topics else []:
+                try:
+                    work(row_id, job_id)
+                except (ServiceError, OSError) as error:
+                    failed = error  # continues with the others; this one is tried again
         for row_id, job_id in self._due("discard", CERTIFICATES) if "discard" in topics else []:
             self._discard(row_id, job_id)
         return failed
