@@ -91,6 +91,16 @@ def run(db: Database, settings: Settings, submit: Submit, act: Any = None, **cha
     return job_id, watched
 
 
+def hear_until(monkeypatch: pytest.MonkeyPatch, beat: int) -> None:
+    """Silence counts from that heartbeat on: how many come before it follows no clock."""
+    why_to_end = Watch._why_to_end
+
+    def look(watch: Watch) -> Any:
+        return None if watch._log.beats < beat else why_to_end(watch)  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(Watch, "_why_to_end", look)
+
+
 def ends(db: Database, job_id: str) -> list[str]:
     with db.read() as session:
         return list(session.scalars(select(Attempt.status).where(Attempt.job_id == job_id).order_by(Attempt.number)))
@@ -98,9 +108,14 @@ def ends(db: Database, job_id: str) -> list[str]:
 
 @pytest.mark.usefixtures("frozen")
 def test_a_frozen_process_is_ended_and_its_job_queued_again(
-    db: Database, settings: Settings, submit: Submit, caplog: pytest.LogCaptureFixture
+    db: Database,
+    settings: Settings,
+    submit: Submit,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    job_id, watched = run(db, settings, submit, attempt_silence_s=1.0)
+    hear_until(monkeypatch, 4)
+    job_id, watched = run(db, settings, submit, attempt_silence_s=0.2)
     assert "crashed (its process was ended by the supervisor: silent)" in caplog.text
     assert (job_row(db, job_id).status, ends(db, job_id)) == ("queued", ["crashed"])
     assert watched.beats > 3, "the lease was renewed while the supervisor waited for the rest of the line"
@@ -144,15 +159,16 @@ def test_a_worker_that_stops_does_not_wait_for_a_frozen_process(
 
 @pytest.mark.usefixtures("frozen")
 def test_a_database_that_is_away_for_a_moment_costs_no_attempt(
-    db: Database, settings: Settings, submit: Submit
+    db: Database, settings: Settings, submit: Submit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    hear_until(monkeypatch, 7)
     beats: list[str] = []
 
     def away(job_id: str) -> None:
         beats.append(job_id)
         raise ConnectionError
 
-    job_id, watched = run(db, settings, submit, away, attempt_silence_s=1.5)
+    job_id, watched = run(db, settings, submit, away, attempt_silence_s=0.2)
     assert beats == [job_id] and watched.beats > 5
     assert ends(db, job_id) == ["crashed"], "for its silence, later"
 
