@@ -102,6 +102,8 @@ def _mechanism(body: Json) -> list[str]:
         return lines + ([f"its final trial alone has ε = {rounded_up(final['value'])}"] if final is not None else [])
     sampling, mechanism = body["sampling"], body["mechanism"]
     training, thing = mechanism["training"], thing_of(body)
+    if mechanism.get("statistics"):
+        return _sums(mechanism["statistics"]["queries"], thing, training["noise_multiplier"])
     batches = {
         "full_batch": "every step takes all records",
         "poisson": f"a step takes each {thing} with probability {sampling['sample_rate']:.4g}",
@@ -134,6 +136,21 @@ def _mechanism(body: Json) -> list[str]:
     return lines + [f"{each['what']} on the {each['account']} account, with noise" for each in scores]
 
 
+def _sums(queries: list[Json], thing: str, sigma: float) -> list[str]:
+    """The one release of a job without a model: each query's numbers, what moves them, and their noise."""
+    lines = [
+        f"one release of sums over all records, with Gaussian noise: noise multiplier {sigma:.6g} for all together"
+    ]
+    for each in queries:
+        at_most = math.sqrt(each["quarters"] / 4.0)
+        lines.append(f"{_asked(each)}: a {thing}'s record adds at most {at_most:.4g}, share {each['share']:.4g} of μ²")
+    return lines
+
+
+def _asked(query: Json) -> str:
+    return f"{query['kind']} {', '.join(query['columns'])}".strip()
+
+
 def _released(body: Json) -> list[str]:
     study = body.get("study")
     found = _of_one(body["released"], f"the model's weights, SHA-256 {body['model_sha256']}")
@@ -147,9 +164,8 @@ def _answers(body: Json) -> list[str]:
     """What a statistics job answered, query by query."""
     if not body["released"].get("answers"):
         return []
-    queries = body["mechanism"]["statistics"]["queries"]
-    asked = (f"{each['kind']} {', '.join(each['columns'])}".strip() for each in queries)
-    return [f"answers of one noisy release ({'; '.join(asked)}), SHA-256 {body['answers_sha256']}"]
+    asked = "; ".join(map(_asked, body["mechanism"]["statistics"]["queries"]))
+    return [f"answers of one noisy release ({asked}), SHA-256 {body['answers_sha256']}"]
 
 
 def _of_one(released: Json, weights: str) -> list[str]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import assert_never
 
 from app.admission.facts import DatasetFacts
+from app.admission.work import Statistics, Training, Work
 from app.catalogue import models, optimizers
 from app.hpo.rates import Resolved
 from core.contracts import filters
@@ -33,12 +34,9 @@ from core.contracts.sampling import Cyclic, Poisson
 from core.errors import InvalidRequest
 from core.privacy import derive
 from core.privacy.mechanism import MIN_POISSON_BLOCK_STEPS, MechanismConfig
-from core.privacy.numerics import Numerics, numerics_of, sizes_of
+from core.privacy.numerics import numerics_of, sizes_of
 from core.privacy.plans import PlanRequest
-from core.privacy.releases import READABLE, NoisyScore, ScoreNoise
-
-if TYPE_CHECKING:
-    from core.statistics.plans import Asked
+from core.privacy.releases import READABLE, ScoreNoise
 
 MOST_CANARY_NUMBERS = 2**26  # of all canaries: an attempt holds them in memory, 4 bytes each
 AUGMENTATION = "/augmentation"
@@ -59,9 +57,8 @@ class Checked:
         expected_batch_size: L, the divisor of every step.
         sample_rate: q = L / records.
         pricing: the request to the pricing process; None for a job without privacy on public data.
-        numerics: the shapes and number types of its computation; None of statistics, which add integers.
+        work: what it computes, by its kind.
         resolved: the learning rate that "auto" stands for; None if the job named one.
-        asked: the queries of a statistics job.
     """
 
     spec: JobSpec
@@ -69,22 +66,18 @@ class Checked:
     steps: int
     expected_batch_size: int
     sample_rate: float
-    numerics: Numerics | None
+    work: Work
     warnings: tuple[str, ...] = ()
     resolved: Resolved | None = None
-    asked: Asked | None = None
     pricing: PlanRequest | None = None
 
     def scores(self, mechanism: MechanismConfig | None) -> tuple[ScoreNoise, ...]:
-        """The noisy scores, or statistics, that the job will release; a study's scores are the final trial's.
+        """What the job will release besides a model, with its noise.
 
         Args:
             mechanism: at the job's price; None of a study, and without privacy.
         """
-        if self.asked is not None:
-            return () if mechanism is None else planned(self.asked, mechanism, self.facts.records_train)
-        releases = self.pricing.releases if self.pricing is not None else ()
-        return tuple(score for each in releases if isinstance(each, NoisyScore) for score in each.planned)
+        return self.work.noise(mechanism, self.pricing.releases if self.pricing is not None else ())
 
 
 def check(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None = None) -> Checked:
@@ -97,7 +90,13 @@ def check(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None = None) 
         InvalidRequest: with a pointer to what to change.
     """
     _check_use(spec, facts)
-    checked = _check_statistics(spec, facts) if spec.kind == "statistics" else _check_training(spec, facts, side)
+    match spec.kind:
+        case "statistics":
+            checked = _check_statistics(spec, facts)
+        case "training":
+            checked = _check_training(spec, facts, side)
+        case _:
+            assert_never(spec.kind)
     return replace(checked, pricing=derive.plan_request(checked.spec, facts.public))
 
 
@@ -114,7 +113,7 @@ def _check_training(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | Non
     _check_audit(spec, facts)
     _check_privacy(spec, facts)
     _check_processes(spec)
-    _check_model(spec, facts)
+    layers = _check_model(spec, facts)
     _check_class_weights(spec, facts)
     _check_re_attention(spec, facts)
     _check_center(spec, facts)
@@ -130,7 +129,8 @@ def _check_training(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | Non
     if unfit is not None:
         raise InvalidRequest.at(*unfit)
     numerics = numerics_of(spec, sizes_of(spec, facts.sizes, facts.spec.features), facts.spec.features)
-    return Checked(spec, facts, steps, batch, spec.sampling.rate(records), numerics, warnings)
+    work = Training(layers=layers, numerics=numerics, on_processors=spec.runtime.on_processors)
+    return Checked(spec, facts, steps, batch, spec.sampling.rate(records), work, warnings)
 
 
 def _check_statistics(spec: JobSpec, facts: DatasetFacts) -> Checked:
@@ -150,19 +150,7 @@ def _check_statistics(spec: JobSpec, facts: DatasetFacts) -> Checked:
         asked = Asked.of(spec.queries or (), spec.where, columns)
     except Unfit as error:
         raise InvalidRequest.at(error.pointer, error.detail) from None
-    return Checked(spec, facts, 1, facts.records_train, 1.0, None, asked=asked)
-
-
-def planned(asked: Asked, mechanism: MechanismConfig, records: int) -> tuple[ScoreNoise, ...]:
-    """About the largest standard error of each query's answers, where all declared records are counted."""
-    release = mechanism.statistics
-    if release is None:
-        return ()
-    many = records * mechanism.training.records_per_unit
-    return tuple(
-        ScoreNoise(name=f"{query.kind}({', '.join(query.columns)})", std=plan.planned_std(std, many))
-        for query, plan, std in zip(release.queries, asked.plans, mechanism.noise_stds(), strict=True)
-    )
+    return Checked(spec, facts, 1, facts.records_train, 1.0, Statistics(asked=asked, records=facts.records_train))
 
 
 def _check_largest_batch(spec: JobSpec, records: int, slots: int) -> None:
@@ -226,7 +214,8 @@ def _check_processes(spec: JobSpec) -> None:
         raise InvalidRequest.at("/runtime/shard", detail)
 
 
-def _check_model(spec: JobSpec, facts: DatasetFacts) -> None:
+def _check_model(spec: JobSpec, facts: DatasetFacts) -> tuple[models.Layer, ...]:
+    """Returns the model's layers."""
     features = facts.spec.features.kind
     refused = models.refusal(spec.model, facts.spec.task.kind, features, facts.features, facts.outputs, facts.rows)
     if refused is not None:
@@ -234,6 +223,7 @@ def _check_model(spec: JobSpec, facts: DatasetFacts) -> None:
     if spec.runtime.dtype == "float32" and spec.model.only_float64(sparse=facts.is_sparse):
         detail = "linear models of hashed text and matrix factorization train in float64: leave `runtime.dtype` out"
         raise InvalidRequest.at("/runtime/dtype", detail)
+    return tuple(models.layers(spec.model, facts.features, facts.outputs, facts.rows))
 
 
 def _check_class_weights(spec: JobSpec, facts: DatasetFacts) -> None:

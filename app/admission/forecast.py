@@ -68,7 +68,7 @@ def quote(admission: Admission, caller: Caller, spec: JobSpec, records: int | No
     found.scores = list(checked.scores(priced.price.mechanism))
     found.estimated_duration_s = round(pace * checked.steps, 1) if pace is not None else None
     found.start = start
-    found.memory = None if checked.numerics is None else memory.of_job(checked, checked.numerics)
+    found.memory = checked.work.memory(checked.spec, facts)
     found.outlook = outlook_of(checked)
     if found.outlook is not None and (flat := no_gain(found.outlook)) is not None:
         found.warnings.append(flat)

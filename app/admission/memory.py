@@ -7,18 +7,17 @@ where it exceeds the limit: it is calibrated on the peaks of real attempts (benc
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from app.admission.checks import Checked
-from app.admission.facts import DatasetFacts
 from app.catalogue.models import Layer, layers
 from core.contracts.base import Document
 from core.contracts.hf import HfModel
-from core.contracts.job_spec import JobSpec, LinearModel, MatrixFactorizationModel, Model, TransformerRecModel
+from core.contracts.job_spec import JobSpec, LinearModel, MatrixFactorizationModel, TransformerRecModel
 from core.contracts.memory import in_memory, record_bytes
 from core.contracts.model_settings import RecordSizes
 from core.contracts.sampling import Cyclic
 from core.errors import InvalidRequest
-from core.privacy.numerics import BYTES, KEPT_BYTES, PASS_BYTES, Numerics, PublicSizes, sizes_of
+from core.privacy.numerics import BYTES, KEPT_BYTES, PASS_BYTES, Numerics, PublicSizes
 
 NUMBER_BYTES = 8  # parameters are in float64, totals in float64 or int64
 MIB = 2**20
@@ -55,12 +54,6 @@ class MemoryEstimate(Document):
     optimizer_bytes: int
     passes_bytes: int
     records_bytes: int
-
-
-def of_job(job: Checked, numerics: Numerics) -> MemoryEstimate:
-    """The memory of a job that trains; of a study, of its final trial."""
-    sizes = sizes_of(job.spec, job.facts.sizes, job.facts.spec.features)
-    return estimate(job.spec, sizes, job.facts.rows, numerics)
 
 
 def estimate(spec: JobSpec, sizes: PublicSizes, rows: tuple[int, int], numerics: Numerics) -> MemoryEstimate:
@@ -138,7 +131,7 @@ def _places_bytes(spec: JobSpec, sizes: PublicSizes, numerics: Numerics, *, load
     return max(part, step) + groups
 
 
-def _size(of: list[Layer]) -> int:
+def _size(of: Sequence[Layer]) -> int:
     return sum(each.parameters for each in of)
 
 
@@ -154,25 +147,37 @@ def least_bytes(numbers: int, *, on_processors: bool) -> int:
     return held * NUMBER_BYTES * numbers
 
 
-def check(model: Model, facts: DatasetFacts, limit_bytes: int | None, *, on_processors: bool) -> None:
+def check(trained: Sequence[Layer], limit_bytes: int | None, *, on_processors: bool) -> None:
     """Raises InvalidRequest if no attempt can hold the job's model.
 
     Args:
-        model: with its content filled in.
+        trained: the model's layers.
         limit_bytes: of an attempt; None: what the worker's machine has, which is not known here.
         on_processors: the job asks for no GPU.
     """
-    if limit_bytes is None:
-        return
-    numbers = _size(layers(model, facts.features, facts.outputs, facts.rows))
-    least = least_bytes(numbers, on_processors=on_processors)
-    if least > limit_bytes:
+    numbers = _size(trained)
+    require(
+        least_bytes(numbers, on_processors=on_processors),
+        limit_bytes,
+        "/model",
+        f"the model's {numbers:,} trained numbers alone take",
+        "train a smaller model",
+    )
+
+
+def require(least: int, limit_bytes: int | None, pointer: str, what: str, instead: str) -> None:
+    """Raises InvalidRequest if what a job needs at least is more than an attempt has.
+
+    Args:
+        what: a sentence's beginning, before the number.
+        instead: what to change.
+    """
+    if limit_bytes is not None and least > limit_bytes:
         detail = (
-            f"the model's {numbers:,} trained numbers alone take {-(-least // MIB):,} MiB of memory, and an attempt "
-            f"has {limit_bytes // MIB:,} MiB: train a smaller model, or ask the operator to raise "
-            "SCRIMP_ATTEMPT_MEMORY_BYTES"
+            f"{what} {-(-least // MIB):,} MiB of memory, and an attempt has {limit_bytes // MIB:,} MiB: {instead}, or "
+            "ask the operator to raise SCRIMP_ATTEMPT_MEMORY_BYTES"
         )
-        raise InvalidRequest.at("/model", detail)
+        raise InvalidRequest.at(pointer, detail)
 
 
 def warning(found: MemoryEstimate, limit_bytes: int | None) -> str | None:

@@ -7,6 +7,7 @@ from app.admission.choices import total_of
 from app.admission.facts import DatasetFacts
 from app.hpo.outlook import NOTHING, RUNS, SOURCE, Outcome, Outlook, told
 from core.contracts.job_spec import JobSpec, LinearModel
+from core.contracts.kinds import rule_of
 from core.contracts.optimizers import DpSgd
 from core.contracts.table import TableFeatures
 from core.privacy.gdp import mu_from_epsilon
@@ -53,7 +54,7 @@ def _like(spec: JobSpec, facts: DatasetFacts) -> int | None:
     """d of a job like those of the kept runs; None of others."""
     features = facts.spec.features
     is_like = (
-        spec.kind == "training"
+        rule_of(spec.kind).trains
         and isinstance(spec.model, LinearModel)
         and isinstance(spec.optimizer, DpSgd)
         and facts.spec.task.is_classification

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from app.admission import memory
 from app.admission.checks import Checked, check
 from app.admission.choices import closed, with_rate
 from app.admission.facts import DatasetFacts
@@ -18,6 +17,7 @@ from app.hpo.rates import Resolved as ResolvedNumbers
 from app.hpo.stored import StoredStudy
 from app.pricing.service import PricingService
 from core.contracts.job_spec import JobSpec
+from core.contracts.kinds import rule_of
 from core.errors import BudgetError
 from core.privacy.prices import Price, StudyPrice, Units
 
@@ -64,8 +64,8 @@ class Priced:
             comparison=priced.comparison,
             charge=priced.charge,
             lines=priced.lines,
-            model=None if checked.asked is not None else ModelQuote.of(checked.spec.model, checked.facts),
-            numerics=checked.numerics,
+            model=None if checked.work.layers is None else ModelQuote.of(checked.work.layers),
+            numerics=checked.work.numerics,
             hpo=search,
             warnings=checked.warnings,
             resolved=checked.resolved,
@@ -94,19 +94,16 @@ def price(pricing: PricingService, resolved: Resolved) -> Priced:
     if resolved.recipe:
         told = (checked.resolved or ResolvedNumbers()).model_copy(update={"parts": resolved.recipe})
         priced = replace(priced, checked=replace(checked, resolved=told))
-    if checked.asked is not None:
-        return priced
-    most, on_processors = resolved.request.limits.memory_bytes, checked.spec.runtime.on_processors
-    memory.check(checked.spec.model, checked.facts, most, on_processors=on_processors)
+    checked.work.require_memory(resolved.request.limits.memory_bytes)
     return priced
 
 
 def price_one(pricing: PricingService, spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None) -> Priced:
     """Closes, checks and prices a job on exactly these records."""
-    if spec.kind == "statistics":
-        asked = check(spec, facts)
-        amount = Price.nothing() if asked.pricing is None else pricing.price(asked.pricing)
-        return Priced(asked, amount if facts.is_private else amount.free())
+    if not rule_of(spec.kind).trains:
+        release = check(spec, facts)
+        amount = Price.nothing() if release.pricing is None else pricing.price(release.pricing)
+        return Priced(release, amount if facts.is_private else amount.free())
     job = closed(spec, facts)
     if job.spec.hpo is None:
         checked = check(job.spec, facts, side)

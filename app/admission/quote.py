@@ -10,12 +10,11 @@ from app.admission.facts import DatasetFacts
 from app.admission.memory import MemoryEstimate
 from app.admission.study import CheckedStudy
 from app.admission.times import Start
-from app.catalogue.models import Layer, layers
+from app.catalogue.models import Layer
 from app.hpo.outlook import Outlook
 from app.hpo.rates import Resolved
 from core.contracts.base import Document, Epsilon
 from core.contracts.blocks import ALL, FIRST, BlockChoice
-from core.contracts.job_spec import Model
 from core.privacy.accounting import epsilon_of_trial
 from core.privacy.events import AccountEvents
 from core.privacy.numerics import Numerics
@@ -32,10 +31,9 @@ class ModelQuote(Document):
     layers: tuple[Layer, ...]
 
     @classmethod
-    def of(cls, model: Model, facts: DatasetFacts) -> ModelQuote:
-        """The quote of a model, with its content filled in."""
-        found = layers(model, facts.features, facts.outputs, facts.rows)
-        return cls(parameters=sum(layer.parameters for layer in found), layers=tuple(found))
+    def of(cls, layers: tuple[Layer, ...]) -> ModelQuote:
+        """The quote of a model's layers, with its content filled in."""
+        return cls(parameters=sum(layer.parameters for layer in layers), layers=layers)
 
 
 class ReadBlock(Document):
@@ -91,7 +89,7 @@ class StoredQuote(Document):
     comparison: Comparison | None
     charge: Charge
     lines: tuple[Line, ...]
-    model: ModelQuote | None  # null of statistics, as are numerics: no model passes over records
+    model: ModelQuote | None  # null of kinds without a model, as are numerics
     numerics: Numerics | None
     hpo: SearchQuote | None
     warnings: tuple[str, ...]

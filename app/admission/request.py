@@ -20,6 +20,7 @@ from app.settings import Settings
 from core.contracts.dataset_spec import LanguageModelTask
 from core.contracts.governance import Use
 from core.contracts.job_spec import JobSpec
+from core.contracts.kinds import rule_of
 from core.errors import Conflict, InvalidRequest
 
 WITHDRAWN = ("random_k", "grid_oracle")  # strategies of searches
@@ -104,7 +105,7 @@ class Resolved:
             InvalidRequest: it names an extractor or a model that the service does not have, or another use than its
                 grant is for.
         """
-        if request.spec.kind == "statistics":  # it leaves nothing open, and names no model
+        if not rule_of(request.spec.kind).trains:  # it leaves nothing open, and names no model
             return cls(request, _for_use(request.spec, access.use), facts, side, access)
         spec, parts = completed(_for_use(request.spec, access.use), facts)
         root, task = request.limits.models_root, facts.spec.task

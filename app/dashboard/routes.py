@@ -61,7 +61,7 @@ from app.web.operations import Page
 from app.web.pagination import After
 from app.web.static_files import static_file
 from core.contracts.base import NO_NUL
-from core.contracts.job_spec import ANSWERS_FILE
+from core.contracts.kinds import ANSWERS_FILE
 from core.errors import InvalidRequest, NotFound, RequestError, Unauthenticated
 
 root = APIRouter(include_in_schema=False)

@@ -37,6 +37,8 @@ from app.lifecycle.queue.presence import GpuWorkers
 from app.lifecycle.states import FINISHED
 from core.contracts.base import Epsilon
 from core.contracts.dataset_spec import ClassificationTask, DatasetSpec
+from core.contracts.job_spec import JobSpec
+from core.contracts.kinds import KindRule, rule_of
 from core.privacy.mechanism import MechanismConfig
 from core.privacy.prices import Charge, Units
 from core.privacy.quoted import Quoted
@@ -176,6 +178,11 @@ class JobPage:
     headline: Headline | None
     shapes: Shapes | None = None
     answers: Answers | None = None
+
+    @property
+    def kind(self) -> KindRule:
+        """What its kind of job has."""
+        return rule_of(JobSpec.model_validate(self.job.spec).kind)
 
     @property
     def ended_early(self) -> bool:

@@ -59,6 +59,7 @@ from core.contracts.blocks import ALL
 from core.contracts.events import EventType
 from core.contracts.hpo import Auto
 from core.contracts.job_spec import JobSpec
+from core.contracts.kinds import rule_of
 from core.contracts.optimizers import PublicSideSettings
 from core.contracts.stored import ReleasedNumber
 from core.errors import Conflict, NotFound, PrivacyError
@@ -210,8 +211,7 @@ def _body(
         released=_delivered_kind(session, job, spec, released),
         warnings=tuple(job.warnings),
         code_version=code_version,
-        model_sha256=model.sha256 if model is not None and spec.kind == "training" else None,
-        answers_sha256=model.sha256 if model is not None and spec.kind == "statistics" else None,
+        **_digests(spec, model),
         issued_at=rfc3339(whole_second()),
         threat_model=meaning.threat_model(ran.unit),
         assumptions=meaning.assumptions(ran.unit, ran.records_per_unit, side.name if side is not None else None),
@@ -222,9 +222,14 @@ def _body(
 
 
 def _delivered_kind(session: Session, job: Job, spec: JobSpec, released: bool) -> Releases:
-    """What left the attempt: a model and its scores, or answers."""
-    answers = released and spec.kind == "statistics"
-    return Releases(weights=released and not answers, metrics=_metrics(session, job.id), answers=answers)
+    """What left the attempt: the file that its kind delivers, and scores."""
+    left = {rule_of(spec.kind).released: released}
+    return Releases.model_validate({"weights": False, "metrics": _metrics(session, job.id)} | left)
+
+
+def _digests(spec: JobSpec, file: Artifact | None) -> dict[str, str | None]:
+    """The SHA-256 of the file that the job delivered, in the member of its kind."""
+    return {"model_sha256": None, rule_of(spec.kind).certified: None if file is None else file.sha256}
 
 
 def _governance(session: Session, job: Job, spec: JobSpec) -> Governed | None:

@@ -19,6 +19,7 @@ from app.predictions.schemas import PredictionRequest
 from app.settings import Settings
 from core.contracts.hf import weights_file
 from core.contracts.job_spec import JobSpec
+from core.contracts.kinds import rule_of
 from core.errors import Conflict, NotFound
 from core.ids import new_id, now
 
@@ -71,9 +72,12 @@ def require_model(session: Session, caller: Caller, job_id: str) -> Job:
 
     Raises:
         NotFound, Forbidden: as for the job's artifacts.
-        Conflict: the job has not succeeded.
+        Conflict: the job has not succeeded, or is of a kind without a model.
     """
     job = require_job(session, caller, job_id, "train")
+    kind = JobSpec.model_validate(job.spec).kind
+    if not rule_of(kind).trains:
+        raise Conflict("wrong-state", f"the job is of kind `{kind}`, which trains no model: predict with one that did")
     if job.status != "succeeded":
         raise Conflict("wrong-state", f"the job is {job.status}: there is no model to predict with")
     return job

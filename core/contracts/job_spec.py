@@ -19,6 +19,8 @@ from core.contracts.extractor import ExtractorRef
 from core.contracts.governance import Use
 from core.contracts.hf import HfModel, weights_file
 from core.contracts.hpo import Hpo
+from core.contracts.kinds import KINDS, JobKind, kinds_with
+from core.contracts.kinds import rule_of as rule_of_kind
 from core.contracts.metrics import METRICS, Metric, default_metric, rule_of
 from core.contracts.model_settings import ImageForm, ModelSettings, RecordSizes
 from core.contracts.optimizers import Dp2Settings, DpSgd, Optimizer
@@ -477,14 +479,6 @@ ClassWeights = (
 )
 # What admission chooses for a request that leaves `optimizer` out, where these are left out too.
 COMPLETED = frozenset(("model", "optimizer", "clipping", "length", "evaluation"))
-# What a job has that trains, and only then.
-OF_TRAINING = (
-    *("model", "optimizer", "clipping", "sampling", "noise", "class_weights", "augmentation", "length", "evaluation"),
-    *("seed", "hpo", "audit"),
-)
-JobKind = Literal["training", "statistics"]
-ANSWERS_FILE = "answers.json"  # what a statistics job delivers; ANSWERS_TABLE holds the same as rows
-ANSWERS_TABLE = "answers.csv"
 
 
 class JobSpec(Document):
@@ -534,41 +528,40 @@ class JobSpec(Document):
     where: Filters = Field(default=(), exclude_if=lambda filters: not filters)
 
     @model_serializer(mode="wrap")
-    def _without_training(self, write: SerializerFunctionWrapHandler) -> Any:
-        """Leaves out of a statistics job what only training has."""
-        written = write(self)
-        return written if self.kind == "training" else {k: v for k, v in written.items() if k not in OF_TRAINING}
+    def _without_foreign(self, write: SerializerFunctionWrapHandler) -> Any:
+        """Leaves out what only other kinds have."""
+        foreign = rule_of_kind(self.kind).foreign
+        return {name: value for name, value in write(self).items() if name not in foreign}
 
     @model_validator(mode="before")
     @classmethod
     def _of_one_kind(cls, document: Any) -> Any:
-        """Refuses members of the other kind: they would say nothing."""
-        if not isinstance(document, dict):
+        """Refuses members of other kinds: they would say nothing."""
+        if not isinstance(document, dict) or document.get("kind", "training") not in KINDS:
             return document
-        if document.get("kind", "training") == "training":
-            foreign = [name for name in ("queries", "where") if document.get(name)]
-            if foreign:
-                raise ValueError(f'`{foreign[0]}` is of jobs of kind "statistics": add "kind": "statistics"')
-        elif document.get("kind") == "statistics":
-            foreign = [name for name in OF_TRAINING if document.get(name) is not None]
-            if foreign:
-                raise ValueError(f'`{foreign[0]}` is of training jobs: leave it out of a job of kind "statistics"')
-            if not document.get("queries"):
-                raise ValueError('a job of kind "statistics" needs `queries`, such as [{"kind": "count"}]')
+        kind: JobKind = document.get("kind", "training")
+        rule = rule_of_kind(kind)
+        for name in rule.foreign:
+            # An empty list or null says nothing: clients that know all members send them.
+            if document.get(name) not in (None, [], ()):
+                owner = kinds_with(name)[0]
+                raise ValueError(f'`{name}` is of jobs of kind "{owner}", and this one\'s is "{kind}"')
+        if rule.needs is not None and not document.get(rule.needs[0]):
+            raise ValueError(f'a job of kind "{kind}" needs `{rule.needs[0]}`, such as {rule.needs[1]}')
         return document
 
     def request(self) -> dict[str, object]:
         """The specification as JSON, without what it leaves to admission."""
         document = self.model_dump(mode="json")
         named = self.model_fields_set
-        if "optimizer" in named or self.kind == "statistics":
+        if "optimizer" in named or not rule_of_kind(self.kind).trains:
             return document
         return {name: value for name, value in document.items() if name not in COMPLETED or name in named}
 
     @property
     def delivers(self) -> str:
-        """The name of the file that a finished job delivers: the model's weights, or the answers."""
-        return ANSWERS_FILE if self.kind == "statistics" else weights_file(self.model)
+        """The name of the file that a finished job delivers, such as its model's weights."""
+        return rule_of_kind(self.kind).delivers or weights_file(self.model)
 
     @property
     def views(self) -> int:

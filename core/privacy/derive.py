@@ -7,6 +7,7 @@ specification and compares the two (`check_agreement`).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import assert_never
 
 from pydantic import ValidationError
 
@@ -70,20 +71,27 @@ def plan_request(spec: JobSpec, facts: PublicFacts) -> PlanRequest | None:
     """
     if spec.privacy is None:
         return None
+    match spec.kind:
+        case "training":
+            training, statistics = _training_of(spec, facts), None
+        case "statistics":
+            training, statistics = _one_sum(facts), StatisticsRelease.of(spec.queries or ())
+        case _:
+            assert_never(spec.kind)
     return PlanRequest(
-        training=_training_of(spec, facts) if spec.queries is None else _one_sum(facts),
+        training=training,
         target_epsilon=spec.privacy.target_epsilon,
         noise_multiplier=spec.privacy.noise_multiplier,
         target_delta=spec.privacy.target_delta or facts.delta or default_delta(facts.records_train),
         releases=(*before_of(spec.model, facts.records_train), *scores_of(spec.evaluation, facts, spec.model)),
-        statistics=None if spec.queries is None else StatisticsRelease.of(spec.queries),
+        statistics=statistics,
         unit=facts.unit,
         filter=facts.filter,
     )
 
 
 def _one_sum(facts: PublicFacts) -> TrainingPlan:
-    """Returns a statistics job's release as one full-batch step: what a unit adds has a norm of at most C = 1."""
+    """Returns one release of sums as one full-batch step: what a unit adds has a norm of at most C = 1."""
     return TrainingPlan(
         sampling="full_batch",
         sample_rate=1.0,

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from app.admission.memory import SORTED_SLOT_BYTES, MemoryEstimate, _places_bytes, check, estimate, least_bytes, warning
+from app.catalogue.models import layers
 from app.catalogue.optimizers import CATALOGUE
 from app.db.engine import Database
 from app.settings import Settings
@@ -40,10 +41,11 @@ SHAPE = {"records_train": 400, "records_holdout": 100, "features": 2, "outputs":
 def test_the_limit_is_met_or_not(device: str, each: int) -> None:
     asked = spec_of(model=MLP, runtime={"device": device})
     on_processors = asked.runtime.on_processors
-    check(asked.model, facts(), None, on_processors=on_processors)
-    check(asked.model, facts(), each * NUMBERS, on_processors=on_processors)
+    trained = layers(asked.model, facts().features, facts().outputs)
+    check(trained, None, on_processors=on_processors)
+    check(trained, each * NUMBERS, on_processors=on_processors)
     with pytest.raises(InvalidRequest) as refused:
-        check(asked.model, facts(), each * NUMBERS - 1, on_processors=on_processors)
+        check(trained, each * NUMBERS - 1, on_processors=on_processors)
     assert f"{NUMBERS} trained numbers" in str(refused.value)
 
 

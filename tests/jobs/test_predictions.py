@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import func, select, update
 
 from app.db.engine import Database
-from app.db.models import AuditEntry, Prediction
+from app.db.models import AuditEntry, Job, Prediction
 from app.lifecycle.relay import Relay
 from app.main import create_app
 from app.predictions.claims import answer, claim, sweep
@@ -160,3 +160,14 @@ def test_it_is_gone_when_its_time_is_over(asking: Asking) -> None:
     sweep(asking.db)
     with asking.db.read() as session:
         assert session.get(Prediction, made["id"]) is None
+
+
+def test_a_job_without_a_model_says_that_it_has_none(asking: Asking) -> None:
+    """Once ended or not: it is no matter of its state."""
+    queries = {"kind": "statistics", "queries": [{"kind": "count"}]}
+    with asking.db.write() as session:
+        job = session.get_one(Job, asking.job)
+        left = {name: each for name, each in job.spec.items() if name in ("dataset", "privacy")}
+        job.spec = left | queries
+    refused = asking.ask({"records": RECORDS})
+    assert refused.status_code == 409 and "kind `statistics`" in refused.json()["detail"], refused.text

@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 
 from core.contracts.base import Document
-from core.contracts.job_spec import ANSWERS_FILE, ANSWERS_TABLE
+from core.contracts.kinds import ANSWERS_FILE, ANSWERS_TABLE
 from core.contracts.stored import ArtifactFile
 from core.errors import PrivacyError
 from core.parts.damage import DataDamagedError

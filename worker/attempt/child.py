@@ -19,7 +19,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, assert_never
 
 import numpy as np
 import torch
@@ -178,10 +178,18 @@ def run_attempt(
     Args:
         pids: of all ranks.
     """
-    if start.spec.kind == "statistics":
-        exit_ = Telemetry(link, start.mechanism, data_public=start.data_public, holdout_public=start.holdout_public)
-        answer(link, start, exit_, pids)
-        return
+    match start.spec.kind:
+        case "training":
+            _train(channel, link, start, pids, ranks)
+        case "statistics":
+            exit_ = Telemetry(link, start.mechanism, data_public=start.data_public, holdout_public=start.holdout_public)
+            answer(link, start, exit_, pids)
+        case _:
+            assert_never(start.spec.kind)
+
+
+def _train(channel: Channel, link: SupervisorLink, start: Start, pids: Sequence[int], ranks: Ranks) -> None:
+    """Runs one attempt of a training job; see run_attempt."""
     device = device_of_start(start)
     plan, tested, fitted = agreed_plan(start, device, ranks)
     link.record(Verdict(self_test=tested, fitted_rows=fitted))  # nothing private was opened: worker.attempt.verdicts
