@@ -29,6 +29,7 @@ from scrimp.cli import (
     ledger,
     predict,
     privacy_audit,
+    query,
     serving,
     webhooks,
     witness,
@@ -48,6 +49,7 @@ jobs.register_train(app)
 jobs.register_quote(app)
 jobs.register_trials(app)
 predict.register(app)
+query.register(app)
 catalogue.register(app)
 export.register(jobs.app)
 app.add_typer(jobs.app, name="jobs", help="Submit, watch and fetch training jobs.")

@@ -50,6 +50,30 @@ def test_a_quote_is_free(cli: Cli, dataset: str, job_file: str) -> None:
     assert cli.json("ledger", "show", dataset)["head"] == before["head"]
 
 
+def test_queries_are_words_that_are_priced_together(cli: Cli, dataset: str) -> None:
+    """Each kind of query, and filters; a price is free, and a word that is no query spends nothing."""
+    before = cli.json("ledger", "show", dataset)["head"]
+    words = ["count", "histogram:x0=-1,0.5,1", "histogram:y", "--where", "x1=-1..2", "--where", "y=0,1"]
+    found = cli.json("query", dataset, *words, "--epsilon", "0.5", "--quote")
+    assert [each["name"] for each in found["scores"]] == ["count()", "histogram(x0)", "histogram(y)"]
+    assert found["memory"]["answers_bytes"] > 0 and found["epsilon"]["value"] <= 0.5
+    shown = cli("query", dataset, "count", "--epsilon", "0.5", "--quote")
+    assert shown.exit_code == 0 and "it fits" in shown.output
+    for word, says in (
+        ("median:x0", "is no query"),
+        ("count:x0", "is no query"),
+        ("quantile:x0", "not a column and numbers"),
+        ("contingency:x0", "not two columns"),
+    ):
+        refused = cli("query", dataset, word, "--epsilon", "0.5")
+        assert refused.exit_code == 2 and says in " ".join(refused.stderr.replace("│", " ").split()), refused.stderr
+    refused = cli("query", dataset, "mean:salary", "--epsilon", "0.5")
+    assert refused.exit_code == 1 and "'salary' is no declared column" in refused.stderr
+    refused = cli("query", dataset, "mean:x0", "--epsilon", "0.5")
+    assert refused.exit_code == 1 and "has no declared range" in refused.stderr
+    assert cli.json("ledger", "show", dataset)["head"] == before
+
+
 def test_a_sweep_shows_what_is_left_for_the_final_run(cli: Cli, dataset: str, job_file: str) -> None:
     plan = json.loads(Path(job_file).read_text()) | {
         "evaluation": None,
