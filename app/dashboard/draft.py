@@ -6,6 +6,7 @@ A draft is JSON: what a person is still writing is no document of the contract y
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -18,6 +19,7 @@ from app.web.problems import errors_of, validation_errors
 from core.errors import InvalidRequest, ServiceError
 
 M = TypeVar("M", bound=BaseModel)
+PLACE = re.compile(r"/\d+/")  # of an object in a list
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,8 @@ class Layout:
 
     Attributes:
         sections: title → members of the document. Every member is in one section.
-        asked: the pointers of controls that are shown at once; so are those that must be filled in.
+        asked: the pointers of controls that are shown at once, of lists those of its first object; so are those that
+            must be filled in.
     """
 
     sections: Mapping[str, tuple[str, ...]]
@@ -106,7 +109,9 @@ class Draft:
             shown = [fitted(each) for each in form.show(self.document, members)]
             # A list of objects is JSON to a person: the page has something better, or it is rare.
             asked = tuple(
-                each for each in shown if each.pointer in layout.asked or (each.required and not each.is_json)
+                each
+                for each in shown
+                if PLACE.sub("/0/", each.pointer) in layout.asked or (each.required and not each.is_json)
             )
             found.append(Section(title, asked, tuple(each for each in shown if each not in asked)))
         return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from app.web import strict_json
@@ -22,6 +22,8 @@ FILLED_IN = re.compile(
     r"/model/(sha256|architecture|parameters|trained|vocabulary|patches|pass_numbers)"
     r"|/model/extractor/(sha256|features|length)"
 )
+# Lists of objects that a person writes one by one: a list has a control more than objects, to add one.
+ROWS = {"/queries": ("query", "kind"), "/where": ("filter", "column")}  # what one is called, and its first member
 # How a member without a value reads, where "default" would say too little.
 UNSET = {
     "/privacy": "none: no privacy is claimed",
@@ -136,7 +138,46 @@ class SchemaForm:
             return []
         if len(alternatives) == 1 and ("discriminator" in first or "properties" in first):
             return self._show_object(first | {"default": schema.get("default")}, pointer, value, nullable)
+        if pointer in ROWS and (rows := _rows(value)) is not None:
+            return self._show_rows(self._resolved(first["items"]), pointer, rows)
         return [_scalar(alternatives, schema.get("default", MISSING), pointer, value, required)]
+
+    def _show_rows(self, items: dict[str, Any], pointer: str, rows: list[dict[str, Any]]) -> list[Control]:
+        """The controls of each object of a list, and the first one of another object."""
+        called, first = ROWS[pointer]
+        found: list[Control] = []
+        for number, row in enumerate([*rows, None]):
+            at = f"{pointer}/{number}"
+            shown = self._show_object(items, at, MISSING if row is None else row, nullable="discriminator" in items)
+            kept = shown if row is not None else [each for each in shown if each.pointer == f"{at}/{first}"]
+            empty = (("", f"add a {called}" if row is None else f"leave this {called} out"),)
+            for each in kept:
+                options = (
+                    (*empty, *(one for one in each.options if one[0]))
+                    if each.pointer == f"{at}/{first}"
+                    else each.options
+                )
+                required = each.required and row is not None
+                found.append(replace(each, options=options if each.options else (), required=required))
+        return found
+
+    def _read_rows(
+        self, items: dict[str, Any], pointer: str, rows: list[dict[str, Any]], form: Mapping[str, str]
+    ) -> Any:
+        """The objects of a list, without those whose first member was emptied; MISSING if none is left."""
+        first, found = ROWS[pointer][1], list[Any]()
+        for number, row in enumerate([*rows, None]):
+            at = f"{pointer}/{number}"
+            sent = form.get(f"{at}/{first}")
+            if sent == "" or (sent is None and row is None):
+                continue
+            if sent is None:
+                found.append(row)
+            elif "discriminator" in items:
+                found.append(self._read_tagged(items, at, row or {}, sent, form))
+            else:
+                found.append(self._read_object(items, at, row, form))
+        return found or MISSING
 
     def _show_object(self, schema: dict[str, Any], pointer: str, value: object, nullable: bool) -> list[Control]:
         """A control for which kind of object it is, or if there is one, before those of its members."""
@@ -176,7 +217,7 @@ class SchemaForm:
         alternatives, nullable = self._alternatives(schema)
         first = alternatives[0]
         if len(alternatives) != 1 or ("discriminator" not in first and "properties" not in first):
-            return value if pointer not in form else _parsed(form[pointer], alternatives)
+            return self._read_plain(alternatives, pointer, value, form)
         tag = first["discriminator"]["propertyName"] if "discriminator" in first else None
         sent = form.get(f"{pointer}/{tag}" if tag else pointer)
         if pointer in CHOSEN and sent == "":
@@ -188,6 +229,13 @@ class SchemaForm:
         if tag is None:
             return self._read_object(first, pointer, value, form) or (MISSING if value is MISSING else {})
         return self._read_tagged(first | {"default": schema.get("default")}, pointer, value, sent, form)
+
+    def _read_plain(self, alternatives: list[dict[str, Any]], pointer: str, value: Any, form: Mapping[str, str]) -> Any:
+        """A member that is no object: what its control says, or the objects of its list."""
+        rows = _rows(value) if pointer in ROWS else None
+        if rows is not None:
+            return self._read_rows(self._resolved(alternatives[0]["items"]), pointer, rows, form)
+        return value if pointer not in form else _parsed(form[pointer], alternatives)
 
     def _read_tagged(
         self, schema: dict[str, Any], pointer: str, value: Any, sent: str | None, form: Mapping[str, str]
@@ -222,11 +270,21 @@ class SchemaForm:
         return found
 
 
+def _rows(value: object) -> list[dict[str, Any]] | None:
+    """The objects of a list; None of what is none."""
+    if value is MISSING or value is None:
+        return []
+    return list(value) if isinstance(value, list | tuple) and all(isinstance(each, dict) for each in value) else None
+
+
 def _label(pointer: str) -> str:
     """What a control is called under its section's heading: `schedule: warmup`."""
     if pointer in CALLED:
         return CALLED[pointer]
     parts = pointer.split("/")[1:]
+    if f"/{parts[0]}" in ROWS and len(parts) > 1:
+        called = f"{ROWS[f'/{parts[0]}'][0]} {int(parts[1]) + 1}"
+        return ": ".join([called, *parts[2:]] if parts[2:] != ["kind"] else [called])
     return ": ".join(parts[1:] or parts).replace("_", " ")
 
 

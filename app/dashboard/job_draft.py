@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache
@@ -15,29 +16,32 @@ from app.dashboard.draft import Draft, Layout, Section, sent_draft
 from app.dashboard.fields import Control, SchemaForm
 from app.datasets.schemas import DatasetView
 from app.hpo.rates import Resolved
+from core.contracts import kinds as job_kinds
 from core.contracts.job_spec import JobSpec
 from core.privacy.prices import Charge
 
 FIRST_EPSILON = 1.0
+OF_COLUMNS = re.compile(r"/(queries|where)/\d+/columns?")
 GOAL = "The job"
 # A person decides about the first section; admission settles the others, which the page folds.
 LAYOUT = Layout(
     {
-        GOAL: ("dataset", "hpo", "privacy", "name", "use"),
+        GOAL: ("dataset", "kind", "hpo", "queries", "where", "privacy", "name", "use"),
         "Blocks": ("blocks",),
         "Model": ("model",),
         "Optimizer": ("optimizer", "class_weights"),
         "Length and batches": ("length", "sampling", "clipping", "noise", "augmentation"),
         "Scores": ("evaluation",),
         "Audit": ("audit",),
-        "Statistics": ("kind", "queries", "where"),
         "Where it runs": ("runtime", "priority", "seed"),
     },
     frozenset(
         (
             *("/dataset", "/name", "/model/kind", "/optimizer/kind", "/optimizer/learning_rate", "/blocks"),
             *("/privacy/target_epsilon", "/length/steps", "/length/epochs", "/sampling/kind", "/evaluation"),
-            *("/evaluation/on", "/evaluation/points", "/hpo/strategy", "/runtime/device", "/audit"),
+            *("/evaluation/on", "/evaluation/points", "/hpo/strategy", "/runtime/device", "/audit", "/kind"),
+            *(f"/queries/0/{name}" for name in ("kind", "column", "columns", "edges", "bins", "q")),
+            *(f"/where/0/{name}" for name in ("column", "in", "between")),
         )
     ),
 )
@@ -47,6 +51,8 @@ GOALS = {
     "random": "one random setting of a range",
     "auto": "tune only where no rule gives the rate",
 }
+KINDS = {"": "train a model", "statistics": "statistics: counts, means, quantiles …"}
+MOST_CHOICES = 500  # of columns: more are typed
 COMPARED = "To compare settings before you spend, open Compare below; to compare jobs, tick them in the list of jobs."
 
 
@@ -76,9 +82,49 @@ def sections(draft: Draft, datasets: list[DatasetView]) -> list[Section]:
             return replace(control, options=options, hint=COMPARED)
         if control.pointer == "/optimizer/kind" and control.value:
             return replace(control, hint=OPTIMIZERS[control.value].summary)
-        return control
+        return _of_statistics(control, chosen)
 
-    return draft.sections(form(), LAYOUT, fitted)
+    return draft.sections(form(), _of_kind(draft.document), fitted)
+
+
+def columns_of(dataset: DatasetView) -> list[str]:
+    """The columns that statistics can read, by name; their rules are core.statistics.columns'."""
+    declared = dataset.features.get("columns") or []
+    named = [each["name"] if isinstance(each, dict) else each for each in declared]
+    label = dataset.task.get("label")
+    return named if label is None else [*named, label]
+
+
+def _of_statistics(control: Control, dataset: DatasetView | None) -> Control:
+    """The kind of job in words, and columns to choose from."""
+    if control.pointer == "/kind":
+        left = tuple((value, KINDS.get(value, text)) for value, text in control.options if value != "training")
+        return replace(control, label="what for", options=left, value=control.value.replace("training", ""))
+    return _of_columns(control, columns_of(dataset)) if OF_COLUMNS.fullmatch(control.pointer) and dataset else control
+
+
+def _of_columns(control: Control, names: list[str]) -> Control:
+    """A choice of one column; where several are typed, a hint with their names."""
+    if len(names) > MOST_CHOICES:
+        return control
+    if not control.pointer.endswith("/column"):
+        return replace(control, hint=f"separated by commas, of {', '.join(names)}")
+    others = () if not control.value or control.value in names else ((control.value, control.value),)
+    empty = tuple(each for each in control.options if not each[0]) or (("", "choose a column"),)
+    return replace(control, options=(*empty, *others, *((name, name) for name in names)), placeholder="")
+
+
+def _foreign(document: Mapping[str, Any]) -> frozenset[str]:
+    """The members that no job of the document's kind has."""
+    kind = next((each for each in job_kinds.KINDS if each == document.get("kind")), "training")
+    return frozenset(job_kinds.rule_of(kind).foreign)
+
+
+def _of_kind(document: Mapping[str, Any]) -> Layout:
+    """The sections of a kind of job, without members of other kinds."""
+    foreign = _foreign(document)
+    left = {title: tuple(each for each in names if each not in foreign) for title, names in LAYOUT.sections.items()}
+    return Layout({title: names for title, names in left.items() if names}, LAYOUT.asked)
 
 
 def suits(kind: str, dataset: DatasetView) -> bool:
@@ -100,6 +146,9 @@ def sent_job(sent: Mapping[str, str], datasets: list[DatasetView]) -> Draft:
     draft = sent_draft(sent, form())
     if sent.get("source") == "json" or draft.errors:
         return draft
+    foreign = _foreign(draft.document)
+    if foreign & set(draft.document):
+        draft = Draft({name: each for name, each in draft.document.items() if name not in foreign})
     before = sent_draft(dict(sent) | {"source": "json"}, form()).document.get("dataset")
     chosen = next((each for each in datasets if each.id == draft.document.get("dataset")), None)
     if chosen is None or chosen.id == before:

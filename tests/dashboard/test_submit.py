@@ -44,7 +44,21 @@ SPECS: dict[str, dict[str, Any]] = {
     },
     "large numbers": {"privacy": None, "evaluation": None, "seed": 2**62 + 1},
     "largest seed": {"privacy": None, "evaluation": None, "seed": 2**63 - 1},
+    "statistics": {},
     "exponents": {"optimizer": {"kind": "dp_sgd", "learning_rate": 1.5e-7}, "privacy": {"target_epsilon": 1e-05 + 2}},
+}
+
+STATISTICS = {
+    "kind": "statistics",
+    "dataset": "ds_1",
+    "privacy": {"target_epsilon": 1.0},
+    "queries": [
+        {"kind": "count", "weight": 2.0},
+        {"kind": "histogram", "column": "a", "edges": [1.0, 2.5]},
+        {"kind": "mean", "columns": ["a", "b"]},
+        {"kind": "quantile", "column": "b", "q": [0.5]},
+    ],
+    "where": [{"column": "a", "between": [0.0, 4.5]}, {"column": "y", "in": [0, 1]}],
 }
 
 
@@ -55,7 +69,7 @@ def typed(document: dict[str, Any]) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", SPECS)
 def test_the_form_of_a_specification_says_the_specification(name: str) -> None:
-    spec = JobSpec.model_validate(job_spec("ds_1", **SPECS[name]))
+    spec = JobSpec.model_validate(STATISTICS if name == "statistics" else job_spec("ds_1", **SPECS[name]))
     document = form().pruned(spec.model_dump(mode="json"))
     assert JobSpec.model_validate(document) == spec, "what is left out is what is the default"
     assert JobSpec.model_validate_json(json.dumps(form().read(typed(document), document))) == spec
@@ -91,6 +105,54 @@ def sent_from(page: httpx.Response, **changes: str) -> dict[str, str]:
     assert text is not None
     found["json"] = html.unescape(text.group(1))
     return found | typed(json.loads(found["json"])) | changes
+
+
+def controls(page: httpx.Response) -> dict[str, list[str]]:
+    """The inputs of a page's form, by name: the values that each may have."""
+    found: dict[str, list[str]] = {
+        name: [] for name in re.findall(r'<(?:input|textarea)[^>]* name="(/[^"]*)"', page.text)
+    }
+    for name, options in re.findall(r'<select[^>]* name="(/[^"]*)"[^>]*>(.*?)</select>', page.text, re.DOTALL):
+        found[name] = re.findall(r'<option value="([^"]*)"', options)
+    return found
+
+
+def test_statistics_are_composed_by_column_without_json(whole: Whole, signed_in: SignedIn) -> None:
+    """Each choice shows what it needs; a choice of none takes a query away; one click then submits what was quoted."""
+    scene, ids = whole
+    browser = signed_in("analyst")
+    page = browser.get(f"{PAGE}?dataset={ids.reviews}")
+    assert controls(page)["/kind"] == ["", "statistics"] and "/queries/0/kind" not in controls(page)
+
+    def chosen_next(page: httpx.Response, **choices: str) -> httpx.Response:
+        sent = {name: each for name, each in sent_from(page).items() if not name.startswith("/")}
+        shown = typed(json.loads(sent["json"]))
+        there = {name: value for name, value in shown.items() if name in controls(page)}
+        assert set(choices) <= set(controls(page)), "a person can choose only what is there"
+        return browser.client.post(PAGE, data=sent | there | choices | {"do": "quote"})
+
+    page = chosen_next(page, **{"/kind": "statistics"})
+    assert not [name for name in controls(page) if name.startswith(("/model", "/optimizer", "/hpo", "/length"))]
+    assert "histogram" in controls(page)["/queries/0/kind"] and "/where/0/column" in controls(page)
+    page = chosen_next(page, **{"/queries/0/kind": "histogram"})
+    assert set(controls(page)["/queries/0/column"]) == {"", "a", "b", "y"}
+    assert "Field required" in page.text
+    page = chosen_next(page, **{"/queries/0/column": "a", "/queries/0/edges": "1, 2.5", "/where/0/column": "y"})
+    page = chosen_next(page, **{"/where/0/in": "0, 1", "/queries/1/kind": "count"})
+    page = chosen_next(page, **{"/queries/2/kind": "sum"})
+    page = chosen_next(page, **{"/queries/2/kind": ""})
+    document = json.loads(sent_from(page)["json"])
+    assert [each["kind"] for each in document["queries"]] == ["histogram", "count"]
+    assert document["where"] == [{"column": "y", "in": [0, 1]}] and document["queries"][0]["edges"] == [1, 2.5]
+    assert re.search(r"submitting holds <strong>\d\.\d %</strong> of the budget", page.text), page.text
+    before = jobs_of(scene)
+    made = browser.client.post(PAGE, data=sent_from(page, do="submit"))
+    assert made.status_code == 303 and jobs_of(scene) == before + 1
+    with scene.db.read() as session:
+        job = session.get_one(Job, made.headers["location"].rpartition("/")[2])
+        assert job.spec["kind"] == "statistics" and len(job.spec["queries"]) == 2
+    shown = browser.get(made.headers["location"])
+    assert "statistics, 2 queries" in shown.text and "Released metrics" not in shown.text
 
 
 SCORED = {"evaluation": {"on": "train", "noise_mu": 0.02, "metrics": ["accuracy"]}}
