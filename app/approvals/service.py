@@ -18,8 +18,7 @@ from app.audit import record as audit
 from app.db.models import Agreement, ApiKey, Approval, Dataset, DatasetPerson, Egress, Job
 from app.grants import service as grants
 from app.keys.service import Caller, is_alive
-from app.lifecycle.states import want_egress
-from core.contracts.approvals import FEWEST, Act, EgressOfJob, Persons, PersonsChange
+from core.contracts.approvals import FEWEST, Act, Persons, PersonsChange
 from core.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from core.ids import new_id, now
 
@@ -112,8 +111,6 @@ def agree(session: Session, caller: Caller, approval_id: str) -> Approval:
         match approval.act:
             case PersonsChange(persons=persons):
                 _replace_persons(session, approval.dataset_id, persons)
-            case EgressOfJob(job=job):
-                want_egress(session, job)
             case _:
                 pass
     return approval
