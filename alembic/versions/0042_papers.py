@@ -30,6 +30,7 @@ def upgrade() -> None:
     op.execute("update egresses set made_at = null, path = null, sha256 = null, size_bytes = null")
     op.execute("delete from outbox where topic = 'egress'")
     op.add_column("datasets", sa.Column("persons_version", count, nullable=False, server_default="0"))
+    op.execute("update datasets set persons_version = 1 where id in (select dataset_id from dataset_persons)")
 
 
 def downgrade() -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import StreamingResponse
 
+from app.approvals import kept
 from app.approvals.service import require_own_agreement
 from app.audit import record as audit
 from app.db.engine import Database
@@ -36,7 +37,15 @@ DAMAGED = "the stored archive differs from the one that was made: ask for anothe
     audience="train",
     command="egress",
     audit="egress.asked",
-    problems=("forbidden", "wrong-state", "certificate-pending", "not-ready", "too-many-egresses", "storage-full"),
+    problems=(
+        "forbidden",
+        "wrong-state",
+        "certificate-pending",
+        "not-ready",
+        "too-many-egresses",
+        "storage-full",
+        "ledger-behind",
+    ),
     requests={
         "to a hospital": {"recipient": "University Hospital, ward 7", "reason": "Use in the study, permit 2026/114."}
     },
@@ -46,6 +55,7 @@ def ask_egress(job_id: str, body: EgressRequest, db: Db, settings: ServiceSettin
 
     Where the data set's owner has named persons, two of them must agree first; `approval` is what they agree to.
     """
+    kept.of_job(db, settings, caller, job_id)
     with db.write() as session:
         return service.shown(session, service.ask(session, settings, caller, job_id, body.recipient, body.reason))
 
@@ -56,7 +66,7 @@ def ask_egress(job_id: str, body: EgressRequest, db: Db, settings: ServiceSettin
     audience="train",
     command="egress",
     audit="egress.downloaded",
-    problems=("forbidden", "egress-pending", "artifact-damaged", "storage-full"),
+    problems=("forbidden", "egress-pending", "artifact-damaged", "storage-full", "ledger-behind"),
     headers={
         "Digest-SHA256": "SHA-256 of the file, in hex.",
         "ETag": "SHA-256 of the file, in hex.",
@@ -70,6 +80,7 @@ def download_egress(
 
     If the disk has changed a file, the download breaks off before its end.
     """
+    kept.of_job(db, settings, caller, job_id)
     with db.read() as session:
         job = require_job(session, caller, job_id, "train")
         row = service.ready(session, job, number)

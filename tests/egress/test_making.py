@@ -119,7 +119,7 @@ def test_an_egress_that_fails_delays_no_other(world: World, monkeypatch: pytest.
 def test_of_two_relays_one_makes_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other one begins while the first one publishes: the first one's papers are of nobody, and go."""
     world.ask(world.first)
-    other = Relay(world.db, world.relay.settings, world.scene.signing_key, Notifier([].append))
+    other = Relay(world.db, world.relay.settings, world.scene.signing_key, Notifier(list[str]().append))
     published = making._write
 
     def interrupted(*args: Any) -> Any:
@@ -183,4 +183,3 @@ def test_retention_deletes_papers_of_jobs_without_files(world: World) -> None:
     retention.sweep(world.db, world.relay.settings.model_copy(update={"artifacts_kept_days": 30.0}))
     world.relay.run_once()
     assert shown(world, world.first)["status"] == "deleted" and kept(world, world.first) == []
-
