@@ -191,6 +191,14 @@ class Settings(BaseSettings):
         0.0, ge=0, description="How long a job may run, without waiting, unless its key's limit is lower; 0: no limit."
     )
     max_queued_predictions: int = Field(20, ge=1, description="Predictions of a key that are waiting or running.")
+    max_open_egresses: int = Field(
+        8, ge=1, description="Egresses of a key that wait for two persons or are being made."
+    )
+    max_egress_bytes: int = Field(
+        4096 * MIB,
+        ge=1,
+        description="What the papers of a data set's egresses may take; they go with the files of their jobs.",
+    )
     prediction_time_s: float = Field(60.0, description="How long a worker may take for one prediction.")
     prediction_kept_s: float = Field(
         3600.0, description="How long a prediction is kept after the request, for the key that made it."

@@ -45,6 +45,7 @@ ConflictCode = Literal[
     "ledger-behind",
     "not-ready",
     "quota-exceeded",
+    "too-many-egresses",
     "too-many-jobs",
     "too-many-predictions",
     "too-many-uploads",

@@ -2,6 +2,8 @@
 //
 //   node verify.mjs CERTIFICATE --public-key KEY [--require-checkpoint] [--witness KEY ...]
 //                   [--checkpoint FILE ...] [--proof FILE ...] [FILE ...]
+//   node verify.mjs EGRESS --public-key KEY [--public-key KEY ...] [--job ID] [--recipient NAME] [--since TIME]
+//                   [--checkpoint FILE ...]
 //
 // CERTIFICATE: the document of GET /v1/jobs/{id}/certificate, or its envelope alone. KEY: the service's public key, base64
 // of 32 bytes, as its owner gave it to you; never one that came with the certificate. FILEs: what the job delivered. Each
@@ -14,13 +16,14 @@
 // must have cosigned it; so there must be one. --checkpoint FILE: a checkpoint from elsewhere, such as the witness, in
 // place of the certificate's. --proof FILE: what leads to it, as `scrimp ledger proof` prints it.
 //
-// CERTIFICATE may be an egress: the folder that `scrimp egress` writes. Then the manifest's signature, every file, and the
-// certificate, proofs and statement in it are checked. `scrimp verify-egress` also recomputes the statement's chain.
+// EGRESS: the folder that `scrimp egress` writes. What `scrimp verify-egress` checks of it is checked: the manifest's signature,
+// every file, the certificate, both its signatures, the proofs, and the statement: its chain, balances and budgets. Numbers are
+// hashed as Python wrote them. After a rotation of the signing key name both keys.
 //
 // Exit status: 0 if all holds and the given key signed it; 1 if something does not hold; 2 if the input cannot be read, or
 // if no key was given: the document is then intact, but anybody can sign one.
 import { createHash, createPublicKey, verify } from "node:crypto";
-import { lstatSync, readdirSync, readFileSync, statSync } from "node:fs";
+import { closeSync, lstatSync, openSync, readdirSync, readFileSync, readSync, statSync } from "node:fs";
 import { basename, join, sep } from "node:path";
 import { isDeepStrictEqual } from "node:util";
 
@@ -38,10 +41,12 @@ function stop(status, text) {
 
 const MANIFEST = "manifest.json";
 const USAGE = `usage: node verify.mjs CERTIFICATE --public-key KEY [--require-checkpoint] [--witness KEY ...]
-       [--checkpoint FILE ...] [--proof FILE ...] [FILE ...]`;
+       [--checkpoint FILE ...] [--proof FILE ...] [FILE ...]
+       node verify.mjs EGRESS --public-key KEY ... [--job ID] [--recipient NAME] [--since TIME] [--checkpoint FILE ...]`;
+const ONE = ["--job", "--recipient", "--since"];
 
 function options() {
-  const found = { "--public-key": [], "--witness": [], "--checkpoint": [], "--proof": [], required: false, files: [] };
+  const found = { "--public-key": [], "--witness": [], "--checkpoint": [], "--proof": [], "--job": [], "--recipient": [], "--since": [], required: false, files: [] };
   for (let words = process.argv.slice(2); words.length; words = words.slice(1)) {
     if (words[0] === "--require-checkpoint") found.required = true;
     else if (words[0] in found && words[0].startsWith("--")) {
@@ -51,12 +56,13 @@ function options() {
     } else if (words[0].startsWith("--")) stop(2, USAGE);
     else found.files.push(words[0]);
   }
-  if (!found.files.length || found["--public-key"].length > 1) stop(2, USAGE);
+  if (!found.files.length || ONE.some((name) => found[name].length > 1)) stop(2, USAGE);
   return found;
 }
 
 function read() {
   const { required, files: [path, ...files], ...found } = options();
+  if (found["--public-key"].length > 1 || ONE.some((name) => found[name].length)) stop(2, USAGE);
   const document = JSON.parse(readFileSync(path, "utf8"));
   const shown = document.payload === undefined ? document : undefined;
   const envelope = shown === undefined ? document : document.envelope;
@@ -83,11 +89,14 @@ function encoded(type, payload) {
   return Buffer.concat([Buffer.from(`DSSEv1 ${kind.length} `), kind, Buffer.from(` ${payload.length} `), payload]);
 }
 
+function signedBy({ payload, payloadType, signatures }, key) {
+  const signed = encoded(payloadType, Buffer.from(payload, "base64"));
+  return signatures.some((each) => verify(null, signed, key, Buffer.from(each.sig, "base64")));
+}
+
 function opened(envelope, key, predicateType = PREDICATE_TYPE) {
   const payload = Buffer.from(envelope.payload, "base64");
-  const signed = encoded(envelope.payloadType, payload);
-  const holds = envelope.signatures.some((each) => verify(null, signed, key, Buffer.from(each.sig, "base64")));
-  if (!holds) stop(1, `FAULT  this key did not sign the ${predicateType === EGRESS_TYPE ? "manifest" : "certificate"}`);
+  if (!signedBy(envelope, key)) stop(1, `FAULT  this key did not sign the ${predicateType === EGRESS_TYPE ? "manifest" : "certificate"}`);
   if (envelope.payloadType !== PAYLOAD_TYPE) stop(1, `FAULT  the payload is of type ${envelope.payloadType}`);
   const statement = JSON.parse(payload.toString("utf8"));
   if (statement._type !== STATEMENT_TYPE || statement.predicateType !== predicateType) {
@@ -267,14 +276,43 @@ const below = (folder) =>
 function fileFaults(folder, subjects, sizes) {
   const signed = new Map(subjects.map(({ name, digest }) => [name, digest.sha256]));
   const found = below(folder);
-  const wrong = [...signed.keys()].filter((name) => !found.includes(name)).map((name) => `${name} is missing`);
-  for (const name of found.filter((each) => each !== MANIFEST)) {
+  const same = isDeepStrictEqual([...signed.keys()].sort(), Object.keys(sizes).sort());
+  const wrong = same ? [] : ["the manifest states other sizes than files"];
+  for (const name of signed.keys()) if (!found.includes(name)) wrong.push(`${name} is missing`);
+  for (const name of found) {
     const path = join(folder, name);
     if (lstatSync(path).isSymbolicLink()) wrong.push(`${name} is a link`);
+    else if (name === MANIFEST) continue;
     else if (!signed.has(name)) wrong.push(`${name} is not in the manifest`);
-    else if (lstatSync(path).size !== sizes[name] || sha256(readFileSync(path)).toString("hex") !== signed.get(name)) wrong.push(`${name} is not the file that was signed`);
+    else if (lstatSync(path).size !== sizes[name] || digestOf(path) !== signed.get(name)) wrong.push(`${name} is not the file that was signed`);
   }
   return wrong;
+}
+
+// A model may be larger than a buffer.
+function digestOf(path) {
+  const [hash, file, block] = [createHash("sha256"), openSync(path, "r"), Buffer.alloc(1 << 20)];
+  for (let size = readSync(file, block); size; size = readSync(file, block)) hash.update(block.subarray(0, size));
+  closeSync(file);
+  return hash.digest("hex");
+}
+
+// JSON in which every string has the prefix "s" and every number, as it was written, is a string with the prefix "n".
+const exactly = (text) => JSON.parse(text.replace(/"(?:[^"\\]|\\.)*"|-?[0-9][0-9.eE+-]*/g, (each) => (each[0] === '"' ? `"s${each.slice(1)}` : `"n${each}"`)));
+
+// Canonical JSON of this: sorted names, no spaces, and numbers as they were written. That is what Python signs and hashes.
+function canonical(value) {
+  if (typeof value === "string") return value[0] === "n" ? value.slice(1) : JSON.stringify(value.slice(1));
+  if (Array.isArray(value)) return `[${value.map(canonical).join(",")}]`;
+  if (value === null || typeof value !== "object") return String(value);
+  return `{${Object.keys(value).sort().map((name) => `${canonical(name)}:${canonical(value[name])}`).join(",")}}`;
+}
+
+function plain(value) {
+  if (typeof value === "string") return value[0] === "n" ? Number(value.slice(1)) : value.slice(1);
+  if (Array.isArray(value)) return value.map(plain);
+  if (value === null || typeof value !== "object") return value;
+  return Object.fromEntries(Object.entries(value).map(([name, each]) => [name.slice(1), plain(each)]));
 }
 
 // RFC 6962, section 2.1: the root over these leaves.
@@ -284,64 +322,211 @@ function rootOver(leaves) {
   while (split * 2 < leaves.length) split *= 2;
   return node(rootOver(leaves.slice(0, split)), rootOver(leaves.slice(split)));
 }
+const beginsWith = (kept, entries) => kept.size <= entries.length && rootOver(entries.slice(0, kept.size).map(({ hash }) => leafOf(hash))).equals(kept.root);
 
 // What does not show that the certificate's charge is in the log, and among the statement's entries.
-function chargeFaults({ job }, settled, proven, stated, service) {
-  const [id, { entry_seq: seq, head }] = settled;
-  if (proven === undefined || stated === undefined) return [`log.json or statement.json lacks ${id}`];
+function chargeFaults({ job, study, charge: said }, [id, { entry_seq: seq, head }], proven, stated, service) {
   const [note, { entry, hash, path }] = [noteOf(proven.checkpoint), proven.proof];
   const wrong = [];
-  if (note.origin !== `${LOG}/${id}` || !signs(service, note)) wrong.push(`log.json: the checkpoint of ${id} is not signed by this key`);
+  if (note.origin !== `${LOG}/${id}` || !signs(service, note)) wrong.push(`log.json: the checkpoint of ${id} is not signed by the manifest's key`);
   if (entry !== seq || hash !== head || !includes(entry, hash, path, note)) wrong.push(`log.json: no proof that entry ${seq} of ${id} is in the checkpoint`);
+  if (stated === undefined) return [...wrong, `the statement lacks ${id}, which the job was charged on`];
   if (noteOf(stated.checkpoint).body !== note.body) wrong.push(`log.json and statement.json have different checkpoints of ${id}`);
-  const charge = stated.entries[seq - 1];
+  const charge = stated.entries.find((each) => each.seq === seq);
   if (charge?.hash !== head || charge.job_id !== job || charge.kind !== "post") wrong.push(`the statement's entry ${seq} of ${id} is not the charge that the certificate names`);
+  else if (study == null && (charge.train !== said.train || charge.holdout !== said.holdout)) wrong.push(`the statement's entry ${seq} of ${id} charges another amount than the certificate says`);
   return wrong;
 }
 
-// The entries' own hashes are for `scrimp verify-egress`: they cover canonical JSON, in which Python writes the numbers.
-function statementFaults({ ledgers }, service) {
-  return ledgers.flatMap(({ id, checkpoint, entries }) => {
-    const note = noteOf(checkpoint);
-    const wrong = note.origin !== `${LOG}/${id}` || !signs(service, note) ? [`statement.json: this key did not sign the checkpoint of ${id}`] : [];
-    const root = rootOver(entries.map(({ hash }) => leafOf(hash)));
-    return entries.length === note.size && root.equals(note.root) ? wrong : [...wrong, `statement.json: the entries of ${id} are not those of its checkpoint`];
+const need = (holds, otherwise) => { if (!holds) throw new Error(otherwise); };
+const ACCOUNTS = ["train", "holdout"];
+const both = (made) => Object.fromEntries(ACCOUNTS.map((name) => [name, made(name)]));
+
+// Adds up a ledger's entries. Throws where one is not what an honest ledger has after those before it.
+function summed(entries) {
+  let [budget, spent, held, closed] = [both(() => 0), both(() => 0), both(() => 0), false];
+  const holds = new Map();
+  entries.forEach((entry, index) => {
+    const { memo, kind, job_id: job } = entry;
+    const the = (holds, otherwise) => need(holds, `entry ${index + 1} ${otherwise}`);
+    const [amounts, released] = [both((name) => entry[name]), both((name) => entry[`${name}_released`])];
+    the(ACCOUNTS.every((name) => Number.isSafeInteger(amounts[name]) && amounts[name] >= 0 && Number.isSafeInteger(released[name]) && released[name] >= 0), "has a negative amount");
+    the((kind === "open") === (index === 0), "opens the ledger again, or does not open it");
+    const releases = ACCOUNTS.some((name) => released[name]);
+    if (kind === "post" || kind === "void") {
+      const [study, id] = [memo.hold, memo.hold ?? job];
+      const left = holds.get(id);
+      the(left !== undefined, "settles a hold that does not exist");
+      holds.delete(id);
+      if (study == null) the(ACCOUNTS.every((name) => amounts[name] + released[name] === left[name]), "spends and releases another amount than was held");
+      else {
+        the(kind === "post" && !releases, "releases a part of its study's hold");
+        holds.set(id, both((name) => left[name] - amounts[name]));
+        the(ACCOUNTS.every((name) => holds.get(id)[name] >= 0), "draws more than is left of its study's hold");
+      }
+      the(kind === "post" || ACCOUNTS.every((name) => !amounts[name]), "spends, although it gives its hold back");
+      held = both((name) => held[name] - amounts[name] - released[name]);
+      spent = both((name) => spent[name] + amounts[name]);
+    } else {
+      the(["open", "cap", "hold"].includes(kind) && !releases, "releases without a hold");
+      if (kind === "hold") {
+        the(!closed && !holds.has(job), "holds what may not be held");
+        holds.set(job, amounts);
+        held = both((name) => held[name] + amounts[name]);
+      } else [budget, closed] = [amounts, closed || "joined_into" in memo];
+    }
+    the(isDeepStrictEqual(memo.balance, both((name) => ({ budget: budget[name], spent: spent[name], held: held[name] }))), "states balances that do not follow from the entries");
+    the(ACCOUNTS.every((name) => spent[name] + held[name] <= budget[name]), "overspends the budget");
   });
+  const { filter, order, cap_delta: delta } = entries[0].memo;
+  for (const { seq, kind, memo, ...amounts } of entries) {
+    if (kind !== "open" && kind !== "cap") continue;
+    const worth = worthOf(filter, order, delta, Math.max(amounts.train, amounts.holdout));
+    need(worth <= memo.cap_epsilon * (1 + 1e-6), `entry ${seq} grants a budget that is worth ε = ${worth}, not ${memo.cap_epsilon}`);
+  }
+  return JSON.stringify([filter, order ?? null, delta]);
 }
 
-// A certificate within a folder: signed, of this job, naming each file of the model.
-function certificateFaults(document, manifest, subjects, key, raw) {
+// What a budget in the filter's units is worth at δ.
+function worthOf(filter, order, delta, amount) {
+  if (amount <= 0) return 0;
+  if (filter !== "gdp") return Math.max(0, amount * 1e-9 + Math.log1p(-1 / order) - (Math.log(delta) + Math.log(order)) / (order - 1));
+  const mu = Math.sqrt(amount * 1e-12);
+  const lost = (epsilon) => {
+    const tail = phi(-mu / 2 - epsilon / mu);
+    return phi(mu / 2 - epsilon / mu) - (tail > 0 ? Math.exp(epsilon + Math.log(tail)) : 0);
+  };
+  let [low, high] = [0, 1];
+  while (lost(high) > delta) high *= 2;
+  for (let step = 0; step < 200; step += 1) {
+    const middle = (low + high) / 2;
+    if (lost(middle) > delta) low = middle;
+    else high = middle;
+  }
+  return high;
+}
+
+// The normal distribution function: a series near 0, and a continued fraction in the tails (Abramowitz and Stegun 26.2.11, 26.2.14).
+function phi(x) {
+  const [size, density] = [Math.abs(x), Math.exp((-x * x) / 2) / Math.sqrt(2 * Math.PI)];
+  if (size < 3) {
+    let [term, sum] = [x, x];
+    for (let odd = 3; Math.abs(term) > Math.abs(sum) * 1e-17; odd += 2) {
+      term *= (x * x) / odd;
+      sum += term;
+    }
+    return 0.5 + density * sum;
+  }
+  let fraction = size;
+  for (let depth = 200; depth > 0; depth -= 1) fraction = size + depth / fraction;
+  return x < 0 ? density / fraction : 1 - density / fraction;
+}
+
+// A statement's ledgers by id, with their faults: signatures, chain, tree, balances, and that they are of one data set.
+function statementFaults(text, service) {
+  const exact = exactly(text);
+  const document = plain(exact);
+  need([1, 2].includes(document.version), "this is a statement of an unknown version");
+  const [ledgers, written] = document.version === 1 ? [[{ ...document, id: document.dataset.id, label: "first" }], [exact]] : [document.ledgers, exact.sledgers];
+  const terms = ledgers.map(({ id, checkpoint, entries }, index) => {
+    const note = noteOf(checkpoint);
+    need(signs(service, note), "the key did not sign the checkpoint");
+    let before = sha256(Buffer.from(`scrimp/ledger/v1:${id}`)).toString("hex");
+    entries.forEach((entry, at) => {
+      const { shash: _, ...said } = written[index].sentries[at];
+      const follows = entry.seq === at + 1 && entry.prev_hash === before && entry.dataset_id === id;
+      need(follows && sha256(Buffer.from(canonical(said))).toString("hex") === entry.hash, `entry ${at + 1} does not fit into the chain`);
+      before = entry.hash;
+    });
+    const covered = entries.length && note.origin === `${LOG}/${id}` && note.size === entries.length && beginsWith(note, entries);
+    need(covered, "the entries are not those of the checkpoint");
+    return summed(entries);
+  });
+  need(ledgers.length && document.dataset.id === ledgers[0].id, "the first ledger is not the data set's own");
+  const distinct = (name) => new Set(ledgers.map((each) => each[name])).size === ledgers.length;
+  need(distinct("id") && distinct("label"), "a block is stated twice");
+  need(new Set(terms).size === 1, "the ledgers have different filters, orders or δ: they are not of one data set");
+  return { dataset: document.dataset.id, ledgers };
+}
+
+// A certificate within a folder: both its signatures hold, under a key that is trusted, and it names each file of the model.
+function certificateFaults(text, manifest, subjects, keys) {
+  const document = JSON.parse(text);
+  const raw = Buffer.from(document.public_key, "base64");
+  const key = keyOf(raw);
+  const body = document.certificate;
+  if (!keys.includes(document.public_key)) return ["the certificate is signed by a key that is not trusted: name that too, if the service's key was rotated"];
+  const bare = Buffer.from(canonical(exactly(text).scertificate));
+  const wrong = document.algorithm === "Ed25519" && verify(null, bare, key, exact(document.signature)) ? [] : ["certificate.json: its signature does not hold"];
+  if (body.job !== manifest.job || body.dataset.id !== manifest.dataset) wrong.push("the certificate is of another job or data set than the manifest says");
+  const model = new Map(subjects.filter(({ name }) => name.startsWith("model/")).map(({ name, digest }) => [name.slice("model/".length), digest.sha256]));
+  if (document.envelope == null) { // issued before there were envelopes: it names the weights alone
+    if (body.version !== 1) wrong.push("certificate.json has no envelope");
+    if (body.model_sha256 !== null && ![...model.values()].includes(body.model_sha256)) wrong.push("the folder lacks the model that the certificate names");
+    return wrong;
+  }
   const { subject, predicate } = opened(document.envelope, key);
-  const wrong = isDeepStrictEqual(document.certificate, predicate) ? [] : ["certificate.json shows another certificate than the one that was signed"];
-  if (predicate.job !== manifest.job || predicate.dataset.id !== manifest.dataset) wrong.push("the certificate is of another job or data set than the manifest says");
-  const [named, model] = [subject, subjects.filter(({ name }) => name.startsWith("model/"))].map((each) => new Map(each.map(({ name, digest }) => [name.replace(/^model\//, ""), digest.sha256])));
+  if (!isDeepStrictEqual(body, predicate)) wrong.push("certificate.json shows another certificate than the one that was signed");
+  const named = new Map(subject.map(({ name, digest }) => [name, digest.sha256]));
   for (const [name, digest] of model) if (named.get(name) !== digest) wrong.push(`model/${name} is not a file that the certificate names`);
   for (const name of named.keys()) if (!name.includes("/") && !name.startsWith("ledger entry ") && !model.has(name)) wrong.push(`the folder lacks ${name}, which the certificate names`);
-  return [...wrong, ...faults(predicate.dataset, predicate.ledger, raw, { checkpoint: false, witnesses: [], notes: [], proofs: [] })];
+  return [...wrong, ...faults(body.dataset, body.ledger, raw, { checkpoint: false, witnesses: [], notes: [], proofs: [] })];
+}
+
+// What does not hold of a folder whose files are those of the manifest.
+function contentFaults(read, manifest, subjects, keys, service, notes) {
+  const wrong = certificateFaults(read("certificate.json"), manifest, subjects, keys);
+  const body = JSON.parse(read("certificate.json")).certificate;
+  let stated;
+  try {
+    stated = statementFaults(read("statement.json"), service);
+  } catch (error) {
+    return [...wrong, `statement.json: ${error.message}`];
+  }
+  const ledgers = new Map(stated.ledgers.map((each) => [each.id, each]));
+  if (stated.dataset !== manifest.dataset) wrong.push("the statement is of another data set than the manifest says");
+  const [covers, covered] = [stated.ledgers, manifest.ledgers].map((some) => Object.fromEntries(some.map(({ id, entries }) => [id, entries.length ?? entries])));
+  if (!isDeepStrictEqual(covers, covered)) wrong.push("the statement covers other entries than the manifest says");
+  const log = new Map(JSON.parse(read("log.json")).ledgers.map((each) => [each.id, each]));
+  const charged = new Map(Array.isArray(body.ledger) ? body.ledger.map((each) => [each.dataset, each]) : [[body.dataset.id, body.ledger]]);
+  if (!isDeepStrictEqual([...log.keys()].sort(), [...charged.keys()].sort())) wrong.push("log.json has other ledgers than the certificate");
+  for (const each of charged) if (log.has(each[0])) wrong.push(...chargeFaults(body, each, log.get(each[0]), ledgers.get(each[0]), service));
+  for (const kept of notes) {
+    const own = ledgers.get(kept.origin.slice(LOG.length + 1));
+    if (own === undefined || !kept.origin.startsWith(`${LOG}/`) || !signs(service, kept)) wrong.push(`the checkpoint of ${kept.origin} that was given is of no ledger here, or of another signer`);
+    else if (kept.size > own.entries.length) wrong.push(`the folder is older than the checkpoint that was given: ${own.entries.length} of ${kept.size} entries`);
+    else if (!beginsWith(kept, own.entries)) wrong.push(`the statement contradicts the checkpoint of ${kept.size} entries that was given`);
+  }
+  return wrong;
 }
 
 // An egress: the folder that `scrimp egress` writes.
-function folder(path, trusted) {
-  const at = (name) => JSON.parse(readFileSync(join(path, name), "utf8"));
-  const document = at("certificate.json");
-  const raw = Buffer.from(trusted ?? document.public_key, "base64");
-  if (raw.length !== 32) stop(2, "the public key is not 32 bytes in base64");
-  const [key, service] = [keyOf(raw), { name: LOG, kind: LOG_KEY, raw }];
-  const { subject, predicate: manifest } = opened(at(MANIFEST), key, EGRESS_TYPE);
+function folder(path, wanted) {
+  if (wanted.required || wanted["--witness"].length || wanted["--proof"].length || wanted.files.length > 1) stop(2, USAGE);
+  const read = (name) => readFileSync(join(path, name), "utf8");
+  const trusted = wanted["--public-key"];
+  const keys = trusted.length ? trusted : [JSON.parse(read("certificate.json")).public_key];
+  const raws = keys.map((each) => Buffer.from(each, "base64"));
+  if (raws.some((each) => each.length !== 32)) stop(2, "the public key is not 32 bytes in base64");
+  const envelope = JSON.parse(read(MANIFEST));
+  const raw = raws.find((each) => signedBy(envelope, keyOf(each)));
+  if (raw === undefined) stop(1, "FAULT  no trusted key signed the manifest");
+  const { subject, predicate: manifest } = opened(envelope, keyOf(raw), EGRESS_TYPE);
+  if (manifest.version !== 1) stop(1, "FAULT  the manifest has an unknown version: read it with a newer verifier");
   console.log(`egress     ${manifest.number} of ${manifest.job} for ${manifest.recipient}, made at ${manifest.made_at}`);
   const wrong = fileFaults(path, subject, manifest.sizes);
-  if (!wrong.length) {
-    const [log, { ledgers, ...stated }] = [at("log.json"), at("statement.json")];
-    const { ledger, ...body } = document.certificate;
-    const settled = Array.isArray(ledger) ? ledger.map((each) => [each.dataset, each]) : [[body.dataset.id, ledger]];
-    wrong.push(...certificateFaults(document, manifest, subject, key, raw), ...statementFaults({ ledgers }, service));
-    if (stated.dataset.id !== manifest.dataset) wrong.push("the statement is of another data set than the manifest says");
-    const of = (list, id) => list.find((each) => each.id === id);
-    for (const each of settled) wrong.push(...chargeFaults(body, each, of(log.ledgers, each[0]), of(ledgers, each[0]), service));
+  for (const name of ["job", "recipient"]) {
+    const [expected] = wanted[`--${name}`];
+    if (expected !== undefined && manifest[name] !== expected) wrong.push(`it is an egress with ${name} ${manifest[name]}, not ${expected}`);
   }
+  const [since] = wanted["--since"];
+  if (since !== undefined && Number.isNaN(Date.parse(since))) stop(2, `this is not a time: ${since}`);
+  if (since !== undefined && !(Date.parse(manifest.made_at) >= Date.parse(since))) wrong.push(`it was made at ${manifest.made_at}, before ${since}: an earlier egress`);
+  const notes = wanted["--checkpoint"].map((each) => noteOf(readFileSync(each, "utf8")));
+  if (!wrong.length) wrong.push(...contentFaults(read, manifest, subject, keys, { name: LOG, kind: LOG_KEY, raw }, notes));
   for (const each of wrong) console.log(`FAULT      ${each}`);
-  if (!wrong.length && trusted === undefined) console.log("signer     intact; signer not checked: give --public-key, from the service's owner");
-  process.exitCode = wrong.length ? 1 : trusted === undefined ? 2 : 0;
+  if (!wrong.length && !trusted.length) console.log("signer     intact; signer not checked: give --public-key, from the service's owner");
+  process.exitCode = wrong.length ? 1 : trusted.length ? 0 : 2;
 }
 
 function certificate() {
@@ -365,8 +550,8 @@ function certificate() {
 }
 
 try {
-  const { files, "--public-key": [trusted] } = options();
-  if (statSync(files[0]).isDirectory()) folder(files[0], trusted);
+  const wanted = options();
+  if (statSync(wanted.files[0]).isDirectory()) folder(wanted.files[0], wanted);
   else certificate();
 } catch (error) {
   stop(2, `cannot read this as a certificate or an egress: ${error.message}`);

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
-from app.approvals import caps
+from app.approvals import caps, kept
 from app.approvals import service as approvals
 from app.approvals.schemas import ApprovalView
 from app.grants.service import require
@@ -52,6 +52,7 @@ def change_cap(
     """
     with db.read() as session:
         named, _account = repository.dataset_with_account(session, require(session, caller, dataset_id, "own").id)
+    kept.current(db, heads, named.id)
     recorded = caps.recorded_heads(db, heads, named.id)
     load_numerics()
     with db.write() as session:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from app.approvals import caps, service
+from app.approvals import caps, kept, service
 from app.approvals.schemas import ApprovalList, ApprovalView, PersonsView
 from app.grants.service import require
 from app.keys.auth import CurrentKey
@@ -43,19 +43,23 @@ def show_persons(dataset_id: str, db: Db, caller: CurrentKey) -> PersonsView:
     audience="own",
     command="approvals name",
     audit="persons.set",
-    problems=("forbidden", "not-ready"),
+    problems=("forbidden", "not-ready", "ledger-behind"),
     requests={"two persons": NAMED},
     answer=NAMED,
 )
-def set_persons(dataset_id: str, body: Persons, db: Db, caller: CurrentKey) -> Response:
+def set_persons(dataset_id: str, body: Persons, db: Db, caller: CurrentKey, heads: RecordedHeads) -> Response:
     """Names the persons of whom two must agree to a larger cap, and before files of a job leave.
 
     Each person is named with all of his or her keys: nobody agrees twice. Once persons are named, two of them must
     agree to another list, or to none: 202, with the approval.
     """
+    with db.read() as session:
+        named = require(session, caller, dataset_id, "own").id
+    kept.current(db, heads, named)
     with db.write() as session:
-        waiting = service.set_persons(session, caller, dataset_id, body)
+        waiting = service.set_persons(session, caller, named, body)
         asked = None if waiting is None else service.shown(session, waiting)
+    kept.keep(db, heads, named)
     return as_json(PersonsView(**body.model_dump())) if asked is None else as_json(asked, 202, _at(asked))
 
 
@@ -98,13 +102,16 @@ def agree_approval(approval_id: str, db: Db, caller: CurrentKey, heads: Recorded
     """Agrees, as the person to whom this key belongs. With the second person's word the act takes effect."""
     with db.read() as session:
         dataset_id = service.find(session, caller, approval_id).dataset_id
+    kept.current(db, heads, dataset_id)
     recorded = caps.recorded_heads(db, heads, dataset_id)
     load_numerics()
     with db.write() as session:
         approval = service.agree(session, caller, approval_id)
         if approval.status == "agreed" and isinstance(approval.act, CapRaise):
             caps.carry_out(session, caller, approval, approval.act, recorded)
-        return service.shown(session, approval)
+        answer = service.shown(session, approval)
+    kept.keep(db, heads, dataset_id)
+    return answer
 
 
 @router.post("/approvals/{approval_id}/deny")

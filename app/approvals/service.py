@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
-from sqlalchemy import and_, delete, func, or_, select, update
+from sqlalchemy import and_, delete, or_, select, update
 from sqlalchemy.orm import Session
 
 from app.approvals.schemas import ApprovalView, Status
@@ -18,8 +18,7 @@ from app.audit import record as audit
 from app.db.models import Agreement, ApiKey, Approval, Dataset, DatasetPerson, Egress, Job
 from app.grants import service as grants
 from app.keys.service import Caller, is_alive
-from app.lifecycle.states import want_egress
-from core.contracts.approvals import FEWEST, Act, EgressOfJob, Persons, PersonsChange
+from core.contracts.approvals import FEWEST, Act, Persons, PersonsChange
 from core.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from core.ids import new_id, now
 
@@ -63,7 +62,7 @@ def set_persons(session: Session, caller: Caller, dataset: str, persons: Persons
             raise InvalidRequest.at("/persons", f"{key_id} has the role {key.role}: name keys of owners and admins")
     if persons_of(session, dataset_id):
         return ask(session, caller, dataset_id, PersonsChange(persons=persons))
-    _replace_persons(session, dataset_id, persons)
+    _name(session, dataset_id, persons)
     return None
 
 
@@ -101,21 +100,15 @@ def agree(session: Session, caller: Caller, approval_id: str) -> Approval:
     person = persons_of(session, approval.dataset_id).get(caller.id)
     if person is None:
         raise Forbidden(NOT_A_PERSON)
-    if session.get(Agreement, (approval.id, person)) is not None:
+    if person in {each.person for each in standing(session, approval)}:
         raise Conflict("wrong-state", f"{person} has agreed already: another person must agree")
-    session.add(Agreement(approval_id=approval.id, person=person, key_id=caller.id, at=now()))
+    session.merge(Agreement(approval_id=approval.id, person=person, key_id=caller.id, at=now()))
     session.flush()
     audit.record(session, "approval.agreed", approval.id, dataset=approval.dataset_id, because=approval.act.kind)
-    words = select(func.count()).select_from(Agreement).where(Agreement.approval_id == approval.id)
-    if (session.scalar(words) or 0) >= FEWEST:
+    if len(standing(session, approval)) >= FEWEST:
         _decide(session, caller, approval, "agreed")
-        match approval.act:
-            case PersonsChange(persons=persons):
-                _replace_persons(session, approval.dataset_id, persons)
-            case EgressOfJob(job=job):
-                want_egress(session, job)
-            case _:
-                pass
+        if isinstance(approval.act, PersonsChange):
+            _name(session, approval.dataset_id, approval.act.persons)
     return approval
 
 
@@ -169,6 +162,16 @@ def agreements_of(session: Session, approval_id: str) -> list[Agreement]:
     return list(session.scalars(words.order_by(Agreement.at, Agreement.person)))
 
 
+def standing(session: Session, approval: Approval) -> list[Agreement]:
+    """The words that count now: a word goes with its key, and with the person whom the owner no longer names."""
+    persons = persons_of(session, approval.dataset_id)
+    return [
+        each
+        for each in agreements_of(session, approval.id)
+        if persons.get(each.key_id) == each.person and is_alive(session.get_one(ApiKey, each.key_id))
+    ]
+
+
 def shown(session: Session, approval: Approval) -> ApprovalView:
     """Shows an approval with who has agreed."""
     return ApprovalView.of_approval(approval, status_of(approval), agreements_of(session, approval.id))
@@ -183,42 +186,52 @@ def status_of(approval: Approval) -> Status:
             return "open" if approval.expires_at > now() else "expired"
 
 
-def may_leave(session: Session, dataset_id: str, job_id: str) -> bool:
-    """Says if a job's files may leave: with two persons, only once they have agreed to an egress of it.
+def may_leave(session: Session, dataset_id: str) -> bool:
+    """Says if files of jobs may leave one by one: with two persons, they leave as an egress alone."""
+    return not persons_of(session, dataset_id)
 
-    Args:
-        job_id: the job's, or of a trial its study's.
+
+def require_loose(session: Session, job: Job) -> None:
+    """Checks that a job's files may leave one by one.
+
+    Raises:
+        Forbidden: its data set has persons.
     """
-    if not persons_of(session, dataset_id):
-        return True
-    agreed = (
-        select(Egress.id)
-        .join(Approval, Approval.id == Egress.approval_id)
-        .where(Egress.job_id == job_id, Approval.status == "agreed")
-    )
-    return session.scalar(agreed.limit(1)) is not None
+    if not may_leave(session, job.dataset_id):
+        raise Forbidden(
+            "on this data set the files of a job leave as an egress, once two persons have agreed: ask for one"
+        )
 
 
 def require_egress(session: Session, job: Job) -> None:
-    """Checks that a job's files may leave.
+    """Checks that a model may be used: enough of its answers tell the model itself.
 
     Raises:
         Forbidden: two persons must have agreed to an egress of it.
     """
-    if not may_leave(session, job.dataset_id, job.parent_id or job.id):
-        raise Forbidden(
-            "on this data set the files of a job leave once two persons have agreed to an egress of it: ask for one"
-        )
+    if may_leave(session, job.dataset_id):
+        return
+    agreed = (
+        select(Approval)
+        .join(Egress, Approval.id == Egress.approval_id)
+        .where(Egress.job_id == (job.parent_id or job.id), Egress.deleted_at.is_(None), Approval.status == "agreed")
+    )
+    if not any(len(standing(session, each)) >= FEWEST for each in session.scalars(agreed)):
+        raise Forbidden("on this data set a model answers once two persons have agreed to an egress of it: ask for one")
 
 
 def require_own_agreement(session: Session, job: Job, egress: Egress) -> None:
-    """Checks that an egress from before the owner named persons does not leave by one person's word.
+    """Checks that an egress has the word of two persons, as they are named now and with keys that live.
 
     Raises:
-        Forbidden: nobody has agreed to it.
+        Forbidden: it is from before the owner named persons, or the word of one counts no more.
     """
-    if egress.approval_id is None and persons_of(session, job.dataset_id):
+    if may_leave(session, job.dataset_id):
+        return
+    if egress.approval_id is None:
         raise Forbidden("this egress is from before two persons had to agree: ask for another one")
+    if len(standing(session, session.get_one(Approval, egress.approval_id))) < FEWEST:
+        raise Forbidden("the word of a person who agreed to this egress counts no more: ask for another one")
 
 
 def _sees(session: Session, caller: Caller, approval: Approval) -> bool:
@@ -246,12 +259,18 @@ def _decide(session: Session, caller: Caller, approval: Approval, status: Status
     session.flush()
 
 
-def _replace_persons(session: Session, dataset_id: str, persons: Persons) -> None:
-    """What was asked of the persons before them ends: others would have decided."""
+def _name(session: Session, dataset_id: str, persons: Persons) -> None:
+    replace_persons(session, dataset_id, persons.by_key())
+    session.get_one(Dataset, dataset_id, populate_existing=True).persons_version += 1
+    session.flush()
+    audit.record(session, "persons.set", dataset_id, persons=sorted(persons.persons))
+
+
+def replace_persons(session: Session, dataset_id: str, by_key: Mapping[str, str]) -> None:
+    """Replaces the person of each key. What was asked of those before them ends: others would have decided."""
     session.execute(delete(DatasetPerson).where(DatasetPerson.dataset_id == dataset_id))
-    for key, person in persons.by_key().items():
+    for key, person in by_key.items():
         session.add(DatasetPerson(dataset_id=dataset_id, key_id=key, person=person))
     still_open = (Approval.dataset_id == dataset_id, Approval.status == "open")
     session.execute(update(Approval).where(*still_open).values(status="denied", decided_at=now()))
     session.flush()
-    audit.record(session, "persons.set", dataset_id, persons=sorted(persons.persons))

@@ -45,6 +45,7 @@ Action = Literal[
     "approval.denied",
     "egress.asked",  # a signed folder of a job, for a recipient
     "egress.made",
+    "egress.failed",  # for good
     "egress.downloaded",
     "charge.held",  # by another system
     "charge.posted",

@@ -39,14 +39,20 @@ def egresses(request: Request, job_id: Id, db: Db, viewer: CurrentViewer) -> Res
 @router.post("/jobs/{job_id}/egresses")
 @Page("train", audit="egress.asked")
 def ask(
-    request: Request, job_id: Id, db: Db, viewer: PostingViewer, recipient: Text = "", reason: Text = ""
+    request: Request,
+    job_id: Id,
+    db: Db,
+    settings: ServiceSettings,
+    viewer: PostingViewer,
+    recipient: Text = "",
+    reason: Text = "",
 ) -> Response:
     """Asks for an egress."""
     with db.read() as session:
         require_job(session, viewer.caller, job_id, "train")
     try:
         body = EgressRequest.model_validate({"recipient": recipient, "reason": reason})
-        routes.ask_egress(job_id, body, db, viewer.caller)
+        routes.ask_egress(job_id, body, db, settings, viewer.caller)
     except ValidationError as wrong:
         said = validation_errors(errors_of(wrong), {}, None)
         problem = "; ".join(f"{each['pointer'][1:]}: {each['detail']}" for each in said)

@@ -237,7 +237,7 @@ def job_page(session: Session, job_id: str, viewer: Viewer, gpus: GpuWorkers) ->
         may_pause=job.status in ("queued", "running") and not job.parent_id and may_steer,
         may_resume=job.status in ("pausing", "paused") and not job.parent_id and may_steer,
         may_label=may_steer,
-        may_download=access.covers("train") and may_leave(session, job.dataset_id, job.parent_id or job.id),
+        may_download=access.covers("train") and may_leave(session, job.dataset_id),
         may_submit=access.covers("train"),
         trials=found,
         ranked=ranked(found) if found else [],

@@ -153,6 +153,7 @@ class Dataset(Base):
     label: Mapped[str | None]
     units_sha256: Mapped[str | None]  # of the file of its units' keyed digests; null: registered before blocks
     units_key: Mapped[str | None]  # names the data key of these digests
+    persons_version: Mapped[int] = mapped_column(default=0, server_default="0")  # how often its persons were named
 
 
 class DatasetReading(Base):
@@ -497,7 +498,7 @@ class Outbox(Base):
     __tablename__ = "outbox"
 
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
-    topic: Mapped[str]  # "notify" | "certificate" | "discard" | "egress"
+    topic: Mapped[str]  # "notify" | "certificate" | "discard"
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"))
     created_at: Mapped[datetime]
 
@@ -520,3 +521,6 @@ _index_of_some(Job, "ix_jobs_trial", "parent_id", "trial_number", where="parent_
 _index_of_some(Job, "ix_jobs_name", "name", "id", where="parent_id IS NULL")
 _index_of_some(Job, "ix_jobs_top_status", "status", "created_at", "id", where="parent_id IS NULL")
 _index_of_some(Job, "ix_jobs_top_dataset", "dataset_id", "status", where="parent_id IS NULL")
+_index_of_some(
+    Egress, "ix_egresses_open", "asked_at", where="made_at IS NULL AND problem IS NULL AND deleted_at IS NULL"
+)

@@ -8,6 +8,9 @@
     ro-crate-metadata.json     the folder as a Five Safes RO-Crate (app.egress.crate)
     manifest.json              signed: SHA-256 and size of each of these (app.egress.manifest)
 
+Kept are the papers, which is all but the model's files: these stay where the job put them, and each download reads both
+(app.egress.sending). So an egress of a large model takes no second copy of it.
+
 All of it was released and paid for, or is public: the certificate, the ledger, declarations, names of keys.
 """
 
@@ -15,34 +18,42 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from sqlalchemy import select
+from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from app.approvals.service import agreements_of
 from app.audit import record as audit
 from app.db.engine import Database
-from app.db.models import Artifact, Dataset, Egress, Job
-from app.egress import archive, crate, documents, manifest, service
-from app.egress.archive import Hashed
+from app.db.models import Approval, Dataset, Egress, Job
+from app.egress import archive, crate, documents, manifest, sending, service
+from app.egress.archive import Changed, Hashed
 from app.egress.manifest import CoveredLedger, Manifest, Word
 from app.egress.read import CertificateFacts
+from app.egress.sending import MODEL, Files, of_model
 from app.jobs.certified import require_certificate
 from app.ledger import evidence
 from app.ledger.certified import Signed
 from app.ledger.evidence import Evidence
 from app.ledger.transparency import checkpoints
+from app.logs import kind_of
+from app.settings import Settings
+from app.storage import objects
+from app.storage.bucket import DamagedError
 from app.storage.objects import Objects
-from core.disk import sync
-from core.errors import ServiceError, TransientError
-from core.ids import new_id, rfc3339, whole_second
+from core.disk import Room, sync
+from core.errors import NotFound, StorageFull, TransientError, Unavailable
+from core.ids import new_id, now, rfc3339, whole_second
 
 logger = logging.getLogger(__name__)
-MODEL = "model/"
-Files = dict[str, bytes | Path]
+TRIES, LONGEST_WAIT = 16, timedelta(hours=1)  # the last one comes after some five hours
+DAMAGED = "a file of the job is missing or damaged"
 
 
 @dataclass(frozen=True)
@@ -53,68 +64,127 @@ class _Gathered:
     certificate: bytes
     log: bytes
     evidence: Evidence
-    artifacts: list[tuple[str, str, str]]  # name, path, SHA-256
+    artifacts: Files
     submitted_by: str
     manifest: Manifest
 
 
-def make_due(db: Database, store: Objects, root: Path, key: Ed25519PrivateKey, job_id: str) -> int:
-    """Makes a job's due egresses; the newest signed checkpoints must cover its charge. Returns how many were made.
+def next_due(session: Session) -> Egress | None:
+    """The next egress that may leave and is not made; those that failed wait for their next try."""
+    open_ones = select(Egress).outerjoin(Approval, Approval.id == Egress.approval_id).where(*service.OPEN)
+    due = open_ones.where(
+        or_(Egress.approval_id.is_(None), Approval.status == "agreed"),
+        or_(Egress.next_try_at.is_(None), Egress.next_try_at <= now()),
+    )
+    return session.scalars(due.order_by(Egress.next_try_at, Egress.asked_at, Egress.id).limit(1)).first()
 
-    Raises:
-        TransientError: a checkpoint does not reach the charge yet.
-        ServiceError: the store or the database does not answer.
+
+def make(db: Database, settings: Settings, key: Ed25519PrivateKey, egress_id: str) -> None:
+    """Makes an egress; the newest signed checkpoints must cover its charge.
+
+    A failure is noted: it is tried again later, and after the last try it has failed for good.
     """
-    with db.read() as session:
-        waiting = [each.id for each in service.due(session, job_id)]
-    for egress_id in waiting:
-        _make(db, store, root, key, egress_id)
-    return len(waiting)
+    store = objects.of(settings)
+    with db.write() as session:
+        path = _begin(session, store, egress_id)
+    if path is None:
+        return
+    try:
+        kept = _make(db, settings, key, egress_id, path)
+    except Exception as error:
+        logger.error("%s cannot be made: %s", egress_id, kind_of(error), exc_info=error)
+        store.remove(str(Path(path).parent))
+        with db.write() as session:
+            _note_failure(session, egress_id, error)
+        return
+    if not kept:  # another relay has made it meanwhile, or the job's files were deleted
+        store.remove(str(Path(path).parent))
 
 
-def _make(db: Database, store: Objects, root: Path, key: Ed25519PrivateKey, egress_id: str) -> None:
+def _begin(session: Session, store: Objects, egress_id: str) -> str | None:
+    """Counts a try, and names the place of its papers: what an earlier try left is removed. None: it is made.
+
+    Who names a place last makes it: another relay that still writes finds that its place is not the row's.
+    """
+    row = session.get_one(Egress, egress_id, with_for_update=True, populate_existing=True)
+    if row.made_at is not None or row.problem is not None or row.deleted_at is not None:
+        return None
+    if row.path is not None:
+        store.remove(str(Path(row.path).parent))
+    row.tries += 1
+    row.next_try_at = now() + min(timedelta(seconds=2**row.tries), LONGEST_WAIT)
+    row.path = f"jobs/{row.job_id}/egress/{new_id(row.id)}/papers.zip"
+    return row.path
+
+
+def _note_failure(session: Session, egress_id: str, error: Exception) -> None:
+    row = session.get_one(Egress, egress_id, with_for_update=True, populate_existing=True)
+    for_good = isinstance(error, Changed | DamagedError | NotFound)
+    if row.made_at is not None or row.deleted_at is not None or not (for_good or row.tries >= TRIES):
+        return
+    row.problem = DAMAGED if for_good else _reason(error)
+    audit.record(session, "egress.failed", row.job_id, egress=row.id, name=row.recipient)
+
+
+def _reason(error: Exception) -> str:
+    """Why it could not be made, for who asked: nothing of the machine."""
+    match error:
+        case StorageFull() | Unavailable() | TransientError():
+            return error.message
+        case _:
+            return "the service could not make it: its log says why"
+
+
+def _make(db: Database, settings: Settings, key: Ed25519PrivateKey, egress_id: str, path: str) -> bool:
+    """Makes it at this place. False if it is wanted no more."""
+    store, root = objects.of(settings), settings.storage_root
     with db.read() as session:
         found = _gathered(session, egress_id)
-    try:
-        files: Files = {MODEL + name: store.local(path, sha256) for name, path, sha256 in found.artifacts}
-        hashes = {name: archive.hashed(content) for name, content in files.items()}
-        damaged = [name for name, _, sha256 in found.artifacts if hashes[MODEL + name].sha256 != sha256]
-    except ServiceError as error:
-        if error.status >= 500:
-            raise
-        hashes, damaged = {}, [error.message]
-    if damaged:
-        with db.write() as session:
-            session.get_one(Egress, egress_id).problem = "a file of the job is missing or damaged"
-        logger.error("%s cannot be made: %s", egress_id, ", ".join(damaged))
-        return
-    papers: Files = {
+    model = {name: store.local(path, sha256) for name, path, sha256 in found.artifacts}
+    digests = {MODEL + name: sha256 for name, _, sha256 in found.artifacts}
+    hashes = {MODEL + name: Hashed(digests[MODEL + name], path.stat().st_size) for name, path in model.items()}
+    papers: dict[str, bytes] = {
         "certificate.json": found.certificate,
         "log.json": found.log,
         "statement.json": "".join(evidence.pieces(db, found.evidence)).encode(),
         **documents.documents(found.facts, found.manifest, found.submitted_by),
     }
     hashes |= {name: archive.hashed(content) for name, content in papers.items()}
-    files |= papers
-    _complete(files, hashes, found, key)
-    # A name of its own for each try: another try has another time in it.
-    path = f"jobs/{found.manifest.job}/egress/{new_id(egress_id)}.zip"
-    (root / path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    whole = archive.write(files, root / path)
-    sync((root / path).parent)
-    store.publish(path, root / path, whole.sha256)
+    _complete(papers, hashes, found, key)
+    whole = archive.hashed_pieces(archive.pieces({**papers, **of_model(model)}, digests))
+    written = _write(settings, papers, root / path)
+    store.publish(path, root / path, written.sha256)
+    if settings.object_store:
+        (root / path).unlink()
     with db.write() as session:
         row = session.get_one(Egress, egress_id, with_for_update=True, populate_existing=True)
-        if row.made_at is None:  # another relay may have made it meanwhile
-            row.path, row.sha256, row.size_bytes, row.made_at = path, whole.sha256, whole.size_bytes, whole_second()
-            audit.record(session, "egress.made", row.job_id, egress=row.id, name=row.recipient)
+        if row.made_at is not None or row.deleted_at is not None or row.path != path:
+            return False
+        row.papers_sha256, row.papers_bytes = written.sha256, written.size_bytes
+        row.sha256, row.size_bytes, row.made_at = whole.sha256, whole.size_bytes, whole_second()
+        audit.record(session, "egress.made", row.job_id, egress=row.id, name=row.recipient)
     logger.info("%s is made, of %d files", egress_id, len(hashes) + 1)
+    return True
 
 
-def _complete(files: Files, hashes: dict[str, Hashed], found: _Gathered, key: Ed25519PrivateKey) -> None:
+def _write(settings: Settings, papers: Mapping[str, bytes], to: Path) -> Hashed:
+    """Writes the papers, on disk before this returns."""
+    to.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    whole = b"".join(archive.pieces(papers))
+    Room(settings.disk_reserve_bytes).require(to.parent, len(whole))
+    with to.open("xb") as file:
+        file.write(whole)
+        file.flush()
+        os.fsync(file.fileno())
+    sync(to.parent)
+    sync(to.parent.parent)
+    return archive.hashed(whole)
+
+
+def _complete(files: dict[str, bytes], hashes: dict[str, Hashed], found: _Gathered, key: Ed25519PrivateKey) -> None:
     """Adds the crate, with its hash, and the manifest to a folder."""
-    files[crate.METADATA] = crate.metadata(found.facts, found.manifest, hashes, found.submitted_by)
-    hashes[crate.METADATA] = archive.hashed(files[crate.METADATA])
+    described = crate.metadata(found.facts, found.manifest, hashes, found.submitted_by)
+    files[crate.METADATA], hashes[crate.METADATA] = described, archive.hashed(described)
     sizes = {name: each.size_bytes for name, each in sorted(hashes.items())}
     whole = found.manifest.model_copy(update={"sizes": sizes})
     digests = {name: each.sha256 for name, each in hashes.items()}
@@ -128,14 +198,13 @@ def _gathered(session: Session, egress_id: str) -> _Gathered:
     stored = require_certificate(session, job).body
     facts = CertificateFacts.model_validate(Signed.model_validate(stored).certificate)
     known = evidence.of(session, dataset)
-    rows = select(Artifact).where(Artifact.job_id == job.id).order_by(Artifact.name)
     words = [] if row.approval_id is None else agreements_of(session, row.approval_id)
     return _Gathered(
         facts=facts,
         certificate=_text(stored),
         log=_text(_proofs(session, facts, known)),
         evidence=known,
-        artifacts=[(each.name, each.path, each.sha256) for each in session.scalars(rows)],
+        artifacts=sending.files_of(session, row),
         submitted_by=job.key_id,
         manifest=Manifest(
             egress=row.id,

@@ -6,16 +6,17 @@ from email.utils import format_datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
-from fastapi.responses import FileResponse
+from fastapi.responses import StreamingResponse
 
+from app.approvals import kept
 from app.approvals.service import require_own_agreement
 from app.audit import record as audit
 from app.db.engine import Database
-from app.egress import archive, service
+from app.egress import sending, service
 from app.egress.schemas import EgressList, EgressRequest, EgressView
 from app.grants.service import require_job
-from app.jobs.artifacts import CheckedFile
-from app.jobs.routes import FILE
+from app.jobs.artifacts import CheckedStream
+from app.jobs.routes import FILE, Responses
 from app.keys.auth import CurrentKey
 from app.storage import objects
 from app.storage.bucket import DamagedError
@@ -26,6 +27,7 @@ from core.errors import Conflict, NotFound
 
 router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["jobs"])
 Number = Annotated[int | None, Query(ge=1, description="Of the job's egresses; by default the newest that is ready.")]
+ARCHIVE: Responses = {200: FILE[200]}
 DAMAGED = "the stored archive differs from the one that was made: ask for another egress"
 
 
@@ -35,27 +37,36 @@ DAMAGED = "the stored archive differs from the one that was made: ask for anothe
     audience="train",
     command="egress",
     audit="egress.asked",
-    problems=("forbidden", "wrong-state", "certificate-pending", "not-ready"),
+    problems=(
+        "forbidden",
+        "wrong-state",
+        "certificate-pending",
+        "not-ready",
+        "too-many-egresses",
+        "storage-full",
+        "ledger-behind",
+    ),
     requests={
         "to a hospital": {"recipient": "University Hospital, ward 7", "reason": "Use in the study, permit 2026/114."}
     },
 )
-def ask_egress(job_id: str, body: EgressRequest, db: Db, caller: CurrentKey) -> EgressView:
+def ask_egress(job_id: str, body: EgressRequest, db: Db, settings: ServiceSettings, caller: CurrentKey) -> EgressView:
     """Asks for a signed folder of a finished job: its files, certificate, statement, proofs, and answers in words.
 
     Where the data set's owner has named persons, two of them must agree first; `approval` is what they agree to.
     """
+    kept.of_job(db, settings, caller, job_id)
     with db.write() as session:
-        return service.shown(session, service.ask(session, caller, job_id, body.recipient, body.reason))
+        return service.shown(session, service.ask(session, settings, caller, job_id, body.recipient, body.reason))
 
 
-@router.get("/egress", response_class=FileResponse, responses=FILE)
+@router.get("/egress", response_class=StreamingResponse, responses=ARCHIVE)
 @Operation(
     "The archive.",
     audience="train",
     command="egress",
     audit="egress.downloaded",
-    problems=("forbidden", "egress-pending", "artifact-damaged", "storage-full"),
+    problems=("forbidden", "egress-pending", "artifact-damaged", "storage-full", "ledger-behind"),
     headers={
         "Digest-SHA256": "SHA-256 of the file, in hex.",
         "ETag": "SHA-256 of the file, in hex.",
@@ -64,20 +75,23 @@ def ask_egress(job_id: str, body: EgressRequest, db: Db, caller: CurrentKey) -> 
 )
 def download_egress(
     request: Request, job_id: str, db: Db, settings: ServiceSettings, caller: CurrentKey, number: Number = None
-) -> FileResponse:
-    """Sends the folder as a ZIP archive. Each download is recorded."""
+) -> CheckedStream:
+    """Sends the folder as a ZIP archive. Each download is recorded.
+
+    If the disk has changed a file, the download breaks off before its end.
+    """
+    kept.of_job(db, settings, caller, job_id)
     with db.read() as session:
         job = require_job(session, caller, job_id, "train")
         row = service.ready(session, job, number)
         require_own_agreement(session, job, row)
-    if row.path is None or row.sha256 is None or row.made_at is None:
+        files = sending.files_of(session, row)
+    if row.sha256 is None or row.size_bytes is None or row.made_at is None:
         raise NotFound("this egress has no archive")
     try:
-        path = objects.of(settings).local(row.path, row.sha256)
+        pieces = sending.pieces(objects.of(settings), row, files)
     except DamagedError:
         raise Conflict("artifact-damaged", DAMAGED) from None
-    if "range" in request.headers and archive.hashed(path).sha256 != row.sha256:
-        raise Conflict("artifact-damaged", DAMAGED)
     if not is_head(request.scope):
         _record(db, row.job_id, row.id, row.recipient)
     headers = {
@@ -86,7 +100,7 @@ def download_egress(
         "Last-Modified": format_datetime(row.made_at, usegmt=True),
     }
     name = f"egress-{row.job_id}-{row.number}.zip"
-    return CheckedFile(path, row.sha256, lambda: None, name=name, headers=headers)
+    return CheckedStream(pieces, row.sha256, row.size_bytes, name=name, headers=headers)
 
 
 @router.get("/egresses")

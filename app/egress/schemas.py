@@ -10,8 +10,8 @@ from app.db.models import Egress
 from core.contracts.base import NO_NUL, Document
 from core.ids import rfc3339
 
-# "waiting": for two persons; "pending": for the relay.
-EgressStatus = Literal["waiting", "pending", "ready", "denied", "expired", "failed"]
+# "waiting": for two persons; "pending": for the relay; "deleted": with the job's files.
+EgressStatus = Literal["waiting", "pending", "ready", "denied", "expired", "failed", "deleted"]
 Recipient = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200, pattern=NO_NUL)]
 Reason = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=1000, pattern=NO_NUL)]
 

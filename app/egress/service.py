@@ -7,36 +7,40 @@ from sqlalchemy.orm import Session
 
 from app.approvals import service as approvals
 from app.audit import record as audit
-from app.db.models import Approval, Artifact, Egress, Job
+from app.db.models import ApiKey, Approval, Artifact, Egress, Job
 from app.egress.read import CertificateFacts
 from app.egress.schemas import EgressStatus, EgressView
 from app.grants.service import require_job
 from app.jobs.certified import require_certificate
 from app.keys.service import Caller
 from app.ledger.certified import Signed
-from app.lifecycle.states import get_job, want_egress
+from app.lifecycle.states import get_job
+from app.settings import Settings
 from core.contracts.approvals import EgressOfJob
+from core.disk import Room
 from core.errors import Conflict, NotFound
 from core.ids import new_id, now
 
-OPEN: tuple[EgressStatus, ...] = ("waiting", "pending")
+OPEN = (Egress.made_at.is_(None), Egress.problem.is_(None), Egress.deleted_at.is_(None))
 
 
-def ask(session: Session, caller: Caller, job_id: str, recipient: str, reason: str) -> Egress:
+def ask(session: Session, settings: Settings, caller: Caller, job_id: str, recipient: str, reason: str) -> Egress:
     """Asks for a folder of a job's files and their proof, for a recipient.
 
     Raises:
         NotFound: there is no such job, or this key may not see it; it has no certificate.
         Forbidden: the key may not train on its data set.
         Conflict: `wrong-state`: the job has not ended, its files were deleted, or the same is asked for already.
-            `certificate-pending`.
+            `certificate-pending`. `too-many-egresses`: the key has too many that are not made, or the data set's take
+            too many bytes.
+        StorageFull: the disk has no room.
     """
     job = require_job(session, caller, job_id, "train")
     certificate = require_certificate(session, job)
     get_job(session, job.id, lock=True)  # two requests take turns
     before = of_job(session, job.id)
     for each in before:
-        if each.recipient == recipient and status_of(session, each) in OPEN:
+        if each.recipient == recipient and status_of(session, each) in ("waiting", "pending"):
             raise Conflict("wrong-state", f"an egress for this recipient is asked for already: {each.id}")
     files = select(Artifact.name).where(Artifact.job_id == job.id).limit(1)
     if _has_weights(certificate.body) and session.scalar(files) is None:
@@ -55,21 +59,31 @@ def ask(session: Session, caller: Caller, job_id: str, recipient: str, reason: s
     if approvals.persons_of(session, job.dataset_id):
         act = EgressOfJob(egress=made.id, job=job.id, recipient=recipient)
         made.approval_id = approvals.ask(session, caller, job.dataset_id, act).id
-    else:
-        want_egress(session, job.id)
-    session.flush()
+    _check_limits(session, settings, caller, job.dataset_id)
     audit.record(session, "egress.asked", job.id, egress=made.id, name=recipient)
     return made
+
+
+def _check_limits(session: Session, settings: Settings, caller: Caller, dataset_id: str) -> None:
+    """Checks the key's and the data set's egresses, the new one among them."""
+    session.get(ApiKey, caller.id, with_for_update={"key_share": True})  # two requests cannot both be the last
+    session.flush()
+    mine = session.scalars(select(Egress).where(Egress.asked_by == caller.id, *OPEN))
+    waiting = sum(status_of(session, each) in ("waiting", "pending") for each in mine)
+    if waiting > (limit := settings.max_open_egresses):
+        detail = f"this key has {limit} egresses that are not made, its limit: wait, or deny the approvals of some"
+        raise Conflict("too-many-egresses", detail, limit=limit)
+    kept = select(func.coalesce(func.sum(Egress.papers_bytes), 0)).join(Job, Job.id == Egress.job_id)
+    stored = session.scalar(kept.where(Job.dataset_id == dataset_id, Egress.deleted_at.is_(None)))
+    if (stored or 0) >= (most := settings.max_egress_bytes):
+        detail = f"the papers of this data set's egresses take {most} bytes, their limit: delete the files of old jobs"
+        raise Conflict("too-many-egresses", detail, limit_bytes=most)
+    Room(settings.disk_reserve_bytes).require(settings.storage_root)
 
 
 def of_job(session: Session, job_id: str) -> list[Egress]:
     """A job's egresses, the newest first."""
     return list(session.scalars(select(Egress).where(Egress.job_id == job_id).order_by(Egress.number.desc())))
-
-
-def due(session: Session, job_id: str) -> list[Egress]:
-    """Those that may leave and are not made yet, the oldest first."""
-    return [each for each in reversed(of_job(session, job_id)) if status_of(session, each) == "pending"]
 
 
 def ready(session: Session, job: Job, number: int | None) -> Egress:
@@ -80,7 +94,7 @@ def ready(session: Session, job: Job, number: int | None) -> Egress:
         Conflict: `egress-pending`: it is not made yet.
     """
     found = [each for each in of_job(session, job.id) if number in (None, each.number)]
-    made = next((each for each in found if each.made_at is not None), None)
+    made = next((each for each in found if status_of(session, each) == "ready"), None)
     if made is not None:
         return made
     if not found:
@@ -96,20 +110,23 @@ def ready(session: Session, job: Job, number: int | None) -> Egress:
 
 def status_of(session: Session, egress: Egress) -> EgressStatus:
     """Where an egress stands."""
-    if egress.made_at is not None:
-        return "ready"
-    if egress.problem is not None:
-        return "failed"
-    approval = None if egress.approval_id is None else session.get_one(Approval, egress.approval_id)
-    if approval is None:
+    ended: dict[EgressStatus, object] = {
+        "deleted": egress.deleted_at,
+        "ready": egress.made_at,
+        "failed": egress.problem,
+    }
+    for status, since in ended.items():
+        if since is not None:
+            return status
+    if egress.approval_id is None:
         return "pending"
-    match approvals.status_of(approval):
+    match approvals.status_of(session.get_one(Approval, egress.approval_id)):
         case "agreed":
             return "pending"
         case "open":
             return "waiting"
-        case ended:
-            return ended
+        case other:
+            return other
 
 
 def shown(session: Session, egress: Egress) -> EgressView:

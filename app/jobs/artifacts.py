@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from fastapi.responses import FileResponse
-from starlette.concurrency import run_in_threadpool
+from fastapi.responses import FileResponse, StreamingResponse
+from starlette.concurrency import iterate_in_threadpool, run_in_threadpool
 from starlette.types import Message, Receive, Scope, Send
 
 from app.db.engine import Database
 from app.db.models import Artifact
 from app.storage.bucket import DamagedError
 from app.storage.objects import Objects
+from app.web.headers import is_head
 from core.errors import Conflict
 from core.ids import now
 
@@ -88,28 +89,53 @@ class CheckedFile(FileResponse):
         self.sha256, self.on_damage = sha256, on_damage
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        digest = hashlib.sha256()
-        held: Message | None = None
-        whole = True
-
-        async def checked(message: Message) -> None:
-            nonlocal held, whole
-            if message["type"] == "http.response.start":
-                whole = message["status"] == 200
-            if message["type"] != "http.response.body" or not whole:
-                await send(message)
-                return
-            digest.update(message["body"])
-            last = not message.get("more_body", False)
-            # Checked before the held piece is sent: the last piece may be empty.
-            if last and digest.hexdigest() != self.sha256:
-                await run_in_threadpool(self.on_damage)
-                raise ArtifactDamagedError
-            if held is not None:
-                await send(held)
-            held = message
-            if last:
-                await send(message)
-
         # Without extensions: a server that sends files by itself would skip the hash.
-        await super().__call__({**scope, "extensions": {}}, receive, checked)
+        await super().__call__({**scope, "extensions": {}}, receive, checked(send, self.sha256, self.on_damage))
+
+
+class CheckedStream(StreamingResponse):
+    """Sends pieces as `CheckedFile` a file: their end is held back until the hash of all is right. No ranges.
+
+    Args:
+        size: of all pieces together.
+    """
+
+    def __init__(self, pieces: Iterable[bytes], sha256: str, size: int, *, name: str, headers: dict[str, str]) -> None:
+        said = {"Content-Length": str(size), "Content-Disposition": f'attachment; filename="{name}"'}
+        super().__init__(pieces, media_type="application/octet-stream", headers=headers | said)
+        self.sha256 = sha256
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if is_head(scope):  # the pieces of a large archive are not read to be dropped
+            self.body_iterator = iterate_in_threadpool(())
+            await super().__call__(scope, receive, send)
+            return
+        await super().__call__(scope, receive, checked(send, self.sha256, lambda: None))
+
+
+def checked(send: Send, sha256: str, on_damage: Callable[[], None]) -> Send:
+    """Sends a whole body on, and breaks off before its end if its hash is another one."""
+    digest = hashlib.sha256()
+    held: Message | None = None
+    whole = True
+
+    async def sent(message: Message) -> None:
+        nonlocal held, whole
+        if message["type"] == "http.response.start":
+            whole = message["status"] == 200
+        if message["type"] != "http.response.body" or not whole:
+            await send(message)
+            return
+        digest.update(message["body"])
+        last = not message.get("more_body", False)
+        # Checked before the held piece is sent: the last piece may be empty.
+        if last and digest.hexdigest() != sha256:
+            await run_in_threadpool(on_damage)
+            raise ArtifactDamagedError
+        if held is not None:
+            await send(held)
+        held = message
+        if last:
+            await send(message)
+
+    return sent

@@ -23,7 +23,8 @@ from app.admission.quote import Quote
 from app.admission.request import Limits
 from app.admission.service import Admission
 from app.admission.sweep import SweepView
-from app.approvals.service import require_egress
+from app.approvals import kept
+from app.approvals.service import require_loose
 from app.audit import record as audit
 from app.db.engine import Database
 from app.db.models import Job
@@ -456,7 +457,7 @@ def list_trials(job_id: str, db: Db, caller: CurrentKey) -> TrialList:
     audience="train",
     command="jobs fetch",
     audit="artifact.downloaded",
-    problems=("forbidden", "artifact-damaged", "storage-full"),
+    problems=("forbidden", "artifact-damaged", "storage-full", "ledger-behind"),
     headers={
         "Digest-SHA256": "SHA-256 of the file, in hex.",
         "ETag": "SHA-256 of the file, in hex.",
@@ -468,16 +469,17 @@ def download_artifact(
 ) -> FileResponse:
     """Sends an artifact's file, such as `model.safetensors` or `README.md`. For keys that may train on the data set.
 
-    Where the owner has named persons, two of them must have agreed to an egress of the job.
+    Where the owner has named persons, files leave as an egress alone.
 
     The file is hashed while it is sent. If the disk has changed it, the download breaks off before its end, and later
     requests answer 409.
     """
+    kept.of_job(db, settings, caller, job_id)
     with db.read() as session:
         job = require_job(session, caller, job_id, "train")
         artifact = repository.artifact(session, job_id, name)
         _check_handed_out(session, job)
-        require_egress(session, job)
+        require_loose(session, job)
     path = artifacts.local(db, objects.of(settings), artifact)
     if "range" in request.headers or artifact.damaged_at is not None:
         artifacts.check(db, artifact, path)

@@ -50,7 +50,7 @@ from core.errors import ServiceError, TransientError, Unavailable
 logger = logging.getLogger(__name__)
 POLL_S = 0.1
 RETENTION_S, STATES_S = 600.0, 60.0
-SEAL_S = 0.5
+SEAL_S = EGRESS_S = 0.5
 JOIN_S = 3.0  # an interrupted delivery is tried again
 NOTIFICATIONS, CERTIFICATES = 500, 100  # at most in one pass
 SURVEY_S, SURVEY_AGAIN_S, CHECK_S, WITNESS_S = 3600.0, 60.0, 1.0, 1.0
@@ -139,12 +139,11 @@ class Relay:
         if "notify" in topics:
             self._notify(wakeups.due(self.db, NOTIFICATIONS))
         failed: Exception | None = None
-        for topic, work in (("certificate", self._certify), ("egress", self._let_out)):
-            for row_id, job_id in self._due(topic, CERTIFICATES) if topic in topics else []:
-                try:
-                    work(row_id, job_id)
-                except (ServiceError, OSError) as error:
-                    failed = error  # continues with the others; this one is tried again
+        for row_id, job_id in self._due("certificate", CERTIFICATES) if "certificate" in topics else []:
+            try:
+                self._certify(row_id, job_id)
+            except (ServiceError, OSError) as error:
+                failed = error  # continues with the others; this one is tried again
         for row_id, job_id in self._due("discard", CERTIFICATES) if "discard" in topics else []:
             self._discard(row_id, job_id)
         return failed
@@ -204,18 +203,22 @@ class Relay:
         with logs.about({"job": job_id}):
             logger.info("the certificate is issued")
 
-    def _let_out(self, row_id: int, job_id: str) -> None:
-        """Makes the job's approved egresses, under checkpoints that this key has signed."""
+    def let_out(self) -> bool:
+        """Makes the next egress that may leave, under checkpoints that this key has signed. False if there is none.
+
+        In a thread of its own: a large model is read for minutes, and delays neither wake-ups nor certificates.
+        """
         with self.db.read() as session:
-            job = session.get_one(Job, job_id)
-            members = [row.id for row, _ in members_of(session, job.dataset_id)]
-        current = [each for each in members if self._is_current(each)]
+            due = making.next_due(session)
+            members = [] if due is None else members_of(session, session.get_one(Job, due.job_id).dataset_id)
+        if due is None:
+            return False
+        current = [row.id for row, _ in members if self._is_current(row.id)]
         with self.db.write() as session:
             for each in current:
                 self._advance(session, each)
-        making.make_due(self.db, self.objects, self.settings.storage_root, self.signing_key, job_id)
-        with self.db.write() as session:
-            session.execute(delete(Outbox).where(as_read("egress", [(row_id, job_id)])))
+        making.make(self.db, self.settings, self.signing_key, due.id)
+        return True
 
     def _is_current(self, dataset_id: str) -> bool:
         """True if the data set has a ledger that is not behind its record."""
@@ -247,8 +250,8 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     db = Database.of(settings)
-    # In separate threads: a slow receiver of webhooks delays neither wake-ups nor certificates, and a broker that is
-    # away does not delay the audit log.
+    # In separate threads: a slow receiver of webhooks or a large egress delays neither wake-ups nor certificates, and a
+    # broker that is away does not delay the audit log.
     every, witnesses = timedelta(hours=settings.ledger_check_hours), configured(settings)
     others = [
         in_thread("audit", lambda: chain.seal(db), stop, SEAL_S, Changes(db)),
@@ -258,7 +261,9 @@ def main() -> None:
     if witnesses:
         send = partial(checkpoints.witness_due, db, Heads.of(settings), witnesses, set(), {})
         others.append(in_thread("witnesses", send, stop, WITNESS_S))
-    Relay(db, settings, signing_key(settings), CeleryNotifier(settings)).run(stop)
+    relay = Relay(db, settings, signing_key(settings), CeleryNotifier(settings))
+    others.append(in_thread("egresses", relay.let_out, stop, EGRESS_S, Changes(db)))
+    relay.run(stop)
     deadline = time.monotonic() + JOIN_S
     for thread in others:
         thread.join(max(0.0, deadline - time.monotonic()))

@@ -122,8 +122,3 @@ def discard(session: Session, job_id: str) -> None:
 def want_certificate(session: Session, job_id: str) -> None:
     """Asks the relay to issue the job's certificate, in the caller's transaction."""
     session.add(Outbox(topic="certificate", job_id=job_id, created_at=now()))
-
-
-def want_egress(session: Session, job_id: str) -> None:
-    """Asks the relay to make the job's approved egresses, in the caller's transaction."""
-    session.add(Outbox(topic="egress", job_id=job_id, created_at=now()))

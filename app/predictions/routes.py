@@ -20,7 +20,7 @@ router = APIRouter(prefix="/v1", tags=["jobs"])
     audience="train",
     command="predict",
     audit="prediction.asked",
-    problems=("not-found", "forbidden", "wrong-state", "too-many-predictions"),
+    problems=("not-found", "forbidden", "wrong-state", "too-many-predictions", "ledger-behind"),
     headers=LOCATION,
     requests={"a text": {"records": ["a fine film"]}, "the next item": {"records": [["50", "172"]], "top": 5}},
     answer=examples.PREDICTION,

@@ -7,6 +7,8 @@ from datetime import timedelta
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from app.approvals import kept
+from app.approvals.service import require_egress
 from app.audit import record as audit
 from app.db.declared import declared
 from app.db.engine import Database
@@ -32,6 +34,7 @@ def ask(db: Database, caller: Caller, job_id: str, asked: PredictionRequest, set
         Conflict: the job has not succeeded, or this key has too many predictions in the queue.
         InvalidRequest: a record does not fit this data set.
     """
+    kept.of_job(db, settings, caller, job_id)
     # Loads numpy, which nothing else of the API needs; outside the transaction, as SQLite has one writer.
     from core.parts import inputs  # noqa: PLC0415
 
@@ -71,7 +74,7 @@ def require_model(session: Session, caller: Caller, job_id: str) -> Job:
     """A job whose model this key may use.
 
     Raises:
-        NotFound, Forbidden: as for the job's artifacts.
+        NotFound, Forbidden: as for the job's artifacts; two persons must have agreed to an egress of it.
         Conflict: the job has not succeeded, or is of a kind without a model.
     """
     job = require_job(session, caller, job_id, "train")
@@ -80,6 +83,7 @@ def require_model(session: Session, caller: Caller, job_id: str) -> Job:
         raise Conflict("wrong-state", f"the job is of kind `{kind}`, which trains no model: predict with one that did")
     if job.status != "succeeded":
         raise Conflict("wrong-state", f"the job is {job.status}: there is no model to predict with")
+    require_egress(session, job)
     return job
 
 
@@ -96,6 +100,6 @@ def find(db: Database, caller: Caller, job_id: str, prediction_id: str) -> Predi
             raise NotFound(
                 "there is no such prediction: predictions are kept for a short time, for the key that made them"
             )
-        require_job(session, caller, job_id, "train")
+        require_model(session, caller, job_id)
         session.expunge(found)
         return found

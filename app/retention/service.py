@@ -10,14 +10,14 @@ from __future__ import annotations
 import logging
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, and_, delete, func, or_, select
+from sqlalchemy import ColumnElement, and_, delete, func, or_, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.audit import record as audit
 from app.datasets import readings, resumable, unit_files
 from app.datasets.repository import has_blocks, uses
 from app.db.engine import Database
-from app.db.models import Account, Artifact, Dataset, Job, Prediction, table_of
+from app.db.models import Account, Artifact, Dataset, Egress, Job, Prediction, table_of
 from app.grants import service as grants
 from app.keys.service import Caller
 from app.ledger.accounts import RETIRED
@@ -83,10 +83,11 @@ def sweep(db: Database, settings: Settings) -> None:
 
 
 def _sweep_artifacts(db: Database, before: datetime) -> None:
+    papers = select(Egress.id).where(Egress.job_id == Job.id, Egress.made_at < before, Egress.deleted_at.is_(None))
     old = (
         select(Job.id)
         .where(Job.parent_id.is_(None), Job.finished_at < before)
-        .where(select(Artifact.job_id).where(_of_job_or_runs(Artifact.job_id, Job.id)).exists())
+        .where(or_(select(Artifact.job_id).where(_of_job_or_runs(Artifact.job_id, Job.id)).exists(), papers.exists()))
         .limit(AT_ONCE)
     )
     with db.read() as session:
@@ -176,6 +177,8 @@ def _drop_artifacts(session: Session, job: Job) -> None:
     files = _of_job_or_runs(Artifact.job_id, job.id)
     owners = set(session.scalars(select(Artifact.job_id).where(files))) | {job.id}
     session.execute(delete(Artifact).where(files), execution_options={"synchronize_session": False})
+    theirs = update(Egress).where(Egress.job_id.in_(owners), Egress.deleted_at.is_(None)).values(deleted_at=now())
+    session.execute(theirs, execution_options={"synchronize_session": False})
     for each in owners:
         discard(session, each)
 

@@ -396,6 +396,10 @@ PROBLEMS: dict[str, dict[str, Any]] = {
         "requested": _epsilon(1.0),
         "allowed": _epsilon(0.5),
     },
+    "too-many-egresses": {
+        "detail": "this key has 8 egresses that are not made, its limit: wait, or deny the approvals of some",
+        "limit": 8,
+    },
     "too-many-jobs": {
         "detail": "this key has 100 jobs in the queue, and may have 100: wait until some have started",
         "limit": 100,

@@ -192,6 +192,7 @@ MEMBERS: dict[str, Json] = {
     },
     "not-ready": {"dataset": {"type": "string"}, "state": {"enum": ["reading", "rejected"]}},
     "quota-exceeded": {"limit_bytes": {"type": "integer"}, "stored_bytes": {"type": "integer"}},
+    "too-many-egresses": {"limit?": {"type": "integer"}, "limit_bytes?": {"type": "integer"}},
     "too-many-jobs": {"limit": {"type": "integer"}, "queued": {"type": "integer"}},
     "too-many-predictions": {"limit": {"type": "integer"}},
     "too-many-uploads": {"limit?": {"type": "integer"}, "limit_bytes?": {"type": "integer"}},

@@ -294,7 +294,7 @@ def ask_for_egress(
 
 def fetch_egress(world: World, path: str = "/v1") -> httpx.Response:
     assert ask_for_egress(world).status_code == 202
-    Relay(world.db, world.scene.settings, world.scene.signing_key, Notifier([].append)).run_once()
+    Relay(world.db, world.scene.settings, world.scene.signing_key, Notifier([].append)).let_out()
     return world.call("GET", f"{path}/jobs/{world.done}/egress")
 
 

@@ -68,8 +68,14 @@ class World:
     def made(self, job: str, folder: Path, **more: str) -> Path:
         """A new egress of a job, unpacked."""
         assert self.ask(job, **more).status_code == 202
-        self.relay.run_once()
+        self.let_out()
         return self.fetch(job, folder)
+
+    def let_out(self) -> None:
+        """The relay makes all egresses that are due."""
+        self.relay.run_once()
+        while self.relay.let_out():
+            pass
 
     def close(self) -> None:
         self.client.app.state.pricing.close()  # type: ignore[attr-defined]

@@ -7,11 +7,14 @@ import shutil
 import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from zipfile import BadZipFile
 
 import pytest
+from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from app.db.models import AuditEntry, Egress
+from app.db.models import Artifact, AuditEntry, Egress
+from app.jobs.artifacts import ArtifactDamagedError
 from scrimp.egress import MANIFEST, Expected, examine
 from scrimp.transparency import Note
 from tests.egress.conftest import World
@@ -148,7 +151,7 @@ def test_an_old_egress_is_found_by_its_time_and_by_a_newer_checkpoint(
     assert examine(other, [shared.key]).manifest["number"] == 2
     shared.finished("third")
     shared.relay.next_sweep = 0.0
-    shared.relay.run_once()
+    shared.let_out()
     newest = shared.call("GET", "/v1/ledger/checkpoint", params={"dataset": shared.dataset}).json()["checkpoint"]
     kept = Expected(notes=(Note.parse(newest),))
     assert "older than the checkpoint" in examine(folder, [shared.key], kept).faults[0]
@@ -171,12 +174,12 @@ def test_an_egress_is_not_made_twice_and_files_that_are_gone_are_told(world: Wor
     assert (refused.status_code, refused.json()["type"]) == (409, "/problems/wrong-state")
     path = f"/v1/jobs/{world.first}/egress"
     assert world.call("GET", path).json()["type"] == "/problems/egress-pending"
-    world.relay.run_once()
-    world.relay.run_once()
+    world.let_out()
+    world.let_out()
     assert len(world.call("GET", f"/v1/jobs/{world.first}/egresses").json()["items"]) == 1
     (world.relay.settings.storage_root / "jobs" / world.second / "model.safetensors").write_bytes(b"others")
     world.ask(world.second)
-    world.relay.run_once()
+    world.let_out()
     (shown,) = world.call("GET", f"/v1/jobs/{world.second}/egresses").json()["items"]
     assert (shown["status"], shown["problem"]) == ("failed", "a file of the job is missing or damaged")
     assert world.call("GET", f"/v1/jobs/{world.second}/egress").status_code == 404
@@ -184,16 +187,23 @@ def test_an_egress_is_not_made_twice_and_files_that_are_gone_are_told(world: Wor
     assert world.ask(world.second).json()["type"] == "/problems/wrong-state"
 
 
-def test_a_damaged_archive_does_not_leave(world: World) -> None:
+@pytest.mark.parametrize("damaged", ["papers", "model"])
+def test_a_damaged_archive_does_not_leave(world: World, damaged: str) -> None:
+    """It breaks off before its end."""
     world.ask(world.first)
-    world.relay.run_once()
+    world.let_out()
+    root = world.relay.settings.storage_root
     with world.db.read() as session:
-        path = session.scalar(select(Egress.path).where(Egress.job_id == world.first))
-    assert path is not None
-    stored = world.relay.settings.storage_root / path
-    stored.write_bytes(stored.read_bytes()[:-1] + b"x")
-    answer = world.call("GET", f"/v1/jobs/{world.first}/egress", headers={"Range": "bytes=0-9"})
-    assert answer.json()["type"] == "/problems/artifact-damaged"
+        papers = session.scalars(select(Egress.path).where(Egress.job_id == world.first)).one()
+        model = session.scalars(select(Artifact.path).where(Artifact.job_id == world.first)).first()
+    path = root / str(papers if damaged == "papers" else model)
+    content = bytearray(path.read_bytes())
+    content[content.index(b"differential") if damaged == "papers" else len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises((ArtifactDamagedError, BadZipFile)):
+        TestClient(world.client.app).get(
+            f"/v1/jobs/{world.first}/egress", headers={"Authorization": f"Bearer {world.scene.owner.token}"}
+        )
 
 
 def test_no_private_count_is_in_the_folder(shared: World, folder: Path) -> None:

@@ -7,9 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import delete, select, update
 
-from app.db.models import Account, Agreement, Approval, AuditEntry
+from app.approvals.service import named
+from app.db.models import Account, Agreement, ApiKey, Approval, AuditEntry, Dataset, DatasetPerson
+from app.ledger.transparency.heads import Heads
 from app.settings import Settings
 from core.ids import now
 from tests.conftest import BACKINGS
@@ -172,17 +174,16 @@ def test_files_leave_with_the_second_person_s_word(world: Persons) -> None:
     assert world.call("GET", file).status_code == 403
     asked = world.ask(world.first).json()
     assert asked["status"] == "waiting"
-    world.relay.run_once()
+    world.let_out()
     assert world.call("GET", f"/v1/jobs/{world.first}/egress").json()["type"] == "/problems/egress-pending"
     assert world.call("GET", file).status_code == 403
     assert world.agree(asked["approval"], world.second_key).status_code == 409
     assert world.agree(asked["approval"], world.ben).status_code == 200
-    world.relay.run_once()
+    world.let_out()
     (shown,) = world.call("GET", f"/v1/jobs/{world.first}/egresses").json()["items"]
     assert shown["status"] == "ready"
     assert world.call("GET", f"/v1/jobs/{world.first}/egress").status_code == 200
-    assert world.call("GET", file).status_code == 200
-    assert world.call("GET", f"/v1/jobs/{world.second}/artifacts/model.safetensors").status_code == 403
+    assert world.call("GET", file).status_code == 403, "the persons agreed to a recipient, not to every later download"
     denied = world.ask(world.second).json()
     world.call("POST", f"/v1/approvals/{denied['approval']}/deny", world.ben)
     assert world.call("GET", f"/v1/jobs/{world.second}/egress").status_code == 404
@@ -196,21 +197,95 @@ def test_files_leave_with_the_second_person_s_word(world: Persons) -> None:
 def test_an_egress_from_before_persons_were_named_leaves_no_more(world: Persons) -> None:
     path = f"/v1/jobs/{world.first}/egress"
     assert world.ask(world.first).status_code == 202
-    world.relay.run_once()
+    world.let_out()
     assert world.call("GET", path).status_code == 200
     world.name_both()
     assert world.call("GET", path).status_code == 403
 
 
-def test_a_failing_egress_keeps_the_relay_from_nothing(world: Persons, settings: Settings) -> None:
-    """A full disk, say: the state of an ended job goes in the same pass all the same."""
-    assert world.ask(world.first).status_code == 202
-    folder = settings.storage_root / "jobs" / world.first / "egress"
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    folder.write_text("no folder")  # so that no archive can be written
-    state = settings.storage_root / "checkpoints" / world.first / "state"
-    state.parent.mkdir(parents=True)
-    state.write_text("left over")
-    with pytest.raises(OSError):
-        world.relay.run_once()
-    assert not state.exists()
+def test_a_word_goes_with_its_key(world: Persons) -> None:
+    """Before the second word, and after both."""
+    world.name_both()
+    approval = world.cap(6.0).json()["id"]
+    asked = world.ask(world.first).json()
+    assert world.agree(asked["approval"], world.ben).status_code == 200
+    world.let_out()
+    path = f"/v1/jobs/{world.first}/egress"
+    assert world.call("GET", path).status_code == 200
+    with world.db.write() as session:
+        session.get_one(ApiKey, world.ada.id).expires_at = now()
+    assert world.agree(approval, world.ben).json()["status"] == "open" and world.cap_now() == 4.0
+    assert world.call("GET", path, world.ben).status_code == 403
+    again = world.agree(approval, world.second_key)
+    assert again.json()["status"] == "agreed" and world.cap_now() == 6.0, "Ada speaks with her other key"
+    shown = {each["person"]: each["key_id"] for each in again.json()["agreements"]}
+    assert shown == {"Ada": world.second_key.id, "Ben": world.ben.id}
+
+
+def test_a_word_goes_with_its_person(world: Persons) -> None:
+    world.name_both()
+    asked = world.ask(world.first).json()
+    assert world.agree(asked["approval"], world.ben).status_code == 200
+    world.let_out()
+    other = world.name({"Ada": [world.ada], "Cem": [world.scene.admin]}).json()
+    assert world.agree(other["id"], world.ben).json()["status"] == "agreed"
+    answer = world.call("GET", f"/v1/jobs/{world.first}/egress")
+    assert answer.status_code == 403 and "counts no more" in answer.json()["detail"]
+
+
+def test_a_model_answers_once_two_persons_have_agreed(world: Persons) -> None:
+    """Enough answers of a linear model are the model."""
+    asked = {"records": [{"a": 1.0, "b": 2.0}]}
+    path = f"/v1/jobs/{world.first}/predict"
+    before = world.call("POST", path, json=asked)
+    assert before.status_code == 202
+    world.name_both()
+    assert world.call("POST", path, json=asked).status_code == 403
+    assert world.call("GET", before.headers["Location"]).status_code == 403
+    agreed = world.ask(world.first).json()
+    assert world.call("POST", path, json=asked).status_code == 403
+    assert world.agree(agreed["approval"], world.ben).status_code == 200
+    assert world.call("POST", path, json=asked).status_code == 202
+    assert world.call("GET", before.headers["Location"]).status_code == 200
+
+
+def restored(world: Persons) -> None:
+    """A backup from before persons were named."""
+    with world.db.write() as session:
+        session.execute(delete(DatasetPerson))
+        session.get_one(Dataset, world.dataset).persons_version = 0
+
+
+def test_a_restored_backup_does_not_forget_the_persons(world: Persons) -> None:
+    file = f"/v1/jobs/{world.first}/artifacts/model.safetensors"
+    assert world.call("GET", file).status_code == 200
+    world.name_both()
+    for act in (
+        lambda: world.call("GET", file).status_code == 403,
+        lambda: world.cap(6.0).status_code == 202,
+        lambda: world.ask(world.first).json()["status"] == "waiting",
+        lambda: (
+            world.call("POST", f"/v1/jobs/{world.first}/predict", json={"records": [{"a": 1.0, "b": 2.0}]}).status_code
+            == 403
+        ),
+        lambda: world.name({}).status_code == 202,
+    ):
+        restored(world)
+        assert act()
+    assert world.call("GET", f"{world.path}/persons").json()["persons"]["Ben"] == [world.ben.id]
+    (told,) = {each for each in world.told(world.dataset) if each[0] == "persons.set" and each[1] is not None}
+    assert told[1] == world.ada.id
+
+
+def test_persons_of_whom_a_restored_backup_knows_no_key_are_not_nobody(world: Persons, settings: Settings) -> None:
+    world.name_both()
+    restored(world)
+    record = Heads.of(settings)
+    known = record.named(world.dataset)
+    assert known is not None
+    lost = known.model_copy(update={"version": 2, "persons": named({"key_a": "Ada", "key_b": "Ben"})})
+    record.keep_named(lost)
+    answer = world.call("GET", f"/v1/jobs/{world.first}/artifacts/model.safetensors")
+    assert answer.json()["type"] == "/problems/ledger-behind"
+    (settings.effective_heads_dir / f"{world.dataset}.persons").write_text("{")
+    assert world.cap(6.0).json()["type"] == "/problems/ledger-behind"

@@ -91,6 +91,24 @@ def test_a_key_is_published_once(bucket: Bucket, tmp_path: Path) -> None:
     assert bucket.local(KEY, digest).read_bytes() == b"weights"
 
 
+def test_a_large_file_is_published_in_pieces_and_once(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is never whole in memory."""
+    monkeypatch.setattr(buckets, "ONE_PUT_BYTES", 1 << 20)
+    path, digest = write(tmp_path, KEY, os.urandom(9 << 20))
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_bytes", lambda self: pytest.fail(f"{self} is read whole"))
+        bucket.publish(KEY, path, digest)
+        bucket.publish(KEY, path, digest)  # again: nothing changes
+    assert hashlib.sha256(bucket.local(KEY, digest).read_bytes()).hexdigest() == digest
+    path, other = write(tmp_path, KEY, os.urandom(9 << 20))
+    with pytest.raises(PrivacyError, match="another content"):
+        bucket.publish(KEY, path, other)
+    with pytest.raises(PrivacyError, match="changed"):
+        bucket.publish("jobs/job_a/x", path, digest)
+
+
 def test_a_changed_object_is_refused_as_it_arrives(bucket: Bucket, tmp_path: Path) -> None:
     import obstore
 

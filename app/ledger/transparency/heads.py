@@ -2,6 +2,7 @@
 
     <data set>.json          the newest recorded head, with the balances after it
     <data set>.checkpoint    the newest signed checkpoint, with its witnesses' cosignatures
+    <data set>.persons       of whom two decide together, as they were last named
     noise-epoch              derives the noise secret since a backup was last restored
     <job>.mark               what left a job that has not ended (app.lifecycle.marks)
 
@@ -27,6 +28,7 @@ from app.ledger.transparency.notes import lines, read
 from app.ledger.transparency.records import InFolder, Record, Records, records_of
 from app.ledger.transparency.witnesses import Witness, required
 from app.settings import Settings
+from core.contracts.approvals import Persons
 from core.contracts.base import Document
 from core.ids import now
 
@@ -83,6 +85,14 @@ class Head(Document):
             joined_into=account.joined_into,
             recorded_at=now(),
         )
+
+
+class NamedPersons(Document):
+    """The persons of a data set, as its owner, or two of those before them, named them for the `version`-th time."""
+
+    dataset: str
+    version: Annotated[int, Field(ge=1)]
+    persons: Persons
 
 
 class UnreadableHeadError(Exception):
@@ -192,6 +202,31 @@ class Heads:
 
         self._change(_checkpoint(dataset_id), newer)
 
+    def named(self, dataset_id: str) -> NamedPersons | None:
+        """The persons of a data set who were named last; None if none ever were.
+
+        Raises:
+            UnreadableHeadError: the record is damaged, or the folder cannot be read.
+            Unavailable: the bucket does not answer.
+        """
+        try:
+            return _named(dataset_id, self.records.read(_persons(dataset_id)))
+        except OSError as error:
+            raise UnreadableHeadError(f"its persons: {type(error).__name__}") from None
+
+    def keep_named(self, named: NamedPersons) -> None:
+        """Records persons, on disk before this returns. Does nothing if later ones are recorded.
+
+        Raises:
+            UnreadableHeadError, OSError, Unavailable: as `write`.
+        """
+
+        def newer(found: Record | None) -> str | None:
+            before = _named(named.dataset, found)
+            return named.model_dump_json() if before is None or before.version < named.version else None
+
+        self._change(_persons(named.dataset), newer)
+
     def epoch(self) -> str | None:
         """The epoch from which the noise secret is derived; None before the first rotation."""
         found = self.records.read(EPOCH)
@@ -219,6 +254,22 @@ def _head(dataset_id: str) -> str:
 
 def _checkpoint(dataset_id: str) -> str:
     return f"{dataset_id}.checkpoint"
+
+
+def _persons(dataset_id: str) -> str:
+    return f"{dataset_id}.persons"
+
+
+def _named(dataset_id: str, record: Record | None) -> NamedPersons | None:
+    if record is None:
+        return None
+    try:
+        found = NamedPersons.model_validate_json(record.content)
+    except ValidationError:
+        raise UnreadableHeadError("its persons: the record is damaged") from None
+    if found.dataset != dataset_id:
+        raise UnreadableHeadError("its persons: the record belongs to another data set")
+    return found
 
 
 def _parsed(dataset_id: str, record: Record | OSError | None) -> Head | UnreadableHeadError | None:
