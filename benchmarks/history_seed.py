@@ -22,7 +22,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -54,6 +53,7 @@ from app.db.models import (  # noqa: E402
 from app.jobs import steering  # noqa: E402
 from app.jobs.labels import stored  # noqa: E402
 from app.keys.service import Caller  # noqa: E402
+from app.ledger import running_sums  # noqa: E402
 from app.ledger.entries import Kind, Move, new_entry  # noqa: E402
 from app.ledger.memos import HeldFor, Settled  # noqa: E402
 from app.lifecycle import measures  # noqa: E402
@@ -162,7 +162,7 @@ class Seeder:
             self._write(connection, [waiting], queued, ledger, history)
             ledger.save(connection)
             self._log.save(connection)
-            add_up(connection)
+            running_sums.write(session, [private])  # the trigger was away
         with self.db.write() as session:
             for key, seconds in ledger.ran_s.items():
                 measures.count_within(session, measures.KEY_SECONDS, key, amount=seconds)
@@ -377,17 +377,6 @@ class _Ledger:
         connection.execute(update(ACCOUNTS).where(ACCOUNTS.c.dataset_id == self.account.dataset_id).values(moved))
         taken = {"train_spent": self._taken[0], "train_held": self._taken[1]}
         connection.execute(update(SUBS).where(SUBS.c.id == self._own.id).values(taken))
-
-
-def add_up(connection: Connection) -> None:
-    """Makes the running sums of all entries, as their migration does: the trigger was away."""
-    folder = ROOT / "alembic" / "versions" / "0036_spent_by_key.py"
-    sums = spec_from_file_location("spent_by_key", folder)
-    assert sums is not None and sums.loader is not None
-    migration = module_from_spec(sums)
-    sums.loader.exec_module(migration)
-    connection.exec_driver_sql("DELETE FROM spent_by_key")
-    connection.exec_driver_sql(migration.BACKFILL[connection.dialect.name])
 
 
 def stamp(at: datetime) -> str:

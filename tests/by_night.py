@@ -57,6 +57,7 @@ ON_POSTGRES_BY_DAY = (
     "tests/jobs/test_api.py::test_what_does_not_fit",
     "tests/jobs/test_cost.py",
     "tests/ledger/",
+    "tests/lifecycle/test_queue_model.py",
     "tests/machine/test_races.py",
     "tests/lifecycle/test_claim_race.py",
     "tests/lifecycle/test_clocks.py",

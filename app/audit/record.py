@@ -34,6 +34,7 @@ Action = Literal[
     "dataset.cap_changed",
     "dataset.same_content",  # the same content as another owner's data set
     "ledger.joined",
+    "ledger.sums_rebuilt",  # what keys spent, added up again by an operator's command
     "budget.set",  # what keys or a team may use of a cap
     "budget.closed",
     "budget.requested",

@@ -68,6 +68,7 @@ from app.db.egress import Agreement as Agreement  # noqa: PLC0414
 from app.db.egress import Approval as Approval  # noqa: PLC0414
 from app.db.egress import DatasetPerson as DatasetPerson  # noqa: PLC0414
 from app.db.egress import Egress as Egress  # noqa: PLC0414
+from app.db.json_parts import PRIORITIES
 from app.db.measures import Measure as Measure  # noqa: PLC0414
 from app.db.predictions import Prediction as Prediction  # noqa: PLC0414
 from app.db.spending import SpentByKey as SpentByKey  # noqa: PLC0414
@@ -79,19 +80,25 @@ from core.contracts.metrics import ReleasedHistogram
 from core.contracts.stored import Failure, PartFiles, ReadingOutcome, SaltedSteps, Shape, TrialPoint
 
 INDICES_OF_SOME = set[str]()  # their names
+PRIORITY = "(priority)"
 
 
 def _index_of_some(model: type[Base], name: str, *columns: str, where: str, unique: bool = False) -> None:
     """Makes an index of the rows that a condition is true of, with the table.
 
-    In SQL, which both databases read: an `Index` with a condition would load the dialects of both.
+    In SQL: an `Index` with a condition would load the dialects of both databases.
+
+    Args:
+        columns: names; PRIORITY stands for the specification's.
     """
     INDICES_OF_SOME.add(name)
     kind = "UNIQUE INDEX" if unique else "INDEX"
-    made = DDL(  # type: ignore[no-untyped-call]
-        f"CREATE {kind} {name} ON {model.__tablename__} ({', '.join(columns)}) WHERE {where}"
-    )
-    event.listen(model.__table__, "after_create", made)
+    for dialect, priority in PRIORITIES.items():
+        parts = ", ".join(columns).replace(PRIORITY, priority.format("spec"))
+        made = DDL(  # type: ignore[no-untyped-call]
+            f"CREATE {kind} {name} ON {model.__tablename__} ({parts}) WHERE {where}"
+        )
+        event.listen(model.__table__, "after_create", made.execute_if(dialect=dialect))
 
 
 class ApiKey(Base):
@@ -523,4 +530,11 @@ _index_of_some(Job, "ix_jobs_top_status", "status", "created_at", "id", where="p
 _index_of_some(Job, "ix_jobs_top_dataset", "dataset_id", "status", where="parent_id IS NULL")
 _index_of_some(
     Egress, "ix_egresses_open", "asked_at", where="made_at IS NULL AND problem IS NULL AND deleted_at IS NULL"
+)
+# Claims: the first job of each key on a data set, and the next key or data set that waits.
+_index_of_some(
+    Job,
+    "ix_jobs_queue",
+    *("key_id", "dataset_id", f"{PRIORITY} DESC", "created_at", "id"),
+    where="status = 'queued' AND study IS NULL",
 )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import NamedTuple
 
 from pydantic import ConfigDict
-from sqlalchemy import BigInteger, and_, cast, func, or_, select
+from sqlalchemy import BigInteger, Text, and_, case, cast, func, null, or_, select
 from sqlalchemy.orm import Session, aliased
 
 from app.db.models import Account, Charge, Dataset, Job, LedgerEntry
@@ -58,11 +59,12 @@ def page_of_entries(session: Session, dataset_id: str, *, after: int, job: str |
 
 
 class Posted(NamedTuple):
-    """What a job, a trial or a study posted.
+    """What a job, a trial or a study posted, and how many jobs posted the same.
 
     Attributes:
         mechanism: None for a study: its trials have theirs.
-        spent, held: by account. A trial's entry covers its share, and a study's own entry what its trials left.
+        spent, held: by account, of one of them. A trial's entry covers its share, and a study's own entry what its
+            trials left.
         study: the study itself, or the trial's study.
         planned: for a study the event tree of its whole plan, by account.
     """
@@ -72,50 +74,75 @@ class Posted(NamedTuple):
     held: Units
     study: str | None = None
     planned: AccountEvents | None = None
+    times: int = 1
+
+
+# A job's documents as texts, which both databases group by; a reader decodes those that differ.
+MECHANISM = cast(Job.mechanism, Text)
+PLANNED = case((Job.mechanism.is_(None), cast(Job.quote["mechanism"], Text)), else_=null())
 
 
 def posted(session: Session, dataset_id: str) -> list[Posted]:
-    """Every posted job in the order of settlement, including those of ledgers that were joined to this one."""
+    """What was posted, jobs alike together, in the order of the first settlement of each kind; including those of
+    ledgers that were joined to this one."""
     post, hold = aliased(LedgerEntry), aliased(LedgerEntry)
     # A trial has no hold of its own, but a share of the study's.
     shares = (cast(Job.quote["charge"][account].as_string(), BigInteger) for account in ("train", "holdout"))
-    held = (func.coalesce(*pair) for pair in zip((hold.train, hold.holdout), shares, strict=True))
-    query = (
-        select(Job.id, Job.parent_id, Job.mechanism, Job.quote["mechanism"], post.train, post.holdout, *held)
+    held = [func.coalesce(*pair) for pair in zip((hold.train, hold.holdout), shares, strict=True)]
+    study = case((Job.mechanism.is_(None), Job.id), else_=Job.parent_id)
+    job = (
+        select(
+            study.label("study"),
+            MECHANISM.label("mechanism"),
+            PLANNED.label("planned"),
+            post.train,
+            post.holdout,
+            held[0].label("held_train"),
+            held[1].label("held_holdout"),
+            (post.dataset_id != dataset_id).label("is_joined"),
+            post.dataset_id,
+            post.seq,
+        )
         .join(post, post.job_id == Job.id)
         .outerjoin(hold, and_(hold.job_id == Job.id, hold.kind == "hold", hold.dataset_id == post.dataset_id))
         .where(post.dataset_id.in_(_with_joined(session, dataset_id)), post.kind == "post")
-        .order_by(post.dataset_id != dataset_id, post.dataset_id, post.seq)
+        .subquery()
+    )
+    alike = list(job.c)[:-1]
+    query = (
+        select(*alike, func.count()).group_by(*alike).order_by(job.c.is_joined, job.c.dataset_id, func.min(job.c.seq))
     )
     return [
         Posted(
             _mechanism(mechanism),
             Units(train=spent_t, holdout=spent_h),
             Units(train=held_t, holdout=held_h),
-            job_id if mechanism is None else parent_id,
-            _planned(planned) if mechanism is None else None,
+            of_study,
+            _planned(planned),
+            count,
         )
-        for job_id, parent_id, mechanism, planned, spent_t, spent_h, held_t, held_h in session.execute(query)
+        for of_study, mechanism, planned, spent_t, spent_h, held_t, held_h, _, _, count in session.execute(query)
     ]
 
 
 class Charged(NamedTuple):
-    """A job, or a whole study, that posted something or holds something.
+    """Jobs alike, or whole studies, that posted something or hold something.
 
     Attributes:
         mechanism: None for a study.
         planned: for a study the event tree of its whole plan, by account.
-        spent: what it and its trials have posted, by account.
+        spent: what they and their trials have posted together, by account: each of them something, or none of them.
     """
 
     mechanism: MechanismConfig | None
     planned: AccountEvents | None
     spent: Units
+    jobs: int = 1
 
 
 def charged(session: Session, dataset_id: str) -> list[Charged]:
-    """Every job that posted something, or that still holds something, in the order of submission; those of joined
-    ledgers too. A study and its trials are one job."""
+    """The jobs that posted something, or that still hold something, jobs alike together, in the order of the first
+    submission of each kind; those of joined ledgers too. A study and its trials are one job."""
     joined = _with_joined(session, dataset_id)
     top = func.coalesce(Job.parent_id, Job.id)
     sums = (func.sum(LedgerEntry.train).label("train"), func.sum(LedgerEntry.holdout).label("holdout"))
@@ -128,28 +155,40 @@ def charged(session: Session, dataset_id: str) -> list[Charged]:
     )
     holds = select(LedgerEntry.job_id).where(LedgerEntry.dataset_id.in_(joined), LedgerEntry.kind == "hold")
     is_open = and_(Job.id.in_(holds), Job.parent_id.is_(None), Job.finished_at.is_(None))
-    query = (
-        select(Job.mechanism, Job.quote["mechanism"], posts.c.train, posts.c.holdout)
+    train, holdout = (func.coalesce(each, 0) for each in (posts.c.train, posts.c.holdout))
+    job = (
+        select(
+            MECHANISM.label("mechanism"),
+            PLANNED.label("planned"),
+            (train > 0).label("on_train"),
+            (holdout > 0).label("on_holdout"),
+            train.label("train"),
+            holdout.label("holdout"),
+            Job.created_at,
+            Job.id,
+        )
         .outerjoin(posts, posts.c.job == Job.id)
         .where(or_(posts.c.job.is_not(None), is_open))
-        .order_by(Job.created_at, Job.id)
+        .subquery()
+    )
+    alike = list(job.c)[:4]
+    query = (
+        select(job.c.mechanism, job.c.planned, func.sum(job.c.train), func.sum(job.c.holdout), func.count())
+        .group_by(*alike)
+        .order_by(func.min(job.c.created_at), func.min(job.c.id))
     )
     return [
-        Charged(
-            _mechanism(mechanism),
-            _planned(planned) if mechanism is None else None,
-            Units(train=int(train or 0), holdout=int(holdout or 0)),
-        )
-        for mechanism, planned, train, holdout in session.execute(query)
+        Charged(_mechanism(mechanism), _planned(planned), Units(train=int(spent_t), holdout=int(spent_h)), count)
+        for mechanism, planned, spent_t, spent_h, count in session.execute(query)
     ]
 
 
-def _mechanism(stored: object) -> MechanismConfig | None:
-    return None if stored is None else MechanismConfig.model_validate(stored)
+def _mechanism(stored: str | None) -> MechanismConfig | None:
+    return None if stored is None else MechanismConfig.model_validate_json(stored)
 
 
-def _planned(stored: object) -> AccountEvents | None:
-    return None if stored is None else AccountEvents.read(stored)
+def _planned(stored: str | None) -> AccountEvents | None:
+    return None if stored is None else AccountEvents.read(json.loads(stored))
 
 
 def is_charged_by_others(session: Session, dataset_id: str) -> bool:

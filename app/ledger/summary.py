@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from bisect import bisect_left
-from collections import OrderedDict, defaultdict
+from collections import Counter, OrderedDict, defaultdict
 from dataclasses import dataclass, field
 from typing import Protocol, cast
 from weakref import WeakKeyDictionary
@@ -42,6 +42,7 @@ ACCOUNTS: tuple[AccountName, AccountName] = ("train", "holdout")
 MOST_COMPOSED = 10_000
 MOST_KEPT = 256
 AGAIN_S = 10.0
+Counted = tuple[Event, int]  # a job's event, and how many jobs have it
 
 
 class Comparer(Protocol):
@@ -229,21 +230,31 @@ def sums(pricing: Comparer, account: Account, jobs: list[Charged]) -> Sums | Non
     samples = False
     for name in ACCOUNTS:
         planned = [
-            (each.spent.of(name) > 0, event) for each in jobs if (event := planned_event(each, name)) is not None
+            (each.spent.of(name) > 0, event, each.jobs)
+            for each in jobs
+            if (event := planned_event(each, name)) is not None
         ]
-        settled = [event for is_spent, event in planned if is_spent]
-        samples |= any(leaf.sample_rate < 1.0 for _, event in planned for leaf in events.leaves(event))
+        settled = [(event, count) for is_spent, event, count in planned if is_spent]
+        samples |= any(leaf.sample_rate < 1.0 for _, event, _ in planned for leaf in events.leaves(event))
         try:
             spent[name] = _basic(pricing, settled, account.cap_delta)
-            everything = [event for _, event in planned]
+            everything = [(event, count) for _, event, count in planned]
             taken[name] = spent[name] if settled == everything else _basic(pricing, everything, account.cap_delta)
         except LimitError:
             return None
     return Sums(spent, taken, "pld" if samples else "gdp")
 
 
-def _basic(pricing: Comparer, done: list[Event], delta: float) -> float:
-    return pricing.basic(CompareRequest(events=tuple(done), delta=delta)).epsilon if done else 0.0
+def _basic(pricing: Comparer, done: list[Counted], delta: float) -> float:
+    return pricing.basic(_of_jobs_alike(done, delta)).epsilon if done else 0.0
+
+
+def _of_jobs_alike(done: list[Counted], delta: float) -> CompareRequest:
+    """Each event once, with the number of its jobs: a ledger has more jobs than kinds of them."""
+    alike: Counter[Event] = Counter()
+    for event, count in done:
+        alike[event] += count
+    return CompareRequest(events=tuple(alike), counts=tuple(alike.values()), delta=delta)
 
 
 def planned_event(job: Charged, name: AccountName) -> Event | None:
@@ -272,7 +283,7 @@ def comparison(
         if not done:
             continue
         try:
-            found.append(pricing.compare(CompareRequest(events=tuple(done), delta=account.cap_delta)))
+            found.append(pricing.compare(_of_jobs_alike(done, account.cap_delta)))
         except LimitError:
             return None
     return Comparison(
@@ -282,25 +293,30 @@ def comparison(
     )
 
 
-def settled_events(jobs: list[Posted], name: AccountName) -> list[Event]:
-    """What each job that posted something did to an account. A study with its runs is one job: all of its plan where
-    all of its hold was posted, else the runs that there were.
+def settled_events(jobs: list[Posted], name: AccountName) -> list[Counted]:
+    """What each job that posted something did to an account, and how many did the same.
+
+    A study with its runs is one job: all of its plan where all of its hold was posted, else the runs that there were.
     """
     together: dict[str | int, list[Posted]] = {}
     for number, job in enumerate(jobs):
         together.setdefault(number if job.study is None else job.study, []).append(job)
-    done: list[Event] = []
+    done: list[Counted] = []
     for parts in together.values():
         whole = next((part for part in parts if part.planned is not None), None)
         found: list[Event]
         planned = None if whole is None or whole.planned is None else whole.planned.of(name)
         held = 0 if whole is None else whole.held.of(name)
-        if whole is not None and sum(part.spent.of(name) for part in parts) == held:
+        if whole is not None and sum(part.spent.of(name) * part.times for part in parts) == held:
             found = [planned] if planned is not None and held else []
         else:
-            found = [event for part in parts if (event := settled_event(part, name)) is not None]
+            runs = [(event, part.times) for part in parts if (event := settled_event(part, name)) is not None]
+            if parts[0].study is None:
+                done += runs
+                continue
+            found = [event for event, count in runs for _ in range(count)]
         if found:
-            done.append(found[0] if len(found) == 1 else events.composed(found))
+            done.append((found[0] if len(found) == 1 else events.composed(found), 1))
     return done
 
 

@@ -3,7 +3,7 @@
 Checked for every entry: its place (1, 2, … without gaps), the previous hash, its own hash, that it follows from earlier
 entries (a settlement has a hold, spent + released = held, nothing exceeds the budget), and the balances that it states.
 At the end: the account's row (balances, cap, head) against the last entry, and of each sub-account the balances against
-the holds that name it, and the budget against the ε that it states.
+the holds that name it, and the budget against the ε that it states; and the running sums of what keys spent.
 
 A chain that was rewritten or rolled back completely, with its row, is consistent. Kept heads and checkpoints reveal it:
 those that certificates and the relay have signed, and those outside the database (app.ledger.transparency.anchors).
@@ -22,6 +22,7 @@ from sqlalchemy.orm import Session
 from app.chain import digest
 from app.db.models import Account, LedgerEntry, LedgerTile, SubAccount
 from app.db.ordered import in_order
+from app.ledger import running_sums
 from app.ledger.accounts import filter_for
 from app.ledger.entries import COLUMNS, balance_of, content, genesis
 from app.ledger.memos import Balance, Balances, Memo
@@ -101,6 +102,8 @@ def verify(session: Session, dataset_id: str, recorded: Head | None = None, outs
         bad = None
         replay.against(account)
         replay.against_parts(account, parts)
+        drift = running_sums.problem_of(session, dataset_id)
+        _require(drift is None, drift or "")
         _require(not kept.faults, "; ".join(kept.faults[:3]))
     except _Misfit as misfit:
         return Verification(False, account.entries, account.head, bad, str(misfit), count)

@@ -14,6 +14,7 @@ from sqlalchemy import BigInteger, ColumnElement, String, bindparam, cast, exist
 from sqlalchemy.orm import Session
 
 from app.db.clock import ClockName, has_passed, in_seconds
+from app.db.json_parts import Priority
 from app.db.models import Job, JobEvent, Outbox, Webhook, WebhookEvent, table_of
 from app.db.together import Values
 from app.lifecycle.events import Nothing
@@ -40,7 +41,7 @@ DEVICE = func.coalesce(Job.device, Job.spec["runtime"]["device"].as_string(), "a
 NEEDS_GPU = DEVICE == "cuda"
 # The processes that a job asks for, in SQL: a number, or auto, for which one is enough.
 PROCESSES = func.coalesce(cast(Job.spec["runtime"]["processes"].as_string(), String), "1")
-PRIORITY = func.coalesce(Job.spec["priority"].as_integer(), 0)
+PRIORITY = Priority(Job.spec)
 IN_ORDER = (PRIORITY.desc(), Job.created_at, Job.id)  # of one key's jobs
 NOTHING = Nothing()
 NO_SUCH_JOB = "there is no such job"

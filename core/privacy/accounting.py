@@ -8,7 +8,7 @@ from collections import Counter
 from core.contracts.base import AccountantName, Epsilon, Unit
 from core.errors import InvalidRequest
 from core.privacy import accountants, events, gdp, pld, rdp
-from core.privacy.events import Event
+from core.privacy.events import Event, Leaf
 from core.privacy.plans import CompareRequest, StudyRequest
 from core.privacy.prices import BasicSum, Compared, Comparison
 
@@ -58,7 +58,9 @@ def compare(request: CompareRequest) -> Compared:
         only if all jobs were fixed before the first result. The Rényi bound replaces it where δ is too small for a grid
         after this many steps.
     """
-    together = events.composed(request.events)
+    together = events.composed(
+        event if count == 1 else events.SelfComposed(count=count, event=event) for event, count in request.jobs
+    )
     return Compared(
         rdp_best_order=rdp.epsilon(together, request.delta)[0],
         pld_if_fixed_in_advance=_tight(together, request.delta),
@@ -75,9 +77,12 @@ def basic(request: CompareRequest) -> BasicSum:
     """
     if not request.events:
         return BasicSum(epsilon=0.0)
-    delta = request.delta / len(request.events)
-    alike = Counter(tuple(sorted(events.leaves(event).items())) for event in request.events)
-    one_of = {tuple(sorted(events.leaves(event).items())): event for event in request.events}
+    delta = request.delta / sum(count for _, count in request.jobs)
+    alike, one_of = Counter[tuple[tuple[Leaf, int], ...]](), dict[tuple[tuple[Leaf, int], ...], Event]()
+    for event, count in request.jobs:
+        leaves = tuple(sorted(events.leaves(event).items()))
+        alike[leaves] += count
+        one_of[leaves] = event
     return BasicSum(epsilon=math.fsum(count * _own(one_of[leaves], delta) for leaves, count in alike.items()))
 
 

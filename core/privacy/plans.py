@@ -230,10 +230,20 @@ class FinalRunRequest(Document):
 
 
 class CompareRequest(Document):
-    """Each job's event on one account, to compare accountants on them."""
+    """Each job's event on one account, to compare accountants on them.
+
+    Attributes:
+        counts: how many jobs have each event; empty: one each.
+    """
 
     events: tuple[Event, ...]
     delta: float
+    counts: tuple[int, ...] = ()
+
+    @property
+    def jobs(self) -> list[tuple[Event, int]]:
+        """The events, each with the number of its jobs."""
+        return list(zip(self.events, self.counts or (1,) * len(self.events), strict=True))
 
 
 class OrderRequest(Document):

@@ -11,6 +11,9 @@ import typer
 from scrimp_server.commands.service import PRIVATE, Home, set_home
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from app.db.engine import Database
     from app.lifecycle.mark_survey import Forgotten
     from app.lifecycle.restore import Gap
     from app.lifecycle.witnessed import Ahead
@@ -28,6 +31,9 @@ def restore(
     ] = None,
     reason: Annotated[str, typer.Option(help="The reason, recorded in the ledger.")] = "a backup was restored",
     rotate: Annotated[bool, typer.Option(help="Rotate the noise key's epoch, even if nothing is missing.")] = False,
+    sums: Annotated[
+        list[str] | None, typer.Option(help="Add up again what each key spent on this data set, from its entries.")
+    ] = None,
 ) -> None:
     """Show the ledger entries that a restored database has lost; --post them as spent, or bring a newer backup.
 
@@ -57,6 +63,7 @@ def restore(
             amounts = restoring.post(db, heads, objects.of(settings), dataset, reason)
             print(f"{dataset}: posted as spent: train {amounts.train}, holdout {amounts.holdout}")
             print(f"  Budgets within its cap are the backup's again: review them with scrimp budgets list {dataset}")
+        _rebuild(db, sums or ())
         left = restoring.gaps(db, heads, objects.of(settings))
         jobs = compare(db, Marks(heads.records)).forgotten
         contradicted, unasked = ahead(db, configured(settings))
@@ -84,6 +91,14 @@ def restore(
         raise typer.Exit(1)
     also = " and what its witnesses saw" if settings.witnesses else ""
     print(f"Every ledger holds the head recorded outside the database{also}.")
+
+
+def _rebuild(db: Database, datasets: Iterable[str]) -> None:
+    from app.ledger import running_sums
+
+    for dataset in datasets:
+        rows = running_sums.rebuild(db, dataset)
+        print(f"{dataset}: {rows} running sums were added up from the ledger's entries; the relay verifies it next")
 
 
 def _witnessed(found: Ahead) -> str:

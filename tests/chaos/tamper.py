@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from app.chain import digest
 from app.db.engine import Database
 from app.db.models import Account, LedgerEntry, table_of
+from app.ledger import running_sums
 from app.ledger.entries import COLUMNS, content, genesis
 
 ENTRIES, ACCOUNTS = table_of(LedgerEntry), table_of(Account)
@@ -48,6 +49,7 @@ def put_back(session: Session, dataset: str, rows: Rows) -> None:
     session.execute(delete(ENTRIES).where(ENTRIES.c.dataset_id == dataset))
     session.execute(insert(ENTRIES), entries)
     session.execute(update(ACCOUNTS).where(ACCOUNTS.c.dataset_id == dataset).values(account))
+    running_sums.write(session, [dataset])
 
 
 def set_account(session: Session, dataset: str, **values: Any) -> None:
@@ -59,7 +61,7 @@ def set_entry(session: Session, dataset: str, seq: int, **values: Any) -> None:
 
 
 def roll_back(session: Session, dataset: str, keep: int) -> None:
-    """Forgets all entries but the first `keep`, and sets the account's row to what the last of them says."""
+    """Forgets all entries but the first `keep`, and sets the account's row and the running sums to what they say."""
     session.execute(delete(ENTRIES).where(ENTRIES.c.dataset_id == dataset, ENTRIES.c.seq > keep))
     last = rows_of(session, dataset)[0][-1]
     balance = {
@@ -68,6 +70,7 @@ def roll_back(session: Session, dataset: str, keep: int) -> None:
         for part in ("spent", "held")
     }
     set_account(session, dataset, entries=keep, head=last["hash"], **balance)
+    running_sums.write(session, [dataset])
 
 
 def rewrite(session: Session, dataset: str, keep: int) -> None:
@@ -81,3 +84,4 @@ def rewrite(session: Session, dataset: str, keep: int) -> None:
     session.execute(delete(ENTRIES).where(ENTRIES.c.dataset_id == dataset))
     session.execute(insert(ENTRIES), forged)
     set_account(session, dataset, head=previous)
+    running_sums.write(session, [dataset])

@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 from app.chain import digest
 from app.db.engine import Database
 from app.db.models import LedgerCheckpoint, LedgerEntry, table_of
-from app.ledger import accounts, behind, signing_keys
+from app.ledger import accounts, behind, running_sums, signing_keys
 from app.ledger.entries import COLUMNS, content
 from app.ledger.memos import HeldFor
 from app.ledger.transparency.checkpoints import sign_due
@@ -166,7 +166,7 @@ def verdicts(session: Session, long: Long) -> tuple[Verification, Verification, 
 
 
 def forge(session: Session, long: Long, place: int, change: Callable[[dict[str, Any]], int]) -> None:
-    """Changes an entry, then all that follows from it: hashes, stated balances, the account's row.
+    """Changes an entry, then all that follows from it: hashes, stated balances, the account's row, the running sums.
 
     Args:
         change: changes the entry; returns by how much less is spent after it.
@@ -181,6 +181,7 @@ def forge(session: Session, long: Long, place: int, change: Callable[[dict[str, 
     session.execute(delete(ENTRIES).where(ENTRIES.c.dataset_id == long.dataset, ENTRIES.c.seq >= place))
     session.execute(insert(ENTRIES), rows[place - 1 :])
     set_account(session, long.dataset, head=previous, train_spent=account["train_spent"] - less)
+    running_sums.write(session, [long.dataset])
 
 
 def _another_actor(row: dict[str, Any]) -> int:

@@ -21,11 +21,27 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, Integer, and_, case, cast, exists, false, func, or_, select, true
-from sqlalchemy.orm import Session
+from sqlalchemy import (
+    CTE,
+    ColumnElement,
+    Integer,
+    and_,
+    case,
+    cast,
+    exists,
+    false,
+    func,
+    literal_column,
+    or_,
+    select,
+    true,
+    tuple_,
+)
+from sqlalchemy.orm import Session, aliased
 
 from app.db.clock import now_there
 from app.db.engine import Database
+from app.db.json_parts import Priority
 from app.db.models import ApiKey, Dataset, Job, LedgerEntry, Worker
 from app.ledger.behind import ALL, reach
 from app.ledger.blocks import held_on
@@ -36,6 +52,8 @@ from app.lifecycle.queue.turns import Pair, Turn, Turns, note_turn, rounds, turn
 from app.lifecycle.states import ACTIVE, DEVICE, IN_ORDER, IS_DUE, PROCESSES, due_for
 from core.contracts.runtime import StoredRuntime
 
+WAITS: ColumnElement[str] = literal_column("'queued'")  # as the queue's index has it
+QUEUED = (Job.status == WAITS, Job.study.is_(None))
 PATIENCE = 20  # leases that a job waits at least for the release that began it
 
 
@@ -166,7 +184,7 @@ def _of_release(session: Session, worker: str, lease_s: float) -> ColumnElement[
     has_device = or_(DEVICE != "cuda", Worker.devices[0]["kind"].as_string() == "cuda")
     able = exists().where(Worker.release == Job.release, seen, has_device)
     least_s, ran_s = PATIENCE * lease_s, cast(Job.ran_s, Integer)
-    return or_(began, ~able, due_for(case((ran_s > least_s, ran_s), else_=least_s)))
+    return or_(Job.release.is_(None), began, ~able, due_for(case((ran_s > least_s, ran_s), else_=least_s)))
 
 
 def _hold_within(session: Session, job: Job, dataset_id: str, entries: int) -> bool:
@@ -243,19 +261,45 @@ def next_job(
 def _waiting(
     session: Session, may: ColumnElement[bool], passed: Collection[str], behind: Collection[str]
 ) -> list[Candidate]:
-    """Returns the first job that may be taken, for each pair."""
-    pair = (Dataset.owner_key, Job.key_id)
-    place = func.row_number().over(partition_by=pair, order_by=IN_ORDER).label("place")
-    queued = (
-        select(Dataset.owner_key, Job.key_id, Job.dataset_id, Job.id, Job.created_at, place)
-        .join(Dataset, Dataset.id == Job.dataset_id)
-        .where(Job.status == "queued", Job.study.is_(None), IS_DUE)
-        .where(may)
+    """Returns the first job that may be taken, for each pair.
+
+    The queue's index has the jobs of each key on each data set in their order, so that a claim reads the first ones,
+    and those before them that this worker may not take, however many wait behind.
+    """
+    lines, job = _lines(), aliased(Job)
+    first = (
+        select(Job.id)
+        .where(Job.key_id == lines.c.key_id, Job.dataset_id == lines.c.dataset_id, *QUEUED, IS_DUE, may)
         .where(Job.id.not_in(passed), _pays_on(behind).is_(False))
-        .subquery()
+        .order_by(*IN_ORDER)
+        .limit(1)
+        .correlate(lines)
     )
-    columns = (queued.c.owner_key, queued.c.key_id, queued.c.dataset_id, queued.c.id, queued.c.created_at)
-    return [Candidate(*row) for row in session.execute(select(*columns).where(queued.c.place == 1))]
+    columns = (Dataset.owner_key, job.key_id, job.dataset_id, job.id, job.created_at)
+    rows = session.execute(
+        select(*columns, Priority(job.spec))
+        .select_from(lines)
+        .join(job, job.id == first.scalar_subquery())
+        .join(Dataset, Dataset.id == job.dataset_id)
+    )
+    best: dict[Pair, tuple[int, datetime, str, Candidate]] = {}
+    for owner, key, dataset_id, job_id, created_at, priority in rows:
+        found = Candidate(owner, key, dataset_id, job_id, created_at)
+        place = (-priority, found.created_at, found.job_id, found)
+        best[found.pair] = min(place, best.get(found.pair, place), key=lambda each: each[:3])
+    return [each[3] for each in best.values()]
+
+
+def _lines() -> CTE:
+    """The keys with queued jobs, and on which data sets: a look-up of the queue's index for each line."""
+    job, later = aliased(Job), aliased(Job)
+    of = (later.status == WAITS, later.study.is_(None))
+    order = (later.key_id, later.dataset_id)
+    first = select(later.id).where(*of).order_by(*order).limit(1).scalar_subquery()
+    lines = select(job.key_id, job.dataset_id).where(job.id == first).cte("lines", recursive=True)
+    after = tuple_(*order) > tuple_(lines.c.key_id, lines.c.dataset_id)
+    following = select(later.id).where(*of, after).order_by(*order).limit(1).correlate(lines).scalar_subquery()
+    return lines.union_all(select(job.key_id, job.dataset_id).select_from(lines).join(job, job.id == following))
 
 
 def _pays_on(behind: Collection[str]) -> ColumnElement[bool]:

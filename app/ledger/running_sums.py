@@ -1,0 +1,153 @@
+"""The running sums of what each key spent (app.db.spending), recomputed from the posts of their ledgers.
+
+A trigger moves the sums with each post. A verification recomputes and compares them, and an operator's command writes
+them anew: `scrimp restore --sums`. What a post draws on is its hold: its own, or that of its trial's study.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    CompoundSelect,
+    Integer,
+    Select,
+    String,
+    and_,
+    case,
+    cast,
+    delete,
+    func,
+    insert,
+    literal,
+    or_,
+    select,
+    union_all,
+)
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
+from sqlalchemy.sql.functions import FunctionElement
+
+from app.audit import record as audit
+from app.db.engine import Database
+from app.db.models import Dataset, LedgerCheck, LedgerEntry, SpentByKey, table_of
+from app.ledger.blocks import family_of, lock_family
+from app.ledger.repository import dataset_with_account
+from core.ids import now
+
+SPENT = table_of(SpentByKey)
+MOVED = ("charges", "family_charges", "train", "holdout")
+PROBLEM = "the running sums of what keys spent do not follow from the entries: an operator rebuilds them"
+
+
+class DayOf(FunctionElement[str]):
+    """The day of a time in UTC, in SQL, as the trigger writes it."""
+
+    type = String(10)
+    inherit_cache = True
+
+
+@compiles(DayOf, "postgresql")
+def _day_of_server(element: DayOf, compiler: Any, **options: Any) -> str:
+    return f"to_char({compiler.process(element.clauses, **options)} AT TIME ZONE 'UTC', 'YYYY-MM-DD')"
+
+
+@compiles(DayOf, "sqlite")
+def _day_of_file(element: DayOf, compiler: Any, **options: Any) -> str:
+    return f"substr({compiler.process(element.clauses, **options)}, 1, 10)"
+
+
+def recomputed(datasets: Sequence[str]) -> CompoundSelect[Any]:
+    """Selects the rows that the posts of these ledgers make: those of a data set and all its blocks, so that a charge
+    on several counts once among them."""
+    post, hold = LedgerEntry, aliased(LedgerEntry)
+    holder = func.coalesce(LedgerEntry.memo["hold"].as_string(), post.job_id)
+
+    def is_first(of: Sequence[InstrumentedAttribute[str]], order: Sequence[Any]) -> ColumnElement[int]:
+        # A post without a holder belongs to no other one.
+        place = func.row_number().over(partition_by=(*of, holder), order_by=order)
+        return case((or_(holder.is_(None), place == 1), 1), else_=0)
+
+    posts = (
+        select(
+            post.dataset_id,
+            func.coalesce(hold.actor, post.actor).label("key_id"),
+            DayOf(post.created_at).label("day"),
+            is_first([post.dataset_id], [post.seq]).label("charges"),
+            is_first([], [post.created_at, post.dataset_id, post.seq]).label("family_charges"),
+            post.train,
+            post.holdout,
+            post.created_at,
+        )
+        .outerjoin(hold, and_(hold.dataset_id == post.dataset_id, hold.once == "hold:" + holder))
+        .where(post.kind == "post", post.dataset_id.in_(datasets))
+        .cte("posts")
+    )
+    last = func.max(posts.c.created_at, type_=posts.c.created_at.type).label("last_at")
+
+    def of(day: ColumnElement[str], *by: ColumnElement[Any]) -> Select[Any]:
+        keys = (posts.c.dataset_id, posts.c.key_id)
+        sums = [cast(func.sum(posts.c[name]), SPENT.c[name].type).label(name) for name in MOVED]
+        return select(*keys, day.label("day"), *sums, last).group_by(*keys, *by)
+
+    return union_all(of(literal("", String(10))), of(posts.c.day, posts.c.day))
+
+
+def problem_of(session: Session, dataset_id: str) -> str | None:
+    """How the running sums of a ledger differ from its posts; None if they do not.
+
+    Each comparison is one statement, which sees one moment. Which block of a data set counts a charge for all of them
+    may depend on the order of commits, so these counts are compared as sums over the blocks, with the first one's.
+    """
+    named = session.get_one(Dataset, dataset_id)
+    members = [dataset_id] if named.parent_id is not None else family_of(session, dataset_id)
+    own = _difference(members, ("dataset_id", "key_id", "day"), ("charges", "train", "holdout"))
+    family = _difference(members, ("key_id", "day"), ("family_charges",))
+    comparisons = (own,) if named.parent_id is not None else (own, family)
+    return PROBLEM if any(session.execute(each).first() is not None for each in comparisons) else None
+
+
+def _difference(datasets: Sequence[str], by: Sequence[str], sums: Sequence[str]) -> Select[Any]:
+    """Selects where the stored sums less the recomputed ones are not zero."""
+    made = recomputed(datasets).subquery()
+    stored = select(*(SPENT.c[name] for name in (*by, *sums))).where(SPENT.c.dataset_id.in_(datasets))
+    less = select(*(made.c[name] for name in by), *((-made.c[name]).label(name) for name in sums))
+    both = union_all(stored, less).subquery()
+    differs = or_(*(func.sum(both.c[name]) != 0 for name in sums))
+    return select(literal(1, Integer)).select_from(both).group_by(*(both.c[name] for name in by)).having(differs)
+
+
+def rebuild(db: Database, dataset: str) -> int:
+    """Writes the running sums of a data set and its blocks anew from their posts, which cannot move meanwhile, and asks
+    for a new verification. May run beside the service.
+
+    Args:
+        dataset: an id or a name; of a block the whole data set's sums are written.
+
+    Returns:
+        The number of rows.
+
+    Raises:
+        NotFound: no such data set, or a public one.
+    """
+    with db.write() as session:
+        named = session.scalar(select(Dataset.id).where(or_(Dataset.id == dataset, Dataset.name == dataset)))
+        row, _account = dataset_with_account(session, named or dataset)
+        members = lock_family(session, row.parent_id or row.id)
+        write(session, members)
+        for each in members:
+            audit.record(session, "ledger.sums_rebuilt", each)
+            check = session.get(LedgerCheck, each) or LedgerCheck(dataset_id=each)
+            check.requested_at = now()
+            session.add(check)
+        count = select(func.count()).select_from(SPENT).where(SPENT.c.dataset_id.in_(members))
+        return session.scalar(count) or 0
+
+
+def write(session: Session, members: Sequence[str]) -> None:
+    """Replaces the rows of these ledgers by the recomputed ones."""
+    session.execute(delete(SPENT).where(SPENT.c.dataset_id.in_(members)))
+    columns = ("dataset_id", "key_id", "day", *MOVED, "last_at")
+    session.execute(insert(SPENT).from_select(columns, recomputed(members)))

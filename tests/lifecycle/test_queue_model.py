@@ -1,0 +1,130 @@
+"""Claims from a queue of many keys are those of a serial model of turns, which reads every job and knows no SQL."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from sqlalchemy import delete, select, update
+
+from app.db.engine import Database
+from app.db.models import ApiKey, ClaimTurn, Dataset, Job
+from app.lifecycle.queue.fair import claim_next
+from tests.factories import add_dataset, add_key
+from tests.ledger.support import add_job
+from tests.lifecycle.test_fair import NO_RECORDS
+
+BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A queued job as the model knows it."""
+
+    owner: str
+    key: str
+    job: str
+    at: datetime
+    priority: int
+    device: str
+
+    @property
+    def place(self) -> tuple[int, datetime, str]:
+        """Among its key's jobs."""
+        return (-self.priority, self.at, self.job)
+
+
+@dataclass
+class Model:
+    """Start-time fair queueing in exact fractions, among owners and then among the keys on each owner's data."""
+
+    weights: dict[str, int]
+    queue: list[Waiting] = field(default_factory=list)
+    running: list[Waiting] = field(default_factory=list)
+    last: dict[tuple[str, str], tuple[int, Fraction, Fraction]] = field(default_factory=dict)
+    claims: int = 0
+
+    def claim(self, device: str) -> Waiting | None:
+        """Takes the job whose turn it is at a worker of one kind."""
+        able = [each for each in self.queue if each.device in ("auto", device)]
+        if not able:
+            return None
+        firsts: dict[tuple[str, str], Waiting] = {}
+        for each in sorted(able, key=lambda waiting: waiting.place):
+            firsts.setdefault((each.owner, each.key), each)
+        least = min(self.weights[owner] for owner, _ in firsts)
+
+        def order(first: Waiting) -> tuple[Any, ...]:
+            owner, key = first.owner, first.key
+            least_key = min(self.weights[name] for of, name in firsts if of == owner)
+            of_owner = (self._rounds(owner, None, least), self._start(owner), self._number(owner))
+            number = self.last.get((owner, key), (0,))[0]
+            of_key = (self._rounds(owner, key, least_key), self._key_start(owner, key), number)
+            return (*of_owner, *of_key, first.at, first.job)  # of new ones the oldest job decides
+
+        job = min(firsts.values(), key=order)
+        owner, key = job.owner, job.key
+        self.claims += 1
+        self.last[owner, key] = (self.claims, self._start(owner), self._key_start(owner, key))
+        self.queue.remove(job)
+        self.running.append(job)
+        return job
+
+    def _rounds(self, owner: str, key: str | None, least: int) -> int:
+        count = sum(each.owner == owner and key in (None, each.key) for each in self.running)
+        return count * least // self.weights[key or owner]
+
+    def _start(self, owner: str) -> Fraction:
+        latest = max((turn[1] for turn in self.last.values()), default=Fraction(0))
+        mine = [turn[1] for (name, _), turn in self.last.items() if name == owner]
+        return max(latest, max(mine) + Fraction(1, self.weights[owner])) if mine else latest
+
+    def _number(self, owner: str) -> int:
+        return max((turn[0] for (name, _), turn in self.last.items() if name == owner), default=0)
+
+    def _key_start(self, owner: str, key: str) -> Fraction:
+        latest = max((turn[2] for (name, _), turn in self.last.items() if name == owner), default=Fraction(0))
+        mine = self.last.get((owner, key))
+        return latest if mine is None else max(latest, mine[2] + Fraction(1, self.weights[key]))
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_claims_are_those_of_a_serial_model(db: Database, seed: int) -> None:
+    draw = random.Random(seed)
+    datasets = [add_dataset(db) for _ in range(5)]  # of an owner each
+    with db.write() as session:
+        # The last data set belongs to the first one's owner: a key's jobs on both are one line of turns.
+        session.get_one(Dataset, datasets[4]).owner_key = session.get_one(Dataset, datasets[0]).owner_key
+        keys = [add_key(session, "analyst") for _ in range(6)]
+        session.execute(delete(ClaimTurn))
+        for each in session.scalars(select(ApiKey)):
+            each.weight = draw.choice((1, 1, 2, 3))
+        session.flush()
+        model = Model({each.id: each.weight for each in session.scalars(select(ApiKey))})
+        owners = {each.id: each.owner_key for each in session.scalars(select(Dataset))}
+    number = 0
+    for _ in range(50):
+        with db.write() as session:
+            for _ in range(draw.randrange(4)):
+                number += 1
+                dataset, key = draw.choice(datasets), draw.choice(keys)
+                device, priority = draw.choice(("auto", "auto", "cpu", "cuda")), draw.choice((0, 0, 0, 5, -3))
+                at = BEGAN + timedelta(seconds=draw.randrange(40))
+                job = add_job(session, dataset, key_id=key, created_at=at)
+                row = session.get_one(Job, job)
+                row.spec = row.spec | {"priority": priority, "runtime": row.spec["runtime"] | {"device": device}}
+                model.queue.append(Waiting(owners[dataset], key, job, at, priority, device))
+        device = draw.choice(("cpu", "cuda"))
+        expected = model.claim(device)
+        held = claim_next(db, NO_RECORDS, f"worker-{device}", 30.0, (device,))
+        assert (held and held.job_id) == (expected and expected.job)
+        while len(model.running) > draw.randrange(6):
+            ended = model.running.pop(draw.randrange(len(model.running)))
+            with db.write() as session:
+                session.execute(update(Job).where(Job.id == ended.job).values(status="cancelled"))
+    assert model.claims > 30 and len(Counter(model.last)) > 10
