@@ -17,6 +17,9 @@
 // CERTIFICATE may be an egress: the folder that `scrimp egress` writes. Then the manifest's signature, every file, and the
 // certificate, proofs and statement in it are checked. `scrimp verify-egress` also recomputes the statement's chain.
 //
+// CERTIFICATE may be the statement on a data set, as `scrimp ledger statement --to` writes it. Then each ledger's checkpoint
+// and the tree over its entries are checked, and since version 3 the terms: governance and grants, which are printed.
+//
 // Exit status: 0 if all holds and the given key signed it; 1 if something does not hold; 2 if the input cannot be read, or
 // if no key was given: the document is then intact, but anybody can sign one.
 import { createHash, createPublicKey, verify } from "node:crypto";
@@ -28,6 +31,7 @@ const PAYLOAD_TYPE = "application/vnd.in-toto+json";
 const STATEMENT_TYPE = "https://in-toto.io/Statement/v1";
 const PREDICATE_TYPE = "https://scrimp.example.org/privacy-certificate/v1";
 const EGRESS_TYPE = "https://scrimp.example.org/egress/v1";
+const TERMS_TYPE = "https://scrimp.example.org/dataset-terms/v1";
 const LOG = "scrimp.example.org/ledger"; // the name of checkpoints' keys; an origin is LOG/DATASET
 const ED25519_SPKI = Buffer.from("302a300506032b6570032100", "hex"); // RFC 8410: what precedes the raw key in DER
 
@@ -87,11 +91,12 @@ function opened(envelope, key, predicateType = PREDICATE_TYPE) {
   const payload = Buffer.from(envelope.payload, "base64");
   const signed = encoded(envelope.payloadType, payload);
   const holds = envelope.signatures.some((each) => verify(null, signed, key, Buffer.from(each.sig, "base64")));
-  if (!holds) stop(1, `FAULT  this key did not sign the ${predicateType === EGRESS_TYPE ? "manifest" : "certificate"}`);
+  const [what, about] = { [EGRESS_TYPE]: ["manifest", "an egress"], [TERMS_TYPE]: ["terms", "a data set's terms"] }[predicateType] ?? ["certificate", "a certificate"];
+  if (!holds) stop(1, `FAULT  this key did not sign the ${what}`);
   if (envelope.payloadType !== PAYLOAD_TYPE) stop(1, `FAULT  the payload is of type ${envelope.payloadType}`);
   const statement = JSON.parse(payload.toString("utf8"));
   if (statement._type !== STATEMENT_TYPE || statement.predicateType !== predicateType) {
-    stop(1, `FAULT  the payload is not a statement about ${predicateType === EGRESS_TYPE ? "an egress" : "a certificate"}`);
+    stop(1, `FAULT  the payload is not a statement about ${about}`);
   }
   return statement;
 }
@@ -299,14 +304,56 @@ function chargeFaults({ job }, settled, proven, stated, service) {
   return wrong;
 }
 
+// Since version 3 a statement has signed terms: of this data set, with these ledgers, which begin with these entries.
+function termsFaults({ version, dataset, terms, ledgers }, key) {
+  if (version < 3) return [];
+  if (version > 3) return [`a statement of version ${version}: read it with a newer verifier`];
+  const { subject, predicate } = opened(terms, key, TERMS_TYPE);
+  if (predicate.version !== 1) return [`terms of version ${predicate.version}: read them with a newer verifier`];
+  const alone = dataset.id === predicate.dataset ? undefined : predicate.blocks.find(({ id }) => id === dataset.id);
+  const [name, blocks] = alone ? [`${predicate.name}/${alone.label}`, [alone]] : [predicate.name, predicate.blocks];
+  const wrong = [];
+  if ((!alone && dataset.id !== predicate.dataset) || dataset.name !== name || dataset.unit !== predicate.unit) wrong.push("the terms are of another data set");
+  const first = new Map(subject.map(({ name: ledger, digest }) => [ledger, digest.sha256]));
+  const said = (list) => new Map(list.map(({ id, label }) => [id, label]));
+  if (ledgers.length !== blocks.length || !isDeepStrictEqual(said(ledgers), said(blocks))) wrong.push("the ledgers are not those of the terms");
+  if (ledgers.some(({ id, entries }) => entries[0]?.hash === undefined || first.get(`ledger ${id}`) !== entries[0].hash)) wrong.push("the terms are of other ledgers");
+  if (!wrong.length) tellTerms(predicate);
+  return wrong;
+}
+
+const GOVERNED = ["controller", "purposes", "legal_basis", "region", "retention", "contact"];
+
+function tellTerms({ governance, grants, signed_at: at }) {
+  for (const name of GOVERNED.filter((each) => governance?.[each]?.length)) console.log(`governance ${name}: ${[governance[name]].flat().join("; ")}`);
+  for (const { key, access, purpose, permit, ends_at: end } of grants) {
+    console.log(`grant      ${[`${key} may ${access}`, purpose && `for ${purpose}`, permit && `permit ${permit}`, end ? `until ${end}` : "without an end"].filter(Boolean).join(", ")}`);
+  }
+  console.log(`terms      signed at ${at}; ${governance ? "" : "no governance is declared; "}${grants.length} grants`);
+}
+
+// The statement on a data set, by itself.
+function statement(path, trusted) {
+  const document = JSON.parse(readFileSync(path, "utf8"));
+  if (trusted === undefined) stop(2, "a statement holds no public key: give --public-key, from the service's owner");
+  const raw = Buffer.from(trusted, "base64");
+  if (raw.length !== 32) stop(2, "the public key is not 32 bytes in base64");
+  const { dataset, ledgers } = document;
+  console.log(`statement  on ${dataset.name} (${dataset.id}), of ${ledgers.length} ledgers`);
+  const wrong = [...statementFaults(document, { name: LOG, kind: LOG_KEY, raw }), ...(ledgers[0]?.id === dataset.id ? [] : ["the first ledger is not the data set's own"])];
+  for (const each of wrong) console.log(`FAULT      ${each}`);
+  process.exitCode = wrong.length ? 1 : 0;
+}
+
 // The entries' own hashes are for `scrimp verify-egress`: they cover canonical JSON, in which Python writes the numbers.
-function statementFaults({ ledgers }, service) {
-  return ledgers.flatMap(({ id, checkpoint, entries }) => {
+function statementFaults({ ledgers, ...stated }, service) {
+  const terms = termsFaults({ ledgers, ...stated }, keyOf(service.raw));
+  return terms.concat(ledgers.flatMap(({ id, checkpoint, entries }) => {
     const note = noteOf(checkpoint);
     const wrong = note.origin !== `${LOG}/${id}` || !signs(service, note) ? [`statement.json: this key did not sign the checkpoint of ${id}`] : [];
     const root = rootOver(entries.map(({ hash }) => leafOf(hash)));
     return entries.length === note.size && root.equals(note.root) ? wrong : [...wrong, `statement.json: the entries of ${id} are not those of its checkpoint`];
-  });
+  }));
 }
 
 // A certificate within a folder: signed, of this job, naming each file of the model.
@@ -331,10 +378,11 @@ function folder(path, trusted) {
   console.log(`egress     ${manifest.number} of ${manifest.job} for ${manifest.recipient}, made at ${manifest.made_at}`);
   const wrong = fileFaults(path, subject, manifest.sizes);
   if (!wrong.length) {
-    const [log, { ledgers, ...stated }] = [at("log.json"), at("statement.json")];
+    const [log, stated] = [at("log.json"), at("statement.json")];
+    const { ledgers } = stated;
     const { ledger, ...body } = document.certificate;
     const settled = Array.isArray(ledger) ? ledger.map((each) => [each.dataset, each]) : [[body.dataset.id, ledger]];
-    wrong.push(...certificateFaults(document, manifest, subject, key, raw), ...statementFaults({ ledgers }, service));
+    wrong.push(...certificateFaults(document, manifest, subject, key, raw), ...statementFaults(stated, service));
     if (stated.dataset.id !== manifest.dataset) wrong.push("the statement is of another data set than the manifest says");
     const of = (list, id) => list.find((each) => each.id === id);
     for (const each of settled) wrong.push(...chargeFaults(body, each, of(log.ledgers, each[0]), of(ledgers, each[0]), service));
@@ -367,6 +415,7 @@ function certificate() {
 try {
   const { files, "--public-key": [trusted] } = options();
   if (statSync(files[0]).isDirectory()) folder(files[0], trusted);
+  else if (JSON.parse(readFileSync(files[0], "utf8")).ledgers) statement(files[0], trusted);
   else certificate();
 } catch (error) {
   stop(2, `cannot read this as a certificate or an egress: ${error.message}`);

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from app.audit.chain import seal
 from app.db.engine import Database
+from app.ledger import terms
 from app.ledger.checks import check_next
 from app.ledger.signing_keys import public_key, publish, signing_key
 from app.ledger.transparency.checkpoints import sign_due
@@ -195,6 +196,7 @@ def test_a_kept_checkpoint_is_found_in_the_ledger(cli: Cli, dataset: str) -> Non
     db, key = Database.of(settings), signing_key(settings)
     publish(db, key)
     sign_due(db, Heads.of(settings), key, lambda *_: None)  # what the relay does
+    terms.sign_due(db, key)
     db.close()
     assert cli("ledger", "checkpoint", dataset, "--to", str(kept)).exit_code == 0
     assert cli("ledger", "verify", dataset, "--checkpoint", str(kept)).exit_code == 0
