@@ -20,6 +20,9 @@
 // every file, the certificate, both its signatures, the proofs, and the statement: its chain, balances and budgets. Numbers are
 // hashed as Python wrote them. After a rotation of the signing key name both keys.
 //
+// CERTIFICATE may be the statement on a data set, as `scrimp ledger statement --to` writes it. Then each ledger's checkpoint
+// and the tree over its entries are checked, and since version 3 the terms: governance and grants, which are printed.
+//
 // Exit status: 0 if all holds and the given key signed it; 1 if something does not hold; 2 if the input cannot be read, or
 // if no key was given: the document is then intact, but anybody can sign one.
 import { createHash, createPublicKey, verify } from "node:crypto";
@@ -31,6 +34,7 @@ const PAYLOAD_TYPE = "application/vnd.in-toto+json";
 const STATEMENT_TYPE = "https://in-toto.io/Statement/v1";
 const PREDICATE_TYPE = "https://scrimp.example.org/privacy-certificate/v1";
 const EGRESS_TYPE = "https://scrimp.example.org/egress/v1";
+const TERMS_TYPE = "https://scrimp.example.org/dataset-terms/v1";
 const LOG = "scrimp.example.org/ledger"; // the name of checkpoints' keys; an origin is LOG/DATASET
 const ED25519_SPKI = Buffer.from("302a300506032b6570032100", "hex"); // RFC 8410: what precedes the raw key in DER
 
@@ -96,11 +100,12 @@ function signedBy({ payload, payloadType, signatures }, key) {
 
 function opened(envelope, key, predicateType = PREDICATE_TYPE) {
   const payload = Buffer.from(envelope.payload, "base64");
-  if (!signedBy(envelope, key)) stop(1, `FAULT  this key did not sign the ${predicateType === EGRESS_TYPE ? "manifest" : "certificate"}`);
+  const [what, about] = { [EGRESS_TYPE]: ["manifest", "an egress"], [TERMS_TYPE]: ["terms", "a data set's terms"] }[predicateType] ?? ["certificate", "a certificate"];
+  if (!signedBy(envelope, key)) stop(1, `FAULT  this key did not sign the ${what}`);
   if (envelope.payloadType !== PAYLOAD_TYPE) stop(1, `FAULT  the payload is of type ${envelope.payloadType}`);
   const statement = JSON.parse(payload.toString("utf8"));
   if (statement._type !== STATEMENT_TYPE || statement.predicateType !== predicateType) {
-    stop(1, `FAULT  the payload is not a statement about ${predicateType === EGRESS_TYPE ? "an egress" : "a certificate"}`);
+    stop(1, `FAULT  the payload is not a statement about ${about}`);
   }
   return statement;
 }
@@ -387,6 +392,49 @@ function summed(entries) {
   return JSON.stringify([filter, order ?? null, delta]);
 }
 
+// Since version 3 a statement has signed terms: of this data set, with these ledgers, which begin with these entries.
+function termsFaults({ version, dataset, terms, ledgers }, key) {
+  if (version < 3) return [];
+  const { subject, predicate } = opened(terms, key, TERMS_TYPE);
+  if (predicate.version !== 1) return [`terms of version ${predicate.version}: read them with a newer verifier`];
+  const alone = dataset.id === predicate.dataset ? undefined : predicate.blocks.find(({ id }) => id === dataset.id);
+  const [name, blocks] = alone ? [`${predicate.name}/${alone.label}`, [alone]] : [predicate.name, predicate.blocks];
+  const wrong = [];
+  if ((!alone && dataset.id !== predicate.dataset) || dataset.name !== name || dataset.unit !== predicate.unit) wrong.push("the terms are of another data set");
+  const first = new Map(subject.map(({ name: ledger, digest }) => [ledger, digest.sha256]));
+  const said = (list) => new Map(list.map(({ id, label }) => [id, label]));
+  if (ledgers.length !== blocks.length || !isDeepStrictEqual(said(ledgers), said(blocks))) wrong.push("the ledgers are not those of the terms");
+  if (ledgers.some(({ id, entries }) => entries[0]?.hash === undefined || first.get(`ledger ${id}`) !== entries[0].hash)) wrong.push("the terms are of other ledgers");
+  if (!wrong.length) tellTerms(predicate);
+  return wrong;
+}
+
+const GOVERNED = ["controller", "purposes", "legal_basis", "region", "retention", "contact"];
+
+function tellTerms({ governance, grants, signed_at: at }) {
+  for (const name of GOVERNED.filter((each) => governance?.[each]?.length)) console.log(`governance ${name}: ${[governance[name]].flat().join("; ")}`);
+  for (const { key, access, purpose, permit, ends_at: end } of grants) {
+    console.log(`grant      ${[`${key} may ${access}`, purpose && `for ${purpose}`, permit && `permit ${permit}`, end ? `until ${end}` : "without an end"].filter(Boolean).join(", ")}`);
+  }
+  console.log(`terms      signed at ${at}; ${governance ? "" : "no governance is declared; "}${grants.length} grants`);
+}
+
+// The statement on a data set, by itself.
+function statement(path, trusted) {
+  if (trusted === undefined) stop(2, "a statement holds no public key: give --public-key, from the service's owner");
+  const raw = Buffer.from(trusted, "base64");
+  if (raw.length !== 32) stop(2, "the public key is not 32 bytes in base64");
+  const text = readFileSync(path, "utf8");
+  const { dataset, ledgers } = JSON.parse(text);
+  console.log(`statement  on ${dataset.name} (${dataset.id}), of ${ledgers.length} ledgers`);
+  try {
+    statementFaults(text, { name: LOG, kind: LOG_KEY, raw });
+  } catch (error) {
+    console.log(`FAULT      ${error.message}`);
+    process.exitCode = 1;
+  }
+}
+
 // What a budget in the filter's units is worth at δ.
 function worthOf(filter, order, delta, amount) {
   if (amount <= 0) return 0;
@@ -426,7 +474,7 @@ function phi(x) {
 function statementFaults(text, service) {
   const exact = exactly(text);
   const document = plain(exact);
-  need([1, 2].includes(document.version), "this is a statement of an unknown version");
+  need([1, 2, 3].includes(document.version), `a statement of version ${document.version}: read it with a newer verifier`);
   const [ledgers, written] = document.version === 1 ? [[{ ...document, id: document.dataset.id, label: "first" }], [exact]] : [document.ledgers, exact.sledgers];
   const terms = ledgers.map(({ id, checkpoint, entries }, index) => {
     const note = noteOf(checkpoint);
@@ -446,6 +494,8 @@ function statementFaults(text, service) {
   const distinct = (name) => new Set(ledgers.map((each) => each[name])).size === ledgers.length;
   need(distinct("id") && distinct("label"), "a block is stated twice");
   need(new Set(terms).size === 1, "the ledgers have different filters, orders or δ: they are not of one data set");
+  const [otherwise] = termsFaults(document, keyOf(service.raw));
+  need(otherwise === undefined, otherwise);
   return { dataset: document.dataset.id, ledgers };
 }
 
@@ -552,6 +602,7 @@ function certificate() {
 try {
   const wanted = options();
   if (statSync(wanted.files[0]).isDirectory()) folder(wanted.files[0], wanted);
+  else if (JSON.parse(readFileSync(wanted.files[0], "utf8")).ledgers) statement(wanted.files[0], wanted["--public-key"][0]);
   else certificate();
 } catch (error) {
   stop(2, `cannot read this as a certificate or an egress: ${error.message}`);

@@ -56,6 +56,30 @@ def shown(cell: Any) -> str:
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 
+def python_rows(table: Any, before: int = 0) -> list[dict[str, Any]]:
+    """The rows of a table or a batch of Arrow, in Python's types.
+
+    Args:
+        before: so many rows of the file come before them, for errors.
+
+    Raises:
+        ValueError: Python has no such day, as its years are 1 to 9999; names the column and its first row.
+    """
+    try:
+        rows: list[dict[str, Any]] = table.to_pylist()
+    except (ValueError, OverflowError):
+        for name, cells in zip(table.schema.names, table.columns, strict=True):
+            for at, cell in enumerate(cells):
+                try:
+                    cell.as_py()
+                except (ValueError, OverflowError):
+                    raise ValueError(
+                        f"row {before + at + 1:,} of column `{name}` is no day of the years 1 to 9999"
+                    ) from None
+        raise
+    return rows
+
+
 def text_number(cell: str) -> float:
     """The number that a file's cell is; raises ValueError if it is none."""
     if "_" in cell:  # Python reads 20_24 as a number; a data file does not mean one

@@ -21,7 +21,16 @@ from pathlib import Path
 from typing import Any
 
 from scrimp.errors import ScrimpError
-from scrimp.explain import governance, loss_of, not_covered, percent, rounded_up, thing_of
+from scrimp.explain import (
+    blocks_in_words,
+    declared_in_words,
+    governance,
+    loss_of,
+    not_covered,
+    percent,
+    rounded_up,
+    thing_of,
+)
 from scrimp.page_style import STYLE
 
 Json = Mapping[str, Any]
@@ -84,23 +93,6 @@ def page(body: Json, signer: Signer, facts: Json | None = None) -> str:
     )
 
 
-def declared(body: Json) -> tuple[int, int]:
-    """How many units the owner declared: to train on, L/q, and held out for scores. A study's trials: the most.
-
-    Raises:
-        KeyError: it is no certificate of private data.
-    """
-    study = body.get("study")
-    mechanisms = [body["mechanism"]] if study is None else [run["mechanism"] for run in study["runs"]]
-    train = held = 0
-    for each in mechanisms:
-        training = each["training"]
-        units = training["expected_batch_size"] / training["sample_rate"] * (training.get("cycle") or 1)
-        train = max(train, round(units))
-        held = max([held, *(int(release.get("records") or 0) for release in each["releases"] if "account" in release)])
-    return train, held
-
-
 def _who(body: Json, facts: Json) -> str:
     rows = [
         ("Organisation", ", ".join(facts.get("curators") or ())),
@@ -122,12 +114,8 @@ def _data(body: Json, facts: Json) -> str:
         ("Region", facts.get("region")),
     ]
     if _is_private(body):
-        train, held = declared(body)
-        rows.append(
-            (f"Declared {thing}s", f"{train:,} to train on" + (f", {held:,} held out for scores" if held else ""))
-        )
-    if isinstance(body["ledger"], list):
-        rows.append(("Parts of it", ", ".join(str(each["block"]) for each in body["ledger"])))
+        rows.append((f"Declared {thing}s", declared_in_words(body)))
+        rows.append(("Blocks that were read", "; ".join(blocks_in_words(body))))
     return _facts(rows)
 
 

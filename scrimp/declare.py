@@ -21,6 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
+from scrimp.cells import python_rows
 from scrimp.column_names import public_column
 from scrimp.column_rows import Row, WrongCell, classes_or_range, is_text, row_of, wrong_cells
 from scrimp.errors import MissingPackage, ScrimpError
@@ -166,10 +167,8 @@ def _arrow(module: str) -> Any:
 def _of_parquet(file: Path) -> tuple[list[dict[str, Any]], int]:
     pq = _arrow("pyarrow.parquet")
     with pq.ParquetFile(file) as opened:
-        first: list[dict[str, Any]] = (
-            next(opened.iter_batches(LOOKED_AT)).to_pylist() if opened.metadata.num_rows else []
-        )
-        return first, int(opened.metadata.num_rows)
+        first = next(opened.iter_batches(LOOKED_AT)) if opened.metadata.num_rows else None
+        return _plain(first) if first is not None else [], int(opened.metadata.num_rows)
 
 
 def _of_arrow(file: Path) -> tuple[list[dict[str, Any]], int]:
@@ -180,9 +179,16 @@ def _of_arrow(file: Path) -> tuple[list[dict[str, Any]], int]:
         reader = pa.ipc.open_file(source)
         for number in range(reader.num_record_batches):
             batch = reader.get_batch(number)
-            rows += batch.slice(0, LOOKED_AT - len(rows)).to_pylist() if len(rows) < LOOKED_AT else []
+            rows += _plain(batch.slice(0, LOOKED_AT - len(rows)), len(rows)) if len(rows) < LOOKED_AT else []
             count += batch.num_rows
     return rows, count
+
+
+def _plain(batch: Any, before: int = 0) -> list[dict[str, Any]]:
+    try:
+        return python_rows(batch, before)
+    except ValueError as error:
+        raise UnreadableFileError(f"the file cannot be read: {error}") from None
 
 
 def _arrays(file: Path) -> Sheet:

@@ -34,6 +34,7 @@ def explained(body: Json) -> list[Section]:
         ("Unit of privacy", _unit(body)),
         ("Privacy parameters", _parameters(body)),
         ("Mechanism", _mechanism(body)),
+        ("What it read", _read(body)),
         ("What left the service", _released(body)),
         ("Trust model", _trust(body)),
         ("Composition", _composition(body)),
@@ -229,6 +230,46 @@ def _entries(body: Json) -> list[str]:
         "each record lies in one block, and each block that this job read was charged its whole cost",
         *(f"this job is entry {each['entry_seq']} of the ledger of block {each['block']}" for each in ledger),
         "it read no other block: records there lost nothing by it",
+    ]
+
+
+def declared(body: Json) -> tuple[int, int]:
+    """How many units the owner declared: to train on, L/q, and held out for scores. A study's trials: the most.
+
+    Raises:
+        KeyError: it is no certificate of private data.
+    """
+    study = body.get("study")
+    mechanisms = [body["mechanism"]] if study is None else [run["mechanism"] for run in study["runs"]]
+    train = held = 0
+    for each in mechanisms:
+        training = each["training"]
+        units = training["expected_batch_size"] / training["sample_rate"] * (training.get("cycle") or 1)
+        train = max(train, round(units))
+        held = max([held, *(int(release.get("records") or 0) for release in each["releases"] if "account" in release)])
+    return train, held
+
+
+def declared_in_words(body: Json) -> str:
+    """How many units the owner declared in what was read."""
+    train, held = declared(body)
+    return f"{train:,} to train on" + (f", {held:,} held out for scores" if held else "")
+
+
+def blocks_in_words(body: Json) -> list[str]:
+    """The blocks that a job on private data read. A data set that never grew has none: the job read it whole."""
+    ledger = body["ledger"]
+    if not isinstance(ledger, list):
+        return ["the whole data set: it had no blocks"]
+    return [*(f"block {each['block']} ({each['dataset']})" for each in ledger), "no other block"]
+
+
+def _read(body: Json) -> list[str]:
+    if body["epsilon"] is None:
+        return ["a public data set"]
+    return [
+        f"{thing_of(body)}s as the owner declared them, a public number: {declared_in_words(body)}",
+        *blocks_in_words(body),
     ]
 
 

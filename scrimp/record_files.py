@@ -18,7 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scrimp.cells import lacking
+from scrimp.cells import lacking, python_rows
 from scrimp.errors import InvalidRequest, MissingPackage, ScrimpError
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class RecordFile:
         try:
             if path.suffix == ".parquet":
                 table = _parquet().read_table(path)
-                return cls(path.name, table.column_names, [_plain_row(row) for row in table.to_pylist()])
+                return cls(path.name, table.column_names, [_plain_row(row) for row in python_rows(table)])
             with path.open(encoding="utf-8-sig", newline="") as lines:
                 return cls._of_csv(path.name, lines) if path.suffix != ".jsonl" else cls._of_jsonl(path.name, lines)
         except OSError as error:

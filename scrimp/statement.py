@@ -1,12 +1,15 @@
 """A statement about all that a data set's ledgers have admitted, from signed evidence alone: entries and checkpoints.
 
-    {"version": 2, "dataset": {"id", "name", "unit"},
+    {"version": 3, "dataset": {"id", "name", "unit"}, "terms": DSSE envelope,
      "ledgers": [{"id", "label", "checkpoint": note, "entries": [every entry, as the API gave it]}]}
+
+The terms sign name, unit, all blocks with their first entries, governance and grants. Version 2 has no terms, version 1
+one ledger alone; both are read.
 
 A data set that has grown has one ledger for each block, retired ones included; another has one. `checked` recomputes
 chain, tree and balances from the entries and verifies the notes with the reader's key. `scrimp.statement_words` says
-the result in words. Both work on a machine that never saw the service. Name, unit, labels and the list of the blocks
-are what the service said: the entries do not hold them.
+the result in words. Both work on a machine that never saw the service. Before version 3 name, unit, labels and the list
+of the blocks are what the service said: the entries do not hold them.
 
 Formulas: under `gdp` the μ of all is √spent, and δ(ε) = Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ); under `rdp` at order α,
 ε = spent + ln(1 − 1/α) − (ln δ + ln α)/(α − 1).
@@ -14,6 +17,7 @@ Formulas: under `gdp` the μ of all is √spent, and δ(ε) = Φ(μ/2 − ε/μ)
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 from collections.abc import Iterable, Mapping
@@ -22,11 +26,17 @@ from typing import Any
 
 from scrimp.errors import ScrimpError
 from scrimp.models import LedgerEntry
+from scrimp.recompute import is_signed_by
 from scrimp.transparency import ED25519, LOG, Key, Note, NotProven, begins_with
 from scrimp.verify import recompute_chain
 
 Json = Mapping[str, Any]
 ACCOUNTS = ("train", "holdout")
+TERMS = (
+    "application/vnd.in-toto+json",
+    "https://in-toto.io/Statement/v1",
+    "https://scrimp.example.org/dataset-terms/v1",
+)
 PER_UNIT = {"gdp": 1e-12, "rdp": 1e-9}
 ROUNDING = 1e-9  # relative: printed figures are never below the exact ones
 WORTH = 1e-6  # relative: how far a budget's ε may exceed its cap's by rounding
@@ -89,14 +99,29 @@ class Stated:
 
 
 @dataclass(frozen=True)
+class Terms:
+    """What is signed beside the ledgers.
+
+    Attributes:
+        governance: what the owner declared: `controller` and others; None if nothing.
+        grants: of other keys than the owner's, ended ones too: `key`, `access`, `purpose`, `permit`, `ends_at`.
+    """
+
+    signed_at: str
+    governance: Mapping[str, Any] | None
+    grants: tuple[Json, ...]
+
+
+@dataclass(frozen=True)
 class Statement:
     """What all ledgers of a data set say. A unit is in one block, or has a share in each, so that the worst ledger is
-    the data set's: their figures do not add up."""
+    the data set's: their figures do not add up. `terms`: None before version 3."""
 
     dataset: str
     name: str
     unit: str
     ledgers: tuple[Stated, ...]
+    terms: Terms | None = None
 
     @property
     def worst(self) -> Stated:
@@ -110,7 +135,7 @@ class Statement:
 
 
 def checked(document: Json, public_key: bytes) -> Statement:
-    """Verifies a statement's evidence and sums it up. Version 1, of one ledger, is read too.
+    """Verifies a statement's evidence and sums it up. Versions 1 and 2 are read too.
 
     Args:
         public_key: the raw key that the reader trusts.
@@ -122,7 +147,8 @@ def checked(document: Json, public_key: bytes) -> Statement:
         dataset, key = document["dataset"], Key(LOG, ED25519, public_key)
         ledgers = [_stated_by(each, key) for each in _ledgers_of(document)]
         _check_together(str(dataset["id"]), ledgers)
-        return Statement(str(dataset["id"]), str(dataset["name"]), str(dataset["unit"]), tuple(ledgers))
+        terms = _terms_of(document, public_key) if document["version"] == 3 else None
+        return Statement(str(dataset["id"]), str(dataset["name"]), str(dataset["unit"]), tuple(ledgers), terms)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise error if isinstance(error, NotProven) else NotProven(f"this is not a statement: {error!r}") from None
 
@@ -130,9 +156,34 @@ def checked(document: Json, public_key: bytes) -> Statement:
 def _ledgers_of(document: Json) -> list[Json]:
     if document["version"] == 1:
         return [{"id": document["dataset"]["id"], "label": "first", **document}]
-    if document["version"] != 2:
+    if document["version"] not in (2, 3):
         raise NotProven("this is a statement of an unknown version: read it with a newer scrimp")
     return list(document["ledgers"])
+
+
+def _terms_of(document: Json, public_key: bytes) -> Terms:
+    """The signed terms, which must be of this data set and of the very ledgers that the document has."""
+    envelope, dataset = document["terms"], document["dataset"]
+    if not is_signed_by(envelope, public_key):
+        raise NotProven("the key did not sign the terms")
+    statement = json.loads(base64.b64decode(envelope["payload"], validate=True))
+    if (envelope["payloadType"], statement["_type"], statement["predicateType"]) != TERMS:
+        raise NotProven("the terms are not those of a data set")
+    said = statement["predicate"]
+    if said["version"] != 1:
+        raise NotProven("the terms have an unknown version: read them with a newer scrimp")
+    blocks = {str(each["id"]): str(each["label"]) for each in said["blocks"]}
+    name = said["name"]
+    if dataset["id"] != said["dataset"]:  # the statement of one block alone
+        name, blocks = f"{name}/{blocks[dataset['id']]}", {dataset["id"]: blocks[dataset["id"]]}
+    if (dataset["name"], dataset["unit"]) != (name, said["unit"]):
+        raise NotProven("the terms are of another data set")
+    if blocks != {each["id"]: each["label"] for each in document["ledgers"]}:
+        raise NotProven("the ledgers are not those of the terms")
+    first = {each["name"]: each["digest"]["sha256"] for each in statement["subject"]}
+    if any(first[f"ledger {each['id']}"] != each["entries"][0]["hash"] for each in document["ledgers"]):
+        raise NotProven("the terms are of other ledgers")
+    return Terms(str(said["signed_at"]), said["governance"], tuple(said["grants"]))
 
 
 def _stated_by(ledger: Json, key: Key) -> Stated:
@@ -303,11 +354,13 @@ def ledger_of(ledger: str, label: str, checkpoint: str, entries: Iterable[Ledger
     return {"id": ledger, "label": label, "checkpoint": checkpoint, "entries": shown}
 
 
-def built(dataset: Json, ledgers: list[dict[str, Any]]) -> dict[str, Any]:
+def built(dataset: Json, ledgers: list[dict[str, Any]], terms: Json | None) -> dict[str, Any]:
     """The document of a statement.
 
     Args:
         dataset: id, name and unit, as the service says.
         ledgers: of all its blocks, its own first.
+        terms: the signed envelope; None of a service that signs none: the document then is one of version 2.
     """
-    return {"version": 2, "dataset": dict(dataset), "ledgers": ledgers}
+    signed = {"version": 2} if terms is None else {"version": 3, "terms": dict(terms)}
+    return signed | {"dataset": dict(dataset), "ledgers": ledgers}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from statistics import NormalDist
 
-from scrimp.statement import PER_UNIT, Stated, Statement
+from scrimp.explain import GOVERNED
+from scrimp.statement import PER_UNIT, Json, Stated, Statement
 
 Section = tuple[str, list[str]]
 ALPHAS = (0.001, 0.01, 0.1)
@@ -22,6 +23,7 @@ def told(found: Statement) -> list[Section]:
     return [
         ("Data set", [f"{found.name} ({found.dataset}); {found.entries} entries, {first} to {last}"]),
         *([("Blocks", [_block(each) for each in found.ledgers])] if _grown(found) else []),
+        *_terms(found),
         ("Unit of privacy", unit),
         ("What was spent", _spending(found)),
         ("Budgets within the cap", _within(found)),
@@ -29,6 +31,29 @@ def told(found: Statement) -> list[Section]:
         ("How to read it", _reading(found.worst)),
         ("Not covered", _not_covered(found)),
     ]
+
+
+def _terms(found: Statement) -> list[Section]:
+    """Who answers for the data, and who may use them for what; as signed."""
+    if found.terms is None:
+        return [("Governance", ["not stated: a statement of an earlier version has none"])]
+    rules, grants = found.terms.governance, found.terms.grants
+    said = [f"{words}: {_listed(rules[name])}" for name, words in GOVERNED if rules.get(name)] if rules else []
+    when = f"as signed at {found.terms.signed_at}"
+    return [
+        ("Governance", [*(said or ["its owner declared none"]), when]),
+        ("Grants", [*(map(_grant, grants) if grants else ["no key beside its owner's has one"]), when]),
+    ]
+
+
+def _grant(grant: Json) -> str:
+    said = [f"{grant['key']} may {grant['access']}", *([f"for {grant['purpose']}"] if grant["purpose"] else [])]
+    said += [f"permit {grant['permit']}"] if grant["permit"] else []
+    return ", ".join([*said, f"until {grant['ends_at']}" if grant["ends_at"] else "without an end"])
+
+
+def _listed(value: object) -> str:
+    return "; ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def _in_blocks(found: Statement) -> str:

@@ -104,9 +104,9 @@ class Service:
             account = account_of(session, row.id) if row.spec["privacy"]["sensitivity"] == "private" else None
             spent = None if account is None else spending(session, viewer.caller, row.id)
             version = "" if account is None else cap_version(account)
-            dataset = DatasetView.of(row, None, access)
+            dataset, is_owner = DatasetView.of(row, None, access), viewer.caller.id == row.owner_key
         blocks = block_routes.list_blocks(row.id, self.db, self.heads, viewer.caller).items if account else []
-        return ManagePage(dataset, version, blocks, spent)
+        return ManagePage(dataset, version, blocks, spent, is_owner)
 
 
 @dataclass(frozen=True)
@@ -116,12 +116,14 @@ class ManagePage:
     Attributes:
         version: of the cap; empty for a public data set, which has none.
         spent: by key, the one that spent most first; None for a public data set.
+        is_owner: the viewer registered it, and may append to it.
     """
 
     dataset: DatasetView
     version: str
     blocks: list[BlockView | ReadingBlock]
     spent: SpendingView | None
+    is_owner: bool
 
     @property
     def has_grown(self) -> bool:
@@ -181,7 +183,7 @@ def redeclare(service: Manager, viewer: PostingViewer, records: Text = "", other
 
 
 @router.post("/blocks")
-@Page("own", audit="block.appended")
+@Page("its owner", audit="block.appended")
 async def add_block(service: Manager, viewer: UploadingViewer) -> Response:
     """Appends a block, and shows its owner once what was read."""
     try:

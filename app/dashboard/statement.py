@@ -33,6 +33,7 @@ from app.keys.service import Caller
 from app.ledger import evidence, repository
 from app.ledger.accounts import filter_for
 from app.ledger.blocks import label_of
+from app.ledger.terms import Terms, envelope_of, terms_in
 from app.web.deps import Db
 from app.web.operations import Page
 
@@ -45,6 +46,7 @@ COLUMNS = (
     *("cap_delta", "train_budget", "train_spent", "train_held", "holdout_budget", "holdout_spent", "holdout_held"),
     *("epsilon_spent", "epsilon_spent_and_held"),
 )
+GOVERNED = ("controller", "purposes", "legal_basis", "region", "retention", "contact")
 
 
 @dataclass(frozen=True)
@@ -97,12 +99,14 @@ class Statement:
     """What the page says.
 
     Attributes:
+        terms: governance and grants as they were signed; None if they are not signed yet.
         charges: jobs and charges of other systems that spent something; a study is one.
         first, last: when the first and the last entry were written.
     """
 
     dataset: Dataset
     ledgers: list[Ledger]
+    terms: Terms | None
     charges: int
     first: datetime
     last: datetime
@@ -157,15 +161,16 @@ def statement_csv(dataset_id: Id, db: Db, viewer: CurrentViewer) -> Response:
         stated = _statement(session, viewer.caller, dataset_id)
     out = io.StringIO()
     table = csv.writer(out, lineterminator="\n")
-    table.writerow(COLUMNS)
+    table.writerow((*COLUMNS, *GOVERNED, "grants", "terms_signed_at"))
+    terms = _terms_cells(stated.terms)
     for each in stated.ledgers:
         of = each.account
         state = "closed" if each.is_closed else "open"
-        terms = (of.filter, of.order or "", filter_for(of.filter, of.order).unit)
+        account = (of.filter, of.order or "", filter_for(of.filter, of.order).unit)
         caps = (of.cap_epsilon, of.largest_cap_epsilon, of.cap_delta)
         amounts = (of.train_budget, of.train_spent, of.train_held, of.holdout_budget, of.holdout_spent, of.holdout_held)
-        figures = (*terms, *caps, *amounts, each.epsilon_spent, each.epsilon_taken)
-        table.writerow((each.label, of.dataset_id, state, of.entries, of.head, *figures))
+        figures = (*account, *caps, *amounts, each.epsilon_spent, each.epsilon_taken)
+        table.writerow((each.label, of.dataset_id, state, of.entries, of.head, *figures, *terms))
     return _file(iter([out.getvalue()]), "text/csv; charset=utf-8", f"{stated.dataset.name}-statement.csv")
 
 
@@ -184,7 +189,18 @@ def _statement(session: Session, caller: Caller, dataset_id: str) -> Statement:
     of_all = Account.dataset_id.in_([each.account.dataset_id for each in ledgers])
     first, last = session.execute(times.where(of_all)).one()
     charges = sum(each.charges for each in spending(session, caller, named.id).items)
-    return Statement(named, ledgers, charges, first, last)
+    envelope = envelope_of(session, named.id)
+    return Statement(named, ledgers, None if envelope is None else terms_in(envelope), charges, first, last)
+
+
+def _terms_cells(terms: Terms | None) -> list[str]:
+    """Who answers for the data and who may use them, on each line: they are the data set's. Empty until signed."""
+    if terms is None:
+        return [""] * (len(GOVERNED) + 2)
+    rules = terms.governance
+    words = [None if rules is None else getattr(rules, name) for name in GOVERNED]
+    said = ["; ".join(each) if isinstance(each, tuple) else each or "" for each in words]
+    return [*said, "; ".join(each.in_words for each in terms.grants), terms.signed_at]
 
 
 def _file(lines: Iterator[str], media_type: str, name: str) -> Response:

@@ -62,7 +62,7 @@ BODY = {
 @router.post("", status_code=201, openapi_extra=BODY)
 @Operation(
     "The block.",
-    audience="own",
+    audience="its owner",
     command="blocks add",
     audit="block.appended",
     problems=(
@@ -86,7 +86,8 @@ async def append_block(
     parsers: Parsing,
     caller: CurrentKey,
 ) -> AppendedBlock | ReadingBlock:
-    """Appends a block: a file with the data set's declaration, and with records that no other block has.
+    """Appends a block: a file with the data set's declaration, and with records that no other block has. For the data
+    set's owner alone, as a refusal tells of its other blocks.
 
     It gets an account of its own with the data set's cap. Jobs that read it pay there, and others do not. A file that
     shares a record with another block, retired and deleted ones included, is refused, and nobody but you is told. With

@@ -32,7 +32,7 @@ from app.storage.seals import Seals
 from core.contracts.blocks import MOST_BLOCKS, UNITS, BlockSpec
 from core.contracts.dataset_spec import DatasetSpec, LastItemHoldout, PublicHoldout
 from core.contracts.stored import Shape
-from core.errors import Conflict, InvalidRequest, NotFound, Unavailable
+from core.errors import Conflict, Forbidden, InvalidRequest, NotFound, Unavailable
 from core.parts.damage import DataDamagedError
 
 
@@ -68,17 +68,25 @@ class Growing:
         return Block(self.id, label, f"{self.name}/{label}")
 
 
+OWNER_ALONE = "only the key that registered this data set may append to it, as a refusal tells of its other blocks"
+
+
 def growing(db: Database, caller: Caller, dataset: str) -> Growing:
     """The data set to which a caller may append.
 
+    Only its owner may: that a file is refused, and for which records, tells of the people in the other blocks.
+
     Raises:
-        NotFound, Forbidden: only its owner and admins may.
+        NotFound, Forbidden: the caller is not its owner.
         InvalidRequest: it is public, or of a kind that does not grow.
         Conflict: `wrong-state`: it was retired, or its ledger was joined to another one; it was registered by an
             earlier version, or its content was deleted before it had blocks: its units are unknown.
     """
     with db.read() as session:
-        return _growing(session, grants.require(session, caller, dataset, "own"))
+        row = grants.require(session, caller, dataset, "own")
+        if caller.id != row.owner_key:
+            raise Forbidden(OWNER_ALONE)
+        return _growing(session, row)
 
 
 def still_growing(db: Database, dataset_id: str) -> Growing:

@@ -40,6 +40,20 @@ class LedgerCheckpoint(Base):
     signed_at: Mapped[datetime]
 
 
+class DatasetTerms(Base):
+    """The newest signed terms of a data set (app.ledger.terms), and what they change with."""
+
+    __tablename__ = "dataset_terms"
+
+    dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"), primary_key=True)
+    envelope: Mapped[str] = mapped_column(Text)  # DSSE, as JSON
+    key_id: Mapped[str]  # which key signed
+    declaration: Mapped[int]
+    blocks: Mapped[int]  # how many were appended
+    grants: Mapped[int]
+    granted_at: Mapped[datetime | None]  # of the newest grant
+
+
 class LedgerTile(Base):
     """The root of 256 consecutive entries in a ledger's tree: a cache that a verification recomputes."""
 

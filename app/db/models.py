@@ -10,6 +10,7 @@ api_keys ─┬─ datasets ─┬─ datasets (the blocks appended to it: rows 
           │      ├────── charges (what other systems compute)
           │      ├────── ledger_checkpoints (the checkpoints that the relay signed last)
           │      ├────── ledger_tiles (roots of whole tiles of 256 entries)
+          │      ├────── dataset_terms (governance and grants as the relay signed them last)
           │      ├────── dataset_persons, approvals ── agreements (what needs two persons)
           │      └────── sub_accounts ── sub_account_keys (what keys and teams may use within the cap), budget_requests
           ├─ dataset_readings (registrations whose files are read in the background)
@@ -61,6 +62,7 @@ from app.db.budgets import BudgetRequest as BudgetRequest  # noqa: PLC0414
 from app.db.budgets import SubAccount as SubAccount  # noqa: PLC0414
 from app.db.budgets import SubAccountKey as SubAccountKey  # noqa: PLC0414
 from app.db.charges import Charge as Charge  # noqa: PLC0414
+from app.db.checks import DatasetTerms as DatasetTerms  # noqa: PLC0414
 from app.db.checks import LedgerCheck as LedgerCheck  # noqa: PLC0414
 from app.db.checks import LedgerCheckpoint as LedgerCheckpoint  # noqa: PLC0414
 from app.db.checks import LedgerTile as LedgerTile  # noqa: PLC0414

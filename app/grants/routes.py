@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import cast
 
 from fastapi import APIRouter, Response
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from app.audit import record as audit
 from app.db.models import ApiKey, Grant
@@ -14,7 +14,7 @@ from app.grants import service
 from app.keys.auth import CurrentKey
 from app.web.deps import Db
 from app.web.operations import Operation
-from core.contracts.base import Document, EpsilonValue
+from core.contracts.base import Document, EpsilonValue, is_none
 from core.contracts.governance import Terms
 
 GRANTED: TypeAdapter[service.Granted] = TypeAdapter(service.Granted)
@@ -32,6 +32,11 @@ class GrantRequest(Terms):
     def terms(self) -> Terms:
         """What the grant is for."""
         return Terms(**{name: getattr(self, name) for name in Terms.model_fields})
+
+    @classmethod
+    def of(cls, policy: service.Policy) -> GrantRequest:
+        """What was asked for."""
+        return cls(access=policy.access, max_epsilon_per_job=policy.max_epsilon, **dict(policy.terms))
 
 
 class GrantView(Document):
@@ -69,6 +74,12 @@ class GrantView(Document):
         )
 
 
+class NewGrant(GrantView):
+    """A grant that was made. `replaced`: what the key's earlier grant said, all of which has ended."""
+
+    replaced: GrantRequest | None = Field(default=None, exclude_if=is_none)
+
+
 class GrantList(Document):
     """Every grant on a data set."""
 
@@ -100,15 +111,16 @@ def list_grants(dataset_id: str, db: Db, caller: CurrentKey) -> GrantList:
         },
     },
 )
-def set_grant(dataset_id: str, key_id: str, body: GrantRequest, db: Db, caller: CurrentKey) -> GrantView:
-    """Grants a key `view`, `train` or `charge`; replaces its earlier grant."""
+def set_grant(dataset_id: str, key_id: str, body: GrantRequest, db: Db, caller: CurrentKey) -> NewGrant:
+    """Grants a key `view`, `train` or `charge`; replaces its earlier grant, with all its terms."""
     with db.write() as session:
         epsilon, terms = body.max_epsilon_per_job, body.terms
-        grant, key = service.give(session, caller, dataset_id, key_id, body.access, epsilon, terms)
+        given = service.give(session, caller, dataset_id, key_id, body.access, epsilon, terms)
         details: audit.Details = {"key": key_id, "access": body.access, "epsilon": epsilon}
         details |= cast(audit.Details, terms.model_dump(mode="json", exclude_defaults=True))
-        audit.record(session, "grant.set", grant.dataset_id, **details)
-        return GrantView.of(grant, key)
+        audit.record(session, "grant.set", given.grant.dataset_id, **details)
+        replaced = GrantRequest.of(given.replaced) if given.replaced is not None else None
+        return NewGrant(**dict(GrantView.of(given.grant, given.key)), replaced=replaced)
 
 
 @router.delete("/{key_id}", status_code=204)

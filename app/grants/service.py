@@ -65,6 +65,32 @@ class Access:
         return needed in COVERED[self.level]
 
 
+@dataclass(frozen=True)
+class Policy:
+    """What a grant says: its access, the largest ε of one job, and its terms."""
+
+    access: Granted
+    max_epsilon: float | None
+    terms: Terms
+
+    @classmethod
+    def of(cls, grant: Grant) -> Policy:
+        """What a stored grant says."""
+        terms = Terms(
+            ends_at=grant.ends_at, purpose=grant.purpose, permit=grant.permit, persons=tuple(grant.persons or ())
+        )
+        return cls(cast(Granted, grant.access), grant.max_epsilon_per_job, terms)
+
+
+@dataclass(frozen=True)
+class Given:
+    """A grant that was made, its key, and what the key's earlier one said, if it had one."""
+
+    grant: Grant
+    key: ApiKey
+    replaced: Policy | None
+
+
 OWN = Access("own")
 J = TypeVar("J")
 D = TypeVar("D", Dataset, Row[Any])
@@ -224,8 +250,8 @@ def give(
     access: Granted,
     max_epsilon: float | None,
     terms: Terms = WITHOUT_TERMS,
-) -> tuple[Grant, ApiKey]:
-    """Grants a key access to a data set; replaces its earlier grant.
+) -> Given:
+    """Grants a key access to a data set; replaces its earlier grant, with all its terms.
 
     Args:
         max_epsilon: the owner's policy: the largest ε of one job of this key; None: the cap alone.
@@ -242,14 +268,16 @@ def give(
     if key is None:
         raise NotFound(NO_SUCH_KEY)
     _check_use(found, key, access, max_epsilon, terms)
-    grant = session.get(Grant, (found.id, key.id), populate_existing=True) or Grant(dataset_id=found.id, key_id=key.id)
+    grant = session.get(Grant, (found.id, key.id), populate_existing=True)
+    replaced = Policy.of(grant) if grant is not None else None
+    grant = grant or Grant(dataset_id=found.id, key_id=key.id)
     grant.access, grant.max_epsilon_per_job = access, max_epsilon
     grant.ends_at, grant.persons = terms.ends_at, terms.persons or None
     grant.purpose, grant.permit = terms.purpose, terms.permit
     grant.created_at, grant.created_by = now(), caller.id
     session.add(grant)
     session.flush()
-    return grant, key
+    return Given(grant, key, replaced)
 
 
 def take_back(session: Session, caller: Caller, dataset: str, key_id: str) -> Dataset:

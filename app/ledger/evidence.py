@@ -1,6 +1,7 @@
 """A data set's statement as signed evidence: every entry of each block under its signed checkpoint.
 
-The document of `scrimp.statement`, version 2, which any machine checks.
+The document of `scrimp.statement`, version 3, which any machine checks. Beside the ledgers it has the data set's signed
+terms (app.ledger.terms): governance and grants.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from app.db.models import Account, Dataset, LedgerCheckpoint
 from app.ledger import repository
 from app.ledger.blocks import family_of, label_of
 from app.ledger.schemas import EntryView
+from app.ledger.terms import envelope_of, terms_in
 from core.errors import Conflict
 
 BATCH = 500
@@ -28,10 +30,12 @@ class Evidence:
 
     Attributes:
         about: id, name and unit, as the service says.
+        terms: the signed envelope, as JSON text; None of a public data set.
         ledgers: the label of each block, its own first, with its newest checkpoint.
     """
 
     about: Mapping[str, str]
+    terms: str | None
     ledgers: list[tuple[str, LedgerCheckpoint]]
 
 
@@ -46,20 +50,24 @@ def of(session: Session, dataset: Dataset) -> Evidence:
     """The newest evidence about a data set.
 
     Raises:
-        Conflict: `head-pending`: a checkpoint is not signed yet.
+        Conflict: `head-pending`: a checkpoint, or the terms, are not signed yet.
     """
     members = [row for row, _ in members_of(session, dataset.id)]
     signed = select(LedgerCheckpoint).where(LedgerCheckpoint.dataset_id.in_([each.id for each in members]))
     notes = {each.dataset_id: each for each in session.scalars(signed)}
     if len(notes) < len(members):
         raise Conflict("head-pending", "no checkpoint is signed yet: ask again in a moment")
+    terms = envelope_of(session, dataset.id)
+    stated = set[str]() if terms is None else {each.id for each in terms_in(terms).blocks}
+    if not stated.issuperset(each.id for each in members):
+        raise Conflict("head-pending", "the data set's terms are not signed yet: ask again in a moment")
     about = {"id": dataset.id, "name": dataset.name, "unit": repository.unit_of(dataset)}
-    return Evidence(about, [(label_of(each), notes[each.id]) for each in members])
+    return Evidence(about, terms, [(label_of(each), notes[each.id]) for each in members])
 
 
 def pieces(db: Database, evidence: Evidence) -> Iterator[str]:
     """The document, a batch of entries at a time."""
-    yield f'{{"version": 2, "dataset": {_json(evidence.about)}, "ledgers": ['
+    yield f'{{"version": 3, "dataset": {_json(evidence.about)}, "terms": {evidence.terms or "null"}, "ledgers": ['
     for number, (label, checkpoint) in enumerate(evidence.ledgers):
         head = {"id": checkpoint.dataset_id, "label": label, "checkpoint": checkpoint.note}
         yield f'{", " if number else ""}{_json(head)[:-1]}, "entries": ['

@@ -10,6 +10,7 @@ from pydantic import BaseModel, StringConstraints
 from app.db.models import Account, LedgerEntry
 from app.ledger.accounts import remaining_of
 from app.ledger.entries import content
+from app.ledger.transparency.attestations import Envelope
 from core.contracts.base import Document, Epsilon, EpsilonValue
 
 COLLUSION = "The cap holds even if all keys share what they learn."
@@ -152,13 +153,16 @@ class EntryList(BaseModel):
 class CheckpointView(BaseModel):
     """The newest signed checkpoint of `dataset`: its first `size` entries have `root` (base64) as their tree's root.
 
-    `checkpoint` is the whole signed note, with the cosignatures of witnesses.
+    `checkpoint` is the whole signed note, with the cosignatures of witnesses. `terms`: a signed DSSE envelope with the
+    data set's name, unit, blocks, governance and grants (key ids, purposes, permits, ends), as statements have it; null
+    until the relay has signed it.
     """
 
     dataset: str
     size: int
     root: str
     checkpoint: str
+    terms: Envelope | None
 
 
 class ProofView(BaseModel):

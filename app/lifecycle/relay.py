@@ -25,7 +25,7 @@ from app.db.changes import Changes
 from app.db.engine import Database
 from app.db.models import Account, Job, Outbox, Prediction
 from app.egress import making
-from app.ledger import behind, certificates
+from app.ledger import behind, certificates, terms
 from app.ledger.blocks import held_on
 from app.ledger.checks import check_next
 from app.ledger.evidence import members_of
@@ -168,6 +168,7 @@ class Relay:
     def _sign_checkpoints(self) -> None:
         """Records the heads of ledgers that have grown, and signs their checkpoints; logs each refused one once."""
         _, refused = checkpoints.sign_due(self.db, self.heads, self.signing_key, announce_checkpoint)
+        terms.sign_due(self.db, self.signing_key)
         for dataset_id in sorted(set(refused) - self.unsigned):
             logger.error("the head of %s is neither recorded nor signed: it lacks a recorded head", dataset_id)
         self.unsigned = set(refused)
@@ -217,6 +218,8 @@ class Relay:
         with self.db.write() as session:
             for each in current:
                 self._advance(session, each)
+            if members:  # a public data set has no statement
+                terms.sign(session, members[0][0].id, self.signing_key)
         making.make(self.db, self.settings, self.signing_key, due.id)
         return True
 

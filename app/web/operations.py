@@ -63,9 +63,19 @@ PARAMETERS = {
 
 
 # Who may call: anyone; every key; keys of these roles; or keys with this access to the data set, or to the job's
-# ("use": any but `view`).
+# ("use": any but `view`; "own" is an admin's, too, and "its owner" nobody else's).
 Audience = Literal[
-    "anyone", "every key", "owners", "admins", "admins, or the key itself", "view", "train", "charge", "own", "use"
+    "anyone",
+    "every key",
+    "owners",
+    "admins",
+    "admins, or the key itself",
+    "view",
+    "train",
+    "charge",
+    "own",
+    "its owner",
+    "use",
 ]
 NOTHING = ""  # it changes nothing that is anybody's
 F = TypeVar("F", bound=Callable[..., Any])

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from scrimp.cli import show
 from scrimp.cli.tables import DATASET, KEY, Call, Parameter, option, register
-from scrimp.models import Grant
+from scrimp.models import Grant, GrantTerms
 
 app = typer.Typer(no_args_is_help=True)
 HELP = "A key's id; its holder sees it with `scrimp keys self`. For admins also its name."
@@ -20,11 +20,26 @@ ACCESS = Annotated[str, typer.Option(help="view | train (and submit jobs) | char
 
 
 def _print(console: Console, grant: Grant) -> None:
-    most = grant.max_epsilon_per_job
-    terms = "" if most is None else f", at most ε = {most:g} for one job"
-    terms += "".join(f", {what} {said}" for what, said in (("for", grant.purpose), ("permit", grant.permit)) if said)
-    terms += f", until {show.when(grant.ends_at)}" if grant.ends_at else ""
-    console.print(Text(f"{grant.key_id} ({grant.key_name}) may {grant.access}{terms}"))  # a name is not markup
+    """The grant, and the terms of the one that it replaced which this one lacks or changes."""
+    terms = _terms(grant)
+    said = f"{grant.key_id} ({grant.key_name}) may {grant.access}{''.join(f', {each}' for each in terms.values())}"
+    console.print(Text(said), soft_wrap=True)  # a name is not markup
+    if grant.replaced is not None:
+        ended = [each for name, each in _terms(grant.replaced).items() if terms.get(name) != each]
+        was = f"replaced its grant to {grant.replaced.access}"
+        console.print(Text(f"{was}; no longer: {', '.join(ended)}" if ended else was), soft_wrap=True)
+
+
+def _terms(grant: Grant | GrantTerms) -> dict[str, str]:
+    """A grant's terms in words, by their names."""
+    most, ends_at = grant.max_epsilon_per_job, grant.ends_at
+    return {
+        **({} if most is None else {"max_epsilon_per_job": f"at most ε = {most:g} for one job"}),
+        **({"purpose": f"for {grant.purpose}"} if grant.purpose else {}),
+        **({"permit": f"permit {grant.permit}"} if grant.permit else {}),
+        **({"ends_at": f"until {show.when(ends_at)}"} if ends_at else {}),
+        **({"persons": f"used by {', '.join(grant.persons)}"} if grant.persons else {}),
+    }
 
 
 GRANTS = ("key=key_id", "name=key_name", "role=key_role", "access", "max ε per job=max_epsilon_per_job:g", "purpose")

@@ -148,10 +148,11 @@ def _statement(session: Session, dataset: str) -> dict[str, Any]:
     blocks = [("first", shown.id)] if ledger.blocks is None else [(each.label, each.id) for each in ledger.blocks]
     said = {"id": shown.id, "name": shown.name, "unit": ledger.cap.unit}
     found = []
+    terms = client.ledger_checkpoint(shown.id).terms
     for label, block in blocks:  # the checkpoint first: the entries that it covers are then there
         checkpoint = client.ledger_checkpoint(block).checkpoint
         found.append(ledger_of(block, label, checkpoint, client.ledger_entries(block)))
-    return built(said, found)
+    return built(said, found, terms)
 
 
 @command(app, "join")

@@ -327,6 +327,19 @@ class ErasureNote(Resource):
     meaning: list[str] = []
 
 
+class GrantTerms(Resource):
+    """`max_epsilon_per_job`: the owner's policy for this key; a job that costs more is refused. Null: the cap alone.
+    From `ends_at` on the grant gives nothing. `purpose` and `permit` are those of every job under it.
+    """
+
+    ends_at: str | None = None
+    purpose: str | None = None
+    permit: str | None = None
+    persons: list[str] = []
+    access: str
+    max_epsilon_per_job: float | None = None
+
+
 class Grant(Resource):
     """A grant, with the name and role of its key."""
 
@@ -342,6 +355,7 @@ class Grant(Resource):
     persons: list[str] = []
     created_at: str
     created_by: str
+    replaced: GrantTerms | None = None
 
 
 class SpentPart(Resource):

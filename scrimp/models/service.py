@@ -41,13 +41,16 @@ class AuditVerification(Resource):
 class Checkpoint(Resource):
     """The newest signed checkpoint of `dataset`: its first `size` entries have `root` (base64) as their tree's root.
 
-    `checkpoint` is the whole signed note, with the cosignatures of witnesses.
+    `checkpoint` is the whole signed note, with the cosignatures of witnesses. `terms`: a signed DSSE envelope with the
+    data set's name, unit, blocks, governance and grants (key ids, purposes, permits, ends), as statements have it; null
+    until the relay has signed it.
     """
 
     dataset: str
     size: int
     root: str
     checkpoint: str
+    terms: dict[str, Any] | None = None
 
 
 class Delivery(Resource):

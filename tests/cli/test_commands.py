@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from app.audit.chain import seal
 from app.db.engine import Database
+from app.ledger import terms
 from app.ledger.checks import check_next
 from app.ledger.signing_keys import public_key, publish, signing_key
 from app.ledger.transparency.checkpoints import sign_due
@@ -219,6 +220,7 @@ def test_a_kept_checkpoint_is_found_in_the_ledger(cli: Cli, dataset: str) -> Non
     db, key = Database.of(settings), signing_key(settings)
     publish(db, key)
     sign_due(db, Heads.of(settings), key, lambda *_: None)  # what the relay does
+    terms.sign_due(db, key)
     db.close()
     assert cli("ledger", "checkpoint", dataset, "--to", str(kept)).exit_code == 0
     assert cli("ledger", "verify", dataset, "--checkpoint", str(kept)).exit_code == 0
@@ -251,7 +253,22 @@ def test_grants_rotation_and_who_am_i(cli: Cli, dataset: str) -> None:
     token, key_id = made["token"], made["key"]["id"]
     assert made["key"]["limits"]["max_queued_jobs"] == 5 and made["key"]["expires_at"]
     assert cli("datasets", "show", dataset, key=token).exit_code == 1
+    terms = (
+        "--permit",
+        "17/2026",
+        "--person",
+        "A. Analyst",
+        "--person",
+        "B. Boss",
+        "--ends-at",
+        "2099-01-01T00:00:00Z",
+    )
+    first = cli("grants", "set", dataset, key_id, "--max-epsilon-per-job", "1", *terms).output
+    assert "at most ε = 1" in first and "used by A. Analyst, B. Boss" in first and "replaced" not in first
     said = cli("grants", "set", dataset, key_id, "--max-epsilon-per-job", "0.5").output
+    ended = said.partition("replaced its grant to train; no longer: ")[2]
+    assert "at most ε = 1 for one job, permit 17/2026, until " in ended and "used by A. Analyst, B. Boss" in ended
+    assert "no longer" not in cli("grants", "set", dataset, key_id, "--max-epsilon-per-job", "0.5").output
     assert "may train, at most ε = 0.5 for one job" in " ".join(said.split())
     assert [grant["key_id"] for grant in cli.json("grants", "list", dataset)] == [key_id]
     assert "bob" in cli("grants", "list", dataset).output

@@ -65,6 +65,13 @@ def test_parquet_and_frames_keep_their_types(tmp_path: Path) -> None:
     assert json.loads(json.dumps(RecordFile.of_frame(frame).records(TABLE))) == wanted
 
 
+def test_a_day_that_python_lacks_is_named(tmp_path: Path) -> None:
+    days = pa.chunked_array([pa.array([0, 1], pa.date32()), pa.array([-(2**30)], pa.date32())])
+    pq.write_table(pa.table({"a": [1, 2, 3], "seen": days}), tmp_path / "own.parquet")
+    with pytest.raises(UnusableFileError, match="row 3 of column `seen` is no day of the years 1 to 9999"):
+        RecordFile.read(tmp_path / "own.parquet")
+
+
 def test_pairs_and_lists_are_rows_of_their_own(tmp_path: Path) -> None:
     ids = read(tmp_path / "ids.csv", "when,user,item\n1,0195153448,1e5\n")
     assert ids.records({"kind": "interactions"}) == [{"user": "0195153448", "item": "1e5"}]

@@ -39,9 +39,9 @@ def test_the_files_are_as_they_are_written() -> None:
 def test_a_new_member_of_an_answer_reaches_the_client() -> None:
     """What a route shows is declared once: the files of a service with one member more are not those that are here."""
     document = json.loads((write_openapi.DOCS / "openapi.json").read_text())
-    grant = document["components"]["schemas"]["GrantView"]
-    grant["properties"]["reviewed_by"] = {"anyOf": [{"$ref": "#/components/schemas/KeyView"}, {"type": "null"}]}
-    grant["properties"]["uses"] = {"type": "integer", "default": 0}
+    note = document["components"]["schemas"]["ErasureNote"]
+    note["properties"]["reviewed_by"] = {"anyOf": [{"$ref": "#/components/schemas/KeyView"}, {"type": "null"}]}
+    note["properties"]["uses"] = {"type": "integer", "default": 0}
     assert "    reviewed_by: Key | None = None\n    uses: int = 0\n" in write_answers.files(document)["models/data.py"]
 
 

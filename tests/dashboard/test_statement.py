@@ -9,8 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 from app.dashboard.numbers import up
+from app.db.models import Dataset
+from app.grants import service as access
+from app.ledger import terms
 from app.ledger.transparency import checkpoints
 from app.ledger.transparency.heads import Heads
+from core.contracts.governance import Terms
 from scrimp.statement import Statement, checked
 from tests.dashboard.conftest import Browser
 from tests.dashboard.scene import Everything, Scene
@@ -25,6 +29,7 @@ SignedIn = Callable[[str], Browser]
 def evidence(scene: Scene, browser: Browser, dataset: str) -> Statement:
     """The downloaded statement, checked as a stranger does."""
     checkpoints.sign_due(scene.db, Heads.of(scene.settings), KEY, unheard)
+    terms.sign_due(scene.db, KEY)
     answer = browser.get(f"/dashboard/datasets/{dataset}/statement.json")
     assert answer.status_code == 200 and "-statement.json" in answer.headers["content-disposition"]
     return checked(answer.json(), KEY.public_key().public_bytes_raw())
@@ -71,6 +76,32 @@ def test_every_block_is_stated_retired_ones_too(whole: Whole, signed_in: SignedI
     ]
     text = text_of(browser, dataset)
     assert "the block that spent most" in text and "do not add up" in text
+
+
+def test_governance_and_grants_are_on_page_and_csv_once_signed(whole: Whole, signed_in: SignedIn) -> None:
+    scene, _ids = whole
+    browser = signed_in("owner")
+    dataset = registered(browser, scene, "governed", 150_000)
+    assert "Not signed yet" in text_of(browser, dataset) and figures(browser, dataset)[0]["controller"] == ""
+    with scene.db.write() as session:
+        row = session.get_one(Dataset, dataset)
+        rules = {
+            "controller": "A <b>Hospital</b>",
+            "purposes": ["care research", "reports"],
+            "contact": "dpo@example.org",
+        }
+        row.spec = row.spec | {"governance": rules}
+        use = Terms(purpose="care research", permit="17/2026")
+        access.give(session, scene.owner.caller, dataset, scene.analyst.id, "train", None, use)
+    found = evidence(scene, browser, dataset)
+    assert found.terms is not None and found.terms.governance is not None
+    (line,) = figures(browser, dataset)
+    assert line["controller"] == found.terms.governance["controller"] == "A <b>Hospital</b>"
+    assert line["purposes"] == "care research; reports" and line["legal_basis"] == ""
+    text = text_of(browser, dataset)
+    assert "A &lt;b&gt;Hospital&lt;/b&gt;" in text and "care research; reports" in text
+    for shown in (text, line["grants"]):
+        assert f"{scene.analyst.id} may train, for care research, permit 17/2026, without an end" in shown
 
 
 def test_public_data_have_no_statement(whole: Whole, signed_in: SignedIn) -> None:

@@ -117,6 +117,14 @@ def test_only_the_owner_appends(api: Api, who: str) -> None:
     assert len({each.json()["detail"] for each in answers}) == 1
 
 
+def test_an_admin_does_not_append_to_another_s_data_set(api: Api) -> None:
+    """What a file is refused for would tell an admin who is in the data set."""
+    made = api.upload(spec()).json()
+    answers = [append(api, made["id"], file, who="admin") for file in (rows(range(59, 120)), rows(range(60, 120)), CSV)]
+    assert {(each.status_code, each.json()["detail"]) for each in answers} == {(403, blocks.OWNER_ALONE)}
+    assert append(api, made["id"], rows(range(60, 120))).status_code == 201
+
+
 def unit_files_of(api: Api, dataset_id: str) -> list[Path]:
     return list((api.settings.storage_root / UNITS / dataset_id).glob("*"))
 

@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
@@ -156,3 +158,23 @@ def test_the_command_lists_wrong_cells(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     for said in ("record 5, code: 'n/a'", "record 10, code: 'n/a'", "record 31, day: 'yesterday'", "record 31, y: ''"):
         assert said in done.output
+
+
+@pytest.mark.parametrize("ending", ["parquet", "arrow"])
+def test_a_day_that_python_lacks_is_named(tmp_path: Path, ending: str) -> None:
+    """A database's "no end" is often such a day."""
+    days = pa.array([0, 2**31 - 1, 0], pa.date32())
+    table = pa.table({"outcome": [0, 1, 0], "until": days})
+    path = tmp_path / f"stays.{ending}"
+    if ending == "parquet":
+        pq.write_table(table, path)
+    else:
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table, max_chunksize=1)
+    with pytest.raises(UnreadableFileError, match="row 2 of column `until` is no day of the years 1 to 9999"):
+        read_sheet(path)
+    times = pa.table({"outcome": [0, 1], "until": pa.array([0, 2**55], pa.timestamp("ms"))})
+    pq.write_table(times, path)
+    with pytest.raises(UnreadableFileError, match="row 2 of column `until`"):
+        read_sheet(path)
+    assert "row 2 of column `until`" in CliRunner().invoke(app, ["datasets", "init", str(path)]).output

@@ -14,8 +14,9 @@ from typer.testing import CliRunner
 
 from app.db.engine import Database
 from scrimp import certificate_page
-from scrimp.certificate_page import Signer, declared, page
+from scrimp.certificate_page import Signer, page
 from scrimp.cli import app
+from scrimp.explain import declared
 from tests.ledger.support import open_ledger
 from tests.ledger.test_certificates import document, issue, succeeded
 

@@ -20,8 +20,8 @@ from app.ledger.certified import Body
 from app.ledger.transparency.heads import Heads
 from core.contracts.filters import FILTERS
 from core.contracts.stored import ReleasedBy
-from scrimp.certificate_page import Signer, declared, page
-from scrimp.explain import explained
+from scrimp.certificate_page import Signer, page
+from scrimp.explain import declared, explained
 from scrimp.recompute import body_of, recompute
 from scrimp.signatures import problem_of
 from scrimp.transparency import Required

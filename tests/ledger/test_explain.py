@@ -12,8 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from app.db.engine import Database
+from scrimp.certificate_page import Signer, page
 from scrimp.cli import app
-from scrimp.explain import explained, loss_of
+from scrimp.explain import declared, explained, loss_of
 from scrimp.recompute import check_body
 from tests.ledger.support import open_ledger
 from tests.ledger.test_certificates import NUMERICS, document, issue, succeeded
@@ -140,6 +141,14 @@ def test_each_block_s_ledger_is_named(earlier: dict[str, Any]) -> None:
     for each in ("entry 3 of the ledger of block first", "entry 7 of the ledger of block 2026-10"):
         assert each in found
     assert "records there lost nothing" in found
+    read = said(body)["What it read"]
+    train, held = declared(body)
+    assert f"{train:,} to train on, {held:,} held out for scores" in read
+    assert "block first (ds_first)\nblock 2026-10 (ds_2026-10)\nno other block" in read
+    shown = page(body, Signer("", False))
+    assert "block first (ds_first); block 2026-10 (ds_2026-10); no other block" in shown
+    whole = said(earlier)["What it read"]
+    assert "the whole data set: it had no blocks" in whole and "the whole data set" in page(earlier, Signer("", False))
 
 
 def test_what_costs_nothing_more_is_not_said_to_be_public(signed: dict[str, Any]) -> None:

@@ -59,7 +59,7 @@ def statement(db: Database, dataset: str, tmp_path: Path, **blocks: str) -> dict
     """What the command writes to a file."""
     said = {"id": dataset, "name": "patients", "unit": "example"}
     ledgers = [evidence(db, dataset, tmp_path), *(evidence(db, of, tmp_path, label) for label, of in blocks.items())]
-    document: dict[str, Any] = json.loads(json.dumps(built(said, ledgers)))
+    document: dict[str, Any] = json.loads(json.dumps(built(said, ledgers, None)))
     return document
 
 
@@ -175,7 +175,8 @@ def damaged(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
         yield f"{place} is twice there", document | {"ledgers": [*document["ledgers"], ledger]}
     yield "another data set", document | {"dataset": document["dataset"] | {"id": "ds_other"}}
     yield "no ledger", document | {"ledgers": []}
-    yield "an unknown version", document | {"version": 3}
+    yield "an unknown version", document | {"version": 4}
+    yield "a version whose terms lack", document | {"version": 3}
     yield "nothing", {}
 
 
@@ -222,7 +223,7 @@ def signed_as_it_is(dataset: str, entries: list[dict[str, Any]]) -> dict[str, An
     root = root_of([leaf_of(each["hash"]) for each in entries])
     note = notes.sign(notes.Checkpoint(dataset, len(entries), root), KEY)
     ledger = {"id": dataset, "label": "first", "checkpoint": note, "entries": entries}
-    return built({"id": dataset, "name": "x", "unit": "example"}, [ledger])
+    return built({"id": dataset, "name": "x", "unit": "example"}, [ledger], None)
 
 
 def test_a_service_that_signs_wrong_balances_is_found_too(db: Database, tmp_path: Path) -> None:

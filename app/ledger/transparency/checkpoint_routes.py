@@ -14,7 +14,9 @@ from app.keys.auth import CurrentKey
 from app.keys.service import Caller
 from app.ledger import repository
 from app.ledger.schemas import CheckpointView, ProofView
+from app.ledger.terms import envelope_of
 from app.ledger.transparency import checkpoints, notes
+from app.ledger.transparency.attestations import Envelope
 from app.web.deps import Db
 from app.web.operations import Operation
 from core.errors import Conflict, InvalidRequest, NotFound
@@ -37,9 +39,13 @@ def show_checkpoint(dataset: Dataset, db: Db, caller: CurrentKey) -> CheckpointV
     """Shows a ledger's newest signed checkpoint, some seconds after its entry. Keep it where nobody else writes."""
     with db.read() as session:
         found = _newest(session, caller, dataset)
-        read = notes.read(found.note)
+        read, terms = notes.read(found.note), envelope_of(session, found.dataset_id)
     return CheckpointView(
-        dataset=read.dataset, size=read.size, root=base64.b64encode(read.root).decode(), checkpoint=found.note
+        dataset=read.dataset,
+        size=read.size,
+        root=base64.b64encode(read.root).decode(),
+        checkpoint=found.note,
+        terms=None if terms is None else Envelope.model_validate_json(terms),
     )
 
 

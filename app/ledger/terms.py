@@ -1,0 +1,181 @@
+"""What a data set's statement says beside its ledgers, signed: who answers for the data, and who may use them for what.
+
+    name, unit, blocks, governance, grants ──▶ `Terms`, signed ──▶ dataset_terms ──▶ statements (app.ledger.evidence)
+
+The relay signs them as certificates are signed (app.ledger.transparency.attestations). The subject of each block's
+ledger is its first entry, so that terms fit one ledger alone. Nothing here is computed from data.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from pydantic import AwareDatetime, ConfigDict
+from sqlalchemy import and_, func, select
+from sqlalchemy.orm import Session, aliased
+
+from app.db.engine import Database
+from app.db.models import Account, Dataset, DatasetTerms, Grant, LedgerEntry, table_of
+from app.ledger import repository
+from app.ledger.blocks import family_of, label_of
+from app.ledger.transparency import attestations
+from core.contracts.base import Document, Unit
+from core.contracts.governance import Governance, Permit, Purpose
+from core.ids import rfc3339, whole_second
+
+PREDICATE_TYPE = "https://scrimp.example.org/dataset-terms/v1"
+BLOCK, GIVEN = aliased(Dataset), table_of(Grant)
+
+
+class StatedBlock(Document):
+    """A ledger of the data set: its own, or a block's."""
+
+    id: str
+    label: str
+
+
+class StatedGrant(Document):
+    """What a key may do, for what, and until when. The key's name and the persons who use it are not stated."""
+
+    key: str
+    access: Literal["view", "train", "charge"]
+    purpose: Purpose | None
+    permit: Permit | None
+    ends_at: AwareDatetime | None
+
+    @property
+    def in_words(self) -> str:
+        """The grant in one line."""
+        said = [f"{self.key} may {self.access}", *([f"for {self.purpose}"] if self.purpose else [])]
+        said += [f"permit {self.permit}"] if self.permit else []
+        return ", ".join([*said, f"until {rfc3339(self.ends_at)}" if self.ends_at else "without an end"])
+
+
+class Terms(Document):
+    """What is signed of a data set at a time.
+
+    Attributes:
+        blocks: all of them, its own ledger first.
+        governance: null where its owner declared none.
+        grants: of other keys than its owner's, oldest first; ended ones too, until they are removed.
+    """
+
+    version: Literal[1] = 1
+    dataset: str
+    name: str
+    unit: Unit
+    blocks: tuple[StatedBlock, ...]
+    governance: Governance | None
+    grants: tuple[StatedGrant, ...]
+    signed_at: str
+
+
+class _Declared(Document):
+    model_config = ConfigDict(extra="ignore")
+
+    governance: Governance | None = None
+
+
+@dataclass(frozen=True)
+class State:
+    """What terms change with: equal numbers, equal terms. A grant that is set again has a new time."""
+
+    declaration: int
+    blocks: int
+    grants: int
+    granted_at: datetime | None
+
+
+_BLOCKS = select(func.count()).where(BLOCK.parent_id == Dataset.id).correlate(Dataset).scalar_subquery()
+_GRANTS, _GRANTED = (
+    select(what).where(GIVEN.c.dataset_id == Dataset.id).correlate(Dataset).scalar_subquery()
+    for what in (func.count(), func.max(GIVEN.c.created_at))
+)
+STATES = (
+    select(Dataset.id, Dataset.declaration, _BLOCKS.label("blocks"), _GRANTS.label("grants"), _GRANTED.label("granted"))
+    .join(Account, Account.dataset_id == Dataset.id)
+    .where(Dataset.parent_id.is_(None))
+)
+CURRENT = and_(
+    DatasetTerms.dataset_id == Dataset.id,
+    DatasetTerms.declaration == Dataset.declaration,
+    DatasetTerms.blocks == _BLOCKS,
+    DatasetTerms.grants == _GRANTS,
+    DatasetTerms.granted_at.is_not_distinct_from(_GRANTED),
+)
+
+
+def sign_due(db: Database, key: Ed25519PrivateKey) -> int:
+    """Signs the terms that changed, or that another key signed; for the relay. Returns how many.
+
+    One statement looks for them; the terms of an idle service cost nothing more.
+    """
+    key_id = attestations.key_id(key.public_key())
+    due = STATES.outerjoin(DatasetTerms, and_(CURRENT, DatasetTerms.key_id == key_id))
+    with db.read() as session:
+        waiting = [row.id for row in session.execute(due.where(DatasetTerms.dataset_id.is_(None)))]
+    for dataset_id in waiting:
+        with db.write() as session:
+            sign(session, dataset_id, key)
+    return len(waiting)
+
+
+def sign(session: Session, dataset_id: str, key: Ed25519PrivateKey) -> None:
+    """Signs and keeps the terms of a data set as they are.
+
+    Their state is read first: what changes meanwhile is signed at the next look.
+    """
+    state = session.execute(STATES.where(Dataset.id == dataset_id)).one()
+    dataset = session.get_one(Dataset, dataset_id, populate_existing=True)
+    openings = (
+        select(Dataset, LedgerEntry.hash)
+        .join(LedgerEntry, and_(LedgerEntry.dataset_id == Dataset.id, LedgerEntry.seq == 1))
+        .where(Dataset.id.in_(family_of(session, dataset_id)))
+        .order_by(Dataset.parent_id.is_not(None), Dataset.created_at, Dataset.id)
+    )
+    opened = [(StatedBlock(id=row.id, label=label_of(row)), entry) for row, entry in session.execute(openings)]
+    grants = select(Grant).where(Grant.dataset_id == dataset_id).order_by(Grant.created_at, Grant.key_id)
+    terms = Terms(
+        dataset=dataset.id,
+        name=dataset.name,
+        unit=repository.unit_of(dataset),
+        blocks=tuple(block for block, _ in opened),
+        governance=_Declared.model_validate(dataset.spec).governance,
+        grants=tuple(
+            StatedGrant(
+                key=each.key_id, access=each.access, purpose=each.purpose, permit=each.permit, ends_at=each.ends_at
+            )
+            for each in session.scalars(grants)
+        ),
+        signed_at=rfc3339(whole_second()) or "",
+    )
+    subjects = {f"ledger {block.id}": entry for block, entry in opened}
+    envelope = attestations.seal(attestations.about(subjects, PREDICATE_TYPE, terms.model_dump(mode="json")), key)
+    session.merge(
+        DatasetTerms(
+            dataset_id=dataset_id,
+            envelope=envelope.model_dump_json(by_alias=True),
+            key_id=attestations.key_id(key.public_key()),
+            declaration=state.declaration,
+            blocks=state.blocks,
+            grants=state.grants,
+            granted_at=state.granted,
+        )
+    )
+
+
+def envelope_of(session: Session, dataset_id: str) -> str | None:
+    """The signed terms of a data set, or of a block's data set, as JSON text; None if none are signed yet."""
+    dataset = session.get_one(Dataset, dataset_id)
+    row = session.get(DatasetTerms, dataset.parent_id or dataset.id)
+    return None if row is None else row.envelope
+
+
+def terms_in(envelope: str) -> Terms:
+    """The terms in an envelope of ours."""
+    sealed = attestations.Envelope.model_validate_json(envelope)
+    return Terms.model_validate(attestations.Statement.model_validate_json(base64.b64decode(sealed.payload)).predicate)
