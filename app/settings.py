@@ -134,7 +134,7 @@ class Settings(BaseSettings):
     max_records: int = Field(
         100_000_000,
         ge=1,
-        description="Most records, users or slots that the declaration of one file may name; checked before it is read.",
+        description="Most records, users or slots that a file's declaration may name; checked before it is read.",
     )
     head_time_s: float = Field(10.0, gt=0, description="How long a request's headers may take to arrive.")
     max_body_bytes: int = Field(
