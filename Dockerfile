@@ -50,7 +50,7 @@ COPY scrimp_server scrimp_server
 COPY worker worker
 RUN pip install --no-cache-dir --extra-index-url "${TORCH_INDEX}" -c constraints.txt -e ./client -e '.[production,worker,hf,otel,s3]'
 # The image has no compiler; without this, noise is made in Python.
-RUN pip install --no-cache-dir -c constraints.txt ziglang && python3 worker/native/build.py && pip uninstall -qy ziglang
+RUN pip install --no-cache-dir -c constraints.txt ziglang && python3 core/native/build.py && pip uninstall -qy ziglang
 ENV SCRIMP_HOME=/var/lib/scrimp
 USER 10001:10001
 VOLUME /var/lib/scrimp

@@ -1,7 +1,7 @@
 # Each target sets up what it needs in .venv, with versions pinned by constraints.txt.
 PYTHON ?= python3
 BIN := .venv/bin
-PINS := pyproject.toml client/pyproject.toml client/setup.py constraints.txt setup.py $(wildcard worker/native/*.[ch])
+PINS := pyproject.toml client/pyproject.toml client/setup.py constraints.txt setup.py $(wildcard core/native/*.[ch])
 REPRODUCE := reproduce-adambc-analysis reproduce-adambc-encoder reproduce-augmentation reproduce-barcode-mnist reproduce-correlated reproduce-dp2 reproduce-dpformer \
   reproduce-group-norm reproduce-heavy-tail reproduce-language reproduce-linear-scaling reproduce-prompts reproduce-search-gain
 NIGHTLY := nightly-fuzz nightly-contract nightly-audit nightly-bound nightly-chaos nightly-machine nightly-mutation nightly-seeds nightly-services
@@ -132,8 +132,8 @@ clean:
 
 # The installation compiles parts of a step if it finds a compiler. Otherwise one is fetched; without it, they run in
 # Python: the same bits, slower.
-COMPILED = @$(BIN)/python -c "from worker.native import library; raise SystemExit(library.INSTALLED is None)" \
-  || { $(BIN)/python -m pip install -qq -c constraints.txt ziglang && $(BIN)/python worker/native/build.py; } \
+COMPILED = @$(BIN)/python -c "from core.native import library; raise SystemExit(library.INSTALLED is None)" \
+  || { $(BIN)/python -m pip install -qq -c constraints.txt ziglang && $(BIN)/python core/native/build.py; } \
   || echo "Parts of a step are not compiled: they run in Python, slower and with the same bits"
 
 # A changed version or dependency renews the stamps. `dev` includes everything in `demo`.

@@ -1,4 +1,4 @@
-"""What pyproject.toml cannot say: migrations beside `app.db`, and the compiled parts of a step in `worker.native`."""
+"""What pyproject.toml cannot say: migrations beside `app.db`, and the compiled parts of a step in `core.native`."""
 
 import importlib.util
 import shutil
@@ -12,13 +12,13 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
-LIBRARY = Path("worker") / "native" / "libscrimp.so"
+LIBRARY = Path("core") / "native" / "libscrimp.so"
 
 
 @cache
 def native():
-    """worker/native/build.py, without the packages around it."""
-    script = importlib.util.spec_from_file_location("native_build", ROOT / "worker" / "native" / "build.py")
+    """core/native/build.py, without the packages around it."""
+    script = importlib.util.spec_from_file_location("native_build", ROOT / "core" / "native" / "build.py")
     build = importlib.util.module_from_spec(script)
     sys.modules[script.name] = build  # for its dataclass
     script.loader.exec_module(build)

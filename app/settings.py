@@ -131,6 +131,11 @@ class Settings(BaseSettings):
         "that arrive give it one more second, up to this.",
     )
     max_path_bytes: int = Field(64 * 1024 * MIB, description="Largest data file registered by `path`.")
+    max_records: int = Field(
+        100_000_000,
+        ge=1,
+        description="Most records, users or slots that a file's declaration may name; checked before it is read.",
+    )
     head_time_s: float = Field(10.0, gt=0, description="How long a request's headers may take to arrive.")
     max_body_bytes: int = Field(
         1 * MIB, description="Largest JSON body of a route that needs more than 64 KiB: a specification, predictions."

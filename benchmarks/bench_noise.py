@@ -19,8 +19,8 @@ sys.path[:0] = [str(Path(__file__).resolve().parent)]
 import torch  # noqa: E402
 from bench_training import BUCKETS, PARTS, ROOT, Reviews, Steps, key, machine, reviews, stand_in  # noqa: E402
 
+from core.native.library import PATHS, load  # noqa: E402
 from worker.models.linear import Linear  # noqa: E402
-from worker.native.library import PATHS, load  # noqa: E402
 from worker.noise import native  # noqa: E402
 from worker.noise.gaussian import NoisedGradient, PublicRelease  # noqa: E402
 from worker.noise.generator import KeyedStream, gaussians  # noqa: E402
@@ -156,7 +156,7 @@ HEAD = """\
 Made by `python benchmarks/bench_noise.py`. Machine: {machine}.
 
 A release is the correctly rounded sum with a true Gaussian (`worker/noise/rounding.py`). Words are made ahead on
-another thread while the step computes its gradient. One compiled pass (`worker/native/noise.c`) makes Gaussians of
+another thread while the step computes its gradient. One compiled pass (`core/native/noise.c`) makes Gaussians of
 them, adds, rounds and divides; Python does the same, to the bit, where no library was built. All compared kinds take
 turns in one process."""
 

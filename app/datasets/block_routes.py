@@ -14,6 +14,7 @@ from app.datasets.parsing import Parsers
 from app.datasets.receiving import document_of, received
 from app.datasets.routes import DATA_FILE, Parsing
 from app.datasets.schemas import Shape, findings_of
+from app.datasets.sizes import ON_TOP
 from app.datasets.sources import Arrived
 from app.db.engine import Database
 from app.db.models import Dataset
@@ -104,7 +105,7 @@ async def append_block(
         return blocks.declaration(to, asked)
 
     with storage.staging(settings.storage_root) as folder:
-        arrived = await received(request, folder, db, settings, caller, declared)
+        arrived = await received(request, folder, db, settings, caller, declared, ON_TOP)
         view = await run_in_threadpool(_append, db, settings, parsers, caller, to, labels[0], arrived, folder)
     response.headers["Location"] = f"/v1/datasets/{view.id}"
     return view

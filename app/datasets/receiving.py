@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
 
 from app.datasets import quota, resumable, sources
+from app.datasets.sizes import REGISTRATION, check_declared
 from app.datasets.sources import Arrived
 from app.datasets.upload import Upload
 from app.db.engine import Database
@@ -31,23 +32,37 @@ D = TypeVar("D", bound=Document)
 
 
 async def received(
-    request: Request, folder: Path, db: Database, settings: Settings, caller: Caller, read: ReadSpec
+    request: Request,
+    folder: Path,
+    db: Database,
+    settings: Settings,
+    caller: Caller,
+    read: ReadSpec,
+    at: str = REGISTRATION,
 ) -> Arrived:
-    """A declaration with its files: in the folder, or named. Room and quota are checked before the bytes arrive.
+    """A declaration with its files: in the folder, or named. Room and quota are checked before the bytes arrive, and
+    the declared numbers before a file is looked at.
 
     Args:
         read: the declaration from its JSON.
+        at: as `declared_slots` takes it.
     """
+
+    def declared(content: bytes) -> DatasetSpec:
+        spec = read(content)
+        check_declared(spec, settings.max_records, at)
+        return spec
+
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "multipart/form-data":
         announced = int(request.headers.get("content-length", "0"))
         await run_in_threadpool(_check_room, db, settings, caller, folder, announced)
-        arrived = sources.sent(await _uploaded(request, folder, settings, read), folder)
+        arrived = sources.sent(await _uploaded(request, folder, settings, declared), folder)
         if not announced:
             await run_in_threadpool(quota.require, db, settings, caller.id, arrived.size, arrived.size)
         return arrived
     if kind == "application/json":
-        arrived = await _by_reference(request, folder, settings, caller, read)
+        arrived = await _by_reference(request, folder, settings, caller, declared)
         await run_in_threadpool(quota.require, db, settings, caller.id, arrived.new_bytes)
         return arrived
     detail = "send multipart/form-data, or application/json with a `path` or an `upload`"

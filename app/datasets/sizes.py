@@ -18,6 +18,26 @@ REGISTRATION, ON_TOP = "/privacy", ""  # where a DatasetSpec has `records` and `
 USES = {"train": "train on", "holdout": "hold out"}
 
 
+def check_declared(spec: DatasetSpec, most: int, at: str = REGISTRATION) -> None:
+    """Refuses a declaration of more records or slots than the operator allows, before its file is looked at.
+
+    Args:
+        at: as `declared_slots` takes it.
+
+    Raises:
+        InvalidRequest: at the first such number.
+    """
+    stated = {} if spec.privacy.slots is None else spec.privacy.slots.model_dump(exclude_none=True)
+    numbers = {"records": spec.privacy.records or 0} | {f"slots/{member}": count for member, count in stated.items()}
+    for member, count in numbers.items():
+        if count > most:
+            detail = (
+                f"{count:,} are declared, and one file may have at most {most:,}: register it in blocks, or ask the "
+                "operator to raise SCRIMP_MAX_RECORDS"
+            )
+            raise InvalidRequest.at(f"{at}/{member}", detail)
+
+
 def split_sizes(spec: DatasetSpec, records: int, pointer: str = "/holdout/fraction") -> tuple[int, int]:
     """The public sizes of training part and hold-out, from the declared count: the split's actual sizes are private.
 

@@ -6,15 +6,13 @@ part, so all of a user's records can be protected as one.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from core.parts.digests import DIGEST_BYTES, Keys
-
-USER = b"scrimp/user"
+from core.parts.digests import Keys, Messages, keyed_digests
+from core.parts.units import USER
 
 
 def numbered(users: Sequence[str], numbers: dict[str, int]) -> NDArray[np.int64]:
@@ -42,7 +40,4 @@ def kept(numbers: NDArray[np.int64], words: NDArray[np.uint64], most: NDArray[np
 
 def sides(users: Sequence[str], keys: Keys) -> NDArray[np.uint64]:
     """(users, 2): the keyed digest of each user, which splits off the hold-out."""
-    joined = b"".join(
-        hashlib.blake2b(user.encode(), digest_size=DIGEST_BYTES, key=keys.split, person=USER).digest() for user in users
-    )
-    return np.frombuffer(joined, dtype=">u8").astype(np.uint64).reshape(-1, 2)
+    return keyed_digests(Messages.joined(user.encode() for user in users), keys.split, USER)

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from core.parts.damage import DataDamagedError
-from core.parts.digests import DIGEST_BYTES, Keys
+from core.parts.digests import DIGEST_BYTES, Keys, Messages, keyed_digests
 from core.parts.sealed import DataKey, Named, create, finish
 from core.parts.sorted_digests import Ascending
 
@@ -40,11 +40,7 @@ CHANGED = "the units of a block differ from the registered ones"
 
 def of_users(users: Iterable[str], keys: Keys) -> NDArray[np.uint64]:
     """(users, 2): each user's digest under the key for contents."""
-    joined = b"".join(
-        hashlib.blake2b(user.encode(), digest_size=DIGEST_BYTES, key=keys.content, person=USER).digest()
-        for user in users
-    )
-    return np.frombuffer(joined, dtype=">u8").astype(np.uint64).reshape(-1, 2)
+    return keyed_digests(Messages.joined(user.encode() for user in users), keys.content, USER)
 
 
 def save(path: Path, digests: Iterable[Ascending], key: DataKey | None = None) -> str:

@@ -23,13 +23,16 @@ from app.keys import service as keys
 from app.keys import sessions
 from app.settings import Settings
 from app.storage import seals
+from core.native import blake2b
 from core.parts import digests, sealed, units
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("app", "core", "worker", "scrimp", "scrimp_server")
-CALLS = {"HKDF", "hashlib.blake2b", "hmac.new", "hmac.digest"}
+CALLS = {"HKDF", "hashlib.blake2b", "hmac.new", "hmac.digest", "blake2b.keyed", "keyed_digests"}
 ONE, OTHER, THIRD = (bytes([number]) * 32 for number in (1, 2, 3))
 HEADER = sealed.Header.new("part", bytes(sealed.WRAP_BYTES))
+MESSAGE = np.zeros(3, dtype=np.uint8), np.array([3])
+KEYED_DIGESTS = digests.keyed_digests
 WORDS = np.arange(4, dtype=np.uint64).reshape(2, 2)
 
 
@@ -63,6 +66,10 @@ DERIVED: dict[str, list[Made]] = {
     ],
     "app/datasets/service.py shown_hmac": [lambda secret: service.shown_hmac(secret, "ds_1", "ab" * 32)],
     "app/datasets/hashes.py nested": [lambda secret: hashes.nested("ab" * 32, [secret, THIRD])],
+    "core/native/blake2b.py by_hashlib": [lambda secret: blake2b.by_hashlib(*MESSAGE, secret, b"", 16).tobytes()],
+    "core/parts/digests.py keyed_digests": [
+        lambda secret: digests.keyed_digests(digests.Messages.joined([b"message"]), secret, b"person").tobytes()
+    ],
     "core/parts/digests.py record_digests": [
         lambda secret: digests.record_digests(digests.Messages.joined([b"record"]), secret).tobytes()
     ],
@@ -140,6 +147,8 @@ CONSTANT = {
     "hashlib": SimpleNamespace(
         blake2b=lambda *what, key, **more: hashlib.blake2b(*what, key=bytes(32), **more), sha256=hashlib.sha256
     ),
+    "blake2b": SimpleNamespace(keyed=lambda *what, key, **more: blake2b.keyed(*what, key=bytes(32), **more)),
+    "keyed_digests": lambda messages, key, person: KEYED_DIGESTS(messages, bytes(len(key)), person),
 }
 
 

@@ -64,7 +64,7 @@ def test_a_service_that_is_well(well: Settings) -> None:
 def test_a_machine_without_compiled_parts(well: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("worker.native.library.INSTALLED", None)
     (slow,) = [each for each in examine(well) if each.part == "machine" and each.state == "warning"]
-    assert "two to three times as long" in slow.says and "worker.native.build" in slow.advice
+    assert "two to three times as long" in slow.says and "core.native.build" in slow.advice
 
 
 def test_a_secret_that_others_can_read(well: Settings) -> None:

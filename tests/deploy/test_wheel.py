@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from app.settings import Settings
+from core.native import build, library
+from core.native.build import LIBRARY, compilers
 from scrimp_server.commands import service
 from tests.conftest import GUARD
-from worker.native import build, library
-from worker.native.build import LIBRARY, compilers
 
 C_FILES = (*build.SOURCES, *build.HEADERS)
 ROOT = Path(__file__).resolve().parents[2]
@@ -129,7 +129,7 @@ def test_a_build_without_a_compiler_fetches_one(tmp_path: Path, path: str, wante
     for package in ("app", "core", "scrimp", "scrimp_server", "worker"):
         (tmp_path / package).mkdir()
         (tmp_path / package / "__init__.py").touch()
-    shutil.copytree(ROOT / "worker" / "native", tmp_path / "worker" / "native", ignore=LEFT)
+    shutil.copytree(ROOT / "core" / "native", tmp_path / "core" / "native", ignore=LEFT)
     tools = tmp_path / "tools"
     tools.mkdir()
     if path == "with":
@@ -147,7 +147,7 @@ def test_a_wheel_has_the_compiled_step(wheel: Path, installed: Path) -> None:
         pytest.skip("there is no C compiler")
     assert "-py3-none-" in wheel.name and not wheel.name.endswith("-any.whl")
     assert not list(installed.parent.rglob("*.data"))
-    folder = installed / "worker" / "native"
+    folder = installed / "core" / "native"
     assert all((folder / each.name).read_bytes() == each.read_bytes() for each in C_FILES)
     assert library.load(folder / LIBRARY.name) is not None
 
@@ -159,5 +159,5 @@ def test_without_a_compiler_a_wheel_is_pure_python(tmp_path: Path) -> None:
     assert pure.name.endswith("-py3-none-any.whl")
     with zipfile.ZipFile(pure) as packed:
         names = packed.namelist()
-    assert {f"worker/native/{each.name}" for each in C_FILES} <= set(names)
+    assert {f"core/native/{each.name}" for each in C_FILES} <= set(names)
     assert not [name for name in names if name.endswith(".so")]

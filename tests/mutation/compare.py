@@ -55,8 +55,8 @@ def checkout(commit: str, folder: Path) -> Path:
     packed = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=True)
     subprocess.run(["tar", "-x", "-C", str(folder)], input=packed.stdout, check=True)
     shutil.copytree(Path(__file__).parent, folder / "tests" / "mutation", dirs_exist_ok=True)
-    for built in (ROOT / "worker" / "native").glob("*.so"):
-        shutil.copy(built, folder / "worker" / "native")
+    for built in (ROOT / "core" / "native").glob("*.so"):
+        shutil.copy(built, folder / "core" / "native")
     return folder
 
 

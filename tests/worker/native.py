@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from worker.native import build, library
-from worker.native.library import Library
+from core.native import build, library
+from core.native.library import Library
 
 SURVEY = Path(__file__).with_name("native_survey.c")
 

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from core.errors import PrivacyError
+from core.native import build
+from core.native import library as libraries
+from core.native.library import PATHS
 from tests.worker.native import built, of_path, opened
-from worker.native import build
-from worker.native import library as libraries
-from worker.native.library import PATHS
 from worker.noise import native
 from worker.noise.gaussian import GaussianRelease
 from worker.noise.generator import KeyedStream, gaussians

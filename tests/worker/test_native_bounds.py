@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from core.native import library
+from core.native.build import FOLDER
+from core.native.library import PATHS
 from tests.worker.native import SURVEY, built
-from worker.native import library
-from worker.native.build import FOLDER
-from worker.native.library import PATHS
 
 TEXT = (FOLDER / "noise.c").read_text()
 TABLE = [(int(tail, 16), float.fromhex(scale)) for tail, scale in re.findall(r"\{0x([0-9a-f]{16})u, (0x[^}]+)\}", TEXT)]

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from core.contracts.job_spec import CnnModel, MlpModel
+from core.native.library import PATHS
 from tests.worker.native import opened
 from worker.clipping import rules
 from worker.clipping.rules import rule_of
@@ -23,7 +24,6 @@ from worker.models.activations import Tanh
 from worker.models.networks import Network
 from worker.models.pooling import AvgPool2x2, MaxPool2x2
 from worker.native.layers import LAYERS, Kernel, Layers
-from worker.native.library import PATHS
 
 SIZES = [(1, 1, 2, 2), (3, 2, 5, 4), (2, 3, 14, 14), (2, 1, 33, 17), (4, 2, 3, 40), (2, 2, 8, 9)]
 

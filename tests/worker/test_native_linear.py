@@ -18,6 +18,7 @@ from torch import Tensor
 
 from core.contracts.dataset_spec import HashedText
 from core.contracts.job_spec import JobSpec
+from core.native.library import PATHS
 from core.parts.damage import DataDamagedError
 from core.parts.hashing import hashed
 from core.privacy.numerics import GROUP, SumType
@@ -35,7 +36,6 @@ from worker.data.norms import norm_bound, product_bound
 from worker.data.records import DenseRecords, SparseRecords, added
 from worker.models.base import Parameters
 from worker.models.linear import Linear
-from worker.native.library import PATHS
 from worker.native.linear import LinearSteps
 from worker.training.plan import Plan
 

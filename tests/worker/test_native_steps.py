@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from core.errors import PrivacyError
+from core.native.library import PATHS
 from tests.worker.native import opened
 from worker.clipping import scratch, totals
 from worker.clipping.engine import Clip
 from worker.clipping.scratch import Scratch
 from worker.clipping.totals import Grid, GridTotals
-from worker.native.library import PATHS
 from worker.native.steps import Steps
 from worker.noise.gaussian import NoisedGradient
 from worker.optimizers import descent, dp_adam

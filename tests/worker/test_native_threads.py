@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from core.native.library import PATHS, Library
 from tests.worker.native import opened
 from worker.clipping import totals
 from worker.clipping.engine import Clip
 from worker.clipping.totals import Grid, GridTotals
 from worker.native import threads
 from worker.native.layers import Kernel, Layers
-from worker.native.library import PATHS, Library
 from worker.native.linear import ClipNumbers, LinearSteps
 from worker.native.steps import AdamStep, Steps
 from worker.noise.native import Native

@@ -1,6 +1,6 @@
 """Residuals of a linear model's pass: computed, measured, clipped and scaled, each operation rounded once.
 
-Compiled (worker/native/linear.c), or by the same operations here: the bits are the same on any machine. A row's numbers
+Compiled (core/native/linear.c), or by the same operations here: the bits are the same on any machine. A row's numbers
 depend on that row alone.
 """
 

@@ -13,7 +13,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from worker.native.library import INSTALLED, Library
+from core.native.library import INSTALLED, Library
 from worker.native.threads import team
 
 POINTER, COUNT = ctypes.c_void_p, ctypes.c_int64

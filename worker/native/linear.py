@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from worker.native.library import INSTALLED, Library
+from core.native.library import INSTALLED, Library
 from worker.native.threads import team
 
 POINTER, COUNT, NUMBER = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double

@@ -14,7 +14,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from worker.native.library import INSTALLED, Library
+from core.native.library import INSTALLED, Library
 from worker.native.threads import of_torch, team
 
 POINTER, COUNT, NUMBER = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from core.errors import PrivacyError
-from worker.native.library import INSTALLED, Library
+from core.native.library import INSTALLED, Library
 from worker.native.threads import team
 
 

@@ -157,7 +157,7 @@ _REDUCE: Mapping[str, int] = {
 _WITH_DIMENSIONS = ("amax", "amin", "argmax", "argmin", "logsumexp", "linalg_vector_norm")
 _ADDS_BY_INDEX = ("index_add", "embedding_dense_backward")
 
-# Functions of ours that hand numbers to code that torch does not dispatch: compiled (worker/native/*.c), NumPy, SciPy.
+# Functions of ours that hand numbers to code that torch does not dispatch: compiled (core/native/*.c), NumPy, SciPy.
 # tests/worker/test_operations.py compares the names with the source.
 _ROW = "row by row: a row's numbers come from its own, in an order that its shape or its own entries name"
 _ADDS = "a sum over rows by design, one after the other"

@@ -1,4 +1,4 @@
-"""Compiles the C files here into libscrimp.so: `python worker/native/build.py`, and setup.py when a wheel is built.
+"""Compiles the C files here into libscrimp.so: `python core/native/build.py`, and setup.py when a wheel is built.
 
 Optional: without the library, Python computes the same bits, a few times slower. Uses the standard
 library alone, because setup.py imports it before anything is installed.
@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
-SOURCES = tuple(FOLDER / name for name in ("layers.c", "linear.c", "noise.c", "steps.c"))
-HEADERS = (FOLDER / "threads.h",)
+SOURCES = tuple(FOLDER / name for name in ("digests.c", "layers.c", "linear.c", "noise.c", "steps.c"))
+HEADERS = (FOLDER / "blake2b_lanes.h", FOLDER / "threads.h")
 LIBRARY = FOLDER / "libscrimp.so"
 GLIBC = "2.17"  # the oldest that ziglang builds for: manylinux2014
 # No contraction: the bounds in noise.c are of operations that round one by one.

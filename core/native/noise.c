@@ -28,7 +28,7 @@
 #endif
 
 #ifndef SCRIMP_DIGEST
-#define SCRIMP_DIGEST "" /* the SHA-256 of the C files, set by worker/native/build.py */
+#define SCRIMP_DIGEST "" /* the SHA-256 of the C files, set by core/native/build.py */
 #endif
 
 #define INLINE static inline __attribute__((always_inline))
