@@ -83,7 +83,7 @@ def wire(url: str, *cuts: int | None) -> Iterator[Wire]:
     finally:
         made.stop.set()
         for thread in made.threads:
-            thread.join(10)
+            thread.join(300)
         made.listening.close()
 
 
@@ -140,7 +140,7 @@ def test_what_arrived_before_a_cut_is_kept(cli: Cli) -> None:
 
 def arrived(client: httpx.Client, upload: str, offset: int) -> None:
     """Returns once so many bytes are there."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while client.head(f"/v1/uploads/{upload}").headers["upload-offset"] != str(offset):
         assert time.monotonic() < deadline, "they did not arrive"
         time.sleep(0.01)

@@ -154,7 +154,7 @@ def api_process(home: Path, log: Path, **settings: str) -> Iterator[tuple[str, i
         yield url, process.pid
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(300)
 
 
 def _answers(url: str) -> bool:
@@ -201,7 +201,7 @@ def open_page(chromium: Any, server: str, sessions: dict[str, Any]) -> Iterator[
         context = chromium.new_context(base_url=server, **{"viewport": {"width": 1280, "height": 800}} | how)
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(90_000)
+        page.set_default_timeout(300_000)
         page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
         page.on("pageerror", lambda error: complaints.append(error.stack or str(error)))
         page.on("dialog", lambda dialog: complaints.append(f"dialog {dialog.message}"))

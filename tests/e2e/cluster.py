@@ -97,7 +97,7 @@ class Cluster(Looks):
         self.ports: list[int] = []
         self._looking: dict[int, Client] = {}
         self.home.mkdir(mode=0o700)
-        assert self._run("prepare", *self._command("prepare")).wait(60) == 0, self.words("prepare")
+        assert self._run("prepare", *self._command("prepare")).wait(300) == 0, self.words("prepare")
 
     @classmethod
     def over(cls, home: Path, postgres: str, redis: servers.Redis) -> Cluster:
@@ -234,7 +234,7 @@ class Cluster(Looks):
     @staticmethod
     def _wait(process: subprocess.Popen[bytes]) -> int:
         try:
-            return process.wait(60)
+            return process.wait(300)
         except subprocess.TimeoutExpired:
             process.kill()
             return process.wait()

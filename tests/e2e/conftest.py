@@ -137,7 +137,7 @@ class Service:
         self._hang_up()
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(60)
+        return self.process.wait(300)
 
     def client(self) -> Client:
         return Client(f"http://127.0.0.1:{self.port}", (self.home / "admin.key").read_text().strip())
@@ -257,7 +257,7 @@ def served(
     for each in made.values():
         family = each.descendants()
         assert each.stop() == 0
-        until(lambda family=family: all_gone(family), 20)
+        until(lambda family=family: all_gone(family))
         assert each.output.read_text().splitlines()[-1] == "stopped"
 
 

@@ -45,7 +45,7 @@ def attempts(service: Service) -> list[tuple[int, int]]:
 
 @pytest.mark.slow
 def test_jobs_of_a_second_user(service: Service, tmp_path: Path) -> None:
-    until(lambda: service.get("/readyz")["checks"]["attempts"] == "ok", 60)
+    until(lambda: service.get("/readyz")["checks"]["attempts"] == "ok")
     (worker,) = service.get("/v1/workers")["items"]
     assert worker["sandbox"]["uid"] == ATTEMPTS.uid
     with service.client() as client:

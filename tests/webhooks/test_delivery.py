@@ -219,17 +219,20 @@ def test_a_name_that_was_bound_to_the_inside_meanwhile_gets_no_connection(
     assert receiver.received() == []
 
 
-@pytest.mark.parametrize(("path", "status", "error"), [("/drip", None, "timeout"), ("/endless", 200, None)])
+@pytest.mark.parametrize(
+    ("path", "total_s", "status", "error"), [("/drip", 1.0, None, "timeout"), ("/endless", 300.0, 200, None)]
+)
 def test_an_answer_is_bounded_in_time_and_size(
     db: Database,
     hook: Hook,
     deliverer: Deliverer,
     monkeypatch: pytest.MonkeyPatch,
     path: str,
+    total_s: float,
     status: int | None,
     error: str | None,
 ) -> None:
-    monkeypatch.setattr(sending, "TOTAL_S", 1.0)
+    monkeypatch.setattr(sending, "TOTAL_S", total_s)
     send_a_test(db, hook(path))
     deliverer.deliver_one()  # without bounds it would take the whole of the one, and never end at the other
     assert (deliveries(db)[0].status_code, deliveries(db)[0].error) == (status, error)

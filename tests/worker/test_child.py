@@ -163,20 +163,20 @@ def test_stop_is_heard_between_steps(tmp_path: Path) -> None:
         channel.send(Stop())
         last = channel.receive()
         assert isinstance(last, Stopped) and last.steps_started < 1000
-        assert status.result(30) == 0
+        assert status.result(300) == 0
 
 
 def test_a_child_without_a_supervisor_ends(supervisor: Supervisor) -> None:
     with begun(supervisor) as (channel, status):
         channel.close()
-        assert status.result(30) == 1
+        assert status.result(300) == 1
 
 
 def test_another_message_than_the_awaited_one_is_a_protocol_failure(supervisor: Supervisor) -> None:
     with begun(supervisor) as (channel, status):
         channel.send(supervisor.message())
         last = channel.receive()
-        assert isinstance(last, Failed) and last.code == "protocol" and status.result(30) == 1
+        assert isinstance(last, Failed) and last.code == "protocol" and status.result(300) == 1
 
 
 @pytest.mark.nightly  # by day a fork dies with its worker, and with its fork server: test_fork_server.py
