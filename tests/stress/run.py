@@ -79,7 +79,7 @@ def main() -> int:
     with burning(asked.load):
         for number in range(asked.runs):
             order = seed + number
-            run = once(["-n", str(asked.processes), "--timeout", "600", "--shuffle", str(order), "-q", *asked.paths])
+            run = once(["-n", str(asked.processes), "--timeout", "1800", "--shuffle", str(order), "-q", *asked.paths])
             runs.append(run)
             print(
                 f"run {number + 1} of {asked.runs}, seed {order}: {run.passed} passed, {len(run.failures)} failed, "

@@ -159,8 +159,8 @@ def test_stop_is_heard_between_steps(tmp_path: Path) -> None:
     """Blocks of 1000 steps: stop comes while one is running."""
     supervisor = make(tmp_path, job=spec(length={"steps": 1_000_000}, evaluation=None))
     with begun(supervisor) as (channel, status):
-        channel.send(Go())
-        channel.send(Stop())
+        # Both at once: between two sends this thread may stand still for longer than a block.
+        channel.send_bytes(b"".join(said.model_dump_json().encode() + b"\n" for said in (Go(), Stop())))
         last = channel.receive()
         assert isinstance(last, Stopped) and last.steps_started < 1000
         assert status.result(300) == 0
