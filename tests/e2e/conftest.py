@@ -128,7 +128,10 @@ class Service:
         self._hang_up()
 
     def kill_and_start(self) -> None:
+        """Its children die with it, but not in a time that is known: they hold the home's lock until then."""
+        family = self.descendants()
         self.kill()
+        until(lambda: all_gone(family))
         self.start()
 
     def kill_api(self) -> None:
