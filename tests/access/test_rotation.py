@@ -242,7 +242,7 @@ def test_what_is_not_in_a_file_is_not_rotated(
 
 def scrimp(settings: Settings, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "scrimp.cli", "secrets", *arguments, "--home", str(settings.home)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_the_command_rotates_every_secret(settings: Settings, db: Database) -> None:

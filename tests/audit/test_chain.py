@@ -98,10 +98,10 @@ def test_relays_that_seal_at_once_make_one_chain(db: Database, monkeypatch: pyte
             session.scalars(select(AuditHead).with_for_update()).one()
             monkeypatch.setattr(Database, "write", announced)
             relays = [pool.submit(seal, db) for _ in range(3)]
-            assert all(came.acquire(timeout=20) for _ in relays)
+            assert all(came.acquire(timeout=300) for _ in relays)
             if db.engine.dialect.name == "postgresql":
                 until_waiting(db, len(relays))
-        assert sorted(each.result(20) for each in relays) == [0, 0, 30]
+        assert sorted(each.result(300) for each in relays) == [0, 0, 30]
     assert (check(db).valid, check(db).entries, check(db).unsealed) == (True, 30, 0)
 
 

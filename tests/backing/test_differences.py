@@ -62,7 +62,7 @@ def test_a_job_that_is_claimed_while_it_is_cancelled_is_not_voided(db: Database,
         cancelling.start()
         if backing == "postgres":
             until(lambda: _somebody_waits(db))
-    cancelling.join(30)
+    cancelling.join(300)
     assert job_row(db, job_id).status == "cancelling"
     assert balances(db, job_id)[:2] == (0, held)
 
@@ -185,7 +185,7 @@ def test_reads_go_on_while_many_wait_to_write_the_same_row(db: Database, submit:
             for _ in range(10):
                 assert job_row(db, job_id).name != "first"
         for each in waiting:
-            each.result(30)
+            each.result(300)
 
 
 def order_of(records: int) -> OrderRequest:

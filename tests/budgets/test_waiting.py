@@ -16,7 +16,7 @@ from core.errors import BudgetError
 from tests.budgets.test_holds import OWNER, add_key, balances, give, hold, is_valid, of
 from tests.ledger.support import add_owner, open_ledger
 
-PATIENCE_S = 60.0
+PATIENCE_S = 300.0
 
 
 def wait_for_a_waiting_hold(db: Database, backing: str) -> None:

@@ -22,7 +22,7 @@ Json = dict[str, Any]
 CHEAP: Json = {"privacy": {"target_epsilon": 0.3}, "evaluation": {"noise_mu": 0.05}, "length": {"steps": 30}}
 BEHIND = "/problems/ledger-behind"
 SENDERS, EACH = 8, 3
-WAIT_S = 240.0
+WAIT_S = 300.0
 
 
 @dataclass

@@ -26,7 +26,7 @@ from tests.e2e.conftest import csv_spec, seed_of, until, write_csv
 Backing = Literal["sqlite", "postgres"]
 LIBFAKETIME = next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))), None)
 VICTIMS = ("api", "relay", "worker", "attempt")
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
 
 
 class Deployment(Cluster):
@@ -169,7 +169,7 @@ class Deployment(Cluster):
     def scrimp(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """A command of the operator's, beside the service."""
         line = [sys.executable, "-m", "scrimp.cli", *arguments]
-        return subprocess.run(line, env=self.environment, capture_output=True, text=True, timeout=120, check=False)
+        return subprocess.run(line, env=self.environment, capture_output=True, text=True, timeout=300, check=False)
 
     def database(self) -> Database:
         """The service's own, for who has its password. The caller closes it."""

@@ -25,7 +25,7 @@ def port(settings: Settings) -> Iterator[int]:
 def answers(port: int, *parts: bytes) -> bytes:
     """All that the server says to what is sent, until it closes."""
     said = b""
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as line:
+    with socket.create_connection(("127.0.0.1", port), timeout=300) as line:
         # It may have closed before all was sent.
         with suppress(ConnectionError):
             for part in parts:

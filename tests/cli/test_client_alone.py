@@ -71,7 +71,7 @@ class Environment:
     def run(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         command = [str(self.python), "-I", *arguments]
         return subprocess.run(
-            command, env=bare() | variables, cwd=self.site, capture_output=True, text=True, timeout=120, check=False
+            command, env=bare() | variables, cwd=self.site, capture_output=True, text=True, timeout=300, check=False
         )
 
 
@@ -84,7 +84,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     wheel = built(folder, "client", "scrimp_client")
     made.bytes += wheel.stat().st_size
     command = [sys.executable, "-m", "pip", "--python", str(made.python), "install", "--no-deps", "--no-index", "-q"]
-    subprocess.run([*command, str(wheel)], check=True, timeout=120, env=bare(), cwd=folder)
+    subprocess.run([*command, str(wheel)], check=True, timeout=300, env=bare(), cwd=folder)
     return made
 
 
@@ -168,12 +168,12 @@ def test_a_source_archive_holds_the_package(alone: Environment, tmp_path: Path) 
     for name in ("client", "scrimp"):
         shutil.copytree(ROOT / name, source / name, ignore=LEFT)
     program = f"import setuptools.build_meta as b; b.build_sdist({str(tmp_path)!r})"
-    subprocess.run([sys.executable, "-c", program], cwd=source / "client", check=True, timeout=120, capture_output=True)
+    subprocess.run([sys.executable, "-c", program], cwd=source / "client", check=True, timeout=300, capture_output=True)
     with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as packed:
         packed.extractall(tmp_path / "archive", filter="data")
     (archive,) = (tmp_path / "archive").iterdir()
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q", "-w", str(tmp_path)]
-    subprocess.run([*command, str(archive)], check=True, timeout=120, env=bare())
+    subprocess.run([*command, str(archive)], check=True, timeout=300, env=bare())
     with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
         held = {name for name in wheel.namelist() if name.startswith("scrimp/")}
     assert held == {str(path.relative_to(alone.site)) for path in (alone.site / "scrimp").rglob("*") if kept(path)}

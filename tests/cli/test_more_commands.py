@@ -159,7 +159,7 @@ def test_shells_complete_commands(cli: Cli, shell: str) -> None:
     asked |= {"_TYPER_COMPLETE_ARGS": "scrimp jo", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
     program = "import sys; sys.argv = ['scrimp']; from scrimp.cli import main; main()"
     run = [sys.executable, "-c", program]
-    done = subprocess.run(run, env=os.environ | asked, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(run, env=os.environ | asked, capture_output=True, text=True, timeout=300, check=False)
     assert "jobs" in done.stdout and "keys" not in done.stdout, done.stderr
     assert cli.bare("completion", "ksh").exit_code == 2
 
@@ -179,7 +179,7 @@ def test_an_interrupted_watch_has_its_own_exit_code(cli: Cli, job_file: str) -> 
         for _ in range(12):  # Python forgets one that comes while it runs a finalizer; a person presses again
             process.send_signal(signal.SIGINT)
             with suppress(subprocess.TimeoutExpired):
-                process.communicate(timeout=5)
+                process.communicate(timeout=300)
                 break
     assert process.returncode == 130
     assert cli.json("jobs", "cancel", job)["status"] == "cancelled"

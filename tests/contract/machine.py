@@ -32,7 +32,7 @@ CHECKS = [
     checks.response_headers_conformance,
     checks.response_schema_conformance,
 ]
-TIMEOUT_S = 60
+TIMEOUT_S = 300.0
 
 
 @dataclass

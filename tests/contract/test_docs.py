@@ -83,7 +83,7 @@ def test_the_page_shows_the_operations_and_tries_one(chromium: Any, server: str,
     complaints: list[str] = []
     context = chromium.new_context(base_url=server, viewport={"width": 1280, "height": 900})
     page = context.new_page()
-    page.set_default_timeout(90_000)
+    page.set_default_timeout(300_000)
     page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("request", lambda asked: None if asked.url.startswith((server, "data:")) else complaints.append(asked.url))

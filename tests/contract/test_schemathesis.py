@@ -40,7 +40,7 @@ def ids_of(scene: Scene, made: Everything, webhooks: list[str]) -> Ids:
 def document_of(scene: Scene, url: str) -> Json:
     """The service's document: the same for every role."""
     headers = {"Authorization": f"Bearer {scene.admin.token}"}
-    return dict(httpx.get(f"{url}/openapi.json", headers=headers, timeout=60).json())
+    return dict(httpx.get(f"{url}/openapi.json", headers=headers, timeout=300).json())
 
 
 def visitor(scene: Scene, made: Everything, role: str) -> tuple[str, Ids]:

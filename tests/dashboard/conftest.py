@@ -35,6 +35,8 @@ CHROMIUM_ARGUMENTS = [
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 ]
 
+PATIENCE_MS = 300_000  # a slow machine answers late
+
 
 class Browser:
     """A visitor without JavaScript: a client that signs in by the form, and keeps its cookies."""
@@ -154,12 +156,12 @@ def api_process(home: Path, log: Path, **settings: str) -> Iterator[tuple[str, i
         yield url, process.pid
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(300)
 
 
 def _answers(url: str) -> bool:
     try:
-        return httpx.get(f"{url}/healthz", timeout=2).status_code == 200
+        return httpx.get(f"{url}/healthz", timeout=60).status_code == 200
     except httpx.HTTPError:
         return False
 
@@ -177,8 +179,9 @@ def chromium() -> Iterator[Any]:
         if os.environ.get("SCRIMP_REQUIRE_BROWSER") == "1":
             pytest.fail(f"{reason} (SCRIMP_REQUIRE_BROWSER=1)")
         pytest.skip(reason)
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
+    expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=CHROMIUM_ARGUMENTS)
         yield browser
@@ -201,7 +204,7 @@ def open_page(chromium: Any, server: str, sessions: dict[str, Any]) -> Iterator[
         context = chromium.new_context(base_url=server, **{"viewport": {"width": 1280, "height": 800}} | how)
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(90_000)
+        page.set_default_timeout(PATIENCE_MS)
         page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
         page.on("pageerror", lambda error: complaints.append(error.stack or str(error)))
         page.on("dialog", lambda dialog: complaints.append(f"dialog {dialog.message}"))

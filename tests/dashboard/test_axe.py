@@ -16,6 +16,7 @@ from app.jobs.labels import JobLabels, edit
 from app.ledger.transparency.heads import Heads
 from core.contracts.job_spec import JobSpec
 from tests.by_night import but
+from tests.dashboard.conftest import PATIENCE_MS
 from tests.dashboard.scene import Everything, Scene
 from tests.dashboard.test_browser import CONTRAST
 from tests.hpo.conftest import PlainPricing, play, runs_of, study_spec
@@ -59,7 +60,7 @@ def study(whole: Whole) -> str:
 def settled(page: Any, condition: str) -> None:
     """Waits until a condition holds. Playwright's own wait evaluates text, which the pages forbid."""
     page.wait_for_load_state("load")
-    for _ in range(600):
+    for _ in range(PATIENCE_MS // 100):
         if page.evaluate(condition):
             return
         page.wait_for_timeout(100)

@@ -12,6 +12,7 @@ import pytest
 
 from app.settings import Settings
 from tests.by_night import but
+from tests.dashboard.conftest import PATIENCE_MS
 from tests.dashboard.scene import Everything, Scene
 from tests.dashboard.test_register import table
 from tests.factories import job_spec
@@ -106,6 +107,7 @@ def test_only_what_is_quoted_can_be_submitted_and_a_failure_is_told(chromium: An
 
     scene, ids = whole
     context = chromium.new_context(base_url=server)
+    context.set_default_timeout(PATIENCE_MS)
     page = context.new_page()
     page.goto(f"{SUBMIT}?dataset={ids.reviews}")
     page.get_by_label("API key").fill(scene.analyst.token)
@@ -179,11 +181,12 @@ def test_a_file_that_does_not_fit_says_so_at_its_field(
     from playwright.sync_api import expect
 
     page = chromium.new_context(base_url=server).new_page()
+    page.set_default_timeout(PATIENCE_MS)
     page.goto(REGISTER)
     page.get_by_label("API key").fill(whole[0].owner.token)
     page.get_by_role("button", name="Sign in").click()
     asked = page.get_by_text("Choose a data file first")
-    for _ in range(20):  # a click before the page's script runs does nothing; a person clicks again
+    for _ in range(600):  # a click before the page's script runs does nothing; a person clicks again
         page.get_by_role("button", name="Check, store nothing").click()
         page.wait_for_timeout(500)
         if asked.is_visible():

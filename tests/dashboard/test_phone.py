@@ -11,6 +11,7 @@ from app.admission.hold import submit
 from app.admission.service import Admission
 from app.ledger.transparency.heads import Heads
 from core.contracts.job_spec import JobSpec
+from tests.dashboard.conftest import PATIENCE_MS
 from tests.dashboard.scene import Everything, Scene
 from tests.hpo.conftest import PlainPricing, study_spec
 
@@ -110,6 +111,7 @@ def test_nor_is_an_open_question_or_an_empty_service(open_page: Open, whole: Who
 @pytest.mark.nightly
 def test_nor_is_a_page_that_says_no(chromium: Any, server: str, whole: Whole) -> None:
     page = chromium.new_context(base_url=server, viewport=PHONE).new_page()
+    page.set_default_timeout(PATIENCE_MS)
     page.goto("/dashboard/jobs/job_none")
     for key in ("wrong", whole[0].admin.token):
         page.get_by_label("API key").fill(key)

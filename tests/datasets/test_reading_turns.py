@@ -108,7 +108,7 @@ def test_a_long_file_gives_its_reader_up_while_another_owner_s_waits(api: Api) -
     reading = threading.Thread(target=reader.run_once)
     reading.start()
     accepted(api, "short", "other-owner")
-    reading.join(60)
+    reading.join(300)
     assert not reading.is_alive(), "its slice is over"
     patient = Reader(api.db, api.settings)
     assert patient.run_once() and (state(api, "long"), state(api, "short", "other-owner")) == ("reading", "ready")

@@ -55,7 +55,7 @@ def test_a_look_that_is_being_made_is_not_closed(tmp_path: Path) -> None:
     class Slow:
         def execute(self, _statement: str) -> Slow:
             begun.set()
-            assert go_on.wait(30)
+            assert go_on.wait(300)
             told.append("answered")
             return self
 
@@ -68,12 +68,12 @@ def test_a_look_that_is_being_made_is_not_closed(tmp_path: Path) -> None:
     watch._connection = Slow()  # type: ignore[assignment] # SQLite cannot be told to be slow
     looking, closing = threading.Thread(target=watch.due), threading.Thread(target=watch.close)
     looking.start()
-    assert begun.wait(30)
+    assert begun.wait(300)
     closing.start()
     closing.join(0.05)
     go_on.set()
     for each in (looking, closing):
-        each.join(30)
+        each.join(300)
     assert told == ["answered", "closed"] and not watch.due()
 
 
@@ -93,7 +93,7 @@ def test_a_loop_sees_what_is_committed_while_it_looks(db: Database, watch: Chang
 
     loop = threading.Thread(target=repeat, args=(look, stop, 0.001, watch), daemon=True)
     loop.start()
-    loop.join(30)
+    loop.join(300)
     assert looks == [1, 0, 1]
 
 

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -16,8 +15,9 @@ from sqlalchemy import text
 
 from app.db.engine import Database
 from tests import processes
+from tests.locks import until_waits_for_file
 
-WRITES = 60
+ROUNDS = 5
 
 
 @pytest.fixture
@@ -28,30 +28,31 @@ def url(tmp_path: Path) -> str:
     return made
 
 
-def write_often(url: str, number: int, barrier: object) -> None:
-    db = Database(url)
-    barrier.wait()  # type: ignore[attr-defined]
-    for _ in range(WRITES):
-        with db.write() as session:
-            session.execute(text("INSERT INTO turns (writer) VALUES (:writer)"), {"writer": number})
+def write(url: str, number: int) -> None:
+    with Database(url).write() as session:
+        session.execute(text("INSERT INTO turns (writer) VALUES (:writer)"), {"writer": number})
 
 
-def test_four_busy_writers_take_turns(url: str) -> None:
-    """Between two turns of a writer that always wants one, the others have few (unqueued, hundreds were seen)."""
-    context = processes.quick()
-    barrier = context.Barrier(4)
-    writers = [context.Process(target=write_often, args=(url, number, barrier)) for number in range(4)]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join()
-    with Database(url).read() as session:
-        turns = list(session.scalars(text("SELECT writer FROM turns ORDER BY id")))
-    assert len(turns) == 4 * WRITES
-    busy = turns[: min(len(turns) - turns[::-1].index(number) for number in range(4))]
-    for number in range(4):
-        mine = [i for i, writer in enumerate(busy) if writer == number]
-        assert max((b - a for a, b in pairwise(mine)), default=0) <= 30
+def test_a_busy_writer_waits_for_who_is_next_in_line(url: str, tmp_path: Path) -> None:
+    """Unqueued, one that always wants a turn had hundreds before another's. The kernel says who waits for what: a
+    process that stands still meanwhile misses nothing."""
+    context, place, line = processes.quick(), tmp_path / "x.db.writer", tmp_path / "x.db.turnstile"
+    for _ in range(ROUNDS):
+        waiting = [context.Process(target=write, args=(url, number)) for number in (1, 2, 3)]
+        with Database(url).write() as session:
+            session.execute(text("DELETE FROM turns"))
+            session.execute(text("INSERT INTO turns (writer) VALUES (0)"))
+            waiting[0].start()
+            until_waits_for_file(place)
+            for process in waiting[1:]:
+                process.start()
+            until_waits_for_file(line, 2)
+        write(url, 0)  # at once again
+        for process in waiting:
+            process.join()
+        with Database(url).read() as session:
+            turns = list(session.scalars(text("SELECT writer FROM turns ORDER BY id")))
+        assert turns[:2] == [0, 1] and sorted(turns) == [0, 0, 1, 2, 3]
 
 
 def hold_for_ever(url: str, started: object) -> None:
@@ -65,7 +66,7 @@ def test_a_killed_writer_frees_its_place(url: str) -> None:
     started = context.Event()
     holder = context.Process(target=hold_for_ever, args=(url, started))
     holder.start()
-    assert started.wait(30)
+    assert started.wait(300)
     assert holder.pid is not None
     holder.kill()
     with Database(url).write() as session:
@@ -117,5 +118,5 @@ def test_no_transaction_waits_for_libraries_to_load() -> None:
         "new = {name.partition('.')[0] for name in set(sys.modules) - before}\n"
         "assert not new & {'scipy', 'dp_accounting', 'numpy'}, new\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr

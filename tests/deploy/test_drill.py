@@ -70,7 +70,7 @@ class Drill:
     def run(self, block: str, **more: str) -> subprocess.CompletedProcess[str]:
         line = ["bash", "-eu", "-c", BLOCKS[block]]
         environment = self.environment | more
-        return subprocess.run(line, env=environment, cwd="/", capture_output=True, text=True, timeout=180, check=False)
+        return subprocess.run(line, env=environment, cwd="/", capture_output=True, text=True, timeout=300, check=False)
 
 
 def spent_after(world: World, dataset: str) -> int:

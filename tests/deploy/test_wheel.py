@@ -44,7 +44,7 @@ def built(folder: Path, project: str, name: str, **environment: str) -> Path:
     program = f"import setuptools.build_meta as b; b.build_wheel({str(folder)!r})"
     command = [sys.executable, "-c", program]
     subprocess.run(
-        command, cwd=source / project, check=True, timeout=120, env=os.environ | environment, capture_output=True
+        command, cwd=source / project, check=True, timeout=300, env=os.environ | environment, capture_output=True
     )
     return next(folder.glob(f"{name}-*.whl"))
 
@@ -79,7 +79,7 @@ def test_prepare_makes_a_home_from_an_installed_wheel(installed: Path, tmp_path:
     home.mkdir(mode=0o755)  # others can enter it
     environment = os.environ | {"PYTHONPATH": f"{installed}{os.pathsep}{GUARD}", "SCRIMP_HOME": str(home)}
     line = [sys.executable, "-P", "-m", "scrimp.cli", "prepare"]
-    done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert (home / "admin.key").read_text().startswith("scrimp_key_")
     assert len((home / "signing_key.pub").read_text()) == 45
@@ -91,7 +91,7 @@ def test_prepare_makes_a_home_from_an_installed_wheel(installed: Path, tmp_path:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=True,
     )
     assert where.stdout.split() == [str(installed / name / "__init__.py") for name in ("app", "scrimp")]

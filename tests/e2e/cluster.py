@@ -18,11 +18,11 @@ import psutil
 
 from scrimp.client import Client
 from tests import servers
-from tests.e2e.conftest import csv_spec, seed_of, until, write_csv
+from tests.e2e.conftest import Patient, csv_spec, seed_of, until, write_csv
 
 FAST = {
     "SCRIMP_NOTIFY_AGAIN_S": "1",
-    "SCRIMP_LEASE_S": "3",
+    "SCRIMP_LEASE_S": "15",  # a machine that stands still for seconds loses no job; a killed worker's waits so long
     "SCRIMP_HEARTBEAT_S": "0.5",
     "SCRIMP_REQUESTS_PER_MINUTE": "1000000",  # the tests look often
     "SCRIMP_PRICING_PROCESSES": "1",  # each takes 1.5 s of processor time to start
@@ -97,7 +97,7 @@ class Cluster(Looks):
         self.ports: list[int] = []
         self._looking: dict[int, Client] = {}
         self.home.mkdir(mode=0o700)
-        assert self._run("prepare", *self._command("prepare")).wait(60) == 0, self.words("prepare")
+        assert self._run("prepare", *self._command("prepare")).wait(300) == 0, self.words("prepare")
 
     @classmethod
     def over(cls, home: Path, postgres: str, redis: servers.Redis) -> Cluster:
@@ -218,7 +218,7 @@ class Cluster(Looks):
         return self._looking[api]._http.get(path).json()
 
     def client(self, api: int = 0) -> Client:
-        return Client(f"http://127.0.0.1:{self.ports[api]}", (self.home / "admin.key").read_text().strip())
+        return Patient(f"http://127.0.0.1:{self.ports[api]}", (self.home / "admin.key").read_text().strip())
 
     def stop(self, *names: str) -> list[int]:
         """Ends all (of these names) in order; their exit codes."""
@@ -234,7 +234,7 @@ class Cluster(Looks):
     @staticmethod
     def _wait(process: subprocess.Popen[bytes]) -> int:
         try:
-            return process.wait(60)
+            return process.wait(300)
         except subprocess.TimeoutExpired:
             process.kill()
             return process.wait()

@@ -49,7 +49,7 @@ def verified(certificate: dict[str, Any], folder: Path, key: str) -> subprocess.
     path = folder / "certificate.json"
     path.write_text(json.dumps(certificate))
     command = [shutil.which("node") or "node", str(VERIFIER), str(path), "--public-key", key]
-    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
 
 
 @pytest.mark.parametrize("service", SQLITE_BY_DAY, indirect=True)

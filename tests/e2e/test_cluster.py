@@ -75,7 +75,7 @@ def test_a_worker_that_is_stopped_gives_its_job_to_another(two: Cluster) -> None
     running = cluster.get(f"/v1/jobs/{job}")["attempts"][0]["worker"]
     stopped = cluster.worker_of(job)
     stopped.terminate()
-    assert stopped.wait(60) == 0
+    assert stopped.wait(300) == 0
     ended = cluster.finished([job])[0]
     # Exactly one more attempt, by the other worker: the one that stops does not take back what it gave back.
     assert [attempt["status"] for attempt in ended["attempts"]] == ["lost", "succeeded"], ended["attempts"]

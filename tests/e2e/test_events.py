@@ -27,7 +27,7 @@ def read(service: Service, job: str, after: int = 0, stop_at: int | None = None)
     }
     found: list[dict[str, Any]] = []
     url = f"http://127.0.0.1:{service.port}/v1/jobs/{job}/events"
-    with httpx.stream("GET", url, headers=headers, timeout=30.0, trust_env=False) as answer:
+    with httpx.stream("GET", url, headers=headers, timeout=300, trust_env=False) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
         last_id = None
         for line in answer.iter_lines():

@@ -37,7 +37,7 @@ def on_ubuntu() -> Iterator[Service]:
 def test_where_maps_of_users_cannot_be_written_jobs_run_without_namespaces(on_ubuntu: Service, tmp_path: Path) -> None:
     """Ubuntu since 23.10: each job failed `internal` while /readyz said ready."""
     service = on_ubuntu
-    (worker,) = until(lambda: service.get("/v1/workers")["items"], 60)
+    (worker,) = until(lambda: service.get("/v1/workers")["items"])
     here = probe(default_memory_bytes())
     if here.network != "loopback":
         pytest.skip("no namespaces here: nothing can be refused")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import stat
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from tests.e2e.conftest import SERVED, Service, csv_spec, job_of, until, write_csv
 from tests.e2e.test_spine import finished, submit
+from tests.processes import alive
 from tests.worker import second_user as users
 from tests.worker.extractor import write_extractor
 from tests.worker.second_user import ATTEMPTS, CAPABLE, SERVICE, as_service, home_of_service
@@ -39,13 +41,17 @@ def service() -> Iterator[Service]:
 
 def attempts(service: Service) -> list[tuple[int, int]]:
     """Real, effective and saved users of the processes of attempts that are confined."""
-    found = [each for each in service.descendants() if each.name() == "scrimp-attempt"]
-    return [each.uids() for each in found if each.status() != psutil.STATUS_ZOMBIE and each.uids().real != SERVICE]
+    seen = []
+    for each in service.descendants():
+        with suppress(psutil.Error):  # it ended meanwhile
+            if each.name() == "scrimp-attempt" and alive(each) and (uids := each.uids()).real != SERVICE:
+                seen.append(uids)
+    return seen
 
 
 @pytest.mark.slow
 def test_jobs_of_a_second_user(service: Service, tmp_path: Path) -> None:
-    until(lambda: service.get("/readyz")["checks"]["attempts"] == "ok", 60)
+    until(lambda: service.get("/readyz")["checks"]["attempts"] == "ok")
     (worker,) = service.get("/v1/workers")["items"]
     assert worker["sandbox"]["uid"] == ATTEMPTS.uid
     with service.client() as client:

@@ -22,7 +22,7 @@ def test_it_says_where_it_is_and_runs_once_in_a_home(served: Callable[[str], Ser
     assert service.home.stat().st_mode & 0o777 == 0o700
 
     line = [sys.executable, "-m", "scrimp.cli", "serve", "--home", str(service.home), "--port", str(service.port + 1)]
-    second = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+    second = subprocess.run(line, capture_output=True, text=True, timeout=300, check=False)
     assert second.returncode == 1
     assert str(service.home / "serve.lock") in second.stderr
     assert "Traceback" not in second.stderr

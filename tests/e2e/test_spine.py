@@ -342,7 +342,7 @@ def test_after_a_kill_a_replay_that_differs_gets_fresh_noise_and_is_charged(serv
     until(lambda: service.get(f"/v1/jobs/{job}")["progress"]["step"] > 500)  # three blocks and more
     secret, family = (service.home / "admin.key").read_text(), service.descendants()
     service.kill()
-    until(lambda: all_gone(family), 20)
+    until(lambda: all_gone(family))
     with sqlite3.connect(service.home / "scrimp.db") as database:
         recorded = "SELECT salt, last_step FROM blocks WHERE job_id = ? AND digest IS NOT NULL ORDER BY last_step"
         first_salt, differs_at = database.execute(f"{recorded} LIMIT 1 OFFSET 2", (job,)).fetchone()

@@ -67,7 +67,7 @@ def trials(place: Looks, study: str) -> list[dict[str, Any]]:
 def test_a_cancel_stops_every_run(place: Looks) -> None:
     dataset = place.register("study-cancel")
     with place.client() as client:
-        study = client.submit(search_of(dataset, 5000, runs_per_level=2)).id
+        study = client.submit(search_of(dataset, 200_000, runs_per_level=2)).id
         until(lambda: any(each["status"] == "running" for each in trials(place, study)))
         job = trials(place, study)[0]["job"]
         answer = client._http.post(f"/v1/jobs/{job}/cancel")

@@ -255,7 +255,7 @@ def test_a_full_disk_is_a_clear_error(tmp_path: Path, format: str) -> None:
         "except StorageFull as error: print(error.status)"
     )
     ran = subprocess.run(
-        [sys.executable, "-c", program, json.dumps(request)], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", program, json.dumps(request)], capture_output=True, text=True, timeout=300, check=False
     )
     assert (ran.stdout, ran.stderr) == ("507\n", "")
 

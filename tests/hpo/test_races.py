@@ -27,7 +27,7 @@ def at_once(*acts: Callable[[], object]) -> None:
     barrier, raised = threading.Barrier(len(acts)), list[BaseException]()
 
     def act(what: Callable[[], object]) -> None:
-        barrier.wait(10.0)
+        barrier.wait(300)
         try:
             what()
         except BaseException as error:
@@ -37,7 +37,7 @@ def at_once(*acts: Callable[[], object]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60.0)
+        thread.join(300)
     assert not any(thread.is_alive() for thread in threads)
     if raised:
         raise raised[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 from sqlalchemy import event
 
+from app.db import engine
 from app.db.engine import Database
 from app.jobs.routes import router as jobs_router
 from app.jobs.routes import show_job
@@ -82,9 +84,12 @@ def test_a_post_with_a_hold_makes_so_many_statements(api: Api, db: Database) -> 
 
 
 @pytest.mark.parametrize("backing", ["postgres"])
-def test_a_post_with_a_hold_makes_three_round_trips(settings: Settings, db: Database, tmp_path: Path) -> None:
+def test_a_post_with_a_hold_makes_three_round_trips(
+    settings: Settings, db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By libpq's own trace: the server ends each round trip with ReadyForQuery. Nine were needed before, four of them
     while the account's row was locked."""
+    monkeypatch.setattr(engine, "PING_AFTER_S", math.inf)  # a connection that was idle for a second is asked first
     dataset, trace = add_dataset(db), tmp_path / "trace"
     with db.write() as session:
         pepper = load_secret(settings, "api_key_pepper")

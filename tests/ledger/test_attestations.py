@@ -182,7 +182,7 @@ needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="there is n
 
 def node(*words: str | Path) -> subprocess.CompletedProcess[str]:
     line = ["node", str(VERIFIER), *map(str, words)]
-    return subprocess.run(line, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(line, capture_output=True, text=True, check=False, timeout=300)
 
 
 @needs_node

@@ -48,7 +48,7 @@ def test_two_orders_of_the_same_blocks_race_without_deadlock_or_overspending(db:
     start, batch = threading.Barrier(WORKERS), new_id("job")
 
     def run(worker: int) -> int:
-        start.wait(60)
+        start.wait(300)
         fit = 0
         for number in range(EACH):
             try:
@@ -71,7 +71,7 @@ def test_jobs_and_settlements_on_overlapping_blocks_race(db: Database) -> None:
     ways = [[a, b], [b, c], [c, a], [a, b, c]]
 
     def run(worker: int) -> None:
-        start.wait(60)
+        start.wait(300)
         for number in range(EACH):
             job_id = f"{batch}_{worker}_{number}"
             hold_all(db, ways[worker], job_id, 100, 10)

@@ -33,7 +33,7 @@ def try_holds(db: Database, dataset_id: str, amount: int, worker: int) -> int:
 
 def in_a_process(url: str, dataset_id: str, amount: int, worker: int, start: Barrier) -> None:
     db = Database(url)
-    start.wait(60)
+    start.wait(300)
     try_holds(db, dataset_id, amount, worker)
     db.close()
 
@@ -71,7 +71,7 @@ def test_racing_processes_never_overspend(db: Database, database_url: str) -> No
     for process in processes:
         process.start()
     for process in processes:
-        process.join(60)
+        process.join(300)
         assert process.exitcode == 0
     assert_exactly_what_fits(db, dataset_id, amount)
 
@@ -83,7 +83,7 @@ def test_racing_settlements_of_one_job_settle_it_once(db: Database) -> None:
     start = threading.Barrier(WORKERS)
 
     def settle(how: Callable[[], int]) -> int | None:
-        start.wait(60)
+        start.wait(300)
         try:
             return how()
         except PrivacyError:

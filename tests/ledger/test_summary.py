@@ -52,18 +52,18 @@ def test_waiters_take_what_was_composed_though_the_ledger_grew(db: Database) -> 
 
     def gate() -> None:
         began.set()
-        assert goes_on.wait(60.0)
+        assert goes_on.wait(300)
 
     pricing = Counting(gate)
     threads = [threading.Thread(target=summary.figures, args=(db, pricing, dataset_id)) for _ in range(4)]
     threads[0].start()
-    assert began.wait(60.0)
+    assert began.wait(300)
     for each in threads[1:]:
         each.start()
     spent(db, dataset_id)  # whether a waiter began before or after this, it composes for this head at most
     goes_on.set()
     for each in threads:
-        each.join(60.0)
+        each.join(300)
     of_two_heads = Counting()
     summary.figures(db, of_two_heads, dataset_id)
     assert of_two_heads.basics == 0, "the newest head is composed"

@@ -61,9 +61,8 @@ def client(small: TestClient, tmp_path_factory: pytest.TempPathFactory) -> TestC
 @pytest.fixture(scope="module")
 def faulty(settings: Settings) -> Iterator[ForkServer]:
     """A fork server whose attempts have the fault that their job's name begins with."""
-    with pytest.MonkeyPatch.context() as patched:
-        server = auditing.faulty_server(patched)
-        yield server
+    server = auditing.FaultyServer()
+    yield server
     server.close()
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import math
 import shutil
-import subprocess
+import socket
+import sys
 from collections.abc import Callable, Iterator
 from itertools import combinations
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -183,15 +183,14 @@ def test_a_digest_of_another_state_is_found_if_the_replay_reaches_it(
             session.execute(update(Block).where(Block.id == planted.id).values(digest=planted.digest))
 
 
-def faulty_server(monkeypatch: pytest.MonkeyPatch) -> ForkServer:
-    """A fork server whose attempts have the fault that their job's name begins with."""
+class FaultyServer(ForkServer):
+    """A fork server whose attempts have the fault that their job's name begins with: this one's alone, whichever other
+    is started meanwhile."""
 
-    def popen(line: list[str], **options: Any) -> subprocess.Popen[bytes]:
-        module = {"worker.attempt.fork_server": "tests.e2e.faulty_attempt"}
-        return subprocess.Popen([module.get(word, word) for word in line], **options)
-
-    monkeypatch.setitem(vars(serving), "subprocess", SimpleNamespace(Popen=popen, DEVNULL=subprocess.DEVNULL))
-    return ForkServer()
+    def _begin(self) -> socket.socket:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(serving, "COMMAND", (sys.executable, "-m", "tests.e2e.faulty_attempt"))
+            return super()._begin()
 
 
 @pytest.mark.parametrize("fault", ["less-noise", "shared-noise", "twice-the-clip"])
@@ -200,16 +199,14 @@ def test_a_worker_that_left_the_mechanism_is_found(
     settings: Settings,
     fork_server: ForkServer,
     submit: Submit,
-    monkeypatch: pytest.MonkeyPatch,
     fault: str,
 ) -> None:
     """A real attempt with four fifths of the noise, one noise for all jobs, or twice the clip: its job succeeds. The
     honest replay of one stretch finds it."""
     job_id = submit(f"{fault}:planted")
-    with monkeypatch.context() as patched:
-        faulty = faulty_server(patched)
-        run_attempt(claimed(db, job_id), settings, faulty)
-        faulty.close()
+    faulty = FaultyServer()
+    run_attempt(claimed(db, job_id), settings, faulty)
+    faulty.close()
     assert job_row(db, job_id).status == "succeeded"
     found = replay(db, settings, fork_server, job_id, 1, choose=taking(0))
     assert not found.holds and found.differs_after == 0 and found.compared == ()

@@ -40,7 +40,7 @@ def test_workers_that_claim_at_once_hold_no_gpu_twice(db: Database, add: Any) ->
     together = threading.Barrier(len(hands))
 
     def claim(hand: Any) -> Claim | None:
-        together.wait(30)
+        together.wait(300)
         found: Claim | None = hand.claim()
         return found
 
@@ -74,5 +74,5 @@ def test_a_claim_waits_for_the_one_that_takes_its_gpu(db: Database, add: Any) ->
         thread.join(0.3)
         assert not seen, "it waits for the crew's rows"
         assert fair.claim(session, gang, hands[0].presence.name, LEASE_S, "crew", place.free) is not None
-    thread.join(30)
+    thread.join(300)
     assert seen == [True]

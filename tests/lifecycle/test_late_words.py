@@ -74,7 +74,7 @@ def attempt(db: Database, settings: Settings, job_id: str, last: dict[str, Any])
     started(db, job_id)
     fork_server = TalkingForkServer(last)
     supervisor.run_attempt(claimed(db, job_id), settings, fork_server)
-    fork_server.child.wait(30)
+    fork_server.child.wait(300)
 
 
 @pytest.fixture(autouse=True)

@@ -244,7 +244,7 @@ def test_a_race_has_one_outcome(db: Database, submit: Submit, other: str) -> Non
     start = threading.Barrier(2)
 
     def race(act: Callable[[], object]) -> None:
-        start.wait(60)
+        start.wait(300)
         try:
             act()
         except ServiceError as error:

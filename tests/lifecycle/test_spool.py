@@ -35,7 +35,7 @@ def read(home: Path, got: multiprocessing.Queue[list[str]]) -> None:
         queue = connection.SimpleQueue(QUEUE, no_ack=True)
         connection.transport.polling_interval = 0.0
         while not taken or taken[-1] != "stop":
-            taken.append(queue.get(timeout=20).payload[0][0])
+            taken.append(queue.get(timeout=300).payload[0][0])
         queue.close()
     got.put(taken[:-1])
 
@@ -50,9 +50,9 @@ def test_readers_that_look_while_messages_are_written_get_each_once_and_whole(se
     notifier = CeleryNotifier(settings)
     sent = [str(number) for number in range(MESSAGES)]
     list(notifier.notify([WakeUp(each) for each in [*sent, *["stop"] * READERS]]))
-    taken = [got.get(timeout=30) for _ in readers]
+    taken = [got.get(timeout=300) for _ in readers]
     for reader in readers:
-        reader.join(20)
+        reader.join(300)
     assert sorted((each for part in taken for each in part), key=int) == sent
     assert all(each == sorted(each, key=int) for each in taken)
     assert [reader.exitcode for reader in readers] == [0] * READERS
@@ -68,7 +68,7 @@ def test_what_is_no_message_is_dropped(settings: Settings) -> None:
     assert notifier.waiting() == 3
     with notifier.app.connection() as connection:
         queue = connection.SimpleQueue(QUEUE, no_ack=True)
-        assert queue.get(timeout=60).payload[0] == ["job_a"]
+        assert queue.get(timeout=300).payload[0] == ["job_a"]
         queue.close()
     assert notifier.waiting() == 0
     assert [each.name for each in settings.broker_dir.iterdir()] == ["notes.txt"]
@@ -126,7 +126,7 @@ def test_an_idle_reader_lists_the_folder_only_after_a_change(
     with notifier.app.connection() as connection:
         queue = connection.SimpleQueue(QUEUE, no_ack=True)
         monkeypatch.setattr(spool.time, "sleep", ask)
-        assert queue.get(timeout=60).payload[0] == ["job_a"]
+        assert queue.get(timeout=300).payload[0] == ["job_a"]
         assert asked == 100
         queue.close()
 
@@ -146,7 +146,7 @@ def test_two_changes_at_one_time_of_the_folder_are_both_seen(
     with notifier.app.connection() as connection:
         queue = connection.SimpleQueue(QUEUE, no_ack=True)
         monkeypatch.setattr(spool.time, "sleep", keep_time)
-        assert queue.get(timeout=60).payload[0] == ["job_b"]
+        assert queue.get(timeout=300).payload[0] == ["job_b"]
         queue.close()
 
 
@@ -168,5 +168,5 @@ def test_a_change_at_the_time_of_the_look_is_seen_however_long_the_wait_was(
     with notifier.app.connection() as connection:
         queue = connection.SimpleQueue(QUEUE, no_ack=True)
         monkeypatch.setattr(spool, "time", clock)
-        assert queue.get(timeout=60).payload[0] == ["job_c"]
+        assert queue.get(timeout=300).payload[0] == ["job_c"]
         queue.close()

@@ -35,7 +35,7 @@ def run(db: Database, settings: Settings, job_id: str, **changes: Any) -> None:
     started(db, job_id)
     fork_server = FrozenForkServer()
     supervisor.run_attempt(claimed(db, job_id), settings.model_copy(update=changes), fork_server)
-    assert fork_server.child.wait(10) == -signal.SIGKILL
+    assert fork_server.child.wait(300) == -signal.SIGKILL
 
 
 def failed_by_time(db: Database, job_id: str, hold: tuple[int, int, int, int]) -> None:

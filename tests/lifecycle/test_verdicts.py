@@ -56,7 +56,7 @@ def attempt(db: Database, settings: Settings, job_id: str, *words: dict[str, obj
     started(db, job_id)
     server = TalkingForkServer(list(words))
     run_attempt(claimed(db, job_id), settings, server)
-    server.child.wait(30)
+    server.child.wait(300)
     return str(job_row(db, job_id).failure)
 
 

@@ -45,7 +45,7 @@ def messages(notifier: CeleryNotifier) -> list[str]:
     with notifier.app.connection() as connection:
         queue = connection.SimpleQueue(QUEUE, no_ack=True)
         for _ in range(notifier.waiting()):
-            found.append(queue.get(timeout=60).payload[0][0])
+            found.append(queue.get(timeout=300).payload[0][0])
         queue.close()
     return found
 
@@ -130,7 +130,7 @@ def test_a_relay_that_is_killed_between_the_messages_and_their_note_loses_no_job
     url = over_redis.app.conf.broker_url
     killed = processes.quick().Process(target=die_after_sending, args=(str(settings.home), url))
     killed.start()
-    killed.join(60)
+    killed.join(300)
     assert killed.exitcode == -signal.SIGKILL
     assert sent_rows(db) == 5 and messages(over_redis) == submitted
     Relay(db, settings, signing_key(settings), over_redis).run_once()

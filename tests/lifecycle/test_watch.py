@@ -50,6 +50,12 @@ class Watched(AttemptLog):
     """Lets a test act at a heartbeat, once the process is in the middle of its line."""
 
     beats = 0
+    has_digest = False
+
+    def record_digest(self, *message: Any) -> Any:
+        recorded = super().record_digest(*message)
+        self.has_digest = True
+        return recorded
 
     def at(self, beat: int, act: Any) -> Watched:
         self._beat, self._act = beat, act
@@ -87,16 +93,18 @@ def run(db: Database, settings: Settings, submit: Submit, act: Any = None, **cha
     quick = {"heartbeat_s": 0.1, "attempt_silence_s": 30.0} | changes
     fork_server = FrozenForkServer()
     supervisor.run_attempt(watched, settings.model_copy(update=quick), fork_server)
-    assert fork_server.child.wait(10) == -signal.SIGKILL
+    assert fork_server.child.wait(300) == -signal.SIGKILL
     return job_id, watched
 
 
 def hear_until(monkeypatch: pytest.MonkeyPatch, beat: int) -> None:
-    """Silence counts from that heartbeat on: how many come before it follows no clock."""
+    """Silence counts from that heartbeat on, and from the digest: neither how many beats come before it nor how long
+    the process takes to start follows a clock."""
     why_to_end = Watch._why_to_end
 
     def look(watch: Watch) -> Any:
-        return None if watch._log.beats < beat else why_to_end(watch)  # type: ignore[attr-defined]
+        log: Any = watch._log
+        return why_to_end(watch) if log.beats >= beat and log.has_digest else None
 
     monkeypatch.setattr(Watch, "_why_to_end", look)
 
@@ -176,10 +184,12 @@ def test_a_database_that_is_away_for_a_moment_costs_no_attempt(
 def test_a_database_that_stands_still_makes_no_process_silent(
     db: Database, settings: Settings, submit: Submit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks = threading.Semaphore(0)
+    looks, hears = threading.Semaphore(0), threading.Event()
     why_to_end = Watch._why_to_end
 
     def look(watch: Watch) -> Any:
+        if not hears.is_set():  # how long this thread takes to get there
+            return None
         looks.release()
         return why_to_end(watch)
 
@@ -188,9 +198,10 @@ def test_a_database_that_stands_still_makes_no_process_silent(
     quick = settings.model_copy(update={"attempt_silence_s": 0.3})
     with Watch(log, quick, ended.set, threading.Event(), threading.Event()) as watch:
         with watch.hearing():  # for longer than a process may be silent: 0.2 s lie between two looks
-            assert all(looks.acquire(timeout=20) for _ in range(6))
+            hears.set()
+            assert all(looks.acquire(timeout=300) for _ in range(6))
             assert not ended.is_set()
-        assert ended.wait(20), "once it was answered, silence counts"
+        assert ended.wait(300), "once it was answered, silence counts"
     assert watch.ended == "silent"
 
 

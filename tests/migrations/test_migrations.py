@@ -192,7 +192,7 @@ def test_alembic_finds_no_difference_from_the_command_line(url: str) -> None:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
         assert done.returncode == 0, done.stderr
@@ -372,7 +372,7 @@ def test_processes_that_start_at_once_from_any_folder_migrate_once(url: str) -> 
         process.stdin.write("go\n")
         process.stdin.flush()
     for process in processes:
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=300)
         assert process.returncode == 0, errors
     engine = make_engine(url)
     assert is_current(engine)

@@ -217,7 +217,7 @@ def test_a_killed_backup_is_not_taken_for_a_whole_one(
         (old.storage_root / "jobs" / name).write_bytes(bytes(8192))
     copy = tmp_path / "copy"
     line = [sys.executable, "-c", KILLED, old.home, copy, opened]
-    assert subprocess.run(line, check=False, timeout=120).returncode == -signal.SIGKILL
+    assert subprocess.run(line, check=False, timeout=300).returncode == -signal.SIGKILL
     assert sorted(each.name for each in copy.iterdir()) == names
     assert not checked(copy)
     again = command(old, "backup", str(copy))

@@ -25,7 +25,7 @@ def built(folder: Path) -> list[Path]:
         made.append(folder / f"{name}.so")
         command = ["g++", "-O0", "-std=c++20", "-shared", "-fPIC", f"-I{home}/include", f"-L{home}/lib"]
         command += [str(FOLDER / f"{name}.cpp"), "-o", str(made[-1]), "-lc10", "-ltorch_cpu", f"-Wl,-rpath,{home}/lib"]
-        subprocess.run(command, check=True, timeout=300)
+        subprocess.run(command, check=True, timeout=1700)
     return made
 
 

@@ -107,7 +107,7 @@ def reach(request: dict[str, Any]) -> dict[str, Any]:
         "a secret's folder": lambda: list(secret.parent.iterdir()),
         "a file beside it": lambda: (secret.parent / "mine").write_text("x"),
         "a secret's mode": lambda: secret.chmod(0o644),
-        "the service": lambda: socket.create_connection(("127.0.0.1", request["port"]), timeout=5),
+        "the service": lambda: socket.create_connection(("127.0.0.1", request["port"]), timeout=300),
         "the service's environment": lambda: Path(f"/proc/{parent}/environ").read_bytes(),
         "a signal": lambda: os.kill(parent, 0),
         "its limits": lambda: resource.prlimit(parent, resource.RLIMIT_NOFILE),

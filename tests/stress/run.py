@@ -1,4 +1,5 @@
-"""`make stress`: the tests N times, each in another order, on a busy machine. Ends with 1 if anything ever failed.
+"""`make stress`: the tests N times, each in another order, on a busy machine parts of which stand still. Ends with
+1 if anything ever failed.
 
 Adds a row to benchmarks/reports/stress.md. python -m tests.stress.run [--runs N] [--seed SEED] [--load L] [PATH ...]
 """
@@ -13,10 +14,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.stress.load import burning
+from tests.stress.load import burning, standing_still
 from tests.stress.once import Run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,21 +27,28 @@ HEAD = """# The suite, shuffled and under load
 
 `make stress N=20` runs the tests N times. Each run shuffles files, and tests within files, by a seed of its own: the
 first run's is the row's, the k-th run's is larger by k − 1. Meanwhile other processes burn processor time at the lowest
-priority (load). `pytest -n 3 --shuffle SEED` repeats an order.
+priority (load), and since 2026-11-28 every four seconds another half of the run's own stands still for 1.5 s.
+`pytest -n 3 --shuffle SEED` repeats an order.
 
 | date | commit | tests | runs | first seed | load | passed | failed | minutes |
 |---|---|---|---|---|---|---|---|---|
 """
 
 
-def once(arguments: list[str], *, quiet: bool = True) -> Run:
-    """Runs pytest in a process of its own. A run that wrote no result, as it was killed, has failed."""
+def once(arguments: list[str], *, quiet: bool = True, stalls: int | None = None) -> Run:
+    """Runs pytest in a process of its own, whose parts stand still by this seed. A run that wrote no result, as it was
+    killed, has failed."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "run.json"
         command = [sys.executable, "-m", "tests.stress.once", str(file), *arguments]
-        done = subprocess.run(command, cwd=ROOT, capture_output=quiet, text=True, check=False)
+        output = subprocess.DEVNULL if quiet else None
+        with ExitStack() as stack:
+            process = stack.enter_context(subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output))
+            if stalls is not None:
+                stack.enter_context(standing_still(process.pid, stalls))
+            status = process.wait()
         if not file.exists():
-            return Run(failures={"the run itself": f"exit code {done.returncode}"}, status=done.returncode)
+            return Run(failures={"the run itself": f"exit code {status}"}, status=status)
         run = Run(**json.loads(file.read_text()))
     if run.status and not run.failures:
         run.failures["the run itself"] = f"pytest ended with {run.status}"
@@ -79,7 +88,10 @@ def main() -> int:
     with burning(asked.load):
         for number in range(asked.runs):
             order = seed + number
-            run = once(["-n", str(asked.processes), "--timeout", "600", "--shuffle", str(order), "-q", *asked.paths])
+            run = once(
+                ["-n", str(asked.processes), "--timeout", "1800", "--shuffle", str(order), "-q", *asked.paths],
+                stalls=order,
+            )
             runs.append(run)
             print(
                 f"run {number + 1} of {asked.runs}, seed {order}: {run.passed} passed, {len(run.failures)} failed, "

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import random
+import signal
 import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests import spread
-from tests.processes import alive
+from tests.processes import alive, until
 from tests.stress import run
-from tests.stress.load import burning
+from tests.stress.load import _stopped, burning, standing_still
 from tests.stress.once import Run
 
 
@@ -20,6 +23,42 @@ def test_the_load_burns_and_ends() -> None:
     with burning(2) as pids:
         assert all(alive(each) for each in pids) and len(pids) == 2
     assert not any(alive(each) for each in pids)
+
+
+# Says when it has stood still, by a clock that goes on meanwhile; a child of it does so too.
+STANDS = """
+import subprocess, sys, time
+if len(sys.argv) == 1:
+    subprocess.Popen([sys.executable, "-S", "-c", PROGRAM, "child"])
+before = time.monotonic()
+while time.monotonic() - before < 1.0:
+    before = time.monotonic()
+    time.sleep(0.01)
+print("stood still", flush=True)
+time.sleep(600)
+"""
+
+
+def test_half_of_the_processes_stand_still_and_go_on() -> None:
+    program = f"PROGRAM = {STANDS!r}\n{STANDS}"
+    with subprocess.Popen([sys.executable, "-S", "-c", program], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        with standing_still(process.pid, 1):
+            assert [process.stdout.readline() for _ in range(2)] == ["stood still\n"] * 2
+            below = psutil.Process(process.pid).children()
+        statuses = [each.status() for each in (psutil.Process(process.pid), *below)]
+        assert len(statuses) == 2 and psutil.STATUS_STOPPED not in statuses
+        for each in below:
+            each.kill()
+        process.kill()
+
+
+def test_what_a_test_has_stopped_stays_so() -> None:
+    with subprocess.Popen(["sleep", "600"]) as process:
+        process.send_signal(signal.SIGSTOP)
+        found = until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
+        assert found and all(_stopped(process.pid, random.Random(seed)) == [] for seed in range(20))
+        process.kill()
 
 
 def test_an_order_is_its_seed_s_whatever_else_is_run(request: pytest.FixtureRequest) -> None:
@@ -38,7 +77,8 @@ def test_whatever_ever_failed_is_listed(
     results = [Run(passed=3), Run(passed=2, failures={"tests/x.py::test_y": "AssertionError"}), Run(passed=3)]
     orders: list[str] = []
 
-    def once(arguments: list[str]) -> Run:
+    def once(arguments: list[str], *, stalls: int) -> Run:
+        assert arguments[arguments.index("--shuffle") + 1] == str(stalls)
         orders.append(arguments[arguments.index("--shuffle") + 1])
         return results[len(orders) - 1]
 

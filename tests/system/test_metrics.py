@@ -244,12 +244,12 @@ def test_two_api_processes_report_the_whole(apis: list[int], settings: Settings,
     admin = {"Authorization": f"Bearer {ensure_admin_key(db, settings).read_text().strip()}"}
     for port, times in zip(apis, (2, 5), strict=True):
         for _ in range(times):
-            httpx.get(f"http://127.0.0.1:{port}/v1/optimizers", headers=admin, timeout=60)
+            httpx.get(f"http://127.0.0.1:{port}/v1/optimizers", headers=admin, timeout=300)
     for port in apis:
         until(lambda port=port: _asked(port, admin) == 7.0)
 
 
 def _asked(port: int, admin: dict[str, str]) -> float:
     return requests(
-        samples(httpx.get(f"http://127.0.0.1:{port}/metrics", headers=admin, timeout=60).text), "/v1/optimizers"
+        samples(httpx.get(f"http://127.0.0.1:{port}/metrics", headers=admin, timeout=300).text), "/v1/optimizers"
     )

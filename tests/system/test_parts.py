@@ -239,7 +239,7 @@ def test_one_process_fetches_for_all(world: World, monkeypatch: pytest.MonkeyPat
     for each in threads:
         each.start()
     for each in threads:
-        each.join(60)
+        each.join(300)
     assert sorted(asked) == [path, f"{path}.index"]
 
 

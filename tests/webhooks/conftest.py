@@ -18,7 +18,7 @@ from app.db.models import Webhook, WebhookDelivery
 from app.keys.service import Caller
 from app.secrets import load_secret, load_secrets
 from app.settings import Settings
-from app.webhooks import service
+from app.webhooks import sending, service, targets
 from app.webhooks.delivery import Deliverer
 from app.webhooks.sending import trust
 from app.webhooks.targets import Policy
@@ -55,6 +55,13 @@ def receiver_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recei
         assert process.stdout is not None
         yield Receiver(folder, int(process.stdout.readline()))
         process.terminate()
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A receiver on a slow machine is not late."""
+    for module, name in ((sending, "CONNECT_S"), (sending, "TOTAL_S"), (targets, "LOOKUP_S")):
+        monkeypatch.setattr(module, name, 300.0)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from worker.training.loop import Outcome, Training
 from worker.training.plan import Plan
 from worker.training.replay import Replay
 
-PATIENCE_S = 40.0
+PATIENCE_S = 300.0
 R = TypeVar("R")
 
 

@@ -90,7 +90,7 @@ def test_another_thread_makes_it() -> None:
     generator.fill_bits = noted  # type: ignore[method-assign]
     noise = StepNoise(generator, 1, SPANS)
     noise.begin()
-    noise._helpers[0].result(30)
+    noise._helpers[0].result(300)
     assert len(makers) > 4 and threading.get_ident() not in makers
     noise.take()
     assert threading.get_ident() not in makers

@@ -49,7 +49,7 @@ class Watched(Supervisor):
 
     def all_gone(self) -> bool:
         """No rank is left, not even as a zombie: they are the fork server's to reap."""
-        deadline = time.monotonic() + 20.0
+        deadline = time.monotonic() + 300
         while any(_lives(pid) for pid in self.pids) and time.monotonic() < deadline:
             forks._ended_how(self.pids[0])  # it reaps where it is asked
             time.sleep(0.05)
