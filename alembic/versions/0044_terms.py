@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0044"
-down_revision = "0038"
+down_revision = "0042"
 branch_labels = None
 depends_on = None
 
