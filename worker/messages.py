@@ -59,6 +59,7 @@ FailureCode = Literal[
     "superseded",
     "device",
     "internal",
+    "model-too-large",
 ]
 FAILURE_TEXTS: dict[FailureCode, str] = {
     "data-damaged": "A stored part of the data set is missing or differs from what was registered.",
@@ -77,6 +78,10 @@ FAILURE_TEXTS: dict[FailureCode, str] = {
     "superseded": "An earlier release admitted this job with an arithmetic that is gone: submit the job again.",
     "device": "The worker's GPU cannot be used; another attempt follows.",
     "internal": "The attempt failed.",
+    "model-too-large": (
+        "The model needs more memory than an attempt has; no record was read. Train a smaller one, or ask the operator "
+        "to raise SCRIMP_ATTEMPT_MEMORY_BYTES."
+    ),
 }
 
 # Warnings in `finished`.

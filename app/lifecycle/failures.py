@@ -25,6 +25,7 @@ TOLD = {
     "extractor-former": "a file in the worker's models root: read before any record",
     "model-missing": "a file in the worker's models root: read before any record",
     "model-unfit": "the check of the model's layers on random records, before any record is read",
+    "model-too-large": "a processor's memory, for the model and random records, before any record is read",
     "storage": "the model's file could not be written: its size is public",
     "time-limit": "a requested or configured limit, checked at whole seconds: the job's times show it already",
     "superseded": "the job's stored numerics are of an earlier release: read before any record",

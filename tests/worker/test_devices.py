@@ -250,12 +250,37 @@ def test_the_size_of_passes_of_an_attempt_that_was_ready_is_fixed(
     small_memory(monkeypatch, 24)
     supervisor = supervised(tmp_path, **changes)
     ended = run_thread(supervisor)
-    assert isinstance(ended.last, Failed) and ended.last.code == "out-of-memory"
+    assert isinstance(ended.last, Failed) and ended.last.code == "model-too-large"
     assert not supervisor.of(Ready)
 
 
 def test_what_never_fits_ends_the_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tried = small_memory(monkeypatch, 0)
     ended = run_thread(supervised(tmp_path))
-    assert isinstance(ended.last, Failed) and ended.last.code == "out-of-memory"
+    assert isinstance(ended.last, Failed) and ended.last.code == "model-too-large"
     assert tried == [224, 96, 48, 24, 12, 6, 3, 1]
+
+
+def test_memory_that_runs_out_once_records_are_read_has_no_public_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How many records there are may be the cause: callers see `internal` (tests/lifecycle/test_failures.py)."""
+
+    def load(*_: Any, **__: Any) -> Any:
+        raise MemoryError
+
+    monkeypatch.setattr(prepare, "load_stored", load)
+    ended = run_thread(supervised(tmp_path))
+    assert isinstance(ended.last, Failed) and ended.last.code == "out-of-memory"
+
+
+def test_a_gpus_memory_has_no_public_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other processes may hold it, whose records are private."""
+
+    def full(_: Plan) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(prepare, "rehearse", full)
+    message = Supervisor(start_of(spec(model=MLP), SHAPE)).message()
+    with pytest.raises(torch.OutOfMemoryError):
+        prepare.agreed_plan(message, torch.device("meta"), ALONE)

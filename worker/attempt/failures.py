@@ -24,6 +24,10 @@ class DeviceFailed(Exception):
     """The GPU that this attempt must run on cannot be used. Nothing else is used in its place."""
 
 
+class TooLargeError(Exception):
+    """The model and passes over random public records need more memory than an attempt's process has."""
+
+
 class StorageFailed(Exception):
     """The model's files could not be written."""
 
@@ -40,6 +44,7 @@ CODES: dict[type[BaseException], FailureCode] = {
     StorageFailed: "storage",
     DeviceFailed: "device",
     self_test.NumericsError: "numerics",
+    TooLargeError: "model-too-large",
 }
 
 

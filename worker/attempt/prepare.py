@@ -23,7 +23,7 @@ from core.parts.stored import StoredPart
 from core.parts.tables import scaled, standardised
 from core.privacy.numerics import NumericsReport, SelfTest, fewer_rows
 from worker.attempt import devices, release
-from worker.attempt.failures import DeviceFailed, failure_code
+from worker.attempt.failures import DeviceFailed, TooLargeError, failure_code
 from worker.attempt.means import read_mean
 from worker.attempt.sandbox import cacheable_bytes
 from worker.data.joined import AnyPart, join
@@ -61,8 +61,15 @@ def agreed_plan(start: Start, device: torch.device, ranks: Ranks) -> tuple[Plan,
 
     Raises:
         NumericsError: a rank found something else, before anything private ran.
+        TooLargeError: a processor's memory does not suffice. What is computed is public, and so is the process's limit;
+            a GPU's memory may be short for what else runs there.
     """
-    found = fitting_plan(start, device, ranks)
+    try:
+        found = fitting_plan(start, device, ranks)
+    except (MemoryError, RuntimeError) as error:
+        if device.type == "cpu" and failure_code(error) == "out-of-memory":
+            raise TooLargeError from None
+        raise
     plan, tested, fitted = found
     if ranks.size > 1:
         said = hashlib.sha256(f"{tested}/{fitted}/".encode() + self_test.fingerprint(plan)).digest()
