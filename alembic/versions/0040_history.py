@@ -114,7 +114,7 @@ def upgrade() -> None:
     op.execute(TRIGGERS[kind])
     op.execute(
         f"CREATE INDEX ix_jobs_queue ON jobs (key_id, dataset_id, {PRIORITY[kind]} DESC, created_at, id) "
-        "WHERE status = 'queued' AND study IS NULL"
+        "WHERE NOT (status <> 'queued') AND study IS NULL"
     )
 
 

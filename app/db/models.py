@@ -538,5 +538,5 @@ _index_of_some(
     Job,
     "ix_jobs_queue",
     *("key_id", "dataset_id", f"{PRIORITY} DESC", "created_at", "id"),
-    where="status = 'queued' AND study IS NULL",
+    where="NOT (status <> 'queued') AND study IS NULL",
 )

@@ -10,15 +10,17 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from sqlalchemy import delete, select, update
+from sqlalchemy import delete, insert, select, text, true, update
 
 from app.db.engine import Database
-from app.db.models import ApiKey, ClaimTurn, Dataset, Job
-from app.lifecycle.queue.fair import claim_next
+from app.db.models import ApiKey, ClaimTurn, Dataset, Job, table_of
+from app.lifecycle.queue.fair import claim_next, next_job
 from tests.factories import add_dataset, add_key
 from tests.ledger.support import add_job
 from tests.lifecycle.test_fair import NO_RECORDS
+from tests.work import of_session
 
+JOBS = table_of(Job)
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -128,3 +130,22 @@ def test_claims_are_those_of_a_serial_model(db: Database, seed: int) -> None:
             with db.write() as session:
                 session.execute(update(Job).where(Job.id == ended.job).values(status="cancelled"))
     assert model.claims > 30 and len(Counter(model.last)) > 10
+
+
+def test_a_claim_reads_the_front_of_each_line_however_many_wait(db: Database) -> None:
+    dataset = add_dataset(db)
+    with db.write() as session:
+        keys = [add_key(session, "analyst") for _ in range(3)]
+        first = add_job(session, dataset, key_id=keys[0])
+        row = dict(session.execute(select(JOBS).where(JOBS.c.id == first)).mappings().one())
+        rows = [
+            row | {"id": f"job_{n}", "idempotency_key": f"job_{n}", "key_id": keys[n % 3], "created_at": BEGAN}
+            for n in range(3_000)
+        ]
+        session.execute(insert(JOBS), rows)
+        if db.engine.dialect.name == "postgresql":  # as its housekeeping does
+            session.execute(text("ANALYZE jobs"))
+        work = of_session(session, "jobs")
+        chosen = next_job(session, true())
+        assert chosen is not None and chosen.job.created_at == BEGAN
+        assert work() < 60  # 3,000 rows, or as many hundreds of steps, where all are ranked

@@ -25,6 +25,7 @@ from sqlalchemy import (
     CTE,
     ColumnElement,
     Integer,
+    Select,
     and_,
     case,
     cast,
@@ -32,10 +33,10 @@ from sqlalchemy import (
     false,
     func,
     literal_column,
+    not_,
     or_,
     select,
     true,
-    tuple_,
 )
 from sqlalchemy.orm import Session, aliased
 
@@ -52,9 +53,36 @@ from app.lifecycle.queue.turns import Pair, Turn, Turns, note_turn, rounds, turn
 from app.lifecycle.states import ACTIVE, DEVICE, IN_ORDER, IS_DUE, PROCESSES, due_for
 from core.contracts.runtime import StoredRuntime
 
-WAITS: ColumnElement[str] = literal_column("'queued'")  # as the queue's index has it
-QUEUED = (Job.status == WAITS, Job.study.is_(None))
 PATIENCE = 20  # leases that a job waits at least for the release that began it
+WAITS: ColumnElement[str] = literal_column("'queued'")
+
+
+def _queued(job: type[Job]) -> tuple[ColumnElement[bool], ...]:
+    """The condition of the queue's index, in its words: SQLite would take an index of the status for an equation."""
+    return (not_(job.status.bool_op("<>")(WAITS)), job.study.is_(None))
+
+
+def _lines() -> CTE:
+    """The keys with queued jobs, and on which data sets: a look-up of the queue's index for each line."""
+    job, later = aliased(Job), aliased(Job)
+    of = _queued(later)
+    line = (later.key_id, later.dataset_id)
+
+    def first(*after: ColumnElement[bool]) -> Select[str]:
+        return select(later.id).where(*of, *after).order_by(*line).limit(1)
+
+    begins = select(job.key_id, job.dataset_id).where(job.id == first().scalar_subquery())
+    lines = begins.cte("lines", recursive=True)
+    # SQLite would pass over a whole line to compare both columns at once.
+    same = first(later.key_id == lines.c.key_id, later.dataset_id > lines.c.dataset_id)
+    other = first(later.key_id > lines.c.key_id)
+    following = func.coalesce(*(each.correlate(lines).scalar_subquery() for each in (same, other)))
+    return lines.union_all(select(job.key_id, job.dataset_id).select_from(lines).join(job, job.id == following))
+
+
+# Built once: an alias has a column for each of a job's.
+LINES, FIRST = _lines(), aliased(Job)
+FOUND = (Dataset.owner_key, FIRST.key_id, FIRST.dataset_id, FIRST.id, FIRST.created_at, Priority(FIRST.spec))
 
 
 @dataclass(frozen=True)
@@ -266,21 +294,22 @@ def _waiting(
     The queue's index has the jobs of each key on each data set in their order, so that a claim reads the first ones,
     and those before them that this worker may not take, however many wait behind.
     """
-    lines, job = _lines(), aliased(Job)
+    # PostgreSQL takes plain conditions for rarely true, and would sort a whole line. Of a CASE it knows nothing.
+    able = case((and_(IS_DUE, may, Job.id.not_in(passed), _pays_on(behind).is_(False)), true()), else_=false())
     first = (
         select(Job.id)
-        .where(Job.key_id == lines.c.key_id, Job.dataset_id == lines.c.dataset_id, *QUEUED, IS_DUE, may)
-        .where(Job.id.not_in(passed), _pays_on(behind).is_(False))
+        .where(Job.key_id == LINES.c.key_id, Job.dataset_id == LINES.c.dataset_id, *_queued(Job), able)
         .order_by(*IN_ORDER)
         .limit(1)
-        .correlate(lines)
+        .correlate(LINES)
+        .scalar_subquery()
     )
-    columns = (Dataset.owner_key, job.key_id, job.dataset_id, job.id, job.created_at)
+    firsts = select(first.label("id")).select_from(LINES).cte("firsts")
     rows = session.execute(
-        select(*columns, Priority(job.spec))
-        .select_from(lines)
-        .join(job, job.id == first.scalar_subquery())
-        .join(Dataset, Dataset.id == job.dataset_id)
+        select(*FOUND)
+        .select_from(firsts)
+        .join(FIRST, FIRST.id == firsts.c.id)
+        .join(Dataset, Dataset.id == FIRST.dataset_id)
     )
     best: dict[Pair, tuple[int, datetime, str, Candidate]] = {}
     for owner, key, dataset_id, job_id, created_at, priority in rows:
@@ -288,18 +317,6 @@ def _waiting(
         place = (-priority, found.created_at, found.job_id, found)
         best[found.pair] = min(place, best.get(found.pair, place), key=lambda each: each[:3])
     return [each[3] for each in best.values()]
-
-
-def _lines() -> CTE:
-    """The keys with queued jobs, and on which data sets: a look-up of the queue's index for each line."""
-    job, later = aliased(Job), aliased(Job)
-    of = (later.status == WAITS, later.study.is_(None))
-    order = (later.key_id, later.dataset_id)
-    first = select(later.id).where(*of).order_by(*order).limit(1).scalar_subquery()
-    lines = select(job.key_id, job.dataset_id).where(job.id == first).cte("lines", recursive=True)
-    after = tuple_(*order) > tuple_(lines.c.key_id, lines.c.dataset_id)
-    following = select(later.id).where(*of, after).order_by(*order).limit(1).correlate(lines).scalar_subquery()
-    return lines.union_all(select(job.key_id, job.dataset_id).select_from(lines).join(job, job.id == following))
 
 
 def _pays_on(behind: Collection[str]) -> ColumnElement[bool]:
