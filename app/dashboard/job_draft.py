@@ -116,7 +116,8 @@ def _of_columns(control: Control, names: list[str]) -> Control:
 
 def _foreign(document: Mapping[str, Any]) -> frozenset[str]:
     """The members that no job of the document's kind has."""
-    kind: job_kinds.JobKind = next((each for each in job_kinds.KINDS if each == document.get("kind")), "training")
+    named = document.get("kind")
+    kind: job_kinds.JobKind = next((each for each in job_kinds.KINDS if each == named), "training")
     return frozenset(job_kinds.rule_of(kind).foreign)
 
 

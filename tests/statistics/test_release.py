@@ -18,6 +18,8 @@ from scipy import stats
 
 from core.errors import PrivacyError
 from core.parts.layout import Layout
+from core.parts.part_files import open_part, save_part
+from core.parts.sealed import WRAP_BYTES, DataKey
 from core.parts.stored import StoredPart
 from core.privacy.mechanism import MechanismConfig
 from core.statistics.columns import Cells
@@ -26,7 +28,8 @@ from core.statistics.passes import Passes, ReleaseMemory
 from tests.statistics.data import QUERIES, asked, cells, spec, start_of, supervisor_of
 from tests.worker.support import key, run_thread
 from worker.attempt import answering
-from worker.data.joined import Loaded
+from worker.data.joined import Loaded, join
+from worker.data.parts import MappedPart, users_of
 from worker.messages import Failed, Finished
 from worker.statistics.files import as_csv, as_json, document
 from worker.statistics.release import private_sums, rehearse, release
@@ -350,3 +353,52 @@ def test_an_equal_rho_buys_no_more_error_than_opendps_gaussian() -> None:
 
 def replace_share(query: Any, share: float) -> Any:
     return query.model_copy(update={"share": share})
+
+
+@pytest.mark.parametrize("case", ["blocks", "sealed", "users", "public"])
+def test_answers_are_those_of_the_records_however_they_are_stored(tmp_path: Path, case: str) -> None:
+    """Two blocks, a sealed file, users of k records: the same sums. Users have k times the noise, public data none."""
+    records, job = cells(600), spec(privacy=None) if case == "public" else spec()
+    mechanism: MechanismConfig | None = None
+    if case != "public":
+        mechanism = MechanismConfig.model_validate(start_of(tmp_path, job, records)["mechanism"])
+    if case == "users" and mechanism is not None:
+        training = mechanism.training.model_copy(update={"records_per_unit": 3})
+        mechanism = mechanism.model_copy(update={"unit": "user", "training": training})
+    users = np.arange(600) // 3 if case == "users" else None
+    halves = [slice(0, 250), slice(250, 600)] if case == "blocks" else [slice(0, 600)]
+    key = DataKey(bytes(range(32)), b"w" * WRAP_BYTES) if case == "sealed" else None
+    parts = []
+    for number, at in enumerate(halves):
+        path = tmp_path / f"{case}-{number}.arrow"
+        stored = StoredPart(records.x[at], records.y[at].astype(np.int64), users)
+        sha256 = save_part(path, stored, key)
+        file = open_part(path, sha256, None if key is None else key.key)
+        assert file is not None
+        parts.append(MappedPart(file, lambda stored: stored))
+    whole, plans = join(parts), asked(job)
+    found = users_of(whole, mechanism)
+    assert (found is None) == (users is None) and (found is None or len(found) == 200)
+    exact = plans.sums(records)
+    sums = private_sums(plans, whole, 1_000)
+    assert all(map(np.array_equal, sums, exact))
+    released = release(plans, sums, mechanism, None if mechanism is None else bytes.fromhex(key_of_job()))
+    if mechanism is None:
+        assert released.stds == (0.0,) * len(exact)
+        assert [each.tolist() for each in released.noisy] == [each.tolist() for each in exact]
+    else:
+        alone = MechanismConfig.model_validate(_mechanism()).noise_stds()
+        assert released.stds == pytest.approx([(3.0 if users is not None else 1.0) * each for each in alone])
+
+
+def key_of_job() -> str:
+    return key("storage")
+
+
+def test_a_user_with_more_records_than_were_charged_ends_the_attempt(tmp_path: Path) -> None:
+    mechanism = MechanismConfig.model_validate(_mechanism())
+    training = mechanism.training.model_copy(update={"records_per_unit": 2})
+    of_users = mechanism.model_copy(update={"unit": "user", "training": training})
+    part = StoredPart(cells(6).x, cells(6).y.astype(np.int64), np.arange(6) // 3)
+    with pytest.raises(PrivacyError, match="more records"):
+        users_of(part, of_users)

@@ -1,0 +1,151 @@
+"""Statistics on a real service: from Python, on the command line, on the pages and over REST, on one bill."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import scrimp
+from scrimp.cli import app
+from tests.dashboard.conftest import token_of
+from tests.e2e.conftest import Service, until
+
+PEOPLE, EACH = 900, 2
+SPEC: dict[str, Any] = {
+    "name": "visits",
+    "format": "csv",
+    "task": {"kind": "classification", "label": "ill", "classes": [0, 1]},
+    "features": {
+        "kind": "table",
+        "columns": [
+            {"kind": "number", "name": "age", "range": [0, 100]},
+            {"kind": "number", "name": "bmi", "range": [10, 60], "missing": "middle"},
+            {"kind": "category", "name": "sex", "values": ["f", "m"]},
+        ],
+    },
+    "privacy": {
+        "sensitivity": "private",
+        "unit": "user",
+        "user_column": "patient",
+        "max_records_per_user": EACH,
+        "records": PEOPLE,
+        "cap": {"epsilon": 50.0, "delta": 1e-6},
+        "filter": "gdp",
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def visits(served: Callable[[str], Service], tmp_path_factory: pytest.TempPathFactory) -> tuple[Service, Any]:
+    """The service, and the rows that it holds: two of each person."""
+    service, rng = served("sqlite"), np.random.default_rng(5)
+    n = PEOPLE * EACH
+    age, bmi, sex = rng.normal(50, 15, n).clip(0, 100), rng.normal(27, 5, n), rng.integers(0, 2, n)
+    lines = ["patient,age,bmi,sex,ill"]
+    for number in range(n):
+        shown = "" if number % 10 == 0 else f"{bmi[number]:.3f}"
+        lines.append(f"p{number // EACH},{age[number]:.3f},{shown},{'fm'[sex[number]]},{number % 2}")
+    path = tmp_path_factory.mktemp("visits") / "visits.csv"
+    path.write_text("\n".join(lines) + "\n")
+    with service.client() as client:
+        client.create_dataset(SPEC, path)
+    return service, (age, bmi, sex)
+
+
+def test_the_client_s_answers_are_near_the_records(visits: tuple[Service, Any]) -> None:
+    service, (age, bmi, sex) = visits
+    with service.client() as client:
+        asked = client.query("visits").where("sex", one_of=["f"]).count().mean("age", "bmi")
+        asked = asked.histogram("age", edges=[40, 60]).contingency("sex", "ill").quantile("age", 0.5)
+        quote = asked.quote(20.0)
+        assert [each.name for each in quote.scores][:2] == ["count()", "mean(age, bmi)"] and quote.memory is not None
+        found = asked.run(20.0, name="women")
+        # A weight of one query is more noise of the others: what is there is seen, not what nobody has.
+        count, mean_age, mean_bmi = found[:3]
+        women = sex == 0
+        there = women & (np.arange(len(age)) % 10 != 0)
+        for each, exact in ((count, women.sum()), (mean_age, age[women].mean()), (mean_bmi, bmi[there].mean())):
+            assert each.value is not None and each.standard_error is not None
+            assert abs(each.value - exact) < 6.0 * each.standard_error, each
+        cells = [each for each in found if each.kind == "contingency" and len(each.cell) == 2]
+        men = [each for each in cells if each.cell[0] == "m"]
+        assert len(men) == 2 and all(abs(each.raw or 0.0) < 6.0 * (each.standard_error or 0.0) for each in men)
+        assert found.frame()["kind"].nunique() == 5
+        with pytest.raises(scrimp.ScrimpError, match="kind `statistics`"):
+            client.predict(client.jobs.id_of("women"), [{"age": 1, "bmi": 20, "sex": "f"}])
+
+
+def test_words_of_the_command_line_are_one_job_with_a_certificate(visits: tuple[Service, Any], tmp_path: Path) -> None:
+    service, (age, _, _) = visits
+    words = ["count", "sum:age", "variance:age", "covariance:age,bmi", "quantile:age=0.25,0.75"]
+    done = _cli(service, "query", "visits", *words, "--where", "age=0..100", "--epsilon", "10", "--json")
+    answers = json.loads(done)
+    by_kind = {each["kind"]: each for each in answers}
+    assert abs(by_kind["sum"]["value"] - age.sum()) < 6 * by_kind["sum"]["standard_error"]
+    assert set(by_kind) == {"count", "sum", "variance", "covariance", "quantile"}
+    jobs = service.get("/v1/jobs")["items"]
+    (job,) = [each for each in jobs if "sum" in {query["kind"] for query in each["spec"].get("queries", ())}]
+    assert {each["name"] for each in job["artifacts"]} == {"answers.json", "answers.csv"}
+    until(lambda: _certified(service, job["id"]))
+    (file := tmp_path / "certificate.json").write_text(_cli(service, "certificates", "show", job["id"]))
+    said = _cli(service, "certificates", "explain", str(file))
+    assert "one release of sums" in said and "sum age" in said and "answers of one noisy release" in said
+    ledger = service.get(f"/v1/datasets/{job['dataset']}/ledger")["accounts"]["train"]
+    assert ledger["held"] == 0 and service.verification(job["dataset"])["valid"] is True
+    # Two records a person: the noise of the count is that of a sum that one person moves by 2.
+    sigma = job["quote"]["noise_multiplier"]
+    assert by_kind["count"]["standard_error"] == pytest.approx(sigma * EACH * len(words) ** 0.5, rel=1e-6)
+
+
+def test_the_page_shows_answers_and_no_metrics(visits: tuple[Service, Any]) -> None:
+    service, _ = visits
+    with service.client() as client:
+        client.query("visits").histogram("age", edges=[40, 60]).run(5.0, name="shown")
+        job = client.jobs.id_of("shown")
+        key = _key(service)
+    with httpx.Client(base_url=f"http://127.0.0.1:{service.port}", follow_redirects=True, timeout=60.0) as browser:
+        page = browser.get("/dashboard/login")
+        browser.post("/dashboard/login", data={"key": key, "csrf": token_of(page)})
+        shown = browser.get(f"/dashboard/jobs/{job}").text
+    assert "Histogram of age" in shown and "40 to 60" in shown and "statistics, 1 query" in shown
+    assert 'id="metrics"' not in shown
+
+
+def test_rest_refuses_what_is_not_declared(visits: tuple[Service, Any]) -> None:
+    service, _ = visits
+    with service.client() as client:
+        for change, pointer in (
+            ({"where": [{"column": "patient", "in": ["p1"]}]}, "/where/0"),
+            ({"queries": [{"kind": "mean", "columns": ["sex"]}]}, "/queries/0"),
+            ({"model": {"kind": "linear"}}, ""),
+        ):
+            job = {"kind": "statistics", "dataset": "visits", "privacy": {"target_epsilon": 1.0}}
+            with pytest.raises(scrimp.InvalidRequest) as refused:
+                client.quote(job | {"queries": [{"kind": "count"}]} | change)
+            assert refused.value.problem["errors"][0]["pointer"] == pointer
+
+
+def _cli(service: Service, *arguments: str) -> str:
+    connection = [] if arguments[:2] == ("certificates", "explain") else _connection(service)
+    done = CliRunner().invoke(app, [*arguments, *connection])
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def _key(service: Service) -> str:
+    return (service.home / "admin.key").read_text().strip()
+
+
+def _connection(service: Service) -> list[str]:
+    return ["--url", f"http://127.0.0.1:{service.port}", "--key", _key(service)]
+
+
+def _certified(service: Service, job: str) -> bool:
+    return "certificate" in service.get(f"/v1/jobs/{job}/certificate")
