@@ -32,9 +32,9 @@ class Charge(Base):
     status: Mapped[str]
     mechanism: Mapped[dict[str, Any]]
     attested: Mapped[str] = mapped_column(Text)
-    use: Mapped[dict[str, Any] | None]  # its purpose and permit
     train: Mapped[int]
     holdout: Mapped[int]
     reason: Mapped[str | None] = mapped_column(Text)  # why it was voided
     created_at: Mapped[datetime]
     settled_at: Mapped[datetime | None]
+    use: Mapped[dict[str, Any] | None]  # its purpose and permit
