@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from pydantic import ConfigDict
 from sqlalchemy import and_, or_, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
@@ -26,9 +27,19 @@ from app.ledger.memos import Voided
 from app.ledger.repository import dataset_with_account
 from app.ledger.transparency.heads import Heads
 from app.pricing.service import PricingService
+from core.contracts.base import Document
 from core.contracts.governance import Governance, Use
 from core.errors import BudgetError, Conflict, Forbidden, InvalidRequest, NotFound, TransientError
 from core.ids import new_id, now
+
+
+class _Declared(Document):
+    """What a charge reads of a declaration."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    governance: Governance | None = None
+
 
 NO_SUCH_CHARGE = "there is no such charge"
 
@@ -71,7 +82,7 @@ def reserve(
             status="held",
             mechanism=asked.mechanism.model_dump(mode="json"),
             attested=asked.attested,
-            use=None if asked.use is None else asked.use.model_dump(mode="json"),
+            use=asked.use,
             train=train,
             holdout=holdout,
             created_at=now(),
@@ -133,8 +144,8 @@ def settle(db: Database, heads: Heads, caller: Caller, charge_id: str, *, voided
 
 def _check_use(dataset: Dataset, use: Use | None) -> None:
     """Checks what the charge is for against what the owner declared, as of a job."""
-    declared = dataset.spec.get("governance")
-    fault = None if declared is None else Governance.model_validate(declared).fault_of(use or Use())
+    rules = _Declared.model_validate(dataset.spec).governance
+    fault = None if rules is None else rules.fault_of(use or Use())
     if fault is not None:
         raise InvalidRequest.at(*fault)
 
