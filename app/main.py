@@ -22,6 +22,7 @@ from app.budgets.routes import router as budgets_router
 from app.budgets.routes import spending_router
 from app.catalogue.routes import router as catalogue_router
 from app.charges.routes import router as charges_router
+from app.dashboard.approvals import router as approval_pages_router
 from app.dashboard.audit import router as audit_page_router
 from app.dashboard.budgets import router as budget_pages_router
 from app.dashboard.compare import router as compare_page_router
@@ -124,6 +125,7 @@ ROUTERS = (
     change_stream_router,
     catalogue_router,
     statement_page_router,
+    approval_pages_router,
     egress_pages_router,
     dashboard_router,
     root_router,

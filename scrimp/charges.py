@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from scrimp.lists import ChargeCalls
 from scrimp.models import Charge
+
+
+class Use(TypedDict, total=False):
+    """What a charge is for."""
+
+    purpose: str | None
+    permit: str | None
 
 
 class Charges(ChargeCalls):
@@ -23,6 +30,7 @@ class Charges(ChargeCalls):
         account: str = "both",
         blocks: Sequence[str] | None = None,
         idempotency_key: str | None = None,
+        **use: Unpack[Use],
     ) -> Charge:
         """Holds budget for what another system is about to compute. It may answer only after this has returned.
 
@@ -34,6 +42,7 @@ class Charges(ChargeCalls):
             blocks: the labels of the blocks that it reads, and no others; None: every open one is charged.
             idempotency_key: the same key with the same request returns the same charge while it is held; random if not
                 given.
+            use: `purpose` and `permit`: what it is for, where the data set's owner requires that.
 
         Raises:
             BudgetRefused: it does not fit; nothing was charged.
@@ -47,5 +56,7 @@ class Charges(ChargeCalls):
         }
         if blocks is not None:
             body["blocks"] = list(blocks)
+        if use:
+            body["use"] = use
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
         return Charge.model_validate(self.json("POST", "/v1/charges", json=body, headers=headers))

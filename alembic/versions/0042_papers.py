@@ -1,4 +1,5 @@
-"""An egress keeps its papers, not the model again; tries to make one are counted; a list of persons has a version.
+"""An egress keeps its papers, not the model again; tries to make one are counted; a list of persons has a version; a
+charge has a use.
 
 Archives that were made before are made again, as papers.
 
@@ -29,6 +30,9 @@ def upgrade() -> None:
     op.execute(f"CREATE INDEX ix_egresses_open ON egresses (asked_at) WHERE {OPEN}")
     op.execute("update egresses set made_at = null, path = null, sha256 = null, size_bytes = null")
     op.execute("delete from outbox where topic = 'egress'")
+    op.add_column("charges", sa.Column("use", sa.JSON(), nullable=True))
+    # Purpose and permit bind jobs, so they are terms of `train` grants alone.
+    op.execute("update grants set purpose = null, permit = null where access <> 'train'")
     op.add_column("datasets", sa.Column("persons_version", count, nullable=False, server_default="0"))
     op.execute("update datasets set persons_version = 1 where id in (select dataset_id from dataset_persons)")
 
@@ -38,3 +42,4 @@ def downgrade() -> None:
     for column in ("papers_bytes", "papers_sha256", "deleted_at", "next_try_at", "tries"):
         op.drop_column("egresses", column)
     op.drop_column("datasets", "persons_version")
+    op.drop_column("charges", "use")

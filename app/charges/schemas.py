@@ -9,8 +9,9 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field, StringConstraints, TypeAdapter
 
 from app.db.models import Charge
-from core.contracts.base import NO_NUL, Document, Unit
+from core.contracts.base import NO_NUL, Document, Unit, is_none
 from core.contracts.blocks import ALL, BlockChoice
+from core.contracts.governance import Use
 from core.privacy.claims import Claim
 
 Part = Literal["train", "holdout", "both"]
@@ -30,6 +31,7 @@ class ChargeRequest(Document):
         relation: its neighbouring relation. `replace_one` is refused: this ledger's guarantee is of adding or removing.
         blocks: which blocks of the data set it reads, and on which the charge is held; "all": every open one.
         attested: which system and query this is, in words, for whoever reads the ledger.
+        use: the purpose and the permit, as of a job: what the data set's owner requires, and allows.
     """
 
     dataset: Annotated[str, StringConstraints(min_length=1, max_length=100)]
@@ -39,12 +41,14 @@ class ChargeRequest(Document):
     relation: Literal["add_or_remove_one", "replace_one"] = "add_or_remove_one"
     attested: Text
     blocks: BlockChoice = "all"
+    use: Use | None = None
 
     @property
     def digest(self) -> str:
         """What is stored with an Idempotency-Key: equal requests have equal digests."""
-        # Without the default: a request from before there were blocks is the same one.
-        known = self.model_dump_json(exclude={"blocks"} if self.blocks == ALL else None)
+        # Without the defaults: a request from before there were blocks, or uses, is the same one.
+        absent = {name for name, default in (("blocks", ALL), ("use", None)) if getattr(self, name) == default}
+        known = self.model_dump_json(exclude=absent or None)
         return hashlib.sha256(known.encode()).hexdigest()
 
 
@@ -54,6 +58,7 @@ class Attested(Document):
     account: Part
     mechanism: Claim
     attested: str
+    use: Use | None = Field(default=None, exclude_if=is_none)
 
 
 class Charged(Document):
@@ -81,6 +86,7 @@ class ChargeView(BaseModel):
     mechanism: Claim
     attested: str
     attested_by: str
+    use: Use | None
     unit: str
     train: int
     holdout: int
@@ -111,6 +117,7 @@ class ChargeView(BaseModel):
                 "mechanism": CLAIM.validate_python(charge.mechanism),
                 "attested": charge.attested,
                 "attested_by": charge.key_id,
+                "use": charge.use,
                 "unit": unit,
                 "train": charge.train,
                 "holdout": charge.holdout,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from pydantic import ConfigDict
 from sqlalchemy import and_, or_, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
@@ -26,8 +27,19 @@ from app.ledger.memos import Voided
 from app.ledger.repository import dataset_with_account
 from app.ledger.transparency.heads import Heads
 from app.pricing.service import PricingService
-from core.errors import BudgetError, Conflict, Forbidden, NotFound, TransientError
+from core.contracts.base import Document
+from core.contracts.governance import Governance, Use
+from core.errors import BudgetError, Conflict, Forbidden, InvalidRequest, NotFound, TransientError
 from core.ids import new_id, now
+
+
+class _Declared(Document):
+    """What a charge reads of a declaration."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    governance: Governance | None = None
+
 
 NO_SUCH_CHARGE = "there is no such charge"
 
@@ -46,7 +58,7 @@ def reserve(
     Raises:
         BudgetError: it does not fit. Nothing is consumed.
         InvalidRequest: no theorem bounds the claim under this data set's filter, or it is about another unit, relation
-            or part.
+            or part; the owner requires a purpose or a permit, or allows others.
         Conflict: `wrong-state`: the same key's charge is settled; `idempotency-key-reused`; `ledger-behind`;
             `head-pending`: the hold could not be recorded outside the database yet.
         NotFound, Forbidden: the key may not see the data set, or not charge it.
@@ -56,6 +68,8 @@ def reserve(
     with db.read() as session:
         dataset, account = dataset_with_account(session, grants.require(session, caller, asked.dataset, "charge").id)
         charge, is_new = _replayed(session, caller, once, digest), False
+        if charge is None:
+            _check_use(dataset, asked.use)
     if charge is None:
         train, holdout = amounts(pricing, asked, dataset, account)
         new = Charge(
@@ -68,6 +82,7 @@ def reserve(
             status="held",
             mechanism=asked.mechanism.model_dump(mode="json"),
             attested=asked.attested,
+            use=asked.use,
             train=train,
             holdout=holdout,
             created_at=now(),
@@ -125,6 +140,14 @@ def settle(db: Database, heads: Heads, caller: Caller, charge_id: str, *, voided
     for each in held:
         behind.record_soon(db, heads, each)
     return charge
+
+
+def _check_use(dataset: Dataset, use: Use | None) -> None:
+    """Checks what the charge is for against what the owner declared, as of a job."""
+    rules = _Declared.model_validate(dataset.spec).governance
+    fault = None if rules is None else rules.fault_of(use or Use())
+    if fault is not None:
+        raise InvalidRequest.at(*fault)
 
 
 def _record(db: Database, heads: Heads, charge_id: str) -> None:
@@ -197,6 +220,7 @@ def _hold(db: Database, heads: Heads, caller: Caller, asked: ChargeRequest, char
 
 
 def _insert(session: Session, caller: Caller, asked: ChargeRequest, charge: Charge) -> None:
+    attested = Attested(account=asked.account, mechanism=asked.mechanism, attested=asked.attested, use=asked.use)
     members = blocks.lock_family(session, charge.dataset_id)  # no block is appended meanwhile
     check_people(session, charge.dataset_id, members)
     blocks.hold_all(
@@ -206,7 +230,7 @@ def _insert(session: Session, caller: Caller, asked: ChargeRequest, charge: Char
         train=charge.train,
         holdout=charge.holdout,
         actor=caller.id,
-        memo=Charged(charge=Attested(account=asked.account, mechanism=asked.mechanism, attested=asked.attested)),
+        memo=Charged(charge=attested),
     )
     session.add(charge)
     session.flush()

@@ -8,7 +8,8 @@ from typing import Any
 from sqlalchemy import CheckConstraint, ForeignKey, Index, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.db.base import Base
+from app.db.base import Base, Documents
+from core.contracts.governance import Use
 
 
 class Charge(Base):
@@ -37,3 +38,4 @@ class Charge(Base):
     reason: Mapped[str | None] = mapped_column(Text)  # why it was voided
     created_at: Mapped[datetime]
     settled_at: Mapped[datetime | None]
+    use: Mapped[Use | None] = mapped_column(Documents(Use))  # its purpose and permit

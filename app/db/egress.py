@@ -70,12 +70,12 @@ class Egress(Base):
     asked_at: Mapped[datetime]
     approval_id: Mapped[str | None] = mapped_column(ForeignKey("approvals.id"))  # null: one person was enough
     made_at: Mapped[datetime | None]
-    tries: Mapped[int] = mapped_column(default=0, server_default="0")  # to make it; the last one ends it
-    next_try_at: Mapped[datetime | None]  # null: at once
     problem: Mapped[str | None]  # why it cannot be made
-    deleted_at: Mapped[datetime | None]  # when the job's files, and these papers, were deleted
     path: Mapped[str | None] = mapped_column(Text)  # the papers, a ZIP archive under the storage root
-    papers_sha256: Mapped[str | None]
-    papers_bytes: Mapped[int | None]
     sha256: Mapped[str | None]  # of the whole archive, as it is sent
     size_bytes: Mapped[int | None]
+    tries: Mapped[int] = mapped_column(default=0, server_default="0")  # to make it; the last one ends it
+    next_try_at: Mapped[datetime | None]  # null: at once
+    deleted_at: Mapped[datetime | None]  # when the job's files, and these papers, were deleted
+    papers_sha256: Mapped[str | None]
+    papers_bytes: Mapped[int | None]

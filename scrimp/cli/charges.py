@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from scrimp.charges import Use
 from scrimp.cli.session import Session, command
 from scrimp.cli.tables import ANY_DATASET, Call, Parameter, option, register
 from scrimp.models import Charge
@@ -28,6 +29,8 @@ def reserve(
     block: Annotated[
         list[str] | None, typer.Option(help="A block that it reads, and no others; repeat it. Default: all open ones.")
     ] = None,
+    purpose: Annotated[str | None, typer.Option(help="What it is for, where the owner requires that.")] = None,
+    permit: Annotated[str | None, typer.Option(help="The number of the permit under which it runs.")] = None,
     once: Annotated[
         str | None, typer.Option(help="Idempotency-Key: the same again returns the same charge; default: random.")
     ] = None,
@@ -40,8 +43,9 @@ def reserve(
     if not isinstance(claim, dict):
         raise typer.BadParameter("MECHANISM must be a JSON object: see docs/charges.md")
     charges = session.client.charges
+    use = Use(purpose=purpose, permit=permit) if purpose or permit else Use()
     made = charges.reserve(
-        dataset, claim, unit=unit, attested=attested, account=account, blocks=block, idempotency_key=once
+        dataset, claim, unit=unit, attested=attested, account=account, blocks=block, idempotency_key=once, **use
     )
     session.result(made, lambda: _print(session.console, made))
 

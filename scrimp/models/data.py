@@ -127,6 +127,7 @@ class Charge(Resource):
     mechanism: dict[str, Any]
     attested: str
     attested_by: str
+    use: dict[str, Any] | None = None
     unit: str
     train: int
     holdout: int

@@ -30,6 +30,7 @@ def first_world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
 
 def _make(request: pytest.FixtureRequest, backing: str, home: Path) -> World:
     settings = make_home(home, request.getfixturevalue("migrated_database"))
+    settings = settings.model_copy(update={"max_open_egresses": 1000})  # each route asks for some, and no relay runs
     if backing == "postgres":
         server, empty = request.getfixturevalue("postgres_server"), request.getfixturevalue("migrated_postgres")
         settings = settings.model_copy(update={"database_url": servers.new_database(server, empty)})

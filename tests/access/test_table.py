@@ -255,6 +255,9 @@ PAGES: dict[tuple[str, str], Sent] = {
     # No relay runs here: there is no checkpoint.
     ("GET", "/dashboard/datasets/{dataset_id}/statement.json"): {"ok": 409},
     ("GET", "/dashboard/datasets/{dataset_id}/erasure-note"): {"ok": 409},
+    # Whose an approval is, tests/egress looks at; this one is nobody's.
+    ("POST", "/dashboard/approvals/{approval_id}/agree"): {"ok": 404},
+    ("POST", "/dashboard/approvals/{approval_id}/deny"): {"ok": 404},
     ("POST", "/dashboard/jobs/{job_id}/egresses"): {"ok": 422},
     ("GET", "/dashboard/jobs/{job_id}/egress"): {"ok": 409, "send": an_asked_egress},
     ("POST", "/dashboard/datasets/{dataset_id}/manage/blocks"): {"ok": 409},

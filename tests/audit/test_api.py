@@ -271,7 +271,7 @@ def two_persons(world: World) -> str:
     return str(world.call("PUT", path, world.scene.owner, json={"persons": {}}).json()["id"])
 
 
-def agree(world: World) -> httpx.Response:
+def agree(world: World, path: str = "/v1") -> httpx.Response:
     """To an egress: what the word does besides is for the relay."""
     dataset = world.scene.dataset(f"leaves-{len(world.entries())}")
     persons = {"persons": {"Ada": [world.scene.admin.id], "Olga": [world.scene.owner.id]}}
@@ -281,7 +281,7 @@ def agree(world: World) -> httpx.Response:
     world.scene.step(log, 50)
     world.scene.finish(log)
     asked = ask_for_egress(world, job, by=world.scene.owner).json()
-    return world.call("POST", f"/v1/approvals/{asked['approval']}/agree")
+    return world.call("POST", f"{path}/approvals/{asked['approval']}/agree")
 
 
 def ask_for_egress(
@@ -414,6 +414,10 @@ PAGE_CALLS: dict[tuple[str, str], Call] = {
     ("POST", f"{PAGES}/{{webhook_id}}/delete"): plain(f"{PAGES}/{{hook}}/delete"),
     ("POST", f"{PAGES}/{{webhook_id}}/events"): plain(f"{PAGES}/{{hook}}/events", {"events": "job.failed"}),
     ("POST", f"{PAGES}/{{webhook_id}}/secret"): plain(f"{PAGES}/{{hook}}/secret"),
+    ("POST", "/dashboard/approvals/{approval_id}/agree"): lambda world: agree(world, "/dashboard"),
+    ("POST", "/dashboard/approvals/{approval_id}/deny"): lambda world: world.call(
+        "POST", f"/dashboard/approvals/{two_persons(world)}/deny"
+    ),
     ("POST", "/dashboard/jobs/{job_id}/egresses"): lambda world: ask_for_egress(
         world, path="/dashboard/jobs/{}/egresses"
     ),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
+from app.charges.schemas import ChargeRequest
 from app.db.engine import Database
 from app.db.models import ApiKey, Dataset, Grant
 from app.ledger.transparency.heads import Heads
@@ -267,3 +270,32 @@ def test_a_hold_that_is_not_recorded_is_not_answered(
 
 def full(_heads: Heads, _head: Any) -> None:
     raise OSError(28, "No space left on device")
+
+
+def test_a_charge_says_what_it_is_for_where_the_owner_requires_that(api: Api, db: Database) -> None:
+    """As a job does: another system's answers are a use of the data too."""
+    rules = {"controller": "A hospital", "purposes": ["care research"], "requires": ["purpose", "permit"]}
+    dataset = add_dataset(db, governance=rules)
+    use = {"purpose": "care research", "permit": "2026/114"}
+    for said, where in (
+        (None, "purpose"),
+        ({"purpose": "care research"}, "permit"),
+        (use | {"purpose": "x"}, "purpose"),
+    ):
+        refused = reserve(api, asked(dataset, use=said))
+        assert refused.status_code == 422 and f"/use/{where}" in refused.text, refused.text
+    assert ledger(api, dataset)["accounts"]["train"]["held"] == 0
+    made = reserve(api, asked(dataset, use=use), once="same")
+    assert made.status_code == 201 and made.json()["use"] == use
+    assert reserve(api, asked(dataset, use=use), once="same").json() == made.json()
+    assert reserve(api, asked(dataset, use={**use, "permit": "other"}), once="same").status_code == 409
+    entries = api.client.get(f"/v1/datasets/{dataset}/ledger/entries", headers=api.headers("admin")).json()["items"]
+    assert entries[-1]["memo"]["charge"]["use"] == use
+
+
+def test_a_charge_from_before_there_were_uses_is_the_same_request() -> None:
+    body = asked("ds_a", account="both", relation="add_or_remove_one")
+    known = ChargeRequest.model_validate(body).model_dump(mode="json")
+    before = {name: each for name, each in known.items() if name not in ("blocks", "use")}
+    text = json.dumps(before, separators=(",", ":"), ensure_ascii=False)
+    assert ChargeRequest.model_validate(body).digest == hashlib.sha256(text.encode()).hexdigest()

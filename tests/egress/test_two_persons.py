@@ -289,3 +289,24 @@ def test_persons_of_whom_a_restored_backup_knows_no_key_are_not_nobody(world: Pe
     assert answer.json()["type"] == "/problems/ledger-behind"
     (settings.effective_heads_dir / f"{world.dataset}.persons").write_text("{")
     assert world.cap(6.0).json()["type"] == "/problems/ledger-behind"
+
+
+def test_a_page_shows_what_waits_and_takes_the_word(world: Persons) -> None:
+    world.name_both()
+    asked = world.ask(world.first, recipient="<b>Hospital</b>").json()["approval"]
+    raised = world.cap(6.0).json()["id"]
+    page = "/dashboard/approvals"
+    own = world.call("GET", page)
+    assert own.status_code == 200 and 'Waits for you <span class="count">0</span>' in own.text, "Ada has agreed"
+    other = world.call("GET", page, world.ben).text
+    assert 'Waits for you <span class="count">2</span>' in other
+    assert "&lt;b&gt;Hospital&lt;/b&gt;" in other and "A cap of ε = 6.0" in other
+    assert f"{page}/{asked}/agree" in other
+    assert world.call("POST", f"{page}/{asked}/agree", world.ben, follow_redirects=False).status_code == 303
+    assert world.call("POST", f"{page}/{raised}/deny", world.ben, follow_redirects=False).status_code == 303
+    assert world.call("GET", f"/v1/approvals/{asked}").json()["status"] == "agreed"
+    assert world.call("GET", f"/v1/approvals/{raised}").json()["status"] == "denied" and world.cap_now() == 4.0
+    again = world.call("POST", f"{page}/{asked}/agree", world.ben)
+    assert again.status_code == 409 and "agreed already" in again.text
+    assert world.call("POST", f"{page}/apr_none/agree", world.ben).status_code == 404
+    assert 'Waits for you <span class="count">0</span>' in world.call("GET", page, world.scene.analyst).text
