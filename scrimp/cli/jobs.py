@@ -61,16 +61,28 @@ def register_train(root: typer.Typer) -> None:
         dataset: Annotated[str, typer.Argument(help="A data set's name or id.")],
         epsilon: Annotated[float, typer.Option(help="The total ε of the job.")],
         extractor: Annotated[str | None, typer.Option(help="A frozen feature extractor of the service.")] = None,
+        use: Annotated[
+            list[str] | None,
+            typer.Option(metavar="NAME=TEXT", help="What the job is for: purpose=…, and permit=… with its number."),
+        ] = None,
         watching: Annotated[bool, typer.Option("--watch", help="Show its progress until it has ended.")] = False,
         timeout: Timeout = 3600.0,
     ) -> None:
         """Train on a data set: the service chooses all the rest and says why. Exit code 3 if it does not fit."""
         named = {} if extractor is None else {"model": {"kind": "linear", "extractor": {"name": extractor}}}
-        job = session.client.train(dataset, epsilon, **named).last
+        job = session.client.train(dataset, epsilon, **named, **_use(use)).last
         if watching:
             _watch(session, job, timeout)
         else:
             session.result(job, lambda: show.job(session.console, job))
+
+
+def _use(said: list[str] | None) -> dict[str, dict[str, str]]:
+    """`use` of a specification, from `purpose=…` and `permit=…`."""
+    use = {name: text for name, _, text in (each.partition("=") for each in said or ())}
+    if use.keys() - {"purpose", "permit"}:
+        raise typer.BadParameter("say purpose=… or permit=…", param_hint="--use")
+    return {"use": use} if use else {}
 
 
 @command(app, "submit")

@@ -59,7 +59,8 @@ def proposed(console: Console, proposal: Proposal) -> None:
         for cell in proposal.wrong:
             shown = cell.value if len(cell.value) <= 40 else f"{cell.value[:37]}…"
             console.print(f"  record {cell.record}, {cell.column}: {shown!r}", markup=False)
-        console.print("Mend them in the file, declare the column otherwise, or leave it out.")
+        drop = 'say `"wrong_rows": "drop"`, which leaves such rows out'
+        console.print(f"Mend them in the file, declare the column otherwise, leave it out, or {drop}.", markup=False)
 
 
 def _cells(row: Row) -> tuple[str, ...]:

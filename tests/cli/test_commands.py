@@ -248,6 +248,18 @@ def test_a_key_works_until_it_is_revoked(cli: Cli, dataset: str) -> None:
     assert "revoked" in refused.stderr
 
 
+def test_train_says_what_the_job_is_for(cli: Cli) -> None:
+    """The owner may require it, and the refusal asks for it."""
+    data = write_csv(cli.folder / "ruled.csv", rows=2000, seed=21)
+    rules = {"controller": "A hospital", "purposes": ["care research"], "requires": ["purpose", "permit"]}
+    spec = cli.file("ruled.json", csv_spec("ruled") | {"governance": rules})
+    assert cli("datasets", "add", spec, "--file", str(data)).exit_code == 0
+    assert "requires a purpose" in cli("train", "ruled", "--epsilon", "0.5").output
+    job = cli.json("train", "ruled", "--epsilon", "0.5", "--use", "purpose=care research", "--use", "permit=17/2026")
+    assert cli("train", "ruled", "--epsilon", "0.5", "--use", "care research").exit_code == 2
+    assert job["spec"]["use"] == {"purpose": "care research", "permit": "17/2026"}
+
+
 def test_grants_rotation_and_who_am_i(cli: Cli, dataset: str) -> None:
     made = cli.json("keys", "create", "bob", "--expires", "30d", "--max-queued-jobs", "5")
     token, key_id = made["token"], made["key"]["id"]

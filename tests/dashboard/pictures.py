@@ -7,6 +7,7 @@ laptop and a large screen.
 from __future__ import annotations
 
 import io
+import re
 import shutil
 import sys
 import tempfile
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from PIL import Image
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import expect, sync_playwright
 
 from app.db.engine import Database
 from app.db.migrate import upgrade
@@ -26,6 +27,7 @@ from tests.dashboard.scene import Scene, everything
 FOLDER = Path(__file__).parents[2] / "docs" / "img"
 WIDTH = 1280
 WIDTHS = (375, 1280, 1920)
+UNFILLED = "[data-once] > p.muted"  # with "…": a part that fills itself and did not yet
 COLOURS = 128  # of a picture's palette: a third of the bytes
 HEIGHTS = {"jobs": 660, "job": 830, "dataset": 830}
 
@@ -83,7 +85,7 @@ def measure(page: Any, paths: dict[str, str]) -> None:
             if page.goto(f"/dashboard{path}").status != 200:
                 cells.append("none")
                 continue
-            page.wait_for_timeout(500)
+            expect(page.locator(UNFILLED, has_text=re.compile("^…$"))).to_have_count(0, timeout=60_000)
             whole = page.evaluate("[document.documentElement.scrollHeight, document.documentElement.scrollWidth]")
             cells.append(f"{whole[0]:,}" + (" wide" if whole[1] > width else ""))
         print(f"| {name} | {' | '.join(cells)} |", flush=True)

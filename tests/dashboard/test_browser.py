@@ -71,6 +71,7 @@ def test_every_page_fits_the_screen_and_can_be_read(
         turned(page, *looks[0])
         page.goto(path)
         if f"{ids.reviews}?" in path or f"{ids.incomes}?" in path:
+            page.locator("#compared > summary").click()
             page.get_by_text("as if all jobs had been fixed in advance").wait_for()
         for width, scheme in looks:
             turned(page, width, scheme)
