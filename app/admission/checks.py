@@ -143,6 +143,7 @@ def _check_statistics(spec: JobSpec, facts: DatasetFacts) -> Checked:
         detail = f"statistics add at most {MOST_ROWS:,} records exactly, and this data set has more slots: name blocks"
         raise InvalidRequest.at("/blocks", detail)
     from core.statistics.columns import declared_columns  # noqa: PLC0415 - numpy is loaded when it is needed
+    from core.statistics.passes import Passes, width_of  # noqa: PLC0415
     from core.statistics.plans import Asked, Unfit  # noqa: PLC0415
 
     try:
@@ -150,7 +151,9 @@ def _check_statistics(spec: JobSpec, facts: DatasetFacts) -> Checked:
         asked = Asked.of(spec.queries or (), spec.where, columns)
     except Unfit as error:
         raise InvalidRequest.at(error.pointer, error.detail) from None
-    return Checked(spec, facts, 1, facts.records_train, 1.0, Statistics(asked=asked, records=facts.records_train))
+    passes = Passes.over(facts.slots.train.rows, width_of(facts.spec.features, facts.features))
+    work = Statistics(asked=asked, passes=passes, records=facts.records_train)
+    return Checked(spec, facts, 1, facts.records_train, 1.0, work)
 
 
 def _check_largest_batch(spec: JobSpec, records: int, slots: int) -> None:

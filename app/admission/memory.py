@@ -44,6 +44,7 @@ class MemoryEstimate(Document):
         passes_bytes: a pass: layer outputs, their gradients, and formed gradients of single records. 0 for a job that
             asks for a GPU, whose memory holds them.
         records_bytes: the training records, where they are in memory, as many as have slots; and their places.
+        answers_bytes: the answers of a job of statistics, as documents and as text.
     """
 
     process_bytes: int
@@ -54,6 +55,23 @@ class MemoryEstimate(Document):
     optimizer_bytes: int
     passes_bytes: int
     records_bytes: int
+    answers_bytes: int = 0
+
+
+def of_release(sums: int, noise: int, passes: int, answers: int, *, records: int) -> MemoryEstimate:
+    """The memory of a job that has no model and is one release."""
+    whole = BASE_BYTES + math.ceil(OVERHEAD * (sums + noise + answers + records)) + passes
+    return MemoryEstimate(
+        process_bytes=whole,
+        base_bytes=BASE_BYTES,
+        model_bytes=0,
+        totals_bytes=sums,
+        noise_bytes=noise,
+        optimizer_bytes=0,
+        passes_bytes=passes,
+        records_bytes=records,
+        answers_bytes=answers,
+    )
 
 
 def estimate(spec: JobSpec, sizes: PublicSizes, rows: tuple[int, int], numerics: Numerics) -> MemoryEstimate:

@@ -19,7 +19,10 @@ from core.privacy.numerics import Numerics, sizes_of
 from core.privacy.releases import NoisyScore, Release, ScoreNoise
 
 if TYPE_CHECKING:
+    from core.statistics.passes import Passes, ReleaseMemory
     from core.statistics.plans import Asked
+
+USER_BYTES, LABEL_BYTES = 56, 16  # of a record: users are compared with what was charged; labels that are read at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +47,7 @@ class Work(ABC):
         """
 
     @abstractmethod
-    def memory(self, spec: JobSpec, facts: DatasetFacts) -> MemoryEstimate | None:
+    def memory(self, spec: JobSpec, facts: DatasetFacts) -> MemoryEstimate:
         """About what a process of an attempt holds."""
 
     @abstractmethod
@@ -75,9 +78,16 @@ class Training(Work):
 
 @dataclass(frozen=True, kw_only=True)
 class Statistics(Work):
-    """One release of sums. `records`: the declared ones that it may count."""
+    """One release of sums.
+
+    Attributes:
+        asked: the queries.
+        passes: over all slots.
+        records: the declared ones that it may count.
+    """
 
     asked: Asked
+    passes: Passes
     records: int
 
     def noise(self, mechanism: MechanismConfig | None, releases: tuple[Release, ...]) -> tuple[ScoreNoise, ...]:
@@ -92,9 +102,19 @@ class Statistics(Work):
             for query, plan, std in parts
         )
 
-    def memory(self, spec: JobSpec, facts: DatasetFacts) -> MemoryEstimate | None:
-        """See Work.memory."""
-        return None
+    def memory(self, spec: JobSpec, facts: DatasetFacts) -> MemoryEstimate:
+        """See Work.memory. Parts stay on disk; of users their numbers are held."""
+        needs, slots = self._needs, facts.slots.train.rows
+        each = (USER_BYTES if facts.unit == "user" else 0) + (0 if self.passes.width else LABEL_BYTES)
+        return memory.of_release(needs.sums, needs.noise, needs.passes, needs.answers, records=each * slots)
 
     def require_memory(self, limit_bytes: int | None) -> None:
         """See Work.require_memory."""
+        what = "these queries' passes and answers alone take"
+        memory.require(self._needs.whole, limit_bytes, "/queries", what, "ask for fewer cells, or fewer queries")
+
+    @property
+    def _needs(self) -> ReleaseMemory:
+        from core.statistics.passes import ReleaseMemory  # noqa: PLC0415 - numpy is loaded when it is needed
+
+        return ReleaseMemory.of(self.asked, self.passes)

@@ -197,7 +197,8 @@ Queries = Annotated[tuple[Query, ...], Field(min_length=1, max_length=100)]
 class Where(Document):
     """A filter: records whose cell is one of these values (`in`), or within [lowest, highest] (`between`).
 
-    Every query of the job counts only the records that pass all filters. A missing cell passes none.
+    Every query of the job counts only the records that pass all filters. A missing number or day passes none; a missing
+    category is the value `other`, where its declaration says so, and `in` may name that.
     """
 
     model_config = ConfigDict(serialize_by_alias=True, validate_by_name=True, validate_by_alias=True)

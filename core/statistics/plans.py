@@ -39,6 +39,7 @@ from core.statistics.tree import error_of, leaves_of, tree_sums
 
 Mask = NDArray[np.bool_]
 HALF = ONE // 2
+ROW_BYTES = 96  # of the numbers, cells and masks that one column takes while it is added up
 
 
 class QueryPlan(ABC):
@@ -54,6 +55,16 @@ class QueryPlan(ABC):
     @abstractmethod
     def size(self) -> int:
         """How many numbers it releases."""
+
+    @property
+    @abstractmethod
+    def answer_count(self) -> int:
+        """How many answers follow from them."""
+
+    @property
+    def row_bytes(self) -> int:
+        """What `sums` holds at most for each row of a pass, besides its cells."""
+        return ROW_BYTES
 
     @abstractmethod
     def sums(self, cells: Cells, mask: Mask) -> Integers:
@@ -81,6 +92,10 @@ class CountPlan(QueryPlan):
     def size(self) -> int:
         return 1
 
+    @property
+    def answer_count(self) -> int:
+        return 1
+
     def sums(self, cells: Cells, mask: Mask) -> Integers:
         return np.array([np.count_nonzero(mask)], dtype=np.int64)
 
@@ -106,6 +121,10 @@ class CellsPlan(QueryPlan):
     @property
     def size(self) -> int:
         return math.prod(self.shape)
+
+    @property
+    def answer_count(self) -> int:
+        return self.size + (sum(self.shape) if len(self.axes) > 1 else 0)
 
     def sums(self, cells: Cells, mask: Mask) -> Integers:
         places = np.ravel_multi_index(tuple(each.places(cells) for each in self.axes), self.shape)
@@ -148,6 +167,10 @@ class SumPlan(QueryPlan):
     def size(self) -> int:
         return len(self.scales)
 
+    @property
+    def answer_count(self) -> int:
+        return len(self.scales)
+
     def sums(self, cells: Cells, mask: Mask) -> Integers:
         return np.array([_total(*each.grid(cells), mask) for each in self.scales], dtype=np.int64)
 
@@ -171,6 +194,10 @@ class MeanPlan(QueryPlan):
     @property
     def size(self) -> int:
         return 2 * len(self.scales)
+
+    @property
+    def answer_count(self) -> int:
+        return len(self.scales)
 
     def sums(self, cells: Cells, mask: Mask) -> Integers:
         found = list[int]()
@@ -209,6 +236,14 @@ class CovariancePlan(QueryPlan):
     def size(self) -> int:
         count = len(self.scales)
         return 2 * count + count * (count - 1) // 2 + 1
+
+    @property
+    def answer_count(self) -> int:
+        return len(self.scales) if self.as_variance else self.size - 1 - len(self.scales)
+
+    @property
+    def row_bytes(self) -> int:
+        return ROW_BYTES + 9 * len(self.scales)  # each column's numbers, and which it has
 
     def sums(self, cells: Cells, mask: Mask) -> Integers:
         grids = [each.grid(cells) for each in self.scales]
@@ -268,6 +303,10 @@ class VariancePlan(QueryPlan):
     def size(self) -> int:
         return 3 * len(self.columns)
 
+    @property
+    def answer_count(self) -> int:
+        return len(self.columns)
+
     def sums(self, cells: Cells, mask: Mask) -> Integers:
         return np.concatenate([each.sums(cells, mask) for each in self.columns])
 
@@ -289,6 +328,10 @@ class QuantilePlan(QueryPlan):
     @property
     def size(self) -> int:
         return int(2**TREE_LEVELS)
+
+    @property
+    def answer_count(self) -> int:
+        return len(self.q)
 
     def sums(self, cells: Cells, mask: Mask) -> Integers:
         present = ~np.isnan(self.axis.column.values(cells))
@@ -425,6 +468,16 @@ class Asked:
                 "/queries", f"that is {total:,} numbers; at most {MOST_NUMBERS:,} are allowed: ask for fewer bins"
             )
         return cls(tuple(plans), tuple(filters))
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers all queries release."""
+        return sum(each.size for each in self.plans)
+
+    @property
+    def answers(self) -> int:
+        """How many answers follow from them."""
+        return sum(each.answer_count for each in self.plans)
 
     def sums(self, cells: Cells) -> list[Integers]:
         """The sums of each query over these records: private."""

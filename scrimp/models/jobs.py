@@ -151,6 +151,7 @@ class Memory(Resource):
         passes_bytes: a pass: layer outputs, their gradients, and formed gradients of single records. 0 for a job that
             asks for a GPU, whose memory holds them.
         records_bytes: the training records, where they are in memory, as many as have slots; and their places.
+        answers_bytes: the answers of a job of statistics, as documents and as text.
     """
 
     process_bytes: int
@@ -161,6 +162,7 @@ class Memory(Resource):
     optimizer_bytes: int
     passes_bytes: int
     records_bytes: int
+    answers_bytes: int = 0
 
 
 class Numerics(Resource):

@@ -340,7 +340,8 @@ class Variance(Spec):
 class Where(Spec):
     """A filter: records whose cell is one of these values (`in`), or within [lowest, highest] (`between`).
 
-    Every query of the job counts only the records that pass all filters. A missing cell passes none.
+    Every query of the job counts only the records that pass all filters. A missing number or day passes none; a missing
+    category is the value `other`, where its declaration says so, and `in` may name that.
     """
 
     column: Annotated[str, Field(min_length=1, max_length=200)]

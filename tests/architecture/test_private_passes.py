@@ -42,7 +42,6 @@ ALLOWED = {
     "worker/training/batches.py: sample": "the draw, before it is put into rows",
     "worker/training/batches.py: whole": "of public records",
     "worker/metrics/scores.py: _private_sums": "groups of classes, and the rows of a pass",
-    "worker/statistics/release.py: _cells": "which rows are occupied: arrays have a public size, and a mask",
     "worker/metrics/confusion.py: confusion_scores": "the number of classes",
     "worker/metrics/scores.py: _sums_by_rank": "groups of tokens",
     "worker/clipping/residuals.py: clipped_residuals": "the rows of a pass",

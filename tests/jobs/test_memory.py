@@ -177,3 +177,25 @@ def test_a_model_beyond_the_operators_limit_costs_nothing(api: Api, db: Database
     assert quote.json()["memory"]["process_bytes"] > 2**28 and "256 MiB" in quote.json()["warnings"][-1]
     small = api.client.post("/v1/quotes", json=job_spec(dataset), headers=api.headers("analyst")).json()
     assert small["memory"]["process_bytes"] < 2**28 and small["warnings"] == []
+
+
+def test_answers_beyond_the_operators_limit_cost_nothing(api: Api, db: Database) -> None:
+    """Of statistics: refused before the price, from public sizes. Fewer cells fit, and the quote has their memory."""
+    numbers = [{"kind": "number", "name": name, "range": [0, 1]} for name in ("a", "b")]
+    dataset = add_dataset(db, features={"kind": "table", "columns": numbers})
+
+    def job(bins: int) -> dict[str, Any]:
+        queries = [{"kind": "contingency", "columns": ["a", "b"], "bins": bins}]
+        return {"kind": "statistics", "dataset": dataset, "privacy": {"target_epsilon": 1.0}, "queries": queries}
+
+    for path in ("/v1/quotes", "/v1/jobs"):
+        headers = api.headers("analyst", **{"Idempotency-Key": "many"})
+        answer = api.client.post(path, json=job(300), headers=headers)
+        assert answer.status_code == 422, answer.text
+        (error,) = answer.json()["errors"]
+        assert error["pointer"] == "/queries" and "256 MiB" in error["detail"] and "fewer cells" in error["detail"]
+    ledger = api.client.get(f"/v1/datasets/{dataset}/ledger", headers=api.headers("owner")).json()
+    assert ledger["accounts"]["train"]["held"] == 0
+    quote = api.client.post("/v1/quotes", json=job(20), headers=api.headers("analyst")).json()
+    assert quote["memory"]["answers_bytes"] == 4_500 * (20 * 20 + 40)
+    assert quote["memory"]["process_bytes"] < 2**28 and quote["warnings"] == []

@@ -5,6 +5,9 @@ from __future__ import annotations
 import csv
 import json
 import math
+import tempfile
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +17,19 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from core.errors import PrivacyError
+from core.parts.layout import Layout
 from core.parts.stored import StoredPart
 from core.privacy.mechanism import MechanismConfig
 from core.statistics.columns import Cells
+from core.statistics.passes import MOST_ROWS_PER_PASS as ROWS
+from core.statistics.passes import Passes, ReleaseMemory
 from tests.statistics.data import QUERIES, asked, cells, spec, start_of, supervisor_of
 from tests.worker.support import key, run_thread
+from worker.attempt import answering
+from worker.data.joined import Loaded
 from worker.messages import Failed, Finished
-from worker.statistics.release import ROWS, private_sums, release
+from worker.statistics.files import as_csv, as_json, document
+from worker.statistics.release import private_sums, rehearse, release
 
 TINY = 1e-9  # at which a KS test tells that noise is wrong; right noise stays above FINE
 FINE = 1e-4
@@ -129,8 +138,6 @@ def noise_of(scale: float = 1.0, *, twice: bool = False, releases: int = 60) -> 
 
 
 def _mechanism() -> dict[str, Any]:
-    import tempfile
-
     with tempfile.TemporaryDirectory() as folder:
         stored: dict[str, Any] = start_of(Path(folder), spec(), cells(400))["mechanism"]
     return stored
@@ -171,8 +178,31 @@ def test_queries_do_not_share_noise() -> None:
         release(plans, plans.sums(records), two, None)
 
 
-def test_passes_follow_the_slots_alone() -> None:
-    """Of 10 records and of 20 the passes are as many, and as long; more records than slots are refused."""
+class Reading:
+    """A part that notes which records are read."""
+
+    def __init__(self, n: int, *, texts: bool = False) -> None:
+        self.part = Loaded(StoredPart(cells(n).x, cells(n).y.astype(np.int64)))
+        self.layout = self.part.layout if not texts else Layout("texts", (), "int64", users=False)
+        self.reads: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.part)
+
+    def rows(self, numbers: NDArray[np.int64]) -> StoredPart:
+        assert self.layout.kind == "dense", "the size of a text is private"
+        self.reads.append(len(numbers))
+        return self.part.rows(numbers)
+
+    def announce(self, numbers: NDArray[np.int64]) -> None: ...
+
+    def column(self, name: str) -> NDArray[Any]:
+        return self.part.column(name)
+
+
+def test_passes_read_and_compute_on_the_slots_alone() -> None:
+    """Of 10, 20 and many records the passes are as many, and read and compute on as many rows; more than slots are
+    refused."""
     plans, seen = asked(spec()), list[int]()
 
     class Counting:
@@ -182,13 +212,103 @@ def test_passes_follow_the_slots_alone() -> None:
             seen.append(len(some))
             return plans.sums(some)
 
-    for n in (10, 20):
-        part = StoredPart(cells(n).x, cells(n).y.astype(np.int64))
-        seen.clear()
-        private_sums(Counting(), part, 3 * ROWS)  # type: ignore[arg-type]
-        assert seen == [ROWS, ROWS, ROWS]
+    reads = list[list[int]]()
+    for n in (1, 10, ROWS - 1, ROWS + 1):
+        part, before = Reading(n), len(seen)
+        sums = private_sums(Counting(), part, 3 * ROWS)  # type: ignore[arg-type]
+        assert seen[before:] == [ROWS, ROWS, ROWS]
+        assert all(map(np.array_equal, sums, plans.sums(cells(n)))), "rows without a record count nowhere"
+        reads.append(part.reads)
+    assert reads == [[ROWS, ROWS, ROWS]] * 4
+    assert not any(each.any() for each in private_sums(plans, Reading(0), ROWS))
     with pytest.raises(PrivacyError, match="slots"):
         private_sums(plans, StoredPart(cells(20).x, cells(20).y.astype(np.int64)), 19)
+
+
+def test_texts_are_not_read_to_count_records() -> None:
+    job = spec([{"kind": "count"}, {"kind": "histogram", "column": "y"}])
+    part = Reading(50, texts=True)
+    count, labels = private_sums(asked(job), part, 60)
+    assert count.tolist() == [50] and labels.sum() == 50 and part.reads == []
+
+
+def test_an_attempt_may_stop_before_each_pass() -> None:
+    stops = iter([None, None, 1])
+
+    def between() -> None:
+        if next(stops):
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        private_sums(asked(spec()), Reading(10), 3 * ROWS, between)
+
+
+@pytest.mark.parametrize("at", ["rehearse", "private_sums"])
+def test_an_attempt_without_the_memory_is_not_charged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str) -> None:
+    """It ends before the step is recorded as started: app.lifecycle.settle then voids the hold."""
+
+    def fails(*_: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(answering, at, fails)
+    supervisor = supervisor_of(start_of(tmp_path, spec(), cells(200)))
+    last = run_thread(supervisor).last
+    assert isinstance(last, Failed) and last.code == "out-of-memory" and supervisor.started == 0
+    assert not (tmp_path / "answers.json").exists()
+
+
+@pytest.mark.parametrize("at", ["release", "state_digest", "_contents", "_written"])
+def test_what_ends_an_attempt_after_the_noise_is_charged_and_repeats_its_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    """Killed at any point after the step is recorded, its successor releases what it would have released."""
+    start = start_of(tmp_path, spec(), cells(200))
+    whole = supervisor_of(start)
+    assert isinstance(run_thread(whole).last, Finished)
+    wanted = (tmp_path / "answers.json").read_bytes()
+    (tmp_path / "answers.json").unlink()
+    supervisor, right, begun = supervisor_of(start), getattr(answering, at), list[int]()
+
+    def fails_once(*given: Any) -> Any:
+        if supervisor.started:
+            begun.append(1)
+            raise MemoryError
+        return right(*given)
+
+    monkeypatch.setattr(answering, at, fails_once)
+    last = run_thread(supervisor).last
+    assert isinstance(last, Failed) and supervisor.started == 1 and begun == [1]
+    assert not (tmp_path / "answers.json").exists()
+    monkeypatch.setattr(answering, at, right)
+    assert isinstance(run_thread(supervisor).last, Finished)
+    assert (tmp_path / "answers.json").read_bytes() == wanted and supervisor.started == 1
+
+
+def test_a_rehearsal_takes_the_memory_of_the_release() -> None:
+    """Within a tenth; and both at most what admission computed. Traced: numpy's arrays are counted."""
+    many = [{"kind": "contingency", "columns": ["sex", "age"], "bins": 900}, *QUERIES]
+    job = spec(many)
+    plans, slots = asked(job), 70_000
+    with tempfile.TemporaryDirectory() as folder:
+        start = start_of(Path(folder), job, cells(100))
+        mechanism = MechanismConfig.model_validate(start["mechanism"])
+    passes, records = Passes.over(slots, 4), Reading(60_000)
+
+    def taken(made: Callable[[], Any]) -> int:
+        tracemalloc.start()
+        made()
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return peak
+
+    real = taken(lambda: release(plans, private_sums(plans, records, slots), mechanism, bytes(range(32))))
+    tried = taken(lambda: rehearse(plans, passes, mechanism))
+    needs = ReleaseMemory.of(plans, passes)
+    assert max(real, tried) <= needs.whole - needs.answers
+    assert real <= 1.3 * tried, (real, tried)
+    released = rehearse(plans, passes, mechanism)
+    answers = taken(lambda: (as_json(document(job, plans, released)), as_csv(document(job, plans, released))))
+    assert 0.5 * needs.answers <= answers <= needs.answers, answers / plans.answers
 
 
 def test_intervals_cover() -> None:

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from core.contracts.dataset_spec import ClassificationTask
 from core.contracts.queries import QuerySettings, Where
 from core.contracts.table import NumberColumn, TableFeatures
+from core.parts.tables import CellCoder
 from core.privacy.mechanism import MechanismConfig
 from core.privacy.statistics import StatisticsRelease
-from core.statistics.columns import Cells, Column, Scale, declared_columns, filter_of
-from core.statistics.plans import QueryPlan
+from core.statistics.columns import Axis, Cells, Column, Scale, declared_columns, filter_of
+from core.statistics.plans import QueryPlan, Unfit
 from tests.statistics.data import QUERIES, TASK, asked, cells, spec, start_of
 
 JOB = spec()
@@ -129,3 +130,34 @@ def test_a_number_that_float32_does_not_hold_is_found_all_the_same() -> None:
     passes = filter_of(named, Where.model_validate({"column": "id", "in": [16_777_217]}))
     cells = Cells(np.array([[16_777_217], [5]], dtype=np.float32), np.zeros(2))
     assert passes(cells).tolist() == [True, False]
+
+
+def test_a_missing_category_is_other_in_filters_and_cells_and_a_missing_number_passes_none() -> None:
+    """As stored: a cell of a category that is missing, or not declared, is one code (core.parts.tables)."""
+    declared = [
+        {"kind": "category", "name": "ward", "values": ["a", "b"], "missing": "other"},
+        {"kind": "number", "name": "age", "range": [0, 100], "missing": "middle"},
+    ]
+    features = TableFeatures.model_validate({"columns": declared})
+    named = declared_columns(features, ClassificationTask.model_validate(TASK))
+    codes = [[CellCoder(column, float).code(cell) for column in features.columns] for cell in ("",)]
+    rows = Cells(np.array([*codes, [0.0, 40.0]], dtype=np.float32), np.zeros(2))
+    for where, passing in (
+        ({"column": "ward", "in": ["other"]}, [True, False]),
+        ({"column": "ward", "in": ["a", "b"]}, [False, True]),
+        ({"column": "age", "between": [0, 100]}, [False, True]),
+        ({"column": "age", "in": [50]}, [False, False]),
+    ):
+        assert filter_of(named, Where.model_validate(where))(rows).tolist() == passing, where
+    assert Axis.of(named["ward"]).labels[Axis.of(named["ward"]).places(rows)[0]] == "other"
+
+
+def test_a_filter_on_what_is_not_declared_is_refused() -> None:
+    for where, says in (
+        ({"column": "salary", "between": [0, 1]}, "no declared column"),
+        ({"column": "sex", "in": ["x"]}, "no declared value"),
+        ({"column": "sex", "between": ["2020-01-01", "2020-02-01"]}, "no order"),
+    ):
+        with pytest.raises(Unfit, match=says) as refused:
+            asked(spec(where=[where]))
+        assert refused.value.pointer == "/where/0"

@@ -1,7 +1,8 @@
 """An attempt of a statistics job: its one step is one release of noisy sums.
 
-The order is that of training: the plan is compared with what was charged, the data are opened, the step is recorded as
-started, its digest is recorded, and only then the answers leave.
+The plan is compared with what was charged. A rehearsal without records takes all memory that is needed. The data are
+opened and added up: exact integers, whose work no record changes. Then the step is recorded as started, which charges
+it; only after that noise is drawn, the digest is recorded, and the answers leave (docs/decisions/0049).
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ from core.parts.damage import DataDamagedError
 from core.parts.part_files import load_part, open_part
 from core.parts.stored import StoredPart
 from core.privacy.derive import check_agreement
+from core.privacy.mechanism import MechanismConfig
 from core.privacy.numerics import NumericsReport
 from core.privacy.slots import slots_of
 from core.statistics.columns import declared_columns
+from core.statistics.passes import MOST_ROWS_PER_PASS, Passes, width_of
 from core.statistics.plans import Asked, Unfit
 from worker.attempt import release as installed
 from worker.attempt.failures import StorageFailed
@@ -34,7 +37,7 @@ from worker.messages import Part, Ready, Start
 from worker.models.files import write_file
 from worker.native.library import kernels
 from worker.statistics.files import as_csv, as_json, document
-from worker.statistics.release import ROWS, Release, private_sums, release
+from worker.statistics.release import Release, private_sums, rehearse, release
 from worker.telemetry import Telemetry, state_digest
 from worker.training.plan import facts_of_job
 from worker.training.replay import Replay
@@ -71,22 +74,25 @@ def answer(link: Link, start: Start, telemetry: Telemetry, pids: Sequence[int]) 
     asked = _asked(start)
     replay = Replay(start.steps, start.segments, start.allowed_steps, lambda first, _last: first)
     telemetry.digest(0, state_digest(0, {}))
+    passes = _passes(start)
+    _contents(start, asked, rehearse(asked, passes, start.mechanism))
     whole = _whole(start, link)
     slots = _slots(start, whole)
     users_of(whole, start.mechanism)  # no user has more records than the noise covers
-    link.send(Ready(device=start.device, processes=tuple(pids) or (os.getpid(),), numerics=_report(slots)))
+    link.send(Ready(device=start.device, processes=tuple(pids) or (os.getpid(),), numerics=_report(slots, passes.rows)))
     if replay.next_block(0) is None:
         raise PrivacyError("these statistics were released under other keys; the charge covers no second release")
+    sums = private_sums(asked, whole, slots, link.loading)
     if link.begin(1, 1):
         raise PrivacyError("a statistics job has no state to save")
     link.poll(1)
-    released = release(asked, private_sums(asked, whole, slots), start.mechanism, _key(start, replay))
+    released = release(asked, sums, start.mechanism, _key(start, replay))
     digest = state_digest(1, released.state)
     if replay.contradicts(1, digest):
         raise PrivacyError("a replay reached other sums than the recorded ones")
     telemetry.digest(1, digest)
     telemetry.check_answers(1, released.stds)
-    telemetry.finished(1, _written(start, asked, released), ())
+    telemetry.finished(1, _written(start, _contents(start, asked, released)), ())
 
 
 def _asked(start: Start) -> Asked:
@@ -129,23 +135,33 @@ def _slots(start: Start, whole: AnyPart) -> int:
     """The public number of rows that are passed over; on public data without privacy that of the records."""
     if start.mechanism is None:
         return len(whole.y) if isinstance(whole, StoredPart) else len(whole)
-    k = start.mechanism.training.records_per_unit
+    return _private_slots(start, start.mechanism)
+
+
+def _private_slots(start: Start, mechanism: MechanismConfig) -> int:
+    k = mechanism.training.records_per_unit
     return slots_of(start.shape.slots, start.shape.records_train, k).train.rows
+
+
+def _passes(start: Start) -> Passes:
+    """The passes over a private part; of a public one at most these."""
+    slots = MOST_ROWS_PER_PASS if start.mechanism is None else _private_slots(start, start.mechanism)
+    return Passes.over(slots, width_of(start.features, start.shape.features))
 
 
 def _key(start: Start, replay: Replay) -> bytes | None:
     return None if start.mechanism is None else bytes.fromhex(replay.keys(1).release_key)
 
 
-def _report(slots: int) -> NumericsReport:
+def _report(slots: int, rows: int) -> NumericsReport:
     return NumericsReport(
         device="cpu",
         device_name=PROCESSOR,
         passes="float64",
         totals="integers",
-        rows_per_pass=ROWS,
+        rows_per_pass=rows,
         rows_per_step=max(slots, 1),
-        physical_batch_size=ROWS,
+        physical_batch_size=rows,
         threads=torch.get_num_threads(),
         torch=torch.__version__.partition("+")[0],
         self_test="not_needed",
@@ -156,14 +172,20 @@ def _report(slots: int) -> NumericsReport:
     )
 
 
-def _written(start: Start, asked: Asked, released: Release) -> tuple[ArtifactFile, ...]:
-    """The job's files.
+def _contents(start: Start, asked: Asked, released: Release) -> dict[str, bytes]:
+    """The job's files, by name."""
+    answers = document(start.spec, asked, released)
+    return {ANSWERS_FILE: as_json(answers), ANSWERS_TABLE: as_csv(answers)}
+
+
+def _written(start: Start, contents: dict[str, bytes]) -> tuple[ArtifactFile, ...]:
+    """Writes the job's files.
 
     Raises:
         StorageFailed: they could not be written.
     """
-    found, folder = document(start.spec, asked, released), Path(start.output_dir)
+    folder = Path(start.output_dir)
     try:
-        return write_file(folder / ANSWERS_FILE, as_json(found)), write_file(folder / ANSWERS_TABLE, as_csv(found))
+        return tuple(write_file(folder / name, content) for name, content in contents.items())
     except OSError:
         raise StorageFailed from None

@@ -1,12 +1,13 @@
 """The one release of a statistics job: integer sums over all slots, and the noise that was charged for.
 
 A record's part is a function of its own cells; integers add up the same in every order and place. So the sums need no
-injection into slots. Every pass computes on as many rows, of which empty slots are masked: how many records there are
-cuts and sizes no array that is computed on.
+injection into slots. Every pass reads and computes on as many rows, of which those without a record are masked: how
+many records there are cuts and sizes no array.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,11 +19,12 @@ from core.errors import PrivacyError
 from core.parts.stored import StoredPart
 from core.privacy.mechanism import MechanismConfig
 from core.statistics.columns import Cells
+from core.statistics.passes import Passes
 from core.statistics.plans import Asked
 from worker.data.joined import AnyPart, Loaded, Rows
 from worker.statistics.base import Noise
 
-ROWS = 2**16  # of a pass
+NOBODYS = b"of no job: a release of nothing."  # a key of 32 bytes
 
 
 @dataclass(frozen=True)
@@ -42,11 +44,14 @@ class Release:
         return {f"query.{number}": noisy for number, noisy in enumerate(self.noisy)}
 
 
-def private_sums(asked: Asked, part: AnyPart, slots: int) -> list[NDArray[np.int64]]:
+def private_sums(
+    asked: Asked, part: AnyPart, slots: int, between: Callable[[], None] = lambda: None
+) -> list[NDArray[np.int64]]:
     """The sums of each query over a part's records: exact, and private.
 
     Args:
-        slots: N. So many rows are passed over, in ⌈N / ROWS⌉ passes.
+        slots: N. So many rows are passed over, in passes of a public number of rows.
+        between: called before each pass; it may raise to stop.
 
     Raises:
         PrivacyError: the part has more records than slots.
@@ -54,20 +59,49 @@ def private_sums(asked: Asked, part: AnyPart, slots: int) -> list[NDArray[np.int
     rows: Rows = Loaded(part) if isinstance(part, StoredPart) else part
     if len(rows) > slots:
         raise PrivacyError("a part has more records than slots")
+    records = _Records(rows)
+    passes = Passes.over(slots, records.width)
     totals = [np.zeros(each.size, dtype=np.int64) for each in asked.plans]
-    for start in range(0, max(slots, 1), ROWS):
-        sums = asked.sums(_cells(rows, start, min(ROWS, slots)))
+    for number in range(passes.count):
+        between()
+        sums = asked.sums(records.cells(number * passes.rows, passes.rows))
         totals = [total + more for total, more in zip(totals, sums, strict=True)]
     return totals
 
 
-def _cells(rows: Rows, start: int, size: int) -> Cells:
-    """The records from `start` on in `size` rows; rows without a record hold zeros and are not present."""
-    taken = rows.rows(np.arange(min(start, len(rows)), min(start + size, len(rows)), dtype=np.int64))
-    x = taken.x if isinstance(taken.x, np.ndarray) else np.zeros((len(taken.y), 0), dtype=np.float32)
-    wide, y = np.zeros((size, x.shape[1]), dtype=np.float32), np.zeros(size, dtype=np.float64)
-    wide[: len(x)], y[: len(x)] = x, taken.y
-    return Cells(wide, y, np.arange(size) < len(x))
+def rehearse(asked: Asked, passes: Passes, mechanism: MechanismConfig | None) -> Release:
+    """A whole release of no records, under a key that no job has. It takes the memory that the real one takes, so that
+    an attempt which lacks it ends before it has read a record."""
+    empty = Cells(
+        np.zeros((passes.rows, passes.width), dtype=np.float32),
+        np.zeros(passes.rows, dtype=np.float64),
+        np.zeros(passes.rows, dtype=np.bool_),
+    )
+    return release(asked, asked.sums(empty), mechanism, NOBODYS)
+
+
+class _Records:
+    """A part's records by their numbers, as rows of a pass."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows, layout = rows, rows.layout
+        # Where features are no numbers, no query reads them: their sizes are not public.
+        self._labels = None if layout.kind == "dense" else rows.column("y").astype(np.float64)
+        self.width = layout.sizes[0] if layout.kind == "dense" else 0
+
+    def cells(self, start: int, size: int) -> Cells:
+        """The records from `start` on in `size` rows. A row without one reads another record, which is not present: a
+        pass reads as many records whatever n is."""
+        count, numbers = len(self._rows), np.arange(start, start + size, dtype=np.int64)
+        if count == 0:
+            return Cells(np.zeros((size, self.width), dtype=np.float32), np.zeros(size), np.zeros(size, dtype=np.bool_))
+        there, read = numbers < count, numbers % count
+        if self._labels is not None:
+            return Cells(np.zeros((size, 0), dtype=np.float32), self._labels[read], there)
+        taken = self._rows.rows(read)
+        if not isinstance(taken.x, np.ndarray):
+            raise PrivacyError("a dense part has dense records")
+        return Cells(taken.x, taken.y.astype(np.float64), there)
 
 
 def release(
