@@ -19,6 +19,9 @@ from core.synthetic.target import with_target
 from core.synthetic.utility import UtilityFile, utility
 from core.synthetic.values import Values, values_of
 
+# Measured, see tests/synthetic: of a drawn cell, as a code, a value, and text in two files; of a model's numbers.
+CELL_BYTES, MODEL_BYTES, TARGET_BYTES = 320, 96, 2**26
+
 
 @dataclass(frozen=True)
 class Synthesis:
@@ -47,6 +50,15 @@ def synthesise(
         codes = with_target(codes, names.index(target), tables, random)
     drawn = tuple(values_of(axis, codes[:, place], random) for place, axis in enumerate(axes))
     return Synthesis(drawn, utility(tables, axes, codes, target))
+
+
+def bytes_of(numbers: int, columns: int, rows: int) -> int:
+    """The memory that rows and their model take at most, from public sizes alone.
+
+    Args:
+        numbers: of all released tables.
+    """
+    return CELL_BYTES * columns * rows + MODEL_BYTES * 2 * numbers + TARGET_BYTES
 
 
 def _seed(noisy: Sequence[Floats]) -> int:

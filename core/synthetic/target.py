@@ -18,6 +18,7 @@ from core.synthetic.tables import Codes, Tables
 STEPS, RATE, FRICTION = 200, 0.1, 0.9
 PULL = 0.3  # to f = 0, in stds of the noise
 MOST_TERMS = 4_000_000  # rows · columns · cells of a step: more rows say no more
+AT_ONCE = 1_000_000  # rows · cells that are drawn at a time
 
 
 def with_target(rows: Codes, target: int, tables: Tables, random: np.random.Generator) -> Codes:
@@ -76,7 +77,7 @@ class _Additive:
     def draw(self, rows: Codes, random: np.random.Generator) -> Codes:
         uniform = random.random(len(rows))
         found = np.empty(len(rows), dtype=np.int64)
-        many = max(MOST_TERMS // self.f.shape[1], 1)  # at a time, as each row has shares of its own
+        many = max(AT_ONCE // self.f.shape[1], 1)  # at a time, as each row has shares of its own
         for first in range(0, len(rows), many):
             some = slice(first, first + many)
             shares = self._shares(self._places(rows[some]))

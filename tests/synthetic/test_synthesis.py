@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from datetime import date
 from typing import Any
 
@@ -14,7 +15,7 @@ from core.contracts.table import CategoryColumn, DateColumn, NumberColumn, Table
 from core.statistics.columns import Axis, Cells, Column, declared_columns
 from core.statistics.plans import Asked
 from core.synthetic.mixture import Mixture, drawn
-from core.synthetic.synthesis import Synthesis, synthesise
+from core.synthetic.synthesis import Synthesis, bytes_of, synthesise
 from core.synthetic.tables import Codes, Tables, tables_of
 from core.synthetic.target import with_target
 from core.synthetic.values import values_of
@@ -165,6 +166,17 @@ def test_utility_is_against_the_noisy_tables() -> None:
     assert noisy.records == pytest.approx(5_000, rel=0.1) and noisy.rows == 2_000 and noisy.target == "y"
     assert [each.column for each in noisy.one_way] == list(NAMES)
     assert all(sum(cell.rows for cell in each.cells) == pytest.approx(1.0) for each in noisy.one_way)
+
+
+@pytest.mark.parametrize("rows", [100, 20_000])
+def test_the_memory_is_what_admission_expects(rows: int) -> None:
+    """Traced: numpy's arrays and Python's values are counted."""
+    noisy = released(cells(1_000), 5.0)
+    tracemalloc.start()
+    synthesise(axes(), noisy, [5.0] * 10, "y", rows)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < bytes_of(sum(map(len, noisy)), len(NAMES), rows)
 
 
 def test_draws_follow_their_distribution() -> None:
