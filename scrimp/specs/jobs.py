@@ -1,4 +1,4 @@
-"""A job: of training, or statistics. Written by scripts/write_specs.py from core/contracts."""
+"""A job: of training, statistics or synthetic rows. Written by scripts/write_specs.py from core/contracts."""
 
 from __future__ import annotations
 
