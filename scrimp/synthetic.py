@@ -41,7 +41,7 @@ class SyntheticRows:
 
     def frame(self) -> Any:
         """A pandas DataFrame; numbers are numbers. Needs pandas."""
-        import pandas as pd  # noqa: PLC0415 - the client works without it
+        import pandas as pd  # the client works without it
 
         found = pd.DataFrame(list(self.rows), columns=list(self.columns)).replace("", None)
         for name in found.columns:
