@@ -12,7 +12,7 @@ from core.contracts.job_spec import JobSpec
 from core.contracts.kinds import ROWS_FILE, ROWS_TABLE, UTILITY_FILE
 from core.contracts.table import CategoryColumn, NumberColumn
 from core.errors import PrivacyError
-from core.statistics.columns import Axis
+from core.statistics.columns import OTHER, Axis
 from core.statistics.plans import Asked, CellsPlan
 from core.synthetic.synthesis import synthesise
 from core.synthetic.values import Values
@@ -41,11 +41,13 @@ def _axes(asked: Asked, columns: int) -> list[Axis]:
 
 
 def _array(column: Values, axis: Axis) -> pa.Array:
-    declared, numbers = axis.column.declared, [each for each in column.values if each is not None]
+    declared = axis.column.declared
     if isinstance(declared, NumberColumn):
         return pa.array(column.values, pa.float64())
-    whole = isinstance(declared, CategoryColumn) and all(isinstance(each, int) for each in numbers)
-    return pa.array(column.values, pa.int64() if whole else pa.string())
+    # As core.synthetic.values writes them: a value that is none of the declared ones is a text.
+    whole = isinstance(declared, CategoryColumn) and all(isinstance(value, int) for value in declared.values)
+    texts = isinstance(declared, CategoryColumn) and declared.unknown == OTHER and declared.missing != OTHER
+    return pa.array(column.values, pa.int64() if whole and not texts else pa.string())
 
 
 def _csv(table: pa.Table) -> bytes:
