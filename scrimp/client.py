@@ -48,6 +48,7 @@ from scrimp.models import (
 from scrimp.query import StatisticsQuery
 from scrimp.reading import wait_until_read
 from scrimp.spec import Spec, document
+from scrimp.synthetic import SyntheticRows, spec_of, synthesized
 from scrimp.wire import DEFAULT_URL, POLL_S, dataset_path, in_path
 
 Document = Spec | Mapping[str, Any]  # a typed specification or its JSON
@@ -291,6 +292,28 @@ class Client(Administration):
     def query(self, dataset: str) -> StatisticsQuery:
         """Begins a list of statistics on a data set: counts, histograms, means, quantiles … (scrimp.query)."""
         return StatisticsQuery(self, dataset)
+
+    def synthesize(
+        self,
+        dataset: str,
+        epsilon: float,
+        *,
+        columns: Sequence[str] | None = None,
+        rows: int | None = None,
+        timeout_s: float = 600.0,
+        **members: Any,
+    ) -> SyntheticRows:
+        """Draws rows that have about the two-way tables of a data set (docs/synthetic.md), and fetches them.
+
+        Args:
+            columns: to draw; None: all that are declared.
+            rows: how many; None: the declared number of records.
+            members: further ones of the JobSpec, such as `target`, `bins` or `name`.
+
+        Raises:
+            BudgetRefused: it does not fit; nothing was charged.
+        """
+        return synthesized(self, spec_of(dataset, epsilon, columns, rows, **members), timeout_s)
 
     def metrics(self, job_id: str) -> list[MetricPoint]:
         """Every released number of a job, by step."""

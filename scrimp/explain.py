@@ -162,7 +162,10 @@ def _released(body: Json) -> list[str]:
 
 
 def _answers(body: Json) -> list[str]:
-    """What a statistics job answered, query by query."""
+    """What a job without a model released: its answers, query by query, or its rows."""
+    if body["released"].get("rows"):
+        tables = len(body["mechanism"]["statistics"]["queries"])
+        return [f"synthetic rows drawn from {tables} noisy two-way tables, SHA-256 {body['rows_sha256']}"]
     if not body["released"].get("answers"):
         return []
     asked = "; ".join(map(_asked, body["mechanism"]["statistics"]["queries"]))

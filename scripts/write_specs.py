@@ -44,7 +44,7 @@ SAYS = {
     "models": "Models of a job.",
     "optimizers": "Optimizers of a job, with schedules and averages.",
     "studies": "Studies of a job: its `hpo` block.",
-    "jobs": "A job: of training, or statistics.",
+    "jobs": "A job: of training, statistics or synthetic rows.",
     "datasets": "What an owner declares about a data set.",
 }
 STUDY = '''

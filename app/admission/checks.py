@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from app.admission.facts import DatasetFacts
-from app.admission.work import Statistics, Training, Work
+from app.admission.work import Statistics, Synthetic, Training, Work
 from app.catalogue import models, optimizers
 from app.hpo.rates import Resolved
 from core.contracts import filters
@@ -26,10 +26,11 @@ from core.contracts.dataset_spec import (
 from core.contracts.governance import Use
 from core.contracts.hf import HfModel
 from core.contracts.job_spec import CnnModel, Evaluation, JobSpec, LinearModel, MlpModel, TransformerRecModel
+from core.contracts.marginals import MOST_SYNTHETIC_ROWS, SYNTHETIC_BINS
 from core.contracts.metrics import rule_of
 from core.contracts.model_settings import ImageForm, RecordSizes
 from core.contracts.optimizers import AdaDps, Dp2Settings, PublicSideSettings, ScaleThenPrivatize
-from core.contracts.queries import MOST_ROWS
+from core.contracts.queries import MOST_ROWS, Query
 from core.contracts.sampling import Cyclic, Poisson
 from core.errors import InvalidRequest
 from core.privacy import derive
@@ -37,6 +38,10 @@ from core.privacy.mechanism import MIN_POISSON_BLOCK_STEPS, MechanismConfig
 from core.privacy.numerics import numerics_of, sizes_of
 from core.privacy.plans import PlanRequest
 from core.privacy.releases import READABLE, ScoreNoise
+
+if TYPE_CHECKING:
+    from core.statistics.passes import Passes
+    from core.statistics.plans import Asked
 
 MOST_CANARY_NUMBERS = 2**26  # of all canaries: an attempt holds them in memory, 4 bytes each
 AUGMENTATION = "/augmentation"
@@ -93,6 +98,8 @@ def check(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None = None) 
     match spec.kind:
         case "statistics":
             checked = _check_statistics(spec, facts)
+        case "synthetic":
+            checked = _check_synthetic(spec, facts)
         case "training":
             checked = _check_training(spec, facts, side)
         case _:
@@ -135,6 +142,46 @@ def _check_training(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | Non
 
 def _check_statistics(spec: JobSpec, facts: DatasetFacts) -> Checked:
     """Checks queries and filters against the declaration."""
+    asked, passes = _asked(spec, facts, spec.queries or ())
+    work = Statistics(asked=asked, passes=passes, records=facts.records_train)
+    return Checked(spec, facts, 1, facts.records_train, 1.0, work)
+
+
+def _check_synthetic(spec: JobSpec, facts: DatasetFacts) -> Checked:
+    """Closes what a synthetic job leaves out by what is declared, and checks its tables."""
+    from core.statistics.columns import UnknownColumn, column_of, declared_columns  # noqa: PLC0415 - as _asked
+
+    declared = declared_columns(facts.spec.features, facts.spec.task)
+    columns = spec.columns or tuple(declared)
+    try:
+        for name in columns:
+            column_of(declared, name)
+    except UnknownColumn as error:
+        raise InvalidRequest.at("/columns", str(error)) from None
+    if len(set(columns)) < max(len(columns), 2):
+        raise InvalidRequest.at("/columns", "name two declared columns or more, none of them twice")
+    if spec.target is not None and spec.target not in columns:
+        raise InvalidRequest.at("/target", f"{spec.target!r} is none of the columns that are drawn")
+    label, rows = facts.spec.task.label_column, _rows(spec, facts)
+    closed = {"columns": columns, "target": spec.target or (label if label in columns else None), "rows": rows}
+    chosen = {"method": spec.method or "mixture", "bins": spec.bins or SYNTHETIC_BINS}
+    spec = spec.model_copy(update=closed | chosen)
+    asked, passes = _asked(spec, facts, spec.tables)
+    work = Synthetic(asked=asked, passes=passes, records=facts.records_train, rows=rows, columns=len(columns))
+    return Checked(spec, facts, 1, facts.records_train, 1.0, work)
+
+
+def _rows(spec: JobSpec, facts: DatasetFacts) -> int:
+    """How many rows are drawn; of users, whose records are not declared, only a number says it."""
+    if isinstance(spec.rows, int):
+        return spec.rows
+    if facts.unit == "user" or facts.records_train > MOST_SYNTHETIC_ROWS:
+        raise InvalidRequest.at("/rows", f"give how many rows to draw: a number, at most {MOST_SYNTHETIC_ROWS:,}")
+    return facts.records_train
+
+
+def _asked(spec: JobSpec, facts: DatasetFacts, queries: tuple[Query, ...]) -> tuple[Asked, Passes]:
+    """What one release of sums asks, and its passes over the slots."""
     _check_privacy(spec, facts)
     if spec.runtime.ranks > 1 or spec.runtime.device == "cuda":
         detail = "statistics add integers on one processor: leave `runtime.processes` and `runtime.device` out"
@@ -148,12 +195,10 @@ def _check_statistics(spec: JobSpec, facts: DatasetFacts) -> Checked:
 
     try:
         columns = declared_columns(facts.spec.features, facts.spec.task)
-        asked = Asked.of(spec.queries or (), spec.where, columns)
-    except Unfit as error:
-        raise InvalidRequest.at(error.pointer, error.detail) from None
-    passes = Passes.over(facts.slots.train.rows, width_of(facts.spec.features, facts.features))
-    work = Statistics(asked=asked, passes=passes, records=facts.records_train)
-    return Checked(spec, facts, 1, facts.records_train, 1.0, work)
+        asked = Asked.of(queries, spec.where, columns)
+    except Unfit as error:  # a synthetic job names columns, and no queries
+        raise InvalidRequest.at(error.pointer if spec.queries else "/columns", error.detail) from None
+    return asked, Passes.over(facts.slots.train.rows, width_of(facts.spec.features, facts.features))
 
 
 def _check_largest_batch(spec: JobSpec, records: int, slots: int) -> None:

@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
 
 from app.admission import memory
 from app.admission.facts import DatasetFacts
@@ -86,6 +86,11 @@ class Statistics(Work):
         records: the declared ones that it may count.
     """
 
+    too_large: ClassVar[tuple[str, str, str]] = (
+        "/queries",
+        "these queries' passes and answers alone take",
+        "ask for fewer cells, or fewer queries",
+    )
     asked: Asked
     passes: Passes
     records: int
@@ -110,11 +115,36 @@ class Statistics(Work):
 
     def require_memory(self, limit_bytes: int | None) -> None:
         """See Work.require_memory."""
-        what = "these queries' passes and answers alone take"
-        memory.require(self._needs.whole, limit_bytes, "/queries", what, "ask for fewer cells, or fewer queries")
+        memory.require(self._needs.whole, limit_bytes, *self.too_large)
 
     @property
     def _needs(self) -> ReleaseMemory:
         from core.statistics.passes import ReleaseMemory  # noqa: PLC0415 - numpy is loaded when it is needed
 
         return ReleaseMemory.of(self.asked, self.passes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Synthetic(Statistics):
+    """The same release, of the tables of columns, and rows that follow from it.
+
+    Attributes:
+        rows, columns: how many are drawn, of how many columns.
+    """
+
+    too_large: ClassVar[tuple[str, str, str]] = (
+        "/rows",
+        "these rows and their tables alone take",
+        "ask for fewer rows, or columns",
+    )
+    rows: int
+    columns: int
+
+    @property
+    def _needs(self) -> ReleaseMemory:
+        from core.statistics.passes import ReleaseMemory  # noqa: PLC0415 - numpy is loaded when it is needed
+        from core.synthetic.synthesis import bytes_of  # noqa: PLC0415
+
+        return replace(
+            ReleaseMemory.of(self.asked, self.passes), answers=bytes_of(self.asked.numbers, self.columns, self.rows)
+        )

@@ -58,6 +58,7 @@ class Releases(Document):
     weights: bool
     metrics: tuple[ReleasedNumber, ...]
     answers: bool = Field(default=False, exclude_if=lambda answers: not answers)
+    rows: bool = Field(default=False, exclude_if=lambda rows: not rows)
 
 
 class MeanOf(Document):
@@ -206,6 +207,7 @@ class Claimed(Document):
     code_version: str
     model_sha256: str | None
     answers_sha256: str | None = Field(default=None, exclude_if=is_none)
+    rows_sha256: str | None = Field(default=None, exclude_if=is_none)
     issued_at: str | None
 
 

@@ -21,10 +21,11 @@ from core.contracts.hf import HfModel, weights_file
 from core.contracts.hpo import Hpo
 from core.contracts.kinds import KINDS, JobKind, kinds_with
 from core.contracts.kinds import rule_of as rule_of_kind
+from core.contracts.marginals import SyntheticColumns, SyntheticMethod, SyntheticRows, marginals
 from core.contracts.metrics import METRICS, Metric, default_metric, rule_of
 from core.contracts.model_settings import ImageForm, ModelSettings, RecordSizes
 from core.contracts.optimizers import Dp2Settings, DpSgd, Optimizer
-from core.contracts.queries import Filters, Queries
+from core.contracts.queries import Bins, Contingency, Filters, Queries
 from core.contracts.runtime import Runtime
 from core.contracts.sampling import CorrelatedNoise, Cyclic, FullBatch, Length, Poisson, Sampling
 from core.contracts.table import Pairs, TableFeatures
@@ -482,7 +483,7 @@ COMPLETED = frozenset(("model", "optimizer", "clipping", "length", "evaluation")
 
 
 class JobSpec(Document):
-    """A job: of kind `training`, or `statistics`.
+    """A job: of kind `training`, `statistics` or `synthetic`.
 
     A training job has a data set, a model, an optimizer, privacy, length and evaluation.
 
@@ -495,6 +496,11 @@ class JobSpec(Document):
 
     A job of kind `statistics` has `queries` on declared columns, and filters (`where`): one Gaussian release pays for
     all of them. It has no model, and none of the members that say how one is trained.
+
+    A job of kind `synthetic` draws rows that have about the two-way tables of the records: of `columns` (null: all that
+    are declared), as many as `rows` (null or "declared": the declared number of records). Its one Gaussian release
+    pays for the tables. `target`: the column that the others are to predict (null: the label, if it is among them).
+    `bins`: of numbers without declared ones (null: 16). `method`: "mixture" (null) is the only one.
     """
 
     kind: JobKind = Field(default="training", exclude_if=lambda kind: kind == "training")
@@ -526,6 +532,11 @@ class JobSpec(Document):
     audit: Audit | None = Field(default=None, exclude_if=lambda audit: audit is None)
     queries: Queries | None = Field(default=None, exclude_if=is_none)
     where: Filters = Field(default=(), exclude_if=lambda filters: not filters)
+    columns: SyntheticColumns | None = Field(default=None, exclude_if=is_none)
+    target: str | None = Field(default=None, exclude_if=is_none)
+    rows: SyntheticRows | None = Field(default=None, exclude_if=is_none)
+    method: SyntheticMethod | None = Field(default=None, exclude_if=is_none)
+    bins: Bins | None = Field(default=None, exclude_if=is_none)
 
     @model_serializer(mode="wrap")
     def _without_foreign(self, write: SerializerFunctionWrapHandler) -> Any:
@@ -562,6 +573,11 @@ class JobSpec(Document):
     def delivers(self) -> str:
         """The name of the file that a finished job delivers, such as its model's weights."""
         return rule_of_kind(self.kind).delivers or weights_file(self.model)
+
+    @property
+    def tables(self) -> tuple[Contingency, ...]:
+        """What a synthetic job measures; none before admission has closed `columns`."""
+        return marginals(self.columns or (), self.target, self.bins)
 
     @property
     def views(self) -> int:

@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, assert_never, get_args
 
-JobKind = Literal["training", "statistics"]
+JobKind = Literal["training", "statistics", "synthetic"]
 KINDS: tuple[JobKind, ...] = get_args(JobKind)
 ANSWERS_FILE = "answers.json"  # what a statistics job delivers; ANSWERS_TABLE holds the same as rows
 ANSWERS_TABLE = "answers.csv"
+ROWS_FILE = "rows.csv"  # what a synthetic job delivers; ROWS_TABLE holds the same rows, with types
+ROWS_TABLE = "rows.parquet"
+UTILITY_FILE = "utility.json"  # how near they are to the noisy tables
 
 
 @dataclass(frozen=True)
@@ -34,8 +37,8 @@ class KindRule:
     needs: tuple[str, str] | None
     trains: bool
     delivers: str | None
-    certified: Literal["model_sha256", "answers_sha256"]
-    released: Literal["weights", "answers"]
+    certified: Literal["model_sha256", "answers_sha256", "rows_sha256"]
+    released: Literal["weights", "answers", "rows"]
 
     @cached_property
     def foreign(self) -> tuple[str, ...]:
@@ -55,6 +58,8 @@ def rule_of(kind: JobKind) -> KindRule:
             return _TRAINING
         case "statistics":
             return _STATISTICS
+        case "synthetic":
+            return _SYNTHETIC
         case _:
             assert_never(kind)
 
@@ -79,6 +84,14 @@ _STATISTICS = KindRule(
     delivers=ANSWERS_FILE,
     certified="answers_sha256",
     released="answers",
+)
+_SYNTHETIC = KindRule(
+    members=frozenset(("columns", "target", "rows", "method", "bins")),
+    needs=None,
+    trains=False,
+    delivers=ROWS_FILE,
+    certified="rows_sha256",
+    released="rows",
 )
 
 

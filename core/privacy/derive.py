@@ -76,6 +76,8 @@ def plan_request(spec: JobSpec, facts: PublicFacts) -> PlanRequest | None:
             training, statistics = _training_of(spec, facts), None
         case "statistics":
             training, statistics = _one_sum(facts), StatisticsRelease.of(spec.queries or ())
+        case "synthetic":
+            training, statistics = _one_sum(facts), StatisticsRelease.of(spec.tables)
         case _:
             assert_never(spec.kind)
     return PlanRequest(

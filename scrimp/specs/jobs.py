@@ -1,4 +1,4 @@
-"""A job: of training, or statistics. Written by scripts/write_specs.py from core/contracts."""
+"""A job: of training, statistics or synthetic rows. Written by scripts/write_specs.py from core/contracts."""
 
 from __future__ import annotations
 
@@ -364,7 +364,7 @@ class Where(Spec):
 
 
 class JobSpec(Spec):
-    """A job: of kind `training`, or `statistics`.
+    """A job: of kind `training`, `statistics` or `synthetic`.
 
     A training job has a data set, a model, an optimizer, privacy, length and evaluation.
 
@@ -377,9 +377,14 @@ class JobSpec(Spec):
 
     A job of kind `statistics` has `queries` on declared columns, and filters (`where`): one Gaussian release pays for
     all of them. It has no model, and none of the members that say how one is trained.
+
+    A job of kind `synthetic` draws rows that have about the two-way tables of the records: of `columns` (null: all that
+    are declared), as many as `rows` (null or "declared": the declared number of records). Its one Gaussian release
+    pays for the tables. `target`: the column that the others are to predict (null: the label, if it is among them).
+    `bins`: of numbers without declared ones (null: 16). `method`: "mixture" (null) is the only one.
     """
 
-    kind: Literal["training", "statistics"] = "training"
+    kind: Literal["training", "statistics", "synthetic"] = "training"
     dataset: Annotated[str, Field(min_length=1, max_length=100, pattern="^[^\\x00]*$")]
     name: Annotated[str, Field(max_length=200, pattern="^[^\\x00]*$")] = ""
     model: Annotated[
@@ -445,6 +450,13 @@ class JobSpec(Spec):
         | None
     ) = None
     where: Annotated[list[Where], Field(max_length=20)] = []
+    columns: (
+        Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], Field(min_length=2, max_length=400)] | None
+    ) = None
+    target: str | None = None
+    rows: Literal["declared"] | Annotated[int, Field(ge=1, le=1000000)] | None = None
+    method: Literal["mixture"] | None = None
+    bins: Annotated[int, Field(ge=2, le=1000)] | None = None
 
 
 class StudySpec(JobSpec):

@@ -53,6 +53,7 @@ NARROW = FULL.model_copy(update={"passes": "bfloat16", "kernels": "python"})
 ALONE = FULL.model_copy(update={"self_test": "not_needed"})  # integers
 NUMERICS = {
     "statistics": ALONE,
+    "synthetic": ALONE,
     "users": ONE_RECORD,
     "mean": WIDE,
     "tokens": NARROW,
@@ -103,6 +104,10 @@ JOBS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         },
         {"features": {"kind": "table", "columns": [{"kind": "number", "name": "age", "range": [0, 100]}]}},
     ),
+    "synthetic": (
+        {"kind": "synthetic", "privacy": {"target_epsilon": 1.0}},
+        {"features": {"kind": "table", "columns": [{"kind": "number", "name": "age", "range": [0, 100]}]}},
+    ),
     "random": ({"hpo": {"strategy": "random", "space": SPACE}}, {}),
     "scaling, weights kept": ({"hpo": SCALING | {"runs_per_level": 1, "keep_weights": True}}, {}),
 }
@@ -144,7 +149,7 @@ class Issuer:
         privacy = (of_data.get("privacy") or dataset_spec()["privacy"]) | LARGE
         order = 8.0 if privacy["filter"] == "rdp" else None
         dataset = add_dataset(self.db, order=order, **of_data | {"privacy": privacy})
-        new = changes if kind == "statistics" else job_spec(dataset, **changes)
+        new = changes if kind in ("statistics", "synthetic") else job_spec(dataset, **changes)
         asked = (job_of(kind) if kind in CASES else new) | {"dataset": dataset}
         if "hpo" in asked:
             asked |= {"privacy": {"target_epsilon": 1.0}, "evaluation": asked["evaluation"] if kind in CASES else None}

@@ -1,21 +1,24 @@
-"""An attempt of a statistics job: its one step is one release of noisy sums.
+"""An attempt of a job without a model, of statistics or synthetic rows: its one step is one release of noisy sums.
 
 The plan is compared with what was charged. A rehearsal without records takes all memory that is needed. The data are
 opened and added up: exact integers, whose work no record changes. Then the step is recorded as started, which charges
-it; only after that noise is drawn, the digest is recorded, and the answers leave (docs/decisions/0049).
+it; only after that noise is drawn, the digest is recorded, and what follows from the release leaves
+(docs/decisions/0049).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import torch
 
 from core.contracts.base import Document
-from core.contracts.kinds import ANSWERS_FILE, ANSWERS_TABLE
+from core.contracts.job_spec import JobSpec
+from core.contracts.queries import Query
 from core.contracts.stored import ArtifactFile
 from core.errors import PrivacyError
 from core.parts.damage import DataDamagedError
@@ -36,7 +39,6 @@ from worker.data.parts import MappedPart, users_of
 from worker.messages import Part, Ready, Start
 from worker.models.files import write_file
 from worker.native.library import kernels
-from worker.statistics.files import as_csv, as_json, document
 from worker.statistics.release import Release, private_sums, rehearse, release
 from worker.telemetry import Telemetry, state_digest
 from worker.training.plan import facts_of_job
@@ -63,39 +65,47 @@ class Link(Protocol):
         ...
 
 
-def answer(link: Link, start: Start, telemetry: Telemetry, pids: Sequence[int]) -> None:
-    """Runs one attempt of a statistics job, to `finished`.
+@dataclass(frozen=True)
+class Sums:
+    """What a kind of job adds up, and the files that follow from the noisy sums alone, by name."""
+
+    queries: tuple[Query, ...]
+    contents: Callable[[JobSpec, Asked, Release], dict[str, bytes]]
+
+
+def answer(link: Link, start: Start, telemetry: Telemetry, pids: Sequence[int], sums: Sums) -> None:
+    """Runs one attempt of a job without a model, to `finished`.
 
     Raises:
         PrivacyError: what was charged is not what would run; or a replay reached other sums than the record: the noise
             has met them, and the charge covers no second release.
         DataDamagedError: a part is missing or is not the registered one.
     """
-    asked = _asked(start)
+    asked = _asked(start, sums.queries)
     replay = Replay(start.steps, start.segments, start.allowed_steps, lambda first, _last: first)
     telemetry.digest(0, state_digest(0, {}))
     passes = _passes(start)
-    _contents(start, asked, rehearse(asked, passes, start.mechanism))
+    _contents(sums, start, asked, rehearse(asked, passes, start.mechanism))
     whole = _whole(start, link)
     slots = _slots(start, whole)
     users_of(whole, start.mechanism)  # no user has more records than the noise covers
     link.send(Ready(device=start.device, processes=tuple(pids) or (os.getpid(),), numerics=_report(slots, passes.rows)))
     if replay.next_block(0) is None:
-        raise PrivacyError("these statistics were released under other keys; the charge covers no second release")
-    sums = private_sums(asked, whole, slots, link.loading)
+        raise PrivacyError("these sums were released under other keys; the charge covers no second release")
+    private = private_sums(asked, whole, slots, link.loading)
     if link.begin(1, 1):
-        raise PrivacyError("a statistics job has no state to save")
+        raise PrivacyError("a job without a model has no state to save")
     link.poll(1)
-    released = release(asked, sums, start.mechanism, _key(start, replay))
+    released = release(asked, private, start.mechanism, _key(start, replay))
     digest = state_digest(1, released.state)
     if replay.contradicts(1, digest):
         raise PrivacyError("a replay reached other sums than the recorded ones")
     telemetry.digest(1, digest)
     telemetry.check_answers(1, released.stds)
-    telemetry.finished(1, _written(start, _contents(start, asked, released)), ())
+    telemetry.finished(1, _written(start, _contents(sums, start, asked, released)), ())
 
 
-def _asked(start: Start) -> Asked:
+def _asked(start: Start, queries: tuple[Query, ...]) -> Asked:
     """The queries, after comparing what is asked with what was charged."""
     mechanism = start.mechanism
     if mechanism is None and not start.data_public:
@@ -104,7 +114,7 @@ def _asked(start: Start) -> Asked:
         check_agreement(start.spec, facts_of_job(start, mechanism), mechanism)
     try:
         columns = declared_columns(start.features, start.task)
-        return Asked.of(start.spec.queries or (), start.spec.where, columns)
+        return Asked.of(queries, start.spec.where, columns)
     except Unfit:
         raise PrivacyError("the job's queries do not fit the declaration that it was priced with") from None
 
@@ -172,10 +182,9 @@ def _report(slots: int, rows: int) -> NumericsReport:
     )
 
 
-def _contents(start: Start, asked: Asked, released: Release) -> dict[str, bytes]:
+def _contents(sums: Sums, start: Start, asked: Asked, released: Release) -> dict[str, bytes]:
     """The job's files, by name."""
-    answers = document(start.spec, asked, released)
-    return {ANSWERS_FILE: as_json(answers), ANSWERS_TABLE: as_csv(answers)}
+    return sums.contents(start.spec, asked, released)
 
 
 def _written(start: Start, contents: dict[str, bytes]) -> tuple[ArtifactFile, ...]:

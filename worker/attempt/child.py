@@ -28,7 +28,7 @@ from torch import Tensor
 from core.contracts.base import Document
 from core.contracts.stored import ArtifactFile
 from worker.attempt import sandbox
-from worker.attempt.answering import answer
+from worker.attempt.answering import Sums, answer
 from worker.attempt.failures import StopRequested, StorageFailed, failed_module, failure_code
 from worker.attempt.means import write_mean
 from worker.attempt.policy import policy_of
@@ -71,6 +71,8 @@ from worker.models.card import Privacy
 from worker.models.files import save_model
 from worker.noise.order import HOLDOUT, TRAIN
 from worker.predicting.predict import predicted
+from worker.statistics import files as answers
+from worker.statistics import rows
 from worker.statistics.center import TENSOR
 from worker.telemetry import Telemetry
 from worker.training.batches import TrainingData
@@ -182,10 +184,17 @@ def run_attempt(
         case "training":
             _train(channel, link, start, pids, ranks)
         case "statistics":
-            exit_ = Telemetry(link, start.mechanism, data_public=start.data_public, holdout_public=start.holdout_public)
-            answer(link, start, exit_, pids)
+            _sum(link, start, pids, Sums(start.spec.queries or (), answers.contents))
+        case "synthetic":
+            _sum(link, start, pids, Sums(start.spec.tables, rows.contents))
         case _:
             assert_never(start.spec.kind)
+
+
+def _sum(link: SupervisorLink, start: Start, pids: Sequence[int], sums: Sums) -> None:
+    """Runs one attempt of a job without a model."""
+    exit_ = Telemetry(link, start.mechanism, data_public=start.data_public, holdout_public=start.holdout_public)
+    answer(link, start, exit_, pids, sums)
 
 
 def _train(channel: Channel, link: SupervisorLink, start: Start, pids: Sequence[int], ranks: Ranks) -> None:

@@ -8,11 +8,18 @@ import json
 from collections.abc import Iterator
 
 from core.contracts.job_spec import JobSpec
+from core.contracts.kinds import ANSWERS_FILE, ANSWERS_TABLE
 from core.statistics.answer import AnsweredQuery, AnswersFile
 from core.statistics.plans import Asked
 from worker.statistics.release import Release
 
 HEAD = ("query", "kind", "of", "cell", "value", "standard_error", "lower", "upper", "raw")
+
+
+def contents(spec: JobSpec, asked: Asked, release: Release) -> dict[str, bytes]:
+    """Both files, by name."""
+    answers = document(spec, asked, release)
+    return {ANSWERS_FILE: as_json(answers), ANSWERS_TABLE: as_csv(answers)}
 
 
 def document(spec: JobSpec, asked: Asked, release: Release) -> AnswersFile:
