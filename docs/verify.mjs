@@ -396,7 +396,7 @@ function summed(entries) {
 function termsFaults({ version, dataset, terms, ledgers }, key) {
   if (version < 3) return [];
   const { subject, predicate } = opened(terms, key, TERMS_TYPE);
-  if (predicate.version !== 1) return [`terms of version ${predicate.version}: read them with a newer verifier`];
+  if (predicate.version !== 1) return ["the terms have an unknown version: read them with a newer verifier"];
   const alone = dataset.id === predicate.dataset ? undefined : predicate.blocks.find(({ id }) => id === dataset.id);
   const [name, blocks] = alone ? [`${predicate.name}/${alone.label}`, [alone]] : [predicate.name, predicate.blocks];
   const wrong = [];
@@ -474,7 +474,7 @@ function phi(x) {
 function statementFaults(text, service) {
   const exact = exactly(text);
   const document = plain(exact);
-  need([1, 2, 3].includes(document.version), `a statement of version ${document.version}: read it with a newer verifier`);
+  need([1, 2, 3].includes(document.version), "this is a statement of an unknown version: read it with a newer verifier");
   const [ledgers, written] = document.version === 1 ? [[{ ...document, id: document.dataset.id, label: "first" }], [exact]] : [document.ledgers, exact.sledgers];
   const terms = ledgers.map(({ id, checkpoint, entries }, index) => {
     const note = noteOf(checkpoint);
