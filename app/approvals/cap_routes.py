@@ -16,6 +16,7 @@ from app.web.answers import as_json
 from app.web.conditions import IfMatch
 from app.web.deps import Db, RecordedHeads
 from app.web.operations import CAP_TAG, VERSIONED, Operation
+from core import leaves
 from core.contracts.versions import tag_of
 from core.privacy.filters import load_numerics
 
@@ -30,6 +31,7 @@ router = APIRouter(prefix="/v1/datasets/{dataset_id}/ledger", tags=["ledger"])
 @Operation(
     "The ledger with its new cap.",
     audience="own",
+    leaves=leaves.SHARES,
     command="ledger cap",
     audit="dataset.cap_changed",
     problems=("forbidden", "cap-too-low", "ledger-behind", "not-ready", "wrong-state", *VERSIONED),

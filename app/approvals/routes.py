@@ -14,6 +14,7 @@ from app.web.answers import as_json
 from app.web.deps import Db, RecordedHeads
 from app.web.operations import Operation
 from app.web.pagination import After, Limit, decode_row, encode_cursor
+from core import leaves
 from core.contracts.approvals import CapRaise, Persons
 from core.ids import rfc3339
 from core.privacy.filters import load_numerics
@@ -24,7 +25,12 @@ NAMED = {"persons": {"A. Meier": ["key_aaaaaaaaaaaaaaaaaaaaa"], "B. Kaya": ["key
 
 @router.get("/datasets/{dataset_id}/persons")
 @Operation(
-    "Its persons.", audience="own", command="approvals persons", problems=("forbidden", "not-ready"), answer=NAMED
+    "Its persons.",
+    audience="own",
+    leaves=leaves.SHARES,
+    command="approvals persons",
+    problems=("forbidden", "not-ready"),
+    answer=NAMED,
 )
 def show_persons(dataset_id: str, db: Db, caller: CurrentKey) -> PersonsView:
     """Shows the persons of whom two decide together on a data set; none: one person is enough."""
@@ -41,6 +47,7 @@ def show_persons(dataset_id: str, db: Db, caller: CurrentKey) -> PersonsView:
 @Operation(
     "Its persons, from now on.",
     audience="own",
+    leaves=leaves.SHARES,
     command="approvals name",
     audit="persons.set",
     problems=("forbidden", "not-ready"),
@@ -60,7 +67,13 @@ def set_persons(dataset_id: str, body: Persons, db: Db, caller: CurrentKey) -> R
 
 
 @router.get("/approvals")
-@Operation("A page of approvals.", audience="every key", command="approvals list", problems=("not-found", "not-ready"))
+@Operation(
+    "A page of approvals.",
+    audience="every key",
+    leaves=leaves.SHARES,
+    command="approvals list",
+    problems=("not-found", "not-ready"),
+)
 def list_approvals(
     db: Db,
     caller: CurrentKey,
@@ -79,7 +92,7 @@ def list_approvals(
 
 
 @router.get("/approvals/{approval_id}")
-@Operation("The approval.", audience="every key", command="approvals show")
+@Operation("The approval.", audience="every key", leaves=leaves.SHARES, command="approvals show")
 def show_approval(approval_id: str, db: Db, caller: CurrentKey) -> ApprovalView:
     """Shows an act that two persons must agree to, and who has."""
     with db.read() as session:
@@ -90,6 +103,7 @@ def show_approval(approval_id: str, db: Db, caller: CurrentKey) -> ApprovalView:
 @Operation(
     "The approval, with this person's word.",
     audience="every key",
+    leaves=leaves.SHARES,
     command="approvals agree",
     audit="approval.agreed",
     problems=("forbidden", "wrong-state", "cap-too-low", "ledger-behind", "not-ready"),
@@ -111,6 +125,7 @@ def agree_approval(approval_id: str, db: Db, caller: CurrentKey, heads: Recorded
 @Operation(
     "The approval, denied.",
     audience="every key",
+    leaves=leaves.SHARES,
     command="approvals deny",
     audit="approval.denied",
     problems=("forbidden", "wrong-state"),

@@ -19,6 +19,7 @@ from app.web.answers import as_json
 from app.web.deps import Db, RecordedHeads, get_pricing
 from app.web.operations import LOCATION, Operation
 from app.web.pagination import After, Limit, decode_row, encode_cursor
+from core import leaves
 
 router = APIRouter(prefix="/v1/charges", tags=["charges"])
 Pricing = Annotated[PricingService, Depends(get_pricing)]
@@ -37,6 +38,7 @@ Once = Annotated[
 @Operation(
     "The charge, held; or the charge that this Idempotency-Key made before.",
     audience="charge",
+    leaves=leaves.CLAIMS,
     command="charges reserve",
     audit="charge.held",
     problems=(
@@ -60,7 +62,9 @@ def reserve_charge(
 
 
 @router.get("")
-@Operation("A page of charges.", audience="every key", command="charges list", problems=("not-found",))
+@Operation(
+    "A page of charges.", audience="every key", leaves=leaves.CLAIMS, command="charges list", problems=("not-found",)
+)
 def list_charges(
     db: Db,
     caller: CurrentKey,
@@ -79,7 +83,7 @@ def list_charges(
 
 
 @router.get("/{charge_id}")
-@Operation("The charge.", audience="every key", command="charges show")
+@Operation("The charge.", audience="every key", leaves=leaves.CLAIMS, command="charges show")
 def show_charge(charge_id: str, db: Db, caller: CurrentKey) -> ChargeView:
     """Shows a charge."""
     with db.read() as session:
@@ -90,6 +94,7 @@ def show_charge(charge_id: str, db: Db, caller: CurrentKey) -> ChargeView:
 @Operation(
     "The charge, posted.",
     audience="every key",
+    leaves=leaves.CLAIMS,
     command="charges post",
     audit="charge.posted",
     problems=("forbidden", "wrong-state"),
@@ -105,6 +110,7 @@ def post_charge(charge_id: str, db: Db, heads: RecordedHeads, caller: CurrentKey
 @Operation(
     "The charge, voided.",
     audience="every key",
+    leaves=leaves.CLAIMS,
     command="charges void",
     audit="charge.voided",
     problems=("forbidden", "wrong-state"),

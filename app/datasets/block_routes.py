@@ -27,6 +27,7 @@ from app.ledger.transparency.heads import Heads
 from app.settings import Settings
 from app.web.deps import Db, RecordedHeads, ServiceSettings
 from app.web.operations import LOCATION, Operation
+from core import leaves
 from core.contracts.blocks import BlockSpec
 from core.contracts.dataset_spec import DatasetSpec
 from core.ids import rfc3339
@@ -63,6 +64,7 @@ BODY = {
 @Operation(
     "The block.",
     audience="own",
+    leaves=leaves.FOR_OWNER,
     command="blocks add",
     audit="block.appended",
     problems=(
@@ -110,7 +112,13 @@ async def append_block(
 
 
 @router.get("")
-@Operation("All blocks, the data set's own first.", audience="view", command="blocks list", problems=("not-ready",))
+@Operation(
+    "All blocks, the data set's own first.",
+    audience="view",
+    leaves=leaves.OWNERS_ACTIONS,
+    command="blocks list",
+    problems=("not-ready",),
+)
 def list_blocks(dataset_id: str, db: Db, heads: RecordedHeads, caller: CurrentKey) -> BlockList:
     """Lists a data set's blocks in the order of their arrival: each with what is spent, held and free.
 

@@ -43,6 +43,7 @@ from app.web.examples import DATASET_SPECS, SPECS_WITHOUT_FILE
 from app.web.headers import is_stream
 from app.web.operations import LOCATION, NOTHING, Operation
 from app.web.pagination import After, Limit, decode_row, encode_cursor
+from core import leaves
 from core.contracts.dataset_spec import DatasetSpec
 from core.contracts.redeclaration import Redeclaration
 from core.contracts.slots import rounded
@@ -94,6 +95,7 @@ BODY = {
 @Operation(
     "The data set.",
     audience="owners",
+    leaves=leaves.FOR_OWNER,
     command="datasets add",
     audit="dataset.registered",
     problems=("forbidden", "duplicate-name", "duplicate-content", "ledger-behind", "quota-exceeded", "limit-exceeded"),
@@ -133,6 +135,7 @@ async def register_dataset(
 @Operation(
     "What a registration would answer.",
     audience="owners",
+    leaves=leaves.FOR_OWNER,
     command="datasets check",
     audit=NOTHING,
     problems=("forbidden", "quota-exceeded", "limit-exceeded"),
@@ -153,6 +156,7 @@ async def check_dataset(
 @Operation(
     "A page of data sets.",
     audience="every key",
+    leaves=leaves.OWNERS_ACTIONS,
     command="datasets list",
     answer={"items": [examples.DATASET_VIEW], "next": None},
 )
@@ -192,7 +196,9 @@ def brief_dataset(db: Database, heads: Heads, caller: Caller, dataset: str) -> D
 
 
 @router.get("/{dataset_id}")
-@Operation("The data set.", audience="view", command="datasets show", answer=examples.DATASET_VIEW)
+@Operation(
+    "The data set.", audience="view", leaves=leaves.FOR_OWNER, command="datasets show", answer=examples.DATASET_VIEW
+)
 def show_dataset(
     dataset_id: str, db: Db, heads: RecordedHeads, pricing: Pricing, caller: CurrentKey
 ) -> DatasetView | ReadingDataset:
@@ -209,7 +215,9 @@ def show_dataset(
 
 
 @router.get("/{dataset_id}/events", response_model=ReadingProgress, responses=STREAM)
-@Operation("How far its file is read, or a stream of that.", audience="view", command="datasets add")
+@Operation(
+    "How far its file is read, or a stream of that.", audience="view", leaves=leaves.FOR_OWNER, command="datasets add"
+)
 def show_reading(
     request: Request,
     dataset_id: str,
@@ -234,6 +242,7 @@ def show_reading(
 @Operation(
     "The data set with its new declaration.",
     audience="own",
+    leaves=leaves.FOR_OWNER,
     command="datasets declare",
     audit="dataset.redeclared",
     problems=("forbidden", "content-deleted", "wrong-state", "ledger-behind", "limit-exceeded", "not-ready"),

@@ -22,6 +22,7 @@ from app.storage.bucket import DamagedError
 from app.web.deps import Db, ServiceSettings
 from app.web.headers import is_head
 from app.web.operations import Operation
+from core import leaves
 from core.errors import Conflict, NotFound
 
 router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["jobs"])
@@ -33,6 +34,7 @@ DAMAGED = "the stored archive differs from the one that was made: ask for anothe
 @Operation(
     "The egress: the relay makes it once it may leave.",
     audience="train",
+    leaves=leaves.WEIGHTS,
     command="egress",
     audit="egress.asked",
     problems=("forbidden", "wrong-state", "certificate-pending", "not-ready"),
@@ -53,6 +55,7 @@ def ask_egress(job_id: str, body: EgressRequest, db: Db, caller: CurrentKey) -> 
 @Operation(
     "The archive.",
     audience="train",
+    leaves=leaves.WEIGHTS,
     command="egress",
     audit="egress.downloaded",
     problems=("forbidden", "egress-pending", "artifact-damaged", "storage-full"),
@@ -90,7 +93,7 @@ def download_egress(
 
 
 @router.get("/egresses")
-@Operation("A job's egresses.", audience="view", command="egress")
+@Operation("A job's egresses.", audience="view", leaves=leaves.WEIGHTS, command="egress")
 def list_egresses(job_id: str, db: Db, caller: CurrentKey) -> EgressList:
     """Lists a job's egresses, the newest first: whom its files left for, and what is waited for."""
     with db.read() as session:

@@ -58,6 +58,7 @@ from app.web.headers import is_head
 from app.web.operations import LOCATION, NOTHING, Operation
 from app.web.pagination import After, Limit, decode_cursor, decode_moment, encode_cursor
 from app.web.threads import in_thread
+from core import leaves
 from core.contracts.base import NO_NUL
 from core.contracts.job_spec import JobSpec
 from core.contracts.sweep import Sweep
@@ -116,6 +117,7 @@ Admissions = Annotated[Admission, Depends(get_admission)]
     "The price.",
     name="quote_job",
     audience="train",
+    leaves=leaves.PLANNED,
     command="quote",
     audit=NOTHING,
     problems=("not-found", "forbidden", "content-deleted", "limit-exceeded", "not-ready"),
@@ -139,6 +141,7 @@ async def quote_at(
     "The final trial of every combination.",
     name="sweep_quotes",
     audience="train",
+    leaves=leaves.WHAT_FITS,
     command="quote",
     audit=NOTHING,
     problems=("not-found", "forbidden", "limit-exceeded", "not-ready"),
@@ -155,6 +158,7 @@ async def sweep(request: Request, asked: Sweep, admission: Admissions, caller: C
     "How many jobs of this spec fit.",
     name="forecast_ledger",
     audience="train",
+    leaves=leaves.WHAT_FITS,
     command="ledger forecast",
     audit=NOTHING,
     problems=("forbidden", "content-deleted", "limit-exceeded", "not-ready"),
@@ -173,6 +177,7 @@ async def forecast(
     "The admitted job; or the job that this Idempotency-Key made before.",
     name="submit_job",
     audience="train",
+    leaves=leaves.ELSEWHERE,
     command="jobs submit",
     audit="job.submitted",
     problems=(
@@ -211,6 +216,7 @@ async def submit(
 @Operation(
     "A page of jobs.",
     audience="every key",
+    leaves=leaves.ELSEWHERE,
     command="jobs list",
     problems=("not-found",),
     answer={"items": [examples.JOB_VIEW], "next": None},
@@ -316,7 +322,7 @@ def jobs_among(session: Session, caller: Caller, query: JobsQuery) -> ColumnElem
 
 
 @router.get("/jobs/{job_id}", response_model=JobView, openapi_extra=KEYED)
-@Operation("The job.", audience="view", command="jobs show", answer=examples.JOB_VIEW)
+@Operation("The job.", audience="view", leaves=leaves.ELSEWHERE, command="jobs show", answer=examples.JOB_VIEW)
 async def show_job(job_id: str, request: Request) -> Response:
     """Shows a job: its status, progress, quote, attempts, last metrics and artifacts."""
 
@@ -342,6 +348,7 @@ def _polled(request: Request, key_id: str, job_id: str) -> Polled:
 @Operation(
     "The job, with its tags and notes.",
     audience="own",
+    leaves=leaves.ELSEWHERE,
     command="jobs label",
     audit="job.labelled",
     problems=("forbidden",),
@@ -359,6 +366,7 @@ def label_job(job_id: str, body: labels.JobLabels, db: Db, caller: CurrentKey, g
 @Operation(
     "The job, cancelled or about to be.",
     audience="own",
+    leaves=leaves.ELSEWHERE,
     command="jobs cancel",
     audit="job.cancelled",
     problems=("forbidden", "wrong-state"),
@@ -373,6 +381,7 @@ def cancel_job(job_id: str, db: Db, heads: RecordedHeads, caller: CurrentKey, gp
 @Operation(
     "The job, paused or about to be.",
     audience="own",
+    leaves=leaves.ELSEWHERE,
     command="jobs pause",
     audit="job.paused",
     problems=("forbidden", "wrong-state"),
@@ -387,6 +396,7 @@ def pause_job(job_id: str, db: Db, caller: CurrentKey, gpus: Gpus) -> JobView:
 @Operation(
     "The job, queued or running.",
     audience="own",
+    leaves=leaves.ELSEWHERE,
     command="jobs resume",
     audit="job.resumed",
     problems=("forbidden", "wrong-state"),
@@ -401,6 +411,7 @@ def resume_job(job_id: str, db: Db, caller: CurrentKey, gpus: Gpus) -> JobView:
 @Operation(
     "A page of events, or a stream of them.",
     audience="view",
+    leaves=leaves.ELSEWHERE,
     command="jobs events",
     answer={"items": examples.EVENTS, "next": None},
 )
@@ -433,7 +444,11 @@ def list_events(
 
 @router.get("/jobs/{job_id}/metrics")
 @Operation(
-    "Every released number.", audience="view", command="jobs metrics", answer={"items": [examples.METRIC], "next": None}
+    "Every released number.",
+    audience="view",
+    leaves=leaves.ELSEWHERE,
+    command="jobs metrics",
+    answer={"items": [examples.METRIC], "next": None},
 )
 def list_metrics(job_id: str, db: Db, caller: CurrentKey) -> MetricList:
     """Lists every released number, with its noise's std and its kind of release."""
@@ -443,7 +458,9 @@ def list_metrics(job_id: str, db: Db, caller: CurrentKey) -> MetricList:
 
 
 @router.get("/jobs/{job_id}/trials")
-@Operation("The study's trials so far.", audience="view", command="trials", answer=examples.TRIALS)
+@Operation(
+    "The study's trials so far.", audience="view", leaves=leaves.ELSEWHERE, command="trials", answer=examples.TRIALS
+)
 def list_trials(job_id: str, db: Db, caller: CurrentKey) -> TrialList:
     """Lists a study's trials, with their points and noisy scores, and the choice of the final trial."""
     with db.read() as session:
@@ -454,6 +471,7 @@ def list_trials(job_id: str, db: Db, caller: CurrentKey) -> TrialList:
 @Operation(
     "The file.",
     audience="train",
+    leaves=leaves.WEIGHTS,
     command="jobs fetch",
     audit="artifact.downloaded",
     problems=("forbidden", "artifact-damaged", "storage-full"),
@@ -498,6 +516,7 @@ def download_artifact(
 @Operation(
     "The certificate.",
     audience="view",
+    leaves=leaves.CERTIFIED,
     command="certificates show",
     audit="certificate.downloaded",
     problems=("wrong-state", "certificate-pending", "storage-full"),

@@ -23,6 +23,7 @@ from app.webhooks.schemas import (
     WebhookView,
 )
 from app.webhooks.targets import Policy
+from core import leaves
 from core.ids import rfc3339
 
 router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"])
@@ -46,6 +47,7 @@ SecretKey = Annotated[bytes, Depends(get_key)]
 @Operation(
     "The webhook, with its secret: shown in this response only.",
     audience="every key",
+    leaves=leaves.WEBHOOKS,
     command="webhooks create",
     audit="webhook.created",
     problems=("not-found", "too-many-webhooks"),
@@ -70,7 +72,7 @@ def create_webhook(
 
 
 @router.get("")
-@Operation("A page of webhooks.", audience="every key", command="webhooks list")
+@Operation("A page of webhooks.", audience="every key", leaves=leaves.WEBHOOKS, command="webhooks list")
 def list_webhooks(db: Db, caller: CurrentKey, after: After = None, limit: Limit = 50) -> WebhookList:
     """Lists the key's own webhooks, newest first; an admin sees all."""
     with db.read() as session:
@@ -80,7 +82,7 @@ def list_webhooks(db: Db, caller: CurrentKey, after: After = None, limit: Limit 
 
 
 @router.get("/{webhook_id}")
-@Operation("The webhook.", audience="every key", command="webhooks show")
+@Operation("The webhook.", audience="every key", leaves=leaves.WEBHOOKS, command="webhooks show")
 def show_webhook(webhook_id: str, db: Db, caller: CurrentKey) -> WebhookView:
     """Shows a webhook: its address, events and state."""
     with db.read() as session:
@@ -91,6 +93,7 @@ def show_webhook(webhook_id: str, db: Db, caller: CurrentKey) -> WebhookView:
 @Operation(
     "The webhook, changed.",
     audience="every key",
+    leaves=leaves.WEBHOOKS,
     command="webhooks change",
     audit="webhook.changed",
     requests={"a pause": {"enabled": False}},
@@ -107,7 +110,11 @@ def change_webhook(webhook_id: str, body: WebhookChange, db: Db, targets: Target
 
 @router.delete("/{webhook_id}", status_code=204)
 @Operation(
-    "The webhook and its deliveries are gone.", audience="every key", command="webhooks delete", audit="webhook.deleted"
+    "The webhook and its deliveries are gone.",
+    audience="every key",
+    leaves=leaves.WEBHOOKS,
+    command="webhooks delete",
+    audit="webhook.deleted",
 )
 def delete_webhook(webhook_id: str, db: Db, caller: CurrentKey) -> None:
     """Deletes a webhook and its deliveries."""
@@ -119,6 +126,7 @@ def delete_webhook(webhook_id: str, db: Db, caller: CurrentKey) -> None:
 @Operation(
     "The webhook, with its new secret: shown in this response only.",
     audience="every key",
+    leaves=leaves.WEBHOOKS,
     command="webhooks rotate-secret",
     audit="webhook.secret_rotated",
 )
@@ -133,6 +141,7 @@ def rotate_webhook_secret(webhook_id: str, db: Db, key: SecretKey, caller: Curre
 @Operation(
     "The message that will be sent.",
     audience="every key",
+    leaves=leaves.WEBHOOKS,
     command="webhooks test",
     audit="webhook.tested",
     problems=("wrong-state",),
@@ -144,7 +153,7 @@ def test_webhook(webhook_id: str, db: Db, caller: CurrentKey) -> DeliveryView:
 
 
 @router.get("/{webhook_id}/deliveries")
-@Operation("A page of deliveries.", audience="every key", command="webhooks deliveries")
+@Operation("A page of deliveries.", audience="every key", leaves=leaves.WEBHOOKS, command="webhooks deliveries")
 def list_deliveries(
     webhook_id: str, db: Db, caller: CurrentKey, after: After = None, limit: Limit = 50
 ) -> DeliveryList:
