@@ -51,8 +51,12 @@ from app.egress.routes import router as egress_router
 from app.front import Front
 from app.grants import service as grants
 from app.grants.routes import router as grants_router
-from app.jobs.routes import forecast_router
+from app.jobs.file_routes import router as job_files_router
+from app.jobs.list_routes import router as job_list_router
+from app.jobs.quote_routes import forecast_router
+from app.jobs.quote_routes import router as quotes_router
 from app.jobs.routes import router as jobs_router
+from app.jobs.show_routes import router as job_router
 from app.jobs.stream import EventHub
 from app.keys.gate import NamedCheck
 from app.keys.recent import RecentKeys
@@ -87,7 +91,11 @@ logger = logging.getLogger(__name__)
 PRICING_THREADS = 256
 # A request is compared with one route after the other: what is asked most comes first.
 ROUTERS = (
+    job_router,
+    job_list_router,
     jobs_router,
+    quotes_router,
+    job_files_router,
     system_router,
     keys_router,
     datasets_router,

@@ -42,10 +42,12 @@ from app.db.engine import Database
 from app.db.models import ApiKey, Job
 from app.grants.service import Access, require, visible
 from app.jobs import steering as job_service
+from app.jobs.file_routes import download_artifact, show_certificate
 from app.jobs.labels import LONGEST_NOTES, LONGEST_TAG, MOST_TAGS, JobLabels, edit
+from app.jobs.list_routes import JobsQuery, Status, jobs_among, page_of_jobs
+from app.jobs.quote_routes import Pricing
 from app.jobs.repository import JobOrder, count_by_status
 from app.jobs.repository import artifact as artifact_of
-from app.jobs.routes import JobsQuery, Pricing, Status, download_artifact, jobs_among, page_of_jobs, show_certificate
 from app.keys import service as keys
 from app.keys.auth import authenticated
 from app.keys.service import Caller
@@ -159,7 +161,15 @@ class ListQuery:
     @property
     def jobs(self) -> JobsQuery:
         """The same page, as jobs are asked for."""
-        return JobsQuery(self.dataset, self.q, self.tag, self.status, self.after, ROWS, self.sort)
+        return JobsQuery(
+            dataset=self.dataset,
+            status=self.status,
+            after=self.after,
+            limit=ROWS,
+            q=self.q,
+            tag=self.tag,
+            sort=self.sort,
+        )
 
     @property
     def is_filtered(self) -> bool:
@@ -304,7 +314,9 @@ def dataset_page(
             return render(request, "reading.html", viewer=viewer, dataset=ReadingDataset.of(reading, viewer.caller))
         page = views.dataset_page(session, dataset_id, viewer, asked)
         checked = last_check(session, page.dataset.id) if check and page.ledger else None
-    recent = page_of_jobs(db, viewer.caller, gpus_of(request), JobsQuery(page.dataset.id, limit=views.JOBS_ON_DATASET))
+    recent = page_of_jobs(
+        db, viewer.caller, gpus_of(request), JobsQuery(dataset=page.dataset.id, limit=views.JOBS_ON_DATASET)
+    )
     usable = page.dataset.state == "ready" and states_of(db, heads, [page.dataset.id])[page.dataset.id] == "ready"
     may_start = usable and Access(page.dataset.access).covers("train") and viewer.caller.role != "viewer"
     return render(

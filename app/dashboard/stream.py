@@ -24,7 +24,7 @@ from app.db.engine import Database
 from app.db.models import ApiKey, Job
 from app.grants.service import require_job, sees_as, visible
 from app.jobs import repository
-from app.jobs.routes import jobs_among, key_of_page
+from app.jobs.list_routes import jobs_among, key_of_page
 from app.jobs.stream import EventHub, EventStream, follow
 from app.keys.auth import bearer
 from app.keys.service import Caller, KeyLike, still

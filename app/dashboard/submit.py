@@ -32,8 +32,9 @@ from app.db.engine import Database
 from app.db.models import Job
 from app.grants.service import REFUSED, Access, require_job
 from app.hpo.rates import Rated
+from app.jobs import quote_routes
 from app.jobs import routes as jobs
-from app.jobs.routes import Admissions
+from app.jobs.quote_routes import Admissions
 from app.keys.service import Caller
 from app.ledger.transparency.heads import Heads
 from app.web.operations import NOTHING, Page
@@ -94,7 +95,7 @@ class Api:
 
     async def quote(self, caller: Caller, spec: JobSpec, records: int | None = None) -> Quote:
         """`POST /v1/quotes`; or for a hypothetical number of training records."""
-        answer = await jobs.quote_at(self.request, spec, self.admission, caller, records)
+        answer = await quote_routes.quote_at(self.request, spec, self.admission, caller, records)
         return Quote.model_validate_json(bytes(answer.body))
 
     async def submit(self, caller: Caller, spec: JobSpec, once: str) -> str:

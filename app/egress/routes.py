@@ -15,7 +15,7 @@ from app.egress import archive, service
 from app.egress.schemas import EgressList, EgressRequest, EgressView
 from app.grants.service import require_job
 from app.jobs.artifacts import CheckedFile
-from app.jobs.routes import FILE
+from app.jobs.file_routes import FILE
 from app.keys.auth import CurrentKey
 from app.storage import objects
 from app.storage.bucket import DamagedError

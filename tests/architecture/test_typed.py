@@ -56,7 +56,6 @@ EDGES = {
     "app/formats/row_faults.py": (3, "members of a problem document"),
     "app/pricing/service.py": (11, "the pipe, on the service's side, and the cache of prices in the database"),
     "app/db/row_view.py": (1, "a row's members, on their way to JSON text"),
-    "app/jobs/routes.py": (1, "the OpenAPI document"),
     "app/admission/rows.py": (4, "the JSON columns of a new job"),
     "app/admission/quote.py": (1, "a quote's event tree, as the REST contract shows it"),
     "app/jobs/schemas.py": (3, "a job's columns and an event's, as the REST contract shows them"),
