@@ -25,13 +25,19 @@ from app.charges.routes import router as charges_router
 from app.dashboard.audit import router as audit_page_router
 from app.dashboard.budgets import router as budget_pages_router
 from app.dashboard.compare import router as compare_page_router
+from app.dashboard.dataset_pages import router as dataset_pages_router
 from app.dashboard.egress import router as egress_pages_router
 from app.dashboard.entries import router as entries_router
+from app.dashboard.job_actions import router as job_actions_router
+from app.dashboard.job_list import router as job_list_page_router
+from app.dashboard.job_pages import router as job_pages_router
 from app.dashboard.keys import router as key_pages_router
+from app.dashboard.list_stream import router as list_stream_router
 from app.dashboard.manage import router as manage_pages_router
 from app.dashboard.register import router as register_page_router
 from app.dashboard.routes import root as root_router
 from app.dashboard.routes import router as dashboard_router
+from app.dashboard.sign_in import router as sign_in_router
 from app.dashboard.statement import router as statement_page_router
 from app.dashboard.stream import router as change_stream_router
 from app.dashboard.submit import router as submit_page_router
@@ -39,9 +45,13 @@ from app.dashboard.webhooks import router as webhook_pages_router
 from app.dashboard.workers import router as worker_pages_router
 from app.datasets import resumable
 from app.datasets import service as datasets
+from app.datasets.block_list import router as block_list_router
 from app.datasets.block_routes import router as blocks_router
+from app.datasets.declaration_routes import router as declarations_router
 from app.datasets.parsing import Parsers
 from app.datasets.reader import Reader
+from app.datasets.reading_routes import router as readings_router
+from app.datasets.register_routes import router as registrations_router
 from app.datasets.resumable_routes import router as uploads_router
 from app.datasets.routes import router as datasets_router
 from app.db.engine import Database
@@ -99,7 +109,11 @@ ROUTERS = (
     system_router,
     keys_router,
     datasets_router,
+    registrations_router,
+    readings_router,
+    declarations_router,
     blocks_router,
+    block_list_router,
     uploads_router,
     grants_router,
     ledger_router,
@@ -130,9 +144,15 @@ ROUTERS = (
     manage_pages_router,
     budget_pages_router,
     change_stream_router,
+    list_stream_router,
     catalogue_router,
     statement_page_router,
     egress_pages_router,
+    job_list_page_router,
+    job_pages_router,
+    job_actions_router,
+    dataset_pages_router,
+    sign_in_router,
     dashboard_router,
     root_router,
     docs_router,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Header, Query, Response
+from fastapi import APIRouter, Header, Query, Response
 from sqlalchemy.orm import Session
 
 from app.charges import service
@@ -13,16 +13,14 @@ from app.charges.schemas import ChargeList, ChargeRequest, ChargeView, Status, V
 from app.db.models import Account, Charge
 from app.keys.auth import CurrentKey
 from app.ledger.accounts import filter_for
-from app.pricing.service import PricingService
 from app.web import examples
 from app.web.answers import as_json
-from app.web.deps import Db, RecordedHeads, get_pricing
+from app.web.deps import Db, Pricing, RecordedHeads
 from app.web.operations import LOCATION, Operation
 from app.web.pagination import After, Limit, decode_row, encode_cursor
 from core import leaves
 
 router = APIRouter(prefix="/v1/charges", tags=["charges"])
-Pricing = Annotated[PricingService, Depends(get_pricing)]
 Once = Annotated[
     str,
     Header(

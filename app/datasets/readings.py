@@ -28,10 +28,10 @@ from sqlalchemy import ColumnElement, Select, and_, case, delete, exists, func, 
 from sqlalchemy.orm import Session, aliased
 
 from app.audit import record as audit
-from app.datasets import quota, repository, service, storage
+from app.datasets import storage
 from app.datasets.declaring import Declared
-from app.datasets.service import Block
 from app.datasets.sources import Arrived, Source
+from app.datasets.storing import Block
 from app.db.clock import ClockName, has_passed, in_seconds
 from app.db.engine import Database
 from app.db.models import Dataset, DatasetReading
@@ -78,35 +78,12 @@ class Claimed:
         return and_(READ.id == self.id, READ.state == "reading", READ.attempt == self.attempt)
 
 
-def accept(
-    db: Database, settings: Settings, pricing: service.OrderChooser, caller: Caller, arrived: Arrived, folder: Path
-) -> DatasetReading:
-    """Checks a declaration and keeps its files, to be read in the background.
-
-    Raises:
-        InvalidRequest: the declaration cannot be used, or a file is missing.
-        Conflict: `duplicate-name`, `quota-exceeded`.
-    """
-    with db.read() as session:
-        service.check_name(session, arrived.spec.name)
-    service.check_files(arrived.spec, arrived.sources.keys())
-    spec = service.resolved(arrived.spec, pricing)
-    with db.write() as session:
-        repository.take_turns(session)
-        quota.reserve(session, settings, caller.id, arrived.new_bytes, arrived.new_bytes)
-        service.check_name(session, spec.name)
-        row = begin(session, settings, caller.id, spec, arrived, folder)
-        audit.record(session, "dataset.reading", row.id)
-        return row
-
-
 def begin(
     session: Session,
     settings: Settings,
     owner_key: str,
     spec: DatasetSpec,
     arrived: Arrived,
-    folder: Path,
     block: Block | None = None,
 ) -> DatasetReading:
     """Writes the row of an accepted registration, or block, and keeps its files."""
@@ -126,7 +103,7 @@ def begin(
     )
     session.add(row)
     session.flush()
-    keep(settings.storage_root, folder, row.id, KIND)
+    keep(settings.storage_root, arrived.folder, row.id, KIND)
     return row
 
 

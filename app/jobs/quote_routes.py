@@ -17,10 +17,9 @@ from app.admission.service import Admission
 from app.admission.sweep import SweepView
 from app.keys.auth import CurrentKey
 from app.keys.service import Caller
-from app.pricing.service import PricingService
 from app.web import examples
 from app.web.answers import as_json
-from app.web.deps import Db, RecordedHeads, ServiceSettings, get_pricing
+from app.web.deps import Db, Pricing, RecordedHeads, ServiceSettings
 from app.web.operations import NOTHING, Operation
 from core import leaves
 from core.contracts.job_spec import JobSpec
@@ -28,7 +27,6 @@ from core.contracts.sweep import Sweep
 
 router = APIRouter(prefix="/v1", tags=["jobs"])
 forecast_router = APIRouter(prefix="/v1/datasets/{dataset_id}/ledger", tags=["ledger"])  # it prices, like a quote
-Pricing = Annotated[PricingService, Depends(get_pricing)]
 
 
 T = TypeVar("T")

@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from sqlalchemy.orm import Session
 
 from app.datasets import readings
-from app.datasets.block_routes import block_view
+from app.datasets.block_list import block_view
 from app.datasets.block_schemas import RetiredBlock
 from app.datasets.schemas import DatasetView, ReadingDataset
 from app.db.models import Account

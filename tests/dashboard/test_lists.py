@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import pytest
 from sqlalchemy import delete, event, select
 
-from app.dashboard.routes import ListQuery
-from app.dashboard.stream import page_of
+from app.dashboard.job_list import ListQuery
+from app.dashboard.list_stream import page_of
 from app.db.changes import Changes
 from app.db.engine import Database
 from app.db.models import ApiKey, Dataset, Grant, Job
