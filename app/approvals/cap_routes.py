@@ -6,6 +6,7 @@ from fastapi import APIRouter, Response
 
 from app.approvals import caps
 from app.approvals import service as approvals
+from app.approvals.routes import waits_for
 from app.approvals.schemas import ApprovalView
 from app.grants.service import require
 from app.keys.auth import CurrentKey
@@ -61,6 +62,6 @@ def change_cap(
         waiting = caps.change(session, caller, named.id, body, recorded, if_match)
         asked = None if waiting is None else approvals.shown(session, waiting)
     if asked is not None:
-        return as_json(asked, 202, {"Location": f"/v1/approvals/{asked.id}"})
+        return waits_for(asked)
     view = summary.overview(db, pricing, named.id)
     return as_json(view, 200, {"ETag": tag_of(view.cap_version)})

@@ -13,10 +13,9 @@ from app.keys.auth import CurrentKey
 from app.web.answers import as_json
 from app.web.deps import Db, RecordedHeads
 from app.web.operations import Operation
-from app.web.pagination import After, Limit, decode_row, encode_cursor
+from app.web.pagination import After, Limit, cut, decode_row
 from core import leaves
 from core.contracts.approvals import CapRaise, Persons
-from core.ids import rfc3339
 from core.privacy.filters import load_numerics
 
 router = APIRouter(prefix="/v1", tags=["approvals"])
@@ -63,7 +62,7 @@ def set_persons(dataset_id: str, body: Persons, db: Db, caller: CurrentKey) -> R
     with db.write() as session:
         waiting = service.set_persons(session, caller, dataset_id, body)
         asked = None if waiting is None else service.shown(session, waiting)
-    return as_json(PersonsView(**body.model_dump())) if asked is None else as_json(asked, 202, _at(asked))
+    return as_json(PersonsView(**body.model_dump())) if asked is None else waits_for(asked)
 
 
 @router.get("/approvals")
@@ -86,8 +85,7 @@ def list_approvals(
     with db.read() as session:
         named = None if dataset is None else require(session, caller, dataset, "view").id
         found = service.page(session, caller, dataset=named, after=cursor, limit=limit)
-        more, found = len(found) > limit, found[:limit]
-        following = encode_cursor(rfc3339(found[-1].created_at), found[-1].id) if more else None
+        found, following = cut(found, limit)
         return ApprovalList(items=[service.shown(session, each) for each in found], next=following)
 
 
@@ -136,5 +134,6 @@ def deny_approval(approval_id: str, db: Db, caller: CurrentKey) -> ApprovalView:
         return service.shown(session, service.deny(session, caller, approval_id))
 
 
-def _at(asked: ApprovalView) -> dict[str, str]:
-    return {"Location": f"/v1/approvals/{asked.id}"}
+def waits_for(asked: ApprovalView) -> Response:
+    """Answers that a change waits for two persons."""
+    return as_json(asked, 202, {"Location": f"/v1/approvals/{asked.id}"})

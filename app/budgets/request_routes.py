@@ -14,7 +14,7 @@ from app.web.answers import as_json
 from app.web.conditions import IfMatch
 from app.web.deps import Db
 from app.web.operations import BUDGET_TAG, LOCATION, VERSIONED, Operation
-from app.web.pagination import After, Limit, decode_row, encode_cursor
+from app.web.pagination import After, Limit, cut, decode_row
 from core import leaves
 from core.contracts.versions import tag_of
 from core.privacy.filters import load_numerics
@@ -67,8 +67,7 @@ def list_budget_requests(
     cursor = decode_row(after)
     with db.read() as session:
         found = requests.page(session, caller, dataset=dataset, status=status, after=cursor, limit=limit)
-        more, found = len(found) > limit, found[:limit]
-        following = encode_cursor(found[-1].created_at.isoformat(), found[-1].id) if more else None
+        found, following = cut(found, limit)
         return BudgetRequestList(items=[requests.shown(session, each) for each in found], next=following)
 
 

@@ -17,7 +17,7 @@ from app.web import examples
 from app.web.answers import as_json
 from app.web.deps import Db, Pricing, RecordedHeads
 from app.web.operations import LOCATION, Operation
-from app.web.pagination import After, Limit, decode_row, encode_cursor
+from app.web.pagination import After, Limit, cut, decode_row
 from core import leaves
 
 router = APIRouter(prefix="/v1/charges", tags=["charges"])
@@ -75,8 +75,7 @@ def list_charges(
     cursor = decode_row(after)
     with db.read() as session:
         found = service.page(session, caller, dataset=dataset, status=status, after=cursor, limit=limit)
-        more, found = len(found) > limit, found[:limit]
-        following = encode_cursor(found[-1].created_at.isoformat(), found[-1].id) if more else None
+        found, following = cut(found, limit)
         return ChargeList(items=_views(session, found), next=following)
 
 

@@ -24,7 +24,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, case, delete, exists, func, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, Select, and_, case, delete, exists, func, or_, select, update
 from sqlalchemy.orm import Session, aliased
 
 from app.audit import record as audit
@@ -35,6 +35,7 @@ from app.datasets.storing import Block
 from app.db.clock import ClockName, has_passed, in_seconds
 from app.db.engine import Database
 from app.db.models import Dataset, DatasetReading
+from app.db.newest import newest
 from app.formats.row_faults import without_value
 from app.grants.service import NO_SUCH_DATASET
 from app.keys.service import Caller
@@ -285,9 +286,7 @@ def states(caller: Caller, dataset_id: str) -> Select[str, str, int]:
 def page(session: Session, caller: Caller, *, after: tuple[datetime, str] | None, limit: int) -> list[DatasetReading]:
     """The caller's registrations that are no data sets, newest first; one more than requested. Without blocks."""
     query = select(READ).where(READ.state != "ready", READ.parent_id.is_(None), _seen(caller))
-    if after is not None:
-        query = query.where(tuple_(READ.created_at, READ.id) < after)
-    return list(session.scalars(query.order_by(READ.created_at.desc(), READ.id.desc()).limit(limit + 1)))
+    return newest(session, query, READ, after=after, limit=limit)
 
 
 def blocks_of(session: Session, caller: Caller, dataset_id: str) -> list[DatasetReading]:

@@ -19,10 +19,9 @@ from app.ledger import summary
 from app.web import examples
 from app.web.deps import Db, Pricing, RecordedHeads
 from app.web.operations import Operation
-from app.web.pagination import After, Limit, decode_row, encode_cursor
+from app.web.pagination import After, Limit, cut, decode_row
 from core import leaves
 from core.errors import Conflict
-from core.ids import rfc3339
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"])
 
@@ -46,10 +45,9 @@ def list_datasets(
         reading = {each.id: each for each in readings.page(session, caller, after=key, limit=limit)}
         rows: list[Dataset | DatasetReading] = [*(each[0] for each in stored.values()), *reading.values()]
         rows.sort(key=lambda row: (row.created_at, row.id), reverse=True)
-        more, rows = len(rows) > limit, rows[:limit]
+        rows, last = cut(rows, limit)
         found = [stored[row.id] for row in rows if row.id in stored]
         ledgers = {of.id: summary.brief(session, of, account) for of, account, _ in found if account is not None}
-    last = encode_cursor(rfc3339(rows[-1].created_at), rows[-1].id) if more else None
     states = states_of(db, heads, [each[0].id for each in found])
     shown = {of.id: DatasetView.of(of, ledgers.get(of.id), access, states[of.id]) for of, _, access in found}
     return DatasetList(

@@ -6,12 +6,11 @@ from typing import Annotated, cast
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from app.db.models import Webhook, WebhookDelivery
 from app.keys.auth import CurrentKey
 from app.web import examples
 from app.web.deps import Db
 from app.web.operations import LOCATION, Operation
-from app.web.pagination import After, Limit, decode_row, encode_cursor
+from app.web.pagination import After, Limit, cut, decode_row
 from app.webhooks import service
 from app.webhooks.schemas import (
     DeliveryList,
@@ -24,7 +23,6 @@ from app.webhooks.schemas import (
 )
 from app.webhooks.targets import Policy
 from core import leaves
-from core.ids import rfc3339
 
 router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"])
 
@@ -77,8 +75,8 @@ def list_webhooks(db: Db, caller: CurrentKey, after: After = None, limit: Limit 
     """Lists the key's own webhooks, newest first; an admin sees all."""
     with db.read() as session:
         found = service.page(session, caller, after=decode_row(after), limit=limit)
-    more, found = len(found) > limit, found[:limit]
-    return WebhookList(items=[WebhookView.of(each) for each in found], next=_cursor(found[-1]) if more else None)
+    found, following = cut(found, limit)
+    return WebhookList(items=[WebhookView.of(each) for each in found], next=following)
 
 
 @router.get("/{webhook_id}")
@@ -160,9 +158,5 @@ def list_deliveries(
     """Lists a webhook's deliveries and their results, newest first. They are kept for 30 days."""
     with db.read() as session:
         found = service.deliveries(session, caller, webhook_id, after=decode_row(after), limit=limit)
-    more, found = len(found) > limit, found[:limit]
-    return DeliveryList(items=[DeliveryView.of(each) for each in found], next=_cursor(found[-1]) if more else None)
-
-
-def _cursor(last: Webhook | WebhookDelivery) -> str:
-    return encode_cursor(rfc3339(last.created_at), last.id)
+    found, following = cut(found, limit)
+    return DeliveryList(items=[DeliveryView.of(each) for each in found], next=following)
