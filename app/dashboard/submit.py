@@ -84,7 +84,7 @@ async def submit_page(
         draft = first_draft(chosen[0])
         datasets += [each for each in chosen if each not in datasets]
     quoted = await _quoted(api, viewer.caller, draft, datasets)
-    return await run_in_threadpool(_page, request, viewer, datasets, draft, quoted)
+    return await run_in_threadpool(_page, request, viewer, Composed(datasets, draft, quoted))
 
 
 def _no_form(
@@ -105,7 +105,7 @@ async def draft_changed(request: Request, api: ApiRoutes, viewer: PostingViewer)
     datasets, draft = await _draft(api, viewer.caller, sent)
     quoted = await _quoted(api, viewer.caller, draft, datasets)
     return await run_in_threadpool(
-        _page, request, viewer, datasets, draft, quoted, template="_submit.html", once=sent["once"]
+        _page, request, viewer, Composed(datasets, draft, quoted), template="_submit.html", once=sent["once"]
     )
 
 
@@ -164,7 +164,7 @@ async def submit(request: Request, api: ApiRoutes, viewer: PostingViewer) -> Res
             draft.refused(error)
             status, quoted = error.status, None
     return await run_in_threadpool(
-        _page, request, viewer, datasets, draft, quoted, status=status, once=once, notice=notice
+        _page, request, viewer, Composed(datasets, draft, quoted), status=status, once=once, notice=notice
     )
 
 
@@ -204,19 +204,27 @@ async def _quoted(
     return Quoted(spec, quote, dataset, shares, agreed_on(spec, quote.charge, quote.resolved))
 
 
+@dataclass(frozen=True)
+class Composed:
+    """A draft with the data sets to choose from, and its quote."""
+
+    datasets: list[DatasetView]
+    draft: Draft
+    quoted: Quoted | None
+
+
 def _page(
     request: Request,
     viewer: Viewer,
-    datasets: list[DatasetView],
-    draft: Draft,
-    quoted: Quoted | None,
+    job: Composed,
     *,
     template: str = "submit.html",
     status: int = 200,
     once: str = "",
     notice: str = "",
 ) -> Response:
-    sections = job_draft.sections(draft, datasets)
+    draft = job.draft
+    sections = job_draft.sections(draft, job.datasets)
     problems = draft.problems(sections)
     return render(
         request,
@@ -228,7 +236,7 @@ def _page(
         is_unfolded=names_more(draft.document),
         problems=problems,
         errors=placed(problems),
-        quoted=quoted,
+        quoted=job.quoted,
         shown=name_of(draft.text),
         once=once or secrets.token_urlsafe(16),
         notice=notice,
