@@ -16,13 +16,14 @@ from app.egress import sending, service
 from app.egress.schemas import EgressList, EgressRequest, EgressView
 from app.grants.service import require_job
 from app.jobs.artifacts import CheckedStream
-from app.jobs.routes import FILE, Responses
+from app.jobs.file_routes import FILE, Responses
 from app.keys.auth import CurrentKey
 from app.storage import objects
 from app.storage.bucket import DamagedError
 from app.web.deps import Db, ServiceSettings
 from app.web.headers import is_head
 from app.web.operations import Operation
+from core import leaves
 from core.errors import Conflict, NotFound
 
 router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["jobs"])
@@ -35,6 +36,7 @@ DAMAGED = "the stored archive differs from the one that was made: ask for anothe
 @Operation(
     "The egress: the relay makes it once it may leave.",
     audience="train",
+    leaves=leaves.WEIGHTS,
     command="egress",
     audit="egress.asked",
     problems=(
@@ -64,6 +66,7 @@ def ask_egress(job_id: str, body: EgressRequest, db: Db, settings: ServiceSettin
 @Operation(
     "The archive.",
     audience="train",
+    leaves=leaves.WEIGHTS,
     command="egress",
     audit="egress.downloaded",
     problems=("forbidden", "egress-pending", "artifact-damaged", "storage-full", "ledger-behind"),
@@ -104,7 +107,7 @@ def download_egress(
 
 
 @router.get("/egresses")
-@Operation("A job's egresses.", audience="view", command="egress")
+@Operation("A job's egresses.", audience="view", leaves=leaves.WEIGHTS, command="egress")
 def list_egresses(job_id: str, db: Db, caller: CurrentKey) -> EgressList:
     """Lists a job's egresses, the newest first: whom its files left for, and what is waited for."""
     with db.read() as session:
