@@ -80,12 +80,14 @@ FAILURES = Leaves(
     "failures",
     "a closed set. No record can cause any of them except `internal` (`app/lifecycle/failures.py`). `model-unfit` "
     "names the module of a public model that the check on random records refused, before any record was read. "
+    "`model-too-large` says that the "
+    "memory of the attempt did not hold the model and a pass of random records, before any record was read. "
     "`trial-failed` says that a trial failed. `time-limit` says that the job had not ended at a whole second that "
     "was known before, which its times show too; its whole hold is spent, even before the first step. Admins see "
     "the cause in log, metrics and audit log",
     "failure:data-damaged failure:extractor-missing failure:extractor-former failure:model-missing "
-    "failure:model-unfit failure:storage failure:numerics failure:superseded failure:time-limit "
-    "failure:trial-failed failure:internal",
+    "failure:model-unfit failure:model-too-large failure:storage failure:numerics failure:superseded "
+    "failure:time-limit failure:trial-failed failure:internal",
 )
 REPLAYS = Leaves(
     "replays",
@@ -310,9 +312,9 @@ SERVICE = Leaves(
     "asked, grants, use of the API, or the service's own state. No request reads private records, except a "
     "registration its own file",
     "problem:unknown-host problem:not-found problem:unauthenticated problem:forbidden "
-    "problem:idempotency-key-reused problem:last-admin-key problem:too-many-jobs problem:too-many-predictions "
-    "problem:too-many-uploads problem:quota-exceeded problem:too-many-webhooks problem:too-many-requests "
-    "problem:too-slow problem:too-large problem:limit-exceeded problem:unavailable problem:storage-full "
+    "problem:idempotency-key-reused problem:last-admin-key problem:too-many-jobs problem:too-many-egresses "
+    "problem:too-many-predictions problem:too-many-uploads problem:quota-exceeded problem:too-many-webhooks "
+    "problem:too-many-requests problem:too-slow problem:too-large problem:limit-exceeded problem:unavailable problem:storage-full "
     "problem:artifact-damaged problem:internal-error",
 )
 

@@ -12,7 +12,6 @@ from app.datasets.block_schemas import AppendedBlock, ReadingBlock
 from app.datasets.receiving import document_of, received
 from app.datasets.register_routes import DATA_FILE
 from app.datasets.schemas import findings_of
-from app.datasets.sizes import ON_TOP
 from app.keys.auth import CurrentKey
 from app.ledger import behind
 from app.ledger.transparency.heads import Heads
@@ -109,7 +108,7 @@ async def append_block(
         return AppendedBlock(**shown, read=read, warnings=warnings)
 
     with storage.staging(settings.storage_root) as folder:
-        arrived = await received(request, folder, db, settings, caller, declared, ON_TOP)
+        arrived = await received(request, folder, db, settings, caller, declared, at="")
         view = await run_in_threadpool(appended)
     response.headers["Location"] = f"/v1/datasets/{view.id}"
     return view
