@@ -314,8 +314,8 @@ SERVICE = Leaves(
     "problem:unknown-host problem:not-found problem:unauthenticated problem:forbidden "
     "problem:idempotency-key-reused problem:last-admin-key problem:too-many-jobs problem:too-many-egresses "
     "problem:too-many-predictions problem:too-many-uploads problem:quota-exceeded problem:too-many-webhooks "
-    "problem:too-many-requests problem:too-slow problem:too-large problem:limit-exceeded problem:unavailable problem:storage-full "
-    "problem:artifact-damaged problem:internal-error",
+    "problem:too-many-requests problem:too-slow problem:too-large problem:limit-exceeded problem:unavailable "
+    "problem:storage-full problem:artifact-damaged problem:internal-error",
 )
 
 REASONS = {each.name: each for each in tuple(globals().values()) if isinstance(each, Leaves)}  # in this order
