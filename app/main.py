@@ -26,13 +26,19 @@ from app.dashboard.approvals import router as approval_pages_router
 from app.dashboard.audit import router as audit_page_router
 from app.dashboard.budgets import router as budget_pages_router
 from app.dashboard.compare import router as compare_page_router
+from app.dashboard.dataset_pages import router as dataset_pages_router
 from app.dashboard.egress import router as egress_pages_router
 from app.dashboard.entries import router as entries_router
+from app.dashboard.job_actions import router as job_actions_router
+from app.dashboard.job_list import router as job_list_page_router
+from app.dashboard.job_pages import router as job_pages_router
 from app.dashboard.keys import router as key_pages_router
+from app.dashboard.list_stream import router as list_stream_router
 from app.dashboard.manage import router as manage_pages_router
 from app.dashboard.register import router as register_page_router
 from app.dashboard.routes import root as root_router
 from app.dashboard.routes import router as dashboard_router
+from app.dashboard.sign_in import router as sign_in_router
 from app.dashboard.statement import router as statement_page_router
 from app.dashboard.stream import router as change_stream_router
 from app.dashboard.submit import router as submit_page_router
@@ -40,9 +46,13 @@ from app.dashboard.webhooks import router as webhook_pages_router
 from app.dashboard.workers import router as worker_pages_router
 from app.datasets import resumable
 from app.datasets import service as datasets
+from app.datasets.block_list import router as block_list_router
 from app.datasets.block_routes import router as blocks_router
+from app.datasets.declaration_routes import router as declarations_router
 from app.datasets.parsing import Parsers
 from app.datasets.reader import Reader
+from app.datasets.reading_routes import router as readings_router
+from app.datasets.register_routes import router as registrations_router
 from app.datasets.resumable_routes import router as uploads_router
 from app.datasets.routes import router as datasets_router
 from app.db.engine import Database
@@ -52,8 +62,12 @@ from app.egress.routes import router as egress_router
 from app.front import Front
 from app.grants import service as grants
 from app.grants.routes import router as grants_router
-from app.jobs.routes import forecast_router
+from app.jobs.file_routes import router as job_files_router
+from app.jobs.list_routes import router as job_list_router
+from app.jobs.quote_routes import forecast_router
+from app.jobs.quote_routes import router as quotes_router
 from app.jobs.routes import router as jobs_router
+from app.jobs.show_routes import router as job_router
 from app.jobs.stream import EventHub
 from app.keys.gate import NamedCheck
 from app.keys.recent import RecentKeys
@@ -88,11 +102,19 @@ logger = logging.getLogger(__name__)
 PRICING_THREADS = 256
 # A request is compared with one route after the other: what is asked most comes first.
 ROUTERS = (
+    job_router,
+    job_list_router,
     jobs_router,
+    quotes_router,
+    job_files_router,
     system_router,
     keys_router,
     datasets_router,
+    registrations_router,
+    readings_router,
+    declarations_router,
     blocks_router,
+    block_list_router,
     uploads_router,
     grants_router,
     ledger_router,
@@ -123,10 +145,16 @@ ROUTERS = (
     manage_pages_router,
     budget_pages_router,
     change_stream_router,
+    list_stream_router,
     catalogue_router,
     statement_page_router,
     approval_pages_router,
     egress_pages_router,
+    job_list_page_router,
+    job_pages_router,
+    job_actions_router,
+    dataset_pages_router,
+    sign_in_router,
     dashboard_router,
     root_router,
     docs_router,

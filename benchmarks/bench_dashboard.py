@@ -24,12 +24,12 @@ sys.path[:0] = [str(ROOT)]
 from fastapi.testclient import TestClient  # noqa: E402
 from sqlalchemy import Connection, Table, text  # noqa: E402
 
-from app.dashboard.routes import JobsQuery  # noqa: E402
-from app.dashboard.stream import page_of  # noqa: E402
+from app.dashboard.list_stream import page_of  # noqa: E402
 from app.db.engine import Database  # noqa: E402
 from app.db.migrate import upgrade  # noqa: E402
 from app.db.models import ApiKey, Artifact, Attempt, Job, Metric, table_of  # noqa: E402
 from app.jobs.labels import stored  # noqa: E402
+from app.jobs.list_routes import JobsQuery  # noqa: E402
 from app.keys.service import generation_of, still  # noqa: E402
 from app.main import create_app  # noqa: E402
 from app.web.lists import ListHub, Reader  # noqa: E402

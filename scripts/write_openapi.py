@@ -1,4 +1,5 @@
-"""Writes docs/openapi.json and docs/api.md: `make openapi`. A test compares both with the service's own document."""
+"""Writes docs/openapi.json, docs/api.md and docs/privacy.md's table: `make openapi`. Tests compare them with the
+service's own document."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from app.main import create_app
 from app.secrets import ensure_secrets
 from app.settings import Settings
 from app.web.openapi import as_text
+from scripts import write_leaves
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 HEAD = """# REST API
@@ -23,7 +25,8 @@ def main() -> None:
     described = document()
     (DOCS / "openapi.json").write_text(as_text(described))
     (DOCS / "api.md").write_text(page(described))
-    print(f"wrote {DOCS / 'openapi.json'} and {DOCS / 'api.md'}")
+    write_leaves.main(described)
+    print(f"wrote {DOCS / 'openapi.json'}, {DOCS / 'api.md'} and {write_leaves.PAGE}")
 
 
 def document() -> dict[str, Any]:

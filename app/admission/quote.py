@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel
 
@@ -13,6 +13,7 @@ from app.admission.times import Start
 from app.catalogue.models import Layer
 from app.hpo.outlook import Outlook
 from app.hpo.rates import Resolved
+from core import leaves
 from core.contracts.base import Document, Epsilon
 from core.contracts.blocks import ALL, FIRST, BlockChoice
 from core.privacy.accounting import epsilon_of_trial
@@ -100,31 +101,40 @@ class StoredQuote(Document):
 class Quote(BaseModel):
     """A price. `mechanism` is the event tree of each account, for accountants."""
 
-    noise_multiplier: float | None
-    sample_rate: float
-    steps: int
-    expected_batch_size: int
-    mechanism: dict[str, Any] | None
-    epsilon: Epsilon | None
-    comparison: dict[str, float | None] | None
-    charge: Charge
-    lines: list[Line]
-    scores: list[ScoreNoise] = []  # each score's noise; its std at most about this. In a study, of the final trial
-    model: ModelQuote | None = None  # its parameters, and its layers with the shapes of their tensors
-    numerics: Numerics | None = None  # shapes and types of the passes; null for jobs older than this member
-    fits: bool | None = None
-    remaining_after: Charge | None = None
-    largest_epsilon_that_fits: float | None = None
-    jobs_that_fit: int | None = None  # how many jobs of this price fit now; null on public data
-    hpo: SearchQuote | None = None  # for a study: how pilots, scores and the final trial share the total
-    estimated_duration_s: float | None = None
-    start: Start | None = None  # null inside a job, for a study, and if no worker is alive that may take it
-    declaration: int | None = None  # the version of the data set's declaration; null inside a job, which has it itself
-    warnings: list[str] = []
-    memory: MemoryEstimate | None = None  # of each process of an attempt; null inside a job
-    resolved: Resolved | None = None  # the learning rate that "auto" stands for, and why
-    reads: list[ReadBlock] = []  # the blocks that it reads, with their declared records; empty for older jobs
-    outlook: Outlook | None = None  # what more would buy; null inside a job, and without like runs
+    noise_multiplier: Annotated[float | None, leaves.PLANNED]
+    sample_rate: Annotated[float, leaves.PLANNED]
+    steps: Annotated[int, leaves.PLANNED]
+    expected_batch_size: Annotated[int, leaves.PLANNED]
+    mechanism: Annotated[dict[str, Any] | None, leaves.PLANNED]
+    epsilon: Annotated[Epsilon | None, leaves.PLANNED]
+    comparison: Annotated[dict[str, float | None] | None, leaves.PLANNED]
+    charge: Annotated[Charge, leaves.PLANNED]
+    lines: Annotated[list[Line], leaves.PLANNED]
+    # each score's noise; its std at most about this. In a study, of the final trial
+    scores: Annotated[list[ScoreNoise], leaves.PLANNED] = []
+    # its parameters, and its layers with the shapes of their tensors
+    model: Annotated[ModelQuote | None, leaves.PLANNED] = None
+    # shapes and types of the passes; null for jobs older than this member
+    numerics: Annotated[Numerics | None, leaves.NUMERICS] = None
+    fits: Annotated[bool | None, leaves.WHAT_FITS] = None
+    remaining_after: Annotated[Charge | None, leaves.WHAT_FITS] = None
+    largest_epsilon_that_fits: Annotated[float | None, leaves.WHAT_FITS] = None
+    # how many jobs of this price fit now; null on public data
+    jobs_that_fit: Annotated[int | None, leaves.WHAT_FITS] = None
+    # for a study: how pilots, scores and the final trial share the total
+    hpo: Annotated[SearchQuote | None, leaves.PLANNED] = None
+    estimated_duration_s: Annotated[float | None, leaves.DURATION] = None
+    # null inside a job, for a study, and if no worker is alive that may take it
+    start: Annotated[Start | None, leaves.QUEUE] = None
+    # the version of the data set's declaration; null inside a job, which has it itself
+    declaration: Annotated[int | None, leaves.OWNERS_ACTIONS] = None
+    warnings: Annotated[list[str], leaves.PLANNED] = []
+    memory: Annotated[MemoryEstimate | None, leaves.PLANNED] = None  # of each process of an attempt; null inside a job
+    resolved: Annotated[Resolved | None, leaves.PLANNED] = None  # the learning rate that "auto" stands for, and why
+    # the blocks that it reads, with their declared records; empty for older jobs
+    reads: Annotated[list[ReadBlock], leaves.PLANNED] = []
+    # what more would buy; null inside a job, and without like runs
+    outlook: Annotated[Outlook | None, leaves.PLANNED] = None
 
 
 def search_quote(study: CheckedStudy, priced: StudyPrice) -> SearchQuote:

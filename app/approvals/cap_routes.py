@@ -6,6 +6,7 @@ from fastapi import APIRouter, Response
 
 from app.approvals import caps, kept
 from app.approvals import service as approvals
+from app.approvals.routes import waits_for
 from app.approvals.schemas import ApprovalView
 from app.grants.service import require
 from app.keys.auth import CurrentKey
@@ -16,6 +17,7 @@ from app.web.answers import as_json
 from app.web.conditions import IfMatch
 from app.web.deps import Db, RecordedHeads
 from app.web.operations import CAP_TAG, VERSIONED, Operation
+from core import leaves
 from core.contracts.versions import tag_of
 from core.privacy.filters import load_numerics
 
@@ -30,6 +32,7 @@ router = APIRouter(prefix="/v1/datasets/{dataset_id}/ledger", tags=["ledger"])
 @Operation(
     "The ledger with its new cap.",
     audience="own",
+    leaves=leaves.SHARES,
     command="ledger cap",
     audit="dataset.cap_changed",
     problems=("forbidden", "cap-too-low", "ledger-behind", "not-ready", "wrong-state", *VERSIONED),
@@ -60,6 +63,6 @@ def change_cap(
         waiting = caps.change(session, caller, named.id, body, recorded, if_match)
         asked = None if waiting is None else approvals.shown(session, waiting)
     if asked is not None:
-        return as_json(asked, 202, {"Location": f"/v1/approvals/{asked.id}"})
+        return waits_for(asked)
     view = summary.overview(db, pricing, named.id)
     return as_json(view, 200, {"ETag": tag_of(view.cap_version)})

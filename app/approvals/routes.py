@@ -13,9 +13,9 @@ from app.keys.auth import CurrentKey
 from app.web.answers import as_json
 from app.web.deps import Db, RecordedHeads
 from app.web.operations import Operation
-from app.web.pagination import After, Limit, decode_row, encode_cursor
+from app.web.pagination import After, Limit, cut, decode_row
+from core import leaves
 from core.contracts.approvals import CapRaise, Persons
-from core.ids import rfc3339
 from core.privacy.filters import load_numerics
 
 router = APIRouter(prefix="/v1", tags=["approvals"])
@@ -24,7 +24,12 @@ NAMED = {"persons": {"A. Meier": ["key_aaaaaaaaaaaaaaaaaaaaa"], "B. Kaya": ["key
 
 @router.get("/datasets/{dataset_id}/persons")
 @Operation(
-    "Its persons.", audience="own", command="approvals persons", problems=("forbidden", "not-ready"), answer=NAMED
+    "Its persons.",
+    audience="own",
+    leaves=leaves.SHARES,
+    command="approvals persons",
+    problems=("forbidden", "not-ready"),
+    answer=NAMED,
 )
 def show_persons(dataset_id: str, db: Db, caller: CurrentKey) -> PersonsView:
     """Shows the persons of whom two decide together on a data set; none: one person is enough."""
@@ -41,6 +46,7 @@ def show_persons(dataset_id: str, db: Db, caller: CurrentKey) -> PersonsView:
 @Operation(
     "Its persons, from now on.",
     audience="own",
+    leaves=leaves.SHARES,
     command="approvals name",
     audit="persons.set",
     problems=("forbidden", "not-ready", "ledger-behind"),
@@ -60,11 +66,17 @@ def set_persons(dataset_id: str, body: Persons, db: Db, caller: CurrentKey, head
         waiting = service.set_persons(session, caller, named, body)
         asked = None if waiting is None else service.shown(session, waiting)
     kept.keep(db, heads, named)
-    return as_json(PersonsView(**body.model_dump())) if asked is None else as_json(asked, 202, _at(asked))
+    return as_json(PersonsView(**body.model_dump())) if asked is None else waits_for(asked)
 
 
 @router.get("/approvals")
-@Operation("A page of approvals.", audience="every key", command="approvals list", problems=("not-found", "not-ready"))
+@Operation(
+    "A page of approvals.",
+    audience="every key",
+    leaves=leaves.SHARES,
+    command="approvals list",
+    problems=("not-found", "not-ready"),
+)
 def list_approvals(
     db: Db,
     caller: CurrentKey,
@@ -77,13 +89,12 @@ def list_approvals(
     with db.read() as session:
         named = None if dataset is None else require(session, caller, dataset, "view").id
         found = service.page(session, caller, dataset=named, after=cursor, limit=limit)
-        more, found = len(found) > limit, found[:limit]
-        following = encode_cursor(rfc3339(found[-1].created_at), found[-1].id) if more else None
+        found, following = cut(found, limit)
         return ApprovalList(items=[service.shown(session, each) for each in found], next=following)
 
 
 @router.get("/approvals/{approval_id}")
-@Operation("The approval.", audience="every key", command="approvals show")
+@Operation("The approval.", audience="every key", leaves=leaves.SHARES, command="approvals show")
 def show_approval(approval_id: str, db: Db, caller: CurrentKey) -> ApprovalView:
     """Shows an act that two persons must agree to, and who has."""
     with db.read() as session:
@@ -94,6 +105,7 @@ def show_approval(approval_id: str, db: Db, caller: CurrentKey) -> ApprovalView:
 @Operation(
     "The approval, with this person's word.",
     audience="every key",
+    leaves=leaves.SHARES,
     command="approvals agree",
     audit="approval.agreed",
     problems=("forbidden", "wrong-state", "cap-too-low", "ledger-behind", "not-ready"),
@@ -118,6 +130,7 @@ def agree_approval(approval_id: str, db: Db, caller: CurrentKey, heads: Recorded
 @Operation(
     "The approval, denied.",
     audience="every key",
+    leaves=leaves.SHARES,
     command="approvals deny",
     audit="approval.denied",
     problems=("forbidden", "wrong-state"),
@@ -128,5 +141,6 @@ def deny_approval(approval_id: str, db: Db, caller: CurrentKey) -> ApprovalView:
         return service.shown(session, service.deny(session, caller, approval_id))
 
 
-def _at(asked: ApprovalView) -> dict[str, str]:
-    return {"Location": f"/v1/approvals/{asked.id}"}
+def waits_for(asked: ApprovalView) -> Response:
+    """Answers that a change waits for two persons."""
+    return as_json(asked, 202, {"Location": f"/v1/approvals/{asked.id}"})

@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
-from sqlalchemy import and_, delete, or_, select, update
+from sqlalchemy import delete, or_, select, update
 from sqlalchemy.orm import Session
 
 from app.approvals.schemas import ApprovalView, Status
 from app.audit import record as audit
+from app.db import decided
+from app.db.decided import decide, require_open
 from app.db.models import Agreement, ApiKey, Approval, Dataset, DatasetPerson, Egress, Job
+from app.db.newest import newest
 from app.grants import service as grants
 from app.keys.service import Caller, is_alive
 from core.contracts.approvals import FEWEST, Act, Persons, PersonsChange
@@ -106,7 +109,7 @@ def agree(session: Session, caller: Caller, approval_id: str) -> Approval:
     session.flush()
     audit.record(session, "approval.agreed", approval.id, dataset=approval.dataset_id, because=approval.act.kind)
     if len(standing(session, approval)) >= FEWEST:
-        _decide(session, caller, approval, "agreed")
+        decide(session, approval, "agreed", caller.id)
         if isinstance(approval.act, PersonsChange):
             _name(session, approval.dataset_id, approval.act.persons)
     return approval
@@ -120,7 +123,7 @@ def deny(session: Session, caller: Caller, approval_id: str) -> Approval:
     """
     approval = _to_decide(session, caller, approval_id)
     audit.record(session, "approval.denied", approval.id, dataset=approval.dataset_id, because=approval.act.kind)
-    _decide(session, caller, approval, "denied")
+    decide(session, approval, "denied", caller.id)
     return approval
 
 
@@ -150,10 +153,7 @@ def page(
         query = query.where(or_(*seen))
     if dataset is not None:
         query = query.where(Approval.dataset_id == dataset)
-    if after is not None:
-        at, last = after
-        query = query.where(or_(Approval.created_at < at, and_(Approval.created_at == at, Approval.id < last)))
-    return list(session.scalars(query.order_by(Approval.created_at.desc(), Approval.id.desc()).limit(limit + 1)))
+    return newest(session, query, Approval, after=after, limit=limit)
 
 
 def agreements_of(session: Session, approval_id: str) -> list[Agreement]:
@@ -179,11 +179,8 @@ def shown(session: Session, approval: Approval) -> ApprovalView:
 
 def status_of(approval: Approval) -> Status:
     """The status of an approval: an open one ends by itself."""
-    match approval.status:
-        case "agreed" | "denied":
-            return approval.status
-        case _:
-            return "open" if approval.expires_at > now() else "expired"
+    status: Status = decided.status_of(approval)
+    return status
 
 
 def may_leave(session: Session, dataset_id: str) -> bool:
@@ -244,19 +241,12 @@ def _sees(session: Session, caller: Caller, approval: Approval) -> bool:
 def _to_decide(session: Session, caller: Caller, approval_id: str) -> Approval:
     _take_turn(session, find(session, caller, approval_id).dataset_id)
     approval = find(session, caller, approval_id)
-    status = status_of(approval)
-    if status != "open":
-        raise Conflict("wrong-state", f"this approval is {status} already")
+    require_open(approval, "approval")
     return approval
 
 
 def _take_turn(session: Session, dataset_id: str) -> None:
     session.execute(select(Dataset.id).where(Dataset.id == dataset_id).with_for_update(key_share=True))
-
-
-def _decide(session: Session, caller: Caller, approval: Approval, status: Status) -> None:
-    approval.status, approval.decided_at, approval.decided_by = status, now(), caller.id
-    session.flush()
 
 
 def _name(session: Session, dataset_id: str, persons: Persons) -> None:

@@ -14,6 +14,7 @@ from app.keys.auth import AdminKey
 from app.web.deps import Db
 from app.web.operations import Operation
 from app.web.pagination import After, Limit, decode_cursor, encode_cursor
+from core import leaves
 from core.contracts.base import Document
 
 router = APIRouter(prefix="/v1/audit", tags=["audit"])
@@ -58,7 +59,9 @@ class AuditList(Document):
 
 
 @router.get("")
-@Operation("A page of entries.", audience="admins", command="audit list", problems=("forbidden",))
+@Operation(
+    "A page of entries.", audience="admins", leaves=leaves.FOR_ADMINS, command="audit list", problems=("forbidden",)
+)
 def list_audit(
     db: Db,
     _caller: AdminKey,
@@ -90,6 +93,7 @@ def list_audit(
 @Operation(
     "The result of verifying the log against its entries.",
     audience="admins",
+    leaves=leaves.FOR_ADMINS,
     command="audit verify",
     problems=("forbidden",),
 )

@@ -14,7 +14,8 @@ from app.web.answers import as_json
 from app.web.conditions import IfMatch
 from app.web.deps import Db
 from app.web.operations import BUDGET_TAG, LOCATION, VERSIONED, Operation
-from app.web.pagination import After, Limit, decode_row, encode_cursor
+from app.web.pagination import After, Limit, cut, decode_row
+from core import leaves
 from core.contracts.versions import tag_of
 from core.privacy.filters import load_numerics
 
@@ -25,6 +26,7 @@ router = APIRouter(prefix="/v1/budget-requests", tags=["budgets"])
 @Operation(
     "The request.",
     audience="use",
+    leaves=leaves.SHARES,
     command="budgets request",
     audit="budget.requested",
     problems=("not-found", "forbidden", "not-ready", "wrong-state"),
@@ -46,7 +48,13 @@ def request_budget(body: BudgetRequestBody, db: Db, caller: CurrentKey) -> Respo
 
 
 @router.get("")
-@Operation("A page of requests.", audience="every key", command="budgets requests", problems=("not-found", "not-ready"))
+@Operation(
+    "A page of requests.",
+    audience="every key",
+    leaves=leaves.SHARES,
+    command="budgets requests",
+    problems=("not-found", "not-ready"),
+)
 def list_budget_requests(
     db: Db,
     caller: CurrentKey,
@@ -59,13 +67,12 @@ def list_budget_requests(
     cursor = decode_row(after)
     with db.read() as session:
         found = requests.page(session, caller, dataset=dataset, status=status, after=cursor, limit=limit)
-        more, found = len(found) > limit, found[:limit]
-        following = encode_cursor(found[-1].created_at.isoformat(), found[-1].id) if more else None
+        found, following = cut(found, limit)
         return BudgetRequestList(items=[requests.shown(session, each) for each in found], next=following)
 
 
 @router.get("/{request_id}", response_model=BudgetRequestView)
-@Operation("The request.", audience="every key", command="budgets approve", headers=BUDGET_TAG)
+@Operation("The request.", audience="every key", leaves=leaves.SHARES, command="budgets approve", headers=BUDGET_TAG)
 def show_budget_request(request_id: str, db: Db, caller: CurrentKey) -> Response:
     """Shows a request; its `ETag` is the budget that it is about, with its version."""
     with db.read() as session:
@@ -76,6 +83,7 @@ def show_budget_request(request_id: str, db: Db, caller: CurrentKey) -> Response
 @Operation(
     "The request, approved.",
     audience="every key",
+    leaves=leaves.SHARES,
     command="budgets approve",
     audit="budget.approved",
     problems=("forbidden", "wrong-state", *VERSIONED),
@@ -95,6 +103,7 @@ def approve_budget_request(
 @Operation(
     "The request, denied.",
     audience="every key",
+    leaves=leaves.SHARES,
     command="budgets deny",
     audit="budget.denied",
     problems=("forbidden", "wrong-state"),

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, and_, or_, select
+from sqlalchemy import ColumnElement, or_, select
 from sqlalchemy.orm import Session
 
 from app.audit import record as audit
 from app.budgets import service
 from app.budgets.schemas import BudgetRequestBody, BudgetRequestView, Status
+from app.db.decided import decide, require_open, status_of
 from app.db.models import ApiKey, BudgetRequest, Dataset, SubAccount
+from app.db.newest import newest
 from app.grants import service as grants
 from app.grants.service import Access
 from app.keys.service import Caller, is_alive, locked
@@ -151,27 +153,12 @@ def page(
         query = query.where(BudgetRequest.status == "open", still)
     elif status is not None:
         query = query.where(BudgetRequest.status == status)
-    if after is not None:
-        at, last = after
-        created = BudgetRequest.created_at
-        query = query.where(or_(created < at, and_(created == at, BudgetRequest.id < last)))
-    return list(
-        session.scalars(query.order_by(BudgetRequest.created_at.desc(), BudgetRequest.id.desc()).limit(limit + 1))
-    )
+    return newest(session, query, BudgetRequest, after=after, limit=limit)
 
 
 def shown(session: Session, request: BudgetRequest) -> BudgetRequestView:
     """Shows a request with the sub-account that it is about."""
     return BudgetRequestView.of(request, status_of(request), _about(session, request))
-
-
-def status_of(request: BudgetRequest) -> Status:
-    """The status of a request: an open one ends by itself."""
-    match request.status:
-        case "approved" | "denied":
-            return request.status
-        case _:
-            return "open" if request.expires_at > now() else "expired"
 
 
 def _about(session: Session, request: BudgetRequest) -> SubAccount | None:
@@ -198,17 +185,15 @@ def _to_decide(session: Session, caller: Caller, request_id: str, *, withdraws: 
     request, access = _seen(session, caller, request_id, lock=True)
     if not (access.covers("own") or (withdraws and request.key_id == caller.id)):
         raise Forbidden("only the data set's owner or an admin may decide on this request")
-    if status_of(request) != "open":
-        raise Conflict("wrong-state", f"this request is {status_of(request)} already")
+    require_open(request, "request")
     return request
 
 
 def _decide(
     session: Session, caller: Caller, request: BudgetRequest, status: Status, answer: str | None
 ) -> BudgetRequestView:
-    request.status, request.answer = status, answer
-    request.decided_at, request.decided_by = now(), caller.id
-    session.flush()
+    request.answer = answer
+    decide(session, request, status, caller.id)
     _tell(session, "budget.approved" if status == "approved" else "budget.denied", request)
     return shown(session, request)
 

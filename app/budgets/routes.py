@@ -15,6 +15,7 @@ from app.web.answers import as_json
 from app.web.conditions import IfMatch
 from app.web.deps import Db
 from app.web.operations import BUDGET_TAG, VERSIONED, Operation
+from core import leaves
 from core.contracts.versions import tag_of
 from core.privacy.filters import load_numerics
 
@@ -24,7 +25,13 @@ OfBudget = Annotated[Name, Path(description="A key's id, or a team's name.")]
 
 
 @router.get("")
-@Operation("The budgets that this key may see.", audience="view", command="budgets list", problems=("not-ready",))
+@Operation(
+    "The budgets that this key may see.",
+    audience="view",
+    leaves=leaves.SHARES,
+    command="budgets list",
+    problems=("not-ready",),
+)
 def list_budgets(dataset_id: str, db: Db, caller: CurrentKey) -> BudgetList:
     """Lists the budgets within the cap: all of them for the owner, else the calling key's own."""
     with db.read() as session:
@@ -32,7 +39,7 @@ def list_budgets(dataset_id: str, db: Db, caller: CurrentKey) -> BudgetList:
 
 
 @spending_router.get("/spending")
-@Operation("Who spent what.", audience="view", command="ledger spending", problems=("not-ready",))
+@Operation("Who spent what.", audience="view", leaves=leaves.SHARES, command="ledger spending", problems=("not-ready",))
 def show_spending(dataset_id: str, db: Db, caller: CurrentKey) -> SpendingView:
     """Shows what each key spent, whoever posted it, summed over the data set's blocks. Its owner and admins read names.
 
@@ -44,7 +51,12 @@ def show_spending(dataset_id: str, db: Db, caller: CurrentKey) -> SpendingView:
 
 @router.get("/{budget}", response_model=BudgetView)
 @Operation(
-    "The budget.", audience="own", command="budgets show", problems=("forbidden", "not-ready"), headers=BUDGET_TAG
+    "The budget.",
+    audience="own",
+    leaves=leaves.SHARES,
+    command="budgets show",
+    problems=("forbidden", "not-ready"),
+    headers=BUDGET_TAG,
 )
 def show_budget(dataset_id: str, budget: OfBudget, db: Db, caller: CurrentKey) -> Response:
     """Shows one budget, with its balances."""
@@ -56,6 +68,7 @@ def show_budget(dataset_id: str, budget: OfBudget, db: Db, caller: CurrentKey) -
 @Operation(
     "The budget.",
     audience="own",
+    leaves=leaves.SHARES,
     command="budgets set",
     audit="budget.set",
     problems=("forbidden", "not-ready", "wrong-state", "budget-too-low", *VERSIONED),
@@ -79,6 +92,7 @@ def set_budget(
 @Operation(
     "The budget is closed.",
     audience="own",
+    leaves=leaves.OWNERS_ACTIONS,
     command="budgets close",
     audit="budget.closed",
     problems=("forbidden", "not-ready", "wrong-state", *VERSIONED),

@@ -14,6 +14,7 @@ from app.ledger.accounts import remaining_of as left_of_cap
 from app.ledger.budgets import PARTS, with_own
 from app.ledger.repository import unit_of
 from app.ledger.schemas import COLLUSION, Balance
+from core import leaves
 from core.contracts.base import NO_NUL, AccountantName, Document, Epsilon, EpsilonValue
 
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")  # in addresses and headers too
@@ -38,7 +39,7 @@ class BudgetSetting(Document):
 class BudgetPart(Balance):
     """A sub-account's balances on one account, in the filter's units. `remaining` is bounded by the cap too."""
 
-    share_of_cap: float
+    share_of_cap: Annotated[float, leaves.SHARES]
 
 
 class BudgetParts(BaseModel):

@@ -11,6 +11,7 @@ from app.catalogue import extractors, hpo, models, optimizers
 from app.keys.auth import current_key
 from app.web.deps import ServiceSettings
 from app.web.operations import Operation
+from core import leaves
 from core.contracts.base import Document
 from core.contracts.extractor import HASHED_WORDS, Words
 
@@ -49,7 +50,9 @@ class ExtractorList(Document):
 
 
 @router.get("/extractors")
-@Operation("Every frozen feature extractor of this service.", audience="every key", command="extractors")
+@Operation(
+    "Every frozen feature extractor of this service.", audience="every key", leaves=leaves.NO_DATA, command="extractors"
+)
 def list_extractors(settings: ServiceSettings) -> ExtractorList:
     """Lists this service's frozen feature extractors, for `model.extractor` of a linear model."""
     words = ExtractorView(
@@ -110,7 +113,10 @@ class StrategyList(Document):
 
 @router.get("/hpo-strategies")
 @Operation(
-    "Every strategy of private study, with the JSON schema of its settings.", audience="every key", command="strategies"
+    "Every strategy of private study, with the JSON schema of its settings.",
+    audience="every key",
+    leaves=leaves.NO_DATA,
+    command="strategies",
 )
 def list_hpo_strategies() -> StrategyList:
     """Lists the strategies for a private study of hyperparameters on a job's one budget, with their costs."""
@@ -130,7 +136,12 @@ def list_hpo_strategies() -> StrategyList:
 
 
 @router.get("/models")
-@Operation("Every kind of model, with the JSON schema of its settings.", audience="every key", command="models")
+@Operation(
+    "Every kind of model, with the JSON schema of its settings.",
+    audience="every key",
+    leaves=leaves.NO_DATA,
+    command="models",
+)
 def list_models() -> ModelList:
     """Lists the kinds of model, with the JSON schema of their settings."""
     return ModelList(
@@ -144,7 +155,12 @@ def list_models() -> ModelList:
 
 
 @router.get("/optimizers")
-@Operation("Every optimizer, with the JSON schema of its settings.", audience="every key", command="optimizers")
+@Operation(
+    "Every optimizer, with the JSON schema of its settings.",
+    audience="every key",
+    leaves=leaves.NO_DATA,
+    command="optimizers",
+)
 def list_optimizers() -> OptimizerList:
     """Lists the optimizers, with their rules, their state, and the JSON schema of their settings."""
     return OptimizerList(

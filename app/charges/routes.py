@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Header, Query, Response
+from fastapi import APIRouter, Header, Query, Response
 from sqlalchemy.orm import Session
 
 from app.charges import service
@@ -13,15 +13,14 @@ from app.charges.schemas import ChargeList, ChargeRequest, ChargeView, Status, V
 from app.db.models import Account, Charge
 from app.keys.auth import CurrentKey
 from app.ledger.accounts import filter_for
-from app.pricing.service import PricingService
 from app.web import examples
 from app.web.answers import as_json
-from app.web.deps import Db, RecordedHeads, get_pricing
+from app.web.deps import Db, Pricing, RecordedHeads
 from app.web.operations import LOCATION, Operation
-from app.web.pagination import After, Limit, decode_row, encode_cursor
+from app.web.pagination import After, Limit, cut, decode_row
+from core import leaves
 
 router = APIRouter(prefix="/v1/charges", tags=["charges"])
-Pricing = Annotated[PricingService, Depends(get_pricing)]
 Once = Annotated[
     str,
     Header(
@@ -37,6 +36,7 @@ Once = Annotated[
 @Operation(
     "The charge, held; or the charge that this Idempotency-Key made before.",
     audience="charge",
+    leaves=leaves.CLAIMS,
     command="charges reserve",
     audit="charge.held",
     problems=(
@@ -60,7 +60,9 @@ def reserve_charge(
 
 
 @router.get("")
-@Operation("A page of charges.", audience="every key", command="charges list", problems=("not-found",))
+@Operation(
+    "A page of charges.", audience="every key", leaves=leaves.CLAIMS, command="charges list", problems=("not-found",)
+)
 def list_charges(
     db: Db,
     caller: CurrentKey,
@@ -73,13 +75,12 @@ def list_charges(
     cursor = decode_row(after)
     with db.read() as session:
         found = service.page(session, caller, dataset=dataset, status=status, after=cursor, limit=limit)
-        more, found = len(found) > limit, found[:limit]
-        following = encode_cursor(found[-1].created_at.isoformat(), found[-1].id) if more else None
+        found, following = cut(found, limit)
         return ChargeList(items=_views(session, found), next=following)
 
 
 @router.get("/{charge_id}")
-@Operation("The charge.", audience="every key", command="charges show")
+@Operation("The charge.", audience="every key", leaves=leaves.CLAIMS, command="charges show")
 def show_charge(charge_id: str, db: Db, caller: CurrentKey) -> ChargeView:
     """Shows a charge."""
     with db.read() as session:
@@ -90,6 +91,7 @@ def show_charge(charge_id: str, db: Db, caller: CurrentKey) -> ChargeView:
 @Operation(
     "The charge, posted.",
     audience="every key",
+    leaves=leaves.CLAIMS,
     command="charges post",
     audit="charge.posted",
     problems=("forbidden", "wrong-state"),
@@ -105,6 +107,7 @@ def post_charge(charge_id: str, db: Db, heads: RecordedHeads, caller: CurrentKey
 @Operation(
     "The charge, voided.",
     audience="every key",
+    leaves=leaves.CLAIMS,
     command="charges void",
     audit="charge.voided",
     problems=("forbidden", "wrong-state"),

@@ -11,7 +11,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from pydantic import ConfigDict
-from sqlalchemy import and_, or_, select
+from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -20,6 +20,7 @@ from app.charges.claims import amounts, check_people, read_by
 from app.charges.schemas import Attested, Charged, ChargeRequest, Status
 from app.db.engine import Database
 from app.db.models import ApiKey, Charge, Dataset
+from app.db.newest import newest
 from app.grants import service as grants
 from app.keys.service import Caller, is_alive
 from app.ledger import behind, blocks
@@ -182,10 +183,7 @@ def page(
         query = query.where(Charge.dataset_id == grants.require(session, caller, dataset, "view").id)
     if status is not None:
         query = query.where(Charge.status == status)
-    if after is not None:
-        at, last = after
-        query = query.where(or_(Charge.created_at < at, and_(Charge.created_at == at, Charge.id < last)))
-    return list(session.scalars(query.order_by(Charge.created_at.desc(), Charge.id.desc()).limit(limit + 1)))
+    return newest(session, query, Charge, after=after, limit=limit)
 
 
 def _seen(session: Session, caller: Caller, charge_id: str, *, lock: bool = False) -> tuple[Charge, grants.Access]:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import APIRouter, Form, Path, Request, Response
+from fastapi import APIRouter, Form, Request, Response
 from fastapi.responses import RedirectResponse
 from pydantic import ValidationError
 from sqlalchemy.orm import Session
@@ -23,9 +23,9 @@ from app.budgets.schemas import (
     BudgetSetting,
     BudgetView,
 )
-from app.dashboard.page import PageRoute, render
+from app.dashboard.names import key_names
+from app.dashboard.page import Id, PageRoute, render
 from app.dashboard.session import HOME, CurrentViewer, PostingViewer, Viewer
-from app.dashboard.views import key_names
 from app.db.engine import Database
 from app.grants import service as grants
 from app.grants.service import Access
@@ -37,7 +37,6 @@ from core.errors import Conflict, Forbidden, InvalidRequest, PreconditionFailed,
 from core.privacy.filters import load_numerics
 
 router = APIRouter(prefix=f"{HOME}/datasets/{{dataset_id}}/budgets", include_in_schema=False, route_class=PageRoute)
-Id = Annotated[str, Path(pattern=r"^[A-Za-z0-9_]{1,100}$")]
 Text = Annotated[str, Form(max_length=1000)]
 Keys = Annotated[tuple[str, ...], Form(max_length=100)]
 REFUSALS = (InvalidRequest, Conflict, Forbidden, PreconditionFailed)

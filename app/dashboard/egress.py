@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Form, Path, Request, Response
+from fastapi import APIRouter, Form, Request, Response
 from fastapi.responses import RedirectResponse
 from pydantic import ValidationError
 
-from app.dashboard.page import PageRoute, render
+from app.dashboard.page import Id, PageRoute, render
 from app.dashboard.session import HOME, CurrentViewer, PostingViewer, Viewer
 from app.db.engine import Database
 from app.egress import note_routes, routes, service
@@ -25,7 +25,6 @@ from app.web.problems import errors_of, validation_errors
 from core.errors import RequestError
 
 router = APIRouter(prefix=HOME, include_in_schema=False, route_class=PageRoute)
-Id = Annotated[str, Path(pattern=r"^[A-Za-z0-9_]{1,100}$")]
 Text = Annotated[str, Form(max_length=2000)]
 
 

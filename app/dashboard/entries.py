@@ -6,26 +6,24 @@ import csv
 import io
 from collections.abc import Iterator
 from functools import partial
-from typing import Annotated
 
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 
 from app.dashboard.burndown import burndowns
-from app.dashboard.page import PageRoute, render
+from app.dashboard.names import key_names
+from app.dashboard.page import Id, PageRoute, render
 from app.dashboard.session import HOME, CurrentViewer
-from app.dashboard.views import key_names
 from app.db.engine import Database
 from app.db.models import Account
 from app.grants.service import find, require
-from app.ledger import repository
+from app.ledger import repository, summary
 from app.ledger.accounts import filter_for
-from app.web.deps import Db
+from app.web.deps import Db, Pricing
 from app.web.operations import Page
 from core.ids import now, rfc3339
 
 router = APIRouter(prefix=HOME, include_in_schema=False, route_class=PageRoute)
-Id = Annotated[str, Path(pattern=r"^[A-Za-z0-9_]{1,100}$")]
 BATCH = 500
 # Keys are named by their ids: a name could be a formula to the program that opens the file.
 COLUMNS = (
@@ -88,3 +86,13 @@ def _lines(db: Database, account: Account) -> Iterator[str]:
 def _share(amount: int, budget: int) -> str:
     """A share of today's budget; empty without one."""
     return f"{amount / budget:.6f}" if budget > 0 else ""
+
+
+@router.get("/live/datasets/{dataset_id}/comparison")
+@Page("view")
+def live_comparison(dataset_id: Id, request: Request, db: Db, pricing: Pricing, viewer: CurrentViewer) -> Response:
+    """Other accountants' figures: a page of its own, because composing many jobs can take seconds."""
+    with db.read() as session:
+        dataset = require(session, viewer.caller, dataset_id, "view")
+    figures = summary.overview(db, pricing, dataset.id)
+    return render(request, "_comparison.html", viewer=viewer, ledger=figures)

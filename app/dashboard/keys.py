@@ -9,11 +9,11 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Annotated, get_args
 
-from fastapi import APIRouter, Form, Path, Request, Response
+from fastapi import APIRouter, Form, Request, Response
 from fastapi.responses import RedirectResponse
 from pydantic import ValidationError
 
-from app.dashboard.page import PageRoute, render
+from app.dashboard.page import Id, PageRoute, render
 from app.dashboard.session import HOME, CurrentViewer, PostingViewer, Viewer
 from app.db.engine import Database
 from app.grants import routes as grants
@@ -29,7 +29,6 @@ from core.ids import now
 
 PAGE = f"{HOME}/keys"
 router = APIRouter(prefix=PAGE, include_in_schema=False, route_class=PageRoute)
-Id = Annotated[str, Path(pattern=r"^[A-Za-z0-9_]{1,100}$")]
 Text = Annotated[str, Form(max_length=200)]
 DAYS = {"": "never", "7": "in 7 days", "30": "in 30 days", "90": "in 90 days", "365": "in a year"}
 OVERLAPS = {"0": "at once", "3600": "in an hour", "86400": "in a day"}

@@ -16,35 +16,28 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Form, Path, Request, Response
+from fastapi import APIRouter, Depends, Form, Request, Response
 from fastapi.responses import RedirectResponse
 from pydantic import ValidationError
 
 from app.approvals import cap_routes
-from app.budgets.spending import SpendingView, spending
 from app.dashboard.form_values import number, redeclaration
-from app.dashboard.page import PageRoute, render
+from app.dashboard.manage_view import manage_page_of
+from app.dashboard.page import Id, PageRoute, render
 from app.dashboard.session import HOME, CurrentViewer, PostingViewer, UploadingViewer, Viewer
-from app.datasets import block_routes
-from app.datasets import routes as datasets
-from app.datasets.block_schemas import BlockView, ReadingBlock
-from app.datasets.routes import Parsing
-from app.datasets.schemas import DatasetView, RedeclaredDataset
-from app.grants import service as grants
+from app.datasets import block_routes, declaration_routes
+from app.datasets.schemas import RedeclaredDataset
 from app.keys.auth import CurrentKey
-from app.ledger.accounts import account_of
-from app.ledger.entries import cap_version
 from app.ledger.routes import Pricing
 from app.ledger.schemas import CapChange
 from app.retention import routes as retention
-from app.web.deps import Db, RecordedHeads, ServiceSettings
+from app.web.deps import Db, Parsing, RecordedHeads, ServiceSettings
 from app.web.operations import Page
 from app.web.problems import answer, errors_of, validation_errors
 from core.contracts.versions import tag_of
 from core.errors import RequestError, ServiceError
 
 router = APIRouter(prefix=f"{HOME}/datasets/{{dataset_id}}/manage", include_in_schema=False, route_class=PageRoute)
-Id = Annotated[str, Path(pattern=r"^[A-Za-z0-9_]{1,100}$")]
 Text = Annotated[str, Form(max_length=20_000)]
 ACCEPTED = 202
 WAITS = "The raise waits for two persons: `scrimp approvals list` shows it."
@@ -93,42 +86,9 @@ class Service:
             NotFound: no such data set.
             Forbidden: the viewer is not its owner.
         """
-        shown = self.gathered(viewer)
+        shown = manage_page_of(self.db, self.heads, viewer.caller, self.dataset_id)
         context = {"page": shown, "problem": problem, "declared": declared}
         return render(self.request, "manage.html", viewer=viewer, status=status, **context)
-
-    def gathered(self, viewer: Viewer) -> ManagePage:
-        """What the page shows."""
-        with self.db.read() as session:
-            row, access = grants.find(session, viewer.caller, self.dataset_id, "own")
-            account = account_of(session, row.id) if row.spec["privacy"]["sensitivity"] == "private" else None
-            spent = None if account is None else spending(session, viewer.caller, row.id)
-            version = "" if account is None else cap_version(account)
-            dataset, is_owner = DatasetView.of(row, None, access), viewer.caller.id == row.owner_key
-        blocks = block_routes.list_blocks(row.id, self.db, self.heads, viewer.caller).items if account else []
-        return ManagePage(dataset, version, blocks, spent, is_owner)
-
-
-@dataclass(frozen=True)
-class ManagePage:
-    """What the page shows.
-
-    Attributes:
-        version: of the cap; empty for a public data set, which has none.
-        spent: by key, the one that spent most first; None for a public data set.
-        is_owner: the viewer registered it, and may append to it.
-    """
-
-    dataset: DatasetView
-    version: str
-    blocks: list[BlockView | ReadingBlock]
-    spent: SpendingView | None
-    is_owner: bool
-
-    @property
-    def has_grown(self) -> bool:
-        """True if there are blocks beside the registration's own; one that is being read is none yet."""
-        return sum(isinstance(each, BlockView) for each in self.blocks) > 1
 
 
 @dataclass(frozen=True)
@@ -174,7 +134,7 @@ def redeclare(service: Manager, viewer: PostingViewer, records: Text = "", other
 
     def change() -> Declared:
         body = redeclaration(others, records)
-        outcome = datasets.redeclare_dataset(
+        outcome = declaration_routes.redeclare_dataset(
             service.dataset_id, body, service.db, service.settings, service.parsers, viewer.caller
         )
         return Declared(outcome, body.dry_run)

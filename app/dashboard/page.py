@@ -6,9 +6,10 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlencode
 
+from fastapi import Path as PathPart
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse
@@ -22,6 +23,7 @@ from core.contracts.metrics import AUC_PARTS, MOST_CONFUSED, confusion_parts
 from core.errors import InvalidRequest, ServiceError
 
 logger = logging.getLogger(__name__)
+Id = Annotated[str, PathPart(pattern=r"^[A-Za-z0-9_]{1,100}$")]
 HERE = Path(__file__).parent
 
 

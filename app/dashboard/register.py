@@ -23,10 +23,9 @@ from app.dashboard import dataset_draft
 from app.dashboard.draft import Draft, placed, sent_draft
 from app.dashboard.page import PageRoute, render
 from app.dashboard.session import HOME, CurrentViewer, PostingViewer, UploadingViewer, Viewer
-from app.datasets import routes as datasets
-from app.datasets.routes import Parsing, Pricing
+from app.datasets import register_routes as datasets
 from app.keys.auth import require_role
-from app.web.deps import Db, ServiceSettings
+from app.web.deps import Db, Parsing, Pricing, ServiceSettings
 from app.web.limits import LARGE_NODES
 from app.web.operations import NOTHING, Page
 from app.web.problems import answer

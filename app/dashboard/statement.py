@@ -17,15 +17,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from statistics import NormalDist
-from typing import Annotated
 
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.budgets.spending import spending
-from app.dashboard.page import PageRoute, render
+from app.dashboard.page import Id, PageRoute, render
 from app.dashboard.session import HOME, CurrentViewer
 from app.db.models import Account, Dataset, LedgerEntry
 from app.grants.service import require
@@ -38,7 +37,6 @@ from app.web.deps import Db
 from app.web.operations import Page
 
 router = APIRouter(prefix=f"{HOME}/datasets/{{dataset_id}}", include_in_schema=False, route_class=PageRoute)
-Id = Annotated[str, Path(pattern=r"^[A-Za-z0-9_]{1,100}$")]
 ALPHAS = (0.001, 0.01, 0.1)
 NORMAL = NormalDist()
 COLUMNS = (

@@ -9,22 +9,18 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.security import HTTPAuthorizationCredentials
-from sqlalchemy import and_
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
-from app.dashboard.page import PageRoute
-from app.dashboard.routes import ROWS, AskedJobs, ListQuery
+from app.dashboard.page import Id, PageRoute
 from app.dashboard.session import HOME, SignInNeeded, Viewer, current_viewer, is_signed_in
 from app.datasets import readings
 from app.datasets.stream import page_of_reading
 from app.db.engine import Database
-from app.db.models import ApiKey, Job
-from app.grants.service import require_job, sees_as, visible
-from app.jobs import repository
-from app.jobs.routes import jobs_among, key_of_page
+from app.db.models import ApiKey
+from app.grants.service import require_job
 from app.jobs.stream import EventHub, EventStream, follow
 from app.keys.auth import bearer
 from app.keys.service import Caller, KeyLike, still
@@ -32,11 +28,10 @@ from app.keys.sessions import SESSION_COOKIE, signed_in
 from app.web import operations
 from app.web.deps import Db, ServiceSettings
 from app.web.headers import is_stream
-from app.web.lists import Page, Reader, changes_of
-from core.errors import RequestError, TooManyRequests, Unauthenticated, Unavailable
+from app.web.lists import Reader, changes_of
+from core.errors import TooManyRequests, Unauthenticated, Unavailable
 
 router = APIRouter(prefix=f"{HOME}/events", include_in_schema=False, route_class=PageRoute)
-Id = Annotated[str, Path(pattern=r"^[A-Za-z0-9_]{1,100}$")]
 StateId = Annotated[str | None, Header(alias="Last-Event-ID", max_length=64, pattern=r"^[0-9a-f]+$")]
 
 
@@ -80,7 +75,7 @@ def job_events(
     hub: EventHub = request.app.state.hub
     seen = max(after, int(last_event_id or 0))
     told = _told(follow(hub, viewer.caller, job_id, seen), _alive(request, viewer, db))
-    return _answer(request, hub, viewer.caller, told)
+    return answer(request, hub, viewer.caller, told)
 
 
 @router.get("/readings/{dataset_id}")
@@ -100,27 +95,9 @@ def reading_events(
         row = readings.find(session, caller, dataset_id)
     if row is None:  # it is ready, or not there: the page asks once, and knows
         return Response(status_code=204)
-    reader = Reader(page_of_reading(caller, row.id), caller.id, _check(request, viewer))
+    reader = Reader(page_of_reading(caller, row.id), caller.id, check(request, viewer))
     told = changes_of(request.app.state.lists, reader, last_event_id, lambda: False)
-    return _answer(request, request.app.state.hub, caller, told)
-
-
-@router.get("/jobs")
-@operations.Page("every key")
-def jobs_events(
-    request: Request,
-    db: Db,
-    viewer: StreamingViewer,
-    asked: AskedJobs,
-    last_event_id: StateId = None,
-) -> Response:
-    """Tells of changes of one page of the list of jobs: its rows, or an event of one of them."""
-    if viewer is None:
-        return Response(status_code=204)
-    caller = viewer.caller
-    reader = Reader(page_of(db, caller, asked), caller.id, _check(request, viewer))
-    told = changes_of(request.app.state.lists, reader, last_event_id, lambda: _is_there(db, caller, asked))
-    return _answer(request, request.app.state.hub, caller, told)
+    return answer(request, request.app.state.hub, caller, told)
 
 
 class ChangeStream(EventStream):
@@ -133,7 +110,7 @@ class ChangeStream(EventStream):
             await Response(status_code=204)(scope, receive, send)
 
 
-def _answer(request: Request, hub: EventHub, caller: Caller, messages: AsyncIterator[str]) -> Response:
+def answer(request: Request, hub: EventHub, caller: Caller, messages: AsyncIterator[str]) -> Response:
     if not is_stream(request.headers):
         return Response(status_code=204)
     return ChangeStream(hub, caller, messages)
@@ -164,35 +141,7 @@ async def _told(events: AsyncIterator[str], alive: Callable[[], bool]) -> AsyncI
             yield event
 
 
-def page_of(db: Database, caller: Caller, asked: ListQuery) -> Page:
-    """The page of the list of jobs that a caller asks for.
-
-    Raises:
-        NotFound: the filter's data set is not there for this caller.
-    """
-    with db.read() as session:
-        among = jobs_among(session, caller, asked.jobs)
-    states = repository.states_of_page(
-        # The first condition again: who loses the data set of the filter loses its jobs.
-        among=and_(visible(caller, Job.dataset_id), among),
-        status=asked.status,
-        after=key_of_page(asked.after, asked.sort),
-        limit=ROWS,
-        sort=asked.sort,
-    )
-    return Page((sees_as(caller), *vars(asked).values()), states)
-
-
-def _is_there(db: Database, caller: Caller, asked: ListQuery) -> bool:
-    """False if the data set of the filter is gone, or no longer to be seen."""
-    try:
-        page_of(db, caller, asked)
-    except RequestError:
-        return False
-    return True
-
-
-def _check(request: Request, viewer: Viewer) -> Callable[[KeyLike | None], object]:
+def check(request: Request, viewer: Viewer) -> Callable[[KeyLike | None], object]:
     """Tells by the key's row if the viewer's session, or the key itself, still holds."""
     if viewer.csrf is None:
         return lambda key: still(key, viewer.caller.generation)

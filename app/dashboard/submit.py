@@ -9,33 +9,25 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import RedirectResponse
 from starlette.concurrency import run_in_threadpool
 
 from app.admission.quote import Quote
 from app.dashboard import job_draft
+from app.dashboard.balances import Share, shares_of
 from app.dashboard.draft import Draft, placed
-from app.dashboard.job_draft import agreed_on, first_draft, name_of, named_datasets, names_more, of_job, sent_job
+from app.dashboard.job_draft import agreed_on, first_draft, name_of, named_datasets, names_more, sent_job
 from app.dashboard.page import PageRoute, render
 from app.dashboard.session import HOME, CurrentViewer, PostingViewer, Viewer
-from app.dashboard.views import Share, shares_of
+from app.dashboard.submit_api import Api, ApiRoutes
 from app.dashboard.whatif import CHOICES, Variation, chosen, variations
-from app.datasets.routes import brief_dataset, list_datasets
 from app.datasets.schemas import DatasetView
-from app.db.engine import Database
-from app.db.models import Job
-from app.grants.service import REFUSED, Access, require_job
-from app.hpo.rates import Rated
-from app.jobs import routes as jobs
-from app.jobs.routes import Admissions
 from app.keys.service import Caller
-from app.ledger.transparency.heads import Heads
 from app.web.operations import NOTHING, Page
 from core.contracts.job_spec import JobSpec
 from core.errors import BudgetError, Conflict, Forbidden, InvalidRequest, LimitError, NotFound, RequestError
@@ -43,83 +35,12 @@ from core.errors import BudgetError, Conflict, Forbidden, InvalidRequest, LimitE
 PAGE = f"{HOME}/submit"
 router = APIRouter(prefix=PAGE, include_in_schema=False, route_class=PageRoute)
 Named = Annotated[str | None, Query(max_length=100)]
-DATASETS_SHOWN = 200
 ONCE, DIGEST = re.compile(r"[A-Za-z0-9_-]{0,100}"), 32
 CHANGED = (
     "Nothing was submitted: the settings or the price are not those of the last quote. Look at this one, then submit."
 )
 EDITED = "The form was read from the JSON, which was edited. Fields that were changed with it are as the JSON says."
-NOT_USABLE = {
-    "retired": "this data set is retired: no job can train on it",
-    "behind": "the ledger of this data set is behind its record outside the database: ask the operator to restore it",
-}
 REFUSALS = (RequestError, BudgetError, LimitError)
-
-
-class Api:
-    """The API's own routes, for this page."""
-
-    def __init__(self, request: Request, admission: Admissions) -> None:
-        self.request, self.admission = request, admission
-        self.db, self.heads = admission.db, admission.heads
-
-    async def datasets(self, caller: Caller, wanted: Iterable[str] = ()) -> list[DatasetView]:
-        """The newest data sets that a key may train on, and those of `wanted`, by id or name."""
-
-        def found() -> list[DatasetView]:
-            newest = list_datasets(self.db, self.heads, caller, None, DATASETS_SHOWN).items
-            ready = [each for each in newest if isinstance(each, DatasetView) and each.state == "ready"]
-            usable = [each for each in ready if Access(each.access).covers("train")]
-            for name in wanted:
-                if not any(name in (each.id, each.name) for each in usable):
-                    with suppress(NotFound, Forbidden, Conflict):
-                        usable.append(usable_dataset(self.db, self.heads, caller, name))
-            return usable
-
-        return await run_in_threadpool(found)
-
-    async def dataset(self, caller: Caller, wanted: str) -> DatasetView:
-        """A data set that a key may train on, by its id or name; raises as `usable_dataset`."""
-        return await run_in_threadpool(usable_dataset, self.db, self.heads, caller, wanted)
-
-    async def draft_of(self, caller: Caller, job_id: str) -> Draft:
-        """A job that the key may see, as a draft."""
-
-        def found() -> Job:
-            with self.db.read() as session:
-                return require_job(session, caller, job_id)
-
-        job = await run_in_threadpool(found)
-        return of_job(job.spec, resolved=Rated.model_validate(job.quote).resolved)
-
-    async def quote(self, caller: Caller, spec: JobSpec, records: int | None = None) -> Quote:
-        """`POST /v1/quotes`; or for a hypothetical number of training records."""
-        answer = await jobs.quote_at(self.request, spec, self.admission, caller, records)
-        return Quote.model_validate_json(bytes(answer.body))
-
-    async def submit(self, caller: Caller, spec: JobSpec, once: str) -> str:
-        """`POST /v1/jobs`; returns the job's id."""
-        answer = await jobs.submit(self.request, spec, self.admission, caller, once)
-        return answer.headers["Location"].rpartition("/")[2]
-
-
-ApiRoutes = Annotated[Api, Depends()]
-
-
-def usable_dataset(db: Database, heads: Heads, caller: Caller, wanted: str) -> DatasetView:
-    """A data set that a key may train on now.
-
-    Raises:
-        NotFound: there is none, or this key may not see it.
-        Forbidden: it may be viewed only.
-        Conflict: it is retired, or its ledger is behind.
-    """
-    found = brief_dataset(db, heads, caller, wanted)
-    if not Access(found.access).covers("train"):
-        raise Forbidden(REFUSED["train"])
-    if found.state != "ready":
-        raise Conflict("wrong-state", NOT_USABLE[found.state])
-    return found
 
 
 @dataclass(frozen=True)
@@ -163,7 +84,7 @@ async def submit_page(
         draft = first_draft(chosen[0])
         datasets += [each for each in chosen if each not in datasets]
     quoted = await _quoted(api, viewer.caller, draft, datasets)
-    return await run_in_threadpool(_page, request, viewer, datasets, draft, quoted)
+    return await run_in_threadpool(_page, request, viewer, Composed(datasets, draft, quoted))
 
 
 def _no_form(
@@ -184,7 +105,7 @@ async def draft_changed(request: Request, api: ApiRoutes, viewer: PostingViewer)
     datasets, draft = await _draft(api, viewer.caller, sent)
     quoted = await _quoted(api, viewer.caller, draft, datasets)
     return await run_in_threadpool(
-        _page, request, viewer, datasets, draft, quoted, template="_submit.html", once=sent["once"]
+        _page, request, viewer, Composed(datasets, draft, quoted), template="_submit.html", once=sent["once"]
     )
 
 
@@ -243,7 +164,7 @@ async def submit(request: Request, api: ApiRoutes, viewer: PostingViewer) -> Res
             draft.refused(error)
             status, quoted = error.status, None
     return await run_in_threadpool(
-        _page, request, viewer, datasets, draft, quoted, status=status, once=once, notice=notice
+        _page, request, viewer, Composed(datasets, draft, quoted), status=status, once=once, notice=notice
     )
 
 
@@ -283,19 +204,27 @@ async def _quoted(
     return Quoted(spec, quote, dataset, shares, agreed_on(spec, quote.charge, quote.resolved))
 
 
+@dataclass(frozen=True)
+class Composed:
+    """A draft with the data sets to choose from, and its quote."""
+
+    datasets: list[DatasetView]
+    draft: Draft
+    quoted: Quoted | None
+
+
 def _page(
     request: Request,
     viewer: Viewer,
-    datasets: list[DatasetView],
-    draft: Draft,
-    quoted: Quoted | None,
+    job: Composed,
     *,
     template: str = "submit.html",
     status: int = 200,
     once: str = "",
     notice: str = "",
 ) -> Response:
-    sections = job_draft.sections(draft, datasets)
+    draft = job.draft
+    sections = job_draft.sections(draft, job.datasets)
     problems = draft.problems(sections)
     return render(
         request,
@@ -307,7 +236,7 @@ def _page(
         is_unfolded=names_more(draft.document),
         problems=problems,
         errors=placed(problems),
-        quoted=quoted,
+        quoted=job.quoted,
         shown=name_of(draft.text),
         once=once or secrets.token_urlsafe(16),
         notice=notice,

@@ -6,13 +6,31 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from sqlalchemy.orm import Session
+
 from app.dashboard.chart import MOST_POINTS, NORMAL_95, SERIES, Axis, Chart, Line, Point, around, decades, thinned
 from app.dashboard.numbers import significant, with_noise
-from app.jobs.trials import FitView, TrialList, TrialView
+from app.db.models import Job
+from app.jobs.trials import FitView, TrialList, TrialView, trials
 from core.contracts.metrics import METRICS, rule_of
 
 LINE_POINTS = 60
 MOST_LINES = 100  # in the chart of all settings; the best ones
+
+
+@dataclass(frozen=True)
+class StudyPart:
+    """A study on its job's page: its trials, the best score first, and their charts."""
+
+    trials: TrialList
+    ranked: list[TrialView]
+    charts: StudyCharts
+
+
+def study_part(session: Session, job: Job) -> StudyPart:
+    """Gathers a study's trials."""
+    found = trials(session, job)
+    return StudyPart(found, ranked(found), study_charts(found))
 
 
 def ranked(found: TrialList) -> list[TrialView]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, get_args
 
-from fastapi import APIRouter, Form, Path, Request, Response
+from fastapi import APIRouter, Form, Request, Response
 from fastapi.responses import RedirectResponse
 from pydantic import ValidationError
 
-from app.dashboard.page import PageRoute, render
+from app.dashboard.page import Id, PageRoute, render
 from app.dashboard.session import HOME, CurrentViewer, PostingViewer, Viewer
 from app.db.engine import Database
 from app.web.deps import Db
@@ -22,7 +22,6 @@ from core.errors import Conflict, InvalidRequest, NotFound
 
 PAGE = f"{HOME}/webhooks"
 router = APIRouter(prefix=PAGE, include_in_schema=False, route_class=PageRoute)
-Id = Annotated[str, Path(pattern=r"^[A-Za-z0-9_]{1,100}$")]
 Text = Annotated[str, Form(max_length=2000)]
 WEBHOOKS_SHOWN, DELIVERIES_SHOWN = 50, 5
 

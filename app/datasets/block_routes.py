@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from fastapi import APIRouter, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from app.datasets import appending, blocks, readings, resumable, sources, storage
-from app.datasets.block_schemas import AppendedBlock, BlockList, BlockView, ReadingBlock
-from app.datasets.blocks import Growing
-from app.datasets.parsing import Parsers
+from app.datasets import appending, blocks, sources, storage
+from app.datasets.accepting import accept_block
+from app.datasets.block_list import block_view
+from app.datasets.block_schemas import AppendedBlock, ReadingBlock
 from app.datasets.receiving import document_of, received
-from app.datasets.routes import DATA_FILE, Parsing
-from app.datasets.schemas import Shape, findings_of
-from app.datasets.sizes import ON_TOP
-from app.datasets.sources import Arrived
-from app.db.engine import Database
-from app.db.models import Dataset
-from app.grants import service as grants
+from app.datasets.register_routes import DATA_FILE
+from app.datasets.schemas import findings_of
 from app.keys.auth import CurrentKey
-from app.keys.service import Caller
-from app.ledger import accounts, behind, summary
-from app.ledger.blocks import label_of
-from app.ledger.repository import dataset_with_account
+from app.ledger import behind
 from app.ledger.transparency.heads import Heads
-from app.settings import Settings
-from app.web.deps import Db, RecordedHeads, ServiceSettings
+from app.web.deps import Db, Parsing, ServiceSettings
 from app.web.operations import LOCATION, Operation
+from core import leaves
 from core.contracts.blocks import BlockSpec
 from core.contracts.dataset_spec import DatasetSpec
-from core.ids import rfc3339
 
 router = APIRouter(prefix="/v1/datasets/{dataset_id}/blocks", tags=["datasets"])
 SPEC = {"$ref": "#/components/schemas/BlockSpec"}
@@ -64,6 +53,7 @@ BODY = {
 @Operation(
     "The block.",
     audience="its owner",
+    leaves=leaves.FOR_OWNER,
     command="blocks add",
     audit="block.appended",
     problems=(
@@ -104,69 +94,21 @@ async def append_block(
         labels.append(asked.label)
         return blocks.declaration(to, asked)
 
+    def appended() -> AppendedBlock | ReadingBlock:
+        if arrived.size > settings.read_at_once_bytes:
+            row = accept_block(db, settings, caller, to, labels[0], arrived)
+            arrived.consume_uploads(settings)
+            return ReadingBlock.of(row, caller)
+        sources.fetch(arrived.sources, arrived.folder, settings, parsers)
+        made = appending.append(db, settings, parsers, caller, to, labels[0], arrived)
+        arrived.consume_uploads(settings)
+        behind.record_soon(db, Heads.of(settings), made.dataset.id)
+        shown = block_view(db, made.dataset.id, is_behind=False).model_dump()
+        read, warnings = findings_of(made.findings, caller)
+        return AppendedBlock(**shown, read=read, warnings=warnings)
+
     with storage.staging(settings.storage_root) as folder:
-        arrived = await received(request, folder, db, settings, caller, declared, ON_TOP)
-        view = await run_in_threadpool(_append, db, settings, parsers, caller, to, labels[0], arrived, folder)
+        arrived = await received(request, folder, db, settings, caller, declared, at="")
+        view = await run_in_threadpool(appended)
     response.headers["Location"] = f"/v1/datasets/{view.id}"
     return view
-
-
-@router.get("")
-@Operation("All blocks, the data set's own first.", audience="view", command="blocks list", problems=("not-ready",))
-def list_blocks(dataset_id: str, db: Db, heads: RecordedHeads, caller: CurrentKey) -> BlockList:
-    """Lists a data set's blocks in the order of their arrival: each with what is spent, held and free.
-
-    Its owner also sees those whose files are being read, and, for a day, why one was rejected.
-    """
-    with db.read() as session:
-        dataset = dataset_with_account(session, grants.require(session, caller, dataset_id, "view").id)[0]
-        members = blocks.family(session, dataset.parent_id or dataset.id)
-        reading = [ReadingBlock.of(each, caller) for each in readings.blocks_of(session, caller, members[0].id)]
-    lost = behind.problems(db, heads, [each.id for each in members])
-    return BlockList(items=[*(block_view(db, each.id, each.id in lost) for each in members), *reading])
-
-
-def _append(
-    db: Database,
-    settings: Settings,
-    parsers: Parsers,
-    caller: Caller,
-    to: Growing,
-    label: str,
-    arrived: Arrived,
-    folder: Path,
-) -> AppendedBlock | ReadingBlock:
-    if arrived.size > settings.read_at_once_bytes:
-        row = appending.accept(db, settings, caller, to, label, arrived, folder)
-        _consume(settings, arrived)
-        return ReadingBlock.of(row, caller)
-    sources.fetch(arrived.sources, folder, settings, parsers)
-    made = appending.append(db, settings, parsers, caller, to, label, arrived, folder)
-    _consume(settings, arrived)
-    behind.record_soon(db, Heads.of(settings), made.dataset.id)
-    shown = block_view(db, made.dataset.id, is_behind=False).model_dump()
-    read, warnings = findings_of(made.findings, caller)
-    return AppendedBlock(**shown, read=read, warnings=warnings)
-
-
-def _consume(settings: Settings, arrived: Arrived) -> None:
-    for upload in arrived.uploads:
-        resumable.consume(settings, upload)
-
-
-def block_view(db: Database, block_id: str, is_behind: bool) -> BlockView:
-    """Shows a block with its ledger's balances."""
-    with db.read() as session:
-        block = session.get_one(Dataset, block_id)
-        account = accounts.account_of(session, block.id)
-        ledger = summary.brief_of_one(session, block, account)
-    return BlockView(
-        id=block.id,
-        label=label_of(block),
-        dataset=block.parent_id or block.id,
-        shape=Shape.model_validate(block.shape, from_attributes=True),
-        ledger=ledger,
-        state="behind" if is_behind else "retired" if account.joined_into is not None else "ready",
-        created_at=rfc3339(block.created_at) or "",
-        content_deleted_at=rfc3339(block.content_deleted_at),
-    )

@@ -10,6 +10,7 @@ from app.datasets.schemas import Read, Reading, Shape
 from app.db.models import DatasetReading
 from app.keys.service import Caller
 from app.ledger.schemas import LedgerView
+from core import leaves
 from core.ids import rfc3339
 
 BlockState = Literal["ready", "behind", "retired"]
@@ -33,6 +34,7 @@ class BlockView(BaseModel):
     content_deleted_at: str | None
 
 
+@leaves.FOR_OWNER
 class ReadingBlock(BaseModel):
     """A block whose file is read in the background (`state` "reading"), or was "rejected", which its owner alone sees.
 

@@ -19,8 +19,9 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.datasets import unit_files
-from app.datasets.service import After, Block, Content
+from app.datasets.parsed import After, Content
 from app.datasets.sizes import ON_TOP, check_fits, declared_slots
+from app.datasets.storing import Block
 from app.db.engine import Database
 from app.db.models import Account, Dataset, DatasetReading
 from app.grants import service as grants

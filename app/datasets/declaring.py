@@ -9,7 +9,7 @@ It outlives that block: where `first` is gone, all but `records` may still chang
 
 from __future__ import annotations
 
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
@@ -17,29 +17,23 @@ from sqlalchemy.orm import Session
 from app.audit import record as audit
 from app.datasets.for_owner import ForOwner
 from app.datasets.parsing import Parsers
+from app.datasets.recounting import counted, counts_of, sizes_of, warnings_of
 from app.datasets.repository import check_there
-from app.datasets.sizes import ON_TOP, check_fits, declared_slots, default_slots_of, slots_warnings, split_sizes
+from app.datasets.sizes import default_slots_of, slots_warnings
 from app.db.engine import Database
 from app.db.models import Account, Dataset, Declaration
-from app.formats.asked import PartCounts, RecountRequest, SealedPart
 from app.grants import service as grants
 from app.keys.service import Caller
 from app.ledger import accounts, behind
 from app.ledger.blocks import family_of
 from app.ledger.transparency.heads import Heads
 from app.settings import Settings
-from app.storage import parts
-from app.storage.parts import Parts
-from app.storage.seals import Seals
-from core.contracts.dataset_spec import DatasetSpec, PublicHoldout, SplitHoldout
+from core.contracts.dataset_spec import DatasetSpec
 from core.contracts.redeclaration import Redeclaration, amended
-from core.contracts.slots import Slots, rounded
-from core.contracts.stored import Counts, PartFiles, Shape, StoredFile
-from core.errors import Conflict, InvalidRequest, Unavailable
+from core.contracts.slots import Slots
+from core.contracts.stored import Counts
+from core.errors import Conflict, InvalidRequest
 from core.ids import now
-from core.parts.damage import DataDamagedError
-
-DEVIATION = 0.1  # as at a registration
 
 
 @dataclass(frozen=True)
@@ -106,9 +100,7 @@ def redeclare(
         raise InvalidRequest.at("", "this is what is declared already: nothing would change")
     counts, warnings = None, list[str]()
     if is_there:
-        kept = parts.of(settings)
-        held = _counted(parsers, kept, Seals(settings), stored)
-        kept.release(dataset_id)  # jobs run elsewhere, in most services: then this machine needs no copy
+        held = counted(settings, parsers, dataset_id, stored)
         counts = counts_of(wanted, held)
         try:
             sizes = sizes_of(wanted, shape, held if asked.counts else None)
@@ -138,74 +130,10 @@ def redeclare(
         return Redeclared(row, account, findings, sizes.slots, default_slots_of(wanted))
 
 
-def _counted(parsers: Parsers, kept: Parts, seals: Seals, stored: PartFiles) -> PartCounts:
-    """The private counts of each stored part.
-
-    Raises:
-        Unavailable: a part cannot be read.
-    """
-    unreadable = Unavailable("the stored records cannot be read at the moment")
-    if stored.train is None:
-        raise unreadable
-    try:
-        with ExitStack() as held:
-
-            def here(part: StoredFile) -> SealedPart:
-                path = held.enter_context(kept.held(part.path, part.sha256))
-                key = seals.key_of(path)
-                return SealedPart(path=str(path), sha256=part.sha256, key=None if key is None else key.key.hex())
-
-            holdout = None if stored.holdout is None else here(stored.holdout)
-            return parsers.recount(RecountRequest(train=here(stored.train), holdout=holdout))
-    except DataDamagedError:
-        raise unreadable from None
-
-
-def counts_of(spec: DatasetSpec, stored: PartCounts) -> Counts:
-    """The private counts, as a registration answers them."""
-    train, holdout = stored.train.units, stored.holdout.units if stored.holdout else 0
-    whole = train + holdout if isinstance(spec.holdout, SplitHoldout) else train
-    return Counts(records=whole, dropped=0, units=whole, train=train, holdout=holdout)
-
-
-def sizes_of(spec: DatasetSpec, shape: Shape, stored: PartCounts | None) -> Shape:
-    """The public sizes of a declaration; the widths of records stay.
-
-    Args:
-        stored: what is checked; None: neither the declared number nor slots change.
-
-    Raises:
-        InvalidRequest: more records are stored than there are slots, or as `declared_slots`.
-    """
-    changed = shape.model_copy(update={"outputs": spec.task.outputs})
-    slots = None if stored is None else declared_slots(spec, ON_TOP)
-    if stored is None or slots is None or spec.privacy.records is None:
-        return changed
-    train, holdout = split_sizes(spec, spec.privacy.records, "/records")
-    check_fits(spec, slots, stored, ON_TOP)
-    if isinstance(spec.holdout, PublicHoldout):
-        holdout = shape.records_holdout
-    return changed.model_copy(update={"records_train": train, "records_holdout": holdout, "slots": slots})
-
-
 def refused_without_count(refused: InvalidRequest) -> InvalidRequest:
     """The same refusal for an admin who is not the owner: where, and not by how many records."""
     (first, *_) = refused.members["errors"]
     return InvalidRequest.at(first["pointer"], "this does not fit the stored records: the owner alone is told why")
-
-
-def warnings_of(spec: DatasetSpec, counts: Counts) -> list[str]:
-    """Warnings about the count, for the owner alone."""
-    declared, stored = spec.privacy.records, counts.units
-    if declared is None:
-        return []
-    if declared == stored != rounded(stored):
-        return [
-            f"{stored} is the exact number, and it is public now: a rounded one, such as {rounded(stored)}, shows less"
-        ]
-    if abs(stored - declared) > DEVIATION * declared:
-        return [f"{stored} are stored, and {declared} declared: rates, step sizes and scores use the declared number"]
-    return []
 
 
 def _is_open(session: Session, dataset: Dataset) -> bool:

@@ -13,35 +13,29 @@ import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
-from pathlib import Path
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.audit.record import CURRENT, Origin
-from app.datasets import appending, blocks, duplicates, readings, repository, service, sources, storage
-from app.datasets.blocks import Changed, Growing, Stale
+from app.datasets import readings
+from app.datasets.blocks import Stale
 from app.datasets.parsing import Parsers
+from app.datasets.read_file import File
 from app.datasets.readings import Claimed, Lost
 from app.db.changes import Changes
 from app.db.engine import Database
-from app.ledger import behind
-from app.ledger.transparency.heads import Heads
 from app.repeat import in_thread
 from app.sandbox.limited import Interrupted, Watch
 from app.settings import Settings
-from app.storage.parts import Published
-from core.contracts.blocks import BlockSpec
 from core.disk import is_full
-from core.errors import InvalidRequest, LimitError, ServiceError, StorageFull, Unavailable
+from core.errors import LimitError, ServiceError, StorageFull, Unavailable
 
 logger = logging.getLogger(__name__)
 POLL_S = 0.5
 JOIN_S = 5.0
 PASSES = 2  # a file is read for its records, and again for its hash
-TRIES, AGAIN_S = 30, 1.0  # while the data key is being rotated, or a retirement recorded
 
 
 class Reader:
@@ -120,7 +114,7 @@ class Reader:
         try:
             if claimed.deaths >= self.settings.max_attempts:
                 raise LimitError(f"The service stopped {claimed.deaths} times while it read this file")
-            self._parse_and_store(claimed, folder, watch)
+            File(self.db, self.settings, self._parsers, claimed, watch).parse_and_store(folder)
         except Stale:  # however often: each time another block has come first
             return readings.end_turn(self.db, claimed)
         except Unavailable as error:
@@ -136,82 +130,6 @@ class Reader:
             readings.reject(self.db, claimed, full)
         shutil.rmtree(folder, ignore_errors=True)
         return None
-
-    def _parse_and_store(self, claimed: Claimed, folder: Path, watch: Watch) -> None:
-        if not folder.exists():
-            raise InvalidRequest.at("/file", "the file is gone: register it again")
-        sources.fetch(claimed.sources, folder, self.settings, self._parsers)
-        work = folder / f"attempt-{claimed.attempt}"
-        for old in folder.glob("attempt-*"):
-            shutil.rmtree(old, ignore_errors=True)
-        work.mkdir(mode=0o700)
-        for name in claimed.sources:
-            file = storage.arrived(folder, name)
-            (work / file.name).hardlink_to(file)
-        if watch.stop.is_set():
-            raise Interrupted
-        if claimed.block is not None:
-            return self._append(claimed, claimed.block, work, watch)
-        earlier = duplicates.compares_earlier_hashes(self.db, self.settings, claimed.owner_key)
-        content = service.read(self.settings, self._parsers, claimed.spec, work, watch, earlier_hashes=earlier)
-        new = service.New(claimed.id, claimed.owner_key, claimed.spec)
-        with service.published(self.settings, new.dataset_id, content) as made:
-            self._again(lambda: self._store(claimed, new, content, made), watch)
-        return None
-
-    def _again(self, store: Callable[[], None], watch: Watch) -> None:
-        """Stores what was read, again while something else is under way."""
-        for _ in range(TRIES):
-            try:
-                return store()
-            except Stale:
-                raise
-            except (Unavailable, Changed):
-                if watch.stop.wait(AGAIN_S):
-                    raise
-        return store()
-
-    def _store(self, claimed: Claimed, new: service.New, content: service.Content, made: Published) -> None:
-        duplicates.check_forgotten(self.db, self.settings, new.owner_key, content.known_as)
-        with self.db.write() as session:
-            repository.take_turns(session)
-            readings.begin_end(session, claimed)
-            readings.end(session, claimed, service.store(session, self.settings, new, content, made))
-
-    def _append(self, claimed: Claimed, block: service.Block, work: Path, watch: Watch) -> None:
-        """Reads a block under its data set's declaration as it is now."""
-        to = blocks.still_growing(self.db, block.parent_id)
-        asked = BlockSpec(
-            label=block.label, records=claimed.spec.privacy.records or 0, slots=claimed.spec.privacy.slots
-        )
-        new = service.New(claimed.id, claimed.owner_key, blocks.declaration(to, asked), block)
-        after = blocks.after(self.db, self.settings, to, work)
-        earlier = duplicates.compares_earlier_hashes(self.db, self.settings, claimed.owner_key)
-        content = service.read(self.settings, self._parsers, new.spec, work, watch, after, earlier_hashes=earlier)
-        with service.published(self.settings, new.dataset_id, content) as made:
-            self._again(lambda: self._store_block(claimed, to, new, content, made), watch)
-        behind.record_soon(self.db, Heads.of(self.settings), new.dataset_id)
-
-    def _store_block(
-        self,
-        claimed: Claimed,
-        read_for: Growing,
-        new: service.New,
-        content: service.Content,
-        made: Published,
-    ) -> None:
-        """Compares a block with the data set as it is now, and stores it there.
-
-        Args:
-            read_for: the data set with the declaration under which it was read.
-        """
-        to = replace(blocks.still_growing(self.db, read_for.id), declaration=read_for.declaration)
-        recorded = appending.examine(self.db, self.settings, to, new.spec, content)
-        with self.db.write() as session:
-            repository.take_turns(session)
-            readings.begin_end(session, claimed)
-            made_of = appending.enter(session, self.settings, to, new, content, made, recorded)
-            readings.end(session, claimed, made_of)
 
     def _others_wait(self, claimed: Claimed) -> bool:
         return readings.others_wait(self.db, claimed, readings.here(self.settings))

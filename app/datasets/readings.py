@@ -24,17 +24,18 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, case, delete, exists, func, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, Select, and_, case, delete, exists, func, or_, select, update
 from sqlalchemy.orm import Session, aliased
 
 from app.audit import record as audit
-from app.datasets import quota, repository, service, storage
+from app.datasets import storage
 from app.datasets.declaring import Declared
-from app.datasets.service import Block
 from app.datasets.sources import Arrived, Source
+from app.datasets.storing import Block
 from app.db.clock import ClockName, has_passed, in_seconds
 from app.db.engine import Database
 from app.db.models import Dataset, DatasetReading
+from app.db.newest import newest
 from app.formats.row_faults import without_value
 from app.grants.service import NO_SUCH_DATASET
 from app.keys.service import Caller
@@ -78,35 +79,12 @@ class Claimed:
         return and_(READ.id == self.id, READ.state == "reading", READ.attempt == self.attempt)
 
 
-def accept(
-    db: Database, settings: Settings, pricing: service.OrderChooser, caller: Caller, arrived: Arrived, folder: Path
-) -> DatasetReading:
-    """Checks a declaration and keeps its files, to be read in the background.
-
-    Raises:
-        InvalidRequest: the declaration cannot be used, or a file is missing.
-        Conflict: `duplicate-name`, `quota-exceeded`.
-    """
-    with db.read() as session:
-        service.check_name(session, arrived.spec.name)
-    service.check_files(arrived.spec, arrived.sources.keys())
-    spec = service.resolved(arrived.spec, pricing)
-    with db.write() as session:
-        repository.take_turns(session)
-        quota.reserve(session, settings, caller.id, arrived.new_bytes, arrived.new_bytes)
-        service.check_name(session, spec.name)
-        row = begin(session, settings, caller.id, spec, arrived, folder)
-        audit.record(session, "dataset.reading", row.id)
-        return row
-
-
 def begin(
     session: Session,
     settings: Settings,
     owner_key: str,
     spec: DatasetSpec,
     arrived: Arrived,
-    folder: Path,
     block: Block | None = None,
 ) -> DatasetReading:
     """Writes the row of an accepted registration, or block, and keeps its files."""
@@ -126,7 +104,7 @@ def begin(
     )
     session.add(row)
     session.flush()
-    keep(settings.storage_root, folder, row.id, KIND)
+    keep(settings.storage_root, arrived.folder, row.id, KIND)
     return row
 
 
@@ -308,9 +286,7 @@ def states(caller: Caller, dataset_id: str) -> Select[str, str, int]:
 def page(session: Session, caller: Caller, *, after: tuple[datetime, str] | None, limit: int) -> list[DatasetReading]:
     """The caller's registrations that are no data sets, newest first; one more than requested. Without blocks."""
     query = select(READ).where(READ.state != "ready", READ.parent_id.is_(None), _seen(caller))
-    if after is not None:
-        query = query.where(tuple_(READ.created_at, READ.id) < after)
-    return list(session.scalars(query.order_by(READ.created_at.desc(), READ.id.desc()).limit(limit + 1)))
+    return newest(session, query, READ, after=after, limit=limit)
 
 
 def blocks_of(session: Session, caller: Caller, dataset_id: str) -> list[DatasetReading]:

@@ -16,6 +16,7 @@ from app.web import examples
 from app.web.deps import Db, ServiceSettings
 from app.web.limits import chunks_of
 from app.web.operations import LOCATION, NOTHING, OFFSET, Operation
+from core import leaves
 
 router = APIRouter(prefix="/v1/uploads", tags=["datasets"])
 Offset = Annotated[int, Header(alias="Upload-Offset", ge=0, description="Where the piece begins: the upload's offset.")]
@@ -38,6 +39,7 @@ PIECE = {
 @Operation(
     "The upload, empty.",
     audience="owners",
+    leaves=leaves.UPLOADS,
     command="datasets add",
     audit="upload.begun",
     problems=("forbidden", "too-many-uploads", "quota-exceeded"),
@@ -62,6 +64,7 @@ def begin_upload(
 @Operation(
     "The upload.",
     audience="owners",
+    leaves=leaves.UPLOADS,
     command="datasets add",
     problems=("forbidden",),
     headers=OFFSET,
@@ -76,6 +79,7 @@ def show_upload(upload_id: str, settings: ServiceSettings, caller: OwnerKey, res
 @Operation(
     "The upload with its new offset.",
     audience="owners",
+    leaves=leaves.UPLOADS,
     command="datasets add",
     audit=NOTHING,
     problems=("forbidden", "wrong-offset", "upload-busy"),
@@ -101,6 +105,7 @@ async def append_to_upload(
 @Operation(
     "The upload is gone.",
     audience="owners",
+    leaves=leaves.UPLOADS,
     no_command="an upload that nobody registers is deleted after a day",
     audit="upload.given_up",
     problems=("forbidden", "upload-busy"),

@@ -14,6 +14,7 @@ from app.db.row_view import Computed, RowView
 from app.grants.service import Access, Level
 from app.keys.service import Caller
 from app.ledger.schemas import LedgerView
+from core import leaves
 from core.contracts.base import Document
 from core.contracts.governance import Governance
 from core.contracts.slots import Slots
@@ -44,6 +45,7 @@ class UploadView(RowView):
     expires_at: Annotated[str | None, Computed(lambda row: rfc3339(row.expires_at), "expires_at")]
 
 
+@leaves.DECLARED
 class Shape(StoredShape):
     """Public sizes: jobs are planned with them. On private data they come from the declared count and fraction.
 
@@ -77,6 +79,7 @@ def findings_of(findings: ForOwner[Findings], caller: Caller) -> tuple[Read | No
     return None if mine.counts is None else Read.of(mine.counts), list(mine.warnings)
 
 
+@leaves.FOR_OWNER
 class Reading(BaseModel):
     """How a file is read in the background, until a day after the end.
 
@@ -136,26 +139,26 @@ class DatasetView(BaseModel):
     `governance`: who answers for the data, and what jobs must say of their use.
     """
 
-    id: str
-    name: str
-    owner: str
-    format: str
-    task: dict[str, Any]
-    features: dict[str, Any]
-    privacy: dict[str, Any]
-    holdout: dict[str, Any] | None
-    shape: Shape
-    content_hmac: str
-    content_sha256: str | None
-    ledger: LedgerView | None
-    created_at: str
-    access: Level
-    max_epsilon_per_job: float | None
-    state: State = "ready"
-    content_deleted_at: str | None = None
-    declaration: int = 1
-    reading: Reading | None = None
-    governance: Governance | None = None
+    id: Annotated[str, leaves.OWNERS_ACTIONS]
+    name: Annotated[str, leaves.DECLARED]
+    owner: Annotated[str, leaves.OWNERS_ACTIONS]
+    format: Annotated[str, leaves.DECLARED]
+    task: Annotated[dict[str, Any], leaves.DECLARED]
+    features: Annotated[dict[str, Any], leaves.DECLARED]
+    privacy: Annotated[dict[str, Any], leaves.DECLARED]
+    holdout: Annotated[dict[str, Any] | None, leaves.DECLARED]
+    shape: Annotated[Shape, leaves.DECLARED]
+    content_hmac: Annotated[str, leaves.KEYED_HASH]
+    content_sha256: Annotated[str | None, leaves.FOR_OWNER]
+    ledger: Annotated[LedgerView | None, leaves.OWNERS_ACTIONS]
+    created_at: Annotated[str, leaves.OWNERS_ACTIONS]
+    access: Annotated[Level, leaves.OWNERS_ACTIONS]
+    max_epsilon_per_job: Annotated[float | None, leaves.OWNERS_ACTIONS]
+    state: Annotated[State, leaves.RESTORED] = "ready"
+    content_deleted_at: Annotated[str | None, leaves.OWNERS_ACTIONS] = None
+    declaration: Annotated[int, leaves.OWNERS_ACTIONS] = 1
+    reading: Annotated[Reading | None, leaves.FOR_OWNER] = None
+    governance: Annotated[Governance | None, leaves.DECLARED] = None
 
     @classmethod
     def of(cls, dataset: Dataset, ledger: LedgerView | None, access: Access, state: State = "ready") -> DatasetView:
@@ -178,6 +181,7 @@ class DatasetView(BaseModel):
         )
 
 
+@leaves.FOR_OWNER
 class ReadingDataset(BaseModel):
     """A registration whose file is read in the background (`state` "reading"), or was "rejected"; its owner may take
     either back ("retired"). It has the data set's id and members; what is not known yet is null.
@@ -224,8 +228,8 @@ class RegisteredDataset(DatasetView):
     """The response to the owner who registers. `read` and `warnings` describe the file's content and
     are not stored."""
 
-    read: Read
-    warnings: list[str]
+    read: Annotated[Read, leaves.FOR_OWNER]
+    warnings: Annotated[list[str], leaves.FOR_OWNER]
 
 
 class RedeclaredDataset(DatasetView):
@@ -234,11 +238,11 @@ class RedeclaredDataset(DatasetView):
     and its own block is gone, and for an admin who is not its owner. `slots` are those of the new version;
     `default_slots` it would have without declared ones. Both are public numbers."""
 
-    read: Read | None
-    warnings: list[str]
-    suggested_records: int | None
-    slots: Slots | None
-    default_slots: Slots | None
+    read: Annotated[Read | None, leaves.FOR_OWNER]
+    warnings: Annotated[list[str], leaves.FOR_OWNER]
+    suggested_records: Annotated[int | None, leaves.FOR_OWNER]
+    slots: Annotated[Slots | None, leaves.FOR_OWNER]
+    default_slots: Annotated[Slots | None, leaves.FOR_OWNER]
 
 
 class CheckedDataset(BaseModel):

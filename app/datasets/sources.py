@@ -40,10 +40,11 @@ class Source(Document):
 
 @dataclass(frozen=True)
 class Arrived:
-    """A declaration with its files, by the names that they have in their folder."""
+    """A declaration with its files, by the names that they have in their staging folder."""
 
     spec: DatasetSpec
     sources: Mapping[str, Source]
+    folder: Path
 
     @property
     def size(self) -> int:
@@ -56,17 +57,18 @@ class Arrived:
         declared = {name for name, prefix in PREFIXES.items() if getattr(self.spec, f"{prefix}upload") is not None}
         return sum(each.size for name, each in self.sources.items() if name not in declared)
 
-    @property
-    def uploads(self) -> list[str]:
-        """The uploads in pieces that were named."""
-        return [each for each in (self.spec.upload, self.spec.holdout_upload) if each is not None]
+    def consume_uploads(self, settings: Settings) -> None:
+        """Deletes the uploads in pieces that were named: their bytes are stored otherwise now."""
+        for upload in (self.spec.upload, self.spec.holdout_upload):
+            if upload is not None:
+                resumable.consume(settings, upload)
 
 
 def sent(spec: DatasetSpec, folder: Path) -> Arrived:
     """A declaration whose files came with it."""
     files = {name: storage.arrived(folder, name) for name in PREFIXES}
     sizes = {name: _size(file) for name, file in files.items() if file.exists()}
-    return Arrived(spec, {name: Source(size=size) for name, size in sizes.items()})
+    return Arrived(spec, {name: Source(size=size) for name, size in sizes.items()}, folder)
 
 
 def _size(file: Path) -> int:
@@ -94,7 +96,7 @@ def named(spec: DatasetSpec, folder: Path, settings: Settings, owner_key: str) -
         if upload is not None:
             declared = resumable.take(settings, owner_key, upload, f"/{prefix}upload", folder, name)
             found[name] = Source(size=declared.size, sha256=declared.sha256)
-    return Arrived(spec, found)
+    return Arrived(spec, found, folder)
 
 
 def _in_bucket(path: str, pointer: str, settings: Settings) -> Source:

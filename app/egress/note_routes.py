@@ -11,6 +11,7 @@ from app.keys.auth import CurrentKey
 from app.ledger import repository
 from app.web.deps import Db
 from app.web.operations import Operation
+from core import leaves
 
 router = APIRouter(prefix="/v1/datasets/{dataset_id}", tags=["datasets"])
 
@@ -19,6 +20,7 @@ router = APIRouter(prefix="/v1/datasets/{dataset_id}", tags=["datasets"])
 @Operation(
     "The note.",
     audience="own",
+    leaves=leaves.SHARES,
     command="datasets erasure-note",
     problems=("forbidden", "wrong-state", "not-ready"),
 )

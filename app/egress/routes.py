@@ -16,25 +16,25 @@ from app.egress import sending, service
 from app.egress.schemas import EgressList, EgressRequest, EgressView
 from app.grants.service import require_job
 from app.jobs.artifacts import CheckedStream
-from app.jobs.routes import FILE, Responses
+from app.jobs.file_routes import FILE, Responses
 from app.keys.auth import CurrentKey
 from app.storage import objects
-from app.storage.bucket import DamagedError
 from app.web.deps import Db, ServiceSettings
 from app.web.headers import is_head
 from app.web.operations import Operation
-from core.errors import Conflict, NotFound
+from core import leaves
+from core.errors import NotFound
 
 router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["jobs"])
 Number = Annotated[int | None, Query(ge=1, description="Of the job's egresses; by default the newest that is ready.")]
 ARCHIVE: Responses = {200: FILE[200]}
-DAMAGED = "the stored archive differs from the one that was made: ask for another egress"
 
 
 @router.post("/egress", status_code=202)
 @Operation(
     "The egress: the relay makes it once it may leave.",
     audience="train",
+    leaves=leaves.WEIGHTS,
     command="egress",
     audit="egress.asked",
     problems=(
@@ -64,6 +64,7 @@ def ask_egress(job_id: str, body: EgressRequest, db: Db, settings: ServiceSettin
 @Operation(
     "The archive.",
     audience="train",
+    leaves=leaves.WEIGHTS,
     command="egress",
     audit="egress.downloaded",
     problems=("forbidden", "egress-pending", "artifact-damaged", "storage-full", "ledger-behind"),
@@ -88,10 +89,7 @@ def download_egress(
         files = sending.files_of(session, row)
     if row.sha256 is None or row.size_bytes is None or row.made_at is None:
         raise NotFound("this egress has no archive")
-    try:
-        pieces = sending.pieces(objects.of(settings), row, files)
-    except DamagedError:
-        raise Conflict("artifact-damaged", DAMAGED) from None
+    pieces = sending.pieces(objects.of(settings), row, files)
     if not is_head(request.scope):
         _record(db, row.job_id, row.id, row.recipient)
     headers = {
@@ -104,7 +102,7 @@ def download_egress(
 
 
 @router.get("/egresses")
-@Operation("A job's egresses.", audience="view", command="egress")
+@Operation("A job's egresses.", audience="view", leaves=leaves.WEIGHTS, command="egress")
 def list_egresses(job_id: str, db: Db, caller: CurrentKey) -> EgressList:
     """Lists a job's egresses, the newest first: whom its files left for, and what is waited for."""
     with db.read() as session:

@@ -12,9 +12,12 @@ from sqlalchemy.orm import Session
 from app.db.models import Artifact, Egress
 from app.egress import archive
 from app.egress.archive import Content
+from app.storage.bucket import DamagedError
 from app.storage.objects import Objects
+from core.errors import Conflict
 
 MODEL = "model/"
+DAMAGED = "the stored archive differs from the one that was made: ask for another egress"
 Files = list[tuple[str, str, str]]
 
 
@@ -33,10 +36,14 @@ def pieces(store: Objects, egress: Egress, files: Files) -> Iterator[bytes]:
     """The archive of an egress that is made, in pieces; its reader checks their hash.
 
     Raises:
-        NotFound, DamagedError, Unavailable: as `Objects.local`; before there is a piece.
+        NotFound, Unavailable: as `Objects.local`; before there is a piece.
+        Conflict: `artifact-damaged`: a stored file differs from its recorded SHA-256.
     """
-    papers = store.local(str(egress.path), str(egress.papers_sha256))
-    model = {name: store.local(path, sha256) for name, path, sha256 in files}
+    try:
+        papers = store.local(str(egress.path), str(egress.papers_sha256))
+        model = {name: store.local(path, sha256) for name, path, sha256 in files}
+    except DamagedError:
+        raise Conflict("artifact-damaged", DAMAGED) from None
 
     def read() -> Iterator[bytes]:
         with zipfile.ZipFile(papers) as packed:

@@ -14,6 +14,7 @@ from app.grants import service
 from app.keys.auth import CurrentKey
 from app.web.deps import Db
 from app.web.operations import Operation
+from core import leaves
 from core.contracts.base import Document, EpsilonValue, is_none
 from core.contracts.governance import Terms
 
@@ -88,7 +89,13 @@ class GrantList(Document):
 
 
 @router.get("")
-@Operation("All grants on the data set.", audience="own", command="grants list", problems=("forbidden", "not-ready"))
+@Operation(
+    "All grants on the data set.",
+    audience="own",
+    leaves=leaves.NO_DATA,
+    command="grants list",
+    problems=("forbidden", "not-ready"),
+)
 def list_grants(dataset_id: str, db: Db, caller: CurrentKey) -> GrantList:
     """Lists every grant on a data set, oldest first."""
     with db.read() as session:
@@ -100,6 +107,7 @@ def list_grants(dataset_id: str, db: Db, caller: CurrentKey) -> GrantList:
 @Operation(
     "The grant.",
     audience="own",
+    leaves=leaves.NO_DATA,
     command="grants set",
     audit="grant.set",
     problems=("forbidden", "not-ready"),
@@ -127,6 +135,7 @@ def set_grant(dataset_id: str, key_id: str, body: GrantRequest, db: Db, caller: 
 @Operation(
     "The grant has ended.",
     audience="own",
+    leaves=leaves.OWNERS_ACTIONS,
     command="grants remove",
     audit="grant.removed",
     problems=("forbidden", "not-ready"),

@@ -16,6 +16,7 @@ from app.db.row_view import Column, Computed, RowView, Separate
 from app.jobs.trials import StudyView
 from app.ledger.certified import Signed
 from app.lifecycle.queue.presence import GpuWorkers
+from core import leaves
 from core.contracts.base import Epsilon, is_none
 from core.contracts.metrics import ReleasedHistogram
 from core.contracts.runtime import StoredRuntime
@@ -29,10 +30,10 @@ JobLike = Job | Row[Any] | SimpleNamespace  # the ORM's object, or one with its 
 class Progress(BaseModel):
     """A job's progress: steps done and planned, and times in whole seconds."""
 
-    step: int
-    steps: int
-    elapsed_s: float | None
-    remaining_s: float | None
+    step: Annotated[int, leaves.PROGRESS]
+    steps: Annotated[int, leaves.ASKED]
+    elapsed_s: Annotated[float | None, leaves.TIMES]
+    remaining_s: Annotated[float | None, leaves.PROGRESS]
 
 
 def shown_status(attempt: Attempt | Row[Any] | SimpleNamespace) -> str:
@@ -44,12 +45,12 @@ def shown_status(attempt: Attempt | Row[Any] | SimpleNamespace) -> str:
 class AttemptView(RowView):
     """An attempt of a worker to run a job."""
 
-    number: int
-    worker: str
-    status: Annotated[str, Computed(shown_status, "status")]
-    device: str | None = None  # "cpu" or "cuda", once it has loaded the data
-    started_at: datetime
-    ended_at: datetime | None
+    number: Annotated[int, leaves.WORKERS]
+    worker: Annotated[str, leaves.WORKERS]
+    status: Annotated[str, Computed(shown_status, "status"), leaves.ENDS]
+    device: Annotated[str | None, leaves.TIMES] = None  # "cpu" or "cuda", once it has loaded the data
+    started_at: Annotated[datetime, leaves.TIMES]
+    ended_at: Annotated[datetime | None, leaves.TIMES]
 
 
 class MetricView(Number, RowView):
@@ -60,7 +61,7 @@ class MetricView(Number, RowView):
 
     model_config = ConfigDict(extra="ignore", allow_inf_nan=True)  # rows of old releases are shown as they are
 
-    histogram: Annotated[ReleasedHistogram | None, Separate()] = Field(default=None, exclude_if=is_none)
+    histogram: Annotated[ReleasedHistogram | None, Separate(), leaves.SCORES] = Field(default=None, exclude_if=is_none)
 
     @classmethod
     def whole(cls, metric: Metric) -> MetricView:
@@ -70,10 +71,10 @@ class MetricView(Number, RowView):
 class ArtifactView(RowView):
     """A file of a job. `damaged`: the stored file differs from the published one and cannot be downloaded."""
 
-    name: str
-    sha256: str
-    size_bytes: int
-    damaged: Annotated[bool, Computed(lambda file: file.damaged_at is not None, "damaged_at")] = False
+    name: Annotated[str, leaves.FILES]
+    sha256: Annotated[str, leaves.WEIGHTS]
+    size_bytes: Annotated[int, leaves.FILES]
+    damaged: Annotated[bool, Computed(lambda file: file.damaged_at is not None, "damaged_at"), leaves.FILES] = False
 
 
 class ChargedView(BaseModel):
@@ -122,52 +123,66 @@ class JobView(RowView):
 
     row: ClassVar[str] = "job"
 
-    id: str
-    name: str
-    dataset: Annotated[str, Column("dataset_id")]
-    status: str
+    id: Annotated[str, leaves.ASKED]
+    name: Annotated[str, leaves.ASKED]
+    dataset: Annotated[str, Column("dataset_id"), leaves.ASKED]
+    status: Annotated[str, leaves.ENDS]
     # Queued: for a living GPU worker, for living workers with so many GPUs for one job (`runtime.processes`), for one
     # with so many processes, or for any free worker.
     waiting_for: Annotated[
         Literal["cuda", "gpus", "processes", "worker"] | None,
         Computed(lambda of: _waiting_for(of.job, of.gpus), "study", "status", "device"),
+        leaves.WORKERS,
     ] = None
-    spec: Annotated[dict[str, Any], Column("spec", text=True)]
-    quote: Annotated[Quote, Column("quote", text=True)]
+    spec: Annotated[dict[str, Any], Column("spec", text=True), leaves.ASKED]
+    quote: Annotated[Quote, Column("quote", text=True), leaves.ASKED]
     progress: Annotated[
-        Progress, Computed(lambda of: progress_of(of.job, of.details["attempts"]), "step", "steps", "finished_at")
+        Progress,
+        Computed(lambda of: progress_of(of.job, of.details["attempts"]), "step", "steps", "finished_at"),
+        leaves.PROGRESS,
     ]
     epsilon_spent: Annotated[
         Epsilon | None,
         Computed(lambda of: spent_by(of.job, of.epsilon), "study", "started_at", "finished_at", "steps_started"),
+        leaves.EPSILON,
     ]
     charged: Annotated[
         ChargedView | None,  # null until it has settled
         Computed(lambda of: ChargedView.of(of.job, of.charge, of.details["settlements"]), "study"),
+        leaves.SPENDING,
     ] = None
     attempts: Annotated[
-        list[AttemptView], Computed(lambda of: [AttemptView.members(each) for each in of.details["attempts"]])
+        list[AttemptView],
+        Computed(lambda of: [AttemptView.members(each) for each in of.details["attempts"]]),
+        leaves.TIMES,
     ]
     metrics: Annotated[
         dict[str, MetricView],
         Computed(lambda of: {each.name: MetricView.members(each) for each in of.details["metrics"]}),
+        leaves.ELSEWHERE,
     ]
-    failure: Failure | None
-    warnings: list[str]
+    failure: Annotated[Failure | None, leaves.FAILURES]
+    warnings: Annotated[list[str], leaves.REPLAYS]
     artifacts: Annotated[
-        list[ArtifactView], Computed(lambda of: [ArtifactView.members(each) for each in of.details["artifacts"]])
+        list[ArtifactView],
+        Computed(lambda of: [ArtifactView.members(each) for each in of.details["artifacts"]]),
+        leaves.WEIGHTS,
     ]
-    tags: Annotated[list[str], Computed(lambda of: tags_of(of.job), "tags")] = Field(default=[])
-    notes: str = ""
+    tags: Annotated[list[str], Computed(lambda of: tags_of(of.job), "tags"), leaves.ASKED] = Field(default=[])
+    notes: Annotated[str, leaves.ASKED] = ""
     study: Annotated[  # for a study: its progress and decisions
-        StudyView | None, Computed(lambda of: StudyView.of(of.job), "study", "step", "steps")
+        StudyView | None, Computed(lambda of: StudyView.of(of.job), "study", "step", "steps"), leaves.ELSEWHERE
     ] = None
-    parent: Annotated[str | None, Column("parent_id")] = None  # for a trial: its study
-    declaration: int = 1  # the version of the data set's declaration that it was priced with
+    parent: Annotated[str | None, Column("parent_id"), leaves.ASKED] = None  # for a trial: its study
+    declaration: Annotated[int, leaves.OWNERS_ACTIONS] = (
+        1  # the version of the data set's declaration that it was priced with
+    )
     # Like the times below, or it could be later than them.
-    created_at: Annotated[datetime, Computed(lambda of: of.job.created_at.replace(microsecond=0), "created_at")]
-    started_at: datetime | None
-    finished_at: datetime | None
+    created_at: Annotated[
+        datetime, Computed(lambda of: of.job.created_at.replace(microsecond=0), "created_at"), leaves.ASKED
+    ]
+    started_at: Annotated[datetime | None, leaves.TIMES]
+    finished_at: Annotated[datetime | None, leaves.TIMES]
 
     @classmethod
     def of_job(cls, job: JobLike, details: dict[str, list[Any]], gpus: GpuWorkers) -> JobView:
@@ -192,10 +207,10 @@ class JobList(BaseModel):
 class EventView(RowView):
     """An event of a job."""
 
-    seq: int
-    type: str
-    data: dict[str, Any]
-    at: Annotated[datetime, Column("created_at")]
+    seq: Annotated[int, leaves.ASKED]
+    type: Annotated[str, leaves.ASKED]
+    data: Annotated[dict[str, Any], leaves.ASKED]
+    at: Annotated[datetime, Column("created_at"), leaves.TIMES]
 
 
 class EventList(BaseModel):

@@ -5,7 +5,7 @@ Of all that depends on private data it shows only noisy scores and what follows 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict
 from sqlalchemy import select
@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from app.db.models import Job, Metric
 from app.hpo.stored import StoredStudy
+from core import leaves
 from core.contracts.base import Document, Epsilon
 from core.contracts.hpo import LinearScaling
 from core.contracts.stored import ReleasedScore
@@ -24,20 +25,20 @@ class TrialView(BaseModel):
     """A trial of a study. `r` is the total step size ηT, times C if the study varies C. `mu` and `epsilon` cover its
     training alone."""
 
-    job: str
-    number: int
-    role: str
-    level: int | None
-    status: str
-    learning_rate: float
-    steps: int
-    max_grad_norm: float | None
-    r: float
-    mu: float | None
-    epsilon: Epsilon | None
-    charge: Units
-    score: ReleasedScore | None
-    chosen: bool
+    job: Annotated[str, leaves.TRIALS]
+    number: Annotated[int, leaves.TRIALS]
+    role: Annotated[str, leaves.TRIALS]
+    level: Annotated[int | None, leaves.TRIALS]
+    status: Annotated[str, leaves.ENDS]
+    learning_rate: Annotated[float, leaves.TRIALS]
+    steps: Annotated[int, leaves.TRIALS]
+    max_grad_norm: Annotated[float | None, leaves.TRIALS]
+    r: Annotated[float, leaves.TRIALS]
+    mu: Annotated[float | None, leaves.TRIALS]
+    epsilon: Annotated[Epsilon | None, leaves.TRIALS]
+    charge: Annotated[Units, leaves.TRIAL_CHARGES]
+    score: Annotated[ReleasedScore | None, leaves.TRIAL_SCORES]
+    chosen: Annotated[bool, leaves.TRIAL_SCORES]
 
 
 class LevelView(BaseModel):
@@ -65,15 +66,15 @@ class StudyView(BaseModel):
     """A study: its progress and decisions. `procedure` is the ε of the whole study. `final_run` is the ε of the final
     trial, whose model is delivered, by itself. `seed` reproduces the study's draws."""
 
-    strategy: str
-    seed: str
-    runs: int
-    ended: int
-    fit: FitView | None
-    chosen: int | None
-    procedure: Epsilon | None
-    final_run: Epsilon | None
-    keeps_weights: bool
+    strategy: Annotated[str, leaves.TRIALS]
+    seed: Annotated[str, leaves.TRIALS]
+    runs: Annotated[int, leaves.TRIALS]
+    ended: Annotated[int, leaves.TRIAL_CHARGES]
+    fit: Annotated[FitView | None, leaves.TRIAL_SCORES]
+    chosen: Annotated[int | None, leaves.TRIAL_SCORES]
+    procedure: Annotated[Epsilon | None, leaves.TRIALS]
+    final_run: Annotated[Epsilon | None, leaves.TRIALS]
+    keeps_weights: Annotated[bool, leaves.TRIALS]
 
     @classmethod
     def of(cls, job: Any) -> StudyView | None:

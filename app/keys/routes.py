@@ -19,6 +19,7 @@ from app.keys.limits import OwnLimits
 from app.settings import Settings
 from app.web.deps import Db, ServiceSettings
 from app.web.operations import Operation
+from core import leaves
 from core.contracts.base import NO_NUL, Document
 
 router = APIRouter(prefix="/v1/keys", tags=["keys"])
@@ -115,6 +116,7 @@ class KeyList(Document):
 @Operation(
     "The key, with its token: shown in this response only.",
     audience="admins",
+    leaves=leaves.NO_DATA,
     command="keys create",
     audit="key.created",
     problems=("forbidden",),
@@ -138,7 +140,7 @@ def create_key(request: Request, body: KeyRequest, db: Db, settings: ServiceSett
 
 
 @router.get("")
-@Operation("All keys.", audience="admins", command="keys list", problems=("forbidden",))
+@Operation("All keys.", audience="admins", leaves=leaves.NO_DATA, command="keys list", problems=("forbidden",))
 def list_keys(db: Db, settings: ServiceSettings, _caller: AdminKey) -> KeyList:
     """Lists every key, including revoked ones. For admins."""
     with db.read() as session:
@@ -146,7 +148,7 @@ def list_keys(db: Db, settings: ServiceSettings, _caller: AdminKey) -> KeyList:
 
 
 @router.get("/self")
-@Operation("The calling key.", audience="every key", command="keys self")
+@Operation("The calling key.", audience="every key", leaves=leaves.NO_DATA, command="keys self")
 def show_own_key(db: Db, settings: ServiceSettings, caller: CurrentKey) -> KeyView:
     """Shows the calling key and its limits."""
     with db.read() as session:
@@ -157,6 +159,7 @@ def show_own_key(db: Db, settings: ServiceSettings, caller: CurrentKey) -> KeyVi
 @Operation(
     "The key, with its new token: shown in this response only.",
     audience="admins, or the key itself",
+    leaves=leaves.NO_DATA,
     command="keys rotate",
     audit="key.rotated",
     problems=("forbidden", "wrong-state"),
@@ -184,6 +187,7 @@ def rotate_key(
 @Operation(
     "The key, changed.",
     audience="admins",
+    leaves=leaves.NO_DATA,
     command="keys set",
     audit="key.changed",
     problems=("forbidden",),
@@ -199,6 +203,7 @@ def change_key(key_id: str, body: KeyChange, db: Db, settings: ServiceSettings, 
 @Operation(
     "The key, revoked.",
     audience="admins",
+    leaves=leaves.NO_DATA,
     command="keys revoke",
     audit="key.revoked",
     problems=("forbidden", "last-admin-key"),

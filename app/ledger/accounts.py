@@ -137,15 +137,15 @@ def hold(
     holdout: int,
     actor: str,
     memo: Document = NOTHING,
-    within: bool = True,
 ) -> LedgerEntry:
+    """As `hold_on`, for a job of a key."""
+    return hold_on(session, dataset_id, HoldTerms(job_id, train, holdout, actor, memo))
+
+
+def hold_on(session: Session, dataset_id: str, terms: HoldTerms) -> LedgerEntry:
     """Reserves the whole cost of a job on both accounts, or on neither.
 
     Guarantee: after any interleaving of holds, spent + held ≤ budget on both accounts, and on both of each sub-account.
-
-    Args:
-        actor: the key that asks; if it has a sub-account, the hold is taken from that too.
-        within: False for what no key uses, such as the spending of a joined ledger: no sub-account pays.
 
     Raises:
         BudgetError: it does not fit: `requested`, `remaining` (for this key), `account` (the limiting one), `unit`,
@@ -154,7 +154,6 @@ def hold(
         Conflict: `ledger-behind`: the account's row differs from the last entry.
         NotFound: the data set has no ledger.
     """
-    terms = HoldTerms(job_id, train, holdout, actor, memo, within)
     with session.begin_nested():
         with round_trip(session.connection()) as trip:
             asked = Hold(trip, dataset_id, terms)
@@ -166,7 +165,12 @@ def hold(
 
 @dataclass(frozen=True)
 class HoldTerms:
-    """What is to be held, for whom; see `hold`."""
+    """What is to be held, for whom.
+
+    Attributes:
+        actor: the key that asks; if it has a sub-account, the hold is taken from that too.
+        within: False for what no key uses, such as the spending of a joined ledger: no sub-account pays.
+    """
 
     job_id: str
     train: int

@@ -40,8 +40,8 @@ class Holds:
         """Checks all. An error must end the transaction, or be undone by a savepoint.
 
         Raises:
-            BudgetError: as `accounts.hold`; its member `dataset` names the first that cannot pay.
-            PrivacyError, Conflict, NotFound: as `accounts.hold`.
+            BudgetError: as `accounts.hold_on`; its member `dataset` names the first that cannot pay.
+            PrivacyError, Conflict, NotFound: as `accounts.hold_on`.
         """
         for each in self._holds:
             try:

@@ -22,6 +22,7 @@ from sqlalchemy.orm import Session
 
 from app.db.models import Account, Dataset
 from app.ledger import accounts, blocks, memos
+from app.ledger.accounts import HoldTerms
 from app.ledger.agreement import require_agreement
 from app.ledger.entries import append_cap
 from app.ledger.repository import unit_of
@@ -103,23 +104,14 @@ def _charge(session: Session, stays: Account, amount: int, closed: str, actor: s
 
 
 def spend(session: Session, dataset_id: str, name: str, amounts: tuple[int, int], actor: str, memo: Document) -> None:
-    """Holds and posts what no job of this ledger spent; no sub-account pays. Raises as `accounts.hold`.
+    """Holds and posts what no job of this ledger spent; no sub-account pays. Raises as `accounts.hold_on`.
 
     Args:
         name: stands for the job.
         amounts: (train, holdout).
     """
     train, holdout = amounts
-    accounts.hold(
-        session,
-        dataset_id=dataset_id,
-        job_id=name,
-        train=train,
-        holdout=holdout,
-        actor=actor,
-        memo=memo,
-        within=False,
-    )
+    accounts.hold_on(session, dataset_id, HoldTerms(name, train, holdout, actor, memo, within=False))
     accounts.post(session, dataset_id=dataset_id, job_id=name, train=train, holdout=holdout, actor=actor, memo=memo)
 
 

@@ -17,6 +17,7 @@ from app.web.answers import as_json
 from app.web.deps import Db, RecordedHeads, get_pricing
 from app.web.operations import CAP_TAG, NOTHING, Operation
 from app.web.pagination import After, Limit, decode_cursor, encode_cursor
+from core import leaves
 from core.contracts.versions import tag_of
 from core.privacy.filters import load_numerics
 
@@ -28,6 +29,7 @@ Pricing = Annotated[summary.Comparer, Depends(get_pricing)]
 @Operation(
     "The ledger.",
     audience="view",
+    leaves=leaves.ENTRIES,
     command="ledger show",
     problems=("not-ready",),
     headers=CAP_TAG,
@@ -41,7 +43,9 @@ def show_ledger(dataset_id: str, db: Db, pricing: Pricing, caller: CurrentKey) -
 
 
 @router.get("/entries")
-@Operation("A page of entries.", audience="view", command="ledger entries", problems=("not-ready",))
+@Operation(
+    "A page of entries.", audience="view", leaves=leaves.ENTRIES, command="ledger entries", problems=("not-ready",)
+)
 def list_entries(
     dataset_id: str,
     db: Db,
@@ -65,6 +69,7 @@ def list_entries(
 @Operation(
     "The last verification of the ledger against its entries.",
     audience="view",
+    leaves=leaves.ENTRIES,
     command="ledger verify",
     problems=("not-ready",),
     answer=examples.CHECK,
@@ -85,6 +90,7 @@ def show_verification(dataset_id: str, db: Db, caller: CurrentKey) -> Verificati
 @Operation(
     "The last verification; a new one is queued.",
     audience="own",
+    leaves=leaves.ENTRIES,
     command="ledger verify",
     audit=NOTHING,
     problems=("forbidden", "not-ready"),
@@ -105,6 +111,7 @@ def verify_ledger(dataset_id: str, db: Db, caller: CurrentKey) -> VerificationVi
 @Operation(
     "The ledger that stays open.",
     audience="admins",
+    leaves=leaves.ENTRIES,
     command="ledger join",
     audit="ledger.joined",
     problems=("forbidden", "wrong-state", "cap-too-low", "ledger-behind", "not-ready"),

@@ -11,6 +11,7 @@ from app.db.models import Account, LedgerEntry
 from app.ledger.accounts import remaining_of
 from app.ledger.entries import content
 from app.ledger.transparency.attestations import Envelope
+from core import leaves
 from core.contracts.base import Document, Epsilon, EpsilonValue
 
 COLLUSION = "The cap holds even if all keys share what they learn."
@@ -19,20 +20,20 @@ COLLUSION = "The cap holds even if all keys share what they learn."
 class Balance(BaseModel):
     """What is left of a budget, in the filter's units. Shares are parts of the budget, which add up."""
 
-    budget: int
-    spent: int
-    held: int
-    remaining: int
-    share_spent: float
-    share_held: float
+    budget: Annotated[int, leaves.DECLARED_CAPS]
+    spent: Annotated[int, leaves.SPENDING]
+    held: Annotated[int, leaves.SPENDING]
+    remaining: Annotated[int, leaves.SPENDING]
+    share_spent: Annotated[float, leaves.SPENDING]
+    share_held: Annotated[float, leaves.SPENDING]
 
 
 class AccountView(Balance):
     """One account. Amounts are integers in `unit`; shares are parts of the budget, which add up."""
 
-    filter: str
-    order: float | None
-    unit: str
+    filter: Annotated[str, leaves.DECLARED_CAPS]
+    order: Annotated[float | None, leaves.DECLARED_CAPS]
+    unit: Annotated[str, leaves.DECLARED_CAPS]
 
     @classmethod
     def of(cls, account: Account, name: str, unit: str) -> AccountView:
@@ -101,41 +102,41 @@ class LedgerView(BaseModel):
     job leaves out blocks that are closed or cannot pay), and `entries` and `head` those of the first block.
     """
 
-    cap: Epsilon
-    largest_cap: Epsilon
-    accounts: AccountsView
-    epsilon_spent: Epsilon
-    epsilon_spent_and_held: Epsilon
-    epsilon_filter: Epsilon
-    epsilon_remaining: Epsilon
-    comparison: Comparison | None
-    entries: int
-    head: str
-    cap_version: str
-    closed: bool = False
-    collusion: str = COLLUSION
-    blocks: list[BlockBalance] | None = None
-    remaining_block: str | None = None
+    cap: Annotated[Epsilon, leaves.DECLARED_CAPS]
+    largest_cap: Annotated[Epsilon, leaves.DECLARED_CAPS]
+    accounts: Annotated[AccountsView, leaves.DECLARED_CAPS]
+    epsilon_spent: Annotated[Epsilon, leaves.SPENDING]
+    epsilon_spent_and_held: Annotated[Epsilon, leaves.SPENDING]
+    epsilon_filter: Annotated[Epsilon, leaves.SPENDING]
+    epsilon_remaining: Annotated[Epsilon, leaves.SPENDING]
+    comparison: Annotated[Comparison | None, leaves.COMPARISONS]
+    entries: Annotated[int, leaves.ENTRIES]
+    head: Annotated[str, leaves.ENTRIES]
+    cap_version: Annotated[str, leaves.SHARES]
+    closed: Annotated[bool, leaves.DECLARED_CAPS] = False
+    collusion: Annotated[str, leaves.SHARES] = COLLUSION
+    blocks: Annotated[list[BlockBalance] | None, leaves.BLOCKS] = None
+    remaining_block: Annotated[str | None, leaves.SPENDING] = None
 
 
 class EntryView(BaseModel):
     """One entry. `hash` is the SHA-256 of all other members, as canonical JSON."""
 
-    version: int
-    dataset_id: str
-    seq: int
-    kind: str
-    job_id: str | None
-    train: int
-    holdout: int
-    train_released: int
-    holdout_released: int
-    once: str | None
-    actor: str
-    memo: dict[str, Any]
-    created_at: str
-    prev_hash: str
-    hash: str
+    version: Annotated[int, leaves.ENTRIES]
+    dataset_id: Annotated[str, leaves.ENTRIES]
+    seq: Annotated[int, leaves.ENTRIES]
+    kind: Annotated[str, leaves.ENTRIES]
+    job_id: Annotated[str | None, leaves.ENTRIES]
+    train: Annotated[int, leaves.SPENDING]
+    holdout: Annotated[int, leaves.SPENDING]
+    train_released: Annotated[int, leaves.SPENDING]
+    holdout_released: Annotated[int, leaves.SPENDING]
+    once: Annotated[str | None, leaves.ENTRIES]
+    actor: Annotated[str, leaves.ENTRIES]
+    memo: Annotated[dict[str, Any], leaves.SPENDING]
+    created_at: Annotated[str, leaves.ENTRIES]
+    prev_hash: Annotated[str, leaves.ENTRIES]
+    hash: Annotated[str, leaves.ENTRIES]
 
     @classmethod
     def of(cls, entry: LedgerEntry) -> EntryView:

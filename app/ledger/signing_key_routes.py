@@ -12,6 +12,7 @@ from app.db.row_view import Computed, RowView
 from app.keys.auth import current_key
 from app.web.deps import Db
 from app.web.operations import Operation
+from core import leaves
 from core.contracts.base import Document
 from core.ids import rfc3339
 
@@ -38,6 +39,7 @@ class SigningKeyList(Document):
 @Operation(
     "All keys that sign or signed certificates.",
     audience="every key",
+    leaves=leaves.NO_DATA,
     command="signing-key",
     answer={
         "items": [

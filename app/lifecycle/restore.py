@@ -16,26 +16,24 @@ has this, nothing is posted: the other ledger was charged for all that this one 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, func, or_, select
+from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
 from app.audit import record as audit
 from app.db.engine import Database
-from app.db.models import Account, Charge, Dataset, Job, LedgerCheck, LedgerEntry
+from app.db.models import Account, Charge, Dataset, LedgerCheck, LedgerEntry
 from app.ledger import accounts, behind, blocks, joining, memos
 from app.ledger.transparency.heads import Head, Heads, UnreadableHeadError
-from app.lifecycle import studies
-from app.lifecycle.claims import end_attempt, give_back
 from app.lifecycle.mark_survey import compare, survey
-from app.lifecycle.marks import Mark, Marks, adopt_all, unfinished
-from app.lifecycle.settle import NO_UNITS, Cause, settle, settlement_of
-from app.lifecycle.states import ACTIVE, FINISHED, IDLE, get_job
+from app.lifecycle.marks import Mark, Marks, unfinished
+from app.lifecycle.restored_jobs import end_jobs, on_ledger, unfinished_jobs
+from app.lifecycle.settle import NO_UNITS
+from app.lifecycle.states import get_job
 from app.storage.objects import Objects
-from core.contracts.stored import Failure
-from core.errors import InvalidRequest, NotFound, PrivacyError
+from core.errors import InvalidRequest, NotFound
 from core.ids import now
 from core.privacy.prices import Units
 
@@ -94,7 +92,7 @@ def gaps(db: Database, heads: Heads, store: Objects) -> list[Gap]:
     for dataset_id, problem in sorted(found.items()):
         with db.read() as session:
             dataset, account = session.get(Dataset, dataset_id), session.get(Account, dataset_id)
-            unfinished = len(_unfinished(session, dataset_id))
+            unfinished = len(unfinished_jobs(session, dataset_id))
         spent = Units(train=account.train_spent, holdout=account.holdout_spent) if account else NO_UNITS
         result.append(
             Gap(
@@ -143,7 +141,7 @@ def post(db: Database, heads: Heads, store: Objects, dataset: str, reason: str) 
     left, damaged = _marks_on(db, outside, gap.dataset_id)
     compared = compare(db, outside)
     with db.write() as session:
-        _end_jobs(session, gap.dataset_id, left, damaged)
+        end_jobs(session, gap.dataset_id, left, damaged)
         short = _post_short(session, gap.dataset_id, list(compared.short), reason)
         _post_charges(session, gap.dataset_id)
         posted = _post(session, gap.recorded, reason)
@@ -176,14 +174,14 @@ def _end_forgotten(db: Database, outside: Marks, dataset: str) -> None:
         raise InvalidRequest(f"nothing is missing in the ledger of {dataset}")
     left, damaged = _marks_on(db, outside, dataset_id)
     with db.write() as session:
-        _end_jobs(session, dataset_id, left, damaged)
+        end_jobs(session, dataset_id, left, damaged)
         audit.record(session, "dataset.restored", dataset_id)
 
 
 def _marks_on(db: Database, outside: Marks, dataset_id: str) -> tuple[dict[str, Mark], dict[str, str]]:
     """The marks of a data set's unfinished jobs and trials, and what is wrong with those that cannot be read."""
     with db.read() as session:
-        jobs = [each for job_id in _unfinished(session, dataset_id) for each in unfinished(session, job_id)]
+        jobs = [each for job_id in unfinished_jobs(session, dataset_id) for each in unfinished(session, job_id)]
     return outside.examine(jobs)
 
 
@@ -217,38 +215,6 @@ def _taken(recorded: Head) -> tuple[int, int]:
     return recorded.train.spent + recorded.train.held, recorded.holdout.spent + recorded.holdout.held
 
 
-def _end_jobs(session: Session, dataset_id: str, left: dict[str, Mark], damaged: Collection[str]) -> None:
-    """Ends jobs that the database believes unfinished; posts the larger of their started part and of their mark, and
-    the whole hold of a job whose mark is damaged."""
-    adopt_all(session, left, (*IDLE, *ACTIVE))
-    for job_id in damaged:
-        _end_unknown(session, job_id)
-    for job_id in _unfinished(session, dataset_id):
-        job = get_job(session, job_id, lock=True)
-        if job.study is not None:
-            for run in session.scalars(select(Job).where(Job.parent_id == job_id, Job.status.in_(ACTIVE))).all():
-                give_back(session, run, "lost", 1)
-            session.flush()
-            studies.cancel(session, job)
-            continue
-        if job.status in ACTIVE:
-            give_back(session, job, "lost", 1)
-            session.flush()
-        if job.status not in FINISHED:
-            settle(session, settlement_of(session, job, "cancelled"))
-
-
-def _end_unknown(session: Session, job_id: str) -> None:
-    """Ends a job, or a trial, whose mark is damaged; a trial's study is ended by whoever calls this."""
-    studies.lock(session, job_id)
-    job = get_job(session, job_id, lock=True)
-    if job.status in ACTIVE:
-        end_attempt(session, job, "lost")
-    failure = Failure(code=PrivacyError.code, message=f"{Cause.UNKNOWN.value}: its whole hold is spent")
-    settle(session, settlement_of(session, job, "failed", failure=failure, cause=Cause.UNKNOWN))
-    session.flush()
-
-
 def _post_short(session: Session, dataset_id: str, ended: Sequence[str], reason: str) -> list[str]:
     """Posts what the settlements of these jobs released, if they hold on this data set: they ended for less than their
     marks. Several trials have one hold, their study's. Returns those that do."""
@@ -280,21 +246,10 @@ def _post_released(session: Session, dataset_id: str, holder: str, reason: str) 
 
 def _post_charges(session: Session, dataset_id: str) -> None:
     """Posts other systems' charges that the database believes held: they may have been answered since the backup."""
-    for charge in session.scalars(select(Charge).where(_on(dataset_id, Charge), Charge.status == "held")).all():
+    for charge in session.scalars(select(Charge).where(on_ledger(dataset_id, Charge), Charge.status == "held")).all():
         blocks.post_all(session, charge.id, train=charge.train, holdout=charge.holdout, actor=ACTOR)
         charge.status, charge.settled_at = "posted", now()
     session.flush()
-
-
-def _on(dataset_id: str, of: type[Job] | type[Charge]) -> ColumnElement[bool]:
-    """The condition that a job, or another system's charge, is on a data set, or holds on this block of one."""
-    holds = select(LedgerEntry.job_id).where(LedgerEntry.dataset_id == dataset_id, LedgerEntry.kind == "hold")
-    return or_(of.dataset_id == dataset_id, of.id.in_(holds))
-
-
-def _unfinished(session: Session, dataset_id: str) -> list[str]:
-    query = select(Job.id).where(_on(dataset_id, Job), Job.parent_id.is_(None), Job.status.not_in(FINISHED))
-    return list(session.scalars(query.order_by(Job.created_at, Job.id)))
 
 
 def _readable(heads: Heads, dataset_id: str) -> Head | None:

@@ -10,6 +10,7 @@ from app.predictions.schemas import PredictionRequest, PredictionView
 from app.web import examples
 from app.web.deps import Db, ServiceSettings
 from app.web.operations import LOCATION, Operation
+from core import leaves
 
 router = APIRouter(prefix="/v1", tags=["jobs"])
 
@@ -18,6 +19,7 @@ router = APIRouter(prefix="/v1", tags=["jobs"])
 @Operation(
     "The prediction, queued.",
     audience="train",
+    leaves=leaves.PREDICTIONS,
     command="predict",
     audit="prediction.asked",
     problems=("not-found", "forbidden", "wrong-state", "too-many-predictions", "ledger-behind"),
@@ -43,6 +45,7 @@ def predict(
     "The prediction.",
     name="show_prediction",
     audience="every key",
+    leaves=leaves.PREDICTIONS,
     command="predict",
     problems=("forbidden",),
     answer={

@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from sqlalchemy.orm import Session
 
 from app.datasets import readings
-from app.datasets.block_routes import block_view
+from app.datasets.block_list import block_view
 from app.datasets.block_schemas import RetiredBlock
 from app.datasets.schemas import DatasetView, ReadingDataset
 from app.db.models import Account
@@ -20,6 +20,7 @@ from app.retention import retire as retiring
 from app.retention import service
 from app.web.deps import Db, Gpus, ServiceSettings
 from app.web.operations import Operation
+from core import leaves
 
 router = APIRouter(prefix="/v1")
 
@@ -28,6 +29,7 @@ router = APIRouter(prefix="/v1")
 @Operation(
     "The data set, whose content is deleted.",
     audience="own",
+    leaves=leaves.FOR_OWNER,
     command="datasets delete-content",
     audit="dataset.content_deleted",
     problems=("forbidden", "wrong-state"),
@@ -52,6 +54,7 @@ def delete_content(
 @Operation(
     "The data set, retired.",
     audience="own",
+    leaves=leaves.FOR_OWNER,
     command="datasets retire",
     audit="dataset.retired",
     problems=("forbidden", "wrong-state", "ledger-behind"),
@@ -75,6 +78,7 @@ def retire_dataset(
 @Operation(
     "The block, retired.",
     audience="own",
+    leaves=leaves.OWNERS_ACTIONS,
     command="blocks retire",
     audit="block.retired",
     problems=("forbidden", "wrong-state", "ledger-behind", "not-ready"),
@@ -93,6 +97,7 @@ def retire_block(dataset_id: str, label: str, db: Db, settings: ServiceSettings,
 @Operation(
     "The job, whose files are deleted.",
     audience="own",
+    leaves=leaves.ELSEWHERE,
     command="jobs delete-artifacts",
     audit="artifacts.deleted",
     problems=("forbidden", "wrong-state"),

@@ -14,13 +14,14 @@ from app.system import health
 from app.system.prometheus import registry_for
 from app.web.deps import Db
 from app.web.operations import Operation
+from core import leaves
 from core.contracts.base import Document
 
 router = APIRouter(tags=["system"])
 
 
 @router.get("/healthz")
-@Operation("The process answers.", audience="anyone", no_command="for monitors")
+@Operation("The process answers.", audience="anyone", leaves=leaves.FLEET, no_command="for monitors")
 async def healthz() -> dict[str, str]:
     """Reports that the process answers, however busy its threads are. Reveals nothing else, and needs no key."""
     return {"status": "ok"}
@@ -35,7 +36,11 @@ class Readiness(Document):
 
 @router.get("/readyz", responses={503: {"model": Readiness, "description": "A part does not answer."}})
 @Operation(
-    "Database, migrations and broker answer.", audience="anyone", no_command="for monitors", problems=("unavailable",)
+    "Database, migrations and broker answer.",
+    audience="anyone",
+    leaves=leaves.FLEET,
+    no_command="for monitors",
+    problems=("unavailable",),
 )
 async def readyz(request: Request, response: Response) -> Readiness:
     """Shows each part's state within the last second; needs no key. 503 if database, migrations or storage (writable,
@@ -56,7 +61,13 @@ async def readyz(request: Request, response: Response) -> Readiness:
     operation_id="show_metrics",
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
-@Operation("The metrics, as text.", name="show_metrics", audience="every key", no_command="for Prometheus")
+@Operation(
+    "The metrics, as text.",
+    name="show_metrics",
+    audience="every key",
+    leaves=leaves.FOR_ADMINS,
+    no_command="for Prometheus",
+)
 def metrics(request: Request, db: Db, caller: CurrentKey) -> Response:
     """Serves Prometheus metrics: of all processes together (for admins); jobs by status and budgets of visible data
     sets."""

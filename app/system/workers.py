@@ -16,6 +16,7 @@ from app.lifecycle.queue import crews
 from app.lifecycle.queue.presence import is_alive, workers
 from app.web.deps import Db, ServiceSettings
 from app.web.operations import Operation
+from core import leaves
 from core.contracts.base import Document
 from core.contracts.devices import Device
 from core.contracts.sandbox import Sandbox
@@ -48,7 +49,7 @@ class WorkerList(Document):
 
 
 @router.get("")
-@Operation("Workers seen in the last day.", audience="every key", command="workers")
+@Operation("Workers seen in the last day.", audience="every key", leaves=leaves.FLEET, command="workers")
 def list_workers(db: Db, settings: ServiceSettings, caller: CurrentKey) -> WorkerList:
     """Lists workers seen in the last day, the last seen first. A worker that shut down cleanly is left out."""
     with db.read() as session:

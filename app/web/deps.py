@@ -5,18 +5,16 @@ They are `async`, so that providing them takes no turn in the thread pool.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import Annotated, cast
 
 from fastapi import Depends, Request
 
+from app.datasets.parsing import Parsers
 from app.db.engine import Database
 from app.ledger.transparency.heads import Heads
 from app.lifecycle.queue.presence import GpuWorkers
+from app.pricing.service import PricingService
 from app.settings import Settings
-
-if TYPE_CHECKING:
-    from app.datasets.parsing import Parsers
-    from app.pricing.service import PricingService
 
 
 def database_of(request: Request) -> Database:
@@ -33,7 +31,7 @@ async def get_settings(request: Request) -> Settings:
 
 
 async def get_pricing(request: Request) -> PricingService:
-    return cast("PricingService", request.app.state.pricing)
+    return cast(PricingService, request.app.state.pricing)
 
 
 async def get_heads(request: Request) -> Heads:
@@ -50,10 +48,12 @@ async def get_gpus(request: Request) -> GpuWorkers:
 
 
 def get_parsers(request: Request) -> Parsers:
-    return cast("Parsers", request.app.state.parsers)
+    return cast(Parsers, request.app.state.parsers)
 
 
 Db = Annotated[Database, Depends(get_db)]
+Parsing = Annotated[Parsers, Depends(get_parsers)]
+Pricing = Annotated[PricingService, Depends(get_pricing)]
 Gpus = Annotated[GpuWorkers, Depends(get_gpus)]
 RecordedHeads = Annotated[Heads, Depends(get_heads)]
 ServiceSettings = Annotated[Settings, Depends(get_settings)]

@@ -1,7 +1,7 @@
 """What a route declares of itself (`Operation`, `Page`), and what the OpenAPI document says of parameters and problems.
 
-The document, the tests of access, of the audit log and of the command line read a route's declaration; the contract
-tests check it against the running service.
+The document, docs/privacy.md's table, the tests of access, of the audit log and of the command line read a route's
+declaration; the contract tests check it against the running service.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
+
+from core.leaves import KEY, OWN_FAULTS, Leaves
 
 Json = dict[str, Any]
 
@@ -88,6 +90,7 @@ class Operation:
     Attributes:
         success: what its success means.
         audience: who may call it. tests/access call it as everybody.
+        leaves: why a caller may see its answer, where no member of it says so itself.
         command: the command that calls it.
         no_command: why there is none.
         audit: the action that it leaves in the audit log. Every route but GETs has one, or NOTHING.
@@ -100,6 +103,7 @@ class Operation:
 
     success: str
     audience: Audience
+    leaves: Leaves
     command: str | None = None
     no_command: str | None = None
     audit: str | None = None
@@ -160,6 +164,7 @@ PER_ACCOUNT = {
     "required": ["train", "holdout"],
 }
 FINDING = {
+    KEY: OWN_FAULTS.name,
     "type": "object",
     "description": "One fault and its place.",
     "properties": {

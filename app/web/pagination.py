@@ -6,11 +6,14 @@ import base64
 import binascii
 import json
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Query
 
 from core.errors import InvalidRequest
+from core.ids import rfc3339
+
+R = TypeVar("R")
 
 NO_CURSOR = "this is not a cursor of this list: take `next` from the page before"
 Limit = Annotated[int, Query(ge=1, le=200, description="The most items on a page.")]
@@ -20,6 +23,17 @@ After = Annotated[str | None, Query(max_length=500, description="`next` from the
 def encode_cursor(*key: Any) -> str:
     """Encodes the sort key of a page's last row, URL-safe."""
     return base64.urlsafe_b64encode(json.dumps(key, separators=(",", ":")).encode()).decode().rstrip("=")
+
+
+def cut(rows: list[R], limit: int) -> tuple[list[R], str | None]:
+    """A page of rows in order of time, and the cursor of the next page; None on the last.
+
+    Args:
+        rows: those of the page, and one more if there is a next page.
+    """
+    page = rows[:limit]
+    last: Any = page[-1] if len(rows) > limit else None
+    return page, None if last is None else encode_cursor(rfc3339(last.created_at), last.id)
 
 
 def decode_moment(text: str) -> datetime:

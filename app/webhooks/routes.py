@@ -6,12 +6,11 @@ from typing import Annotated, cast
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from app.db.models import Webhook, WebhookDelivery
 from app.keys.auth import CurrentKey
 from app.web import examples
 from app.web.deps import Db
 from app.web.operations import LOCATION, Operation
-from app.web.pagination import After, Limit, decode_row, encode_cursor
+from app.web.pagination import After, Limit, cut, decode_row
 from app.webhooks import service
 from app.webhooks.schemas import (
     DeliveryList,
@@ -23,7 +22,7 @@ from app.webhooks.schemas import (
     WebhookView,
 )
 from app.webhooks.targets import Policy
-from core.ids import rfc3339
+from core import leaves
 
 router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"])
 
@@ -46,6 +45,7 @@ SecretKey = Annotated[bytes, Depends(get_key)]
 @Operation(
     "The webhook, with its secret: shown in this response only.",
     audience="every key",
+    leaves=leaves.WEBHOOKS,
     command="webhooks create",
     audit="webhook.created",
     problems=("not-found", "too-many-webhooks"),
@@ -70,17 +70,17 @@ def create_webhook(
 
 
 @router.get("")
-@Operation("A page of webhooks.", audience="every key", command="webhooks list")
+@Operation("A page of webhooks.", audience="every key", leaves=leaves.WEBHOOKS, command="webhooks list")
 def list_webhooks(db: Db, caller: CurrentKey, after: After = None, limit: Limit = 50) -> WebhookList:
     """Lists the key's own webhooks, newest first; an admin sees all."""
     with db.read() as session:
         found = service.page(session, caller, after=decode_row(after), limit=limit)
-    more, found = len(found) > limit, found[:limit]
-    return WebhookList(items=[WebhookView.of(each) for each in found], next=_cursor(found[-1]) if more else None)
+    found, following = cut(found, limit)
+    return WebhookList(items=[WebhookView.of(each) for each in found], next=following)
 
 
 @router.get("/{webhook_id}")
-@Operation("The webhook.", audience="every key", command="webhooks show")
+@Operation("The webhook.", audience="every key", leaves=leaves.WEBHOOKS, command="webhooks show")
 def show_webhook(webhook_id: str, db: Db, caller: CurrentKey) -> WebhookView:
     """Shows a webhook: its address, events and state."""
     with db.read() as session:
@@ -91,6 +91,7 @@ def show_webhook(webhook_id: str, db: Db, caller: CurrentKey) -> WebhookView:
 @Operation(
     "The webhook, changed.",
     audience="every key",
+    leaves=leaves.WEBHOOKS,
     command="webhooks change",
     audit="webhook.changed",
     requests={"a pause": {"enabled": False}},
@@ -107,7 +108,11 @@ def change_webhook(webhook_id: str, body: WebhookChange, db: Db, targets: Target
 
 @router.delete("/{webhook_id}", status_code=204)
 @Operation(
-    "The webhook and its deliveries are gone.", audience="every key", command="webhooks delete", audit="webhook.deleted"
+    "The webhook and its deliveries are gone.",
+    audience="every key",
+    leaves=leaves.WEBHOOKS,
+    command="webhooks delete",
+    audit="webhook.deleted",
 )
 def delete_webhook(webhook_id: str, db: Db, caller: CurrentKey) -> None:
     """Deletes a webhook and its deliveries."""
@@ -119,6 +124,7 @@ def delete_webhook(webhook_id: str, db: Db, caller: CurrentKey) -> None:
 @Operation(
     "The webhook, with its new secret: shown in this response only.",
     audience="every key",
+    leaves=leaves.WEBHOOKS,
     command="webhooks rotate-secret",
     audit="webhook.secret_rotated",
 )
@@ -133,6 +139,7 @@ def rotate_webhook_secret(webhook_id: str, db: Db, key: SecretKey, caller: Curre
 @Operation(
     "The message that will be sent.",
     audience="every key",
+    leaves=leaves.WEBHOOKS,
     command="webhooks test",
     audit="webhook.tested",
     problems=("wrong-state",),
@@ -144,16 +151,12 @@ def test_webhook(webhook_id: str, db: Db, caller: CurrentKey) -> DeliveryView:
 
 
 @router.get("/{webhook_id}/deliveries")
-@Operation("A page of deliveries.", audience="every key", command="webhooks deliveries")
+@Operation("A page of deliveries.", audience="every key", leaves=leaves.WEBHOOKS, command="webhooks deliveries")
 def list_deliveries(
     webhook_id: str, db: Db, caller: CurrentKey, after: After = None, limit: Limit = 50
 ) -> DeliveryList:
     """Lists a webhook's deliveries and their results, newest first. They are kept for 30 days."""
     with db.read() as session:
         found = service.deliveries(session, caller, webhook_id, after=decode_row(after), limit=limit)
-    more, found = len(found) > limit, found[:limit]
-    return DeliveryList(items=[DeliveryView.of(each) for each in found], next=_cursor(found[-1]) if more else None)
-
-
-def _cursor(last: Webhook | WebhookDelivery) -> str:
-    return encode_cursor(rfc3339(last.created_at), last.id)
+    found, following = cut(found, limit)
+    return DeliveryList(items=[DeliveryView.of(each) for each in found], next=following)

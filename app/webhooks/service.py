@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 
-from sqlalchemy import delete, func, or_, select, tuple_
+from sqlalchemy import delete, func, or_, select
 from sqlalchemy.orm import Session
 
 from app.audit import record as audit
 from app.db.clock import now_there
 from app.db.models import ApiKey, Webhook, WebhookDelivery
+from app.db.newest import newest
 from app.grants.service import access_by_id, require, visible
 from app.keys import service as keys
 from app.keys.service import Caller
@@ -92,12 +93,10 @@ def get(session: Session, caller: Caller, webhook_id: str, *, lock: bool = False
 
 def page(session: Session, caller: Caller, *, after: tuple[datetime, str] | None, limit: int) -> list[Webhook]:
     """Reads a page of webhooks, newest first, and one row more to show if there is a next page."""
-    query = select(Webhook).order_by(Webhook.created_at.desc(), Webhook.id.desc()).limit(limit + 1)
+    query = select(Webhook)
     if not caller.is_admin:
         query = query.where(Webhook.key_id == caller.id)
-    if after is not None:
-        query = query.where(tuple_(Webhook.created_at, Webhook.id) < after)
-    return list(session.scalars(query))
+    return newest(session, query, Webhook, after=after, limit=limit)
 
 
 def change(
@@ -172,10 +171,7 @@ def deliveries(
     webhook = get(session, caller, webhook_id)
     seen = or_(WebhookDelivery.dataset_id.is_(None), visible(caller, WebhookDelivery.dataset_id))
     query = select(WebhookDelivery).where(WebhookDelivery.webhook_id == webhook.id, seen)
-    if after is not None:
-        query = query.where(tuple_(WebhookDelivery.created_at, WebhookDelivery.id) < after)
-    newest = query.order_by(WebhookDelivery.created_at.desc(), WebhookDelivery.id.desc())
-    return list(session.scalars(newest.limit(limit + 1)))
+    return newest(session, query, WebhookDelivery, after=after, limit=limit)
 
 
 def message(

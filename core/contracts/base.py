@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from core import leaves
+
 Unit = Literal["example", "user"]
 Relation = Literal["add_or_remove_one"]
 AccountantName = Literal["gdp", "rdp", "pld"]
@@ -41,6 +43,7 @@ class Document(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
 
 
+@leaves.PLANNED
 class Epsilon(Document):
     """A privacy loss. It is never printed without its meaning."""
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
+from core import leaves
 from core.contracts.base import Document, is_none
 
 MOST_SLOTS = 2**53 - 1  # exact in float64, and so in every reader of JSON
@@ -65,6 +66,7 @@ class PartSlots(Document):
         return PartSlots(units=self.units + other.units, rows=self.rows + other.rows)
 
 
+@leaves.DECLARED
 class Slots(Document):
     """The places of a private data set. `holdout`: None where there is no private hold-out, or nothing bounds it."""
 

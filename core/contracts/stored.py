@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from core import leaves
 from core.contracts.base import AccountName, Document, is_none
 from core.contracts.extractor import Sha256Hex
 from core.contracts.metrics import ReleasedHistogram
@@ -62,27 +63,27 @@ class Shape(Document):
 class ReleasedNumber(Document):
     """A released number without its value: what the noise on it was. `std` is 0 for an exact value."""
 
-    name: str
-    step: int
-    on: AccountName
-    std: float
-    released_by: ReleasedBy
+    name: Annotated[str, leaves.SCORE_NAMES]
+    step: Annotated[int, leaves.SCORE_NAMES]
+    on: Annotated[AccountName, leaves.SCORE_NAMES]
+    std: Annotated[float, leaves.SCORE_NAMES]
+    released_by: Annotated[ReleasedBy, leaves.SCORE_NAMES]
 
 
 class Number(ReleasedNumber):
     """A released number. `histogram`: from which `auc` was computed; not part of its event."""
 
-    value: float
-    histogram: ReleasedHistogram | None = Field(default=None, exclude_if=is_none)
+    value: Annotated[float, leaves.SCORES]
+    histogram: Annotated[ReleasedHistogram | None, leaves.SCORES] = Field(default=None, exclude_if=is_none)
 
 
 class ReleasedScore(Document):
     """A released score, for a model's card or a study's trial. `std` is that of its privacy noise, 0 if it is exact."""
 
-    name: str
-    value: float
-    std: float
-    on: AccountName
+    name: Annotated[str, leaves.SCORE_NAMES]
+    value: Annotated[float, leaves.SCORES]
+    std: Annotated[float, leaves.SCORE_NAMES]
+    on: Annotated[AccountName, leaves.SCORE_NAMES]
 
 
 class ArtifactFile(Document):

@@ -7,11 +7,13 @@ from typing import Self
 
 from pydantic import Field
 
+from core import leaves
 from core.contracts.base import AccountName, Document, Epsilon, is_none
 from core.privacy.events import AccountEvents
 from core.privacy.mechanism import MechanismConfig
 
 
+@leaves.TRIAL_CHARGES
 class Units(Document):
     """An amount on each account, in units of the data set's filter."""
 
@@ -33,6 +35,7 @@ class Units(Document):
         return min((max(left, 0) // each for left, each in amounts if each > 0), default=None)
 
 
+@leaves.PLANNED
 class Charge(Units):
     """A charge. `unit` names the filter's unit; it is None on public data, which have no account."""
 

@@ -17,7 +17,7 @@ import pytest
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from app import secrets
-from app.datasets import hashes, service
+from app.datasets import hashes, parsed, storing
 from app.formats import users
 from app.keys import service as keys
 from app.keys import sessions
@@ -60,11 +60,11 @@ DERIVED: dict[str, list[Made]] = {
     "app/secrets.py at_epoch": [lambda secret: secrets.at_epoch(secret, "ep_1")],
     "app/storage/seals.py _wrapping": [seals._wrapping],
     "core/parts/sealed.py Header.key": [HEADER.key],
-    "app/datasets/service.py content_keys.key": [
-        lambda secret: service.content_keys([secret, THIRD]).split,
-        lambda secret: service.content_keys([THIRD, secret]).content,
+    "app/datasets/parsed.py content_keys.key": [
+        lambda secret: parsed.content_keys([secret, THIRD]).split,
+        lambda secret: parsed.content_keys([THIRD, secret]).content,
     ],
-    "app/datasets/service.py shown_hmac": [lambda secret: service.shown_hmac(secret, "ds_1", "ab" * 32)],
+    "app/datasets/storing.py shown_hmac": [lambda secret: storing.shown_hmac(secret, "ds_1", "ab" * 32)],
     "app/datasets/hashes.py nested": [lambda secret: hashes.nested("ab" * 32, [secret, THIRD])],
     "core/native/blake2b.py by_hashlib": [lambda secret: blake2b.by_hashlib(*MESSAGE, secret, b"", 16).tobytes()],
     "core/parts/digests.py keyed_digests": [

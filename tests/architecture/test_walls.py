@@ -86,7 +86,7 @@ PLANTED = [
     ("app.ledger.accounts", "app.jobs.steering"),
     ("app.ledger.entries", "app.lifecycle.settle"),
     ("app.db.engine", "app.ledger.transparency.heads"),
-    ("app.jobs.steering", "app.dashboard.views"),
+    ("app.jobs.steering", "app.dashboard.job_view"),
     ("app.keys.service", "app.lifecycle.relay"),
     ("app.admission.checks", "torch"),
     ("core.errors", "app.web.problems"),

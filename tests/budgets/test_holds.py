@@ -14,6 +14,7 @@ from app.db.engine import Database
 from app.db.models import ApiKey, Job, LedgerEntry, SubAccount
 from app.keys.service import Caller
 from app.ledger import accounts
+from app.ledger.accounts import HoldTerms
 from app.ledger.memos import HeldFor
 from app.ledger.verify import verify
 from core.errors import BudgetError, Conflict, PrivacyError
@@ -181,9 +182,7 @@ def test_a_study_draws_on_the_budget_of_its_hold(db: Database, dataset: str) -> 
 def test_a_restore_or_a_join_uses_no_key_s_budget(db: Database, dataset: str) -> None:
     give(db, dataset, OWNER, 1.0)
     with db.write() as session:
-        entry = accounts.hold(
-            session, dataset_id=dataset, job_id="ds_1", train=5 * 10**11, holdout=0, actor=OWNER, within=False
-        )
+        entry = accounts.hold_on(session, dataset, HoldTerms("ds_1", 5 * 10**11, 0, OWNER, within=False))
     assert "budget" not in entry.memo and of(db, dataset, OWNER) == (0, 0, 0, 0)
 
 

@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 import pytest
 from sqlalchemy import delete, event, select
 
-from app.dashboard.routes import ListQuery
-from app.dashboard.stream import page_of
+from app.dashboard.job_list import ListQuery
+from app.dashboard.list_stream import page_of
 from app.db.changes import Changes
 from app.db.engine import Database
 from app.db.models import ApiKey, Dataset, Grant, Job
 from app.grants import service as grants
-from app.jobs.routes import page_of_jobs
+from app.jobs.list_routes import page_of_jobs
 from app.keys.service import Caller, generation_of, still
 from app.lifecycle.queue.presence import GpuWorkers
 from app.web.lists import EMPTY, KEEP_ALIVE, ListHub, Reader, changes_of, state_of

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.dashboard import numbers, views
+from app.dashboard import balances, numbers
 from app.ledger.schemas import AccountView
 from core.ids import now
 
@@ -85,7 +85,7 @@ def test_a_budgets_parts_are_the_whole_and_never_too_hopeful(budget: int, data: 
         share_spent=spent / budget,
         share_held=held / budget,
     )
-    drawn = views._budget("train", account, 1e-5)
+    drawn = balances._budget("train", account, 1e-5)
     assert drawn.spent_percent >= 100 * spent / budget * (1 - 1e-12)
     assert 0 <= drawn.left_percent <= 100 * (budget - spent - held) / budget + 1e-9
     assert drawn.spent_percent + drawn.held_percent + drawn.left_percent == pytest.approx(100)

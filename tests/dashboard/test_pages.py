@@ -174,7 +174,7 @@ def test_the_list_filters_and_pages(whole: Whole, signed_in: SignedIn, monkeypat
     assert browser.get("/dashboard?status=nonsense").status_code == 422
     assert browser.get("/dashboard?after=nonsense").status_code == 422
     everyone = shown("/dashboard")
-    monkeypatch.setattr("app.dashboard.routes.ROWS", 4)
+    monkeypatch.setattr("app.dashboard.job_list.ROWS", 4)
     pages, address = [], "/dashboard?status="
     while address:
         pages.append(shown(address))

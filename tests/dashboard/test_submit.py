@@ -13,7 +13,7 @@ import httpx
 import pytest
 from sqlalchemy import func, select
 
-from app.dashboard import submit
+from app.dashboard import submit_api
 from app.dashboard.job_draft import LAYOUT, agreed_on, form
 from app.dashboard.whatif import chosen, variations
 from app.db.models import Dataset, Job
@@ -366,7 +366,7 @@ def test_a_data_set_that_cannot_be_used_opens_no_other_one_s_form(scene: Scene, 
 def test_a_data_set_past_the_newest_is_found_by_its_name(
     whole: Whole, signed_in: SignedIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(submit, "DATASETS_SHOWN", 1)
+    monkeypatch.setattr(submit_api, "DATASETS_SHOWN", 1)
     for asked in (whole[1].reviews, whole[1].digits):
         page = signed_in("analyst").get(f"{PAGE}?dataset={asked}")
         assert page.status_code == 200

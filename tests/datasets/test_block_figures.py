@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from app.dashboard.dataset_view import dataset_page
 from app.dashboard.entry_pages import EntriesQuery
+from app.dashboard.job_view import job_page
 from app.dashboard.session import Viewer
-from app.dashboard.views import dataset_page, job_page
 from app.datasets.blocks import family
 from app.db.models import Dataset
 from app.keys.service import Caller

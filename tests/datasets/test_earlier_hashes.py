@@ -8,7 +8,7 @@ import struct
 import pytest
 from sqlalchemy import select, update
 
-from app.datasets import duplicates, service
+from app.datasets import duplicates, parsed
 from app.db.models import DatasetContent, DatasetReading
 from app.ledger import behind
 from app.ledger.transparency.heads import Heads
@@ -19,7 +19,7 @@ from tests.datasets.test_refusals import DIFFERENT, ONE_COLUMN, REORDERED
 
 def as_before(api: Api, dataset_id: str) -> None:
     """Names a registration of CSV as the release before did, by an implementation of its own."""
-    key = bytes.fromhex(service.content_keys(load_secrets(api.settings, "data_hmac_key")).content)
+    key = bytes.fromhex(parsed.content_keys(load_secrets(api.settings, "data_hmac_key")).content)
     records = [
         b"n" + struct.pack("<Qdd", 2, a, b) + b"c" + y.encode()
         for a, b, y in ((float(a), float(b), y) for a, b, y in (line.split(",") for line in CSV.split()[1:]))

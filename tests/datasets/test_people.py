@@ -15,7 +15,7 @@ import pytest
 from numpy.typing import NDArray
 from sqlalchemy import select
 
-from app.datasets import blocks, hashes, service
+from app.datasets import blocks, hashes, parsed
 from app.datasets.reader import Reader
 from app.db.models import Dataset
 from app.formats.users import kept
@@ -186,15 +186,15 @@ def test_a_month_that_overflows_its_slots_is_refused_whole(api: Api) -> None:
 def test_two_months_at_once(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second was counted before the first was stored: it is sent again."""
     made = api.upload(spec(**WHOLE), of_users(range(20), 1, 1)).json()["id"]
-    read = service.read
+    read = parsed.read
 
     def race(*args: Any, **more: Any) -> Any:
         content = read(*args, **more)
-        monkeypatch.setattr(service, "read", read)
+        monkeypatch.setattr(parsed, "read", read)
         month(api, made, range(20), 2)
         return content
 
-    monkeypatch.setattr(service, "read", race)
+    monkeypatch.setattr(parsed, "read", race)
     late = append(api, made, of_users(range(20), 3), "m3", records=20)
     assert (late.status_code, late.json()["type"]) == (409, "/problems/wrong-state")
     assert not kept_of(api, month(api, made, range(20), 3)["id"]), "k is used up"
@@ -208,15 +208,15 @@ def test_large_months_at_once_are_read_again(make_api: MakeApi, monkeypatch: pyt
     assert reader.run_once()
     for number in (2, 3):
         assert append(api, made, of_users(range(20), number), f"m{number}", records=20).status_code == 201
-    read, rival = service.read, Reader(api.db, api.settings)
+    read, rival = parsed.read, Reader(api.db, api.settings)
 
     def race(*args: Any, **more: Any) -> Any:
         content = read(*args, **more)
-        monkeypatch.setattr(service, "read", read)
+        monkeypatch.setattr(parsed, "read", read)
         assert rival.run_once()
         return content
 
-    monkeypatch.setattr(service, "read", race)
+    monkeypatch.setattr(parsed, "read", race)
     while reader.run_once():
         pass
     assert [each["state"] for each in listed(api, made)] == ["ready"] * 3

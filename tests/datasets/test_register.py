@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from app.datasets import service
+from app.datasets import resolving
 from app.db.models import Account, Dataset, DatasetContent, LedgerEntry
 from core.contracts.dataset_spec import DatasetSpec
 from core.parts.part_files import load_part
@@ -104,7 +104,7 @@ def test_a_public_holdout_has_its_actual_size_and_no_account(api: Api) -> None:
 def test_the_default_delta_is_the_largest_power_of_ten_up_to_one_in_n(api: Api) -> None:
     for records, delta in ((60, 1e-3), (1000, 1e-3), (1001, 1e-4), (25_000, 1e-5), (10**9, 1e-9)):
         declared = DatasetSpec.model_validate(spec(**private(records=records, cap={"epsilon": 2.0})))
-        resolved = service.resolved(declared, api.client.app.state.pricing)  # type: ignore[attr-defined]
+        resolved = resolving.resolved(declared, api.client.app.state.pricing)  # type: ignore[attr-defined]
         assert resolved.privacy.cap is not None and resolved.privacy.cap.delta == delta
     made = api.upload(spec(**private(cap={"epsilon": 2.0}))).json()
     assert made["privacy"]["cap"] == {"epsilon": 2.0, "delta": 1e-3}

@@ -15,8 +15,8 @@ from sqlalchemy import event
 
 from app.db import engine
 from app.db.engine import Database
-from app.jobs.routes import router as jobs_router
-from app.jobs.routes import show_job
+from app.jobs.show_routes import router as jobs_router
+from app.jobs.show_routes import show_job
 from app.keys import service as keys
 from app.keys.recent import RecentKeys
 from app.main import ROUTERS, create_app

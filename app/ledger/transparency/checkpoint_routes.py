@@ -19,6 +19,7 @@ from app.ledger.transparency import checkpoints, notes
 from app.ledger.transparency.attestations import Envelope
 from app.web.deps import Db
 from app.web.operations import Operation
+from core import leaves
 from core.errors import Conflict, InvalidRequest, NotFound
 
 router = APIRouter(prefix="/v1/ledger", tags=["ledger"])
@@ -32,6 +33,7 @@ Since = Annotated[int | None, Query(ge=1, description="Prove that the tree begin
 @Operation(
     "The newest signed checkpoint.",
     audience="view",
+    leaves=leaves.ENTRIES,
     command="ledger checkpoint",
     problems=("head-pending", "not-found", "not-ready"),
 )
@@ -50,7 +52,13 @@ def show_checkpoint(dataset: Dataset, db: Db, caller: CurrentKey) -> CheckpointV
 
 
 @router.get("/proof")
-@Operation("The proof.", audience="view", command="ledger proof", problems=("head-pending", "not-found", "not-ready"))
+@Operation(
+    "The proof.",
+    audience="view",
+    leaves=leaves.ENTRIES,
+    command="ledger proof",
+    problems=("head-pending", "not-found", "not-ready"),
+)
 def show_proof(
     dataset: Dataset, db: Db, caller: CurrentKey, entry: Entry = None, since: Since = None, size: Size = None
 ) -> ProofView:

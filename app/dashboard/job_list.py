@@ -1,0 +1,99 @@
+"""/dashboard: the list of jobs, and its filters."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+
+from app.dashboard.names import dataset_names
+from app.dashboard.page import PageRoute, address, render
+from app.dashboard.session import (
+    HOME,
+    CurrentViewer,
+)
+from app.db.engine import Database
+from app.db.models import Job
+from app.grants.service import visible
+from app.jobs.labels import LONGEST_TAG
+from app.jobs.list_routes import JobsQuery, Status, jobs_among, page_of_jobs
+from app.jobs.repository import JobOrder, count_by_status
+from app.keys.service import Caller
+from app.lifecycle.queue.presence import GpuWorkers
+from app.web.deps import Db, Gpus
+from app.web.operations import Page
+from app.web.pagination import After
+from core.contracts.base import NO_NUL
+
+router = APIRouter(prefix=HOME, include_in_schema=False, route_class=PageRoute)
+ROWS = 25
+ACTIVE = ("queued", "running", "pausing", "cancelling")
+
+
+class ListQuery:
+    """The filters of the list of jobs, as its address has them."""
+
+    def __init__(
+        self,
+        status: Status | Literal[""] | None = None,
+        dataset: Annotated[str | None, Query(max_length=100)] = None,
+        after: After = None,
+        q: Annotated[str | None, Query(max_length=200, pattern=NO_NUL)] = None,
+        tag: Annotated[str | None, Query(max_length=LONGEST_TAG, pattern=NO_NUL)] = None,
+        sort: JobOrder | Literal[""] = "newest",
+    ) -> None:
+        self.status, self.dataset, self.after = status or None, dataset or None, after or None
+        self.q, self.tag = (q or "").strip() or None, (tag or "").strip().lower() or None
+        self.sort = sort or "newest"
+
+    @property
+    def jobs(self) -> JobsQuery:
+        """The same page, as jobs are asked for."""
+        return JobsQuery(
+            dataset=self.dataset,
+            status=self.status,
+            after=self.after,
+            limit=ROWS,
+            q=self.q,
+            tag=self.tag,
+            sort=self.sort,
+        )
+
+    def url(self, path: str, **changes: Any) -> str:
+        """The address of this list with other filters; a filter that is None is left out."""
+        asked = {"q": self.q, "tag": self.tag, "status": self.status, "dataset": self.dataset}
+        return address(path, asked | {"sort": self.sort if self.sort != "newest" else None} | changes)
+
+
+AskedJobs = Annotated[ListQuery, Depends()]
+
+
+@router.get("")
+@Page("every key")
+def jobs_page(request: Request, db: Db, viewer: CurrentViewer, gpus: Gpus, asked: AskedJobs) -> Response:
+    """Shows the list of jobs."""
+    return render(request, "jobs.html", viewer=viewer, **_jobs(db, viewer.caller, gpus, asked))
+
+
+@router.get("/live/jobs")
+@Page("every key")
+def live_jobs(request: Request, db: Db, viewer: CurrentViewer, gpus: Gpus, asked: AskedJobs) -> Response:
+    """The changing part of the list of jobs."""
+    return render(request, "_jobs.html", viewer=viewer, **_jobs(db, viewer.caller, gpus, asked))
+
+
+def _jobs(db: Database, caller: Caller, gpus: GpuWorkers, asked: ListQuery) -> dict[str, Any]:
+    """One page of jobs, and the data that its filters need."""
+    page = page_of_jobs(db, caller, gpus, asked.jobs)
+    with db.read() as session:
+        counts = count_by_status(session, jobs_among(session, caller, asked.jobs))
+        return {
+            "asked": asked,
+            "page": page,
+            "counts": counts,
+            "matching": counts.get(asked.status, 0) if asked.status else sum(counts.values()),
+            "is_empty": not counts and not count_by_status(session, visible(caller, Job.dataset_id)),
+            "names": dataset_names(session, caller),
+            "may_submit": caller.role != "viewer",
+            "is_active": any(job.status in ACTIVE for job in page.items),
+        }

@@ -1,0 +1,69 @@
+"""/dashboard/events/jobs: tells the open list of jobs that it has changed."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+from sqlalchemy import and_
+
+from app.dashboard.job_list import ROWS, AskedJobs, ListQuery
+from app.dashboard.page import PageRoute
+from app.dashboard.session import HOME
+from app.dashboard.stream import StateId, StreamingViewer, answer, check
+from app.db.engine import Database
+from app.db.models import Job
+from app.grants.service import sees_as, visible
+from app.jobs import repository
+from app.jobs.list_routes import jobs_among, key_of_page
+from app.keys.service import Caller
+from app.web import operations
+from app.web.deps import Db
+from app.web.lists import Page, Reader, changes_of
+from core.errors import RequestError
+
+router = APIRouter(prefix=f"{HOME}/events", include_in_schema=False, route_class=PageRoute)
+
+
+@router.get("/jobs")
+@operations.Page("every key")
+def jobs_events(
+    request: Request,
+    db: Db,
+    viewer: StreamingViewer,
+    asked: AskedJobs,
+    last_event_id: StateId = None,
+) -> Response:
+    """Tells of changes of one page of the list of jobs: its rows, or an event of one of them."""
+    if viewer is None:
+        return Response(status_code=204)
+    caller = viewer.caller
+    reader = Reader(page_of(db, caller, asked), caller.id, check(request, viewer))
+    told = changes_of(request.app.state.lists, reader, last_event_id, lambda: _is_there(db, caller, asked))
+    return answer(request, request.app.state.hub, caller, told)
+
+
+def page_of(db: Database, caller: Caller, asked: ListQuery) -> Page:
+    """The page of the list of jobs that a caller asks for.
+
+    Raises:
+        NotFound: the filter's data set is not there for this caller.
+    """
+    with db.read() as session:
+        among = jobs_among(session, caller, asked.jobs)
+    states = repository.states_of_page(
+        # The first condition again: who loses the data set of the filter loses its jobs.
+        among=and_(visible(caller, Job.dataset_id), among),
+        status=asked.status,
+        after=key_of_page(asked.after, asked.sort),
+        limit=ROWS,
+        sort=asked.sort,
+    )
+    return Page((sees_as(caller), *vars(asked).values()), states)
+
+
+def _is_there(db: Database, caller: Caller, asked: ListQuery) -> bool:
+    """False if the data set of the filter is gone, or no longer to be seen."""
+    try:
+        page_of(db, caller, asked)
+    except RequestError:
+        return False
+    return True

@@ -1,0 +1,30 @@
+"""The names behind ids that a page shows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from app.db.models import ApiKey, Dataset
+from app.grants.service import Access, visible
+from app.keys.service import Caller
+
+if TYPE_CHECKING:
+    pass
+
+
+def dataset_names(session: Session, caller: Caller) -> dict[str, str]:
+    """The names of the caller's visible data sets by their ids, in the order of names."""
+    rows = select(Dataset.id, Dataset.name).where(visible(caller), Dataset.parent_id.is_(None)).order_by(Dataset.name)
+    return {row.id: row.name for row in session.execute(rows)}
+
+
+def key_names(session: Session, caller: Caller, access: Access, key_ids: set[str]) -> dict[str, str]:
+    """Who acted on a data set: names for its owner and admins; others see the ids of keys, as in the API."""
+    names = {}
+    for key_id in key_ids:
+        key = session.get(ApiKey, key_id) if access.level == "own" else None
+        names[key_id] = "you" if key_id == caller.id else key.name if key else key_id
+    return names
