@@ -142,7 +142,7 @@ class SchemaForm:
             return self._show_rows(self._resolved(first["items"]), pointer, rows)
         return [_scalar(alternatives, schema.get("default", MISSING), pointer, value, required)]
 
-    def _show_rows(self, items: dict[str, Any], pointer: str, rows: list[dict[str, Any]]) -> list[Control]:
+    def _show_rows(self, items: dict[str, Any], pointer: str, rows: list[object]) -> list[Control]:
         """The controls of each object of a list, and the first one of another object."""
         called, first = ROWS[pointer]
         found: list[Control] = []
@@ -161,9 +161,7 @@ class SchemaForm:
                 found.append(replace(each, options=options if each.options else (), required=required))
         return found
 
-    def _read_rows(
-        self, items: dict[str, Any], pointer: str, rows: list[dict[str, Any]], form: Mapping[str, str]
-    ) -> Any:
+    def _read_rows(self, items: dict[str, Any], pointer: str, rows: list[object], form: Mapping[str, str]) -> Any:
         """The objects of a list, without those whose first member was emptied; MISSING if none is left."""
         first, found = ROWS[pointer][1], list[Any]()
         for number, row in enumerate([*rows, None]):
@@ -270,7 +268,7 @@ class SchemaForm:
         return found
 
 
-def _rows(value: object) -> list[dict[str, Any]] | None:
+def _rows(value: object) -> list[object] | None:
     """The objects of a list; None of what is none."""
     if value is MISSING or value is None:
         return []

@@ -84,7 +84,7 @@ def sections(draft: Draft, datasets: list[DatasetView]) -> list[Section]:
             return replace(control, hint=OPTIMIZERS[control.value].summary)
         return _of_statistics(control, chosen)
 
-    return draft.sections(form(), _of_kind(draft.document), fitted)
+    return draft.sections(form(), _of_kind(draft.document.get("kind")), fitted)
 
 
 def columns_of(dataset: DatasetView) -> list[str]:
@@ -114,16 +114,15 @@ def _of_columns(control: Control, names: list[str]) -> Control:
     return replace(control, options=(*empty, *others, *((name, name) for name in names)), placeholder="")
 
 
-def _foreign(document: Mapping[str, Any]) -> frozenset[str]:
-    """The members that no job of the document's kind has."""
-    named = document.get("kind")
+def _foreign(named: object) -> frozenset[str]:
+    """The members that no job of a document's kind has."""
     kind: job_kinds.JobKind = next((each for each in job_kinds.KINDS if each == named), "training")
     return frozenset(job_kinds.rule_of(kind).foreign)
 
 
-def _of_kind(document: Mapping[str, Any]) -> Layout:
+def _of_kind(named: object) -> Layout:
     """The sections of a kind of job, without members of other kinds."""
-    foreign = _foreign(document)
+    foreign = _foreign(named)
     left = {title: tuple(each for each in names if each not in foreign) for title, names in LAYOUT.sections.items()}
     return Layout({title: names for title, names in left.items() if names}, LAYOUT.asked)
 
@@ -147,7 +146,7 @@ def sent_job(sent: Mapping[str, str], datasets: list[DatasetView]) -> Draft:
     draft = sent_draft(sent, form())
     if sent.get("source") == "json" or draft.errors:
         return draft
-    foreign = _foreign(draft.document)
+    foreign = _foreign(draft.document.get("kind"))
     if foreign & set(draft.document):
         draft = Draft({name: each for name, each in draft.document.items() if name not in foreign})
     before = sent_draft(dict(sent) | {"source": "json"}, form()).document.get("dataset")

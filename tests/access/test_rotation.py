@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from app.datasets import hashes
-from app.datasets import service as datasets
+from app.datasets import hashes, parsed
 from app.db.engine import Database
 from app.db.models import ApiKey, AuditEntry, Dataset, DatasetContent, Job, Webhook
 from app.keys import service as keys
@@ -135,7 +134,7 @@ def test_a_registration_that_read_the_key_before_its_rotation_is_refused(
     assert api.upload(spec()).status_code == 201
     before = load_secrets(api.settings, "data_hmac_key")
     rotation.rotate(api.db, api.settings, "data_hmac_key")
-    monkeypatch.setattr(datasets, "load_secrets", lambda *_: before)
+    monkeypatch.setattr(parsed, "load_secrets", lambda *_: before)
     answer = api.upload(spec("late"))
     assert (answer.status_code, answer.json()["type"]) == (503, "/problems/unavailable")
     monkeypatch.undo()

@@ -23,7 +23,7 @@ EDGES = {
     "core/contracts/job_spec.py": (1, "a request as its caller wrote it"),
     "app/dashboard/chart.py": (1, "what a chart's script reads"),
     "app/dashboard/draft.py": (2, "a draft: a request that a person is still writing"),
-    "app/dashboard/fields.py": (28, "a JSON Schema, and the drafts that its form reads and writes"),
+    "app/dashboard/fields.py": (31, "a JSON Schema, and the drafts that its form reads and writes"),
     "app/dashboard/job_draft.py": (4, "a draft"),
     "app/dashboard/numbers.py": (1, "filters of templates, by name"),
     "app/dashboard/page.py": (1, "the query of an address"),
