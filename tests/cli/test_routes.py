@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from app.main import create_app
 from app.web.operations import OPERATIONS, Operation
+from core import leaves
 from scrimp.cli import app
 from scrimp.cli.session import EXIT_CODES
 
@@ -42,7 +43,7 @@ def test_the_command_that_a_route_declares_is_there() -> None:
 
 def test_a_route_has_a_command_or_a_reason() -> None:
     with pytest.raises(ValueError, match="has a command, or says why it has none"):
-        Operation("The job.", audience="view")
+        Operation("The job.", audience="view", leaves=leaves.ELSEWHERE)
 
 
 def test_every_command_is_on_a_page() -> None:

@@ -164,7 +164,7 @@ def test_two_blocks_that_share_a_record_are_read_at_once(api: Api, reader: Reade
             assert Reader(api.db, api.settings).run_once()
 
     monkeypatch.setattr(blocks, "check_units", race)
-    monkeypatch.setattr("app.datasets.reader.AGAIN_S", 0.0)
+    monkeypatch.setattr("app.datasets.read_file.AGAIN_S", 0.0)
     assert reader.run_once()
     assert sorted(each["state"] for each in listed(api, dataset)) == ["ready", "ready", "rejected"]
 

@@ -16,6 +16,7 @@ import pytest
 from sqlalchemy import func, select, update
 
 from app.datasets import readings
+from app.datasets.read_file import File
 from app.datasets.reader import Reader
 from app.db.engine import Database
 from app.db.models import Account, AuditEntry, Dataset, DatasetContent, DatasetReading, LedgerEntry
@@ -276,19 +277,21 @@ def test_the_owner_takes_it_back(api: Api, reader: Reader, how: Callable[[Api, s
     accepted(api)
 
 
-def begun(api: Api, reader: Reader) -> tuple[readings.Claimed, Any, Any]:
+def begun(api: Api, reader: Reader, monkeypatch: pytest.MonkeyPatch) -> tuple[readings.Claimed, Callable[[], None]]:
     """A claim whose file is parsed: only its end is missing."""
     claimed = readings.claim(api.db, 30.0)
     assert claimed is not None
-    stored: list[Any] = []
-    reader._store = lambda *found: stored.append(found)  # type: ignore[method-assign, assignment]
-    reader._parse_and_store(claimed, readings.folder_of(api.settings, claimed.id), Watch())
-    return claimed, stored[0], lambda: Reader(api.db, api.settings)._store(*stored[0])
+    ends: list[Callable[[], None]] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(File, "_again", lambda _, store: ends.append(store))
+        file = File(api.db, api.settings, reader._parsers, claimed, Watch())
+        file.parse_and_store(readings.folder_of(api.settings, claimed.id))
+    return claimed, ends[0]
 
 
-def test_who_reads_it_finds_that_it_was_taken_back(api: Api, reader: Reader) -> None:
+def test_who_reads_it_finds_that_it_was_taken_back(api: Api, reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     made = accepted(api)
-    claimed, _, end = begun(api, reader)
+    claimed, end = begun(api, reader, monkeypatch)
     delete(api, made)
     with pytest.raises(readings.Lost):
         readings.renew(api.db, claimed, 30.0, 5)
@@ -297,9 +300,9 @@ def test_who_reads_it_finds_that_it_was_taken_back(api: Api, reader: Reader) -> 
     assert counted(api, Dataset, DatasetReading) == [0, 0] and api.stored() == set()
 
 
-def test_of_two_readers_one_writes_an_end(api: Api, reader: Reader) -> None:
+def test_of_two_readers_one_writes_an_end(api: Api, reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     made = accepted(api)
-    late, _, end = begun(api, reader)
+    late, end = begun(api, reader, monkeypatch)
     assert readings.claim(api.db, 30.0) is None
     expire_all_leases(api.db)  # it was stopped for longer than its lease
     assert Reader(api.db, api.settings).run_once()
@@ -420,8 +423,8 @@ def test_lists_are_paged_through_both_kinds(api: Api, reader: Reader) -> None:
 def test_it_is_read_again_if_the_data_key_was_rotated_meanwhile(
     api: Api, reader: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.datasets.reader.TRIES", 1)
-    monkeypatch.setattr("app.datasets.reader.AGAIN_S", 0.0)
+    monkeypatch.setattr("app.datasets.read_file.TRIES", 1)
+    monkeypatch.setattr("app.datasets.read_file.AGAIN_S", 0.0)
     accepted(api, "first", **PUBLIC)
     reader.run_once()
     made = accepted(api, file=CSV.replace("1,1,1\n", "1,2,1\n"))

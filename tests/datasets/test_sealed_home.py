@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import select
 from typer.testing import CliRunner
 
+from app.datasets.read_file import File
 from app.datasets.reader import Reader
 from app.db.models import AuditEntry, Dataset
 from app.main import create_app
@@ -114,13 +115,13 @@ def test_a_file_that_waits_is_sealed_and_read(
         made = api.by_path(spec() | {"upload": upload})
     assert made.json()["state"] == "reading" and made.json()["reading"]["bytes"] == len(DATA)
     seen = []
-    parse = Reader._store
+    parse = File.parse_and_store
 
     def looking(*args: Any) -> None:
         seen.append(traces(api.settings.home))
         parse(*args)
 
-    monkeypatch.setattr(Reader, "_store", looking)
+    monkeypatch.setattr(File, "parse_and_store", looking)
     assert traces(api.settings.home) == set() and Reader(api.db, api.settings).run_once()
     assert api.get(f"/v1/datasets/{made.json()['id']}").json()["state"] == "ready"
     assert seen == [set()] and traces(api.settings.home) == set()

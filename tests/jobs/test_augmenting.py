@@ -46,7 +46,7 @@ def test_a_price_does_not_see_the_views() -> None:
     plain, viewed = (check(asked(CNN, each), images()) for each in (None, IMAGES))
     assert plain.pricing is not None and plain.pricing == viewed.pricing
     assert price(plain.pricing) == price(viewed.pricing)  # type: ignore[arg-type]
-    assert viewed.numerics.rows_per_pass < plain.numerics.rows_per_pass
+    assert viewed.work.numerics.rows_per_pass < plain.work.numerics.rows_per_pass
 
 
 def test_unset_it_is_not_stored() -> None:
@@ -146,7 +146,7 @@ def test_the_form_has_it_from_the_schema() -> None:
 def test_hashed_words_are_dropped_for_optimizers_that_do_not_divide() -> None:
     model = {"kind": "linear", "extractor": {"name": "hashed-words", "words": {}, "features": 32_768}}
     made = check(asked(model, WORDS), facts(**TEXT))
-    assert made.numerics.positions == 4 and made.numerics.sums == "float64"
+    assert made.work.numerics.positions == 4 and made.work.numerics.sums == "float64"
     divided = {"kind": "scale_then_privatize", "learning_rate": 0.1}
     with pytest.raises(InvalidRequest) as refused:
         check(asked(model, WORDS, optimizer=divided), facts(**TEXT))

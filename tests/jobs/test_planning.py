@@ -326,8 +326,8 @@ def test_a_largest_batch_is_priced_at_the_enforced_bound() -> None:
     made = check(spec_of(sampling=sampling, length={"steps": 100}, evaluation=None), facts(privacy=RDP))
     assert made.pricing is not None and made.pricing.training.truncation is not None
     assert made.pricing.training.truncation.records == 2 * 8000 + 64
-    rows = made.numerics.rows_per_pass
-    assert made.numerics.filling == pytest.approx(1.0 - 80 / (-(-240 // rows) * rows))
+    rows = made.work.numerics.rows_per_pass
+    assert made.work.numerics.filling == pytest.approx(1.0 - 80 / (-(-240 // rows) * rows))
 
 
 @pytest.mark.parametrize(
