@@ -77,7 +77,7 @@ def plan_request(spec: JobSpec, facts: PublicFacts) -> PlanRequest | None:
         case "statistics":
             training, statistics = _one_sum(facts), StatisticsRelease.of(spec.queries or ())
         case "synthetic":
-            training, statistics = _one_sum(facts), StatisticsRelease.of(spec.tables)
+            training, statistics = _one_sum(facts), StatisticsRelease.of(spec.tables, "synthetic rows")
         case _:
             assert_never(spec.kind)
     return PlanRequest(

@@ -253,7 +253,7 @@ class MechanismConfig(Document):
 
     Attributes:
         releases: the releases before the first step, then scores, in the order of their lines on the bill.
-        statistics: of a job of kind `statistics`. Its `training` is then that one noisy sum: a full-batch step (T = 1)
+        statistics: of a job of kind `statistics` or `synthetic`. Its `training` is then that one noisy sum: a full-batch step (T = 1)
             of the queries' sums, divided by what a unit adds to them (C = 1).
     """
 
@@ -268,7 +268,7 @@ class MechanismConfig(Document):
     @property
     def line(self) -> str:
         """The name of the first line on the bill."""
-        return "training" if self.statistics is None else "statistics"
+        return "training" if self.statistics is None else self.statistics.line
 
     def noise_stds(self) -> tuple[float, ...]:
         """The noise's std on each query's numbers, in units of 1; none of a training job."""

@@ -1,4 +1,4 @@
-"""The one release of a statistics job: the queries' integer sums side by side, with Gaussian noise.
+"""The one release of a job without a model: the queries' integer sums side by side, with Gaussian noise.
 
     R_q = S_q + N(0, s_q² I)       s_q = σ k Δ_q / √share_q, rounded up        Σ share_q = 1
 
@@ -9,13 +9,14 @@ unit. So R is one Gaussian mechanism with noise multiplier σ (docs/decisions/00
 from __future__ import annotations
 
 import math
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from core.contracts.base import Document
 from core.contracts.queries import Query
 
+ReleaseLine = Literal["statistics", "synthetic rows"]
 ROUNDED_UP = 1.0 + 2.0**-40  # more than all roundings of shares, roots and products
 
 
@@ -43,19 +44,25 @@ class ReleasedQuery(Document):
 
 
 class StatisticsRelease(Document):
-    """What a statistics job releases, in the order of its queries."""
+    """What a job without a model releases, in the order of its queries.
+
+    Attributes:
+        line: its name on the bill, by what is made of it; "statistics" is not written.
+    """
 
     queries: Annotated[tuple[ReleasedQuery, ...], Field(min_length=1)]
+    line: ReleaseLine = Field(default="statistics", exclude_if=lambda line: line == "statistics")
 
     @classmethod
-    def of(cls, queries: tuple[Query, ...]) -> StatisticsRelease:
+    def of(cls, queries: tuple[Query, ...], line: ReleaseLine = "statistics") -> StatisticsRelease:
         """The release of a specification's queries."""
         total = math.fsum(each.weight for each in queries)
         return cls(
+            line=line,
             queries=tuple(
                 ReleasedQuery(
                     kind=each.kind, columns=each.named, quarters=each.quarters, share=min(1.0, each.weight / total)
                 )
                 for each in queries
-            )
+            ),
         )

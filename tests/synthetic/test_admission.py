@@ -23,7 +23,7 @@ def test_a_job_is_closed_priced_and_held(api: Api, db: Database) -> None:
     dataset = add_dataset(db, **COMMON)
     quote = post(api, "/v1/quotes", job(dataset)).json()
     assert quote["fits"] and quote["steps"] == 1 and quote["model"] is None
-    assert [each["what"] for each in quote["lines"]] == ["statistics"] and len(quote["scores"]) == 10
+    assert [each["what"] for each in quote["lines"]] == ["synthetic rows"] and len(quote["scores"]) == 10
     statistics = job(dataset) | {"kind": "statistics", "queries": [{"kind": "count"}]}
     assert quote["charge"] == post(api, "/v1/quotes", statistics).json()["charge"]
     held = post(api, "/v1/jobs", job(dataset))
