@@ -474,7 +474,7 @@ function phi(x) {
 function statementFaults(text, service) {
   const exact = exactly(text);
   const document = plain(exact);
-  need([1, 2, 3].includes(document.version), `a statement of version ${document.version}: read it with a newer verifier`);
+  need([1, 2, 3].includes(document.version), "a statement of an unknown version: read it with a newer verifier");
   const [ledgers, written] = document.version === 1 ? [[{ ...document, id: document.dataset.id, label: "first" }], [exact]] : [document.ledgers, exact.sledgers];
   const terms = ledgers.map(({ id, checkpoint, entries }, index) => {
     const note = noteOf(checkpoint);

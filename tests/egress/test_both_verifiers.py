@@ -133,7 +133,7 @@ def no_ledger(f: Forged) -> None:
 
 
 def version(f: Forged) -> None:
-    f.said["statement.json"]["version"] = 3
+    f.said["statement.json"]["version"] = 4
 
 
 def covered(f: Forged) -> None:
