@@ -5,6 +5,7 @@ Each is a template over the certificate's facts and the manifest. What neither s
 
 from __future__ import annotations
 
+import re
 from decimal import ROUND_CEILING, Context
 from functools import cache
 from pathlib import Path
@@ -27,8 +28,17 @@ def _templates() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    made.filters.update(up=_up, share=lambda value: f"{100.0 * value:.3g} %")
+    made.filters.update(up=_up, line=_line, share=lambda value: f"{100.0 * value:.3g} %")
     return made
+
+
+def _line(words: str) -> str:
+    """What a person wrote, as words of one line of Markdown: nobody adds a heading, or an answer, of his or her own.
+
+    >>> print(_line("a *clinic*\\n## 8. Approved"))
+    a \\*clinic\\* \\#\\# 8. Approved
+    """
+    return re.sub(r"([\\`*_\[\]<>#|!])", r"\\\1", " ".join(words.split()))
 
 
 def _up(value: float) -> str:

@@ -1,9 +1,10 @@
-"""`scrimp egress`, `scrimp verify-egress` and `scrimp approvals`: how files leave, and what two persons agree to."""
+"""`scrimp egress`, `verify-egress`, `dpia` and `approvals`: how files leave, and what two persons agree to."""
 
 from __future__ import annotations
 
 import json
 import tempfile
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -16,6 +17,7 @@ from rich.text import Text
 from scrimp.cli.certificates import checkpoint_in, trusted_key
 from scrimp.cli.session import DONE, FAILED, USAGE, Session, command
 from scrimp.cli.tables import DATASET, Call, Parameter, limit, option, register
+from scrimp.errors import ScrimpError
 from scrimp.models import Approval, Egress, Persons
 
 app = typer.Typer(no_args_is_help=True)
@@ -109,6 +111,38 @@ def register_verify(root: typer.Typer) -> None:
         session.result(answer | {"manifest": found.manifest}, told)
         if status:
             raise typer.Exit(status)
+
+
+def register_dpia(root: typer.Typer) -> None:
+    """Adds the command that writes a DPIA's annex."""
+
+    @command(root, "dpia")
+    def dpia(
+        session: Session,
+        folder: Annotated[Path, typer.Argument(help="The folder of an egress.", exists=True, file_okay=False)],
+        public_key: Annotated[
+            list[str] | None,
+            typer.Option(help="A key that you trust, from the service's owner: base64, or a file with it; repeat it."),
+        ] = None,
+    ) -> None:
+        """Print the annex of a data protection impact assessment, in Markdown: the folder's answers in the order of the
+        ICO's steps, and a form of what a person has to add.
+
+        From the folder alone, offline. No annex is printed of a folder that does not hold.
+        """
+        from scrimp.dpia import annex, answers_of, missing
+        from scrimp.egress import examine
+
+        examined = examine(folder, [trusted_key(each) or "" for each in public_key or ()])
+        if not examined.holds:
+            raise ScrimpError(f"{folder} does not hold, so there is no annex: {'; '.join(examined.faults)}")
+        text = annex(folder, examined)
+        answer = {
+            "annex": text,
+            "missing": [asdict(each) for each in missing(answers_of(folder))],
+            "signer_checked": examined.signer_checked,
+        }
+        session.result(answer, lambda: print(text, end=""))
 
 
 def _fits(egress: Egress, recipient: str | None, number: int | None) -> bool:

@@ -44,8 +44,9 @@ class World:
     def second(self) -> str:
         return self.finished("second")
 
-    def finished(self, name: str) -> str:
-        job = self.scene.job(self.dataset, name, privacy={"target_epsilon": 0.5}, by=self.scene.owner, evaluation=None)
+    def finished(self, name: str, dataset: str | None = None, **more: Any) -> str:
+        asked = {"privacy": {"target_epsilon": 0.5}, "evaluation": None} | more
+        job = self.scene.job(dataset or self.dataset, name, by=self.scene.owner, **asked)
         log = self.scene.start(job)
         self.scene.step(log, log.recorded()[0].steps)
         self.scene.finish(log)

@@ -5,6 +5,7 @@ Only training is left out: the test plays the attempt, and says which numbers it
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import Any, cast
 
@@ -214,7 +215,23 @@ class Issuer:
             return
         mechanism = MechanismConfig.model_validate(job.mechanism)
         _release(log, mechanism, last)
-        log.succeed(_delivered(job), last, [], audit=_audit(job, mechanism))
+        log.succeed(self._delivered(job), last, [], audit=_audit(job, mechanism))
+
+    def _delivered(self, job: Job) -> list[ArtifactFile]:
+        """The files of a job, in their place in the home."""
+        names = [JobSpec.model_validate(job.spec).delivers]
+        if job.trial is not None:
+            names = names if job.trial.keeps_weights else []
+            names += ["mean.safetensors"] if job.trial_number == 0 and (job.mechanism or {}).get("mean") else []
+        files = []
+        for name in names:
+            content, path = f"{name} of {job.id}".encode(), f"jobs/{job.id}/{name}"
+            place = self.api.settings.storage_root / path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(content)
+            digest = hashlib.sha256(content).hexdigest()
+            files.append(ArtifactFile(name=name, sha256=digest, size_bytes=len(content), path=path))
+        return files
 
 
 def _release(log: AttemptLog, mechanism: MechanismConfig, step: int) -> None:
@@ -226,14 +243,6 @@ def _release(log: AttemptLog, mechanism: MechanismConfig, step: int) -> None:
     if mechanism.training.adaptive is not None:
         norm = {"name": "clipping_norm", "step": step, "value": 0.5, "std": 0.0, "on": "train"}
         log.record_metric(Number.model_validate(norm | {"released_by": "post_processing"}))
-
-
-def _delivered(job: Job) -> list[ArtifactFile]:
-    names = [JobSpec.model_validate(job.spec).delivers]
-    if job.trial is not None:
-        names = names if job.trial.keeps_weights else []
-        names += ["mean.safetensors"] if job.trial_number == 0 and (job.mechanism or {}).get("mean") else []
-    return [ArtifactFile(name=name, sha256="b" * 64, size_bytes=1, path=f"jobs/{job.id}/{name}") for name in names]
 
 
 def _audit(job: Job, mechanism: MechanismConfig) -> Finding | None:
