@@ -35,6 +35,7 @@ from app.dashboard.session import (
     start_login,
 )
 from app.dashboard.shapes import CARD, shapes_of
+from app.dashboard.utility import utility_of
 from app.datasets import readings
 from app.datasets.routes import list_datasets, states_of
 from app.datasets.schemas import DatasetView, ReadingDataset
@@ -61,7 +62,7 @@ from app.web.operations import Page
 from app.web.pagination import After
 from app.web.static_files import static_file
 from core.contracts.base import NO_NUL
-from core.contracts.kinds import ANSWERS_FILE
+from core.contracts.kinds import ANSWERS_FILE, UTILITY_FILE
 from core.errors import InvalidRequest, NotFound, RequestError, Unauthenticated
 
 root = APIRouter(include_in_schema=False)
@@ -70,6 +71,8 @@ static_files = StaticFiles(directory=HERE / "static")
 
 Id = Annotated[str, Path(pattern=r"^[A-Za-z0-9_]{1,100}$")]
 ROWS = 25
+# The files that a job's page shows: the page's member, and what reads them.
+SHOWN = {CARD: ("shapes", shapes_of), ANSWERS_FILE: ("answers", answers_of), UTILITY_FILE: ("utility", utility_of)}
 WRONG_KEY = "This key is unknown, expired or revoked."
 STALE_FORM = "The form was out of date. Please try again; cookies must be allowed for this site."
 
@@ -356,23 +359,23 @@ def nothing_here(path: str, _viewer: CurrentViewer) -> Response:
 
 
 def _job(request: Request, db: Database, settings: Settings, viewer: Viewer, job_id: str) -> views.JobPage:
-    """A job's page. It shows the whole certificate, and of a table's model its numbers: the audit log records both."""
+    """A job's page. It shows the whole certificate, and some of its files: the audit log records both."""
     with db.read() as session:
         page = views.job_page(session, job_id, viewer, gpus_of(request))
-        has_card = page.may_download and page.hands_out_model and any(each.name == CARD for each in page.job.artifacts)
-        card = artifact_of(session, job_id, CARD) if has_card else None
-        has_answers = page.may_download and any(each.name == ANSWERS_FILE for each in page.job.artifacts)
-        file = artifact_of(session, job_id, ANSWERS_FILE) if has_answers else None
-    shapes = None if card is None else shapes_of(db, objects.of(settings), card)
-    answers = None if file is None else answers_of(db, objects.of(settings), file)
-    shown = [name for name, content in ((CARD, shapes), (ANSWERS_FILE, answers)) if content is not None]
+        has = {each.name for each in page.job.artifacts} if page.may_download and page.hands_out_model else set()
+        files = {name: artifact_of(session, job_id, name) for name in SHOWN if name in has}
+    store, contents = objects.of(settings), dict[str, Any]()
+    for name, file in files.items():
+        member, read = SHOWN[name]
+        contents[member] = read(db, store, file)
+    shown = [name for name in files if contents[SHOWN[name][0]] is not None]
     if (page.certificate is not None or shown) and not is_head(request.scope):
         with db.write() as session:
             if page.certificate is not None:
                 audit.record(session, "certificate.shown", job_id)
             for name in shown:
                 audit.record(session, "artifact.downloaded", job_id, name=name)
-    return replace(page, shapes=shapes, answers=answers)
+    return replace(page, **contents)
 
 
 def _jobs(db: Database, caller: Caller, gpus: GpuWorkers, asked: ListQuery) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from app.dashboard.headline import Headline, headline
 from app.dashboard.numbers import percent
 from app.dashboard.session import Viewer
 from app.dashboard.trials import StudyCharts, ranked, study_charts
+from app.dashboard.utility import Utility
 from app.datasets.schemas import DatasetView
 from app.db.models import Account, ApiKey, Certificate, Dataset, Job, LedgerEntry
 from app.grants.service import Access, find, require_job, visible
@@ -178,6 +179,7 @@ class JobPage:
     headline: Headline | None
     shapes: Shapes | None = None
     answers: Answers | None = None
+    utility: Utility | None = None
 
     @property
     def kind(self) -> KindRule:
