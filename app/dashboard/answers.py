@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 
 from app.dashboard.chart import Axis, Chart, Line, Point, around
+from app.dashboard.contents import document_of
 from app.dashboard.numbers import significant
 from app.db.engine import Database
 from app.db.models import Artifact
-from app.jobs import artifacts
 from app.storage.objects import Objects
 from core.contracts.queries import Histogram, Where
-from core.errors import Conflict, NotFound
 from core.statistics.answer import Answer, AnsweredQuery, AnswersFile
 
-MOST_BYTES = 16 * 2**20  # of the file
 MOST_ROWS = 500  # of a query's table
 MOST_CHARTS = 40
 MOST_POINTS = 200  # of a chart: more names cannot be read
@@ -41,14 +38,12 @@ class Answers:
 
 def answers_of(db: Database, store: Objects, file: Artifact) -> Answers | None:
     """Reads answers.json; None if it is too large, not there, or damaged."""
-    if file.size_bytes > MOST_BYTES or file.damaged_at is not None:
+    content = document_of(db, store, file, AnswersFile)
+    if content is None:
         return None
-    try:
-        content = artifacts.local(db, store, file).read_bytes()
-        found = AnswersFile.model_validate(json.loads(content))
-    except (ValueError, OSError, NotFound, Conflict):  # a ValidationError is a ValueError
-        return None
-    return Answers([_query(number, each) for number, each in enumerate(found.queries)], list(map(_filter, found.where)))
+    return Answers(
+        [_query(number, each) for number, each in enumerate(content.queries)], list(map(_filter, content.where))
+    )
 
 
 def _query(number: int, query: AnsweredQuery) -> QueryAnswers:

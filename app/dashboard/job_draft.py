@@ -26,7 +26,10 @@ GOAL = "The job"
 # A person decides about the first section; admission settles the others, which the page folds.
 LAYOUT = Layout(
     {
-        GOAL: ("dataset", "kind", "hpo", "queries", "where", "privacy", "name", "use"),
+        GOAL: (
+            *("dataset", "kind", "hpo", "queries", "where", "columns", "rows", "target", "bins", "method"),
+            *("privacy", "name", "use"),
+        ),
         "Blocks": ("blocks",),
         "Model": ("model",),
         "Optimizer": ("optimizer", "class_weights"),
@@ -51,7 +54,11 @@ GOALS = {
     "random": "one random setting of a range",
     "auto": "tune only where no rule gives the rate",
 }
-KINDS = {"": "train a model", "statistics": "statistics: counts, means, quantiles …"}
+KINDS = {
+    "": "train a model",
+    "statistics": "statistics: counts, means, quantiles …",
+    "synthetic": "synthetic rows, much like the records",
+}
 MOST_CHOICES = 500  # of columns: more are typed
 COMPARED = "To compare settings before you spend, open Compare below; to compare jobs, tick them in the list of jobs."
 

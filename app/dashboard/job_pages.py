@@ -17,6 +17,7 @@ from app.dashboard.session import (
     Viewer,
 )
 from app.dashboard.shapes import CARD, shapes_of
+from app.dashboard.utility import utility_of
 from app.db.engine import Database
 from app.jobs.file_routes import download_artifact, show_certificate
 from app.jobs.repository import artifact as artifact_of
@@ -26,9 +27,11 @@ from app.storage import objects
 from app.web.deps import Db, ServiceSettings, gpus_of
 from app.web.headers import is_head
 from app.web.operations import Page
-from core.contracts.kinds import ANSWERS_FILE
+from core.contracts.kinds import ANSWERS_FILE, UTILITY_FILE
 
 router = APIRouter(prefix=HOME, include_in_schema=False, route_class=PageRoute)
+# The files that a job's page shows: the variable of its template, and what reads them.
+SHOWN = {CARD: ("shapes", shapes_of), ANSWERS_FILE: ("answers", answers_of), UTILITY_FILE: ("utility", utility_of)}
 
 
 @router.get("/jobs/{job_id}")
@@ -69,20 +72,20 @@ def artifact(
 
 
 def _job(request: Request, db: Database, settings: Settings, viewer: Viewer, job_id: str) -> dict[str, Any]:
-    """A job's page. It shows the whole certificate, and of a table's model its numbers: the audit log records both."""
+    """A job's page. It shows the whole certificate, and some of its files: the audit log records both."""
     with db.read() as session:
         page = job_view.job_page(session, job_id, viewer, gpus_of(request))
-        has_card = page.may_download and page.hands_out_model and any(each.name == CARD for each in page.job.artifacts)
-        card = artifact_of(session, job_id, CARD) if has_card else None
-        has_answers = page.may_download and any(each.name == ANSWERS_FILE for each in page.job.artifacts)
-        file = artifact_of(session, job_id, ANSWERS_FILE) if has_answers else None
-    shapes = None if card is None else shapes_of(db, objects.of(settings), card)
-    answers = None if file is None else answers_of(db, objects.of(settings), file)
-    shown = [name for name, content in ((CARD, shapes), (ANSWERS_FILE, answers)) if content is not None]
+        has = {each.name for each in page.job.artifacts} if page.may_download and page.hands_out_model else set()
+        files = {name: artifact_of(session, job_id, name) for name in SHOWN if name in has}
+    store = objects.of(settings)
+    contents = {
+        member: read(db, store, files[name]) if name in files else None for name, (member, read) in SHOWN.items()
+    }
+    shown = [name for name, (member, _) in SHOWN.items() if contents[member] is not None]
     if (page.certificate is not None or shown) and not is_head(request.scope):
         with db.write() as session:
             if page.certificate is not None:
                 audit.record(session, "certificate.shown", job_id)
             for name in shown:
                 audit.record(session, "artifact.downloaded", job_id, name=name)
-    return {"page": page, "shapes": shapes, "answers": answers}
+    return {"page": page, **contents}

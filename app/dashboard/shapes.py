@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 
 from pydantic import ConfigDict
 
 from app.dashboard.chart import SERIES, Axis, Chart, Line, Point, around
+from app.dashboard.contents import document_of
 from app.dashboard.numbers import significant
 from app.db.engine import Database
 from app.db.models import Artifact
-from app.jobs import artifacts
 from app.storage.objects import Objects
 from core.contracts.base import Document
 from core.contracts.shape_function import ShapeFunction
-from core.errors import Conflict, NotFound
 
 CARD = "model.json"
 MOST_BYTES = 4 * 2**20  # of a card
@@ -51,13 +49,10 @@ class Shapes:
 
 def shapes_of(db: Database, store: Objects, card: Artifact) -> Shapes | None:
     """Reads a model card; None if it has no shape functions, or its file is not there or damaged."""
-    if card.size_bytes > MOST_BYTES or card.damaged_at is not None:
+    content = document_of(db, store, card, _Card, MOST_BYTES)
+    if content is None:
         return None
-    try:
-        content = artifacts.local(db, store, card).read_bytes()
-        found = _Card.model_validate(json.loads(content)).shape_functions
-    except (ValueError, OSError, NotFound, Conflict):  # a ValidationError is a ValueError
-        return None
+    found = content.shape_functions
     if not found:
         return None
     columns = [each for each in found if len(each.columns) == 1]

@@ -253,8 +253,8 @@ class MechanismConfig(Document):
 
     Attributes:
         releases: the releases before the first step, then scores, in the order of their lines on the bill.
-        statistics: of a job of kind `statistics` or `synthetic`. Its `training` is then that one noisy sum: a
-            full-batch step (T = 1) of the queries' sums, divided by what a unit adds to them (C = 1).
+        statistics: of a job without a model. Its `training` is then that one noisy sum: a full-batch step (T = 1)
+            of the queries' sums, divided by what a unit adds to them (C = 1).
     """
 
     version: Literal[1] = 1

@@ -16,7 +16,8 @@ from core.statistics.columns import Axis, Floats
 from core.synthetic.mixture import Mixture
 from core.synthetic.tables import Tables
 from core.synthetic.target import with_target
-from core.synthetic.utility import UtilityFile, utility
+from core.synthetic.utility import utility
+from core.synthetic.utility_file import UtilityFile
 from core.synthetic.values import Values, values_of
 
 # Measured, see tests/synthetic: of a drawn cell, as a code, a value, and text in two files; of a model's numbers.

@@ -22,8 +22,8 @@ PAIR = {
 }
 
 
-def add_card(scene: Scene, job_id: str, content: bytes) -> None:
-    path = scene.settings.storage_root / "jobs" / job_id / "model.json"
+def add_file(scene: Scene, job_id: str, name: str, content: bytes) -> None:
+    path = scene.settings.storage_root / "jobs" / job_id / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
     stored = str(path.relative_to(scene.settings.storage_root))
@@ -37,7 +37,9 @@ def test_a_page_shows_functions_of_columns(
     whole: tuple[Scene, Everything], signed_in: Callable[[str], Browser]
 ) -> None:
     scene, ids = whole
-    add_card(scene, ids.succeeded, json.dumps({"kind": "linear", "shape_functions": [AGE, PAIR]}).encode())
+    add_file(
+        scene, ids.succeeded, "model.json", json.dumps({"kind": "linear", "shape_functions": [AGE, PAIR]}).encode()
+    )
     with scene.db.read() as session:
         of_cards = select(func.count()).select_from(AuditEntry).where(AuditEntry.action == "artifact.downloaded")
         before = session.scalar(of_cards) or 0
@@ -55,6 +57,6 @@ def test_a_card_of_another_kind_shows_nothing(
 ) -> None:
     scene, ids = whole
     for content in (b"{}", b"no JSON", json.dumps({"shape_functions": [{"columns": 3}]}).encode()):
-        add_card(scene, ids.succeeded, content)
+        add_file(scene, ids.succeeded, "model.json", content)
         page = signed_in("analyst").get(f"/dashboard/jobs/{ids.succeeded}")
         assert page.status_code == 200 and "What the model learned" not in page.text

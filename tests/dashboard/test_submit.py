@@ -122,7 +122,7 @@ def test_statistics_are_composed_by_column_without_json(whole: Whole, signed_in:
     scene, ids = whole
     browser = signed_in("analyst")
     page = browser.get(f"{PAGE}?dataset={ids.reviews}")
-    assert controls(page)["/kind"] == ["", "statistics"] and "/queries/0/kind" not in controls(page)
+    assert controls(page)["/kind"] == ["", "statistics", "synthetic"] and "/queries/0/kind" not in controls(page)
 
     def chosen_next(page: httpx.Response, **choices: str) -> httpx.Response:
         sent = {name: each for name, each in sent_from(page).items() if not name.startswith("/")}
