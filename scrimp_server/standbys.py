@@ -69,7 +69,9 @@ def _standbys(names: str, commits: str, followers: int, waited: int | None) -> D
     if not names:
         if not followers:
             return Durability("ok", "no standby follows this server")
-        says = f"{followers} follow this server and none is waited for: one that is promoted may lack commits, and {BEHIND}"
+        says = (
+            f"no commit waits for the standbys ({followers} read the log): a promoted one may lack some, and {BEHIND}"
+        )
         return Durability("warning", says, f"set synchronous_standby_names, if you promote standbys: {PAGE}")
     if commits in ("off", "local"):
         says = f"commits wait for no standby, as synchronous_commit is {commits}: one that is promoted may lack some"

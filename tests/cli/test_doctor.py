@@ -79,20 +79,6 @@ def test_a_database_of_another_version(well: Settings, db: Database) -> None:
     assert set(found) == {"migrations"} and "scrimp prepare" in found["migrations"].advice
 
 
-@pytest.mark.parametrize("backing", ["postgres"], indirect=True)
-def test_a_server_that_may_lose_commits(well: Settings, db: Database) -> None:
-    """The tests' server is one. Standbys are tried with real ones: tests/deploy/test_failover.py."""
-    found = {each.says: each for each in examine(well) if each.part == "durability"}
-    words = {each.state: says for says, each in found.items()}
-    assert "fsync is off" in words["fault"] and "`scrimp restore`" in words["warning"]
-    assert words["ok"] == "no standby follows this server"
-    name = db.engine.url.database
-    with db.write() as session:
-        session.execute(text(f'ALTER DATABASE "{name}" SET synchronous_commit = on'))
-    states = [each.state for each in examine(well) if each.part == "durability"]
-    assert states == ["fault", "ok"]
-
-
 def test_sqlite_has_the_durability_that_the_service_sets(well: Settings) -> None:
     assert [each for each in examine(well) if each.part == "durability"] == []
 
