@@ -25,6 +25,7 @@ from app.system.health import MAX_SKEW_S, checks, skews
 from core.contracts.sandbox import Sandbox
 from core.errors import ServiceError
 from scrimp_server.buckets import UnfitError, skew_of
+from scrimp_server.standbys import durability
 
 State = Literal["ok", "warning", "fault"]
 SLOW_RELAY = timedelta(minutes=1)
@@ -70,6 +71,8 @@ def examine(settings: Settings) -> list[Finding]:
     try:
         health = checks(db, settings)
         found += [_of_health(name, state) for name, state in health.items() if name != "clock"]  # below, by process
+        if health["database"] == "ok":
+            found += [Finding("durability", each.state, each.says, each.advice) for each in durability(db)]
         if health["database"] == health["migrations"] == "ok":
             found += [*_clocks(db, settings), *_workers(db, settings), *_queue(db, settings), *_relay(db)]
     finally:

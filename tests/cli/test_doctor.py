@@ -79,6 +79,10 @@ def test_a_database_of_another_version(well: Settings, db: Database) -> None:
     assert set(found) == {"migrations"} and "scrimp prepare" in found["migrations"].advice
 
 
+def test_sqlite_has_the_durability_that_the_service_sets(well: Settings) -> None:
+    assert [each for each in examine(well) if each.part == "durability"] == []
+
+
 def test_a_broker_that_is_away(well: Settings) -> None:
     away = well.model_copy(update={"broker_url": "redis://127.0.0.1:9/0"})
     assert set(faults(away)) == {"broker"}
