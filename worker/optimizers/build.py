@@ -15,6 +15,7 @@ from worker.optimizers.dp2 import AdaGradMoment, Dp2, RmsPropMoment, SecondMomen
 from worker.optimizers.dp_adagrad import DpAdaGrad
 from worker.optimizers.dp_adam import DpAdam
 from worker.optimizers.dp_adambc import DpAdamBc
+from worker.optimizers.dp_adamwosm import DpAdamWosm
 from worker.optimizers.dp_rmsprop import DpRmsProp
 from worker.optimizers.dp_sgd import DpSgd
 from worker.optimizers.pda_dpmd import PdaDpmd
@@ -38,6 +39,8 @@ def build_optimizer(spec: specs.Optimizer, steps: int) -> Optimizer:
             made = DpAdam(descent, spec.betas, spec.eps)
         case specs.DpAdamBc():
             made = DpAdamBc(descent, spec.betas, spec.eps_root)
+        case specs.DpAdamWosm():
+            made = DpAdamWosm(descent, spec.beta, spec.eps)
         case specs.DpRmsProp():
             made = DpRmsProp(descent, spec.beta, spec.eps)
         case specs.DpAdaGrad():
