@@ -84,8 +84,7 @@ CATALOGUE: dict[str, Entry] = {
         "m ← βm + (1−β)g̃; θ ← θ − η m̂ / (σC/L + γ)",
         {"m": MOMENTS["m"]},
         "As a baseline: it is `dp_sgd` with momentum at the rate η(1−β)/((1−βᵗ)(σC/L + γ)), a public number. Its η has "
-        "one scale for every σ, C and L; `learning_rate: auto` has the same purpose for `dp_sgd`, which also has a free "
-        "step.",
+        "one scale for every σ, C and L; `learning_rate: auto` has the same purpose for `dp_sgd`.",
         'Mohapatra, Sasy, He, Kamath & Thakkar 2022, "The role of adaptive optimizers for honest private '
         'hyperparameter selection" (DPAdamWOSM).',
     ),

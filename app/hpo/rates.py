@@ -4,12 +4,11 @@ The noise of a job's T steps leaves a standard deviation κ in each output of a 
 
     κ = η √T σ C ‖x‖ m_T / ((1 − β) L)          DP-SGD with momentum β
     κ = η √T ‖x‖ · 1.06                         DP-Adam, where noise dominates: a coordinate moves by 1.06 η √T
-    κ = η √T σ C ‖x‖ m_T / (L (σC/L + γ))       DPAdamWOSM: DP-SGD with momentum at the rate η(1 − β)/((1 − βᵗ)(σC/L + γ))
+    κ = η √T σ C ‖x‖ m_T / (L (σC/L + γ))       DPAdamWOSM: DP-SGD at the rate η(1 − β)/((1 − βᵗ)(σC/L + γ))
 
 The rate is the one whose κ is a constant, or the largest at which training settles, if that is less: heavy ball is
-stable for η λ < 2 (1 + β), and the largest curvature λ is about ‖x‖²/(a K) of what the clip leaves. DPAdamWOSM begins
-with a step of plain descent, which overshoots from η λ = 2 (σC/L + γ) on. Public data sets calibrated the constants
-(benchmarks/reports/reproduce/rate.md). Nothing here has seen the data.
+stable for η λ < 2 (1 + β), and the largest curvature λ is about ‖x‖²/(a K) of what the clip leaves. Public data sets
+calibrated the constants (benchmarks/reports/reproduce/rate.md). Nothing here has seen the data.
 
 Of a declared table, most of ‖x‖ is common to all records, whose numbers lie in a part of their ranges. There curvature
 is large and takes noise back, so noise counts by the part that differs between records.
@@ -250,21 +249,19 @@ def rate_of(optimizer: Ruled, of: PublicNumbers, constants: Constants = CALIBRAT
         rate = kappa / (ADAM_DRIFT * root * of.length)
         return _choice(rate, f"κ = {kappa:.3g} = η √T {x} · {ADAM_DRIFT:g} {at}; {constants.adam_evidence}")
     a = constants.words if of.is_sparse else constants.dense
-    if isinstance(optimizer, DpAdamWosm):  # η/unit is the rate of an average of gradients, which begins as plain descent
-        unit, said = of.noise_std + optimizer.eps, "(σC/L + γ)"
-        most, built = unit * most_rate(DpSgd(), of, constants), averaged(optimizer.beta, of.steps)
-        bound, evidence = f"{said} {a:g} · 2 K", f"{constants.evidence}, with `dp_sgd`, which this is at such a rate"
+    most, evidence = most_rate(optimizer, of, constants), constants.evidence
+    if isinstance(optimizer, DpAdamWosm):
+        unit, said, built = of.noise_std + optimizer.eps, "(σC/L + γ)", averaged(optimizer.beta, of.steps)
+        bound, evidence = f"{said} 2 (1 + β)/(1 − β)", f"{evidence}, with `dp_sgd`, which this is at such a rate"
     else:
-        unit, said = 1.0 - optimizer.momentum, "(1 − β)"
-        most = most_rate(optimizer, of, constants)
+        unit, said, bound = 1.0 - optimizer.momentum, "(1 − β)", "2 (1 + β)"
         built = settled(optimizer.momentum, of.steps, free_step=optimizer.free_step)
-        bound, evidence = f"{a:g} · 2 (1 + β) K", constants.evidence
     kappa = constants.kappa_at(of.clipping)
     noise = root * of.noise_multiplier * of.max_grad_norm * of.noisy_length * built
     rate = kappa * unit * of.expected_batch_size / noise if noise > 0.0 else math.inf
     because = f"κ = {kappa:.3g} = η √T σ C {x} m_T / ({said} L)"
     if rate > most:
-        rate, because = most, f"more would not settle: {bound} c^{constants.power:g} / {x}²"
+        rate, because = most, f"more would not settle: {a:g} · {bound} K c^{constants.power:g} / {x}²"
     return _choice(rate, f"{because} {at}; {evidence}")
 
 
@@ -299,7 +296,7 @@ def steps_of(optimizer: Ruled, of: PublicNumbers, mu: float, constants: Constant
     if isinstance(optimizer, DpAdam):
         return Choice(value=LEAST_STEPS, because="the least of the rule for `dp_sgd`; no experiment had `dp_adam`")
     if isinstance(optimizer, DpAdamWosm):
-        return steps_of(DpSgd(), of, mu, constants)  # it settles where plain descent does
+        return steps_of(DpSgd(momentum=optimizer.beta), of, mu, constants)
     kappa = constants.kappa_at(of.clipping)
     whole = kappa * mu * of.expected_batch_size * (1.0 - optimizer.momentum) / (of.max_grad_norm * of.noisy_length)
     wanted = MARGIN * whole / most_rate(optimizer, of, constants)
@@ -308,8 +305,11 @@ def steps_of(optimizer: Ruled, of: PublicNumbers, mu: float, constants: Constant
     return Choice(value=steps, because=f"{because}; {constants.steps_evidence}")
 
 
-def most_rate(optimizer: DpSgd, of: PublicNumbers, constants: Constants = CALIBRATED) -> float:
-    """The largest η that settles."""
+def most_rate(optimizer: DpSgd | DpAdamWosm, of: PublicNumbers, constants: Constants = CALIBRATED) -> float:
+    """The largest η that settles; of DPAdamWOSM once its bias correction is over, after some 1/(1 − β) steps."""
+    if isinstance(optimizer, DpAdamWosm):
+        unit = (of.noise_std + optimizer.eps) / (1.0 - optimizer.beta)
+        return unit * most_rate(DpSgd(momentum=optimizer.beta), of, constants)
     a = constants.words if of.is_sparse else constants.dense
     bound = a * 2.0 * (1.0 + optimizer.momentum) * of.outputs * of.clipping**constants.power / of.length**2
     return float(bound) / of.scale

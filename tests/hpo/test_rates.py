@@ -73,29 +73,17 @@ def test_wosms_rate_depends_on_no_noise_where_noise_bounds_it(noise_multiplier: 
     assert rate_of(DpAdamWosm(), of).value == pytest.approx(wanted, rel=0.01)
 
 
-def test_wosm_settles_from_its_first_step_on() -> None:
-    """On a quadratic with the curvature that the rule assumes, it never comes farther than where it began; at the rate at
-    which heavy ball settles it does, by far."""
+def test_wosm_settles_where_momentum_does() -> None:
+    """At the same rate once the bias correction is over, with as many steps."""
     quiet = PublicNumbers(steps=200, expected_batch_size=10**6, noise_multiplier=1e-3, max_grad_norm=1.0, length=1.0)
-    curvature = 1.0 / (rates.CALIBRATED.dense * quiet.outputs)
-    found = rate_of(DpAdamWosm(), quiet)
-    assert "settle" in found.because
-    assert rates.steps_of(DpAdamWosm(), quiet, 1.0) == rates.steps_of(DpSgd(), quiet, 1.0)
-
-    def farthest(times: float) -> float:
-        optimizer = build_optimizer(DpAdamWosm(learning_rate=times * found.value), quiet.steps)
-        at = {"weight": torch.ones(1, dtype=torch.float64)}
-        state, seen = optimizer.init(at), [0.0]
-        for step in range(1, quiet.steps + 1):
-            gradient = NoisedGradient({"weight": curvature * at["weight"]})
-            at, state = optimizer.update(gradient, state, at, StepInfo(step, quiet.noise_std**2))
-            seen.append(abs(float(at["weight"])))
-        return max(seen)
-
-    assert farthest(1.0) <= 1.0 + 1e-6 and farthest(0.5 * 1.9 / 0.1) > 1e3
+    found = rate_of(DpAdamWosm(beta=0.8), quiet)
+    momentum = rate_of(DpSgd(momentum=0.8), quiet)
+    assert "settle" in found.because and "settle" in momentum.because
+    assert found.value * (1.0 - 0.8) / (quiet.noise_std + 1e-8) == pytest.approx(momentum.value, rel=0.01)
+    assert rates.steps_of(DpAdamWosm(beta=0.8), quiet, 1.0) == rates.steps_of(DpSgd(momentum=0.8), quiet, 1.0)
 
 
-@pytest.mark.parametrize(("beta", "steps"), [(0.9, 5_000), (0.999, 5_000), (0.99999, 4_000), (0.5, 1_001), (0.0, 9_000)])
+@pytest.mark.parametrize(("beta", "steps"), [(0.9, 5_000), (0.999, 5_000), (0.99999, 4_000), (0.5, 1_001)])
 def test_of_many_steps_an_averages_noise_is_that_of_groups(beta: float, steps: int) -> None:
     share = total = 0.0
     for step in range(steps, 0, -1):
