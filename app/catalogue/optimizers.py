@@ -78,6 +78,16 @@ CATALOGUE: dict[str, Entry] = {
         'Tang, Shpilevskiy & Lécuyer 2024, "DP-AdamBC: your DP-Adam is actually DP-SGD (unless you apply bias '
         "correction)\"; on heavy-tailed labels: the same group's later work.",
     ),
+    "dp_adamwosm": Entry.of(
+        specs.DpAdamWosm,
+        "DP-Adam with the noise's standard deviation in the place of its second moment.",
+        "m ← βm + (1−β)g̃; θ ← θ − η m̂ / (σC/L + γ)",
+        {"m": MOMENTS["m"]},
+        "As a baseline: it is `dp_sgd` with momentum at the rate η(1−β)/((1−βᵗ)(σC/L + γ)), a public number. Its η has "
+        "one scale for every σ, C and L; `learning_rate: auto` has the same purpose for `dp_sgd`.",
+        'Mohapatra, Sasy, He, Kamath & Thakkar 2022, "The role of adaptive optimizers for honest private '
+        'hyperparameter selection" (DPAdamWOSM).',
+    ),
     "dp_rmsprop": Entry.of(
         specs.DpRmsProp,
         "RMSProp on noised gradients.",
@@ -190,6 +200,9 @@ def refusal(optimizer: specs.Optimizer, steps: int, *, noised: bool, norm_adapts
     if isinstance(optimizer, specs.DpAdamBc) and optimizer.eps_root is None and not noised:
         detail = "without noise Φ is undefined: give a number, or use `dp_adam`"
         return "/optimizer/eps_root", detail
+    if isinstance(optimizer, specs.DpAdamWosm) and not noised:
+        detail = "without noise there is no σC/L to divide by: use `dp_sgd` with momentum, or `dp_adam`"
+        return "/optimizer/kind", detail
     if isinstance(optimizer, specs.Dp2Settings) and norm_adapts:
         return "/clipping/kind", (
             f"the phases of `{optimizer.kind}` have clipping norms of their own, which do not adapt"

@@ -4,6 +4,7 @@ The noise of a job's T steps leaves a standard deviation κ in each output of a 
 
     κ = η √T σ C ‖x‖ m_T / ((1 − β) L)          DP-SGD with momentum β
     κ = η √T ‖x‖ · 1.06                         DP-Adam, where noise dominates: a coordinate moves by 1.06 η √T
+    κ = η √T σ C ‖x‖ m_T / (L (σC/L + γ))       DPAdamWOSM: DP-SGD at the rate η(1 − β)/((1 − βᵗ)(σC/L + γ))
 
 The rate is the one whose κ is a constant, or the largest at which training settles, if that is less: heavy ball is
 stable for η λ < 2 (1 + β), and the largest curvature λ is about ‖x‖²/(a K) of what the clip leaves. Public data sets
@@ -25,10 +26,10 @@ from typing import Literal
 from pydantic import ConfigDict, Field
 
 from core.contracts.base import Document, is_none
-from core.contracts.optimizers import DpAdam, DpSgd
+from core.contracts.optimizers import DpAdam, DpAdamWosm, DpSgd
 
 SUMMED = 1_000  # as many steps are summed one by one, without cancellation
-Ruled = DpSgd | DpAdam  # the optimizers with a rule
+Ruled = DpSgd | DpAdam | DpAdamWosm  # the optimizers with a rule
 FRESH = 0.4  # C as a part of a fresh gradient's length
 LEAST_STEPS, MOST_STEPS, MARGIN = 100, 800, 4.0  # T, and how far below settling the rate shall be
 STEPS_EVIDENCE = "calibrated on eleven public tables"
@@ -131,6 +132,11 @@ class PublicNumbers:
     scale: float = 1.0
 
     @property
+    def noise_std(self) -> float:
+        """σC/L, of each coordinate of a noised gradient."""
+        return self.noise_multiplier * self.max_grad_norm / self.expected_batch_size
+
+    @property
     def noisy_length(self) -> float:
         """The length that carries noise into an output."""
         return self.length if self.spread is None else self.spread
@@ -213,6 +219,22 @@ def settled(momentum: float, steps: int, *, free_step: bool = False) -> float:
     return max(math.sqrt(max(0.0, (steps - 2.0 * a * once + a * a * twice) / steps)), 1.0 - momentum)
 
 
+def averaged(beta: float, steps: int) -> float:
+    """m_T of a bias-corrected average: the shares Σ_{k ≥ s} (1 − β) βᵏ⁻ˢ/(1 − βᵏ) of a step's noise at the end. First
+    steps count for more than one, as later averages divide by less.
+
+    >>> round(averaged(0.9, 50), 2), averaged(0.0, 5)
+    (1.02, 1.0)
+    """
+    if steps > SUMMED:  # as many groups of steps, whose noise decays alike
+        beta, steps = beta ** (steps / SUMMED), SUMMED
+    share = total = 0.0
+    for step in range(steps, 0, -1):
+        share = beta * share + (1.0 - beta) / (1.0 - beta**step)
+        total += share**2
+    return math.sqrt(total / steps)
+
+
 def rate_of(optimizer: Ruled, of: PublicNumbers, constants: Constants = CALIBRATED) -> Choice:
     """The rate of a linear model, or of a network's tangent features.
 
@@ -227,14 +249,20 @@ def rate_of(optimizer: Ruled, of: PublicNumbers, constants: Constants = CALIBRAT
         rate = kappa / (ADAM_DRIFT * root * of.length)
         return _choice(rate, f"κ = {kappa:.3g} = η √T {x} · {ADAM_DRIFT:g} {at}; {constants.adam_evidence}")
     a = constants.words if of.is_sparse else constants.dense
-    most, kappa = most_rate(optimizer, of, constants), constants.kappa_at(of.clipping)
-    built = settled(optimizer.momentum, of.steps, free_step=optimizer.free_step)
+    most, evidence = most_rate(optimizer, of, constants), constants.evidence
+    if isinstance(optimizer, DpAdamWosm):
+        unit, said, built = of.noise_std + optimizer.eps, "(σC/L + γ)", averaged(optimizer.beta, of.steps)
+        bound, evidence = f"{said} 2 (1 + β)/(1 − β)", f"{evidence}, with `dp_sgd`, which this is at such a rate"
+    else:
+        unit, said, bound = 1.0 - optimizer.momentum, "(1 − β)", "2 (1 + β)"
+        built = settled(optimizer.momentum, of.steps, free_step=optimizer.free_step)
+    kappa = constants.kappa_at(of.clipping)
     noise = root * of.noise_multiplier * of.max_grad_norm * of.noisy_length * built
-    rate = kappa * (1.0 - optimizer.momentum) * of.expected_batch_size / noise if noise > 0.0 else math.inf
-    because = f"κ = {kappa:.3g} = η √T σ C {x} m_T / ((1 − β) L)"
+    rate = kappa * unit * of.expected_batch_size / noise if noise > 0.0 else math.inf
+    because = f"κ = {kappa:.3g} = η √T σ C {x} m_T / ({said} L)"
     if rate > most:
-        rate, because = most, f"more would not settle: {a:g} · 2 (1 + β) K c^{constants.power:g} / {x}²"
-    return _choice(rate, f"{because} {at}; {constants.evidence}")
+        rate, because = most, f"more would not settle: {a:g} · {bound} K c^{constants.power:g} / {x}²"
+    return _choice(rate, f"{because} {at}; {evidence}")
 
 
 def norm_of(length: float, outputs: int, constants: Constants = CALIBRATED) -> Choice:
@@ -267,6 +295,8 @@ def steps_of(optimizer: Ruled, of: PublicNumbers, mu: float, constants: Constant
     said = f"between {LEAST_STEPS} and {MOST_STEPS}"
     if isinstance(optimizer, DpAdam):
         return Choice(value=LEAST_STEPS, because="the least of the rule for `dp_sgd`; no experiment had `dp_adam`")
+    if isinstance(optimizer, DpAdamWosm):
+        return steps_of(DpSgd(momentum=optimizer.beta), of, mu, constants)
     kappa = constants.kappa_at(of.clipping)
     whole = kappa * mu * of.expected_batch_size * (1.0 - optimizer.momentum) / (of.max_grad_norm * of.noisy_length)
     wanted = MARGIN * whole / most_rate(optimizer, of, constants)
@@ -275,8 +305,11 @@ def steps_of(optimizer: Ruled, of: PublicNumbers, mu: float, constants: Constant
     return Choice(value=steps, because=f"{because}; {constants.steps_evidence}")
 
 
-def most_rate(optimizer: DpSgd, of: PublicNumbers, constants: Constants = CALIBRATED) -> float:
-    """The largest η that settles."""
+def most_rate(optimizer: DpSgd | DpAdamWosm, of: PublicNumbers, constants: Constants = CALIBRATED) -> float:
+    """The largest η that settles; of DPAdamWOSM once its bias correction is over, after some 1/(1 − β) steps."""
+    if isinstance(optimizer, DpAdamWosm):
+        unit = (of.noise_std + optimizer.eps) / (1.0 - optimizer.beta)
+        return unit * most_rate(DpSgd(momentum=optimizer.beta), of, constants)
     a = constants.words if of.is_sparse else constants.dense
     bound = a * 2.0 * (1.0 + optimizer.momentum) * of.outputs * of.clipping**constants.power / of.length**2
     return float(bound) / of.scale

@@ -17,6 +17,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "adam": ("dp_adam",),
     "adambc": ("dp_adambc",),
     "adamw": ("dp_adam",),
+    "adamwosm": ("dp_adamwosm",),
     "alpha": ("order",),
     "batch": ("expected_batch_size",),
     "batch_size": ("expected_batch_size",),

@@ -193,6 +193,18 @@ class DpAdamBc(OptimizerSettings):
         return 2
 
 
+class DpAdamWosm(OptimizerSettings):
+    """θ ← θ − η m̂ / (σC/L + γ), with γ = `eps`: Adam's second moment is the noise that it converges to."""
+
+    kind: Literal["dp_adamwosm"] = "dp_adamwosm"
+    beta: Average = 0.9
+    eps: Guard = 1e-8
+
+    def kept(self) -> int:
+        """See OptimizerSettings.kept: a first moment."""
+        return 1
+
+
 class DpRmsProp(OptimizerSettings):
     """v ← β v + (1−β) g̃², θ ← θ − η g̃ / (√v + ε)."""
 
@@ -367,6 +379,7 @@ Optimizer = (
     DpSgd
     | DpAdam
     | DpAdamBc
+    | DpAdamWosm
     | DpRmsProp
     | DpAdaGrad
     | Dp2RmsProp

@@ -110,6 +110,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("dp_sgd momentum", {"kind": "dp_sgd", "momentum": 0.5, "free_step": True}),
     _rescaling("dp_adam"),
     _rescaling("dp_adambc"),
+    _rescaling("dp_adamwosm"),
     _rescaling("dp_rmsprop"),
     _rescaling("dp_adagrad"),
     _delayed("dp2_rmsprop", "delayed"),

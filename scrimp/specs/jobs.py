@@ -26,6 +26,7 @@ from scrimp.specs.optimizers import (
     DpAdaGrad,
     DpAdam,
     DpAdamBc,
+    DpAdamWosm,
     DpRmsProp,
     DpSgd,
     PdaDpmd,
@@ -403,6 +404,7 @@ class JobSpec(Spec):
         DpSgd
         | DpAdam
         | DpAdamBc
+        | DpAdamWosm
         | DpRmsProp
         | DpAdaGrad
         | Dp2RmsProp

@@ -174,6 +174,21 @@ class DpAdamBc(Spec):
     eps_root: Annotated[float, Field(ge=1e-30, le=1000000.0)] | None = None
 
 
+class DpAdamWosm(Spec):
+    """θ ← θ − η m̂ / (σC/L + γ), with γ = `eps`: Adam's second moment is the noise that it converges to."""
+
+    learning_rate: Annotated[float, Field(ge=1e-12, le=1000000000000.0)] | Literal["auto"] = "auto"
+    weight_decay: Annotated[float, Field(ge=0.0, le=1000000.0)] = 0.0
+    decay: Literal["decoupled", "coupled"] = "decoupled"
+    schedule: Annotated[ConstantSchedule | WarmupLinearSchedule | CosineSchedule, Field(discriminator="kind")] = (
+        ConstantSchedule()
+    )
+    averaging: Annotated[TailAverage | MovingAverage, Field(discriminator="kind")] | None = None
+    kind: Literal["dp_adamwosm"] = "dp_adamwosm"
+    beta: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
+    eps: Annotated[float, Field(ge=1e-30, le=1000000.0)] = 1e-08
+
+
 class DpRmsProp(Spec):
     """v ← β v + (1−β) g̃², θ ← θ − η g̃ / (√v + ε)."""
 

@@ -58,6 +58,7 @@ def test_an_optimizer_that_is_post_processing_changes_no_price(api: Api, db: Dat
         {"kind": "dp_sgd", "learning_rate": 1.0},
         {"kind": "dp_adam", "learning_rate": 0.1, "weight_decay": 0.1, "schedule": {"kind": "cosine"}},
         ADAMBC | {"weight_decay": 30.0, "decay": "coupled"},
+        {"kind": "dp_adamwosm", "learning_rate": 0.1, "beta": 0.5},
         {"kind": "dp_rmsprop", "learning_rate": 0.1, "schedule": {"kind": "warmup_linear", "warmup": 0.2}},
         {"kind": "dp_adagrad", "learning_rate": 0.1},
         {"kind": "dp_adagrad", "learning_rate": 0.1, "averaging": {"kind": "tail"}},
@@ -125,6 +126,14 @@ def test_without_noise_adambc_has_no_phi_to_take_its_floor_from(api: Api, db: Da
     refused = quoted(api, job_spec(dataset, optimizer=ADAMBC, **PUBLIC))
     assert refused.status_code == 422 and refused.json()["errors"][0]["pointer"] == "/optimizer/eps_root"
     assert quoted(api, job_spec(dataset, optimizer=ADAMBC | {"eps_root": 1e-8}, **PUBLIC)).status_code == 200
+
+
+def test_without_noise_wosm_has_nothing_to_divide_by(api: Api, db: Database) -> None:
+    dataset = add_dataset(db, privacy={"sensitivity": "public"})
+    asked = {"kind": "dp_adamwosm", "learning_rate": 0.1}
+    refused = quoted(api, job_spec(dataset, optimizer=asked, **PUBLIC))
+    assert refused.status_code == 422 and refused.json()["errors"][0]["pointer"] == "/optimizer/kind"
+    assert quoted(api, job_spec(dataset, optimizer=asked, clipping=None)).status_code == 200
 
 
 # --- Public side information ---

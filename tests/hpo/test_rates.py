@@ -12,7 +12,7 @@ import torch
 
 from app.hpo import rates
 from app.hpo.rates import PublicNumbers, rate_of
-from core.contracts.optimizers import DpAdam, DpSgd, Optimizer
+from core.contracts.optimizers import DpAdam, DpAdamWosm, DpSgd, Optimizer
 from core.contracts.table import TableFeatures
 from worker.noise.gaussian import NoisedGradient
 from worker.optimizers.base import StepInfo
@@ -54,6 +54,42 @@ def test_adam_moves_by_noise_as_the_formula_says() -> None:
     spec = DpAdam(learning_rate=found.value)
     left = moved_by_noise(spec, SMALL_STEPS) * SMALL_STEPS.length
     assert left == pytest.approx(rates.CALIBRATED.adam_dense, rel=0.1)
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.5, 0.9, 0.99])
+@pytest.mark.parametrize("eps", [1e-8, 10.0])
+def test_wosm_moves_by_noise_as_the_formula_says(beta: float, eps: float) -> None:
+    """The κ of DP-SGD with momentum: their outputs bear equal noise. A large γ is in the formula too."""
+    found = rate_of(DpAdamWosm(beta=beta, eps=eps), SMALL_STEPS)
+    spec = DpAdamWosm(learning_rate=found.value, beta=beta, eps=eps)
+    assert moved_by_noise(spec, SMALL_STEPS) * SMALL_STEPS.length == pytest.approx(KAPPA, rel=0.03)
+
+
+@pytest.mark.parametrize("noise_multiplier", [100.0, 1e4])
+def test_wosms_rate_depends_on_no_noise_where_noise_bounds_it(noise_multiplier: float) -> None:
+    """η is in units of σC/L: T and the length are left."""
+    wanted = KAPPA / (math.sqrt(40) * 3.0 * rates.averaged(0.9, 40))
+    of = replace(SMALL_STEPS, noise_multiplier=noise_multiplier, expected_batch_size=100)
+    assert rate_of(DpAdamWosm(), of).value == pytest.approx(wanted, rel=0.01)
+
+
+def test_wosm_settles_where_momentum_does() -> None:
+    """At the same rate once the bias correction is over, with as many steps."""
+    quiet = PublicNumbers(steps=200, expected_batch_size=10**6, noise_multiplier=1e-3, max_grad_norm=1.0, length=1.0)
+    found = rate_of(DpAdamWosm(beta=0.8), quiet)
+    momentum = rate_of(DpSgd(momentum=0.8), quiet)
+    assert "settle" in found.because and "settle" in momentum.because
+    assert found.value * (1.0 - 0.8) / (quiet.noise_std + 1e-8) == pytest.approx(momentum.value, rel=0.01)
+    assert rates.steps_of(DpAdamWosm(beta=0.8), quiet, 1.0) == rates.steps_of(DpSgd(momentum=0.8), quiet, 1.0)
+
+
+@pytest.mark.parametrize(("beta", "steps"), [(0.9, 5_000), (0.999, 5_000), (0.99999, 4_000), (0.5, 1_001)])
+def test_of_many_steps_an_averages_noise_is_that_of_groups(beta: float, steps: int) -> None:
+    share = total = 0.0
+    for step in range(steps, 0, -1):
+        share = beta * share + (1.0 - beta) / (1.0 - beta**step)
+        total += share**2
+    assert rates.averaged(beta, steps) == pytest.approx(math.sqrt(total / steps), rel=0.01)
 
 
 def test_without_much_noise_training_must_settle() -> None:

@@ -150,6 +150,7 @@ def test_a_rate_that_does_not_go_with_its_decay_is_refused(api: Api, db: Databas
     [
         ({"kind": "linear"}, AUTO, "calibrated on nine public data sets"),
         ({"kind": "linear"}, {"kind": "dp_adam"}, "calibrated on six public data sets"),
+        ({"kind": "linear"}, {"kind": "dp_adamwosm"}, "with `dp_sgd`, which this is at such a rate"),
         (MLP, AUTO, "stated reasoning with one fitted constant, measured on 38 cells"),
         (MLP, {"kind": "dp_adam"}, "stated reasoning with one fitted constant, measured on 24 cells"),
     ],

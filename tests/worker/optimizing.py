@@ -18,6 +18,7 @@ from worker.optimizers.dp2 import AdaGradMoment, Dp2, RmsPropMoment, YogiMoment
 from worker.optimizers.dp_adagrad import DpAdaGrad
 from worker.optimizers.dp_adam import DpAdam
 from worker.optimizers.dp_adambc import DpAdamBc
+from worker.optimizers.dp_adamwosm import DpAdamWosm
 from worker.optimizers.dp_rmsprop import DpRmsProp
 from worker.optimizers.dp_sgd import DpSgd
 from worker.optimizers.pda_dpmd import PdaDpmd
@@ -48,6 +49,9 @@ OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {
     "dp_adam coupled": lambda: DpAdam(Descent(0.1, weight_decay=0.1, coupled=True)),
     "dp_adambc": lambda: DpAdamBc(Descent(0.1)),
     "dp_adambc root": lambda: DpAdamBc(Descent(0.1, weight_decay=0.1), (0.5, 0.9), eps_root=1e-3),
+    "dp_adamwosm": lambda: DpAdamWosm(Descent(0.1)),
+    "dp_adamwosm decays": lambda: DpAdamWosm(Descent(0.1, weight_decay=0.1), beta=0.5, eps=1e-3),
+    "dp_adamwosm coupled": lambda: DpAdamWosm(Descent(0.1, weight_decay=0.1, coupled=True)),
     "dp_rmsprop": lambda: DpRmsProp(Descent(0.1)),
     "dp_rmsprop decays": lambda: DpRmsProp(Descent(0.1, weight_decay=0.1), beta=0.5, eps=0.1),
     "dp_adagrad": lambda: DpAdaGrad(Descent(0.1)),

@@ -19,6 +19,7 @@ from worker.optimizers.descent import Descent
 from worker.optimizers.dp_adagrad import DpAdaGrad
 from worker.optimizers.dp_adam import DpAdam
 from worker.optimizers.dp_adambc import DpAdamBc, resolution
+from worker.optimizers.dp_adamwosm import DpAdamWosm
 from worker.optimizers.dp_rmsprop import DpRmsProp
 from worker.optimizers.dp_sgd import DpSgd
 from worker.optimizers.schedules import Cosine
@@ -237,3 +238,94 @@ def test_where_phi_dominates_dp_adam_is_dp_sgdm(phi: float, limit: float) -> Non
     other, _ = momentum.update(bare, states[1], copies(two), StepInfo(steps + 1, phi))
     ratio = ((later["w"] - one["w"]) / (other["w"] - two["w"])).median()
     assert float(ratio) == pytest.approx(1.0, abs=0.02)
+
+
+# --- DPAdamWOSM ---
+
+
+def numpy_wosm(
+    steps: list[NDArray[np.float64]], start: NDArray[np.float64], beta: float, variances: list[float], eps: float
+) -> NDArray[np.float64]:
+    """Written from the definition, with sums: η = 0.1, m̂ = Σ w_s g_s / Σ w_s, w_s = βᵗ⁻ˢ, over √Φ_t + γ."""
+    theta = start.copy()
+    for t in range(1, len(steps) + 1):
+        weights = np.array([beta ** (t - s) for s in range(1, t + 1)])
+        m_hat = np.tensordot(weights, np.stack(steps[:t]), 1) / weights.sum()
+        theta -= 0.1 * m_hat / (np.sqrt(variances[t - 1]) + eps)
+    return theta
+
+
+@pytest.mark.parametrize("moving", [False, True])
+def test_wosm_is_what_its_definition_says(moving: bool) -> None:
+    """Also where C moves between steps: each is divided by its own σC/L."""
+    variances = [0.09 * (1 + 0.3 * moving * t) for t in range(12)]
+    optimizer, at = DpAdamWosm(Descent(0.1), 0.8, 1e-2), parameters()
+    state = optimizer.init(at)
+    for step, noised in enumerate(gradients(12), start=1):
+        at, state = optimizer.update(noised, state, at, StepInfo(step, variances[step - 1]))
+    wanted = numpy_wosm(
+        [noised["weight"].numpy() for noised in gradients(12)], parameters()["weight"].numpy(), 0.8, variances, 1e-2
+    )
+    np.testing.assert_allclose(at["weight"].numpy(), wanted, rtol=1e-11)
+
+
+def test_wosm_is_dp_sgd_with_momentum_at_a_rate_from_public_numbers() -> None:
+    """η(1−β)/((1−βᵗ)(σC/L + γ)), to the last digits: nothing adapts to a coordinate."""
+    eta, beta, eps, variance = 0.1, 0.9, 1e-2, 0.09
+
+    class Public:
+        def factor(self, step: int) -> float:
+            return (1.0 - beta) / ((1.0 - beta**step) * (variance**0.5 + eps))
+
+    steps = gradients(30)
+    ours, _ = run(DpAdamWosm(Descent(eta), beta, eps), steps, variance)
+    momentum, _ = run(DpSgd(Descent(eta, Public()), beta), steps, variance)
+    for name, value in ours.items():
+        torch.testing.assert_close(value, momentum[name], rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("phi", [2.44e-8, 1.526e-5])
+def test_where_noise_dominates_dp_adam_comes_to_wosm(phi: float) -> None:
+    """v̂ is a mean of squares of 400 steps: within some percent of Φ."""
+    n, steps, noise = 2000, 400, GaussianGenerator(KEY)
+    adam, wosm = DpAdam(Descent(1e-3)), DpAdamWosm(Descent(1e-3))
+    one, two = ({"w": torch.zeros(n, dtype=torch.float64)} for _ in range(2))
+    states = adam.init(one), wosm.init(two)
+    for step in range(1, steps + 1):
+        noised = NoisedGradient({"w": phi**0.5 * noise.noise(step, 0, n)})
+        one, first = adam.update(noised, states[0], one, StepInfo(step, phi))
+        two, second = wosm.update(noised, states[1], two, StepInfo(step, phi))
+        states = first, second
+    assert float((one["w"] - two["w"]).norm() / two["w"].norm()) < 0.12
+
+
+def test_wosm_without_noise_is_an_error() -> None:
+    optimizer, at = DpAdamWosm(Descent(0.1)), parameters()
+    with pytest.raises(ValueError, match="without noise"):
+        optimizer.update(gradients(1)[0], optimizer.init(at), at, StepInfo(1, 0.0))
+
+
+def test_a_private_job_by_wosm_is_a_job_by_momentum() -> None:
+    """The whole path, from the specification on: a bigger σ or C changes nothing but g̃ in units of its noise."""
+    x, y = dense(80, 3, 3)
+    shape = {"records_train": 80, "records_holdout": 0, "features": 3, "outputs": 3, "sparse": False}
+    sigma, clip, beta, eta = 2.0, 0.5, 0.5, 0.1
+    shared: dict[str, Any] = {
+        "privacy": {"noise_multiplier": sigma},
+        "clipping": {"kind": "flat", "max_grad_norm": clip},
+        "evaluation": None,
+        "model": {"kind": "linear", "bias": True},
+        "sampling": {"kind": "full_batch"},
+        "length": {"steps": 1},
+    }
+    rate = eta / (sigma * clip / 80 + 1e-8)  # of the first step, where m̂ = g̃
+    outcomes = []
+    for optimizer in (
+        {"kind": "dp_adamwosm", "learning_rate": eta, "beta": beta},
+        {"kind": "dp_sgd", "learning_rate": rate, "momentum": beta},
+    ):
+        job = spec(optimizer=optimizer, **shared)
+        job["runtime"] = {"dtype": "float64"}
+        outcomes.append(run_direct(Supervisor(start_of(job, shape)), records(x, y), None)[0].parameters)
+    for name, value in outcomes[0].items():
+        torch.testing.assert_close(value, outcomes[1][name], rtol=1e-9, atol=1e-9)

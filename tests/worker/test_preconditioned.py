@@ -237,6 +237,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "dp_sgd": {"kind": "dp_sgd", "learning_rate": 0.5, "momentum": 0.9, "free_step": True},
     "dp_adam": {"kind": "dp_adam", "learning_rate": 0.1, "weight_decay": 0.1, "decay": "coupled"},
     "dp_adambc": {"kind": "dp_adambc", "learning_rate": 0.1},
+    "dp_adamwosm": {"kind": "dp_adamwosm", "learning_rate": 0.1},
     "dp_rmsprop": {"kind": "dp_rmsprop", "learning_rate": 0.1, "schedule": {"kind": "cosine"}},
     "dp_adagrad": {"kind": "dp_adagrad", "learning_rate": 0.1},
     "dp2_rmsprop": dp2("dp2_rmsprop", debias=True),

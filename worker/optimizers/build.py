@@ -15,6 +15,7 @@ from worker.optimizers.dp2 import AdaGradMoment, Dp2, RmsPropMoment, SecondMomen
 from worker.optimizers.dp_adagrad import DpAdaGrad
 from worker.optimizers.dp_adam import DpAdam
 from worker.optimizers.dp_adambc import DpAdamBc
+from worker.optimizers.dp_adamwosm import DpAdamWosm
 from worker.optimizers.dp_rmsprop import DpRmsProp
 from worker.optimizers.dp_sgd import DpSgd
 from worker.optimizers.pda_dpmd import PdaDpmd
@@ -38,16 +39,14 @@ def build_optimizer(spec: specs.Optimizer, steps: int) -> Optimizer:
             made = DpAdam(descent, spec.betas, spec.eps)
         case specs.DpAdamBc():
             made = DpAdamBc(descent, spec.betas, spec.eps_root)
+        case specs.DpAdamWosm():
+            made = DpAdamWosm(descent, spec.beta, spec.eps)
         case specs.DpRmsProp():
             made = DpRmsProp(descent, spec.beta, spec.eps)
         case specs.DpAdaGrad():
             made = DpAdaGrad(descent, spec.eps)
-        case specs.Dp2RmsProp():
-            made = _dp2(spec, descent, RmsPropMoment(spec.beta))
-        case specs.Dp2AdaGrad():
-            made = _dp2(spec, descent, AdaGradMoment())
-        case specs.Dp2Yogi():
-            made = _dp2(spec, descent, YogiMoment(spec.beta))
+        case specs.Dp2RmsProp() | specs.Dp2AdaGrad() | specs.Dp2Yogi():
+            made = _dp2(spec, descent)
         case specs.ScaleThenPrivatize():
             betas = spec.betas or ((0.9, 0.999) if spec.base == "adam" else (0.0, 0.9))
             made = ScaleThenPrivatize(descent, spec.base, betas, spec.eps, spec.eps_root, spec.eps_scale)
@@ -70,7 +69,17 @@ def _weights(asked: specs.Averaging, steps: int) -> Weights:
             assert_never(asked)
 
 
-def _dp2(spec: specs.Dp2Settings, descent: Descent, moment: SecondMoment) -> Dp2:
+def _dp2(spec: specs.Dp2RmsProp | specs.Dp2AdaGrad | specs.Dp2Yogi, descent: Descent) -> Dp2:
+    moment: SecondMoment
+    match spec:
+        case specs.Dp2RmsProp():
+            moment = RmsPropMoment(spec.beta)
+        case specs.Dp2AdaGrad():
+            moment = AdaGradMoment()
+        case specs.Dp2Yogi():
+            moment = YogiMoment(spec.beta)
+        case _:
+            assert_never(spec)
     adaptive = replace(descent, learning_rate=spec.learning_rate_adaptive)
     return Dp2(descent, adaptive, moment, phases_of(spec), spec.eps, spec.debias)
 
